@@ -1,0 +1,104 @@
+# Every target sets itself up: a virtual environment, hashed dependencies, this package in place.
+# PYTHON=… chooses the interpreter, ARGS=… is passed on to pytest, the demo, the benchmark and the soak.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SOURCES = $(wildcard src tests benchmarks examples scripts)
+WORKERS := --numprocesses auto --maxprocesses 4 --dist worksteal
+LOCK := $(BIN)/uv --quiet pip compile --no-config --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
+
+# A machine's own indexes must not decide what everybody's lock holds.
+unexport UV_DEFAULT_INDEX UV_EXTRA_INDEX_URL UV_FIND_LINKS UV_INDEX UV_INDEX_URL UV_NO_INDEX
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help setup demo demo-stop lint format check test bench soak lock clean
+
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.package ## Make .venv with the locked dependencies and this package in it
+
+demo: $(VENV)/.package ## Run a few thousand jobs, failures among them, with a live view
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+demo-stop: ## Stop what the demo left running
+	@echo "Nothing to stop: the demo leaves no server running."
+
+lint: $(VENV)/.package ## Check format, lint rules, types and import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(SOURCES)
+	$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.package ## Put the code in shape and apply the safe fixes
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+check: lint ## The gate before a commit: lint and the fast tests
+	$(BIN)/python -m pytest $(WORKERS) -m "not long" $(ARGS)
+
+test: $(VENV)/.package ## Run every test, the long ones too
+	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+
+bench: $(VENV)/.bench ## Measure the queue beside its peers and print the ratios
+	$(BIN)/python -m benchmarks.queue $(ARGS)
+
+soak: $(VENV)/.package ## Run the crash tests thousands of times
+	$(BIN)/python -m tests.soak $(ARGS)
+
+lock: $(VENV)/.package ## Recompile the locks; UPGRADE=1 moves to the newest releases
+	$(LOCK) pyproject.toml --output-file requirements/runtime.txt
+	$(LOCK) pyproject.toml requirements/dev.in --output-file requirements/dev.txt
+	$(LOCK) requirements/bench.in --output-file requirements/bench.txt
+	@! grep -nE '://|^-|^/| @ ' requirements/*.txt || { echo "A lock names a place; see the lines above." >&2; exit 1; }
+
+clean: ## Remove all that the other targets made, .venv too
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests $(wildcard benchmarks examples scripts) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment is tied to its folder and its interpreter: when either has moved, make a new one.
+ifneq ($(shell test -x $(BIN)/python && cat $(VENV)/.home),$(CURDIR))
+.PHONY: $(VENV)/.home
+endif
+
+$(VENV)/.home:
+	@python=; for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	    if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	        python=$$candidate; break; \
+	    fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "Ingot needs Python 3.11 or newer and found none. Install it, or name it: make PYTHON=/path/to/python3" >&2; \
+	    exit 1; \
+	fi; \
+	if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then \
+	    package=$$($$python -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	    if [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then \
+	        echo "Python's venv module is missing. Install it first (Debian: apt-get install $$package)." >&2; \
+	        exit 1; \
+	    fi; \
+	    export DEBIAN_FRONTEND=noninteractive; \
+	    apt-get update -qq; apt-get install -y -qq $$package || exit 1; \
+	fi; \
+	echo "Making $(VENV) with $$($$python --version)"; \
+	$$python -m venv --clear $(VENV)
+	@echo "$(CURDIR)" > $@
+
+$(VENV)/.dev: $(VENV)/.home requirements/dev.txt
+	@echo "Installing requirements/dev.txt"
+	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# The build backend is in the lock, so nothing unlocked is fetched to build the package.
+$(VENV)/.package: $(VENV)/.dev pyproject.toml
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.package requirements/bench.txt
+	@echo "Installing requirements/bench.txt"
+	@$(PIP) install --require-hashes -r requirements/bench.txt
+	@touch $@

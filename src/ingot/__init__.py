@@ -1,0 +1,20 @@
+"""Ingot: durable multi-tenant jobs on SQLite, in one process and one folder."""
+
+from ingot.jobs import Claim, Done, Failed, Job, JobStatus, Progress, Release, Settle, Snooze
+from ingot.jobs.service import new_job
+from ingot.wiring import Ingot, open  # noqa: A004 - read as `ingot.open`
+
+__all__ = [
+    "Claim",
+    "Done",
+    "Failed",
+    "Ingot",
+    "Job",
+    "JobStatus",
+    "Progress",
+    "Release",
+    "Settle",
+    "Snooze",
+    "new_job",
+    "open",
+]

@@ -1,0 +1,52 @@
+"""Connections: opened one way only, with the pragmas our promises rest on set and read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from ingot.kernel.errors import StoreMisconfigured
+
+Row = tuple[Any, ...]
+
+WRITER_PRAGMAS: dict[str, object] = {
+    "journal_mode": "wal",
+    "synchronous": 2,  # FULL: the log is synced before a commit returns.
+    "busy_timeout": 5000,
+    "wal_autocheckpoint": 4000,
+    "cache_size": -65536,  # KiB
+    "temp_store": 2,  # MEMORY
+}
+READER_PRAGMAS: dict[str, object] = {"busy_timeout": 5000, "cache_size": -16384, "temp_store": 2, "query_only": 1}
+CACHED_STATEMENTS = 256
+
+
+def open_writer(path: Path, *, vfs: str | None = None) -> apsw.Connection:
+    """The one connection that writes. Raises `StoreMisconfigured` when a pragma does not hold."""
+    connection = apsw.Connection(str(path), vfs=vfs, statementcachesize=CACHED_STATEMENTS)
+    _apply(connection, WRITER_PRAGMAS)
+    return connection
+
+
+def open_reader(path: Path, *, vfs: str | None = None) -> apsw.Connection:
+    """A connection that can only read."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
+    _apply(connection, READER_PRAGMAS)
+    return connection
+
+
+def pragmas_of(connection: apsw.Connection, names: dict[str, object]) -> dict[str, object]:
+    """The values that hold now."""
+    return {name: connection.pragma(name) for name in names}
+
+
+def _apply(connection: apsw.Connection, pragmas: dict[str, object]) -> None:
+    for name, value in pragmas.items():
+        connection.pragma(name, value)
+    held = pragmas_of(connection, pragmas)
+    if held != pragmas:
+        wrong = {name: held[name] for name in pragmas if held[name] != pragmas[name]}
+        connection.close()
+        raise StoreMisconfigured(f"SQLite did not accept its settings: {wrong}")

@@ -1,0 +1,96 @@
+"""What the writer thread keeps in memory: derived from the file, and read from it again after a rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import apsw
+import msgspec
+
+from ingot.engines.sqlite.sql import SQL
+from ingot.identity.model import Tenant
+from ingot.jobs.model import Definition
+from ingot.kernel.clock import MICROS
+
+SWEEP_EVERY = MICROS
+
+
+class Lane(msgspec.Struct, frozen=True, order=True):
+    """Where ready work queues up: one line per type, tenant and limit key."""
+
+    type: str
+    tenant: str
+    limit_key: str
+
+
+class Memory:
+    """Lanes with ready work, the next instants on the agenda, definitions, and the last numbers given out."""
+
+    def __init__(self, connection: apsw.Connection, *, fence: int, clock: int, sweep_from: int) -> None:
+        self._connection = connection
+        self.fence = fence
+        self.clock = clock
+        self.swept_at = 0
+        self._sweep_from = sweep_from
+        self.reload()
+
+    def reload(self) -> None:
+        """Read everything again that a rollback may have made untrue."""
+        rows = self._connection.execute(SQL.live_lanes)
+        self.lanes: dict[str, set[Lane]] = {}
+        for type, tenant, limit_key in rows:
+            self.add_lane(Lane(type, tenant, limit_key))
+        self.next_due: int | None = self._connection.execute(SQL.next_due).get
+        self.next_expiry: int | None = self._connection.execute(SQL.next_expiry).get
+        self.last_body: int = self._connection.execute(SQL.last_body).get
+        self.last_batch: int = self._connection.execute(SQL.last_event_batch).get
+        tenants = msgspec.json.decode(self._connection.execute(SQL.all_tenants).get, type=list[Tenant])
+        self.tenants = {tenant.id for tenant in tenants}
+        definitions = msgspec.json.decode(self._connection.execute(SQL.all_definitions).get, type=list[Definition])
+        self.definitions = {(definition.tenant, definition.type): definition for definition in definitions}
+        self._defaults: dict[str, Definition] = {}
+
+    def add_lane(self, lane: Lane) -> None:
+        """There is ready work in this lane."""
+        self.lanes.setdefault(lane.type, set()).add(lane)
+
+    def drop_lane(self, lane: Lane) -> None:
+        """All ready work of this lane was taken."""
+        lanes = self.lanes[lane.type]
+        lanes.discard(lane)
+        if not lanes:
+            del self.lanes[lane.type]
+
+    def lanes_for(self, types: Iterable[str], tenant: str | None) -> list[Lane]:
+        """The lanes a claim may take from."""
+        return [lane for type in types for lane in self.lanes.get(type, ()) if tenant is None or lane.tenant == tenant]
+
+    def due_at(self, run_at: int) -> None:
+        """Some work becomes due then."""
+        if self.next_due is None or run_at < self.next_due:
+            self.next_due = run_at
+
+    def expires_at(self, expiry: int) -> None:
+        """Some lease runs out then."""
+        if self.next_expiry is None or expiry < self.next_expiry:
+            self.next_expiry = expiry
+
+    def next_sweep(self) -> int | None:
+        """When the next sweep may find something: not right after the store came up, at most once a second."""
+        if self.next_expiry is None:
+            return None
+        return max(self.next_expiry, self._sweep_from, self.swept_at + SWEEP_EVERY)
+
+    def agenda(self) -> int | None:
+        """The next instant at which something is to be done."""
+        instants = [instant for instant in (self.next_due, self.next_sweep()) if instant is not None]
+        return min(instants, default=None)
+
+    def definition(self, tenant: str, type: str) -> Definition:
+        """The definition that holds: the tenant's own, or the one for all, or the defaults."""
+        found = self.definitions.get((tenant, type)) or self.definitions.get((None, type))
+        if found is not None:
+            return found
+        if type not in self._defaults:
+            self._defaults[type] = Definition(type=type)
+        return self._defaults[type]

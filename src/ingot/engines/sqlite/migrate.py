@@ -1,0 +1,51 @@
+"""Migrations: numbered, forward only, each in a transaction of its own."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import apsw
+import msgspec
+
+from ingot.kernel.clock import Clock
+from ingot.kernel.errors import StoreTooNew
+
+_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+_LEDGER = "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER)"
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One step of the schema."""
+
+    number: int
+    name: str
+    text: str
+
+
+def migrations() -> list[Migration]:
+    """All steps this program knows, in order."""
+    steps = []
+    for file in resources.files("ingot.engines.sqlite.migrations").iterdir():
+        if match := _NAME.fullmatch(file.name):
+            steps.append(Migration(int(match[1]), match[2], file.read_text(encoding="utf-8")))
+    return sorted(steps, key=lambda step: step.number)
+
+
+def migrate(connection: apsw.Connection, clock: Clock) -> list[Migration]:
+    """Apply what is missing and return it. Raises `StoreTooNew` for a file from a later version."""
+    known = migrations()
+    applied: list[Migration] = []
+    with connection:
+        connection.execute(_LEDGER)
+        newest = connection.execute("SELECT coalesce(max(number), 0) FROM migrations").get
+    if newest > known[-1].number:
+        raise StoreTooNew(f"The file is at schema {newest}; this program knows up to {known[-1].number}.")
+    for step in known:
+        if step.number > newest:
+            with connection:
+                connection.execute(step.text)
+                row = (step.number, step.name, clock.micros())
+                connection.execute("INSERT INTO migrations VALUES (?, ?, ?)", row)
+            applied.append(step)
+    return applied

@@ -1,0 +1,153 @@
+-- The heart: tenants, events, definitions and jobs.
+--
+-- A job is an immutable body (`jobs`) and one small row that moves (`states`). Which work is ready, which is due
+-- later, which lease runs out next and who holds a dedupe key are partial indexes of `states`: a finished job is in
+-- none of them, so history of any size costs the claim nothing. Attempts are written at claim, outcomes at the end.
+-- Instants are microseconds since 1970 UTC.
+
+CREATE TABLE store (
+    only_row    INTEGER PRIMARY KEY CHECK (only_row = 1),
+    epoch       INTEGER NOT NULL,   -- grows at every opening; the high bits of every fence
+    clock       INTEGER NOT NULL    -- the largest time this store has used
+) STRICT;
+INSERT INTO store VALUES (1, 0, 0);
+
+CREATE TABLE tenants (
+    id          TEXT PRIMARY KEY,
+    slug        TEXT NOT NULL UNIQUE,
+    weight      INTEGER NOT NULL CHECK (weight > 0),
+    time_zone   TEXT NOT NULL,
+    limits      TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- One row holds the events of one tenant in one transaction, in order, as a JSON array.
+CREATE TABLE events (
+    tenant      TEXT NOT NULL,
+    batch       INTEGER NOT NULL,
+    at          INTEGER NOT NULL,
+    entries     BLOB NOT NULL,
+    PRIMARY KEY (tenant, batch)
+) STRICT, WITHOUT ROWID;
+
+-- tenant '' holds for all tenants.
+CREATE TABLE definitions (
+    tenant      TEXT NOT NULL,
+    type        TEXT NOT NULL,
+    definition  TEXT NOT NULL,
+    PRIMARY KEY (tenant, type)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE jobs (
+    body            INTEGER PRIMARY KEY,
+    payload         BLOB NOT NULL,
+    metadata        BLOB,
+    created_at      INTEGER NOT NULL,
+    source          TEXT NOT NULL,
+    source_ref      TEXT,
+    created_by      TEXT,
+    correlation_id  TEXT,
+    trace_id        TEXT,
+    idempotency_key TEXT,
+    depth           INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE states (
+    id                  TEXT PRIMARY KEY,
+    body                INTEGER NOT NULL,
+    tenant              TEXT NOT NULL,
+    type                TEXT NOT NULL,
+    limit_key           TEXT NOT NULL,
+    status              TEXT NOT NULL
+                        CHECK (status IN ('blocked', 'queued', 'running', 'succeeded', 'dead', 'canceled')),
+    due                 INTEGER NOT NULL CHECK (due IN (0, 1)),     -- queued work: ready, or waiting for run_at
+    priority            INTEGER NOT NULL CHECK (priority BETWEEN 1 AND 5),
+    run_at              INTEGER NOT NULL,
+    attempts            INTEGER NOT NULL,
+    failures            INTEGER NOT NULL,
+    crashes             INTEGER NOT NULL,
+    max_attempts        INTEGER NOT NULL CHECK (max_attempts > 0),
+    fence               INTEGER NOT NULL CHECK (fence < 9007199254740992),
+    dedupe_key          TEXT,
+    worker_id           TEXT,
+    started_at          INTEGER,
+    lease_expires_at    INTEGER,
+    cancel_requested    INTEGER NOT NULL CHECK (cancel_requested IN (0, 1)),
+    percent             REAL,
+    stage               TEXT,
+    told_at             INTEGER NOT NULL,   -- when progress was last told in an event
+    finished_at         INTEGER,
+    CHECK ((status = 'running') = (lease_expires_at IS NOT NULL)),
+    CHECK ((status IN ('succeeded', 'dead', 'canceled')) = (finished_at IS NOT NULL))
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX states_ready ON states (type, tenant, limit_key, priority, run_at, id) WHERE status = 'queued' AND due = 1;
+CREATE INDEX states_later ON states (run_at, id) WHERE status = 'queued' AND due = 0;
+CREATE INDEX states_leased ON states (lease_expires_at, id) WHERE status = 'running';
+CREATE UNIQUE INDEX states_dedupe ON states (tenant, dedupe_key)
+    WHERE dedupe_key IS NOT NULL AND status IN ('blocked', 'queued', 'running');
+CREATE INDEX states_by_tenant ON states (tenant, id);
+
+-- The table of moves once more, so that no bug in our code can break it.
+CREATE TRIGGER states_move BEFORE UPDATE OF status ON states
+WHEN old.status <> new.status AND NOT (
+    (old.status = 'blocked' AND new.status IN ('queued', 'canceled', 'dead'))
+    OR (old.status = 'queued' AND new.status IN ('running', 'canceled'))
+    OR (old.status = 'running' AND new.status IN ('queued', 'succeeded', 'dead', 'canceled'))
+    OR (old.status IN ('succeeded', 'dead', 'canceled') AND new.status = 'queued')
+)
+BEGIN
+    SELECT raise(ABORT, 'a job cannot move that way');
+END;
+
+CREATE TABLE idempotency_keys (
+    tenant      TEXT NOT NULL,
+    type        TEXT NOT NULL,
+    key         TEXT NOT NULL,
+    job_id      TEXT NOT NULL,
+    digest      BLOB NOT NULL,
+    PRIMARY KEY (tenant, type, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tags (
+    job_id      TEXT NOT NULL,
+    tag         TEXT NOT NULL,
+    tenant      TEXT NOT NULL,
+    PRIMARY KEY (job_id, tag)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tags_by_tenant ON tags (tenant, tag, job_id);
+
+CREATE TABLE attempts (
+    job_id      TEXT NOT NULL,
+    fence       INTEGER NOT NULL,
+    number      INTEGER NOT NULL,
+    worker_id   TEXT NOT NULL,
+    host        TEXT,
+    pid         INTEGER,
+    started_at  INTEGER NOT NULL,
+    PRIMARY KEY (job_id, fence)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE outcomes (
+    job_id          TEXT NOT NULL,
+    fence           INTEGER NOT NULL,
+    outcome         TEXT NOT NULL CHECK (outcome IN ('succeeded', 'failed', 'snoozed', 'released', 'lost')),
+    retry           INTEGER NOT NULL,   -- whether the worker said that trying again makes sense
+    status_after    TEXT NOT NULL,
+    run_at          INTEGER,
+    attempts        INTEGER NOT NULL,
+    finished_at     INTEGER NOT NULL,
+    exit_code       INTEGER,
+    error           TEXT,
+    result          BLOB,
+    percent         REAL,
+    stage           TEXT,
+    PRIMARY KEY (job_id, fence)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE counts (
+    tenant      TEXT NOT NULL,
+    type        TEXT NOT NULL,
+    status      TEXT NOT NULL,
+    jobs        INTEGER NOT NULL,
+    PRIMARY KEY (tenant, type, status)
+) STRICT, WITHOUT ROWID;

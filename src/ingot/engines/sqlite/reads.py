@@ -1,0 +1,175 @@
+"""Reading: on connections and threads of their own, beside the writer, never in its way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+import msgspec
+
+from ingot.engines.sqlite.connection import open_reader
+from ingot.engines.sqlite.rows import AttemptRow, JobRow, job_of
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import as_json
+from ingot.events.model import Event
+from ingot.identity.model import Tenant
+from ingot.jobs.model import Attempt, Definition, Job, JobStatus, Summary
+from ingot.jobs.ports import JobFilter
+from ingot.kernel.clock import MICROS, Clock, to_datetime
+from ingot.kernel.pages import InvalidCursor
+
+READERS = 2
+PAGE_LOOKS_MAX = 10_000
+PAGE_LOOKS_AT_ONCE = 500
+ABOVE_ALL_IDS = "~"
+EVENT_PLACES = 2**16
+
+T = TypeVar("T")
+
+
+class _PageOfIds(msgspec.Struct):
+    last: str | None
+    seen: int
+    ids: list[str]
+
+
+class Reads:
+    """The reading half of the store."""
+
+    _clock: Clock
+
+    def __init__(self, path: Path, *, vfs: str | None) -> None:
+        self._path = path
+        self._vfs = vfs
+        self._local = threading.local()
+        self._opened: list[apsw.Connection] = []
+        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="ingot-reader")
+
+    async def close_readers(self) -> None:
+        """End the threads and close their connections."""
+        await asyncio.to_thread(self._threads.shutdown)
+        for connection in self._opened:
+            connection.close()
+
+    def _reader(self) -> apsw.Connection:
+        if not hasattr(self._local, "connection"):
+            self._local.connection = open_reader(self._path, vfs=self._vfs)
+            self._opened.append(self._local.connection)
+        return self._local.connection  # type: ignore[no-any-return]
+
+    def _read(self, type: type[T], statement: str, *values: Any) -> T | None:
+        """Run a statement that answers one JSON text, and decode it; `None` when it answers nothing."""
+        text = self._reader().execute(statement, values).get
+        return None if text is None else msgspec.json.decode(text, type=type)
+
+    def _run(self, read: Any, *args: Any) -> Awaitable[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, read, *args)
+
+    # -- jobs -----------------------------------------------------------------------------------------------
+
+    def get_job(self, tenant: str, job_id: str) -> Awaitable[Job | None]:
+        """See `JobStore`."""
+        return self._run(self._get_job, tenant, job_id)
+
+    def _get_job(self, tenant: str, job_id: str) -> Job | None:
+        for row in self._read(list[JobRow], SQL.whole_jobs, as_json([job_id])) or ():
+            if row.state.tenant == tenant:
+                return job_of(row.state, row.body)
+        return None
+
+    def list_jobs(self, where: JobFilter, *, before: str | None, limit: int) -> Awaitable[tuple[list[Job], str | None]]:
+        """See `JobStore`."""
+        return self._run(self._list_jobs, where, before or ABOVE_ALL_IDS, limit)
+
+    def _list_jobs(self, where: JobFilter, before: str, limit: int) -> tuple[list[Job], str | None]:
+        filtered = where.status is not None or where.type is not None
+        at_once = PAGE_LOOKS_AT_ONCE if filtered else limit
+        ids: list[str] = []
+        position: str | None = before
+        with self._reader():  # One snapshot for the ids and their jobs.
+            for _ in range(PAGE_LOOKS_MAX // at_once if filtered else 1):
+                values = (where.tenant, position, where.status, where.type, at_once)
+                page = self._read(_PageOfIds, SQL.page_of_ids, *values)
+                assert page is not None
+                ids += page.ids
+                position = page.last if page.seen == at_once else None
+                if len(ids) > limit:
+                    ids = ids[:limit]
+                    position = ids[-1]
+                if position is None or len(ids) == limit:
+                    break
+            rows = {row.state.id: row for row in self._read(list[JobRow], SQL.whole_jobs, as_json(ids)) or ()}
+        return [job_of(rows[job_id].state, rows[job_id].body) for job_id in ids], position
+
+    def list_attempts(self, tenant: str, job_id: str) -> Awaitable[list[Attempt]]:
+        """See `JobStore`."""
+        return self._run(self._list_attempts, tenant, job_id)
+
+    def _list_attempts(self, tenant: str, job_id: str) -> list[Attempt]:
+        rows = self._read(list[AttemptRow], SQL.attempts_of_job, job_id, tenant) or ()
+        return [row.attempt() for row in rows]
+
+    def summarize(self, tenant: str) -> Awaitable[Summary]:
+        """See `JobStore`."""
+        return self._run(self._summarize, tenant)
+
+    def _summarize(self, tenant: str) -> Summary:
+        with self._reader():
+            counted = self._read(dict[JobStatus, int], SQL.counts_of_tenant, tenant) or {}
+            oldest = self._reader().execute(SQL.oldest_ready, (tenant,)).get
+        age = None if oldest is None else max(0.0, (self._clock.micros() - oldest) / MICROS)
+        counts = {status: counted.get(status, 0) for status in JobStatus}
+        return Summary(counts=counts, running=counts[JobStatus.RUNNING], oldest_queued_seconds=age)
+
+    def get_definition(self, tenant: str | None, type: str) -> Awaitable[Definition]:
+        """See `JobStore`."""
+        return self._run(self._get_definition, tenant, type)
+
+    def _get_definition(self, tenant: str | None, type: str) -> Definition:
+        return self._read(Definition, SQL.definitions_of_type, type, tenant or "") or Definition(type=type)
+
+    def list_definitions(self, tenant: str | None) -> Awaitable[list[Definition]]:
+        """See `JobStore`."""
+        return self._run(self._read, list[Definition], SQL.definitions_of_tenant, tenant or "")
+
+    # -- tenants --------------------------------------------------------------------------------------------
+
+    def get_tenant(self, id_or_slug: str) -> Awaitable[Tenant | None]:
+        """See `TenantStore`."""
+        return self._run(self._read, Tenant, SQL.tenant_by_name, id_or_slug)
+
+    def list_tenants(self) -> Awaitable[list[Tenant]]:
+        """See `TenantStore`."""
+        return self._run(self._read, list[Tenant], SQL.all_tenants)
+
+    # -- events ---------------------------------------------------------------------------------------------
+
+    def read_events(self, tenant: str, *, after: str | None, limit: int) -> Awaitable[list[Event]]:
+        """See `EventLog`."""
+        return self._run(self._read_events, tenant, after, limit)
+
+    def _read_events(self, tenant: str, after: str | None, limit: int) -> list[Event]:
+        batch, place = (0, -1) if after is None else _parse_event_id(after)
+        events: list[Event] = []
+        for number, at, entries in self._reader().execute(SQL.read_events, (tenant, batch, limit + 1)):
+            moment = to_datetime(at)
+            for index, (name, data) in enumerate(msgspec.json.decode(entries, type=list[tuple[str, msgspec.Raw]])):
+                if (number, index) > (batch, place) and len(events) < limit:
+                    event_id = f"{number * EVENT_PLACES + index:016x}"
+                    events.append(Event(id=event_id, tenant=tenant, name=name, at=moment, data=data.copy()))
+        return events
+
+
+def _parse_event_id(text: str) -> tuple[int, int]:
+    try:
+        number = int(text, 16)
+    except ValueError:
+        raise InvalidCursor(f"{text[:64]!r} is not the id of an event") from None
+    if len(text) != 16 or number < 0:
+        raise InvalidCursor(f"{text[:64]!r} is not the id of an event")
+    return divmod(number, EVENT_PLACES)

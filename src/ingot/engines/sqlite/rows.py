@@ -1,0 +1,200 @@
+"""Rows as Python sees them. Every read answers one JSON text, decoded whole: one step of SQLite, one pass of C.
+
+Each row that SQLite hands over by itself costs a turn of the interpreter lock, which a busy event loop makes dear.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ingot.jobs.model import (
+    NULL,
+    Attempt,
+    AttemptOutcome,
+    Claim,
+    Definition,
+    Job,
+    JobStatus,
+    NewJob,
+    Progress,
+    Source,
+)
+from ingot.kernel.clock import to_datetime, to_datetime_or_none
+
+
+class State(msgspec.Struct, array_like=True, gc=False):
+    """The row of `states`: all about a job that moves. The fields stand in the order of the SQL."""
+
+    id: str
+    body: int
+    tenant: str
+    type: str
+    limit_key: str
+    status: JobStatus
+    due: bool
+    priority: int
+    run_at: int
+    attempts: int
+    failures: int
+    crashes: int
+    max_attempts: int
+    fence: int
+    dedupe_key: str | None
+    worker_id: str | None
+    started_at: int | None
+    lease_expires_at: int | None
+    cancel_requested: bool
+    percent: float | None
+    stage: str | None
+    told_at: int
+    finished_at: int | None
+
+
+class Body(msgspec.Struct, array_like=True, gc=False):
+    """The row of `jobs`, and what hangs on it."""
+
+    payload: msgspec.Raw
+    metadata: msgspec.Raw
+    created_at: int
+    source: Source
+    source_ref: str | None
+    created_by: str | None
+    correlation_id: str | None
+    trace_id: str | None
+    idempotency_key: str | None
+    depth: int
+    tags: list[str]
+    last_error: str | None
+    result: msgspec.Raw
+
+
+class AttemptRow(msgspec.Struct, array_like=True, gc=False):
+    """A row of `attempts` with its outcome."""
+
+    job_id: str
+    fence: int
+    number: int
+    worker_id: str
+    host: str | None
+    pid: int | None
+    started_at: int
+    outcome: AttemptOutcome | None
+    status_after: JobStatus | None
+    finished_at: int | None
+    exit_code: int | None
+    error: str | None
+    percent: float | None
+    stage: str | None
+
+    def attempt(self) -> Attempt:
+        """The attempt for people."""
+        return Attempt(
+            job_id=self.job_id,
+            number=self.number,
+            fence=self.fence,
+            worker_id=self.worker_id,
+            started_at=to_datetime(self.started_at),
+            host=self.host,
+            pid=self.pid,
+            finished_at=to_datetime_or_none(self.finished_at),
+            outcome=self.outcome,
+            status_after=self.status_after,
+            exit_code=self.exit_code,
+            error=self.error,
+            progress=progress_of(self.percent, self.stage),
+        )
+
+
+class OutcomeRow(msgspec.Struct, array_like=True, gc=False):
+    """How an attempt was settled: what was said, and what was answered."""
+
+    job_id: str
+    fence: int
+    outcome: AttemptOutcome
+    retry: bool
+    status_after: JobStatus
+    run_at: int | None
+    attempts: int
+    finished_at: int
+    exit_code: int | None
+    error: str | None
+    result: msgspec.Raw
+
+
+class JobRow(msgspec.Struct, array_like=True, gc=False):
+    """A whole job."""
+
+    state: State
+    body: Body
+
+
+def progress_of(percent: float | None, stage: str | None) -> Progress | None:
+    """Progress from its two columns."""
+    return None if percent is None else Progress(percent=percent, stage=stage or "")
+
+
+def body_of(order: NewJob, now: int) -> Body:
+    """The body of a job that is just being made."""
+    return Body(
+        msgspec.Raw(order.payload),
+        NULL if order.metadata is None else msgspec.Raw(order.metadata),
+        now,
+        order.source,
+        order.source_ref,
+        order.created_by,
+        order.correlation_id,
+        order.trace_id,
+        order.idempotency_key,
+        order.depth,
+        list(order.tags),
+        None,
+        NULL,
+    )
+
+
+def job_of(state: State, body: Body) -> Job:
+    """The job for people."""
+    return Job(
+        id=state.id,
+        tenant=state.tenant,
+        type=state.type,
+        status=state.status,
+        priority=state.priority,
+        payload=body.payload.copy(),
+        run_at=to_datetime(state.run_at),
+        attempts=state.attempts,
+        failures=state.failures,
+        crashes=state.crashes,
+        max_attempts=state.max_attempts,
+        fence=state.fence,
+        source=body.source,
+        depth=body.depth,
+        created_at=to_datetime(body.created_at),
+        source_ref=body.source_ref,
+        created_by=body.created_by,
+        idempotency_key=body.idempotency_key,
+        dedupe_key=state.dedupe_key,
+        correlation_id=body.correlation_id,
+        trace_id=body.trace_id,
+        metadata=body.metadata.copy(),
+        tags=body.tags,
+        worker_id=state.worker_id,
+        started_at=to_datetime_or_none(state.started_at),
+        lease_expires_at=to_datetime_or_none(state.lease_expires_at),
+        cancel_requested=state.cancel_requested,
+        progress=progress_of(state.percent, state.stage),
+        result=body.result.copy(),
+        last_error=body.last_error,
+        finished_at=to_datetime_or_none(state.finished_at),
+    )
+
+
+def claim_of(row: JobRow, definition: Definition) -> Claim:
+    """A job as handed to a worker."""
+    assert row.state.lease_expires_at is not None
+    return Claim(
+        job=job_of(row.state, row.body),
+        fence=row.state.fence,
+        lease_expires_at=to_datetime(row.state.lease_expires_at),
+        timeout_seconds=definition.timeout_seconds,
+    )

@@ -1,0 +1,231 @@
+"""Renewing leases and recording how attempts ended: whatever a worker says about an attempt it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from ingot.engines.sqlite.rows import OutcomeRow, State
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import Transaction, as_json, spread
+from ingot.jobs.errors import JobNotFound, LeaseLost
+from ingot.jobs.lifecycle import FINISHED, Verdict, judge
+from ingot.jobs.model import (
+    AttemptOutcome,
+    Done,
+    Failed,
+    Heartbeat,
+    JobStatus,
+    Lost,
+    Outcome,
+    Settle,
+    Settled,
+    Snooze,
+)
+from ingot.jobs.ports import Beat, RenewLeases, SettleJobs
+from ingot.kernel.clock import MICROS, to_datetime, to_datetime_or_none
+from ingot.kernel.errors import IngotError
+
+PROGRESS_EVENTS_EVERY = MICROS
+
+
+class _Call(Protocol):
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def tenant(self) -> str | None: ...
+
+
+A = TypeVar("A")
+C = TypeVar("C", bound=_Call)
+
+
+def settle(tx: Transaction, commands: Sequence[SettleJobs]) -> list[list[Settled | IngotError]]:
+    """Judge each attempt by itself and write all verdicts together."""
+    batch = _Settling(tx, [call for command in commands for call in command.settles])
+    answers = _answers(batch.settle, [command.settles for command in commands])
+    batch.write()
+    return answers
+
+
+def renew(tx: Transaction, commands: Sequence[RenewLeases]) -> list[list[Heartbeat | IngotError]]:
+    """Renew each lease by itself and write all together."""
+    states = tx.states([beat.job_id for command in commands for beat in command.beats])
+    renewed: dict[str, State] = {}
+
+    def renew_one(beat: Beat) -> Heartbeat:
+        state = _held(states, beat)
+        state.lease_expires_at = tx.now + beat.lease
+        if beat.percent is not None:
+            state.percent, state.stage = beat.percent, beat.stage
+            if tx.now - state.told_at >= PROGRESS_EVENTS_EVERY:
+                state.told_at = tx.now
+                tx.emit("job.updated", state)
+        renewed[state.id] = state
+        return Heartbeat(
+            job_id=state.id,
+            lease_expires_at=to_datetime(state.lease_expires_at),
+            cancel_requested=state.cancel_requested,
+        )
+
+    answers = _answers(renew_one, [command.beats for command in commands])
+    tx.save_states(list(renewed.values()))
+    return answers
+
+
+def _answers(answer: Callable[[C], A], groups: Sequence[Sequence[C]]) -> list[list[A | IngotError]]:
+    results: list[list[A | IngotError]] = []
+    for calls in groups:
+        answers: list[A | IngotError] = []
+        for call in calls:
+            try:
+                answers.append(answer(call))
+            except IngotError as error:
+                answers.append(error)
+        results.append(answers)
+    return results
+
+
+def _held(states: dict[str, State], call: _Call) -> State:
+    """The job this call speaks of. Raises unless the call's fence is the current one of a running job."""
+    state = states.get(call.job_id)
+    if state is None or call.tenant not in (None, state.tenant):
+        raise JobNotFound(f"there is no job {call.job_id[:64]!r} in this tenant")
+    if state.status is not JobStatus.RUNNING:
+        raise LeaseLost(f"the job is {state.status} now")
+    if state.fence != call.fence:
+        raise LeaseLost(f"the job is held under fence {state.fence} now; this call came with {call.fence}")
+    return state
+
+
+class _Settling:
+    """A batch of settles; the same job may occur more than once in it."""
+
+    def __init__(self, tx: Transaction, settles: Sequence[Settle]) -> None:
+        self._tx = tx
+        self._states = tx.states([settle.job_id for settle in settles])
+        self._moved: dict[str, State] = {}
+        self._outcomes: dict[tuple[str, int], tuple[object, ...]] = {}
+        self._settled: dict[tuple[str, int], tuple[Outcome, Settled]] = {}
+        self._before = self._settled_before(settles)
+
+    def _settled_before(self, settles: Sequence[Settle]) -> dict[tuple[str, int], OutcomeRow]:
+        """The rows of attempts that were settled in an earlier transaction."""
+        asked = []
+        for settle in settles:
+            state = self._states.get(settle.job_id)
+            if state is not None and (state.status is not JobStatus.RUNNING or state.fence != settle.fence):
+                asked.append((settle.job_id, settle.fence))
+        if not asked:
+            return {}
+        rows = self._tx.read(list[OutcomeRow], SQL.outcomes_of_attempts, as_json(asked))
+        return {(row.job_id, row.fence): row for row in rows}
+
+    def settle(self, settle: Settle) -> Settled:
+        """Answer one settle. Raises `JobNotFound` or `LeaseLost`."""
+        try:
+            state = _held(self._states, settle)
+        except LeaseLost:
+            again = self._answer_again(settle)
+            if again is None:
+                raise
+            return again
+        answer = end_attempt(self._tx, state, settle.outcome, self._outcomes)
+        self._moved[state.id] = state
+        self._settled[state.id, settle.fence] = settle.outcome, answer
+        return answer
+
+    def _answer_again(self, settle: Settle) -> Settled | None:
+        """The first answer, when this very settle was made before."""
+        key = settle.job_id, settle.fence
+        if key in self._settled:
+            outcome, answer = self._settled[key]
+            return answer if outcome == settle.outcome else None
+        row = self._before.get(key)
+        if row is None or not _says_the_same(row, settle.outcome):
+            return None
+        return Settled(
+            job_id=row.job_id,
+            status=row.status_after,
+            attempts=row.attempts,
+            will_retry=row.status_after is JobStatus.QUEUED,
+            run_at=to_datetime_or_none(row.run_at),
+        )
+
+    def write(self) -> None:
+        """Write what moved."""
+        self._tx.save_states(list(self._moved.values()))
+        self._tx.write_rows(SQL.insert_outcomes, list(self._outcomes.values()))
+
+
+def end_attempt(
+    tx: Transaction,
+    state: State,
+    outcome: Outcome | Lost,
+    outcomes: dict[tuple[str, int], tuple[object, ...]],
+) -> Settled:
+    """Move a running job as the judge says; its row and the outcome's row are left to be written."""
+    definition = tx.memory.definition(state.tenant, state.type)
+    verdict = judge(state, outcome, definition, now=tx.now, spread=spread())
+    outcomes[state.id, state.fence] = (
+        state.id,
+        state.fence,
+        verdict.outcome,
+        outcome.retry if isinstance(outcome, Failed) else True,
+        verdict.status,
+        verdict.run_at,
+        state.attempts,
+        tx.now,
+        outcome.exit_code if isinstance(outcome, Failed) else None,
+        verdict.error,
+        outcome.result if isinstance(outcome, Done) else None,
+        state.percent,
+        state.stage,
+    )
+    state.status, state.failures, state.crashes = verdict.status, verdict.failures, verdict.crashes
+    state.lease_expires_at = state.worker_id = state.percent = state.stage = None
+    if verdict.status in FINISHED:
+        state.finished_at = tx.now
+    elif verdict.run_at is not None:
+        tx.queue_up(state, verdict.run_at)
+    tx.moved(state, JobStatus.RUNNING, verdict.status)
+    _tell(tx, state, verdict)
+    return Settled(
+        job_id=state.id,
+        status=verdict.status,
+        attempts=state.attempts,
+        will_retry=verdict.status is JobStatus.QUEUED,
+        run_at=to_datetime_or_none(verdict.run_at),
+    )
+
+
+def _tell(tx: Transaction, state: State, verdict: Verdict) -> None:
+    if verdict.outcome in (AttemptOutcome.FAILED, AttemptOutcome.LOST):
+        tx.emit("job.failed", state, will_retry=verdict.status is JobStatus.QUEUED, error=verdict.error)
+    match verdict.status:
+        case JobStatus.SUCCEEDED:
+            tx.emit("job.completed", state)
+        case JobStatus.DEAD:
+            tx.emit("job.dead", state, error=verdict.error)
+        case JobStatus.CANCELED:
+            tx.emit("job.canceled", state)
+        case _ if verdict.outcome in (AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED):
+            tx.emit("job.updated", state)
+
+
+def _says_the_same(row: OutcomeRow, outcome: Outcome) -> bool:
+    match outcome:
+        case Done():
+            same_result = bytes(row.result) == (outcome.result or b"null")
+            return row.outcome is AttemptOutcome.SUCCEEDED and same_result
+        case Failed():
+            said = (outcome.error, outcome.retry, outcome.exit_code)
+            return row.outcome is AttemptOutcome.FAILED and said == (row.error, row.retry, row.exit_code)
+        case Snooze():
+            # A snooze that ended in a cancel kept no time to compare.
+            same_time = row.run_at is None or row.run_at - row.finished_at == outcome.delay
+            return row.outcome is AttemptOutcome.SNOOZED and same_time
+        case _:
+            return row.outcome is AttemptOutcome.RELEASED

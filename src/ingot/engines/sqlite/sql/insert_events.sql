@@ -1,0 +1,1 @@
+INSERT INTO events (tenant, batch, at, entries) VALUES (?, ?, ?, ?)

@@ -1,0 +1,1 @@
+INSERT INTO tags (job_id, tag, tenant) VALUES (?, ?, ?)

@@ -1,0 +1,1 @@
+INSERT INTO tenants (id, slug, weight, time_zone, limits) VALUES (?, ?, ?, ?, ?)

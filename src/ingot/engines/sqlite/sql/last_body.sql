@@ -1,0 +1,1 @@
+SELECT coalesce(max(body), 0) FROM jobs

@@ -1,0 +1,4 @@
+SELECT CAST(json_object(
+    'id', id, 'slug', slug, 'weight', weight, 'time_zone', time_zone, 'limits', json(limits)) AS BLOB)
+FROM tenants WHERE id = ?1 OR slug = ?1
+ORDER BY id = ?1 DESC LIMIT 1

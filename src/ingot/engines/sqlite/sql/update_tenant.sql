@@ -1,0 +1,1 @@
+UPDATE tenants SET slug = ?, weight = ?, time_zone = ?, limits = ? WHERE id = ?

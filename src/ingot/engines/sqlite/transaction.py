@@ -1,0 +1,202 @@
+"""One write transaction: what handlers use to read and write, and what is written once at its end."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import apsw
+import msgspec
+
+from ingot.engines.sqlite.memory import Lane, Memory
+from ingot.engines.sqlite.rows import JobRow, State, job_of
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.statements import chunk_sizes, repeat_row
+from ingot.jobs.errors import JobNotFound
+from ingot.jobs.model import Job, JobNews, JobStatus, Progress
+from ingot.kernel.clock import to_datetime
+
+EVENTS_PER_ROW_MAX = 512
+
+T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
+
+
+class Staged:
+    """What a group of commands wants written or told at the end: its events, counts and hints."""
+
+    def __init__(self) -> None:
+        self.events: defaultdict[str, list[tuple[str, JobNews]]] = defaultdict(list)
+        self.counts: Counter[tuple[str, str, JobStatus]] = Counter()
+        self.ready: Counter[tuple[str, str]] = Counter()
+
+    def merge(self, other: Staged) -> None:
+        """Take over what another group wants."""
+        for tenant, entries in other.events.items():
+            self.events[tenant] += entries
+        for key, jobs in other.counts.items():
+            self.counts[key] += jobs
+        self.ready += other.ready
+
+
+class Transaction:
+    """Used on the writer thread only, between BEGIN and COMMIT. `now` is the store's time for all of it."""
+
+    def __init__(self, connection: apsw.Connection, memory: Memory, now: int) -> None:
+        self._connection = connection
+        self.memory = memory
+        self.now = now
+        self.staged = Staged()
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Do some work whole: when it raises, all it wrote and staged is undone."""
+        before, self.staged = self.staged, Staged()
+        self._connection.execute("SAVEPOINT attempt")
+        try:
+            result = work()
+        except BaseException:
+            self.staged = before
+            self._connection.execute("ROLLBACK TO attempt")
+            self._connection.execute("RELEASE attempt")
+            self.memory.reload()
+            raise
+        self._connection.execute("RELEASE attempt")
+        before.merge(self.staged)
+        self.staged = before
+        return result
+
+    # -- reading and writing --------------------------------------------------------------------------------
+
+    def execute(self, statement: str, *values: Any) -> apsw.Cursor:
+        """Run one statement."""
+        return self._connection.execute(statement, values)
+
+    def read(self, type: type[T], statement: str, *values: Any) -> T:
+        """Run a statement that answers one JSON text, and decode it."""
+        return msgspec.json.decode(self._connection.execute(statement, values).get, type=type)
+
+    def write_rows(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Write many rows with few statements."""
+        start = 0
+        for size in chunk_sizes(len(rows)):
+            values = [value for row in rows[start : start + size] for value in row]
+            self._connection.execute(repeat_row(statement, size), values)
+            start += size
+
+    # -- jobs -----------------------------------------------------------------------------------------------
+
+    def states(self, ids: Sequence[str]) -> dict[str, State]:
+        """The moving rows of these jobs, by id."""
+        return {state.id: state for state in self.read(list[State], SQL.state_of_jobs, as_json(ids))}
+
+    def state(self, tenant: str, job_id: str) -> State:
+        """The moving row of one job. Raises `JobNotFound` when it is not there or not in the tenant."""
+        state = self.states([job_id]).get(job_id)
+        if state is None or state.tenant != tenant:
+            raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
+        return state
+
+    def save_states(self, states: Sequence[State]) -> None:
+        """Write moved rows back."""
+        self.write_rows(
+            SQL.save_states,
+            [
+                (
+                    s.id,
+                    s.status,
+                    s.due,
+                    s.priority,
+                    s.run_at,
+                    s.attempts,
+                    s.failures,
+                    s.crashes,
+                    s.max_attempts,
+                    s.fence,
+                    s.worker_id,
+                    s.started_at,
+                    s.lease_expires_at,
+                    s.cancel_requested,
+                    s.percent,
+                    s.stage,
+                    s.told_at,
+                    s.finished_at,
+                )
+                for s in states
+            ],
+        )
+
+    def whole_jobs(self, ids: Sequence[str]) -> dict[str, JobRow]:
+        """Whole jobs, by id."""
+        return {row.state.id: row for row in self.read(list[JobRow], SQL.whole_jobs, as_json(ids))}
+
+    def job(self, job_id: str) -> Job:
+        """One job that is known to be there."""
+        row = self.whole_jobs([job_id])[job_id]
+        return job_of(row.state, row.body)
+
+    def queue_up(self, state: State, run_at: int) -> None:
+        """Make a job wait: with the ready work of its lane when it is due, apart until then otherwise."""
+        state.run_at = run_at
+        state.due = run_at <= self.now
+        if state.due:
+            self.tell_ready(Lane(state.type, state.tenant, state.limit_key))
+        else:
+            self.memory.due_at(run_at)
+
+    # -- at the end -----------------------------------------------------------------------------------------
+
+    def tell_ready(self, lane: Lane) -> None:
+        """One more job of this lane is ready."""
+        self.memory.add_lane(lane)
+        self.staged.ready[lane.tenant, lane.type] += 1
+
+    def moved(self, state: State, before: JobStatus | None, after: JobStatus | None) -> None:
+        """Count a job that moved; `None` is outside."""
+        if before is not None:
+            self.staged.counts[state.tenant, state.type, before] -= 1
+        if after is not None:
+            self.staged.counts[state.tenant, state.type, after] += 1
+
+    def emit(self, name: str, state: State, *, will_retry: bool | None = None, error: str | None = None) -> None:
+        """Append an event about a job, as it stands in `state`."""
+        news = JobNews(
+            id=state.id,
+            type=state.type,
+            status=state.status,
+            attempts=state.attempts,
+            failures=state.failures,
+            crashes=state.crashes,
+            fence=state.fence,
+            worker_id=state.worker_id if state.status is JobStatus.RUNNING else None,
+            run_at=to_datetime(state.run_at) if state.status is JobStatus.QUEUED else None,
+            will_retry=will_retry,
+            error=error,
+            cancel_requested=state.cancel_requested,
+            progress=None if state.percent is None else Progress(percent=state.percent, stage=state.stage or ""),
+        )
+        self.staged.events[state.tenant].append((name, news))
+
+    def flush(self) -> None:
+        """Write the events, the counts and the clock of the whole transaction."""
+        rows = []
+        for tenant, entries in self.staged.events.items():
+            for start in range(0, len(entries), EVENTS_PER_ROW_MAX):
+                self.memory.last_batch += 1
+                part = entries[start : start + EVENTS_PER_ROW_MAX]
+                rows.append((tenant, self.memory.last_batch, self.now, _encode(part)))
+        self.write_rows(SQL.insert_events, rows)
+        counts = [(*key, jobs) for key, jobs in self.staged.counts.items() if jobs]
+        self.write_rows(SQL.add_counts, counts)
+        self.execute(SQL.keep_clock, self.now)
+
+
+def as_json(value: object) -> str:
+    """A value bound to a statement as JSON text."""
+    return _encode(value).decode()
+
+
+def spread() -> float:
+    """The chance that jitter uses."""
+    return random.random()

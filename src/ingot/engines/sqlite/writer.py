@@ -1,0 +1,189 @@
+"""The one writer thread: drains its queue into one transaction, syncs it, and only then answers.
+
+While one commit is being synced the next commands gather, so the cost of a sync is shared by all that wait
+for it; no timer is needed, and an idle store answers a single command at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import apsw
+import msgspec
+import structlog
+
+from ingot.engines.sqlite.memory import Memory
+from ingot.engines.sqlite.transaction import Transaction
+from ingot.kernel.clock import Clock
+from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError
+
+log = structlog.get_logger(__name__)
+
+BATCH_COMMANDS_MAX = 256
+QUEUE_COMMANDS_MAX = 10_000
+
+Handler = Callable[[Transaction, Sequence[Any]], Sequence[Any]]
+
+
+class Waiting(msgspec.Struct, eq=False, gc=False):
+    """A command and the caller that waits for it."""
+
+    command: Any
+    answer: asyncio.Future[Any]
+
+
+class Told(msgspec.Struct):
+    """What to tell on the event loop after a commit."""
+
+    ready: Counter[tuple[str, str]]
+    agenda: int | None
+
+
+class Writer:
+    """Runs commands in groups. `handlers` says how to run a kind, and in which order kinds run within a group."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        memory: Memory,
+        *,
+        clock: Clock,
+        handlers: dict[type, Handler],
+        tell: Callable[[Told], None],
+    ) -> None:
+        self._connection = connection
+        self._memory = memory
+        self._clock = clock
+        self._handlers = handlers
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="ingot-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, command: Any) -> asyncio.Future[Any]:
+        """Queue a command; the future is done when its transaction is durable."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        if self._stopping:
+            answer.set_exception(StoreError("The store is closed."))
+        elif self._queue.qsize() >= QUEUE_COMMANDS_MAX:
+            answer.set_exception(StoreBusy())
+        else:
+            self._queue.put(Waiting(command, answer))
+        return answer
+
+    async def stop(self) -> None:
+        """Finish what is queued and end the thread."""
+        if not self._stopping:
+            self._stopping = True
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    # -- on the writer thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            batch: list[Waiting] = []
+            waiting = self._queue.get()
+            while True:
+                if waiting is None:
+                    stopping = True
+                    break
+                batch.append(waiting)
+                if len(batch) >= BATCH_COMMANDS_MAX:
+                    break
+                try:
+                    waiting = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            if batch:
+                self._answer(batch)
+
+    def _answer(self, batch: list[Waiting]) -> None:
+        agenda = self._memory.agenda()
+        try:
+            results, ready = self._commit(batch)
+        except Exception as error:
+            failure = _explain(error)
+            results, ready = [failure] * len(batch), Counter()
+            self._recover()
+        after = self._memory.agenda()
+        sooner = after if after is not None and (agenda is None or after < agenda) else None
+        self._loop.call_soon_threadsafe(self._deliver, batch, results, Told(ready, sooner))
+
+    def _commit(self, batch: list[Waiting]) -> tuple[list[Any], Counter[tuple[str, str]]]:
+        groups: dict[type, list[int]] = {}
+        for place, waiting in enumerate(batch):
+            groups.setdefault(type(waiting.command), []).append(place)
+        results: list[Any] = [None] * len(batch)
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._memory.clock = max(self._memory.clock, self._clock.micros())
+        tx = Transaction(self._connection, self._memory, self._memory.clock)
+        for kind, handler in self._handlers.items():
+            if places := groups.pop(kind, None):
+                answers = self._run_group(tx, handler, [batch[place].command for place in places])
+                for place, answer in zip(places, answers, strict=True):
+                    results[place] = answer
+        assert not groups, f"no handler for {groups}"
+        tx.flush()
+        self._connection.execute("COMMIT")
+        return results, tx.staged.ready
+
+    def _run_group(self, tx: Transaction, handler: Handler, commands: list[Any]) -> Sequence[Any]:
+        """Run commands of one kind together; when that fails, each by itself, so that one cannot spoil another."""
+        if len(commands) > 1:
+            try:
+                return tx.attempt(lambda: handler(tx, commands))
+            except apsw.ConstraintError:
+                log.exception("group_failed", kind=type(commands[0]).__name__, commands=len(commands))
+        answers: list[Any] = []
+        for command in commands:
+            try:
+                answers.append(tx.attempt(lambda command=command: handler(tx, [command]))[0])  # type: ignore[misc]
+            except apsw.ConstraintError as error:
+                answers.append(_explain(error))
+        return answers
+
+    def _recover(self) -> None:
+        """Undo what is left of a failed transaction, and trust the file only."""
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            self._memory.reload()
+        except apsw.Error:
+            log.exception("recovery_failed")
+
+    # -- on the event loop ----------------------------------------------------------------------------------
+
+    def _deliver(self, batch: list[Waiting], results: list[Any], told: Told) -> None:
+        for waiting, result in zip(batch, results, strict=True):
+            answer = waiting.answer
+            if answer.done():
+                continue
+            if isinstance(result, IngotError):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+        self._tell(told)
+
+
+def _explain(error: Exception) -> IngotError:
+    """What a failed transaction means to those who wait for it."""
+    match error:
+        case IngotError():
+            return error
+        case apsw.FullError():
+            return StorageFull()
+        case apsw.IOError():
+            log.error("commit_failed", exc_info=error)
+            return OutcomeUnknown()
+        case _:
+            log.error("transaction_failed", exc_info=error)
+            return StoreError(f"The store failed: {error}")

@@ -1,0 +1,54 @@
+"""SQL lives in `.sql` files, one named statement each: `claim_jobs.sql` becomes `SQL.claim_jobs`."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+
+CHUNK_ROWS_MAX = 64
+
+_ROW = re.compile(r"VALUES (\([?, ]+\))")
+
+
+class Statements:
+    """The statements of one folder, as attributes."""
+
+    def __init__(self, package: str) -> None:
+        self._texts = {
+            file.name.removesuffix(".sql"): file.read_text(encoding="utf-8")
+            for file in resources.files(package).iterdir()
+            if file.name.endswith(".sql")
+        }
+
+    def __getattr__(self, name: str) -> str:
+        try:
+            return self._texts[name]
+        except KeyError:
+            raise AttributeError(f"there is no statement {name}.sql") from None
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._texts)
+
+
+@cache
+def repeat_row(statement: str, rows: int) -> str:
+    """The statement with its one row of VALUES written `rows` times."""
+    found = _ROW.search(statement)
+    assert found is not None, "the statement has no row of VALUES"
+    row = found.group(1)
+    return statement[: found.start(1)] + ", ".join([row] * rows) + statement[found.end(1) :]
+
+
+@cache
+def chunk_sizes(rows: int) -> tuple[int, ...]:
+    """Sizes that add up to `rows`, all powers of two, so that few statement texts serve every batch."""
+    sizes = [CHUNK_ROWS_MAX] * (rows // CHUNK_ROWS_MAX)
+    rest, size = rows % CHUNK_ROWS_MAX, CHUNK_ROWS_MAX // 2
+    while rest:
+        if rest >= size:
+            sizes.append(size)
+            rest -= size
+        size //= 2
+    return tuple(sizes)

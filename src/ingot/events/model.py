@@ -1,0 +1,21 @@
+"""What an event is."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a tenant's things.
+
+    `id` is opaque and grows in the order in which things happened; it is also the cursor to read on from.
+    `data` is the thing itself as JSON, in short form.
+    """
+
+    id: str
+    tenant: str
+    name: str
+    at: datetime
+    data: msgspec.Raw

@@ -1,0 +1,46 @@
+"""Tenants and the limits they live under."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ingot.kernel.errors import Conflict, NotFound
+
+WEIGHT_DEFAULT = 1
+WEIGHT_MAX = 1000
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a tenant may use; `None` is without limit."""
+
+    rate: float | None = None
+    burst: int | None = None
+    quota_bytes: int | None = None
+    max_unfinished_jobs: int | None = None
+    query_seconds: float | None = None
+    query_rows: int | None = None
+    query_bytes: int | None = None
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    """The unit of isolation: every row, blob, document and event belongs to exactly one."""
+
+    id: str
+    slug: str
+    weight: int = WEIGHT_DEFAULT
+    time_zone: str = "UTC"
+    limits: Limits = Limits()
+
+
+class TenantNotFound(NotFound):
+    """There is no such tenant."""
+
+    code = "tenant_not_found"
+    hint = "Check the id or the slug; tenants are made before they are used."
+
+
+class TenantExists(Conflict):
+    """A tenant with this slug exists already."""
+
+    code = "tenant_exists"
+    hint = "Choose another slug, or use the tenant that is there."

@@ -1,0 +1,79 @@
+"""What can go wrong with a job.
+
+NotFound ── JobNotFound
+InvalidInput ─┬─ PayloadTooLarge
+              └─ IdempotencyMismatch
+Conflict ─┬─ LeaseLost
+          ├─ DuplicateJob
+          ├─ JobFinished
+          ├─ JobNotFinished
+          └─ JobNotQueued
+"""
+
+from __future__ import annotations
+
+from ingot.kernel.errors import Conflict, InvalidInput, NotFound
+
+
+class JobNotFound(NotFound):
+    """There is no such job in this tenant."""
+
+    code = "job_not_found"
+
+
+class PayloadTooLarge(InvalidInput):
+    """This is too large to travel inside a job."""
+
+    code = "payload_too_large"
+    status = 413
+    hint = "Store the bytes elsewhere and put their address in the payload; nothing was changed."
+
+
+class IdempotencyMismatch(InvalidInput):
+    """This idempotency key already made a job with another payload."""
+
+    code = "idempotency_mismatch"
+    hint = "Use a new key for a new payload; nothing was changed."
+
+    def __init__(self, detail: str | None = None, *, job_id: str) -> None:
+        super().__init__(detail)
+        self.job_id = job_id
+
+
+class LeaseLost(Conflict):
+    """This attempt no longer holds the job."""
+
+    code = "lease_lost"
+    hint = "Drop the attempt and claim again; nothing was changed."
+
+
+class DuplicateJob(Conflict):
+    """An unfinished job holds this dedupe key."""
+
+    code = "duplicate_job"
+    hint = "Wait for the holder to finish, or cancel it; nothing was changed."
+
+    def __init__(self, detail: str | None = None, *, holder_id: str) -> None:
+        super().__init__(detail)
+        self.holder_id = holder_id
+
+
+class JobFinished(Conflict):
+    """The job is finished already."""
+
+    code = "job_finished"
+    hint = "Retry it to run it again; nothing was changed."
+
+
+class JobNotFinished(Conflict):
+    """The job is not finished yet."""
+
+    code = "job_not_finished"
+    hint = "Cancel it first, or reschedule it while it waits; nothing was changed."
+
+
+class JobNotQueued(Conflict):
+    """Only a waiting job can be rescheduled."""
+
+    code = "job_not_queued"
+    hint = "A running job keeps its place; a finished one can be retried. Nothing was changed."

@@ -1,0 +1,267 @@
+"""What a job is, and what is said about one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+NULL = msgspec.Raw(b"null")
+PRIORITY_MIN, PRIORITY_DEFAULT, PRIORITY_MAX = 1, 3, 5
+MAX_ATTEMPTS_DEFAULT = 5
+CRASH_CAP_DEFAULT = 3
+TIMEOUT_SECONDS_DEFAULT = 3600
+
+
+class JobStatus(StrEnum):
+    """The states of a job. *Scheduled* and *retrying* are labels of `queued`."""
+
+    BLOCKED = "blocked"
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    DEAD = "dead"
+    CANCELED = "canceled"
+
+
+class AttemptOutcome(StrEnum):
+    """How an attempt ended: what the worker said, or that it went silent."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SNOOZED = "snoozed"
+    RELEASED = "released"
+    LOST = "lost"
+
+
+class Source(StrEnum):
+    """What caused a job."""
+
+    MANUAL = "manual"
+    EVENT = "event"
+    SCHEDULE = "schedule"
+    SYSTEM = "system"
+    DOCUMENT = "document"
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a failed job waits: `first_seconds`, then `factor` times more each time, never over `max_seconds`."""
+
+    first_seconds: float = 1.0
+    factor: float = 2.0
+    max_seconds: float = 3600.0
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """What jobs of a type get when they do not say otherwise. `tenant` is `None` in a definition for all."""
+
+    type: str
+    tenant: str | None = None
+    timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT
+    max_attempts: int = MAX_ATTEMPTS_DEFAULT
+    crash_cap: int = CRASH_CAP_DEFAULT
+    priority: int = PRIORITY_DEFAULT
+    backoff: Backoff = Backoff()
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an attempt has come."""
+
+    percent: float
+    stage: str = ""
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to be enqueued. `payload` and `metadata` are JSON text as bytes, kept as received."""
+
+    id: str
+    tenant: str
+    type: str
+    payload: bytes = b"null"
+    priority: int | None = None
+    run_at: int | None = None
+    delay: int = 0
+    max_attempts: int | None = None
+    idempotency_key: str | None = None
+    payload_digest: bytes | None = None
+    dedupe_key: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: bytes | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    source: Source = Source.MANUAL
+    source_ref: str | None = None
+    created_by: str | None = None
+    depth: int = 0
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One piece of work, as it stands now.
+
+    `attempts` counts claims; `failures` counts against `max_attempts`, `crashes` (lost leases) against the
+    crash cap of its definition. `fence` is the number of the latest claim. `payload`, `metadata` and `result` are
+    JSON text as it was received; `read` makes values of it.
+    """
+
+    id: str
+    tenant: str
+    type: str
+    status: JobStatus
+    priority: int
+    payload: msgspec.Raw
+    run_at: datetime
+    attempts: int
+    failures: int
+    crashes: int
+    max_attempts: int
+    fence: int
+    source: Source
+    depth: int
+    created_at: datetime
+    source_ref: str | None = None
+    created_by: str | None = None
+    idempotency_key: str | None = None
+    dedupe_key: str | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    metadata: msgspec.Raw = NULL
+    tags: list[str] = []
+    worker_id: str | None = None
+    started_at: datetime | None = None
+    lease_expires_at: datetime | None = None
+    cancel_requested: bool = False
+    progress: Progress | None = None
+    result: msgspec.Raw = NULL
+    last_error: str | None = None
+    finished_at: datetime | None = None
+
+    def read(self, part: Literal["payload", "metadata", "result"] = "payload") -> Any:
+        """The value that a JSON part stands for."""
+        return msgspec.json.decode(getattr(self, part))
+
+
+class Enqueued(msgspec.Struct, frozen=True, kw_only=True):
+    """The job, and whether this call made it (`False`: its idempotency key had made it before)."""
+
+    job: Job
+    created: bool
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A job handed to a worker. `fence` proves the right to it until somebody else gets a higher one."""
+
+    job: Job
+    fence: int
+    lease_expires_at: datetime
+    timeout_seconds: float
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """The lease renewed, and whether somebody wants the job to stop."""
+
+    job_id: str
+    lease_expires_at: datetime
+    cancel_requested: bool
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    """The work is done. `result` is JSON text as bytes."""
+
+    result: bytes | None = None
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The work failed; with `retry=False` it is not tried again."""
+
+    error: str
+    retry: bool = True
+    exit_code: int | None = None
+
+
+class Snooze(msgspec.Struct, frozen=True, kw_only=True, tag="snooze"):
+    """Not now: try again after `delay` microseconds. Counts against nothing."""
+
+    delay: int
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True, tag="release"):
+    """Given back unfinished, as in a drain. Counts against nothing."""
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):
+    """The lease ran out: the worker is taken for dead. Only the sweep says this."""
+
+
+Outcome = Done | Failed | Snooze | Release
+
+
+class Settle(msgspec.Struct, frozen=True, kw_only=True):
+    """How the attempt with this fence ended. `tenant` restricts whose job it may be; `None` is any."""
+
+    job_id: str
+    fence: int
+    outcome: Outcome
+    tenant: str | None = None
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the job stands after its attempt was settled."""
+
+    job_id: str
+    status: JobStatus
+    attempts: int
+    will_retry: bool
+    run_at: datetime | None
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a job. `outcome` is `None` while it runs."""
+
+    job_id: str
+    number: int
+    fence: int
+    worker_id: str
+    started_at: datetime
+    host: str | None = None
+    pid: int | None = None
+    finished_at: datetime | None = None
+    outcome: AttemptOutcome | None = None
+    status_after: JobStatus | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    progress: Progress | None = None
+
+
+class JobNews(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an event says about a job: where it stands after what happened, without its wide parts."""
+
+    id: str
+    type: str
+    status: JobStatus
+    attempts: int = 0
+    failures: int = 0
+    crashes: int = 0
+    fence: int = 0
+    worker_id: str | None = None
+    run_at: datetime | None = None
+    will_retry: bool | None = None
+    error: str | None = None
+    cancel_requested: bool = False
+    progress: Progress | None = None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant's jobs in numbers, exact."""
+
+    counts: dict[JobStatus, int]
+    running: int
+    oldest_queued_seconds: float | None
+
+
+class Tended(msgspec.Struct, frozen=True, kw_only=True):
+    """What a round of tending did: jobs that became due, leases that had run out."""
+
+    promoted: int = 0
+    swept: int = 0

@@ -1,0 +1,211 @@
+"""What the jobs room asks of an engine: commands, and the store that runs each of them whole.
+
+A write is one command. The engine runs it in one transaction (the change, its event and its counts) and
+answers only when it is durable. A command that raises has changed nothing. Instants and durations inside
+commands are microseconds; the store's own clock says when now is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from ingot.jobs.model import (
+    Attempt,
+    Claim,
+    Definition,
+    Enqueued,
+    Heartbeat,
+    Job,
+    JobStatus,
+    NewJob,
+    Settle,
+    Settled,
+    Summary,
+    Tended,
+)
+from ingot.kernel.errors import IngotError
+
+
+class Enqueue(msgspec.Struct, frozen=True, kw_only=True):
+    """Accept these jobs, all or none."""
+
+    orders: Sequence[NewJob]
+
+
+class ClaimJobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Lease up to `limit` due jobs of these types to a worker. `tenant=None` serves every tenant."""
+
+    worker_id: str
+    types: Sequence[str]
+    limit: int
+    lease: int
+    tenant: str | None = None
+    host: str | None = None
+    pid: int | None = None
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker lives: renew the lease of this attempt, and note how far it has come."""
+
+    job_id: str
+    fence: int
+    lease: int
+    tenant: str | None = None
+    percent: float | None = None
+    stage: str | None = None
+
+
+class RenewLeases(msgspec.Struct, frozen=True, kw_only=True):
+    """Renew each of these leases; each is judged by itself."""
+
+    beats: Sequence[Beat]
+
+
+class SettleJobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Record how each of these attempts ended; each is judged by itself."""
+
+    settles: Sequence[Settle]
+
+
+class CancelJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody wants this job to stop."""
+
+    tenant: str
+    job_id: str
+
+
+class RetryJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Run a finished job again. What is `None` stays as it was; `run_at=None` is at once."""
+
+    tenant: str
+    job_id: str
+    reset_attempts: bool = False
+    priority: int | None = None
+    max_attempts: int | None = None
+    run_at: int | None = None
+
+
+class ChangeJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Change a waiting job. What is `None` stays as it was. Tags can be changed in any state."""
+
+    tenant: str
+    job_id: str
+    priority: int | None = None
+    run_at: int | None = None
+    max_attempts: int | None = None
+    tags: Sequence[str] | None = None
+
+
+class Tend(msgspec.Struct, frozen=True, kw_only=True):
+    """Move work that has become due to the ready work, and sweep leases that have run out."""
+
+
+class PutDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """Make or replace the definition of a type."""
+
+    definition: Definition
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs of a tenant to list; `None` is all."""
+
+    tenant: str
+    status: JobStatus | None = None
+    type: str | None = None
+
+
+class JobStore(Protocol):
+    """Where jobs are kept. Safe to call from many tasks at once; every write is durable when it returns."""
+
+    def enqueue(self, command: Enqueue) -> Awaitable[list[Enqueued]]:
+        """Accept jobs, all or none, in the order given.
+
+        A job whose `idempotency_key` made a job of the same tenant and type before is not made again: the
+        answer is that job with `created=False`, whatever its status, as long as its row lives. With another
+        payload: `IdempotencyMismatch`. A `dedupe_key` held by a blocked, queued or running job of the tenant:
+        `DuplicateJob` with the holder's id. An unknown tenant: `TenantNotFound`. Without a priority or
+        `max_attempts` of its own a job takes those of its definition. A `run_at` in the past means now.
+        """
+
+    def claim(self, command: ClaimJobs) -> Awaitable[list[Claim]]:
+        """Lease up to `limit` due jobs: by priority, then `run_at`, then id, never more than `limit`.
+
+        Two calls never receive the same attempt. Every claim has a fence higher than any fence the job had
+        before, across restarts too, below 2**53, and writes the attempt's row. Claims also do what `tend` does,
+        when it is time for it.
+        """
+
+    def renew(self, command: RenewLeases) -> Awaitable[list[Heartbeat | IngotError]]:
+        """Renew leases, one answer for each in order.
+
+        `JobNotFound` for a job that is not there or not in the tenant, `LeaseLost` unless the fence is the
+        current one of a running job. A lease that ran out but was not swept is renewed. A new progress is
+        kept and told in an event, at most once a second per job.
+        """
+
+    def settle(self, command: SettleJobs) -> Awaitable[list[Settled | IngotError]]:
+        """Record how attempts ended, one answer for each in order; one that fails stops no other.
+
+        The job moves as `judge` says. Errors as in `renew`; but the same outcome sent again with the same
+        fence gets its first answer again, for as long as the attempt's row lives. Another outcome: `LeaseLost`.
+        """
+
+    def cancel(self, command: CancelJob) -> Awaitable[Job]:
+        """Cancel a waiting job at once; for a running one record that it should stop.
+
+        Canceling again changes nothing. `JobFinished` when it succeeded or died before. A canceled job never
+        becomes anything else by itself.
+        """
+
+    def retry(self, command: RetryJob) -> Awaitable[Job]:
+        """Put a finished job back in the queue, with an event that says so.
+
+        `JobNotFinished` otherwise. `DuplicateJob` when its dedupe key is held by another unfinished job.
+        With `reset_attempts` failures and crashes begin at zero again; `attempts` never does.
+        """
+
+    def change(self, command: ChangeJob) -> Awaitable[Job]:
+        """Change priority, time or attempts of a waiting job (`JobNotQueued` otherwise), or the tags of any."""
+
+    def tend(self, command: Tend) -> Awaitable[Tended]:
+        """Promote due work and sweep expired leases, a bounded number of each.
+
+        A swept job is judged as lost: back in the queue after 0 to 5 seconds, or dead at its crash cap, or
+        canceled when that was asked for. Nothing is swept within one lease length of the store coming up.
+        """
+
+    def put_definition(self, command: PutDefinition) -> Awaitable[Definition]:
+        """Make or replace a definition. It holds for attempts that end, and jobs that come, from now on."""
+
+    def get_definition(self, tenant: str | None, type: str) -> Awaitable[Definition]:
+        """The definition that holds: the tenant's own, or the one for all, or the defaults."""
+
+    def list_definitions(self, tenant: str | None) -> Awaitable[list[Definition]]:
+        """The stored definitions a tenant can see: its own and those for all, by type."""
+
+    def get_job(self, tenant: str, job_id: str) -> Awaitable[Job | None]:
+        """The job, or `None` when it is not there or not in this tenant."""
+
+    def list_jobs(self, where: JobFilter, *, before: str | None, limit: int) -> Awaitable[tuple[list[Job], str | None]]:
+        """Jobs with ids below `before`, newest first, and the id to go on from (`None`: no more).
+
+        Looks at a bounded number of rows, so a page may be short although there are more.
+        """
+
+    def list_attempts(self, tenant: str, job_id: str) -> Awaitable[list[Attempt]]:
+        """The attempts of a job, oldest first; none when the job is not there or not in this tenant."""
+
+    def summarize(self, tenant: str) -> Awaitable[Summary]:
+        """Exact counts of a tenant's jobs by status, and the age of the work that has been ready longest."""
+
+    def on_ready(self, tell: Callable[[str, str, int], None]) -> None:
+        """Call `tell(tenant, type, count)` on the event loop after jobs became ready. Only a hint."""
+
+    def on_agenda(self, tell: Callable[[], None]) -> None:
+        """Call `tell()` on the event loop after the next instant on the agenda came closer. Only a hint."""
+
+    def seconds_to_agenda(self) -> float | None:
+        """How long until work becomes due or a lease runs out; `None` when nothing is known. Costs no query."""

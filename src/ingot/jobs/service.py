@@ -1,0 +1,417 @@
+"""The jobs room's front: checks what comes in, makes one command of it, and hands it to the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from ingot.jobs import checks
+from ingot.jobs.errors import JobNotFound
+from ingot.jobs.model import (
+    Attempt,
+    Claim,
+    Definition,
+    Done,
+    Enqueued,
+    Failed,
+    Heartbeat,
+    Job,
+    JobStatus,
+    NewJob,
+    Outcome,
+    Progress,
+    Release,
+    Settle,
+    Settled,
+    Snooze,
+    Source,
+    Summary,
+    Tended,
+)
+from ingot.jobs.ports import (
+    Beat,
+    CancelJob,
+    ChangeJob,
+    ClaimJobs,
+    Enqueue,
+    JobFilter,
+    JobStore,
+    PutDefinition,
+    RenewLeases,
+    RetryJob,
+    SettleJobs,
+    Tend,
+)
+from ingot.jobs.waiting import Waiters
+from ingot.kernel.clock import MICROS
+from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.ids import new_id
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
+
+T = TypeVar("T")
+
+
+class Jobs:
+    """Durable jobs: every call that returns has been committed and synced; every call that raises changed nothing."""
+
+    def __init__(self, store: JobStore, *, lease_seconds: float) -> None:
+        self._store = store
+        self._lease = round(lease_seconds * MICROS)
+        self._waiters = Waiters()
+        self._giving_back: set[asyncio.Future[object]] = set()
+        store.on_ready(self._waiters.wake)
+
+    # -- asking for work ------------------------------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        tenant: str,
+        type: str,
+        payload: object = None,
+        *,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        delay: timedelta | float | None = None,
+        max_attempts: int | None = None,
+        idempotency_key: str | None = None,
+        dedupe_key: str | None = None,
+        tags: Iterable[str] = (),
+        metadata: object = None,
+        correlation_id: str | None = None,
+        trace_id: str | None = None,
+        source: Source = Source.MANUAL,
+        source_ref: str | None = None,
+        created_by: str | None = None,
+    ) -> Enqueued:
+        """Accept one job. `payload` and `metadata` are JSON values, or `bytes` of JSON text kept as received.
+
+        Raises `InvalidInput`, `PayloadTooLarge`, `TenantNotFound`, `IdempotencyMismatch` or `DuplicateJob`.
+        """
+        order = new_job(
+            tenant,
+            type,
+            payload,
+            priority=priority,
+            run_at=run_at,
+            delay=delay,
+            max_attempts=max_attempts,
+            idempotency_key=idempotency_key,
+            dedupe_key=dedupe_key,
+            tags=tags,
+            metadata=metadata,
+            correlation_id=correlation_id,
+            trace_id=trace_id,
+            source=source,
+            source_ref=source_ref,
+            created_by=created_by,
+        )
+        (enqueued,) = await self._store.enqueue(Enqueue(orders=(order,)))
+        return enqueued
+
+    async def enqueue_many(self, orders: Iterable[NewJob]) -> list[Enqueued]:
+        """Accept many jobs made with `new_job`, all or none. Raises as `enqueue` does."""
+        orders = tuple(orders)
+        if not orders:
+            return []
+        checks.whole_number(len(orders), what="the number of jobs", least=1, most=checks.BATCH_JOBS_MAX)
+        return await self._store.enqueue(Enqueue(orders=orders))
+
+    # -- doing work -----------------------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        worker_id: str,
+        types: Sequence[str],
+        *,
+        limit: int = 1,
+        wait_seconds: float = 0,
+        tenant: str | None = None,
+        host: str | None = None,
+        pid: int | None = None,
+    ) -> list[Claim]:
+        """Lease up to `limit` due jobs of these types; with none due, wait up to `wait_seconds` for some.
+
+        `tenant=None` serves all tenants. The answer is empty only after the whole wait.
+        """
+        checks.short_text(worker_id, what="worker id", chars_max=checks.WORKER_CHARS_MAX)
+        if not 0 <= wait_seconds <= checks.WAIT_SECONDS_MAX:
+            raise InvalidInput(f"wait_seconds is {wait_seconds}; it goes from 0 to {checks.WAIT_SECONDS_MAX:g}")
+        command = ClaimJobs(
+            worker_id=worker_id,
+            types=checks.claim_types(types),
+            limit=checks.whole_number(limit, what="limit", least=1, most=checks.CLAIM_JOBS_MAX),
+            lease=self._lease,
+            tenant=tenant,
+            host=host,
+            pid=pid,
+        )
+        if wait_seconds == 0:
+            return await self._claim_once(command)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_seconds
+        while True:
+            waiter = self._waiters.add(command.types, tenant)
+            try:
+                if claims := await self._claim_once(command):
+                    return claims
+                await asyncio.wait_for(waiter.woken, timeout=deadline - loop.time())
+            except TimeoutError:
+                return await self._claim_once(command)
+            finally:
+                self._waiters.remove(waiter)
+
+    async def _claim_once(self, command: ClaimJobs) -> list[Claim]:
+        """Claim; and when the caller goes away meanwhile, give back what nobody will work on."""
+        answer = asyncio.ensure_future(self._store.claim(command))
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            answer.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, answer: asyncio.Future[list[Claim]]) -> None:
+        if answer.cancelled() or answer.exception() is not None or not answer.result():
+            return
+        settles = [Settle(job_id=claim.job.id, fence=claim.fence, outcome=Release()) for claim in answer.result()]
+        giving_back = asyncio.ensure_future(self._store.settle(SettleJobs(settles=settles)))
+        self._giving_back.add(giving_back)
+        giving_back.add_done_callback(self._giving_back.discard)
+
+    async def heartbeat(
+        self, job_id: str, fence: int, *, progress: Progress | None = None, tenant: str | None = None
+    ) -> Heartbeat:
+        """Renew the lease and note progress. Raises `LeaseLost`, `JobNotFound` or `InvalidInput`."""
+        (answer,) = await self.heartbeat_many([self.beat(job_id, fence, progress=progress, tenant=tenant)])
+        return _or_raise(answer)
+
+    def beat(self, job_id: str, fence: int, *, progress: Progress | None = None, tenant: str | None = None) -> Beat:
+        """One entry of `heartbeat_many`."""
+        known = checks.progress(progress)
+        return Beat(
+            job_id=job_id,
+            fence=fence,
+            lease=self._lease,
+            tenant=tenant,
+            percent=None if known is None else known.percent,
+            stage=None if known is None else known.stage,
+        )
+
+    async def heartbeat_many(self, beats: Iterable[Beat]) -> list[Heartbeat | IngotError]:
+        """Renew many leases; each has its own answer, a heartbeat or the error it met."""
+        beats = tuple(beats)
+        if not beats:
+            return []
+        checks.whole_number(len(beats), what="the number of heartbeats", least=1, most=checks.BATCH_JOBS_MAX)
+        return await self._store.renew(RenewLeases(beats=beats))
+
+    async def settle(self, job_id: str, fence: int, outcome: Outcome, *, tenant: str | None = None) -> Settled:
+        """Record how an attempt ended. Raises `LeaseLost`, `JobNotFound` or `InvalidInput`."""
+        settle = Settle(job_id=job_id, fence=fence, outcome=_checked_outcome(outcome), tenant=tenant)
+        (answer,) = await self._store.settle(SettleJobs(settles=(settle,)))
+        return _or_raise(answer)
+
+    async def settle_many(self, settles: Iterable[Settle]) -> list[Settled | IngotError]:
+        """Record how many attempts ended; each has its own answer, and one that fails stops no other."""
+        settles = tuple(settles)
+        if not settles:
+            return []
+        checks.whole_number(len(settles), what="the number of settles", least=1, most=checks.BATCH_JOBS_MAX)
+        for settle in settles:
+            _checked_outcome(settle.outcome)
+        return await self._store.settle(SettleJobs(settles=settles))
+
+    async def complete(self, claim: Claim, result: object = None) -> Settled:
+        """The work is done; `result` is a JSON value, or `bytes` of JSON text."""
+        return await self.settle(claim.job.id, claim.fence, done(result))
+
+    async def fail(self, claim: Claim, error: str, *, retry: bool = True, exit_code: int | None = None) -> Settled:
+        """The work failed. It is tried again later, unless `retry` is false or its attempts are used up."""
+        outcome = Failed(error=checks.error_text(error), retry=retry, exit_code=exit_code)
+        return await self.settle(claim.job.id, claim.fence, outcome)
+
+    async def snooze(self, claim: Claim, delay: timedelta | float) -> Settled:
+        """Not now: try again after the delay. Counts against nothing."""
+        return await self.settle(claim.job.id, claim.fence, Snooze(delay=checks.delay(delay)))
+
+    async def release(self, claim: Claim) -> Settled:
+        """Give the job back unfinished. Counts against nothing."""
+        return await self.settle(claim.job.id, claim.fence, Release())
+
+    # -- steering work --------------------------------------------------------------------------------------
+
+    async def cancel(self, tenant: str, job_id: str) -> Job:
+        """Stop a waiting job at once, ask a running one to stop. Raises `JobNotFound` or `JobFinished`."""
+        return await self._store.cancel(CancelJob(tenant=tenant, job_id=job_id))
+
+    async def retry(
+        self,
+        tenant: str,
+        job_id: str,
+        *,
+        reset_attempts: bool = False,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        run_at: datetime | None = None,
+    ) -> Job:
+        """Run a finished job again. Raises `JobNotFound`, `JobNotFinished`, `DuplicateJob` or `InvalidInput`."""
+        return await self._store.retry(
+            RetryJob(
+                tenant=tenant,
+                job_id=job_id,
+                reset_attempts=reset_attempts,
+                priority=checks.priority(priority),
+                max_attempts=checks.max_attempts(max_attempts),
+                run_at=checks.moment(run_at),
+            )
+        )
+
+    async def reschedule(
+        self,
+        tenant: str,
+        job_id: str,
+        *,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        max_attempts: int | None = None,
+        tags: Iterable[str] | None = None,
+    ) -> Job:
+        """Change a waiting job; tags can be changed in any state. Raises `JobNotFound` or `JobNotQueued`."""
+        return await self._store.change(
+            ChangeJob(
+                tenant=tenant,
+                job_id=job_id,
+                priority=checks.priority(priority),
+                run_at=checks.moment(run_at),
+                max_attempts=checks.max_attempts(max_attempts),
+                tags=None if tags is None else checks.tags(tags),
+            )
+        )
+
+    async def tend(self) -> Tended:
+        """Promote due work and sweep expired leases now; the maintenance loop does this by itself."""
+        return await self._store.tend(Tend())
+
+    # -- looking --------------------------------------------------------------------------------------------
+
+    async def get(self, tenant: str, job_id: str) -> Job:
+        """The job as it stands. Raises `JobNotFound`, for another tenant's job too."""
+        job = await self._store.get_job(tenant, job_id)
+        if job is None:
+            raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
+        return job
+
+    async def list(
+        self,
+        tenant: str,
+        *,
+        status: JobStatus | None = None,
+        type: str | None = None,
+        cursor: str | None = None,
+        limit: int = PAGE_ROWS_DEFAULT,
+    ) -> Page[Job]:
+        """A page of a tenant's jobs, newest first. Raises `InvalidCursor` for a cursor of another list."""
+        bound_to = ("jobs", tenant, status, type)
+        before = None if cursor is None else read_cursor(cursor, bound_to=bound_to)
+        where = JobFilter(tenant=tenant, status=status, type=type)
+        jobs, position = await self._store.list_jobs(where, before=before, limit=check_limit(limit))
+        return Page(items=jobs, next_cursor=None if position is None else write_cursor(position, bound_to=bound_to))
+
+    async def attempts(self, tenant: str, job_id: str) -> Sequence[Attempt]:
+        """The attempts of a job, oldest first. Raises `JobNotFound`."""
+        attempts = await self._store.list_attempts(tenant, job_id)
+        if not attempts:
+            await self.get(tenant, job_id)
+        return attempts
+
+    async def summary(self, tenant: str) -> Summary:
+        """Exact counts of a tenant's jobs by status."""
+        return await self._store.summarize(tenant)
+
+    # -- definitions ----------------------------------------------------------------------------------------
+
+    async def define(self, definition: Definition) -> Definition:
+        """Make or replace the definition of a type, for one tenant or for all."""
+        return await self._store.put_definition(PutDefinition(definition=checks.definition(definition)))
+
+    async def definition(self, type: str, *, tenant: str | None = None) -> Definition:
+        """The definition that holds for a type: the tenant's own, the one for all, or the defaults."""
+        return await self._store.get_definition(tenant, checks.job_type(type))
+
+    async def definitions(self, *, tenant: str | None = None) -> Sequence[Definition]:
+        """The stored definitions a tenant can see, by type."""
+        return await self._store.list_definitions(tenant)
+
+
+def new_job(
+    tenant: str,
+    type: str,
+    payload: object = None,
+    *,
+    priority: int | None = None,
+    run_at: datetime | None = None,
+    delay: timedelta | float | None = None,
+    max_attempts: int | None = None,
+    idempotency_key: str | None = None,
+    dedupe_key: str | None = None,
+    tags: Iterable[str] = (),
+    metadata: object = None,
+    correlation_id: str | None = None,
+    trace_id: str | None = None,
+    source: Source = Source.MANUAL,
+    source_ref: str | None = None,
+    created_by: str | None = None,
+) -> NewJob:
+    """A checked order for a job, with its id made here, so that a repeated call finds its own row."""
+    if run_at is not None and delay is not None:
+        raise InvalidInput("run_at and delay were both given", hint="Give one of them; nothing was changed.")
+    text = checks.json_bytes(payload, what="payload", bytes_max=checks.PAYLOAD_BYTES_MAX)
+    if metadata is not None:
+        metadata = checks.json_bytes(metadata, what="metadata", bytes_max=checks.METADATA_BYTES_MAX)
+    return NewJob(
+        id=new_id(),
+        tenant=tenant,
+        type=checks.job_type(type),
+        payload=text,
+        priority=checks.priority(priority),
+        run_at=checks.moment(run_at),
+        delay=0 if delay is None else checks.delay(delay),
+        max_attempts=checks.max_attempts(max_attempts),
+        idempotency_key=checks.short_text(idempotency_key, what="idempotency key"),
+        payload_digest=None if idempotency_key is None else checks.digest(text),
+        dedupe_key=checks.short_text(dedupe_key, what="dedupe key"),
+        tags=checks.tags(tags) if tags else (),
+        metadata=metadata,
+        correlation_id=checks.short_text(correlation_id, what="correlation id"),
+        trace_id=checks.short_text(trace_id, what="trace id"),
+        source=source,
+        source_ref=checks.short_text(source_ref, what="source ref"),
+        created_by=checks.short_text(created_by, what="created by"),
+    )
+
+
+def done(result: object = None) -> Done:
+    """The outcome of finished work, its result as JSON text."""
+    if result is None:
+        return Done()
+    return Done(result=checks.json_bytes(result, what="result", bytes_max=checks.PAYLOAD_BYTES_MAX))
+
+
+def _checked_outcome(outcome: Outcome) -> Outcome:
+    match outcome:
+        case Done(result=bytes(result)):
+            checks.json_bytes(result, what="result", bytes_max=checks.PAYLOAD_BYTES_MAX)
+        case Failed(error=error) if len(error) > checks.ERROR_CHARS_MAX:
+            raise InvalidInput(f"the error has {len(error)} characters; the most is {checks.ERROR_CHARS_MAX}")
+        case Snooze(delay=delay) if delay < 0:
+            raise InvalidInput(f"the snooze is {delay} microseconds; it cannot be negative")
+        case _:
+            pass
+    return outcome
+
+
+def _or_raise(answer: T | IngotError) -> T:
+    if isinstance(answer, IngotError):
+        raise answer
+    return answer

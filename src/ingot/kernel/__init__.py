@@ -1,0 +1,1 @@
+"""What every room stands on: ids, time, errors, pages and loops. No driver, no framework."""

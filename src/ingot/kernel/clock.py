@@ -1,0 +1,70 @@
+"""Time is handed in: rooms ask a `Clock`, tests move one.
+
+Inside the engines an instant is an integer of microseconds since 1970 UTC; people see aware datetimes.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from ingot.kernel.errors import InvalidInput
+
+MICROS = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ONE = timedelta(microseconds=1)
+
+
+class Clock(Protocol):
+    """Where the time comes from."""
+
+    def micros(self) -> int:
+        """The time now, in microseconds since 1970 UTC."""
+
+
+class SystemClock:
+    """Wall time at start plus monotonic time since: a wall clock set back or forward later does not reach us."""
+
+    def __init__(self) -> None:
+        self._offset = time.time_ns() - time.monotonic_ns()
+
+    def micros(self) -> int:
+        """The time now, in microseconds since 1970 UTC."""
+        return (self._offset + time.monotonic_ns()) // 1000
+
+
+class ManualClock:
+    """A clock that moves only when told."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._micros = to_micros(start)
+
+    def micros(self) -> int:
+        """The time it was last moved to, in microseconds since 1970 UTC."""
+        return self._micros
+
+    def now(self) -> datetime:
+        """The same instant for people."""
+        return to_datetime(self._micros)
+
+    def advance(self, *, seconds: float = 0, days: float = 0) -> None:
+        """Move the clock; negative numbers set it back."""
+        self._micros += round((seconds + days * 86_400) * MICROS)
+
+
+def to_datetime(micros: int) -> datetime:
+    """An instant as an aware UTC datetime."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def to_datetime_or_none(micros: int | None) -> datetime | None:
+    """The same for an instant that may be missing."""
+    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+
+
+def to_micros(moment: datetime) -> int:
+    """An aware datetime as an instant. Raises `InvalidInput` when it carries no offset."""
+    if moment.tzinfo is None:
+        raise InvalidInput(f"the time {moment.isoformat()} has no offset", hint="Add one, such as +00:00 or Z.")
+    return (moment - _EPOCH) // _ONE

@@ -1,0 +1,63 @@
+"""Keyset pages: a cursor names a position, never a count of rows to skip."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from ingot.kernel.errors import InvalidInput
+
+PAGE_ROWS_MAX = 1000
+PAGE_ROWS_DEFAULT = 50
+_VERSION = 1
+
+T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """Some items in order, and where the next ones begin (`None`: these were the last)."""
+
+    items: list[T]
+    next_cursor: str | None = None
+
+
+class InvalidCursor(InvalidInput):
+    """This cursor does not belong to this list."""
+
+    code = "invalid_cursor"
+    hint = "Start again without a cursor; a cursor only fits the filter that made it."
+
+
+def check_limit(limit: int) -> int:
+    """A page size within bounds. Raises `InvalidInput` otherwise."""
+    if not 1 <= limit <= PAGE_ROWS_MAX:
+        raise InvalidInput(f"limit is {limit}; it goes from 1 to {PAGE_ROWS_MAX}")
+    return limit
+
+
+def write_cursor(position: str, *, bound_to: Sequence[str | None]) -> str:
+    """An opaque cursor for a position in the list that the values of `bound_to` select."""
+    return base64.urlsafe_b64encode(msgspec.json.encode((_VERSION, _mark(bound_to), position))).decode().rstrip("=")
+
+
+def read_cursor(cursor: str, *, bound_to: Sequence[str | None]) -> str:
+    """The position in a cursor. Raises `InvalidCursor` when it was made for another list or by nobody."""
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        version, mark, position = msgspec.json.decode(
+            base64.urlsafe_b64decode(padded.encode("ascii", "strict")), type=tuple[int, str, str]
+        )
+    except (binascii.Error, UnicodeError, msgspec.MsgspecError) as error:
+        raise InvalidCursor from error
+    if version != _VERSION or mark != _mark(bound_to):
+        raise InvalidCursor
+    return position
+
+
+def _mark(bound_to: Sequence[str | None]) -> str:
+    return hashlib.sha256(msgspec.json.encode(list(bound_to))).hexdigest()[:12]

@@ -1,0 +1,45 @@
+"""Settings: one frozen value, read once from the environment, checked whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from ingot.kernel.errors import IngotError
+
+LEASE_SECONDS_MIN = 1.0
+
+
+class SettingsError(IngotError):
+    """A setting cannot be used."""
+
+    code = "invalid_setting"
+    hint = "Correct the environment variable and start again."
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How this process runs."""
+
+    data: Path = Path("data")
+    lease_seconds: float = 180.0
+
+    def __post_init__(self) -> None:
+        if self.lease_seconds < LEASE_SECONDS_MIN:
+            raise SettingsError(f"lease_seconds is {self.lease_seconds}; the least is {LEASE_SECONDS_MIN}")
+
+
+def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Settings from `INGOT_*` variables. Raises `SettingsError`."""
+    environment = os.environ if environment is None else environment
+    given: dict[str, object] = {}
+    if data := environment.get("INGOT_DATA"):
+        given["data"] = Path(data)
+    if lease_seconds := environment.get("INGOT_LEASE_SECONDS"):
+        try:
+            given["lease_seconds"] = float(lease_seconds)
+        except ValueError:
+            raise SettingsError(f"INGOT_LEASE_SECONDS is {lease_seconds!r}; it is a number of seconds") from None
+    return Settings(**given)  # type: ignore[arg-type]

@@ -1,0 +1,25 @@
+"""What every test shares: the time limit of long tests, and Hypothesis settings."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+LONG_TEST_SECONDS_MAX = 300
+
+# Shared machines stall; a slow example is not a wrong one.
+settings.register_profile(
+    "ingot",
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("soak", parent=settings.get_profile("ingot"), max_examples=5_000)
+settings.load_profile("ingot")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests marked `long` their own limit, and start them first so that no worker ends with one alone."""
+    for item in items:
+        if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LONG_TEST_SECONDS_MAX))
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)

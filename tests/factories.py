@@ -1,0 +1,67 @@
+"""What tests build with: stores of every engine, tenants, jobs and claims."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from ingot.engines.sqlite import SQLiteStore
+from ingot.events import Events
+from ingot.identity import Tenant, Tenants
+from ingot.jobs import Claim, Job, Jobs
+from ingot.kernel.clock import Clock, ManualClock
+
+ENGINES = ["sqlite"]
+LEASE_SECONDS = 180.0
+
+
+class Bench:
+    """An open store with the rooms in front of it and one tenant, for tests. Nothing runs in the background."""
+
+    def __init__(self, store: SQLiteStore, clock: ManualClock, tenant: Tenant) -> None:
+        self.store = store
+        self.clock = clock
+        self.tenant = tenant.id
+        self.jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
+        self.tenants = Tenants(store)
+        self.events = Events(store)
+
+    async def make_job(self, type: str = "noop", payload: object = None, **options: Any) -> Job:
+        """Enqueue one job in the tenant."""
+        return (await self.jobs.enqueue(options.pop("tenant", self.tenant), type, payload, **options)).job
+
+    async def make_claim(self, type: str = "noop", *, worker: str = "worker", **options: Any) -> Claim:
+        """Enqueue one job and claim it."""
+        job = await self.make_job(type, **options)
+        (claim,) = await self.jobs.claim(worker, [type], limit=1)
+        assert claim.job.id == job.id
+        return claim
+
+    async def reload(self, job: Job | Claim) -> Job:
+        """The job as it stands now."""
+        known = job.job if isinstance(job, Claim) else job
+        return await self.jobs.get(known.tenant, known.id)
+
+    async def event_names(self, tenant: str | None = None) -> list[str]:
+        """The names of all events so far, in order."""
+        return [event.name for event in await self.events.read(tenant or self.tenant, limit=1000)]
+
+
+async def open_store(engine: str, folder: Path, clock: Clock) -> SQLiteStore:
+    """A store of the named engine."""
+    assert engine == "sqlite", f"there is no engine {engine}"
+    return await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
+
+
+@asynccontextmanager
+async def open_bench(engine: str, folder: Path, clock: ManualClock | None = None) -> AsyncIterator[Bench]:
+    """A bench on a store of the named engine, past the time in which a new store does not sweep."""
+    clock = clock or ManualClock()
+    store = await open_store(engine, folder, clock)
+    try:
+        clock.advance(seconds=LEASE_SECONDS)
+        yield Bench(store, clock, await Tenants(store).ensure_default())
+    finally:
+        await store.close()
