@@ -35,10 +35,6 @@ class IdempotencyMismatch(InvalidInput):
     code = "idempotency_mismatch"
     hint = "Use a new key for a new payload; nothing was changed."
 
-    def __init__(self, detail: str | None = None, *, job_id: str) -> None:
-        super().__init__(detail)
-        self.job_id = job_id
-
 
 class LeaseLost(Conflict):
     """This attempt no longer holds the job."""

@@ -190,7 +190,7 @@ class JobStore(Protocol):
         """The job, or `None` when it is not there or not in this tenant."""
 
     def list_jobs(self, where: JobFilter, *, before: str | None, limit: int) -> Awaitable[tuple[list[Job], str | None]]:
-        """Jobs with ids below `before`, newest first, and the id to go on from (`None`: no more).
+        """Jobs after the position `before`, newest first, and the position to go on from (`None`: no more).
 
         Looks at a bounded number of rows, so a page may be short although there are more.
         """

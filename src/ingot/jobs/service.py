@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ingot.jobs import checks
 from ingot.jobs.errors import JobNotFound
@@ -60,7 +60,7 @@ class Jobs:
         self._store = store
         self._lease = round(lease_seconds * MICROS)
         self._waiters = Waiters()
-        self._giving_back: set[asyncio.Future[object]] = set()
+        self._giving_back: set[asyncio.Future[Any]] = set()
         store.on_ready(self._waiters.wake)
 
     # -- asking for work ------------------------------------------------------------------------------------

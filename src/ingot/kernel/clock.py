@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Protocol
 
 from ingot.kernel.errors import InvalidInput
@@ -53,14 +54,15 @@ class ManualClock:
         self._micros += round((seconds + days * 86_400) * MICROS)
 
 
+@lru_cache(maxsize=256)
 def to_datetime(micros: int) -> datetime:
-    """An instant as an aware UTC datetime."""
+    """An instant as an aware UTC datetime. What happens together shares its instants, so many are asked for again."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
 def to_datetime_or_none(micros: int | None) -> datetime | None:
     """The same for an instant that may be missing."""
-    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+    return None if micros is None else to_datetime(micros)
 
 
 def to_micros(moment: datetime) -> int:

@@ -16,7 +16,7 @@ from ingot.jobs.ports import ClaimJobs
 
 FENCES_PER_EPOCH = 2**32
 
-Place = tuple[int, int, str]  # priority, run_at, id: the order in which a tenant's work starts
+Place = tuple[int, int, str, int]  # priority, run_at, id: the order in which work starts; and the job's number
 
 
 def claim(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[list[Claim]]:
@@ -27,33 +27,35 @@ def claim(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[list[Claim]]:
 
 
 def _claim_one(tx: Transaction, command: ClaimJobs) -> list[Claim]:
-    ids = _pick(tx, command)
-    if not ids:
+    numbers = _pick(tx, command)
+    if not numbers:
         return []
     expires_at = tx.now + command.lease
-    listed = as_json(ids)
+    listed = as_json(numbers)
     tx.execute(SQL.lease_jobs, next_fence(tx), command.worker_id, tx.now, expires_at, listed)
     tx.execute(SQL.insert_attempts, command.host, command.pid, listed)
     tx.memory.expires_at(expires_at)
-    rows = tx.whole_jobs(ids)
+    rows = tx.whole_jobs(numbers)
     claims = []
-    for job_id in ids:
-        row = rows[job_id]
+    for number in numbers:
+        row = rows[number]
         tx.moved(row.state, JobStatus.QUEUED, JobStatus.RUNNING)
         tx.emit("job.started", row.state)
         claims.append(claim_of(row, tx.memory.definition(row.state.tenant, row.state.type)))
     return claims
 
 
-def _pick(tx: Transaction, command: ClaimJobs) -> list[str]:
-    """The ids of the first ready jobs over all lanes the claim may take from."""
+def _pick(tx: Transaction, command: ClaimJobs) -> list[int]:
+    """The numbers of the first ready jobs over all lanes the claim may take from."""
     heads: dict[Lane, list[Place]] = {}
     for lane in tx.memory.lanes_for(command.types, command.tenant):
-        heads[lane] = tx.read(list[Place], SQL.ready_in_lane, lane.type, lane.tenant, lane.limit_key, command.limit)
-    picked = [place[2] for place in islice(merge(*heads.values()), command.limit)]
+        heads[lane] = tx.read(
+            list[Place], SQL.ready_in_lane, lane.type, tx.memory.tenants[lane.tenant], lane.limit_key, command.limit
+        )
+    picked = [place[3] for place in islice(merge(*heads.values()), command.limit)]
     taken = set(picked)
     for lane, places in heads.items():
-        if len(places) < command.limit and all(place[2] in taken for place in places):
+        if len(places) < command.limit and all(place[3] in taken for place in places):
             tx.memory.drop_lane(lane)
     return picked
 

@@ -13,7 +13,7 @@ from ingot.jobs.model import Enqueued, JobStatus, NewJob
 from ingot.jobs.ports import Enqueue
 from ingot.kernel.errors import IngotError
 
-Answers = list[Enqueued | str]  # A text is the id of the job that an idempotency key made before.
+Answers = list[Enqueued | int]  # A number is that of the job which an idempotency key made before.
 
 
 def enqueue(tx: Transaction, commands: Sequence[Enqueue]) -> list[list[Enqueued] | IngotError]:
@@ -35,16 +35,18 @@ class _Batch:
     def __init__(self, tx: Transaction, orders: Sequence[NewJob]) -> None:
         self._tx = tx
         self._accepted: list[tuple[NewJob, State]] = []
-        keyed = [order for order in orders if order.idempotency_key is not None]
-        self._made: dict[tuple[str, str, str | None], tuple[str, bytes | None]] = {}
+        self._made: dict[tuple[str, str, str], tuple[int, bytes | None]] = {}
+        self._holders: dict[tuple[str, str], str] = {}
+        tenants = tx.memory.tenants
+        keyed = [(o.tenant, o.type, o.idempotency_key) for o in orders if o.idempotency_key is not None]
         if keyed:
-            asked = [(order.tenant, order.type, order.idempotency_key) for order in keyed]
-            for at, job_id, digest in tx.read(list[tuple[int, str, str]], SQL.jobs_by_idempotency_key, as_json(asked)):
-                self._made[asked[at]] = job_id, bytes.fromhex(digest)
-        deduped = [(order.tenant, order.dedupe_key) for order in orders if order.dedupe_key is not None]
-        self._holders: dict[tuple[str, str | None], str] = {}
+            asked = as_json([(tenants.get(tenant), type, key) for tenant, type, key in keyed])
+            for at, number, digest in tx.read(list[tuple[int, int, str]], SQL.jobs_by_idempotency_key, asked):
+                self._made[keyed[at]] = number, bytes.fromhex(digest)
+        deduped = [(o.tenant, o.dedupe_key) for o in orders if o.dedupe_key is not None]
         if deduped:
-            for at, job_id in tx.read(list[tuple[int, str]], SQL.jobs_by_dedupe_key, as_json(deduped)):
+            asked = as_json([(tenants.get(tenant), key) for tenant, key in deduped])
+            for at, job_id in tx.read(list[tuple[int, str]], SQL.jobs_by_dedupe_key, asked):
                 self._holders[deduped[at]] = job_id
 
     def accept(self, orders: Sequence[NewJob]) -> Answers:
@@ -59,18 +61,19 @@ class _Batch:
             self._made, self._holders = made, holders
             raise
 
-    def _accept_one(self, order: NewJob) -> Enqueued | str:
+    def _accept_one(self, order: NewJob) -> Enqueued | int:
         tx = self._tx
         if order.tenant not in tx.memory.tenants:
             raise TenantNotFound(f"there is no tenant {order.tenant[:64]!r}")
-        key = order.tenant, order.type, order.idempotency_key
+        number = tx.memory.last_job_number + 1
         if order.idempotency_key is not None:
-            if key in self._made:
-                job_id, digest = self._made[key]
-                if digest != order.payload_digest:
-                    raise IdempotencyMismatch(job_id=job_id)
-                return job_id
-            self._made[key] = order.id, order.payload_digest
+            made, digest = self._made.setdefault(
+                (order.tenant, order.type, order.idempotency_key), (number, order.payload_digest)
+            )
+            if digest != order.payload_digest:
+                raise IdempotencyMismatch
+            if made != number:
+                return made
         if order.dedupe_key is not None:
             holder = self._holders.setdefault((order.tenant, order.dedupe_key), order.id)
             if holder != order.id:
@@ -78,46 +81,33 @@ class _Batch:
         definition = tx.memory.definition(order.tenant, order.type)
         run_at = max(tx.now + order.delay, order.run_at or 0)
         state = State(
-            order.id,
-            0,
-            order.tenant,
-            order.type,
-            "",
-            JobStatus.QUEUED,
-            run_at <= tx.now,
-            order.priority or definition.priority,
-            run_at,
-            0,
-            0,
-            0,
-            order.max_attempts or definition.max_attempts,
-            0,
-            order.dedupe_key,
-            None,
-            None,
-            None,
-            False,
-            None,
-            None,
-            0,
-            None,
+            number=number,
+            id=order.id,
+            tenant=order.tenant,
+            type=order.type,
+            priority=order.priority or definition.priority,
+            run_at=run_at,
+            due=run_at <= tx.now,
+            max_attempts=order.max_attempts or definition.max_attempts,
+            dedupe_key=order.dedupe_key,
         )
+        tx.memory.last_job_number = number
         self._accepted.append((order, state))
         return Enqueued(job=job_of(state, body_of(order, tx.now)), created=True)
 
     def write(self) -> None:
         """Write what was accepted."""
         tx = self._tx
-        jobs, states, keys, tags = [], [], [], []
+        jobs: list[tuple[object, ...]] = []
+        keys: list[tuple[object, ...]] = []
+        tags: list[tuple[object, ...]] = []
         for order, state in self._accepted:
-            tx.memory.last_body += 1
-            state.body = tx.memory.last_body
             tx.queue_up(state, state.run_at)
             tx.moved(state, None, JobStatus.QUEUED)
             tx.emit("job.created", state)
             jobs.append(
                 (
-                    state.body,
+                    state.number,
                     order.payload,
                     order.metadata,
                     tx.now,
@@ -130,47 +120,19 @@ class _Batch:
                     order.depth,
                 )
             )
-            states.append(
-                (
-                    state.id,
-                    state.body,
-                    state.tenant,
-                    state.type,
-                    state.limit_key,
-                    state.status,
-                    state.due,
-                    state.priority,
-                    state.run_at,
-                    0,
-                    0,
-                    0,
-                    state.max_attempts,
-                    0,
-                    state.dedupe_key,
-                    None,
-                    None,
-                    None,
-                    0,
-                    None,
-                    None,
-                    0,
-                    None,
-                )
-            )
+            tenant = tx.memory.tenants[order.tenant]
             if order.idempotency_key is not None:
-                keys.append((order.tenant, order.type, order.idempotency_key, order.id, order.payload_digest))
-            tags += [(order.id, tag, order.tenant) for tag in order.tags]
+                keys.append((tenant, order.type, order.idempotency_key, state.number, order.payload_digest))
+            tags += [(state.number, tag, tenant) for tag in order.tags]
         tx.write_rows(SQL.insert_jobs, jobs)
-        tx.write_rows(SQL.insert_states, states)
+        tx.insert_states([state for _, state in self._accepted])
         tx.write_rows(SQL.insert_idempotency_keys, keys)
         tx.write_rows(SQL.insert_tags, tags)
 
     def fill_in(self, answers: Answers) -> list[Enqueued]:
-        """Put the jobs that were there before in place of their ids."""
-        known = [answer for answer in answers if isinstance(answer, str)]
-        if not known:
-            return [answer for answer in answers if isinstance(answer, Enqueued)]
-        rows = self._tx.whole_jobs(known)
+        """Put the jobs that were there before in place of their numbers."""
+        known = [answer for answer in answers if isinstance(answer, int)]
+        rows = self._tx.whole_jobs(known) if known else {}
         return [
             answer
             if isinstance(answer, Enqueued)

@@ -15,12 +15,13 @@ from ingot.jobs.ports import PutDefinition
 def create_tenant(tx: Transaction, command: CreateTenant) -> Tenant:
     """Make a tenant."""
     tenant = command.tenant
-    row = (tenant.id, tenant.slug, tenant.weight, tenant.time_zone, as_json(tenant.limits))
+    number = max(tx.memory.tenants.values(), default=0) + 1
+    row = (number, tenant.id, tenant.slug, tenant.weight, tenant.time_zone, as_json(tenant.limits))
     try:
         tx.execute(SQL.insert_tenants, *row)
     except apsw.ConstraintError:
         raise TenantExists(f"there is a tenant {tenant.slug!r} already") from None
-    tx.memory.tenants.add(tenant.id)
+    tx.memory.tenants[tenant.id] = number
     return tenant
 
 

@@ -26,7 +26,7 @@ def cancel(tx: Transaction, command: CancelJob) -> Job:
         tx.moved(state, before, state.status)
         tx.emit("job.canceled", state)
         tx.save_states([state])
-    return tx.job(state.id)
+    return tx.job(state.number)
 
 
 def retry(tx: Transaction, command: RetryJob) -> Job:
@@ -45,7 +45,7 @@ def retry(tx: Transaction, command: RetryJob) -> Job:
     tx.moved(state, before, state.status)
     tx.emit("job.retried", state)
     tx.save_states([state])
-    return tx.job(state.id)
+    return tx.job(state.number)
 
 
 def change(tx: Transaction, command: ChangeJob) -> Job:
@@ -62,17 +62,17 @@ def change(tx: Transaction, command: ChangeJob) -> Job:
             tx.queue_up(state, run_at)
         tx.save_states([state])
     if command.tags is not None:
-        tx.execute(SQL.delete_tags, state.id)
-        tx.write_rows(SQL.insert_tags, [(state.id, tag, state.tenant) for tag in command.tags])
+        tx.execute(SQL.delete_tags, state.number)
+        tx.write_rows(SQL.insert_tags, [(state.number, tag, tx.memory.tenants[state.tenant]) for tag in command.tags])
     if moving or command.tags is not None:
         tx.emit("job.updated", state)
-    return tx.job(state.id)
+    return tx.job(state.number)
 
 
 def _check_dedupe_key(tx: Transaction, state: State) -> None:
     if state.dedupe_key is None:
         return
     for _, holder in tx.read(
-        list[tuple[int, str]], SQL.jobs_by_dedupe_key, as_json([(state.tenant, state.dedupe_key)])
+        list[tuple[int, str]], SQL.jobs_by_dedupe_key, as_json([(tx.memory.tenants[state.tenant], state.dedupe_key)])
     ):
         raise DuplicateJob(f"the unfinished job {holder} holds this job's dedupe key", holder_id=holder)

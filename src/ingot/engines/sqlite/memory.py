@@ -8,7 +8,6 @@ import apsw
 import msgspec
 
 from ingot.engines.sqlite.sql import SQL
-from ingot.identity.model import Tenant
 from ingot.jobs.model import Definition
 from ingot.kernel.clock import MICROS
 
@@ -42,10 +41,10 @@ class Memory:
             self.add_lane(Lane(type, tenant, limit_key))
         self.next_due: int | None = self._connection.execute(SQL.next_due).get
         self.next_expiry: int | None = self._connection.execute(SQL.next_expiry).get
-        self.last_body: int = self._connection.execute(SQL.last_body).get
+        self.last_job_number: int = self._connection.execute(SQL.last_job_number).get
         self.last_batch: int = self._connection.execute(SQL.last_event_batch).get
-        tenants = msgspec.json.decode(self._connection.execute(SQL.all_tenants).get, type=list[Tenant])
-        self.tenants = {tenant.id for tenant in tenants}
+        tenants = self._connection.execute(SQL.tenant_numbers).get
+        self.tenants = msgspec.json.decode(tenants, type=dict[str, int])
         definitions = msgspec.json.decode(self._connection.execute(SQL.all_definitions).get, type=list[Definition])
         self.definitions = {(definition.tenant, definition.type): definition for definition in definitions}
         self._defaults: dict[str, Definition] = {}

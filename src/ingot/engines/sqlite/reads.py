@@ -26,16 +26,16 @@ from ingot.kernel.pages import InvalidCursor
 READERS = 2
 PAGE_LOOKS_MAX = 10_000
 PAGE_LOOKS_AT_ONCE = 500
-ABOVE_ALL_IDS = "~"
+ABOVE_ALL_NUMBERS = 2**62
 EVENT_PLACES = 2**16
 
 T = TypeVar("T")
 
 
-class _PageOfIds(msgspec.Struct):
-    last: str | None
+class _Look(msgspec.Struct):
+    last: int | None
     seen: int
-    ids: list[str]
+    fit: list[int]
 
 
 class Reads:
@@ -77,34 +77,38 @@ class Reads:
         return self._run(self._get_job, tenant, job_id)
 
     def _get_job(self, tenant: str, job_id: str) -> Job | None:
-        for row in self._read(list[JobRow], SQL.whole_jobs, as_json([job_id])) or ():
-            if row.state.tenant == tenant:
-                return job_of(row.state, row.body)
-        return None
+        with self._reader() as reader:  # One snapshot for the number and its job.
+            number = reader.execute(SQL.number_of_job, (job_id, tenant)).get
+            jobs = [] if number is None else self._whole_jobs([number])
+        return jobs[0] if jobs else None
+
+    def _whole_jobs(self, numbers: list[int]) -> list[Job]:
+        rows = {row.state.number: row for row in self._read(list[JobRow], SQL.whole_jobs, as_json(numbers)) or ()}
+        return [job_of(rows[number].state, rows[number].body) for number in numbers]
 
     def list_jobs(self, where: JobFilter, *, before: str | None, limit: int) -> Awaitable[tuple[list[Job], str | None]]:
         """See `JobStore`."""
-        return self._run(self._list_jobs, where, before or ABOVE_ALL_IDS, limit)
+        return self._run(self._list_jobs, where, before, limit)
 
-    def _list_jobs(self, where: JobFilter, before: str, limit: int) -> tuple[list[Job], str | None]:
+    def _list_jobs(self, where: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
         filtered = where.status is not None or where.type is not None
         at_once = PAGE_LOOKS_AT_ONCE if filtered else limit
-        ids: list[str] = []
-        position: str | None = before
-        with self._reader():  # One snapshot for the ids and their jobs.
+        position = ABOVE_ALL_NUMBERS if before is None else _parse_position(before)
+        numbers: list[int] = []
+        more = True
+        with self._reader():  # One snapshot for all looks.
             for _ in range(PAGE_LOOKS_MAX // at_once if filtered else 1):
-                values = (where.tenant, position, where.status, where.type, at_once)
-                page = self._read(_PageOfIds, SQL.page_of_ids, *values)
-                assert page is not None
-                ids += page.ids
-                position = page.last if page.seen == at_once else None
-                if len(ids) > limit:
-                    ids = ids[:limit]
-                    position = ids[-1]
-                if position is None or len(ids) == limit:
+                look = self._read(_Look, SQL.page_of_jobs, where.tenant, position, where.status, where.type, at_once)
+                assert look is not None
+                numbers += look.fit
+                more = look.seen == at_once
+                if len(numbers) > limit:
+                    more, numbers = True, numbers[:limit]
+                position = numbers[-1] if len(numbers) == limit else look.last or position
+                if not more or len(numbers) == limit:
                     break
-            rows = {row.state.id: row for row in self._read(list[JobRow], SQL.whole_jobs, as_json(ids)) or ()}
-        return [job_of(rows[job_id].state, rows[job_id].body) for job_id in ids], position
+            jobs = self._whole_jobs(numbers)
+        return jobs, str(position) if more else None
 
     def list_attempts(self, tenant: str, job_id: str) -> Awaitable[list[Attempt]]:
         """See `JobStore`."""
@@ -163,6 +167,12 @@ class Reads:
                     event_id = f"{number * EVENT_PLACES + index:016x}"
                     events.append(Event(id=event_id, tenant=tenant, name=name, at=moment, data=data.copy()))
         return events
+
+
+def _parse_position(text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidCursor
+    return int(text)
 
 
 def _parse_event_id(text: str) -> tuple[int, int]:

@@ -25,29 +25,29 @@ from ingot.kernel.clock import to_datetime, to_datetime_or_none
 class State(msgspec.Struct, array_like=True, gc=False):
     """The row of `states`: all about a job that moves. The fields stand in the order of the SQL."""
 
+    number: int
     id: str
-    body: int
     tenant: str
     type: str
-    limit_key: str
-    status: JobStatus
-    due: bool
-    priority: int
-    run_at: int
-    attempts: int
-    failures: int
-    crashes: int
-    max_attempts: int
-    fence: int
-    dedupe_key: str | None
-    worker_id: str | None
-    started_at: int | None
-    lease_expires_at: int | None
-    cancel_requested: bool
-    percent: float | None
-    stage: str | None
-    told_at: int
-    finished_at: int | None
+    limit_key: str = ""
+    status: JobStatus = JobStatus.QUEUED
+    due: bool = True
+    priority: int = 0
+    run_at: int = 0
+    attempts: int = 0
+    failures: int = 0
+    crashes: int = 0
+    max_attempts: int = 0
+    fence: int = 0
+    dedupe_key: str | None = None
+    worker_id: str | None = None
+    started_at: int | None = None
+    lease_expires_at: int | None = None
+    cancel_requested: bool = False
+    percent: float | None = None
+    stage: str | None = None
+    told_at: int = 0
+    finished_at: int | None = None
 
 
 class Body(msgspec.Struct, array_like=True, gc=False):
@@ -108,7 +108,7 @@ class AttemptRow(msgspec.Struct, array_like=True, gc=False):
 class OutcomeRow(msgspec.Struct, array_like=True, gc=False):
     """How an attempt was settled: what was said, and what was answered."""
 
-    job_id: str
+    job: int
     fence: int
     outcome: AttemptOutcome
     retry: bool

@@ -107,21 +107,21 @@ class _Settling:
         self._tx = tx
         self._states = tx.states([settle.job_id for settle in settles])
         self._moved: dict[str, State] = {}
-        self._outcomes: dict[tuple[str, int], tuple[object, ...]] = {}
+        self._outcomes: list[tuple[object, ...]] = []
         self._settled: dict[tuple[str, int], tuple[Outcome, Settled]] = {}
         self._before = self._settled_before(settles)
 
-    def _settled_before(self, settles: Sequence[Settle]) -> dict[tuple[str, int], OutcomeRow]:
+    def _settled_before(self, settles: Sequence[Settle]) -> dict[tuple[int, int], OutcomeRow]:
         """The rows of attempts that were settled in an earlier transaction."""
         asked = []
         for settle in settles:
             state = self._states.get(settle.job_id)
             if state is not None and (state.status is not JobStatus.RUNNING or state.fence != settle.fence):
-                asked.append((settle.job_id, settle.fence))
+                asked.append((state.number, settle.fence))
         if not asked:
             return {}
         rows = self._tx.read(list[OutcomeRow], SQL.outcomes_of_attempts, as_json(asked))
-        return {(row.job_id, row.fence): row for row in rows}
+        return {(row.job, row.fence): row for row in rows}
 
     def settle(self, settle: Settle) -> Settled:
         """Answer one settle. Raises `JobNotFound` or `LeaseLost`."""
@@ -143,11 +143,11 @@ class _Settling:
         if key in self._settled:
             outcome, answer = self._settled[key]
             return answer if outcome == settle.outcome else None
-        row = self._before.get(key)
+        row = self._before.get((self._states[settle.job_id].number, settle.fence))
         if row is None or not _says_the_same(row, settle.outcome):
             return None
         return Settled(
-            job_id=row.job_id,
+            job_id=settle.job_id,
             status=row.status_after,
             attempts=row.attempts,
             will_retry=row.status_after is JobStatus.QUEUED,
@@ -157,32 +157,34 @@ class _Settling:
     def write(self) -> None:
         """Write what moved."""
         self._tx.save_states(list(self._moved.values()))
-        self._tx.write_rows(SQL.insert_outcomes, list(self._outcomes.values()))
+        self._tx.write_rows(SQL.insert_outcomes, self._outcomes)
 
 
 def end_attempt(
     tx: Transaction,
     state: State,
     outcome: Outcome | Lost,
-    outcomes: dict[tuple[str, int], tuple[object, ...]],
+    outcomes: list[tuple[object, ...]],
 ) -> Settled:
     """Move a running job as the judge says; its row and the outcome's row are left to be written."""
     definition = tx.memory.definition(state.tenant, state.type)
     verdict = judge(state, outcome, definition, now=tx.now, spread=spread())
-    outcomes[state.id, state.fence] = (
-        state.id,
-        state.fence,
-        verdict.outcome,
-        outcome.retry if isinstance(outcome, Failed) else True,
-        verdict.status,
-        verdict.run_at,
-        state.attempts,
-        tx.now,
-        outcome.exit_code if isinstance(outcome, Failed) else None,
-        verdict.error,
-        outcome.result if isinstance(outcome, Done) else None,
-        state.percent,
-        state.stage,
+    outcomes.append(
+        (
+            state.number,
+            state.fence,
+            verdict.outcome,
+            outcome.retry if isinstance(outcome, Failed) else True,
+            verdict.status,
+            verdict.run_at,
+            state.attempts,
+            tx.now,
+            outcome.exit_code if isinstance(outcome, Failed) else None,
+            verdict.error,
+            outcome.result if isinstance(outcome, Done) else None,
+            state.percent,
+            state.stage,
+        )
     )
     state.status, state.failures, state.crashes = verdict.status, verdict.failures, verdict.crashes
     state.lease_expires_at = state.worker_id = state.percent = state.stage = None

@@ -68,9 +68,9 @@ def _expired(tx: Transaction) -> list[State]:
 
 
 def _end(tx: Transaction, states: list[State]) -> int:
-    outcomes: dict[tuple[str, int], tuple[object, ...]] = {}
+    outcomes: list[tuple[object, ...]] = []
     for state in states:
         end_attempt(tx, state, Lost(), outcomes)
     tx.save_states(states)
-    tx.write_rows(SQL.insert_outcomes, list(outcomes.values()))
+    tx.write_rows(SQL.insert_outcomes, outcomes)
     return len(states)

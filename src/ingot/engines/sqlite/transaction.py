@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import apsw
@@ -81,7 +82,7 @@ class Transaction:
         """Write many rows with few statements."""
         start = 0
         for size in chunk_sizes(len(rows)):
-            values = [value for row in rows[start : start + size] for value in row]
+            values = list(chain.from_iterable(rows[start : start + size]))
             self._connection.execute(repeat_row(statement, size), values)
             start += size
 
@@ -98,42 +99,25 @@ class Transaction:
             raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
         return state
 
-    def save_states(self, states: Sequence[State]) -> None:
-        """Write moved rows back."""
+    def insert_states(self, states: Sequence[State]) -> None:
+        """Write the rows of new jobs."""
+        tenants = self.memory.tenants
         self.write_rows(
-            SQL.save_states,
-            [
-                (
-                    s.id,
-                    s.status,
-                    s.due,
-                    s.priority,
-                    s.run_at,
-                    s.attempts,
-                    s.failures,
-                    s.crashes,
-                    s.max_attempts,
-                    s.fence,
-                    s.worker_id,
-                    s.started_at,
-                    s.lease_expires_at,
-                    s.cancel_requested,
-                    s.percent,
-                    s.stage,
-                    s.told_at,
-                    s.finished_at,
-                )
-                for s in states
-            ],
+            SQL.insert_states,
+            [(s.number, s.id, tenants[s.tenant], s.type, s.limit_key, s.dedupe_key, *_moving(s)) for s in states],
         )
 
-    def whole_jobs(self, ids: Sequence[str]) -> dict[str, JobRow]:
-        """Whole jobs, by id."""
-        return {row.state.id: row for row in self.read(list[JobRow], SQL.whole_jobs, as_json(ids))}
+    def save_states(self, states: Sequence[State]) -> None:
+        """Write moved rows back."""
+        self.write_rows(SQL.save_states, [(s.number, *_moving(s)) for s in states])
 
-    def job(self, job_id: str) -> Job:
+    def whole_jobs(self, numbers: Sequence[int]) -> dict[int, JobRow]:
+        """Whole jobs, by number."""
+        return {row.state.number: row for row in self.read(list[JobRow], SQL.whole_jobs, as_json(numbers))}
+
+    def job(self, number: int) -> Job:
         """One job that is known to be there."""
-        row = self.whole_jobs([job_id])[job_id]
+        row = self.whole_jobs([number])[number]
         return job_of(row.state, row.body)
 
     def queue_up(self, state: State, run_at: int) -> None:
@@ -185,11 +169,38 @@ class Transaction:
             for start in range(0, len(entries), EVENTS_PER_ROW_MAX):
                 self.memory.last_batch += 1
                 part = entries[start : start + EVENTS_PER_ROW_MAX]
-                rows.append((tenant, self.memory.last_batch, self.now, _encode(part)))
+                rows.append((self.memory.tenants[tenant], self.memory.last_batch, self.now, _encode(part)))
         self.write_rows(SQL.insert_events, rows)
-        counts = [(*key, jobs) for key, jobs in self.staged.counts.items() if jobs]
+        counts = [
+            (self.memory.tenants[tenant], type, status, jobs)
+            for (tenant, type, status), jobs in self.staged.counts.items()
+            if jobs
+        ]
         self.write_rows(SQL.add_counts, counts)
         self.execute(SQL.keep_clock, self.now)
+
+
+def _moving(state: State) -> tuple[object, ...]:
+    """The columns that change as a job moves, in the order of `insert_states` and `save_states`."""
+    return (
+        state.status,
+        state.due,
+        state.priority,
+        state.run_at,
+        state.attempts,
+        state.failures,
+        state.crashes,
+        state.max_attempts,
+        state.fence,
+        state.worker_id,
+        state.started_at,
+        state.lease_expires_at,
+        state.cancel_requested,
+        state.percent,
+        state.stage,
+        state.told_at,
+        state.finished_at,
+    )
 
 
 def as_json(value: object) -> str:

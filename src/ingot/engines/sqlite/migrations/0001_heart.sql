@@ -3,7 +3,8 @@
 -- A job is an immutable body (`jobs`) and one small row that moves (`states`). Which work is ready, which is due
 -- later, which lease runs out next and who holds a dedupe key are partial indexes of `states`: a finished job is in
 -- none of them, so history of any size costs the claim nothing. Attempts are written at claim, outcomes at the end.
--- Instants are microseconds since 1970 UTC.
+-- Instants are microseconds since 1970 UTC. Inside the file tenants and jobs go by small numbers, given in the order
+-- in which they were accepted: keys stay short and new rows go to the end of every tree.
 
 CREATE TABLE store (
     only_row    INTEGER PRIMARY KEY CHECK (only_row = 1),
@@ -13,16 +14,17 @@ CREATE TABLE store (
 INSERT INTO store VALUES (1, 0, 0);
 
 CREATE TABLE tenants (
-    id          TEXT PRIMARY KEY,
+    number      INTEGER PRIMARY KEY,
+    id          TEXT NOT NULL UNIQUE,
     slug        TEXT NOT NULL UNIQUE,
     weight      INTEGER NOT NULL CHECK (weight > 0),
     time_zone   TEXT NOT NULL,
     limits      TEXT NOT NULL
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- One row holds the events of one tenant in one transaction, in order, as a JSON array.
 CREATE TABLE events (
-    tenant      TEXT NOT NULL,
+    tenant      INTEGER NOT NULL,
     batch       INTEGER NOT NULL,
     at          INTEGER NOT NULL,
     entries     BLOB NOT NULL,
@@ -38,7 +40,7 @@ CREATE TABLE definitions (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE jobs (
-    body            INTEGER PRIMARY KEY,
+    number          INTEGER PRIMARY KEY,
     payload         BLOB NOT NULL,
     metadata        BLOB,
     created_at      INTEGER NOT NULL,
@@ -52,9 +54,9 @@ CREATE TABLE jobs (
 ) STRICT;
 
 CREATE TABLE states (
-    id                  TEXT PRIMARY KEY,
-    body                INTEGER NOT NULL,
-    tenant              TEXT NOT NULL,
+    number              INTEGER PRIMARY KEY,
+    id                  TEXT NOT NULL UNIQUE,
+    tenant              INTEGER NOT NULL,
     type                TEXT NOT NULL,
     limit_key           TEXT NOT NULL,
     status              TEXT NOT NULL
@@ -78,14 +80,14 @@ CREATE TABLE states (
     finished_at         INTEGER,
     CHECK ((status = 'running') = (lease_expires_at IS NOT NULL)),
     CHECK ((status IN ('succeeded', 'dead', 'canceled')) = (finished_at IS NOT NULL))
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE INDEX states_ready ON states (type, tenant, limit_key, priority, run_at, id) WHERE status = 'queued' AND due = 1;
-CREATE INDEX states_later ON states (run_at, id) WHERE status = 'queued' AND due = 0;
-CREATE INDEX states_leased ON states (lease_expires_at, id) WHERE status = 'running';
+CREATE INDEX states_later ON states (run_at) WHERE status = 'queued' AND due = 0;
+CREATE INDEX states_leased ON states (lease_expires_at) WHERE status = 'running';
 CREATE UNIQUE INDEX states_dedupe ON states (tenant, dedupe_key)
     WHERE dedupe_key IS NOT NULL AND status IN ('blocked', 'queued', 'running');
-CREATE INDEX states_by_tenant ON states (tenant, id);
+CREATE INDEX states_by_tenant ON states (tenant);
 
 -- The table of moves once more, so that no bug in our code can break it.
 CREATE TRIGGER states_move BEFORE UPDATE OF status ON states
@@ -100,35 +102,35 @@ BEGIN
 END;
 
 CREATE TABLE idempotency_keys (
-    tenant      TEXT NOT NULL,
+    tenant      INTEGER NOT NULL,
     type        TEXT NOT NULL,
     key         TEXT NOT NULL,
-    job_id      TEXT NOT NULL,
+    job         INTEGER NOT NULL,
     digest      BLOB NOT NULL,
     PRIMARY KEY (tenant, type, key)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE tags (
-    job_id      TEXT NOT NULL,
+    job         INTEGER NOT NULL,
     tag         TEXT NOT NULL,
-    tenant      TEXT NOT NULL,
-    PRIMARY KEY (job_id, tag)
+    tenant      INTEGER NOT NULL,
+    PRIMARY KEY (job, tag)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX tags_by_tenant ON tags (tenant, tag, job_id);
+CREATE INDEX tags_by_tenant ON tags (tenant, tag, job);
 
 CREATE TABLE attempts (
-    job_id      TEXT NOT NULL,
+    job         INTEGER NOT NULL,
     fence       INTEGER NOT NULL,
     number      INTEGER NOT NULL,
     worker_id   TEXT NOT NULL,
     host        TEXT,
     pid         INTEGER,
     started_at  INTEGER NOT NULL,
-    PRIMARY KEY (job_id, fence)
+    PRIMARY KEY (job, fence)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE outcomes (
-    job_id          TEXT NOT NULL,
+    job             INTEGER NOT NULL,
     fence           INTEGER NOT NULL,
     outcome         TEXT NOT NULL CHECK (outcome IN ('succeeded', 'failed', 'snoozed', 'released', 'lost')),
     retry           INTEGER NOT NULL,   -- whether the worker said that trying again makes sense
@@ -141,11 +143,11 @@ CREATE TABLE outcomes (
     result          BLOB,
     percent         REAL,
     stage           TEXT,
-    PRIMARY KEY (job_id, fence)
+    PRIMARY KEY (job, fence)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE counts (
-    tenant      TEXT NOT NULL,
+    tenant      INTEGER NOT NULL,
     type        TEXT NOT NULL,
     status      TEXT NOT NULL,
     jobs        INTEGER NOT NULL,

@@ -1,1 +1,1 @@
-DELETE FROM tags WHERE job_id = ?
+DELETE FROM tags WHERE job = ?

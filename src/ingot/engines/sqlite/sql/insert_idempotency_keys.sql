@@ -1,1 +1,1 @@
-INSERT INTO idempotency_keys (tenant, type, key, job_id, digest) VALUES (?, ?, ?, ?, ?)
+INSERT INTO idempotency_keys (tenant, type, key, job, digest) VALUES (?, ?, ?, ?, ?)

@@ -1,4 +1,4 @@
 -- The bodies of new jobs. The row of VALUES is repeated for each.
 INSERT INTO jobs (
-    body, payload, metadata, created_at, source, source_ref, created_by, correlation_id, trace_id, idempotency_key, depth
+    number, payload, metadata, created_at, source, source_ref, created_by, correlation_id, trace_id, idempotency_key, depth
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

@@ -1,1 +1,1 @@
-INSERT INTO tags (job_id, tag, tenant) VALUES (?, ?, ?)
+INSERT INTO tags (job, tag, tenant) VALUES (?, ?, ?)

@@ -1,1 +1,1 @@
-INSERT INTO tenants (id, slug, weight, time_zone, limits) VALUES (?, ?, ?, ?, ?)
+INSERT INTO tenants (number, id, slug, weight, time_zone, limits) VALUES (?, ?, ?, ?, ?, ?)

@@ -7,11 +7,11 @@ WITH RECURSIVE lanes (type, tenant, limit_key) AS (
     )
     UNION ALL
     SELECT n.type, n.tenant, n.limit_key
-    FROM lanes AS l CROSS JOIN states AS n ON n.id = (
-        SELECT id FROM states INDEXED BY states_ready
+    FROM lanes AS l CROSS JOIN states AS n ON n.number = (
+        SELECT number FROM states INDEXED BY states_ready
         WHERE status = 'queued' AND due = 1
             AND (type, tenant, limit_key) > (l.type, l.tenant, l.limit_key)
         ORDER BY type, tenant, limit_key LIMIT 1
     )
 )
-SELECT type, tenant, limit_key FROM lanes
+SELECT l.type, t.id, l.limit_key FROM lanes AS l JOIN tenants AS t ON t.number = l.tenant

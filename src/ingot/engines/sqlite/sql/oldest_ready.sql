@@ -4,4 +4,4 @@ SELECT min((
     WHERE status = 'queued' AND due = 1 AND type = c.type AND tenant = c.tenant AND limit_key = '' AND priority = p.value
 ))
 FROM counts AS c CROSS JOIN json_each('[1, 2, 3, 4, 5]') AS p
-WHERE c.tenant = ? AND c.status = 'queued' AND c.jobs > 0
+WHERE c.tenant = (SELECT number FROM tenants WHERE id = ?) AND c.status = 'queued' AND c.jobs > 0

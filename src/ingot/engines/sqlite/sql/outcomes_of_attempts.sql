@@ -1,8 +1,8 @@
--- How these attempts (a JSON array of pairs of job and fence) were settled before.
-SELECT CAST('[' || coalesce(group_concat('[' || json_quote(o.job_id)
+-- How these attempts (a JSON array of pairs of job number and fence) were settled before.
+SELECT CAST('[' || coalesce(group_concat('[' || o.job
     || ',' || o.fence || ',' || json_quote(o.outcome) || ',' || iif(o.retry, 'true', 'false')
     || ',' || json_quote(o.status_after) || ',' || json_quote(o.run_at) || ',' || o.attempts || ',' || o.finished_at
     || ',' || json_quote(o.exit_code) || ',' || json_quote(o.error)
     || ',' || coalesce(CAST(o.result AS TEXT), 'null') || ']'), '') || ']' AS BLOB)
 FROM json_each(?) AS w CROSS JOIN outcomes AS o
-    ON o.job_id = w.value ->> 0 AND o.fence = w.value ->> 1
+    ON o.job = w.value ->> 0 AND o.fence = w.value ->> 1

@@ -1,7 +1,6 @@
--- Write back what moved. The row of VALUES is repeated for each job. The cross join keeps the few new rows outside
--- and finds each old one by its key, whatever the planner thinks of their number.
+-- Write back what moved. The row of VALUES is repeated for each job.
 WITH new (
-    id, status, due, priority, run_at, attempts, failures, crashes, max_attempts, fence, worker_id, started_at,
+    number, status, due, priority, run_at, attempts, failures, crashes, max_attempts, fence, worker_id, started_at,
     lease_expires_at, cancel_requested, percent, stage, told_at, finished_at
 ) AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE states SET
@@ -11,4 +10,4 @@ UPDATE states SET
     cancel_requested = new.cancel_requested, percent = new.percent, stage = new.stage, told_at = new.told_at,
     finished_at = new.finished_at
 FROM new
-WHERE states.id = new.id
+WHERE states.number = new.number

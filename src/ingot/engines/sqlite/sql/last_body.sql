@@ -1,1 +1,0 @@
-SELECT coalesce(max(body), 0) FROM jobs

@@ -1,0 +1,1 @@
+SELECT CAST(json_group_object(id, number) AS BLOB) FROM tenants
