@@ -11,6 +11,7 @@ import msgspec
 from ingot.kernel.errors import IngotError
 
 LEASE_SECONDS_MIN = 1.0
+LEASE_SECONDS_MAX = 86_400.0
 
 
 class SettingsError(IngotError):
@@ -27,8 +28,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float = 180.0
 
     def __post_init__(self) -> None:
-        if self.lease_seconds < LEASE_SECONDS_MIN:
-            raise SettingsError(f"lease_seconds is {self.lease_seconds}; the least is {LEASE_SECONDS_MIN}")
+        if not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX:
+            bounds = f"it goes from {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g}"
+            raise SettingsError(f"lease_seconds is {self.lease_seconds}; {bounds}")
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:

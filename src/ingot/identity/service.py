@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from ingot.identity.model import WEIGHT_MAX, Limits, Tenant, TenantExists, TenantNotFound
+from ingot.identity.model import LIMIT_MAX, WEIGHT_MAX, Limits, Tenant, TenantExists, TenantNotFound
 from ingot.identity.ports import ChangeTenant, CreateTenant, TenantStore
 from ingot.kernel.errors import InvalidInput
-from ingot.kernel.ids import new_id
+from ingot.kernel.ids import is_id, new_id
 
 DEFAULT_SLUG = "default"
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -32,9 +32,10 @@ class Tenants:
 
     async def get(self, id_or_slug: str) -> Tenant:
         """The tenant with this id or slug. Raises `TenantNotFound`."""
-        tenant = await self._store.get_tenant(id_or_slug)
+        known = is_id(id_or_slug) or _SLUG.fullmatch(id_or_slug)
+        tenant = await self._store.get_tenant(id_or_slug) if known else None
         if tenant is None:
-            raise TenantNotFound(f"there is no tenant {id_or_slug!r}")
+            raise TenantNotFound(f"there is no tenant {id_or_slug[:64]!r}")
         return tenant
 
     async def list(self) -> list[Tenant]:
@@ -85,6 +86,6 @@ def _checked(tenant: Tenant) -> Tenant:
             f"there is no time zone {tenant.time_zone!r}", hint="Use a name such as Europe/Berlin or UTC."
         ) from error
     for name, value in msgspec.structs.asdict(tenant.limits).items():
-        if value is not None and value < 0:
-            raise InvalidInput(f"limits.{name} is {value}; it cannot be negative")
+        if value is not None and not 0 <= value <= LIMIT_MAX:
+            raise InvalidInput(f"limits.{name} is {value}; it goes from 0 to {LIMIT_MAX}")
     return tenant

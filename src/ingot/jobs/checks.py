@@ -6,17 +6,19 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from ingot.jobs.errors import PayloadTooLarge
+from ingot.jobs.errors import JobNotFound, PayloadTooLarge
 from ingot.jobs.model import PRIORITY_MAX, PRIORITY_MIN, Definition, Progress
 from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import InvalidInput
+from ingot.kernel.ids import is_id
 
 PAYLOAD_BYTES_MAX = 64 * 1024
 METADATA_BYTES_MAX = 16 * 1024
+JSON_SPACE = b" \t\n\r"
 JSON_DEPTH_MAX = 200  # What we take in, every reader of ours must be able to decode.
 ERROR_CHARS_MAX = 16 * 1024
 KEY_CHARS_MAX = 512
@@ -27,6 +29,8 @@ TAGS_MAX = 32
 TAG_CHARS_MAX = 128
 ATTEMPTS_MAX = 10_000
 DELAY_DAYS_MAX = 3660
+MOMENT_MAX = to_micros(datetime(9999, 1, 1, tzinfo=UTC))
+NUMBER_MAX = 2**53  # The largest whole number that every reader of JSON takes in exactly.
 CLAIM_JOBS_MAX = 1000
 CLAIM_TYPES_MAX = 256
 BATCH_JOBS_MAX = 10_000
@@ -39,14 +43,11 @@ _decode = msgspec.json.Decoder().decode
 
 
 def json_bytes(value: object, *, what: str, bytes_max: int) -> bytes:
-    """JSON text as bytes: `bytes` are taken as JSON text already and kept as they are, other values are encoded."""
+    """JSON text as bytes: `bytes` are JSON text already, kept but for space around it; other values are encoded."""
     try:
-        if isinstance(value, bytes):
-            text = value
-            if len(text) <= bytes_max:
-                _decode(text)
-        else:
-            text = _encode(value)
+        text = (value if isinstance(value, bytes) else _encode(value)).strip(JSON_SPACE)
+        if len(text) <= bytes_max:
+            _decode(text)  # Encoded values too: a `Raw` inside them was never looked at.
     except (msgspec.MsgspecError, TypeError, UnicodeError, RecursionError, ValueError, OverflowError) as error:
         raise InvalidInput(f"the {what} is not JSON: {error}") from error
     if len(text) > bytes_max:
@@ -77,6 +78,13 @@ def job_type(value: str) -> str:
             f"the job type {value[:200]!r} is not usable",
             hint=f"Use up to {TYPE_CHARS_MAX} letters, digits and . _ : / -, beginning with a letter or digit.",
         )
+    return value
+
+
+def job_id(value: str) -> str:
+    """The id of a job. Raises `JobNotFound` for a text that no job can have."""
+    if not is_id(value):
+        raise JobNotFound(f"there is no job {value[:64]!r} in this tenant")
     return value
 
 
@@ -131,8 +139,8 @@ def max_attempts(value: int | None) -> int | None:
 
 def delay(value: timedelta | float, *, what: str = "delay") -> int:
     """A delay in microseconds: not negative, not absurd."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if not math.isfinite(seconds) or seconds < 0:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if not 0 <= seconds < math.inf:
         raise InvalidInput(f"the {what} is {seconds} seconds; it cannot be negative or infinite")
     if seconds > DELAY_DAYS_MAX * 86_400:
         raise InvalidInput(f"the {what} is {seconds} seconds; the most is {DELAY_DAYS_MAX} days")
@@ -141,7 +149,12 @@ def delay(value: timedelta | float, *, what: str = "delay") -> int:
 
 def moment(value: datetime | None) -> int | None:
     """A moment in microseconds, or `None`."""
-    return None if value is None else to_micros(value)
+    if value is None:
+        return None
+    micros = to_micros(value)
+    if micros > MOMENT_MAX:
+        raise InvalidInput(f"the time {value.isoformat()} is too far away; the last year is 9998")
+    return micros
 
 
 def whole_number(value: int, *, what: str, least: int, most: int) -> int:

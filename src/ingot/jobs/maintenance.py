@@ -33,7 +33,9 @@ class Maintenance(Loop):
         while (seconds := self._store.seconds_to_agenda()) is None or seconds > 0:
             pause = REST_SECONDS_MAX if seconds is None else min(max(seconds, REST_SECONDS_MIN), REST_SECONDS_MAX)
             try:
-                await asyncio.wait_for(self._moved.wait(), timeout=pause)
+                # Not `wait_for`: on Python 3.11 it swallows a cancel that comes together with the event.
+                async with asyncio.timeout(pause):
+                    await self._moved.wait()
             except TimeoutError:
                 continue
             self._moved.clear()

@@ -46,7 +46,7 @@ class Source(StrEnum):
     DOCUMENT = "document"
 
 
-class Backoff(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Backoff(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     """How long a failed job waits: `first_seconds`, then `factor` times more each time, never over `max_seconds`."""
 
     first_seconds: float = 1.0
@@ -54,7 +54,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_seconds: float = 3600.0
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True):
+class Definition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What jobs of a type get when they do not say otherwise. `tenant` is `None` in a definition for all."""
 
     type: str
@@ -66,14 +66,14 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Backoff = Backoff()
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How far an attempt has come."""
 
     percent: float
     stage: str = ""
 
 
-class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job to be enqueued. `payload` and `metadata` are JSON text as bytes, kept as received."""
 
     id: str
@@ -97,7 +97,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 0
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One piece of work, as it stands now.
 
     `attempts` counts claims; `failures` counts against `max_attempts`, `crashes` (lost leases) against the
@@ -142,14 +142,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(getattr(self, part))
 
 
-class Enqueued(msgspec.Struct, frozen=True, kw_only=True):
+class Enqueued(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The job, and whether this call made it (`False`: its idempotency key had made it before)."""
 
     job: Job
     created: bool
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job handed to a worker. `fence` proves the right to it until somebody else gets a higher one."""
 
     job: Job
@@ -158,7 +158,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     timeout_seconds: float
 
 
-class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The lease renewed, and whether somebody wants the job to stop."""
 
     job_id: str
@@ -166,13 +166,13 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     cancel_requested: bool
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+class Done(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="done"):
     """The work is done. `result` is JSON text as bytes."""
 
     result: bytes | None = None
 
 
-class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+class Failed(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="failed"):
     """The work failed; with `retry=False` it is not tried again."""
 
     error: str
@@ -180,24 +180,24 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     exit_code: int | None = None
 
 
-class Snooze(msgspec.Struct, frozen=True, kw_only=True, tag="snooze"):
+class Snooze(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="snooze"):
     """Not now: try again after `delay` microseconds. Counts against nothing."""
 
     delay: int
 
 
-class Release(msgspec.Struct, frozen=True, kw_only=True, tag="release"):
+class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="release"):
     """Given back unfinished, as in a drain. Counts against nothing."""
 
 
-class Lost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):
+class Lost(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="lost"):
     """The lease ran out: the worker is taken for dead. Only the sweep says this."""
 
 
 Outcome = Done | Failed | Snooze | Release
 
 
-class Settle(msgspec.Struct, frozen=True, kw_only=True):
+class Settle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How the attempt with this fence ended. `tenant` restricts whose job it may be; `None` is any."""
 
     job_id: str
@@ -206,7 +206,7 @@ class Settle(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
+class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where the job stands after its attempt was settled."""
 
     job_id: str
@@ -216,7 +216,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     run_at: datetime | None
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One run of a job. `outcome` is `None` while it runs."""
 
     job_id: str
@@ -234,7 +234,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
 
 
-class JobNews(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobNews(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What an event says about a job: where it stands after what happened, without its wide parts."""
 
     id: str
@@ -252,7 +252,7 @@ class JobNews(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     progress: Progress | None = None
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tenant's jobs in numbers, exact."""
 
     counts: dict[JobStatus, int]
@@ -260,7 +260,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     oldest_queued_seconds: float | None
 
 
-class Tended(msgspec.Struct, frozen=True, kw_only=True):
+class Tended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a round of tending did: jobs that became due, leases that had run out."""
 
     promoted: int = 0

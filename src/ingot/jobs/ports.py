@@ -29,13 +29,13 @@ from ingot.jobs.model import (
 from ingot.kernel.errors import IngotError
 
 
-class Enqueue(msgspec.Struct, frozen=True, kw_only=True):
+class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Accept these jobs, all or none."""
 
     orders: Sequence[NewJob]
 
 
-class ClaimJobs(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimJobs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Lease up to `limit` due jobs of these types to a worker. `tenant=None` serves every tenant."""
 
     worker_id: str
@@ -47,7 +47,7 @@ class ClaimJobs(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
 
 
-class Beat(msgspec.Struct, frozen=True, kw_only=True):
+class Beat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The worker lives: renew the lease of this attempt, and note how far it has come."""
 
     job_id: str
@@ -58,26 +58,26 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     stage: str | None = None
 
 
-class RenewLeases(msgspec.Struct, frozen=True, kw_only=True):
+class RenewLeases(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Renew each of these leases; each is judged by itself."""
 
     beats: Sequence[Beat]
 
 
-class SettleJobs(msgspec.Struct, frozen=True, kw_only=True):
+class SettleJobs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Record how each of these attempts ended; each is judged by itself."""
 
     settles: Sequence[Settle]
 
 
-class CancelJob(msgspec.Struct, frozen=True, kw_only=True):
+class CancelJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Somebody wants this job to stop."""
 
     tenant: str
     job_id: str
 
 
-class RetryJob(msgspec.Struct, frozen=True, kw_only=True):
+class RetryJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Run a finished job again. What is `None` stays as it was; `run_at=None` is at once."""
 
     tenant: str
@@ -88,7 +88,7 @@ class RetryJob(msgspec.Struct, frozen=True, kw_only=True):
     run_at: int | None = None
 
 
-class ChangeJob(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Change a waiting job. What is `None` stays as it was. Tags can be changed in any state."""
 
     tenant: str
@@ -99,17 +99,17 @@ class ChangeJob(msgspec.Struct, frozen=True, kw_only=True):
     tags: Sequence[str] | None = None
 
 
-class Tend(msgspec.Struct, frozen=True, kw_only=True):
+class Tend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Move work that has become due to the ready work, and sweep leases that have run out."""
 
 
-class PutDefinition(msgspec.Struct, frozen=True, kw_only=True):
+class PutDefinition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Make or replace the definition of a type."""
 
     definition: Definition
 
 
-class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which jobs of a tenant to list; `None` is all."""
 
     tenant: str

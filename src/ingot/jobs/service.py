@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
+
+import msgspec
 
 from ingot.jobs import checks
 from ingot.jobs.errors import JobNotFound
@@ -44,13 +47,14 @@ from ingot.jobs.ports import (
     SettleJobs,
     Tend,
 )
-from ingot.jobs.waiting import Waiters
+from ingot.jobs.waiting import Waiter, Waiters
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
 
 T = TypeVar("T")
+C = TypeVar("C", Beat, Settle)
 
 
 class Jobs:
@@ -144,23 +148,34 @@ class Jobs:
             limit=checks.whole_number(limit, what="limit", least=1, most=checks.CLAIM_JOBS_MAX),
             lease=self._lease,
             tenant=tenant,
-            host=host,
-            pid=pid,
+            host=checks.short_text(host, what="host"),
+            pid=None if pid is None else checks.whole_number(pid, what="pid", least=0, most=checks.NUMBER_MAX),
         )
         if wait_seconds == 0:
             return await self._claim_once(command)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
-        while True:
-            waiter = self._waiters.add(command.types, tenant)
-            try:
-                if claims := await self._claim_once(command):
-                    return claims
-                await asyncio.wait_for(waiter.woken, timeout=deadline - loop.time())
-            except TimeoutError:
-                return await self._claim_once(command)
-            finally:
-                self._waiters.remove(waiter)
+        waiter = self._waiters.add(command.types, tenant)
+        try:
+            while not (claims := await self._look(command, waiter)) and loop.time() < deadline:
+                # Not `wait_for`: on Python 3.11 it swallows a cancel that comes together with the wake-up.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
+                        await waiter.woken.wait()
+            return claims
+        finally:
+            self._waiters.remove(waiter)
+
+    async def _look(self, command: ClaimJobs, waiter: Waiter) -> list[Claim]:
+        """Look for the work a waiter was woken for. When the look fails, others are told of it."""
+        news, waiter.news = waiter.news, None
+        waiter.woken.clear()
+        try:
+            return await self._claim_once(command)
+        except BaseException:
+            if news is not None:
+                self._waiters.wake(*news, 1)
+            raise
 
     async def _claim_once(self, command: ClaimJobs) -> list[Claim]:
         """Claim; and when the caller goes away meanwhile, give back what nobody will work on."""
@@ -204,12 +219,14 @@ class Jobs:
         if not beats:
             return []
         checks.whole_number(len(beats), what="the number of heartbeats", least=1, most=checks.BATCH_JOBS_MAX)
-        return await self._store.renew(RenewLeases(beats=beats))
+        checked = [_or_error(_checked_beat, beat) for beat in beats]
+        good = [beat for beat in checked if isinstance(beat, Beat)]
+        answers = iter(await self._store.renew(RenewLeases(beats=good)) if good else ())
+        return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
 
     async def settle(self, job_id: str, fence: int, outcome: Outcome, *, tenant: str | None = None) -> Settled:
         """Record how an attempt ended. Raises `LeaseLost`, `JobNotFound` or `InvalidInput`."""
-        settle = Settle(job_id=job_id, fence=fence, outcome=_checked_outcome(outcome), tenant=tenant)
-        (answer,) = await self._store.settle(SettleJobs(settles=(settle,)))
+        (answer,) = await self.settle_many([Settle(job_id=job_id, fence=fence, outcome=outcome, tenant=tenant)])
         return _or_raise(answer)
 
     async def settle_many(self, settles: Iterable[Settle]) -> list[Settled | IngotError]:
@@ -218,9 +235,10 @@ class Jobs:
         if not settles:
             return []
         checks.whole_number(len(settles), what="the number of settles", least=1, most=checks.BATCH_JOBS_MAX)
-        for settle in settles:
-            _checked_outcome(settle.outcome)
-        return await self._store.settle(SettleJobs(settles=settles))
+        checked = [_or_error(_checked_settle, settle) for settle in settles]
+        good = [settle for settle in checked if isinstance(settle, Settle)]
+        answers = iter(await self._store.settle(SettleJobs(settles=good)) if good else ())
+        return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
 
     async def complete(self, claim: Claim, result: object = None) -> Settled:
         """The work is done; `result` is a JSON value, or `bytes` of JSON text."""
@@ -243,7 +261,7 @@ class Jobs:
 
     async def cancel(self, tenant: str, job_id: str) -> Job:
         """Stop a waiting job at once, ask a running one to stop. Raises `JobNotFound` or `JobFinished`."""
-        return await self._store.cancel(CancelJob(tenant=tenant, job_id=job_id))
+        return await self._store.cancel(CancelJob(tenant=tenant, job_id=checks.job_id(job_id)))
 
     async def retry(
         self,
@@ -259,7 +277,7 @@ class Jobs:
         return await self._store.retry(
             RetryJob(
                 tenant=tenant,
-                job_id=job_id,
+                job_id=checks.job_id(job_id),
                 reset_attempts=reset_attempts,
                 priority=checks.priority(priority),
                 max_attempts=checks.max_attempts(max_attempts),
@@ -281,7 +299,7 @@ class Jobs:
         return await self._store.change(
             ChangeJob(
                 tenant=tenant,
-                job_id=job_id,
+                job_id=checks.job_id(job_id),
                 priority=checks.priority(priority),
                 run_at=checks.moment(run_at),
                 max_attempts=checks.max_attempts(max_attempts),
@@ -297,7 +315,7 @@ class Jobs:
 
     async def get(self, tenant: str, job_id: str) -> Job:
         """The job as it stands. Raises `JobNotFound`, for another tenant's job too."""
-        job = await self._store.get_job(tenant, job_id)
+        job = await self._store.get_job(tenant, checks.job_id(job_id))
         if job is None:
             raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
         return job
@@ -320,7 +338,7 @@ class Jobs:
 
     async def attempts(self, tenant: str, job_id: str) -> Sequence[Attempt]:
         """The attempts of a job, oldest first. Raises `JobNotFound`."""
-        attempts = await self._store.list_attempts(tenant, job_id)
+        attempts = await self._store.list_attempts(tenant, checks.job_id(job_id))
         if not attempts:
             await self.get(tenant, job_id)
         return attempts
@@ -398,17 +416,36 @@ def done(result: object = None) -> Done:
     return Done(result=checks.json_bytes(result, what="result", bytes_max=checks.PAYLOAD_BYTES_MAX))
 
 
-def _checked_outcome(outcome: Outcome) -> Outcome:
-    match outcome:
+def _checked_settle(settle: Settle) -> Settle:
+    """A settle that can be stored: a long or odd error is cut and cleaned, anything else out of bounds is refused."""
+    checks.job_id(settle.job_id)
+    match settle.outcome:
         case Done(result=bytes(result)):
-            checks.json_bytes(result, what="result", bytes_max=checks.PAYLOAD_BYTES_MAX)
-        case Failed(error=error) if len(error) > checks.ERROR_CHARS_MAX:
-            raise InvalidInput(f"the error has {len(error)} characters; the most is {checks.ERROR_CHARS_MAX}")
-        case Snooze(delay=delay) if delay < 0:
-            raise InvalidInput(f"the snooze is {delay} microseconds; it cannot be negative")
+            text = checks.json_bytes(result, what="result", bytes_max=checks.PAYLOAD_BYTES_MAX)
+            return settle if text == result else msgspec.structs.replace(settle, outcome=Done(result=text))
+        case Failed(error=error, exit_code=exit_code) as failed:
+            if exit_code is not None:
+                checks.whole_number(exit_code, what="exit_code", least=-checks.NUMBER_MAX, most=checks.NUMBER_MAX)
+            clean = checks.error_text(error)
+            if clean != error:
+                return msgspec.structs.replace(settle, outcome=msgspec.structs.replace(failed, error=clean))
+        case Snooze(delay=micros):
+            checks.whole_number(micros, what="snooze", least=0, most=checks.DELAY_DAYS_MAX * 86_400 * MICROS)
         case _:
             pass
-    return outcome
+    return settle
+
+
+def _checked_beat(beat: Beat) -> Beat:
+    checks.job_id(beat.job_id)
+    return beat
+
+
+def _or_error(check: Callable[[C], C], call: C) -> C | IngotError:
+    try:
+        return check(call)
+    except IngotError as error:
+        return error
 
 
 def _or_raise(answer: T | IngotError) -> T:

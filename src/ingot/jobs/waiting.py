@@ -9,11 +9,12 @@ import msgspec
 
 
 class Waiter(msgspec.Struct, eq=False):
-    """One claim that found nothing."""
+    """One claim that waits. It keeps its place in the line until it has an answer."""
 
     types: frozenset[str]
     tenant: str | None
-    woken: asyncio.Future[None]
+    woken: asyncio.Event
+    news: tuple[str, str] | None = None  # The tenant and type it was woken for and has not looked for yet.
 
 
 class Waiters:
@@ -23,23 +24,23 @@ class Waiters:
         self._waiters: dict[int, Waiter] = {}
 
     def add(self, types: Iterable[str], tenant: str | None) -> Waiter:
-        """Begin to wait. Register before the last look at the store, so that no arrival is missed."""
-        waiter = Waiter(frozenset(types), tenant, asyncio.get_running_loop().create_future())
+        """Begin to wait. Register before the first look at the store, so that no arrival is missed."""
+        waiter = Waiter(frozenset(types), tenant, asyncio.Event())
         self._waiters[id(waiter)] = waiter
         return waiter
 
     def remove(self, waiter: Waiter) -> None:
-        """Stop waiting."""
+        """Stop waiting. News that this claim has not looked for goes to the next in line: it may be theirs."""
         self._waiters.pop(id(waiter), None)
+        if waiter.news is not None:
+            self.wake(*waiter.news, 1)
 
     def wake(self, tenant: str, type: str, count: int) -> None:
         """Wake up to `count` claims that could take a job of this tenant and type."""
-        if not self._waiters:
-            return
-        for waiter in list(self._waiters.values()):
+        for waiter in self._waiters.values():
             if count <= 0:
                 return
-            if type in waiter.types and waiter.tenant in (None, tenant) and not waiter.woken.done():
-                waiter.woken.set_result(None)
-                self.remove(waiter)
+            if waiter.news is None and type in waiter.types and waiter.tenant in (None, tenant):
+                waiter.news = tenant, type
+                waiter.woken.set()
                 count -= 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from contextlib import suppress
 
 import structlog
 
@@ -40,8 +39,7 @@ class Loop(ABC):
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])
 
     async def _supervise(self) -> None:
         failures_in_a_row = 0

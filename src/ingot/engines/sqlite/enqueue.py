@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingot.engines.sqlite.rows import State, body_of, job_of
+from ingot.engines.sqlite.rows import State, job_of, new_job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity.model import TenantNotFound
@@ -79,21 +79,19 @@ class _Batch:
             if holder != order.id:
                 raise DuplicateJob(f"the unfinished job {holder} holds this dedupe key", holder_id=holder)
         definition = tx.memory.definition(order.tenant, order.type)
-        run_at = max(tx.now + order.delay, order.run_at or 0)
         state = State(
             number=number,
             id=order.id,
             tenant=order.tenant,
             type=order.type,
             priority=order.priority or definition.priority,
-            run_at=run_at,
-            due=run_at <= tx.now,
+            run_at=max(tx.now + order.delay, order.run_at or 0),
             max_attempts=order.max_attempts or definition.max_attempts,
             dedupe_key=order.dedupe_key,
         )
         tx.memory.last_job_number = number
         self._accepted.append((order, state))
-        return Enqueued(job=job_of(state, body_of(order, tx.now)), created=True)
+        return Enqueued(job=new_job_of(order, state, tx.now), created=True)
 
     def write(self) -> None:
         """Write what was accepted."""

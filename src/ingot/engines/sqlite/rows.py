@@ -133,22 +133,32 @@ def progress_of(percent: float | None, stage: str | None) -> Progress | None:
     return None if percent is None else Progress(percent=percent, stage=stage or "")
 
 
-def body_of(order: NewJob, now: int) -> Body:
-    """The body of a job that is just being made."""
-    return Body(
-        msgspec.Raw(order.payload),
-        NULL if order.metadata is None else msgspec.Raw(order.metadata),
-        now,
-        order.source,
-        order.source_ref,
-        order.created_by,
-        order.correlation_id,
-        order.trace_id,
-        order.idempotency_key,
-        order.depth,
-        list(order.tags),
-        None,
-        NULL,
+def new_job_of(order: NewJob, state: State, now: int) -> Job:
+    """The job that an order has just become; what it does not have yet is left at its default."""
+    return Job(
+        id=order.id,
+        tenant=order.tenant,
+        type=order.type,
+        status=state.status,
+        priority=state.priority,
+        payload=msgspec.Raw(order.payload),
+        run_at=to_datetime(state.run_at),
+        attempts=0,
+        failures=0,
+        crashes=0,
+        max_attempts=state.max_attempts,
+        fence=0,
+        source=order.source,
+        depth=order.depth,
+        created_at=to_datetime(now),
+        source_ref=order.source_ref,
+        created_by=order.created_by,
+        idempotency_key=order.idempotency_key,
+        dedupe_key=order.dedupe_key,
+        correlation_id=order.correlation_id,
+        trace_id=order.trace_id,
+        metadata=NULL if order.metadata is None else msgspec.Raw(order.metadata),
+        tags=list(order.tags),
     )
 
 

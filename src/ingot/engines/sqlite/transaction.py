@@ -12,11 +12,11 @@ import apsw
 import msgspec
 
 from ingot.engines.sqlite.memory import Lane, Memory
-from ingot.engines.sqlite.rows import JobRow, State, job_of
+from ingot.engines.sqlite.rows import JobRow, State, job_of, progress_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.statements import chunk_sizes, repeat_row
 from ingot.jobs.errors import JobNotFound
-from ingot.jobs.model import Job, JobNews, JobStatus, Progress
+from ingot.jobs.model import Job, JobNews, JobStatus
 from ingot.kernel.clock import to_datetime
 
 EVENTS_PER_ROW_MAX = 512
@@ -146,19 +146,19 @@ class Transaction:
     def emit(self, name: str, state: State, *, will_retry: bool | None = None, error: str | None = None) -> None:
         """Append an event about a job, as it stands in `state`."""
         news = JobNews(
-            id=state.id,
-            type=state.type,
-            status=state.status,
-            attempts=state.attempts,
-            failures=state.failures,
-            crashes=state.crashes,
-            fence=state.fence,
-            worker_id=state.worker_id if state.status is JobStatus.RUNNING else None,
-            run_at=to_datetime(state.run_at) if state.status is JobStatus.QUEUED else None,
-            will_retry=will_retry,
-            error=error,
-            cancel_requested=state.cancel_requested,
-            progress=None if state.percent is None else Progress(percent=state.percent, stage=state.stage or ""),
+            state.id,
+            state.type,
+            state.status,
+            state.attempts,
+            state.failures,
+            state.crashes,
+            state.fence,
+            state.worker_id if state.status is JobStatus.RUNNING else None,
+            to_datetime(state.run_at) if state.status is JobStatus.QUEUED else None,
+            will_retry,
+            error,
+            state.cancel_requested,
+            progress_of(state.percent, state.stage),
         )
         self.staged.events[state.tenant].append((name, news))
 

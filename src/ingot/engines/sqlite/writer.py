@@ -11,6 +11,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import apsw
@@ -119,6 +120,15 @@ class Writer:
         self._loop.call_soon_threadsafe(self._deliver, batch, results, Told(ready, sooner))
 
     def _commit(self, batch: list[Waiting]) -> tuple[list[Any], Counter[tuple[str, str]]]:
+        """Run a batch in one transaction: together, or, when one command breaks a constraint, each by itself."""
+        try:
+            return self._transact(batch, together=True)
+        except apsw.ConstraintError:
+            log.exception("batch_failed", commands=len(batch))
+            self._recover()
+            return self._transact(batch, together=False)
+
+    def _transact(self, batch: list[Waiting], *, together: bool) -> tuple[list[Any], Counter[tuple[str, str]]]:
         groups: dict[type, list[int]] = {}
         for place, waiting in enumerate(batch):
             groups.setdefault(type(waiting.command), []).append(place)
@@ -126,30 +136,15 @@ class Writer:
         self._connection.execute("BEGIN IMMEDIATE")
         self._memory.clock = max(self._memory.clock, self._clock.micros())
         tx = Transaction(self._connection, self._memory, self._memory.clock)
+        run = _together if together else _one_by_one
         for kind, handler in self._handlers.items():
-            if places := groups.pop(kind, None):
-                answers = self._run_group(tx, handler, [batch[place].command for place in places])
+            if places := groups.get(kind):
+                answers = run(tx, handler, [batch[place].command for place in places])
                 for place, answer in zip(places, answers, strict=True):
                     results[place] = answer
-        assert not groups, f"no handler for {groups}"
         tx.flush()
         self._connection.execute("COMMIT")
         return results, tx.staged.ready
-
-    def _run_group(self, tx: Transaction, handler: Handler, commands: list[Any]) -> Sequence[Any]:
-        """Run commands of one kind together; when that fails, each by itself, so that one cannot spoil another."""
-        if len(commands) > 1:
-            try:
-                return tx.attempt(lambda: handler(tx, commands))
-            except apsw.ConstraintError:
-                log.exception("group_failed", kind=type(commands[0]).__name__, commands=len(commands))
-        answers: list[Any] = []
-        for command in commands:
-            try:
-                answers.append(tx.attempt(lambda command=command: handler(tx, [command]))[0])  # type: ignore[misc]
-            except apsw.ConstraintError as error:
-                answers.append(_explain(error))
-        return answers
 
     def _recover(self) -> None:
         """Undo what is left of a failed transaction, and trust the file only."""
@@ -172,6 +167,21 @@ class Writer:
             else:
                 answer.set_result(result)
         self._tell(told)
+
+
+def _together(tx: Transaction, handler: Handler, commands: list[Any]) -> Sequence[Any]:
+    return handler(tx, commands)
+
+
+def _one_by_one(tx: Transaction, handler: Handler, commands: list[Any]) -> Sequence[Any]:
+    """Each command under a savepoint of its own, so that one cannot spoil another."""
+    answers: list[Any] = []
+    for command in commands:
+        try:
+            answers += tx.attempt(partial(handler, tx, [command]))
+        except apsw.ConstraintError as error:
+            answers.append(_explain(error))
+    return answers
 
 
 def _explain(error: Exception) -> IngotError:
