@@ -1,6 +1,6 @@
 """Ingot: durable multi-tenant jobs on SQLite, in one process and one folder."""
 
-from ingot.jobs import Claim, Done, Failed, Job, JobStatus, Progress, Release, Settle, Snooze
+from ingot.jobs import Claim, Done, Failed, Job, JobStatus, NewJob, Progress, Release, Settle, Snooze
 from ingot.jobs.service import new_job
 from ingot.wiring import Ingot, open  # noqa: A004 - read as `ingot.open`
 
@@ -11,6 +11,7 @@ __all__ = [
     "Ingot",
     "Job",
     "JobStatus",
+    "NewJob",
     "Progress",
     "Release",
     "Settle",
