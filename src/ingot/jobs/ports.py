@@ -127,7 +127,8 @@ class JobStore(Protocol):
         answer is that job with `created=False`, whatever its status, as long as its row lives. With another
         payload: `IdempotencyMismatch`. A `dedupe_key` held by a blocked, queued or running job of the tenant:
         `DuplicateJob` with the holder's id. An unknown tenant: `TenantNotFound`. Without a priority or
-        `max_attempts` of its own a job takes those of its definition. A `run_at` in the past means now.
+        `max_attempts` of its own a job takes those of its definition. A `run_at` in the past means now. An order
+        whose id is there already, as when it is sent again after an unknown outcome, answers with that job.
         """
 
     def claim(self, command: ClaimJobs) -> Awaitable[list[Claim]]:

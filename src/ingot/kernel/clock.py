@@ -5,6 +5,7 @@ Inside the engines an instant is an integer of microseconds since 1970 UTC; peop
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -33,6 +34,27 @@ class SystemClock:
     def micros(self) -> int:
         """The time now, in microseconds since 1970 UTC."""
         return (self._offset + time.monotonic_ns()) // 1000
+
+
+class SteadyClock:
+    """Another clock's time, made to begin no earlier than `floor` and never to go back.
+
+    When the other clock is behind, time goes on from where it was, at the other clock's pace.
+    """
+
+    def __init__(self, clock: Clock, *, floor: int) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._reading = clock.micros()
+        self._ahead = max(0, floor - self._reading)
+
+    def micros(self) -> int:
+        """The time now, in microseconds since 1970 UTC."""
+        with self._lock:
+            reading = self._clock.micros()
+            self._ahead += max(0, self._reading - reading)
+            self._reading = reading
+            return reading + self._ahead
 
 
 class ManualClock:

@@ -37,6 +37,8 @@ class _Batch:
         self._accepted: list[tuple[NewJob, State]] = []
         self._made: dict[tuple[str, str, str], tuple[int, bytes | None]] = {}
         self._holders: dict[tuple[str, str], str] = {}
+        # An order sent again after an unknown outcome carries the id it had before.
+        self._there = tx.states([order.id for order in orders]) if tx.careful else {}
         tenants = tx.memory.tenants
         keyed = [(o.tenant, o.type, o.idempotency_key) for o in orders if o.idempotency_key is not None]
         if keyed:
@@ -65,6 +67,9 @@ class _Batch:
         tx = self._tx
         if order.tenant not in tx.memory.tenants:
             raise TenantNotFound(f"there is no tenant {order.tenant[:64]!r}")
+        there = self._there.get(order.id)
+        if there is not None and there.tenant == order.tenant:
+            return there.number
         number = tx.memory.last_job_number + 1
         if order.idempotency_key is not None:
             made, digest = self._made.setdefault(

@@ -25,10 +25,9 @@ class Lane(msgspec.Struct, frozen=True, order=True):
 class Memory:
     """Lanes with ready work, the next instants on the agenda, definitions, and the last numbers given out."""
 
-    def __init__(self, connection: apsw.Connection, *, fence: int, clock: int, sweep_from: int) -> None:
+    def __init__(self, connection: apsw.Connection, *, fence: int, sweep_from: int) -> None:
         self._connection = connection
         self.fence = fence
-        self.clock = clock
         self.swept_at = 0
         self._sweep_from = sweep_from
         self.reload()

@@ -58,6 +58,7 @@ def renew(tx: Transaction, commands: Sequence[RenewLeases]) -> list[list[Heartbe
     def renew_one(beat: Beat) -> Heartbeat:
         state = _held(states, beat)
         state.lease_expires_at = tx.now + beat.lease
+        tx.memory.expires_at(state.lease_expires_at)
         if beat.percent is not None:
             state.percent, state.stage = beat.percent, beat.stage
             if tx.now - state.told_at >= PROGRESS_EVENTS_EVERY:

@@ -34,7 +34,7 @@ from ingot.jobs.ports import (
     SettleJobs,
     Tend,
 )
-from ingot.kernel.clock import MICROS, Clock
+from ingot.kernel.clock import MICROS, Clock, SteadyClock
 from ingot.kernel.errors import IngotError
 
 FILE_NAME = "ingot.db"
@@ -99,11 +99,11 @@ class SQLiteStore(Reads):
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_SECONDS))
         lock = await asyncio.to_thread(_lock, folder)
         try:
-            connection, memory = await asyncio.to_thread(_prepare, folder, clock, lease_seconds, vfs)
+            connection, memory, steady = await asyncio.to_thread(_prepare, folder, clock, lease_seconds, vfs)
         except BaseException:
             lock.release()
             raise
-        return cls(folder, lock, connection, memory, clock, vfs)
+        return cls(folder, lock, connection, memory, steady, vfs)
 
     async def close(self) -> None:
         """Finish what is queued, then let the file and the folder go."""
@@ -133,8 +133,7 @@ class SQLiteStore(Reads):
     def seconds_to_agenda(self) -> float | None:
         """See `JobStore`."""
         agenda = self._memory.agenda()
-        now = max(self._memory.clock, self._clock.micros())
-        return None if agenda is None else max(0.0, (agenda - now) / MICROS)
+        return None if agenda is None else max(0.0, (agenda - self._clock.micros()) / MICROS)
 
     # -- commands -------------------------------------------------------------------------------------------
 
@@ -190,22 +189,23 @@ def _lock(folder: Path) -> FolderLock:
     return FolderLock(folder)
 
 
-def _prepare(folder: Path, clock: Clock, lease_seconds: float, vfs: str | None) -> tuple[apsw.Connection, Memory]:
+def _prepare(
+    folder: Path, clock: Clock, lease_seconds: float, vfs: str | None
+) -> tuple[apsw.Connection, Memory, SteadyClock]:
     connection = open_writer(folder / FILE_NAME, vfs=vfs)
     try:
         migrate(connection, clock)
         _sync_folder(folder)
         with connection:
             epoch = connection.execute(SQL.begin_epoch).get
-            stored = connection.execute(SQL.store_clock).get
-        now = max(stored, clock.micros())
-        memory = Memory(
-            connection, fence=epoch * claim.FENCES_PER_EPOCH, clock=now, sweep_from=now + round(lease_seconds * MICROS)
-        )
+            last_time = connection.execute(SQL.store_clock).get
+        steady = SteadyClock(clock, floor=last_time)
+        sweep_from = steady.micros() + round(lease_seconds * MICROS)
+        memory = Memory(connection, fence=epoch * claim.FENCES_PER_EPOCH, sweep_from=sweep_from)
     except BaseException:
         connection.close()
         raise
-    return connection, memory
+    return connection, memory, steady
 
 
 def _sync_folder(folder: Path) -> None:

@@ -45,10 +45,11 @@ class Staged:
 class Transaction:
     """Used on the writer thread only, between BEGIN and COMMIT. `now` is the store's time for all of it."""
 
-    def __init__(self, connection: apsw.Connection, memory: Memory, now: int) -> None:
+    def __init__(self, connection: apsw.Connection, memory: Memory, now: int, *, careful: bool = False) -> None:
         self._connection = connection
         self.memory = memory
         self.now = now
+        self.careful = careful  # The batch failed once: handlers look before they write what they usually just write.
         self.staged = Staged()
 
     def attempt(self, work: Callable[[], T]) -> T:
@@ -59,9 +60,10 @@ class Transaction:
             result = work()
         except BaseException:
             self.staged = before
-            self._connection.execute("ROLLBACK TO attempt")
-            self._connection.execute("RELEASE attempt")
-            self.memory.reload()
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK TO attempt")
+                self._connection.execute("RELEASE attempt")
+                self.memory.reload()
             raise
         self._connection.execute("RELEASE attempt")
         before.merge(self.staged)

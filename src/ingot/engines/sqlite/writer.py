@@ -28,6 +28,18 @@ log = structlog.get_logger(__name__)
 BATCH_COMMANDS_MAX = 256
 QUEUE_COMMANDS_MAX = 10_000
 
+# After these the transaction as a whole cannot go on; SQLite may have rolled it back already.
+DISK_ERRORS = (
+    apsw.BusyError,
+    apsw.CantOpenError,
+    apsw.CorruptError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.NoMemError,
+    apsw.NotADBError,
+    apsw.ReadOnlyError,
+)
+
 Handler = Callable[[Transaction, Sequence[Any]], Sequence[Any]]
 
 
@@ -120,11 +132,13 @@ class Writer:
         self._loop.call_soon_threadsafe(self._deliver, batch, results, Told(ready, sooner))
 
     def _commit(self, batch: list[Waiting]) -> tuple[list[Any], Counter[tuple[str, str]]]:
-        """Run a batch in one transaction: together, or, when one command breaks a constraint, each by itself."""
+        """Run a batch in one transaction: together, or, when one command cannot be run, each by itself."""
         try:
             return self._transact(batch, together=True)
-        except apsw.ConstraintError:
-            log.exception("batch_failed", commands=len(batch))
+        except DISK_ERRORS:
+            raise
+        except Exception as error:
+            log.warning("batch_failed", commands=len(batch), reason=str(error))
             self._recover()
             return self._transact(batch, together=False)
 
@@ -134,8 +148,7 @@ class Writer:
             groups.setdefault(type(waiting.command), []).append(place)
         results: list[Any] = [None] * len(batch)
         self._connection.execute("BEGIN IMMEDIATE")
-        self._memory.clock = max(self._memory.clock, self._clock.micros())
-        tx = Transaction(self._connection, self._memory, self._memory.clock)
+        tx = Transaction(self._connection, self._memory, self._clock.micros(), careful=not together)
         run = _together if together else _one_by_one
         for kind, handler in self._handlers.items():
             if places := groups.get(kind):
@@ -179,7 +192,9 @@ def _one_by_one(tx: Transaction, handler: Handler, commands: list[Any]) -> Seque
     for command in commands:
         try:
             answers += tx.attempt(partial(handler, tx, [command]))
-        except apsw.ConstraintError as error:
+        except DISK_ERRORS:
+            raise
+        except Exception as error:
             answers.append(_explain(error))
     return answers
 
