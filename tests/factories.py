@@ -10,7 +10,7 @@ from typing import Any
 from ingot.engines.sqlite import SQLiteStore
 from ingot.events import Events
 from ingot.identity import Tenant, Tenants
-from ingot.jobs import Claim, Job, Jobs
+from ingot.jobs import Claim, Job, Jobs, JobStatus
 from ingot.kernel.clock import Clock, ManualClock
 
 ENGINES = ["sqlite"]
@@ -38,6 +38,21 @@ class Bench:
         (claim,) = await self.jobs.claim(worker, [type], limit=1)
         assert claim.job.id == job.id
         return claim
+
+    async def make_job_in(self, status: JobStatus, type: str = "noop", **options: Any) -> Job:
+        """Enqueue one job and lead it to a status."""
+        job = await self.make_job(type, **options)
+        if status is JobStatus.CANCELED:
+            return await self.jobs.cancel(job.tenant, job.id)
+        if status is not JobStatus.QUEUED:
+            (claim,) = await self.jobs.claim("worker", [type])
+            if status is JobStatus.SUCCEEDED:
+                await self.jobs.complete(claim, "done")
+            elif status is JobStatus.DEAD:
+                await self.jobs.fail(claim, "broken", retry=False)
+        made = await self.reload(job)
+        assert made.status is status
+        return made
 
     async def reload(self, job: Job | Claim) -> Job:
         """The job as it stands now."""

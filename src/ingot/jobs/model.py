@@ -18,6 +18,8 @@ TIMEOUT_SECONDS_DEFAULT = 3600
 class JobStatus(StrEnum):
     """The states of a job. *Scheduled* and *retrying* are labels of `queued`."""
 
+    __hash__ = str.__hash__  # An enum's own is written in Python, and every count asks for it.
+
     BLOCKED = "blocked"
     QUEUED = "queued"
     RUNNING = "running"

@@ -96,6 +96,8 @@ class _Batch:
         )
         tx.memory.last_job_number = number
         self._accepted.append((order, state))
+        if tx.careful:
+            self._there[order.id] = state
         return Enqueued(job=new_job_of(order, state, tx.now), created=True)
 
     def write(self) -> None:

@@ -26,5 +26,7 @@ class FolderLock:
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let the folder go."""
-        os.close(self._file)
+        """Let the folder go. Doing it twice is fine."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)

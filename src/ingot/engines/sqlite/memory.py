@@ -75,9 +75,8 @@ class Memory:
 
     def next_sweep(self) -> int | None:
         """When the next sweep may find something: not right after the store came up, at most once a second."""
-        if self.next_expiry is None:
-            return None
-        return max(self.next_expiry, self._sweep_from, self.swept_at + SWEEP_EVERY)
+        expiry = self.next_expiry  # Read once: the event loop asks while the writer changes it.
+        return None if expiry is None else max(expiry, self._sweep_from, self.swept_at + SWEEP_EVERY)
 
     def agenda(self) -> int | None:
         """The next instant at which something is to be done."""

@@ -21,6 +21,7 @@ from ingot.identity.model import Tenant
 from ingot.jobs.model import Attempt, Definition, Job, JobStatus, Summary
 from ingot.jobs.ports import JobFilter
 from ingot.kernel.clock import MICROS, Clock, to_datetime
+from ingot.kernel.errors import StoreError
 from ingot.kernel.pages import InvalidCursor
 
 READERS = 2
@@ -68,7 +69,10 @@ class Reads:
         return None if text is None else msgspec.json.decode(text, type=type)
 
     def _run(self, read: Any, *args: Any) -> Awaitable[Any]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, read, *args)
+        try:
+            return asyncio.get_running_loop().run_in_executor(self._threads, read, *args)
+        except RuntimeError:  # The threads have been ended.
+            raise StoreError("The store is closed.") from None
 
     # -- jobs -----------------------------------------------------------------------------------------------
 
@@ -170,7 +174,7 @@ class Reads:
 
 
 def _parse_position(text: str) -> int:
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal() and len(text) < len(str(ABOVE_ALL_NUMBERS))):
         raise InvalidCursor
     return int(text)
 

@@ -96,7 +96,7 @@ class Writer:
         if not self._stopping:
             self._stopping = True
             self._queue.put(None)
-            await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._thread.join)
 
     # -- on the writer thread -------------------------------------------------------------------------------
 

@@ -1,0 +1,87 @@
+"""Reading a whole store and holding it against the model: after each step, everything that can be seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import msgspec
+
+from ingot.jobs import JobStatus
+from ingot.jobs.lifecycle import MOVES
+from ingot.jobs.model import JobNews
+from ingot.kernel.clock import MICROS
+from tests.conformance.machines.model import Model
+from tests.conformance.machines.records import News, Record
+from tests.factories import Bench
+
+PAGE = 1000
+
+
+class Inspection:
+    """Remembers how far each log was read, and what each job looked like when its attempts were last compared."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._cursors: dict[str, str] = {}
+        self._told: Counter[str] = Counter()
+        self._replayed: dict[str, JobStatus] = {}
+        self._compared: dict[str, tuple[object, ...]] = {}
+
+    async def inspect(self, bench: Bench) -> None:
+        """Compare jobs, attempts, counts and events of every tenant."""
+        await asyncio.gather(*(self._inspect_tenant(bench, tenant) for tenant in sorted(self._model.tenants)))
+
+    async def _inspect_tenant(self, bench: Bench, tenant: str) -> None:
+        jobs = [job for job in self._model.jobs.values() if job.tenant == tenant]
+        await asyncio.gather(
+            self._jobs(bench, tenant, jobs), self._counts(bench, tenant, jobs), self._events(bench, tenant, jobs)
+        )
+
+    async def _jobs(self, bench: Bench, tenant: str, jobs: list[Record]) -> None:
+        page = await bench.jobs.list(tenant, limit=PAGE)
+        assert page.next_cursor is None
+        assert page.items == [job.job() for job in sorted(jobs, key=lambda job: job.id, reverse=True)]
+        for job in jobs:
+            mark = (job.status, job.fence, len(job.news))
+            if self._compared.get(job.id) != mark:
+                self._compared[job.id] = mark
+                await self._one_job(bench, job)
+
+    async def _one_job(self, bench: Bench, job: Record) -> None:
+        assert await bench.jobs.get(job.tenant, job.id) == job.job()
+        attempts = await bench.jobs.attempts(job.tenant, job.id)
+        assert list(attempts) == [run.attempt(job.id) for run in job.runs.values()]
+        fences = [attempt.fence for attempt in attempts]
+        assert fences == sorted(set(fences))
+
+    async def _counts(self, bench: Bench, tenant: str, jobs: list[Record]) -> None:
+        summary = await bench.jobs.summary(tenant)
+        counts = Counter(job.status for job in jobs)
+        assert summary.counts == {status: counts[status] for status in JobStatus}
+        assert summary.running == counts[JobStatus.RUNNING]
+        ready = [job.run_at for job in jobs if job.status is JobStatus.QUEUED and not job.apart]
+        if not ready:
+            assert summary.oldest_queued_seconds is None
+        else:
+            assert summary.oldest_queued_seconds == (self._model.time(bench.clock.micros()) - min(ready)) / MICROS
+
+    async def _events(self, bench: Bench, tenant: str, jobs: list[Record]) -> None:
+        known = {job.id: job for job in jobs}
+        while events := await bench.events.read(tenant, after=self._cursors.get(tenant), limit=PAGE):
+            for event in events:
+                assert event.id > self._cursors.get(tenant, "")
+                self._cursors[tenant] = event.id
+                news = msgspec.json.decode(event.data, type=JobNews)
+                self._one_event(known[news.id], event.name, news)
+        for job in jobs:
+            assert self._told[job.id] == len(job.news)
+            assert self._replayed[job.id] is job.status
+
+    def _one_event(self, job: Record, name: str, news: JobNews) -> None:
+        standing = (news.status, news.attempts, news.failures, news.crashes, news.fence, news.cancel_requested)
+        assert News(name, *standing) == job.news[self._told[job.id]]
+        self._told[job.id] += 1
+        before = self._replayed.get(job.id)
+        assert before in (None, news.status) or news.status in MOVES[before]
+        self._replayed[job.id] = news.status

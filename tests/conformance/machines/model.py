@@ -1,0 +1,301 @@
+"""The model: what a store must answer, said again in plain dictionaries and without any storage.
+
+Chance is the store's: where jitter decides, the model states the documented range and takes over what it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ingot.identity import TenantNotFound
+from ingot.jobs import (
+    AttemptOutcome,
+    Definition,
+    Done,
+    DuplicateJob,
+    Failed,
+    IdempotencyMismatch,
+    JobFinished,
+    JobNotFinished,
+    JobNotFound,
+    JobNotQueued,
+    JobStatus,
+    LeaseLost,
+    Outcome,
+    Progress,
+    Release,
+    Settled,
+    Snooze,
+)
+from ingot.jobs.lifecycle import JITTER, RETURN_AFTER_LOSS_SECONDS_MAX
+from ingot.kernel.clock import MICROS, to_datetime_or_none
+from tests.conformance.machines.records import Draft, Record, Run
+
+UNFINISHED = frozenset({JobStatus.BLOCKED, JobStatus.QUEUED, JobStatus.RUNNING})
+
+
+@dataclass
+class Model:
+    """All jobs of all tenants, and the store's idea of time."""
+
+    lease: int
+    tenants: set[str] = field(default_factory=set)
+    jobs: dict[str, Record] = field(default_factory=dict)
+    keys: dict[tuple[str, str, str], tuple[str, object]] = field(default_factory=dict)
+    definitions: dict[tuple[str | None, str], Definition] = field(default_factory=dict)
+    now: int = 0
+    ahead: int = 0
+    sweep_from: int = 0
+
+    # -- time -----------------------------------------------------------------------------------------------
+
+    def opened(self, clock: int) -> None:
+        """The store came up: its time goes on from what it stored, and it sweeps nobody for one lease."""
+        self.ahead = max(0, self.now - clock)
+        self.sweep_from = self.time(clock) + self.lease
+
+    def time(self, clock: int) -> int:
+        """What the store takes the time to be."""
+        return clock + self.ahead
+
+    def command(self, clock: int) -> None:
+        """A command runs now, and stores the time."""
+        self.now = self.time(clock)
+
+    def promote(self) -> int:
+        """Work that has become due joins the ready work."""
+        due = [job for job in self.jobs.values() if job.apart and job.run_at <= self.now]
+        for job in due:
+            job.apart = False
+        return len(due)
+
+    def expired(self) -> list[Record]:
+        """The jobs that a sweep takes now."""
+        if self.now < self.sweep_from:
+            return []
+        return [job for job in self.jobs.values() if job.is_running and job.lease_expires_at <= self.now]
+
+    # -- asking for work ------------------------------------------------------------------------------------
+
+    def enqueue(self, drafts: Sequence[Draft]) -> list[tuple[Record, bool]]:
+        """The jobs and whether each was made; all or none."""
+        jobs, keys = self.jobs.copy(), self.keys.copy()
+        try:
+            return [self._enqueue_one(draft) for draft in drafts]
+        except Exception:
+            self.jobs, self.keys = jobs, keys
+            raise
+
+    def _enqueue_one(self, draft: Draft) -> tuple[Record, bool]:
+        if draft.tenant not in self.tenants:
+            raise TenantNotFound
+        if draft.idempotency_key is not None:
+            key = draft.tenant, draft.type, draft.idempotency_key
+            made, meaning = self.keys.setdefault(key, (draft.id, draft.meaning))
+            if meaning != draft.meaning:
+                raise IdempotencyMismatch
+            if made != draft.id:
+                return self.jobs[made], False
+        self._check_dedupe_key(draft.tenant, draft.dedupe_key)
+        job = Record.of(draft, self.definition(draft.tenant, draft.type), self.now)
+        self.jobs[job.id] = job
+        job.tell("job.created")
+        return job, True
+
+    def _check_dedupe_key(self, tenant: str, key: str | None) -> None:
+        for other in self.jobs.values():
+            if key is not None and (other.tenant, other.dedupe_key) == (tenant, key) and other.status in UNFINISHED:
+                raise DuplicateJob(holder_id=other.id)
+
+    def definition(self, tenant: str, type: str) -> Definition:
+        """The tenant's own, or the one for all, or the defaults."""
+        found = self.definitions.get((tenant, type)) or self.definitions.get((None, type))
+        return found or Definition(type=type)
+
+    # -- doing work -----------------------------------------------------------------------------------------
+
+    def ready(self, types: Iterable[str], tenant: str | None) -> list[Record]:
+        """What a claim may take, in the order in which it starts."""
+        wanted = [job for job in self.jobs.values() if job.type in types and tenant in (None, job.tenant)]
+        return sorted(
+            (job for job in wanted if job.status is JobStatus.QUEUED and job.run_at <= self.now),
+            key=lambda job: (job.priority, job.run_at, job.id),
+        )
+
+    def start(self, job: Record, *, fence: int, worker: str) -> None:
+        """A claim hands the job out."""
+        assert fence > max(job.runs, default=0), f"fence {fence} is not above {list(job.runs)}"
+        assert fence < 2**53
+        job.runs[fence] = Run(fence=fence, number=len(job.runs) + 1, worker_id=worker, started_at=self.now)
+        job.status, job.fence, job.worker_id, job.started_at = JobStatus.RUNNING, fence, worker, self.now
+        job.lease_expires_at, job.progress, job.told_at = self.now + self.lease, None, 0
+        job.tell("job.started")
+
+    def held(self, job_id: str, fence: int, tenant: str | None) -> Record:
+        """The job, when this fence is the current one of a running job."""
+        job = self.found(job_id, tenant)
+        if not job.is_running or job.fence != fence:
+            raise LeaseLost
+        return job
+
+    def found(self, job_id: str, tenant: str | None) -> Record:
+        """The job, when it is in the tenant."""
+        job = self.jobs.get(job_id)
+        if job is None or tenant not in (None, job.tenant):
+            raise JobNotFound
+        return job
+
+    def renew(self, job_id: str, fence: int, progress: Progress | None, tenant: str | None) -> Record:
+        """The worker lives."""
+        job = self.held(job_id, fence, tenant)
+        job.lease_expires_at = self.now + self.lease
+        if progress is not None:
+            job.progress = progress
+            if self.now - job.told_at >= MICROS:
+                job.told_at = self.now
+                job.tell("job.updated")
+        return job
+
+    def settle(self, job_id: str, fence: int, outcome: Outcome, tenant: str | None, seen: int | None) -> Settled:
+        """How an attempt ended; `seen` is when the store says that the job runs again."""
+        try:
+            job = self.held(job_id, fence, tenant)
+        except LeaseLost:
+            run = self.jobs[job_id].runs.get(fence)
+            if run is None or run.said != outcome or run.answer is None:
+                raise
+            return run.answer
+        match outcome:
+            case Done():
+                self._end(job, AttemptOutcome.SUCCEEDED, JobStatus.SUCCEEDED, seen)
+                job.result = outcome.result or b"null"
+            case Failed():
+                failures = job.failures + 1
+                spent = failures >= job.max_attempts or not outcome.retry
+                pause = self._backoff(job, failures)
+                latest = self.now + pause
+                earliest = self.now + int(pause * (1 - JITTER))
+                job.runs[fence].error, job.runs[fence].exit_code = outcome.error, outcome.exit_code
+                self._end_badly(job, AttemptOutcome.FAILED, spent=spent, seen=seen, between=(earliest, latest))
+            case Snooze():
+                when = self.now + outcome.delay
+                self._end_mildly(job, AttemptOutcome.SNOOZED, seen=seen, when=when)
+            case Release():
+                self._end_mildly(job, AttemptOutcome.RELEASED, seen=seen, when=self.now)
+        run = job.runs[fence]
+        run.said = outcome
+        again = job.status is JobStatus.QUEUED
+        run.answer = Settled(
+            job_id=job_id,
+            status=job.status,
+            attempts=len(job.runs),
+            will_retry=again,
+            run_at=to_datetime_or_none(job.run_at if again else None),
+        )
+        return run.answer
+
+    def lose(self, job: Record, seen: int) -> None:
+        """The lease ran out and was swept."""
+        cap = self.definition(job.tenant, job.type).crash_cap
+        crashes = job.crashes + 1
+        job.runs[job.fence].error = f"the worker went silent and its lease ran out ({crashes} of {cap})"
+        latest = self.now + int(RETURN_AFTER_LOSS_SECONDS_MAX * MICROS)
+        self._end_badly(job, AttemptOutcome.LOST, spent=crashes >= cap, seen=seen, between=(self.now, latest))
+
+    def _backoff(self, job: Record, failures: int) -> int:
+        backoff = self.definition(job.tenant, job.type).backoff
+        return int(min(backoff.first_seconds * backoff.factor ** (failures - 1), backoff.max_seconds) * MICROS)
+
+    def _end_badly(
+        self, job: Record, outcome: AttemptOutcome, *, spent: bool, seen: int | None, between: tuple[int, int]
+    ) -> None:
+        status = JobStatus.DEAD if spent else JobStatus.QUEUED
+        if job.cancel_requested:
+            status = JobStatus.CANCELED
+        elif outcome is AttemptOutcome.LOST:
+            job.crashes += 1
+        else:
+            job.failures += 1
+        if status is JobStatus.QUEUED:
+            earliest, latest = between
+            assert seen is not None
+            assert earliest <= seen <= latest, f"{seen} is not between {earliest} and {latest}"
+        self._end(job, outcome, status, seen)
+        job.tell("job.failed")
+        if status is not JobStatus.QUEUED:
+            job.tell(f"job.{status}")
+
+    def _end_mildly(self, job: Record, outcome: AttemptOutcome, *, seen: int | None, when: int) -> None:
+        status = JobStatus.CANCELED if job.cancel_requested else JobStatus.QUEUED
+        if status is JobStatus.QUEUED:
+            assert seen == when
+        self._end(job, outcome, status, seen)
+        job.tell("job.canceled" if status is JobStatus.CANCELED else "job.updated")
+
+    def _end(self, job: Record, outcome: AttemptOutcome, status: JobStatus, seen: int | None) -> None:
+        run = job.runs[job.fence]
+        run.outcome, run.status_after, run.finished_at, run.progress = outcome, status, self.now, job.progress
+        job.status, job.worker_id, job.lease_expires_at, job.progress = status, None, 0, None
+        if status is JobStatus.QUEUED:
+            assert seen is not None
+            job.wait(seen, self.now)
+        else:
+            job.finished_at = self.now
+        if status is JobStatus.SUCCEEDED:
+            job.tell("job.completed")
+
+    # -- steering work --------------------------------------------------------------------------------------
+
+    def cancel(self, tenant: str, job_id: str) -> Record:
+        """Somebody wants it to stop."""
+        job = self.found(job_id, tenant)
+        if job.status in (JobStatus.SUCCEEDED, JobStatus.DEAD):
+            raise JobFinished
+        if job.is_running and not job.cancel_requested:
+            job.cancel_requested = True
+            job.tell("job.updated")
+        elif job.status is JobStatus.QUEUED:
+            job.status, job.finished_at, job.apart = JobStatus.CANCELED, self.now, False
+            job.tell("job.canceled")
+        return job
+
+    def retry(
+        self, tenant: str, job_id: str, *, reset: bool, priority: int | None, attempts: int | None, run_at: int | None
+    ) -> Record:
+        """A finished job runs again."""
+        job = self.found(job_id, tenant)
+        if job.status in UNFINISHED:
+            raise JobNotFinished
+        self._check_dedupe_key(tenant, job.dedupe_key)
+        job.status, job.finished_at, job.cancel_requested, job.result = JobStatus.QUEUED, None, False, b"null"
+        if reset:
+            job.failures = job.crashes = 0
+        job.priority, job.max_attempts = priority or job.priority, attempts or job.max_attempts
+        job.wait(max(self.now, run_at or 0), self.now)
+        job.tell("job.retried")
+        return job
+
+    def change(
+        self,
+        tenant: str,
+        job_id: str,
+        *,
+        priority: int | None,
+        attempts: int | None,
+        run_at: int | None,
+        tags: Sequence[str] | None,
+    ) -> Record:
+        """A waiting job is changed, or the tags of any."""
+        job = self.found(job_id, tenant)
+        moving = not (priority is None and attempts is None and run_at is None)
+        if moving and job.status is not JobStatus.QUEUED:
+            raise JobNotQueued
+        if moving:
+            job.priority, job.max_attempts = priority or job.priority, attempts or job.max_attempts
+            job.wait(job.run_at if run_at is None else max(self.now, run_at), self.now)
+        if tags is not None:
+            job.tags = sorted(tags)
+        if moving or tags is not None:
+            job.tell("job.updated")
+        return job

@@ -1,0 +1,218 @@
+"""The rules that machines are made of."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ingot.jobs import Definition, JobStatus, Outcome, Progress, Settle
+from ingot.kernel.clock import MICROS
+from tests.conformance.machines import strategies as draw
+from tests.conformance.machines.records import Draft, Record
+from tests.conformance.machines.world import World
+from tests.factories import LEASE_SECONDS
+
+
+class Machine(RuleBasedStateMachine):
+    """A world to act on; after each step everything in it is compared."""
+
+    engine: ClassVar[str]
+    slugs: ClassVar[tuple[str, ...]] = ()
+
+    world: World
+
+    @initialize()
+    def open(self) -> None:
+        self.world = World(self.engine, self.slugs)
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.close()
+
+    @invariant()
+    def the_store_equals_its_model(self) -> None:
+        self.world.run(self.world.check())
+
+    @property
+    def tenant(self) -> str:
+        return self.world.bench.tenant
+
+    def job(self, place: int) -> Record:
+        jobs = list(self.world.model.jobs.values())
+        return jobs[-1 - place % len(jobs)]
+
+    def claimed(self, place: int) -> tuple[str, int]:
+        return self.world.claims[-1 - place % len(self.world.claims)]
+
+    def moment(self, seconds: float | None) -> int | None:
+        now = self.world.model.time(self.world.clock.micros())
+        return None if seconds is None else now + round(seconds * MICROS)
+
+    def has_jobs(self) -> bool:
+        return bool(self.world.model.jobs)
+
+    def has_claims(self) -> bool:
+        return bool(self.world.claims)
+
+
+class Time(Machine):
+    """Time goes by, backwards too, and the store is closed and opened."""
+
+    @rule(seconds=draw.spans)
+    def pass_time(self, seconds: float) -> None:
+        self.world.pass_time(seconds)
+
+    @rule()
+    def pass_time_until_the_next_job_is_due(self) -> None:
+        self.world.pass_time(self.world.seconds_to_next_due())
+
+    @rule()
+    def tend(self) -> None:
+        self.world.run(self.world.tend())
+
+    @rule()
+    def expire_all_leases(self) -> None:
+        self.world.pass_time(LEASE_SECONDS)
+        self.world.run(self.world.tend())
+
+    @rule(set_back_seconds=st.sampled_from([0.0, 0.0, 3.0, 86_400.0]))
+    def reopen(self, set_back_seconds: float) -> None:
+        self.world.run(self.world.reopen(set_back_seconds=set_back_seconds))
+
+
+class Work(Machine):
+    """Workers take work and say what became of it."""
+
+    @rule(worker=st.sampled_from(draw.WORKERS), types=draw.type_lists, limit=st.integers(1, 4))
+    def claim(self, worker: str, types: list[str], limit: int) -> None:
+        self.world.run(self.world.claim(worker, types, limit=limit))
+
+    @precondition(Machine.has_claims)
+    @rule(place=draw.places, progress=draw.progresses)
+    def heartbeat(self, place: int, progress: Progress | None) -> None:
+        self.world.run(self.world.heartbeat(*self.claimed(place), progress))
+
+    @precondition(Machine.has_claims)
+    @rule(place=draw.places, outcome=draw.outcomes)
+    def settle(self, place: int, outcome: Outcome) -> None:
+        self.world.run(self.world.settle(*self.claimed(place), outcome))
+
+    @precondition(Machine.has_claims)
+    @rule(place=draw.places)
+    def settle_again(self, place: int) -> None:
+        job_id, fence = self.claimed(place)
+        said = self.world.model.jobs[job_id].runs[fence].said
+        if said is not None:
+            self.world.run(self.world.settle(job_id, fence, said))
+
+    @precondition(Machine.has_claims)
+    @rule(said=st.lists(st.tuples(draw.places, draw.outcomes), min_size=2, max_size=4))
+    def settle_many(self, said: list[tuple[int, Outcome]]) -> None:
+        settles = []
+        for place, outcome in said:
+            job_id, fence = self.claimed(place)
+            settles.append(Settle(job_id=job_id, fence=fence, outcome=outcome))
+        self.world.run(self.world.settle_many(settles))
+
+    @precondition(Machine.has_jobs)
+    @rule(place=draw.places, off=st.sampled_from([-1, 1, 2**32]), outcome=draw.outcomes)
+    def settle_with_a_fence_nobody_got(self, place: int, off: int, outcome: Outcome) -> None:
+        job = self.job(place)
+        if job.fence + off not in job.runs:
+            self.world.run(self.world.settle(job.id, job.fence + off, outcome))
+            self.world.run(self.world.heartbeat(job.id, job.fence + off))
+
+
+class Steering(Machine):
+    """People cancel, retry and reschedule."""
+
+    @precondition(Machine.has_jobs)
+    @rule(place=draw.places)
+    def cancel(self, place: int) -> None:
+        job = self.job(place)
+        self.world.run(self.world.cancel(job.tenant, job.id))
+
+    @precondition(Machine.has_jobs)
+    @rule(
+        place=draw.places,
+        reset=st.booleans(),
+        priority=draw.priorities,
+        attempts=draw.attempts,
+        seconds=draw.seconds_from_now,
+    )
+    def retry(self, place: int, reset: bool, priority: int | None, attempts: int | None, seconds: float | None) -> None:
+        job = self.job(place)
+        self.world.run(
+            self.world.retry(
+                job.tenant, job.id, reset=reset, priority=priority, attempts=attempts, run_at=self.moment(seconds)
+            )
+        )
+
+    @precondition(Machine.has_jobs)
+    @rule(
+        place=draw.places,
+        priority=draw.priorities,
+        attempts=draw.attempts,
+        seconds=draw.seconds_from_now,
+        tags=draw.tags,
+    )
+    def reschedule(
+        self, place: int, priority: int | None, attempts: int | None, seconds: float | None, tags: list[str] | None
+    ) -> None:
+        job = self.job(place)
+        self.world.run(
+            self.world.reschedule(
+                job.tenant, job.id, priority=priority, attempts=attempts, run_at=self.moment(seconds), tags=tags
+            )
+        )
+
+
+class Asking(Machine):
+    """Jobs without keys are asked for."""
+
+    @rule(
+        type=st.sampled_from(draw.TYPES),
+        payload=draw.payloads,
+        priority=draw.priorities,
+        seconds=draw.seconds_from_now,
+        attempts=draw.attempts,
+        tags=draw.tags,
+    )
+    def enqueue(
+        self,
+        type: str,
+        payload: bytes,
+        priority: int | None,
+        seconds: float | None,
+        attempts: int | None,
+        tags: list[str] | None,
+    ) -> None:
+        draft = Draft(
+            tenant=self.tenant,
+            type=type,
+            payload=payload,
+            priority=priority,
+            run_at=self.moment(seconds),
+            max_attempts=attempts,
+            tags=tuple(tags or ()),
+        )
+        self.world.run(self.world.enqueue(draft))
+
+    @rule(count=st.integers(2, 5), priority=draw.priorities)
+    def enqueue_many(self, count: int, priority: int | None) -> None:
+        drafts = [Draft(tenant=self.tenant, type=draw.TYPES[n % 2], priority=priority) for n in range(count)]
+        self.world.run(self.world.enqueue_many(drafts))
+
+    @rule(definition=draw.definitions)
+    def define(self, definition: Definition) -> None:
+        self.world.run(self.world.define(definition))
+
+    @rule(
+        status=st.none() | st.sampled_from(list(JobStatus)),
+        type=st.none() | st.sampled_from(draw.TYPES),
+        limit=st.integers(1, 3),
+    )
+    def look(self, status: JobStatus | None, type: str | None, limit: int) -> None:
+        self.world.run(self.world.look(self.tenant, status=status, type=type, limit=limit))

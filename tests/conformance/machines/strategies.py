@@ -1,0 +1,51 @@
+"""What machines draw: small values that meet often."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from ingot.jobs import Backoff, Definition, Done, Failed, Outcome, Progress, Release, Snooze
+from ingot.kernel.clock import MICROS
+from tests.factories import LEASE_SECONDS
+
+TYPES = ("noop", "fragile")
+WORKERS = ("w1", "w2")
+
+places = st.integers(0, 30)  # Which of the known jobs or claims, from the newest back.
+priorities = st.none() | st.integers(1, 5)
+attempts = st.none() | st.integers(1, 4)
+seconds_from_now = st.none() | st.sampled_from([-60.0, 0.0, 0.000001, 1.0, 7.5, 90.0, 4000.0])
+spans = st.sampled_from([1.0, 1.5, 5.0, 60.0, LEASE_SECONDS - 1, LEASE_SECONDS, LEASE_SECONDS + 1, 4000.0])
+type_lists = st.lists(st.sampled_from(TYPES), min_size=1, max_size=2)
+payloads = st.sampled_from([b"null", b"1", b'{"a": 1, "b": [2]}', b'{ "b":[2],"a":1 }', b' {"a": 1}\n'])
+tags = st.none() | st.lists(st.sampled_from(["red", "green", "blue"]), unique=True)
+progresses = st.none() | st.builds(
+    Progress, percent=st.sampled_from([0.0, 12.5, 100.0]), stage=st.sampled_from(["", "half way"])
+)
+
+outcomes: st.SearchStrategy[Outcome] = st.one_of(
+    st.builds(Done, result=st.sampled_from([None, b"1", b' {"b": 1,  "a": 2}\n'])),
+    st.builds(
+        Failed,
+        error=st.sampled_from(["broken", 'said "no"']),
+        retry=st.booleans() | st.just(True),
+        exit_code=st.sampled_from([None, 0, 2]),
+    ),
+    st.builds(Snooze, delay=st.sampled_from([0, 5 * MICROS, 4000 * MICROS])),
+    st.just(Release()),
+)
+
+definitions = st.builds(
+    Definition,
+    type=st.sampled_from(TYPES),
+    timeout_seconds=st.sampled_from([1.0, 60.0]),
+    max_attempts=st.integers(1, 3),
+    crash_cap=st.integers(1, 3),
+    priority=st.integers(1, 5),
+    backoff=st.builds(
+        Backoff,
+        first_seconds=st.sampled_from([0.0, 0.5, 10.0]),
+        factor=st.sampled_from([1.0, 3.0]),
+        max_seconds=st.sampled_from([10.0, 60.0]),
+    ),
+)

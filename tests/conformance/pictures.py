@@ -1,0 +1,42 @@
+"""All that can be seen of a store, to prove that a refused call changed nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from ingot.kernel.errors import IngotError
+from tests.factories import Bench
+
+
+async def picture(bench: Bench) -> Any:
+    """Every tenant with its counts, definitions, events, jobs and attempts, as plain values."""
+    tenants = []
+    for tenant in await bench.tenants.list():
+        jobs = (await bench.jobs.list(tenant.id, limit=1000)).items
+        tenants.append(
+            {
+                "tenant": tenant,
+                "counts": (await bench.jobs.summary(tenant.id)).counts,
+                "definitions": await bench.jobs.definitions(tenant=tenant.id),
+                "events": await bench.events.read(tenant.id, limit=1000),
+                "jobs": jobs,
+                "attempts": [await bench.jobs.attempts(tenant.id, job.id) for job in jobs],
+            }
+        )
+    return msgspec.json.decode(msgspec.json.encode(tenants))
+
+
+@asynccontextmanager
+async def refuses(bench: Bench, kind: type[IngotError]) -> AsyncIterator[pytest.ExceptionInfo[IngotError]]:
+    """The block raises exactly this named error, with a hint, and leaves the store as it was."""
+    before = await picture(bench)
+    with pytest.raises(kind) as caught:
+        yield caught
+    assert (kind, kind.code) == (type(caught.value), caught.value.code)
+    assert caught.value.hint.strip()
+    assert before == await picture(bench)

@@ -1,0 +1,158 @@
+"""Cancel: waiting work stops at once, running work is asked to."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ingot.jobs import Done, Failed, JobFinished, JobNotFound, JobStatus, Outcome, Release, Snooze
+from ingot.kernel.ids import new_id
+from tests.conformance.pictures import picture, refuses
+from tests.factories import LEASE_SECONDS, Bench
+
+
+@pytest.mark.parametrize("delay", [0, 3600])
+async def test_a_waiting_job_is_canceled_at_once(bench: Bench, delay: float) -> None:
+    job = await bench.make_job(delay=delay)
+    bench.clock.advance(seconds=1)
+    answer = await bench.jobs.cancel(bench.tenant, job.id)
+    assert (answer.status, answer.finished_at) == (JobStatus.CANCELED, bench.clock.now())
+    assert (await bench.reload(job)).status is JobStatus.CANCELED
+    assert await bench.event_names() == ["job.created", "job.canceled"]
+
+
+async def test_a_canceled_job_is_never_handed_out(bench: Bench) -> None:
+    jobs = [await bench.make_job(), await bench.make_job(delay=60)]
+    for job in jobs:
+        await bench.jobs.cancel(bench.tenant, job.id)
+    bench.clock.advance(days=1)
+    await bench.jobs.tend()
+    assert await bench.jobs.claim("worker", ["noop"], limit=10) == []
+    assert [(await bench.reload(job)).status for job in jobs] == [JobStatus.CANCELED] * 2
+
+
+async def test_a_job_that_waits_for_its_next_attempt_is_canceled_at_once(bench: Bench) -> None:
+    claim = await bench.make_claim()
+    await bench.jobs.fail(claim, "no")
+    assert (await bench.jobs.cancel(bench.tenant, claim.job.id)).status is JobStatus.CANCELED
+
+
+async def test_a_running_job_is_asked_to_stop(bench: Bench) -> None:
+    claim = await bench.make_claim()
+    answer = await bench.jobs.cancel(bench.tenant, claim.job.id)
+    assert (answer.status, answer.cancel_requested, answer.finished_at) == (JobStatus.RUNNING, True, None)
+    last = (await picture(bench))[0]["events"][-1]
+    assert (last["name"], last["data"]["status"], last["data"]["cancel_requested"]) == ("job.updated", "running", True)
+
+
+@pytest.mark.parametrize("status", [JobStatus.CANCELED, JobStatus.RUNNING])
+async def test_canceling_again_changes_nothing(bench: Bench, status: JobStatus) -> None:
+    job = await bench.make_job_in(status)
+    first = await bench.jobs.cancel(bench.tenant, job.id)
+    bench.clock.advance(seconds=10)
+    before = await picture(bench)
+    again = await bench.jobs.cancel(bench.tenant, job.id)
+    assert (again.status, again.cancel_requested, again.finished_at) == (
+        first.status,
+        first.cancel_requested,
+        first.finished_at,
+    )
+    assert await picture(bench) == before
+
+
+@pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.DEAD])
+async def test_a_finished_job_cannot_be_canceled(bench: Bench, status: JobStatus) -> None:
+    job = await bench.make_job_in(status)
+    async with refuses(bench, JobFinished):
+        await bench.jobs.cancel(bench.tenant, job.id)
+
+
+async def test_an_unknown_job_cannot_be_canceled(bench: Bench) -> None:
+    async with refuses(bench, JobNotFound):
+        await bench.jobs.cancel(bench.tenant, new_id())
+
+
+@pytest.mark.parametrize("status", [JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.DEAD])
+async def test_another_tenants_job_cannot_be_canceled(bench: Bench, status: JobStatus) -> None:
+    other = await bench.tenants.create("other")
+    job = await bench.make_job_in(status)
+    async with refuses(bench, JobNotFound):
+        await bench.jobs.cancel(other.id, job.id)
+
+
+async def test_work_that_was_done_before_it_stopped_succeeds(bench: Bench) -> None:
+    claim = await bench.make_claim()
+    await bench.jobs.cancel(bench.tenant, claim.job.id)
+    assert (await bench.jobs.complete(claim, "done")).status is JobStatus.SUCCEEDED
+    assert (await bench.reload(claim)).read("result") == "done"
+
+
+@pytest.mark.parametrize("outcome", [Failed(error="e"), Failed(error="e", retry=False), Snooze(delay=5), Release()])
+@pytest.mark.parametrize("max_attempts", [1, 5])
+async def test_any_other_end_of_a_job_asked_to_stop_is_canceled_uncounted(
+    bench: Bench, outcome: Outcome, max_attempts: int
+) -> None:
+    claim = await bench.make_claim(max_attempts=max_attempts)
+    await bench.jobs.cancel(bench.tenant, claim.job.id)
+    answer = await bench.jobs.settle(claim.job.id, claim.fence, outcome)
+    assert (answer.status, answer.will_retry, answer.run_at) == (JobStatus.CANCELED, False, None)
+    job = await bench.reload(claim)
+    assert (job.status, job.failures, job.crashes, job.finished_at) == (
+        JobStatus.CANCELED,
+        0,
+        0,
+        bench.clock.now(),
+    )
+    assert (await bench.event_names())[-1] == "job.canceled"
+
+
+async def test_a_worker_that_goes_silent_after_the_cancel_leaves_the_job_canceled(bench: Bench) -> None:
+    claim = await bench.make_claim()
+    await bench.jobs.cancel(bench.tenant, claim.job.id)
+    bench.clock.advance(seconds=LEASE_SECONDS)
+    await bench.jobs.tend()
+    job = await bench.reload(claim)
+    assert (job.status, job.crashes) == (JobStatus.CANCELED, 0)
+
+
+async def test_the_end_of_a_job_asked_to_stop_can_be_sent_again(bench: Bench) -> None:
+    outcomes: dict[str, Outcome] = {"a": Failed(error="e"), "b": Snooze(delay=5), "c": Release(), "d": Done()}
+    for type, outcome in outcomes.items():
+        claim = await bench.make_claim(type)
+        await bench.jobs.cancel(bench.tenant, claim.job.id)
+        first = await bench.jobs.settle(claim.job.id, claim.fence, outcome)
+        assert await bench.jobs.settle(claim.job.id, claim.fence, outcome) == first
+
+
+async def test_a_cancel_and_a_completion_at_once_end_in_one_of_two_ways(bench: Bench) -> None:
+    for n in range(10):
+        claim = await bench.make_claim()
+        calls = [bench.jobs.cancel(bench.tenant, claim.job.id), bench.jobs.complete(claim, n)]
+        answers = await asyncio.gather(*(calls if n % 2 else reversed(calls)), return_exceptions=True)
+        # Asked to stop but done: success. Done first: there was nothing left to cancel.
+        refused = [type(answer) for answer in answers if isinstance(answer, BaseException)]
+        assert refused in ([], [JobFinished])
+        job = await bench.reload(claim)
+        assert (job.status, job.read("result")) == (JobStatus.SUCCEEDED, n)
+        assert (await bench.event_names())[-1] == "job.completed"
+
+
+async def test_a_cancel_and_a_failure_at_once_end_canceled_once(bench: Bench) -> None:
+    for n in range(10):
+        claim = await bench.make_claim()
+        calls = [bench.jobs.cancel(bench.tenant, claim.job.id), bench.jobs.fail(claim, "no")]
+        await asyncio.gather(*(calls if n % 2 else reversed(calls)))
+        job = await bench.reload(claim)
+        assert job.status is JobStatus.CANCELED
+        names = [event.name for event in await bench.events.read(bench.tenant, limit=1000)][-2:]
+        assert names.count("job.canceled") == 1
+
+
+async def test_a_cancel_and_a_claim_at_once_end_canceled_or_asked_to_stop(bench: Bench) -> None:
+    for _ in range(10):
+        job = await bench.make_job()
+        _, claims = await asyncio.gather(bench.jobs.cancel(bench.tenant, job.id), bench.jobs.claim("worker", ["noop"]))
+        stands = await bench.reload(job)
+        expected = (JobStatus.RUNNING, True) if claims else (JobStatus.CANCELED, False)
+        assert (stands.status, stands.cancel_requested) == expected

@@ -1,0 +1,101 @@
+"""Definitions: what jobs of a type get, for one tenant or for all."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingot.identity import TenantNotFound
+from ingot.jobs import Backoff, Definition, JobStatus
+from ingot.kernel.ids import new_id
+from tests.conformance.pictures import refuses
+from tests.factories import LEASE_SECONDS, Bench
+
+WHOLE = Definition(
+    type="pdf",
+    timeout_seconds=12.5,
+    max_attempts=9,
+    crash_cap=2,
+    priority=1,
+    backoff=Backoff(first_seconds=0.5, factor=1.5, max_seconds=30),
+)
+
+
+async def test_a_type_nobody_defined_has_the_defaults(bench: Bench) -> None:
+    assert await bench.jobs.definition("pdf", tenant=bench.tenant) == Definition(
+        type="pdf",
+        timeout_seconds=3600,
+        max_attempts=5,
+        crash_cap=3,
+        priority=3,
+        backoff=Backoff(first_seconds=1, factor=2, max_seconds=3600),
+    )
+
+
+async def test_a_definition_comes_back_as_it_was_made(bench: Bench) -> None:
+    assert await bench.jobs.define(WHOLE) == WHOLE
+    assert await bench.jobs.definition("pdf") == WHOLE
+
+
+async def test_a_definition_is_replaced_whole(bench: Bench) -> None:
+    await bench.jobs.define(WHOLE)
+    await bench.jobs.define(Definition(type="pdf", priority=5))
+    assert await bench.jobs.definition("pdf") == Definition(type="pdf", priority=5)
+
+
+async def test_a_tenants_own_definition_holds_before_the_one_for_all(bench: Bench) -> None:
+    other = await bench.tenants.create("other")
+    await bench.jobs.define(Definition(type="pdf", priority=5))
+    await bench.jobs.define(Definition(type="pdf", tenant=bench.tenant, priority=1))
+    found = [await bench.jobs.definition("pdf", tenant=tenant) for tenant in (bench.tenant, other.id, None)]
+    assert [definition.priority for definition in found] == [1, 5, 5]
+    jobs = [await bench.make_job("pdf"), await bench.make_job("pdf", tenant=other.id)]
+    assert [job.priority for job in jobs] == [1, 5]
+
+
+async def test_a_tenant_sees_its_own_definitions_and_those_for_all_by_type(bench: Bench) -> None:
+    other = await bench.tenants.create("other")
+    for type, tenant in (("c", None), ("a", bench.tenant), ("b", other.id), ("c", bench.tenant), ("b", None)):
+        await bench.jobs.define(Definition(type=type, tenant=tenant))
+    seen = [(d.type, d.tenant) for d in await bench.jobs.definitions(tenant=bench.tenant)]
+    assert sorted(seen, key=str) == sorted(
+        [("a", bench.tenant), ("b", None), ("c", None), ("c", bench.tenant)], key=str
+    )
+    assert [type for type, _ in seen] == ["a", "b", "c", "c"]
+    assert [(d.type, d.tenant) for d in await bench.jobs.definitions()] == [("b", None), ("c", None)]
+
+
+async def test_a_definition_for_an_unknown_tenant_is_refused(bench: Bench) -> None:
+    async with refuses(bench, TenantNotFound):
+        await bench.jobs.define(Definition(type="pdf", tenant=new_id()))
+
+
+async def test_a_definition_holds_for_jobs_that_come_and_leaves_those_that_wait(bench: Bench) -> None:
+    before = await bench.make_job("pdf")
+    await bench.jobs.define(WHOLE)
+    after = await bench.make_job("pdf")
+    seen = [((await bench.reload(job)).priority, (await bench.reload(job)).max_attempts) for job in (before, after)]
+    assert seen == [(3, 5), (1, 9)]
+
+
+async def test_a_definition_holds_for_attempts_that_fail_from_now_on(bench: Bench) -> None:
+    claim = await bench.make_claim("pdf")
+    await bench.jobs.define(Definition(type="pdf", backoff=Backoff(first_seconds=1000, max_seconds=1000)))
+    answer = await bench.jobs.fail(claim, "no")
+    assert answer.run_at is not None
+    assert 750 <= (answer.run_at - bench.clock.now()).total_seconds() <= 1000
+
+
+async def test_a_definition_holds_for_attempts_that_are_lost_from_now_on(bench: Bench) -> None:
+    claim = await bench.make_claim("pdf")
+    await bench.jobs.define(Definition(type="pdf", crash_cap=1))
+    bench.clock.advance(seconds=LEASE_SECONDS)
+    await bench.jobs.tend()
+    assert (await bench.reload(claim)).status is JobStatus.DEAD
+
+
+@pytest.mark.parametrize("tenant_has_its_own", [False, True])
+async def test_a_claim_carries_the_timeout_that_holds(bench: Bench, tenant_has_its_own: bool) -> None:
+    await bench.jobs.define(Definition(type="pdf", timeout_seconds=10))
+    if tenant_has_its_own:
+        await bench.jobs.define(Definition(type="pdf", tenant=bench.tenant, timeout_seconds=20))
+    assert (await bench.make_claim("pdf")).timeout_seconds == (20 if tenant_has_its_own else 10)

@@ -1,0 +1,284 @@
+"""Enqueue: what is accepted comes back as it was sent, all of it or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from ingot.identity import TenantNotFound
+from ingot.jobs import Definition, DuplicateJob, JobStatus, Source
+from ingot.jobs.service import new_job
+from ingot.kernel.ids import is_id, new_id
+from tests.conformance.pictures import picture, refuses
+from tests.factories import Bench
+
+
+async def test_a_job_comes_back_as_it_was_sent(bench: Bench) -> None:
+    sent = await bench.jobs.enqueue(
+        bench.tenant,
+        "mail.send",
+        {"to": "ada@example.org", "lines": [1, 2.5, None, True, "é\u0000\n"]},
+        priority=2,
+        run_at=bench.clock.now() + timedelta(hours=1),
+        max_attempts=7,
+        idempotency_key="order-1",
+        dedupe_key="ada",
+        tags=["b", "a", "b"],
+        metadata={"origin": "form"},
+        correlation_id="c-1",
+        trace_id="t-1",
+        source=Source.EVENT,
+        source_ref="event-1",
+        created_by="token-1",
+    )
+    job = await bench.reload(sent.job)
+    assert sent.created
+    assert is_id(job.id)
+    expected = {
+        "tenant": bench.tenant,
+        "type": "mail.send",
+        "status": JobStatus.QUEUED,
+        "priority": 2,
+        "run_at": bench.clock.now() + timedelta(hours=1),
+        "attempts": 0,
+        "failures": 0,
+        "crashes": 0,
+        "max_attempts": 7,
+        "fence": 0,
+        "source": Source.EVENT,
+        "source_ref": "event-1",
+        "created_by": "token-1",
+        "depth": 0,
+        "created_at": bench.clock.now(),
+        "idempotency_key": "order-1",
+        "dedupe_key": "ada",
+        "correlation_id": "c-1",
+        "trace_id": "t-1",
+        "tags": ["a", "b"],
+        "worker_id": None,
+        "started_at": None,
+        "lease_expires_at": None,
+        "cancel_requested": False,
+        "progress": None,
+        "last_error": None,
+        "finished_at": None,
+    }
+    assert expected == {name: getattr(job, name) for name in expected}
+    assert job.read() == {"to": "ada@example.org", "lines": [1, 2.5, None, True, "é\u0000\n"]}
+    assert job.read("metadata") == {"origin": "form"}
+    assert job.read("result") is None
+
+
+async def test_the_answer_is_the_job_that_is_stored(bench: Bench) -> None:
+    answer = await bench.make_job("noop", {"n": 1}, tags=["z", "a"], metadata=[1], delay=5)
+    await bench.make_job()
+    stored = await bench.reload(answer)
+    parts = ("payload", "metadata", "result")
+    names = [name for name in answer.__struct_fields__ if name not in parts]
+    assert [getattr(answer, name) for name in names] == [getattr(stored, name) for name in names]
+    assert [bytes(getattr(answer, part)) for part in parts] == [bytes(getattr(stored, part)) for part in parts]
+
+
+async def test_a_job_that_says_little_gets_the_defaults(bench: Bench) -> None:
+    job = await bench.make_job()
+    said = (job.priority, job.max_attempts, job.run_at, job.source, job.tags, job.read(), job.read("metadata"))
+    assert (3, 5, bench.clock.now(), Source.MANUAL, [], None, None) == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"b": 1,   "a": [1.50, 1e3, -0, "\\u00e9"]}',
+        b"[ ]",
+        b'""',
+        b"null",
+        b"12345678901234567890123456789",
+        b'{"a": 1, "a": 2}',
+        '"ünïcödé \U0001f600"'.encode(),
+        b'"\\u0000"',
+    ],
+)
+async def test_json_text_is_kept_as_received(bench: Bench, text: bytes) -> None:
+    job = await bench.make_job("noop", text, metadata=text)
+    (claim,) = await bench.jobs.claim("worker", ["noop"])
+    await bench.jobs.complete(claim, text)
+    stored = await bench.reload(job)
+    assert [text] * 3 == [bytes(stored.payload), bytes(stored.metadata), bytes(stored.result)]
+    assert text == bytes(claim.job.payload)
+
+
+async def test_space_around_json_text_is_dropped(bench: Bench) -> None:
+    job = await bench.make_job("noop", b' \r\n{"a": 1}\t')
+    assert [bytes(job.payload), bytes((await bench.reload(job)).payload)] == [b'{"a": 1}'] * 2
+
+
+async def test_the_payload_of_one_job_can_be_that_of_another(bench: Bench) -> None:
+    first = await bench.make_job("noop", {"n": 1})
+    second = await bench.make_job("noop", first.payload)
+    assert (await bench.reload(second)).read() == {"n": 1}
+
+
+async def test_a_payload_of_the_largest_size_is_accepted(bench: Bench) -> None:
+    text = b'"' + b"x" * (64 * 1024 - 2) + b'"'
+    job = await bench.make_job("noop", text, metadata=b'"' + b"y" * (16 * 1024 - 2) + b'"')
+    assert text == bytes((await bench.reload(job)).payload)
+
+
+async def test_json_nested_200_levels_deep_is_accepted(bench: Bench) -> None:
+    text = b"[" * 200 + b"]" * 200
+    await bench.make_job("noop", text)
+    (claim,) = await bench.jobs.claim("worker", ["noop"])
+    assert text == bytes(claim.job.payload)
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({"delay": 0}, 0),
+        ({"delay": 90}, 90),
+        ({"delay": 0.25}, 0.25),
+        ({"delay": timedelta(days=3)}, 3 * 86_400),
+        ({"run_at": datetime(2020, 1, 1, tzinfo=UTC)}, 0),
+        ({"run_at": datetime(1, 1, 1, tzinfo=UTC)}, 0),
+    ],
+)
+async def test_a_job_is_due_when_it_says_and_never_in_the_past(
+    bench: Bench, options: dict[str, Any], seconds: float
+) -> None:
+    job = await bench.make_job(**options)
+    assert bench.clock.now() + timedelta(seconds=seconds) == (await bench.reload(job)).run_at
+
+
+async def test_a_time_with_another_offset_is_the_same_instant(bench: Bench) -> None:
+    berlin = timezone(timedelta(hours=2))
+    job = await bench.make_job(run_at=datetime(2030, 6, 1, 12, tzinfo=berlin))
+    assert datetime(2030, 6, 1, 10, tzinfo=UTC) == job.run_at
+
+
+async def test_the_last_moment_that_is_accepted_can_be_read_back(bench: Bench) -> None:
+    moment = datetime(9999, 1, 1, tzinfo=UTC)
+    assert moment == (await bench.reload(await bench.make_job(run_at=moment))).run_at
+
+
+async def test_ids_grow_in_the_order_of_the_calls(bench: Bench) -> None:
+    ids = [(await bench.make_job()).id for _ in range(20)]
+    assert sorted(ids) == ids
+
+
+async def test_many_jobs_are_accepted_in_the_order_given(bench: Bench) -> None:
+    orders = [new_job(bench.tenant, "noop", n, tags=[f"t{n % 3}"], idempotency_key=f"k{n}") for n in range(300)]
+    answers = await bench.jobs.enqueue_many(orders)
+    assert [(order.id, True) for order in orders] == [(answer.job.id, answer.created) for answer in answers]
+    stored = (await bench.jobs.list(bench.tenant, limit=1000)).items
+    assert [(n, [f"t{n % 3}"]) for n in reversed(range(300))] == [(job.read(), job.tags) for job in stored]
+
+
+async def test_no_jobs_are_accepted_without_a_question(bench: Bench) -> None:
+    assert await bench.jobs.enqueue_many([]) == []
+
+
+async def test_a_batch_with_one_refused_job_is_refused_whole(bench: Bench) -> None:
+    await bench.make_job(dedupe_key="held")
+    orders = [
+        new_job(bench.tenant, "noop", idempotency_key="a", dedupe_key="free"),
+        new_job(bench.tenant, "noop", tags=["x"]),
+        new_job(bench.tenant, "noop", dedupe_key="held"),
+    ]
+    async with refuses(bench, DuplicateJob):
+        await bench.jobs.enqueue_many(orders)
+    again = await bench.jobs.enqueue(bench.tenant, "noop", idempotency_key="a", dedupe_key="free")
+    assert again.created
+
+
+async def test_batches_that_come_together_are_refused_and_accepted_each_by_itself(bench: Bench) -> None:
+    await bench.make_job(dedupe_key="held")
+    bad = [new_job(bench.tenant, "bad"), new_job(bench.tenant, "bad", dedupe_key="held")]
+    good = [new_job(bench.tenant, "good"), new_job(bench.tenant, "good")]
+    answers = await asyncio.gather(
+        bench.jobs.enqueue_many(good),
+        bench.jobs.enqueue_many(bad),
+        bench.jobs.enqueue_many([new_job("nobody", "bad")]),
+        return_exceptions=True,
+    )
+    assert [list, DuplicateJob, TenantNotFound] == [type(answer) for answer in answers]
+    kinds = [job.type for job in (await bench.jobs.list(bench.tenant)).items]
+    assert kinds == ["good", "good", "noop"]
+
+
+async def test_an_unknown_tenant_gets_no_job(bench: Bench) -> None:
+    async with refuses(bench, TenantNotFound):
+        await bench.make_job(tenant=new_id())
+
+
+async def test_a_batch_that_names_an_unknown_tenant_is_refused_whole(bench: Bench) -> None:
+    async with refuses(bench, TenantNotFound):
+        await bench.jobs.enqueue_many([new_job(bench.tenant, "noop"), new_job(new_id(), "noop")])
+
+
+async def test_a_job_takes_priority_and_attempts_from_its_definition(bench: Bench) -> None:
+    await bench.jobs.define(Definition(type="noop", priority=1, max_attempts=9))
+    job = await bench.make_job()
+    assert (job.priority, job.max_attempts) == (1, 9)
+
+
+async def test_what_a_job_says_itself_wins_over_its_definition(bench: Bench) -> None:
+    await bench.jobs.define(Definition(type="noop", priority=1, max_attempts=9))
+    job = await bench.make_job(priority=5, max_attempts=2)
+    assert (job.priority, job.max_attempts) == (5, 2)
+
+
+async def test_an_accepted_job_is_counted_and_told(bench: Bench) -> None:
+    before = await picture(bench)
+    job = await bench.make_job(delay=60)
+    after = (await picture(bench))[0]
+    assert before[0]["counts"]["queued"] + 1 == after["counts"]["queued"]
+    (event,) = after["events"]
+    assert ("job.created", job.id, "noop", "queued") == (
+        event["name"],
+        *(event["data"][name] for name in ("id", "type", "status")),
+    )
+
+
+async def test_an_order_sent_again_answers_with_the_job_it_made(bench: Bench) -> None:
+    order = new_job(bench.tenant, "noop", 1, tags=["a"], dedupe_key="d", idempotency_key="k")
+    (first,) = await bench.jobs.enqueue_many([order])
+    before = await picture(bench)
+    (again,) = await bench.jobs.enqueue_many([order])
+    assert (first.created, again.created, again.job.id) == (True, False, order.id)
+    assert await picture(bench) == before
+
+
+async def test_an_order_sent_again_among_new_ones_does_not_stop_them(bench: Bench) -> None:
+    old, new = new_job(bench.tenant, "old", 1), new_job(bench.tenant, "new", 2)
+    await bench.jobs.enqueue_many([old])
+    (claim,) = await bench.jobs.claim("worker", ["old"])
+    await bench.jobs.complete(claim)
+    together, apart = await asyncio.gather(bench.jobs.enqueue_many([old, new]), bench.make_job("apart"))
+    assert [(answer.created, answer.job.status) for answer in together] == [
+        (False, JobStatus.SUCCEEDED),
+        (True, JobStatus.QUEUED),
+    ]
+    assert {job.id for job in (await bench.jobs.list(bench.tenant)).items} == {old.id, new.id, apart.id}
+
+
+async def test_an_order_twice_in_one_batch_makes_one_job(bench: Bench) -> None:
+    order = new_job(bench.tenant, "noop")
+    answers = await bench.jobs.enqueue_many([order, order])
+    assert [(answer.created, answer.job.id) for answer in answers] == [(True, order.id), (False, order.id)]
+
+
+async def test_an_order_sent_eight_times_at_once_makes_one_job(bench: Bench) -> None:
+    order = new_job(bench.tenant, "noop")
+    answers = await asyncio.gather(*(bench.jobs.enqueue_many([order]) for _ in range(8)))
+    assert sorted(answer.created for (answer,) in answers) == [False] * 7 + [True]
+    assert await bench.event_names() == ["job.created"]
+
+
+async def test_jobs_from_many_tasks_at_once_are_all_there(bench: Bench) -> None:
+    jobs = await asyncio.gather(*(bench.make_job("noop", n) for n in range(200)))
+    stored = (await bench.jobs.list(bench.tenant, limit=1000)).items
+    assert {job.id: n for n, job in enumerate(jobs)} == {job.id: job.read() for job in stored}
+    assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.QUEUED] == 200

@@ -1,0 +1,186 @@
+"""Events: one log per tenant, appended with the change, read on from any point without gap or repeat."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from ingot.events import Event
+from ingot.jobs import Progress
+from ingot.jobs.service import new_job
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.ids import new_id
+from ingot.kernel.pages import InvalidCursor
+from tests.conformance.pictures import refuses
+from tests.factories import LEASE_SECONDS, Bench
+
+
+async def test_a_life_is_told_in_order(bench: Bench) -> None:
+    await bench.jobs.fail(await bench.make_claim(max_attempts=2), "no")
+    bench.clock.advance(seconds=3600)
+    (claim,) = await bench.jobs.claim("worker", ["noop"])
+    await bench.jobs.heartbeat(claim.job.id, claim.fence, progress=Progress(percent=1))
+    await bench.jobs.fail(claim, "no")
+    await bench.jobs.retry(bench.tenant, claim.job.id)
+    (claim,) = await bench.jobs.claim("worker", ["noop"])
+    await bench.jobs.complete(claim)
+    assert await bench.event_names() == [
+        "job.created",
+        "job.started",
+        "job.failed",
+        "job.started",
+        "job.updated",
+        "job.failed",
+        "job.dead",
+        "job.retried",
+        "job.started",
+        "job.completed",
+    ]
+
+
+async def test_an_event_says_what_when_and_where_the_job_stands(bench: Bench) -> None:
+    claim = await bench.make_claim()
+    bench.clock.advance(seconds=9)
+    await bench.jobs.fail(claim, "broken")
+    event = (await bench.events.read(bench.tenant))[-1]
+    job = await bench.reload(claim)
+    assert (event.tenant, event.name, event.at) == (bench.tenant, "job.failed", bench.clock.now())
+    data = msgspec.json.decode(event.data)
+    assert data == {
+        "id": job.id,
+        "type": "noop",
+        "status": "queued",
+        "attempts": 1,
+        "failures": 1,
+        "fence": claim.fence,
+        "run_at": job.run_at.isoformat().replace("+00:00", "Z"),
+        "will_retry": True,
+        "error": "broken",
+    }
+
+
+async def test_events_never_carry_payload_result_or_metadata(bench: Bench) -> None:
+    claim = await bench.make_claim(payload="canary-1", metadata="canary-2")
+    await bench.jobs.complete(claim, "canary-3")
+    told = b"".join(bytes(event.data) for event in await bench.events.read(bench.tenant))
+    assert b"canary" not in told
+
+
+async def test_ids_grow_over_batches_and_within_them(bench: Bench) -> None:
+    await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(30)])
+    await bench.make_job()
+    ids = [event.id for event in await bench.events.read(bench.tenant, limit=1000)]
+    assert sorted(set(ids)) == ids
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 1000])
+async def test_reading_on_from_the_last_id_misses_and_repeats_nothing(bench: Bench, limit: int) -> None:
+    await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", n) for n in range(15)])
+    for claim in await bench.jobs.claim("worker", ["noop"], limit=5):
+        await bench.jobs.complete(claim)
+    whole = await bench.events.read(bench.tenant, limit=1000)
+    read: list[Event] = []
+    while part := await bench.events.read(bench.tenant, after=read[-1].id if read else None, limit=limit):
+        assert len(part) <= limit
+        read += part
+    assert len(whole) == 25
+    assert [(event.id, event.name) for event in read] == [(event.id, event.name) for event in whole]
+
+
+async def test_a_batch_of_thousands_is_told_whole_and_in_order(bench: Bench) -> None:
+    orders = [new_job(bench.tenant, "noop") for _ in range(1500)]
+    await bench.jobs.enqueue_many(orders)
+    first = await bench.events.read(bench.tenant, limit=1000)
+    rest = await bench.events.read(bench.tenant, after=first[-1].id, limit=1000)
+    told = [msgspec.json.decode(event.data)["id"] for event in [*first, *rest]]
+    assert told == [order.id for order in orders]
+
+
+async def test_a_reader_beside_many_writers_misses_nothing(bench: Bench) -> None:
+    read: list[Event] = []
+
+    async def follow() -> None:
+        while len(read) < 300:
+            read.extend(await bench.events.read(bench.tenant, after=read[-1].id if read else None, limit=40))
+
+    async with asyncio.timeout(15), asyncio.TaskGroup() as group:
+        group.create_task(follow())
+        for n in range(300):
+            group.create_task(bench.make_job("noop", n))
+    stored = await bench.events.read(bench.tenant, limit=1000)
+    assert [event.id for event in read] == [event.id for event in stored]
+    assert len({msgspec.json.decode(event.data)["id"] for event in read}) == 300
+
+
+async def test_the_log_of_one_tenant_holds_nothing_of_another(bench: Bench) -> None:
+    other = await bench.tenants.create("other")
+    mine, theirs = await asyncio.gather(bench.make_job(), bench.make_job(tenant=other.id))
+    logs = [await bench.events.read(tenant) for tenant in (bench.tenant, other.id)]
+    told = [[msgspec.json.decode(event.data)["id"] for event in log] for log in logs]
+    assert told == [[mine.id], [theirs.id]]
+
+
+async def test_a_cursor_of_one_tenant_read_by_another_shows_only_their_own(bench: Bench) -> None:
+    other = await bench.tenants.create("other")
+    await bench.make_job()
+    (event,) = await bench.events.read(bench.tenant)
+    job = await bench.make_job(tenant=other.id)
+    read = await bench.events.read(other.id, after=event.id)
+    assert [msgspec.json.decode(found.data)["id"] for found in read] == [job.id]
+
+
+async def test_nothing_new_is_an_empty_list(bench: Bench) -> None:
+    assert await bench.events.read(bench.tenant) == []
+    await bench.make_job()
+    (event,) = await bench.events.read(bench.tenant)
+    assert await bench.events.read(bench.tenant, after=event.id) == []
+
+
+async def test_an_unknown_tenant_has_no_events(bench: Bench) -> None:
+    await bench.make_job()
+    assert await bench.events.read(new_id()) == []
+
+
+async def test_a_refused_command_tells_nothing_even_beside_one_that_is_accepted(bench: Bench) -> None:
+    await bench.make_job(dedupe_key="d")
+    await asyncio.gather(
+        bench.make_job(),
+        bench.jobs.enqueue(bench.tenant, "noop", dedupe_key="d"),
+        bench.jobs.cancel(bench.tenant, new_id()),
+        return_exceptions=True,
+    )
+    assert await bench.event_names() == ["job.created", "job.created"]
+
+
+async def test_times_of_events_never_go_back(bench: Bench) -> None:
+    await bench.make_job()
+    bench.clock.advance(days=-1)
+    await bench.make_job()
+    bench.clock.advance(days=3)
+    await bench.make_job()
+    times = [event.at for event in await bench.events.read(bench.tenant)]
+    assert sorted(times) == times
+    assert times[2] - times[0] >= timedelta(days=2)
+
+
+async def test_a_sweep_of_many_is_told_for_each(bench: Bench) -> None:
+    for _ in range(3):
+        await bench.make_claim()
+    bench.clock.advance(seconds=LEASE_SECONDS)
+    await bench.jobs.tend()
+    assert (await bench.event_names()).count("job.failed") == 3
+
+
+@pytest.mark.parametrize("after", ["", "x", "0", "-000000000000001", "g" * 16, "0" * 17, "\ud800", "0" * 15 + "\x00"])
+async def test_what_is_not_the_id_of_an_event_is_no_cursor(bench: Bench, after: str) -> None:
+    async with refuses(bench, InvalidCursor):
+        await bench.events.read(bench.tenant, after=after)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1001, 10**30])
+async def test_a_page_of_events_has_bounds(bench: Bench, limit: int) -> None:
+    async with refuses(bench, InvalidInput):
+        await bench.events.read(bench.tenant, limit=limit)

@@ -1,0 +1,133 @@
+"""Random lives of jobs: whatever is asked of a store, in whatever order, it answers as its model does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule, run_state_machine_as_test
+
+from ingot.jobs import Outcome
+from ingot.kernel.ids import new_id
+from tests.conformance.machines import strategies as draw
+from tests.conformance.machines.records import Draft
+from tests.conformance.machines.rules import Asking, Machine, Steering, Time, Work
+from tests.factories import LEASE_SECONDS
+
+pytestmark = pytest.mark.long
+
+EXAMPLES, STEPS = 200, 50
+KEYS = st.none() | st.sampled_from(["k1", "k2"])
+SLUGS = ("acme", "globex")
+
+
+class Life(Asking, Work, Steering, Time):
+    """Jobs of one tenant, through everything that can happen to them."""
+
+
+class Keys(Work, Steering):
+    """Jobs that carry keys, with retries that want a key back which another job holds by now."""
+
+    @staticmethod
+    def _draft(tenant: str, type: str, payload: bytes, keys: tuple[str | None, str | None]) -> Draft:
+        idempotency_key, dedupe_key = keys
+        return Draft(tenant=tenant, type=type, payload=payload, idempotency_key=idempotency_key, dedupe_key=dedupe_key)
+
+    @rule(type=st.sampled_from(draw.TYPES), payload=draw.payloads, keys=st.tuples(KEYS, KEYS))
+    def enqueue(self, type: str, payload: bytes, keys: tuple[str | None, str | None]) -> None:
+        self.world.run(self.world.enqueue(self._draft(self.tenant, type, payload, keys)))
+
+    @rule(
+        orders=st.lists(
+            st.tuples(st.sampled_from(draw.TYPES), draw.payloads, st.tuples(KEYS, KEYS)), min_size=2, max_size=4
+        )
+    )
+    def enqueue_many(self, orders: list[tuple[str, bytes, tuple[str | None, str | None]]]) -> None:
+        self.world.run(self.world.enqueue_many([self._draft(self.tenant, *order) for order in orders]))
+
+    @rule()
+    def expire_all_leases(self) -> None:
+        self.world.pass_time(LEASE_SECONDS)
+        self.world.run(self.world.tend())
+
+    @rule()
+    def reopen(self) -> None:
+        self.world.run(self.world.reopen(set_back_seconds=0))
+
+
+class ManyTenants(Steering, Time):
+    """Jobs of several tenants with the same types and keys: nobody sees, gets or stops another's."""
+
+    slugs = SLUGS
+
+    @rule(
+        whose=st.integers(0, len(SLUGS)),
+        type=st.sampled_from(draw.TYPES),
+        priority=draw.priorities,
+        seconds=draw.seconds_from_now,
+        keys=st.tuples(KEYS, KEYS),
+    )
+    def enqueue(
+        self, whose: int, type: str, priority: int | None, seconds: float | None, keys: tuple[str | None, str | None]
+    ) -> None:
+        draft = Draft(
+            tenant=self.owner(whose),
+            type=type,
+            priority=priority,
+            run_at=self.moment(seconds),
+            idempotency_key=keys[0],
+            dedupe_key=keys[1],
+        )
+        self.world.run(self.world.enqueue(draft))
+
+    @rule(count=st.integers(2, 6))
+    def enqueue_for_all(self, count: int) -> None:
+        drafts = [Draft(tenant=self.owner(n), type=draw.TYPES[n % 2]) for n in range(count)]
+        self.world.run(self.world.enqueue_many(drafts))
+
+    @rule(others=st.integers(0, len(SLUGS)))
+    def enqueue_for_a_tenant_that_is_not_there(self, others: int) -> None:
+        drafts = [Draft(tenant=self.owner(others), type="noop"), Draft(tenant=new_id(), type="noop")]
+        self.world.run(self.world.enqueue_many(drafts))
+
+    @rule(
+        worker=st.sampled_from(draw.WORKERS),
+        types=draw.type_lists,
+        limit=st.integers(1, 5),
+        whose=st.none() | st.integers(0, len(SLUGS)),
+    )
+    def claim(self, worker: str, types: list[str], limit: int, whose: int | None) -> None:
+        tenant = None if whose is None else self.owner(whose)
+        self.world.run(self.world.claim(worker, types, limit=limit, tenant=tenant))
+
+    @precondition(Machine.has_claims)
+    @rule(place=draw.places, outcome=draw.outcomes, whose=st.none() | st.integers(0, len(SLUGS)))
+    def settle(self, place: int, outcome: Outcome, whose: int | None) -> None:
+        job_id, fence = self.claimed(place)
+        tenant = None if whose is None else self.owner(whose)
+        self.world.run(self.world.heartbeat(job_id, fence, tenant=tenant))
+        self.world.run(self.world.settle(job_id, fence, outcome, tenant))
+
+    @precondition(Machine.has_jobs)
+    @rule(place=draw.places, whose=st.integers(0, len(SLUGS)))
+    def meddle(self, place: int, whose: int) -> None:
+        job = self.job(place)
+        stranger = self.owner(whose)
+        if stranger != job.tenant:
+            nothing = {"priority": None, "attempts": None, "run_at": None}
+            self.world.run(self.world.cancel(stranger, job.id))
+            self.world.run(self.world.retry(stranger, job.id, reset=True, **nothing))
+            self.world.run(self.world.reschedule(stranger, job.id, tags=["mine"], **nothing))
+
+    def owner(self, whose: int) -> str:
+        owners = [self.tenant, *self.world.tenants]
+        return owners[whose % len(owners)]
+
+
+@pytest.mark.parametrize("machine", [Life, Keys, ManyTenants])
+def test_a_store_lives_as_its_model_does(machine: type[Machine], engine: str) -> None:
+    machine = type(machine.__name__, (machine,), {"engine": engine})
+    wanted = max(EXAMPLES, settings().max_examples)
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=wanted, stateful_step_count=STEPS, report_multiple_bugs=False)
+    )

@@ -1,0 +1,133 @@
+"""Tenants: made once, found by id or slug, and blind to each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from ingot.identity import Limits, Tenant, TenantExists, TenantNotFound
+from ingot.identity.ports import ChangeTenant
+from ingot.jobs import JobNotFound, JobStatus
+from ingot.kernel.ids import is_id, new_id
+from tests.conformance.pictures import picture, refuses
+from tests.factories import Bench
+
+
+async def test_a_tenant_comes_back_as_it_was_made(bench: Bench) -> None:
+    limits = Limits(rate=10.5, burst=20, quota_bytes=2**40, max_unfinished_jobs=7)
+    made = await bench.tenants.create("acme", weight=3, time_zone="Europe/Berlin", limits=limits)
+    assert is_id(made.id)
+    assert made == Tenant(id=made.id, slug="acme", weight=3, time_zone="Europe/Berlin", limits=limits)
+    assert [await bench.tenants.get(name) for name in (made.id, "acme")] == [made, made]
+
+
+async def test_a_tenant_that_says_little_gets_the_defaults(bench: Bench) -> None:
+    made = await bench.tenants.create("acme")
+    assert (made.weight, made.time_zone, made.limits) == (1, "UTC", Limits())
+
+
+async def test_tenants_are_listed_by_slug(bench: Bench) -> None:
+    for slug in ("zeta", "acme", "m-1"):
+        await bench.tenants.create(slug)
+    assert [tenant.slug for tenant in await bench.tenants.list()] == ["acme", "default", "m-1", "zeta"]
+
+
+async def test_a_slug_is_taken_once(bench: Bench) -> None:
+    await bench.tenants.create("acme")
+    async with refuses(bench, TenantExists):
+        await bench.tenants.create("acme", weight=5)
+
+
+async def test_of_eight_at_once_one_gets_the_slug(bench: Bench) -> None:
+    answers = await asyncio.gather(*(bench.tenants.create("acme") for _ in range(8)), return_exceptions=True)
+    assert Counter(type(answer) for answer in answers) == {Tenant: 1, TenantExists: 7}
+
+
+async def test_the_default_tenant_is_made_once(bench: Bench) -> None:
+    tenants = await asyncio.gather(*(bench.tenants.ensure_default() for _ in range(4)))
+    assert {tenant.id for tenant in tenants} == {bench.tenant}
+    assert [tenant.slug for tenant in await bench.tenants.list()] == ["default"]
+
+
+async def test_a_change_replaces_what_it_names_and_keeps_the_rest(bench: Bench) -> None:
+    made = await bench.tenants.create("acme", weight=3, time_zone="Asia/Tokyo")
+    changed = await bench.tenants.change("acme", slug="ajax", limits=Limits(burst=1))
+    expected = Tenant(id=made.id, slug="ajax", weight=3, time_zone="Asia/Tokyo", limits=Limits(burst=1))
+    assert changed == expected
+    assert await bench.tenants.get("ajax") == expected
+    with pytest.raises(TenantNotFound):
+        await bench.tenants.get("acme")
+
+
+async def test_a_change_to_the_slug_it_has_is_fine(bench: Bench) -> None:
+    await bench.tenants.create("acme")
+    assert (await bench.tenants.change("acme", slug="acme", weight=2)).weight == 2
+
+
+async def test_a_change_to_a_taken_slug_is_refused(bench: Bench) -> None:
+    await bench.tenants.create("acme")
+    async with refuses(bench, TenantExists):
+        await bench.tenants.change("acme", slug="default", weight=9)
+
+
+async def test_a_tenant_that_is_not_there_cannot_be_changed(bench: Bench) -> None:
+    async with refuses(bench, TenantNotFound):
+        await bench.store.change_tenant(ChangeTenant(tenant=Tenant(id=new_id(), slug="acme")))
+
+
+async def test_a_tenant_can_be_used_as_soon_as_it_is_made(bench: Bench) -> None:
+    tenant = await bench.tenants.create("acme")
+    job = await bench.make_job(tenant=tenant.id)
+    assert (await bench.jobs.list(tenant.id)).items[0].id == job.id
+
+
+@pytest.mark.parametrize("name", ["nobody", "", "\ud800", "a" * 10_000, "x\x00y", "' OR 1=1 --"])
+async def test_a_tenant_that_is_not_there_is_not_found(bench: Bench, name: str) -> None:
+    async with refuses(bench, TenantNotFound):
+        await bench.tenants.get(name)
+
+
+async def test_a_slug_that_looks_like_an_id_does_not_hide_the_tenant_with_that_id(bench: Bench) -> None:
+    await bench.tenants.create(bench.tenant)
+    assert (await bench.tenants.get(bench.tenant)).slug == "default"
+
+
+async def test_one_tenant_sees_nothing_of_another(bench: Bench) -> None:
+    other = await bench.tenants.create("other")
+    before = _of(await picture(bench), other.id)
+    claim = await bench.make_claim(idempotency_key="k", dedupe_key="d", tags=["t"])
+    await bench.jobs.complete(claim, 1)
+    await bench.make_job(delay=5)
+    after = _of(await picture(bench), other.id)
+    assert after == before
+    assert (await bench.jobs.summary(other.id)).oldest_queued_seconds is None
+    for call in (bench.jobs.get, bench.jobs.attempts, bench.jobs.cancel, bench.jobs.retry):
+        with pytest.raises(JobNotFound):
+            await call(other.id, claim.job.id)
+
+
+async def test_a_job_that_is_not_yours_reads_as_one_that_is_not_there(bench: Bench) -> None:
+    other = await bench.tenants.create("other")
+    job = await bench.make_job()
+    answers = []
+    for id in (job.id, new_id()):
+        with pytest.raises(JobNotFound) as caught:
+            await bench.jobs.get(other.id, id)
+        answers.append((caught.value.code, caught.value.hint, caught.value.detail.replace(id, "?")))
+    assert answers[0] == answers[1]
+
+
+async def test_counts_are_kept_per_tenant(bench: Bench) -> None:
+    other = await bench.tenants.create("other")
+    for n in range(5):
+        await bench.make_job(tenant=other.id if n % 2 else bench.tenant)
+    counts = [(await bench.jobs.summary(tenant)).counts[JobStatus.QUEUED] for tenant in (bench.tenant, other.id)]
+    assert counts == [3, 2]
+
+
+def _of(seen: list[dict[str, Any]], tenant: str) -> dict[str, Any]:
+    (found,) = [entry for entry in seen if entry["tenant"]["id"] == tenant]
+    return found

@@ -1,0 +1,165 @@
+"""Tending: due work joins the ready work, and the leases of silent workers are swept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingot.jobs import AttemptOutcome, Definition, Job, Jobs, JobStatus, Tended
+from ingot.kernel.clock import ManualClock
+from tests.conformance.pictures import picture
+from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
+
+
+async def test_nothing_to_do_is_done_in_no_time(bench: Bench) -> None:
+    await bench.make_job()
+    before = await picture(bench)
+    assert await bench.jobs.tend() == Tended(promoted=0, swept=0)
+    assert await picture(bench) == before
+
+
+async def test_due_work_is_promoted_once(bench: Bench) -> None:
+    for delay in (10, 20, 30):
+        await bench.make_job(delay=delay)
+    bench.clock.advance(seconds=20)
+    assert [await bench.jobs.tend() for _ in range(2)] == [Tended(promoted=2), Tended()]
+    assert (await bench.jobs.summary(bench.tenant)).oldest_queued_seconds == 10
+
+
+async def test_promoting_keeps_the_time_the_job_was_due(bench: Bench) -> None:
+    job = await bench.make_job(delay=10)
+    bench.clock.advance(seconds=100)
+    await bench.jobs.tend()
+    assert (await bench.reload(job)).run_at == job.run_at
+
+
+async def test_a_lost_job_returns_within_five_seconds_with_its_crash_counted(bench: Bench) -> None:
+    claims = [await bench.make_claim() for _ in range(20)]
+    bench.clock.advance(seconds=LEASE_SECONDS)
+    assert await bench.jobs.tend() == Tended(promoted=0, swept=20)
+    jobs = [await bench.reload(claim) for claim in claims]
+    assert {(job.status, job.crashes, job.failures, job.attempts) for job in jobs} == {(JobStatus.QUEUED, 1, 0, 1)}
+    waits = [(job.run_at - bench.clock.now()).total_seconds() for job in jobs]
+    assert all(0 <= wait < 5 for wait in waits)
+    assert len(set(waits)) > 1
+    assert {(job.worker_id, job.lease_expires_at) for job in jobs} == {(None, None)}
+
+
+async def test_a_lease_is_swept_from_the_instant_it_runs_out(bench: Bench) -> None:
+    claim = await bench.make_claim()
+    bench.clock.advance(seconds=LEASE_SECONDS - 0.000001)
+    assert (await bench.jobs.tend()).swept == 0
+    bench.clock.advance(seconds=0.000001)
+    assert (await bench.jobs.tend()).swept == 1
+    assert (await bench.reload(claim)).last_error is not None
+
+
+async def test_the_sweep_ends_the_attempt_and_is_told(bench: Bench) -> None:
+    claim = await bench.make_claim()
+    bench.clock.advance(seconds=LEASE_SECONDS)
+    await bench.jobs.tend()
+    (attempt,) = await bench.jobs.attempts(bench.tenant, claim.job.id)
+    assert (attempt.outcome, attempt.status_after, attempt.finished_at) == (
+        AttemptOutcome.LOST,
+        JobStatus.QUEUED,
+        bench.clock.now(),
+    )
+    last = (await picture(bench))[0]["events"][-1]
+    assert (last["name"], last["data"]["will_retry"], last["data"]["crashes"]) == ("job.failed", True, 1)
+
+
+async def test_a_sweep_moves_the_counts(bench: Bench) -> None:
+    await bench.make_claim()
+    bench.clock.advance(seconds=LEASE_SECONDS)
+    await bench.jobs.tend()
+    counts = (await bench.jobs.summary(bench.tenant)).counts
+    assert {status: count for status, count in counts.items() if count} == {JobStatus.QUEUED: 1}
+
+
+@pytest.mark.parametrize("crash_cap", [1, 2, 3, 5])
+async def test_a_job_that_kills_its_worker_every_time_is_dead_at_its_crash_cap(bench: Bench, crash_cap: int) -> None:
+    if crash_cap != 3:  # The default.
+        await bench.jobs.define(Definition(type="noop", crash_cap=crash_cap))
+    job = await bench.make_job(max_attempts=1)
+    runs = await _crash_until_finished(bench, job)
+    dead = await bench.reload(job)
+    assert (runs, dead.status, dead.crashes, dead.failures, dead.attempts) == (
+        crash_cap,
+        JobStatus.DEAD,
+        crash_cap,
+        0,
+        crash_cap,
+    )
+    assert (await bench.event_names())[-2:] == ["job.failed", "job.dead"]
+
+
+async def test_failures_and_crashes_are_counted_apart(bench: Bench) -> None:
+    job = await bench.make_job(max_attempts=3)
+    for n in range(4):
+        (claim,) = await bench.jobs.claim("worker", ["noop"])
+        if n % 2:
+            await bench.jobs.fail(claim, "no")
+        else:
+            bench.clock.advance(seconds=LEASE_SECONDS)
+            await bench.jobs.tend()
+        bench.clock.advance(seconds=60)
+    seen = await bench.reload(job)
+    assert (seen.status, seen.attempts, seen.failures, seen.crashes) == (JobStatus.QUEUED, 4, 2, 2)
+
+
+async def test_one_sweep_judges_each_job_by_itself(bench: Bench) -> None:
+    await bench.jobs.define(Definition(type="poison", crash_cap=1))
+    returned = await bench.make_claim()
+    dead = await bench.make_claim("poison")
+    canceled = await bench.make_claim("other")
+    await bench.jobs.cancel(bench.tenant, canceled.job.id)
+    bench.clock.advance(seconds=LEASE_SECONDS / 2)
+    alive = await bench.make_claim("alive")
+    bench.clock.advance(seconds=LEASE_SECONDS / 2)
+    assert (await bench.jobs.tend()).swept == 3
+    statuses = [(await bench.reload(claim)).status for claim in (returned, dead, canceled, alive)]
+    assert statuses == [JobStatus.QUEUED, JobStatus.DEAD, JobStatus.CANCELED, JobStatus.RUNNING]
+
+
+async def test_nothing_is_swept_within_one_lease_of_the_store_coming_up(engine: str, tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_bench(engine, tmp_path / "data", clock) as bench:
+        claim = await bench.make_claim()
+    clock.advance(days=1)
+    store = await open_store(engine, tmp_path / "data", clock)
+    try:
+        jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
+        clock.advance(seconds=LEASE_SECONDS - 1)
+        assert (await jobs.tend(), await jobs.claim("other", ["noop"])) == (Tended(), [])
+        assert (await jobs.get(claim.job.tenant, claim.job.id)).status is JobStatus.RUNNING
+        clock.advance(seconds=1)
+        assert (await jobs.tend()).swept == 1
+    finally:
+        await store.close()
+
+
+async def test_after_an_outage_a_worker_can_still_finish_what_it_holds(engine: str, tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_bench(engine, tmp_path / "data", clock) as bench:
+        claim = await bench.make_claim()
+    clock.advance(days=1)
+    store = await open_store(engine, tmp_path / "data", clock)
+    try:
+        jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
+        await jobs.claim("other", ["noop"])
+        assert (await jobs.complete(claim, 1)).status is JobStatus.SUCCEEDED
+    finally:
+        await store.close()
+
+
+async def _crash_until_finished(bench: Bench, job: Job) -> int:
+    """Claim a job and let its lease run out, again and again; how often it ran."""
+    runs = 0
+    while await bench.jobs.claim("worker", [job.type]):
+        runs += 1
+        bench.clock.advance(seconds=LEASE_SECONDS)
+        await bench.jobs.tend()
+        bench.clock.advance(seconds=5)
+        assert runs < 10
+    return runs
