@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 
 CHUNK_ROWS_MAX = 64
@@ -41,7 +41,7 @@ def repeat_row(statement: str, rows: int) -> str:
     return statement[: found.start(1)] + ", ".join([row] * rows) + statement[found.end(1) :]
 
 
-@cache
+@lru_cache(maxsize=1024)
 def chunk_sizes(rows: int) -> tuple[int, ...]:
     """Sizes that add up to `rows`, all powers of two, so that few statement texts serve every batch."""
     sizes = [CHUNK_ROWS_MAX] * (rows // CHUNK_ROWS_MAX)

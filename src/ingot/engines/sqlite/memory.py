@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import apsw
 import msgspec
@@ -46,7 +47,6 @@ class Memory:
         self.tenants = msgspec.json.decode(tenants, type=dict[str, int])
         definitions = msgspec.json.decode(self._connection.execute(SQL.all_definitions).get, type=list[Definition])
         self.definitions = {(definition.tenant, definition.type): definition for definition in definitions}
-        self._defaults: dict[str, Definition] = {}
 
     def add_lane(self, lane: Lane) -> None:
         """There is ready work in this lane."""
@@ -86,8 +86,9 @@ class Memory:
     def definition(self, tenant: str, type: str) -> Definition:
         """The definition that holds: the tenant's own, or the one for all, or the defaults."""
         found = self.definitions.get((tenant, type)) or self.definitions.get((None, type))
-        if found is not None:
-            return found
-        if type not in self._defaults:
-            self._defaults[type] = Definition(type=type)
-        return self._defaults[type]
+        return found or _defaults(type)
+
+
+@lru_cache(maxsize=1024)
+def _defaults(type: str) -> Definition:
+    return Definition(type=type)

@@ -44,7 +44,7 @@ C = TypeVar("C")
 R = TypeVar("R")
 
 
-def one_by_one(run: Callable[[Transaction, C], R]) -> Handler:
+def each(run: Callable[[Transaction, C], R]) -> Handler:
     """A handler for commands that are rare: each raises before it writes, or succeeds."""
 
     def handler(tx: Transaction, commands: Sequence[C]) -> list[R | IngotError]:
@@ -61,14 +61,14 @@ def one_by_one(run: Callable[[Transaction, C], R]) -> Handler:
 
 # Commands that wait together run in this order, so that a claim sees what came with it.
 HANDLERS: dict[type, Handler] = {
-    CreateTenant: one_by_one(identity.create_tenant),
-    ChangeTenant: one_by_one(identity.change_tenant),
-    PutDefinition: one_by_one(identity.put_definition),
+    CreateTenant: each(identity.create_tenant),
+    ChangeTenant: each(identity.change_tenant),
+    PutDefinition: each(identity.put_definition),
     RenewLeases: settle.renew,
     SettleJobs: settle.settle,
-    CancelJob: one_by_one(manage.cancel),
-    RetryJob: one_by_one(manage.retry),
-    ChangeJob: one_by_one(manage.change),
+    CancelJob: each(manage.cancel),
+    RetryJob: each(manage.retry),
+    ChangeJob: each(manage.change),
     Enqueue: enqueue.enqueue,
     Tend: tend.tend,
     ClaimJobs: claim.claim,

@@ -51,6 +51,7 @@ class Transaction:
         self.now = now
         self.careful = careful  # The batch failed once: handlers look before they write what they usually just write.
         self.staged = Staged()
+        self._changes_before = connection.total_changes()
 
     def attempt(self, work: Callable[[], T]) -> T:
         """Do some work whole: when it raises, all it wrote and staged is undone."""
@@ -179,7 +180,8 @@ class Transaction:
             if jobs
         ]
         self.write_rows(SQL.add_counts, counts)
-        self.execute(SQL.keep_clock, self.now)
+        if self._connection.total_changes() > self._changes_before:  # A claim that found nothing has nothing to sync.
+            self.execute(SQL.keep_clock, self.now)
 
 
 def _moving(state: State) -> tuple[object, ...]:
