@@ -195,6 +195,12 @@ class Model:
         )
         return run.answer
 
+    def forgot(self, job_id: str, fence: int, outcome: Outcome) -> bool:
+        """A snooze that a cancel overtook keeps no delay, so a store may take another snooze for the same again."""
+        run = self.jobs[job_id].runs.get(fence)
+        overtaken = run is not None and isinstance(run.said, Snooze) and run.status_after is JobStatus.CANCELED
+        return overtaken and isinstance(outcome, Snooze)
+
     def lose(self, job: Record, seen: int) -> None:
         """The lease ran out and was swept."""
         cap = self.definition(job.tenant, job.type).crash_cap

@@ -14,6 +14,9 @@ from tests.conformance.machines.records import Draft, Record
 from tests.conformance.machines.world import World
 from tests.factories import LEASE_SECONDS
 
+UNFINISHED_JOBS_MAX = 6
+FINISHED = (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED)
+
 
 class Machine(RuleBasedStateMachine):
     """A world to act on; after each step everything in it is compared."""
@@ -39,11 +42,14 @@ class Machine(RuleBasedStateMachine):
     def tenant(self) -> str:
         return self.world.bench.tenant
 
-    def job(self, place: int) -> Record:
+    def job(self, place: int, *preferred: JobStatus) -> Record:
+        """One of the jobs, from the newest back; one in a preferred status when there is any."""
         jobs = list(self.world.model.jobs.values())
+        jobs = [job for job in jobs if job.status in preferred] or jobs
         return jobs[-1 - place % len(jobs)]
 
     def claimed(self, place: int) -> tuple[str, int]:
+        """One of the claims ever handed out, from the newest back."""
         return self.world.claims[-1 - place % len(self.world.claims)]
 
     def moment(self, seconds: float | None) -> int | None:
@@ -55,6 +61,16 @@ class Machine(RuleBasedStateMachine):
 
     def has_claims(self) -> bool:
         return bool(self.world.claims)
+
+    def has_running(self) -> bool:
+        return any(job.is_running for job in self.world.model.jobs.values())
+
+    def has_finished(self) -> bool:
+        return any(job.finished_at is not None for job in self.world.model.jobs.values())
+
+    def has_room(self) -> bool:
+        """Few jobs that much happens to show more than many that little happens to."""
+        return sum(job.finished_at is None for job in self.world.model.jobs.values()) < UNFINISHED_JOBS_MAX
 
 
 class Time(Machine):
@@ -72,11 +88,6 @@ class Time(Machine):
     def tend(self) -> None:
         self.world.run(self.world.tend())
 
-    @rule()
-    def expire_all_leases(self) -> None:
-        self.world.pass_time(LEASE_SECONDS)
-        self.world.run(self.world.tend())
-
     @rule(set_back_seconds=st.sampled_from([0.0, 0.0, 3.0, 86_400.0]))
     def reopen(self, set_back_seconds: float) -> None:
         self.world.run(self.world.reopen(set_back_seconds=set_back_seconds))
@@ -89,14 +100,31 @@ class Work(Machine):
     def claim(self, worker: str, types: list[str], limit: int) -> None:
         self.world.run(self.world.claim(worker, types, limit=limit))
 
+    @rule(worker=st.sampled_from(draw.WORKERS))
+    def claim_what_is_due_next(self, worker: str) -> None:
+        self.world.pass_time(self.world.seconds_to_next_due())
+        self.world.run(self.world.claim(worker, draw.TYPES, limit=3))
+
+    @precondition(Machine.has_running)
+    @rule(by_claim=st.booleans())
+    def expire_all_leases(self, by_claim: bool) -> None:
+        self.world.pass_time(LEASE_SECONDS)
+        self.world.run(self.world.claim("sweeper", draw.TYPES, limit=1) if by_claim else self.world.tend())
+
     @precondition(Machine.has_claims)
     @rule(place=draw.places, progress=draw.progresses)
     def heartbeat(self, place: int, progress: Progress | None) -> None:
         self.world.run(self.world.heartbeat(*self.claimed(place), progress))
 
-    @precondition(Machine.has_claims)
+    @precondition(Machine.has_running)
     @rule(place=draw.places, outcome=draw.outcomes)
     def settle(self, place: int, outcome: Outcome) -> None:
+        job = self.job(place, JobStatus.RUNNING)
+        self.world.run(self.world.settle(job.id, job.fence, outcome))
+
+    @precondition(Machine.has_claims)
+    @rule(place=draw.places, outcome=draw.outcomes)
+    def settle_whatever_became_of_it(self, place: int, outcome: Outcome) -> None:
         self.world.run(self.world.settle(*self.claimed(place), outcome))
 
     @precondition(Machine.has_claims)
@@ -129,21 +157,36 @@ class Steering(Machine):
     """People cancel, retry and reschedule."""
 
     @precondition(Machine.has_jobs)
-    @rule(place=draw.places)
-    def cancel(self, place: int) -> None:
-        job = self.job(place)
+    @rule(place=draw.places, running=st.booleans())
+    def cancel(self, place: int, running: bool) -> None:
+        job = self.job(place, *[JobStatus.RUNNING] * running)
         self.world.run(self.world.cancel(job.tenant, job.id))
+
+    @precondition(Machine.has_finished)
+    @rule(place=draw.places)
+    def retry_at_once(self, place: int) -> None:
+        job = self.job(place, *FINISHED)
+        self.world.run(self.world.retry(job.tenant, job.id, reset=False, priority=None, attempts=None, run_at=None))
 
     @precondition(Machine.has_jobs)
     @rule(
         place=draw.places,
+        finished=st.sampled_from([True, True, False]),
         reset=st.booleans(),
         priority=draw.priorities,
         attempts=draw.attempts,
         seconds=draw.seconds_from_now,
     )
-    def retry(self, place: int, reset: bool, priority: int | None, attempts: int | None, seconds: float | None) -> None:
-        job = self.job(place)
+    def retry(
+        self,
+        place: int,
+        finished: bool,
+        reset: bool,
+        priority: int | None,
+        attempts: int | None,
+        seconds: float | None,
+    ) -> None:
+        job = self.job(place, *FINISHED * finished)
         self.world.run(
             self.world.retry(
                 job.tenant, job.id, reset=reset, priority=priority, attempts=attempts, run_at=self.moment(seconds)
@@ -153,15 +196,22 @@ class Steering(Machine):
     @precondition(Machine.has_jobs)
     @rule(
         place=draw.places,
+        queued=st.sampled_from([True, True, False]),
         priority=draw.priorities,
         attempts=draw.attempts,
         seconds=draw.seconds_from_now,
         tags=draw.tags,
     )
     def reschedule(
-        self, place: int, priority: int | None, attempts: int | None, seconds: float | None, tags: list[str] | None
+        self,
+        place: int,
+        queued: bool,
+        priority: int | None,
+        attempts: int | None,
+        seconds: float | None,
+        tags: list[str] | None,
     ) -> None:
-        job = self.job(place)
+        job = self.job(place, *[JobStatus.QUEUED] * queued)
         self.world.run(
             self.world.reschedule(
                 job.tenant, job.id, priority=priority, attempts=attempts, run_at=self.moment(seconds), tags=tags
@@ -172,6 +222,7 @@ class Steering(Machine):
 class Asking(Machine):
     """Jobs without keys are asked for."""
 
+    @precondition(Machine.has_room)
     @rule(
         type=st.sampled_from(draw.TYPES),
         payload=draw.payloads,
@@ -200,6 +251,7 @@ class Asking(Machine):
         )
         self.world.run(self.world.enqueue(draft))
 
+    @precondition(Machine.has_room)
     @rule(count=st.integers(2, 5), priority=draw.priorities)
     def enqueue_many(self, count: int, priority: int | None) -> None:
         drafts = [Draft(tenant=self.tenant, type=draw.TYPES[n % 2], priority=priority) for n in range(count)]

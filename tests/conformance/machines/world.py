@@ -58,6 +58,7 @@ class World:
 
     async def reopen(self, *, set_back_seconds: float) -> None:
         """Close the store and open it again, perhaps with a clock that was set back meanwhile."""
+        await self.define(Definition(type="unused"))  # A change, so that the store has stored its time.
         await self.bench.store.close()
         self.clock.advance(seconds=-set_back_seconds)
         store = await open_store(self._engine, Path(self._folder.name) / "data", self.clock)
@@ -162,6 +163,8 @@ class World:
 
     async def settle(self, job_id: str, fence: int, outcome: Outcome, tenant: str | None = None) -> None:
         """Say how an attempt ended."""
+        if self.model.forgot(job_id, fence, outcome):
+            return
         self._command()
         answer = await _answer(self.bench.jobs.settle(job_id, fence, outcome, tenant=tenant))
         settle = Settle(job_id=job_id, fence=fence, outcome=outcome, tenant=tenant)
@@ -169,6 +172,7 @@ class World:
 
     async def settle_many(self, settles: Sequence[Settle]) -> None:
         """Say how many attempts ended; each has its own answer."""
+        settles = [one for one in settles if not self.model.forgot(one.job_id, one.fence, one.outcome)]
         self._command()
         answers = await self.bench.jobs.settle_many(settles)
         for settle, answer in zip(settles, answers, strict=True):

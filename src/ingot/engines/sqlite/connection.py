@@ -7,7 +7,7 @@ from typing import Any
 
 import apsw
 
-from ingot.kernel.errors import StoreMisconfigured
+from ingot.kernel.errors import StorageFull, StoreError, StoreMisconfigured
 
 Row = tuple[Any, ...]
 
@@ -35,6 +35,13 @@ def open_reader(path: Path, *, vfs: str | None = None) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
     _apply(connection, READER_PRAGMAS)
     return connection
+
+
+def explain(error: apsw.Error, *, doing: str) -> StoreError:
+    """What an error of the driver means where it has changed nothing: while a store is opened or read."""
+    return (
+        StorageFull() if isinstance(error, apsw.FullError) else StoreError(f"The store could not be {doing}: {error}")
+    )
 
 
 def pragmas_of(connection: apsw.Connection, names: dict[str, object]) -> dict[str, object]:

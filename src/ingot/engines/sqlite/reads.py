@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
-from ingot.engines.sqlite.connection import open_reader
+from ingot.engines.sqlite.connection import explain, open_reader
 from ingot.engines.sqlite.rows import AttemptRow, JobRow, job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
@@ -70,7 +70,7 @@ class Reads:
 
     def _run(self, read: Any, *args: Any) -> Awaitable[Any]:
         try:
-            return asyncio.get_running_loop().run_in_executor(self._threads, read, *args)
+            return asyncio.get_running_loop().run_in_executor(self._threads, _explained, read, *args)
         except RuntimeError:  # The threads have been ended.
             raise StoreError("The store is closed.") from None
 
@@ -177,6 +177,13 @@ def _parse_position(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < len(str(ABOVE_ALL_NUMBERS))):
         raise InvalidCursor
     return int(text)
+
+
+def _explained(read: Any, *args: Any) -> Any:
+    try:
+        return read(*args)
+    except apsw.Error as error:
+        raise explain(error, doing="read") from error
 
 
 def _parse_event_id(text: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import apsw
 
 from ingot.engines.sqlite import claim, enqueue, identity, manage, settle, tend
-from ingot.engines.sqlite.connection import open_writer
+from ingot.engines.sqlite.connection import explain, open_writer
 from ingot.engines.sqlite.lock import FolderLock
 from ingot.engines.sqlite.memory import Memory
 from ingot.engines.sqlite.migrate import migrate
@@ -94,14 +94,17 @@ class SQLiteStore(Reads):
     async def open(cls, folder: Path, *, clock: Clock, lease_seconds: float, vfs: str | None = None) -> SQLiteStore:
         """Open or make the store in a folder.
 
-        Raises `StoreLocked` when another process has it, `StoreTooNew`, or `StoreMisconfigured`.
+        Raises `StoreLocked` when another process has it, `StoreTooNew`, `StoreMisconfigured`, `StorageFull`, or
+        `StoreError` when the file cannot be used.
         """
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_SECONDS))
         lock = await asyncio.to_thread(_lock, folder)
         try:
             connection, memory, steady = await asyncio.to_thread(_prepare, folder, clock, lease_seconds, vfs)
-        except BaseException:
+        except BaseException as error:
             lock.release()
+            if isinstance(error, apsw.Error):
+                raise explain(error, doing="opened") from error
             raise
         return cls(folder, lock, connection, memory, steady, vfs)
 

@@ -77,6 +77,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._stopping = False
+        self._trusted = True  # Whether memory says what the file says.
         self._thread = threading.Thread(target=self._run, name="ingot-writer", daemon=True)
         self._thread.start()
 
@@ -133,6 +134,8 @@ class Writer:
 
     def _commit(self, batch: list[Waiting]) -> tuple[list[Any], Counter[tuple[str, str]]]:
         """Run a batch in one transaction: together, or, when one command cannot be run, each by itself."""
+        if not self._trusted:
+            self._recover()
         try:
             return self._transact(batch, together=True)
         except DISK_ERRORS:
@@ -143,6 +146,8 @@ class Writer:
             return self._transact(batch, together=False)
 
     def _transact(self, batch: list[Waiting], *, together: bool) -> tuple[list[Any], Counter[tuple[str, str]]]:
+        if not self._trusted:
+            raise StoreError("The store cannot read its file.")
         groups: dict[type, list[int]] = {}
         for place, waiting in enumerate(batch):
             groups.setdefault(type(waiting.command), []).append(place)
@@ -161,10 +166,12 @@ class Writer:
 
     def _recover(self) -> None:
         """Undo what is left of a failed transaction, and trust the file only."""
+        self._trusted = False
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             self._memory.reload()
+            self._trusted = True
         except apsw.Error:
             log.exception("recovery_failed")
 

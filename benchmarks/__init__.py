@@ -1,0 +1,1 @@
+"""Benchmarks: Ingot measured beside its peers, on one machine, in one run."""

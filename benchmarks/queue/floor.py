@@ -1,0 +1,122 @@
+"""The raw group-commit floor: one table, one writer thread, one commit for all that is waiting, nothing else.
+
+No queue in Python that waits for fsync can be much faster; what a system adds to it is the price of its promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from itertools import chain, count
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Final
+
+import apsw
+
+from benchmarks.queue.adapter import BATCH_JOBS, CALLERS, Level, Payload, Readback, TaskSystem, Way, ways
+
+Row = tuple[int, str, int]
+MANY: Final = "executemany"
+ONE: Final = "one INSERT of many rows"
+SCHEMA: Final = """
+PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
+CREATE TABLE jobs(id INTEGER PRIMARY KEY, payload TEXT, created_at INTEGER);
+CREATE TABLE done(id INTEGER PRIMARY KEY, payload TEXT, created_at INTEGER);
+"""
+INSERT: Final = "INSERT INTO jobs(id, payload, created_at) VALUES (?, ?, ?)"
+CLAIM: Final = (
+    "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs ORDER BY id LIMIT ?) RETURNING id, payload, created_at"
+)
+
+
+class Floor:
+    """Hands rows to the writer thread and resolves each batch's futures with one call into the event loop."""
+
+    def __init__(self, path: Path, option: str) -> None:
+        self._one, self._loop, self._ids = option == ONE, asyncio.get_running_loop(), count()
+        self._waiting: SimpleQueue[tuple[str, Any, asyncio.Future[Any]]] = SimpleQueue()
+        self._db = apsw.Connection(str(path))
+        self._db.execute(SCHEMA).fetchall()
+        self._writer = Thread(target=self._write)
+        self._writer.start()
+
+    def _write(self) -> None:
+        stopped = False
+        while not stopped:
+            asked = [self._waiting.get()]
+            with suppress(Empty):
+                while True:
+                    asked.append(self._waiting.get_nowait())
+            self._db.execute("BEGIN IMMEDIATE")
+            if rows := [row for verb, value, _ in asked if verb == "put" for row in value]:
+                self._insert(rows)
+            answers = [self._apply(verb, value) for verb, value, _ in asked]
+            self._db.execute("COMMIT")
+            self._loop.call_soon_threadsafe(_resolve, [future for *_, future in asked], answers)
+            stopped = any(verb == "stop" for verb, *_ in asked)
+
+    def _insert(self, rows: list[Row]) -> None:
+        if self._one:
+            self._db.execute(INSERT + ", (?, ?, ?)" * (len(rows) - 1), tuple(chain.from_iterable(rows)))
+        else:
+            self._db.executemany(INSERT, rows)
+
+    def _apply(self, verb: str, value: Any) -> list[Any] | None:
+        if verb == "claim":
+            return self._db.execute(CLAIM, (value,)).fetchall()
+        if verb == "settle":
+            marks = ", ".join(["(?, ?, ?)"] * len(value))
+            self._db.execute(f"INSERT INTO done VALUES {marks}", tuple(chain.from_iterable(value)))
+        return None
+
+    def _ask(self, verb: str, value: Any) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        self._waiting.put((verb, value, future))
+        return future
+
+    async def put(self, job: Payload) -> None:
+        await self._ask("put", [(next(self._ids), json.dumps(job), time.time_ns())])
+
+    async def put_many(self, jobs: list[Payload]) -> None:
+        await self._ask("put", [(next(self._ids), json.dumps(job), time.time_ns()) for job in jobs])
+
+    async def take(self, limit: int) -> int:
+        if rows := await self._ask("claim", limit):
+            await self._ask("settle", rows)
+        return len(rows)
+
+    async def readback(self) -> Readback:
+        mode = str(self._db.pragma("journal_mode"))
+        return Readback(int(self._db.pragma("synchronous")), mode, apsw.sqlite_lib_version())
+
+    async def close(self) -> None:
+        await self._ask("stop", None)
+        self._writer.join()
+        self._db.close()
+
+
+def _resolve(futures: list[asyncio.Future[Any]], answers: list[Any]) -> None:
+    for future, answer in zip(futures, answers, strict=True):
+        future.set_result(answer)
+
+
+@asynccontextmanager
+async def open_floor(folder: Path, level: Level, way: Way) -> AsyncIterator[Floor]:
+    floor = Floor(folder / "floor.db", way.option)
+    try:
+        yield floor
+    finally:
+        await floor.close()
+
+
+SYSTEM = TaskSystem(
+    name="floor",
+    levels=("FULL",),
+    ways={"single": ways([CALLERS], [MANY, ONE]), "pipeline": ways([8, 2, 1], [ONE], batch_jobs=BATCH_JOBS)},
+    open=open_floor,
+)

@@ -1,0 +1,56 @@
+"""huey: SqliteHuey, its task decorator to enqueue and its own dequeue and execute to work, without sleeping."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.queue.adapter import CALLERS, Level, Payload, Readback, ThreadSystem, Way, component, ways
+from benchmarks.queue.plain_sqlite import read_back
+
+HUEY: Any = component("huey")
+
+
+class HueyQueue:
+    """One SqliteHuey; it holds one connection and lets its threads take turns at it."""
+
+    def __init__(self, folder: Path, level: Level, way: Way) -> None:
+        settings: dict[str, Any] = {"fsync": True} if level == "FULL" else {}
+        self._huey = HUEY.SqliteHuey(filename=str(folder / "huey.db"), **settings)
+        self._noop = self._huey.task(name="noop")(_noop)
+
+    def hand(self) -> HueyQueue:
+        return self
+
+    def put(self, job: Payload) -> None:
+        self._noop(job)
+
+    def put_many(self, jobs: list[Payload]) -> None:
+        for job in jobs:
+            self._noop(job)
+
+    def take(self, limit: int) -> int:
+        for taken in range(limit):
+            task = self._huey.dequeue()
+            if task is None:
+                return taken
+            self._huey.execute(task)
+        return limit
+
+    def readback(self) -> Readback:
+        return read_back(self._huey.storage.conn)
+
+    def close(self) -> None:
+        self._huey.storage.close()
+
+
+def _noop(job: Payload) -> None:
+    """A task that does nothing and stores no result."""
+
+
+SYSTEM = ThreadSystem(
+    name="huey",
+    levels=("default", "FULL"),
+    ways={"single": ways([CALLERS, 1]), "pipeline": ways([1, 4])},
+    open=HueyQueue,
+)

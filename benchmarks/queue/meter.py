@@ -1,0 +1,99 @@
+"""Counting: a window that opens after warming up, and phases that end when the work does."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from benchmarks.queue.adapter import Figures, Order, Payload, Readback, payload
+
+
+@dataclass(slots=True)
+class Meter:
+    """Latencies of the calls that ended while the window was open. Callers stop when `running` falls."""
+
+    running: bool = True
+    counting: bool = False
+    latencies: list[float] = field(default_factory=list)
+    locked_errors: int = 0
+
+    def saw(self, began: float) -> None:
+        if self.counting:
+            self.latencies.append(time.perf_counter() - began)
+
+    def percentile_ms(self, percent: int) -> float:
+        if len(self.latencies) < 2:
+            return 0.0
+        return statistics.quantiles(self.latencies, n=100, method="inclusive")[percent - 1] * 1000
+
+
+@dataclass(slots=True)
+class Phase:
+    """One half of the pipeline, over all its waves: the jobs it moved and the time it took."""
+
+    seconds_max: float
+    jobs: int = 0
+    seconds: float = 0.0
+    _began: float = 0.0
+
+    def begin(self) -> None:
+        self._began = time.perf_counter()
+
+    def end(self) -> None:
+        self.seconds += time.perf_counter() - self._began
+
+    @property
+    def over(self) -> bool:
+        """Asked by callers while a wave runs."""
+        return self.seconds + time.perf_counter() - self._began >= self.seconds_max
+
+    @property
+    def spent(self) -> bool:
+        """Asked between waves."""
+        return self.seconds >= self.seconds_max
+
+    @property
+    def rate(self) -> float:
+        return self.jobs / self.seconds
+
+
+Batches = Iterator[list[Payload]]
+
+
+def waves(order: Order) -> list[Batches]:
+    """All jobs in waves of batches, made before timing starts, so that no system pays for them."""
+    wave_jobs, batch_jobs = order.wave_jobs or order.jobs_max, order.way.batch_jobs
+    found = []
+    for wave in range(0, order.jobs_max, wave_jobs):
+        starts = range(wave, wave + wave_jobs, batch_jobs)
+        found.append(iter([[payload(start + step) for step in range(batch_jobs)] for start in starts]))
+    return found
+
+
+def single_figures(readback: Readback, meter: Meter, seconds: float, busy_share: float) -> Figures:
+    return Figures(
+        readback=readback,
+        enqueue_rate=len(meter.latencies) / seconds,
+        take_rate=0.0,
+        p50_ms=meter.percentile_ms(50),
+        p99_ms=meter.percentile_ms(99),
+        busy_share=busy_share,
+        locked_errors=meter.locked_errors,
+    )
+
+
+def pipeline_figures(readback: Readback, enqueued: Phase, taken: Phase, busy_share: float) -> Figures:
+    """Raises when a queue that was drained to the end did not give back every job."""
+    if taken.jobs != enqueued.jobs and not taken.spent:
+        raise AssertionError(f"{enqueued.jobs} jobs were enqueued, but {taken.jobs} were claimed and settled")
+    return Figures(
+        readback=readback,
+        enqueue_rate=enqueued.rate,
+        take_rate=taken.rate,
+        p50_ms=0.0,
+        p99_ms=0.0,
+        busy_share=busy_share,
+        locked_errors=0,
+    )

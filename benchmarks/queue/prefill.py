@@ -1,0 +1,159 @@
+"""A long history in seconds: finished and queued jobs written by SQL into the file of a closed store.
+
+What comes out is what the store itself would have left behind: attempts, outcomes, keys, counts and events included.
+Finished jobs come first, queued ones after them, all older than the store's own time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from ingot.engines.sqlite.claim import FENCES_PER_EPOCH
+from ingot.engines.sqlite.lock import FolderLock
+from ingot.engines.sqlite.store import FILE_NAME
+from ingot.identity import TenantNotFound
+from ingot.jobs.checks import digest
+from ingot.jobs.model import MAX_ATTEMPTS_DEFAULT, PRIORITY_DEFAULT
+
+PAYLOAD: Final = b'{"prefilled": true, "pad": "%s"}' % (b"p" * 170)
+WORKER: Final = "prefill"
+EVERY: Final = 10  # One job in so many has an idempotency key, and while it is queued a dedupe key.
+JOBS_PER_EVENT_ROW: Final = 100
+FINISHED_STEP: Final = 100_000  # Microseconds from one finished job to the next.
+QUEUED_STEP: Final = 1_000
+STARTED_AFTER: Final = 200
+FINISHED_AFTER: Final = 700
+
+_JOBS: Final = """
+WITH RECURSIVE n (n) AS (SELECT 1 WHERE :jobs > 0 UNION ALL SELECT n + 1 FROM n WHERE n < :jobs)
+INSERT INTO jobs (number, payload, created_at, source, idempotency_key, depth)
+SELECT :base + n, :payload, :start + (n - 1) * :step, 'manual',
+    iif(n % :every = 0, 'prefilled-' || (:base + n), NULL), 0
+FROM n
+"""
+
+# The text of a UUIDv7: the time in milliseconds, the version, chance.
+_ID: Final = """printf('%08x-%04x-7%03x-%04x-%012x',
+    created_at / 1000 >> 16, created_at / 1000 & 0xffff, random() & 0xfff, 0x8000 | (random() & 0x3fff),
+    random() & 0xffffffffffff)"""
+
+_STATES: Final = f"""
+INSERT INTO states (
+    number, id, tenant, type, limit_key, dedupe_key, status, due, priority, run_at, attempts, failures, crashes,
+    max_attempts, fence, worker_id, started_at, lease_expires_at, cancel_requested, percent, stage, told_at,
+    finished_at)
+SELECT number, {_ID}, :tenant, :type, '', iif(NOT :done AND number % :every = 0, 'prefilled-' || number, NULL),
+    iif(:done, 'succeeded', 'queued'), 1, :priority, created_at, :done, 0, 0, :max_attempts,
+    iif(:done, :fence + number - :base, 0), NULL, iif(:done, created_at + :started_after, NULL), NULL, 0, NULL, NULL, 0,
+    iif(:done, created_at + :finished_after, NULL)
+FROM jobs WHERE number > :base
+"""
+
+_KEYS: Final = """
+INSERT INTO idempotency_keys (tenant, type, key, job, digest)
+SELECT :tenant, :type, idempotency_key, number, :digest
+FROM jobs WHERE number > :base AND idempotency_key IS NOT NULL
+"""
+
+_ATTEMPTS: Final = """
+INSERT INTO attempts (job, fence, number, worker_id, started_at)
+SELECT number, fence, 1, :worker, started_at FROM states WHERE number > :base
+"""
+
+_OUTCOMES: Final = """
+INSERT INTO outcomes (job, fence, outcome, retry, status_after, attempts, finished_at)
+SELECT number, fence, 'succeeded', 1, 'succeeded', 1, finished_at FROM states WHERE number > :base
+"""
+
+_COUNTS: Final = """
+INSERT INTO counts (tenant, type, status, jobs) VALUES (:tenant, :type, iif(:done, 'succeeded', 'queued'), :jobs)
+ON CONFLICT (tenant, type, status) DO UPDATE SET jobs = jobs + excluded.jobs
+"""
+
+_ABOUT: Final = """'{"id":"' || id || '","type":"' || type || '","status":'"""
+_CREATED: Final = f"""'["job.created",' || {_ABOUT} || '"queued","run_at":"'
+    || strftime('%Y-%m-%dT%H:%M:%S', run_at / 1000000, 'unixepoch') || printf('.%06dZ"}}]', run_at % 1000000)"""
+_ENDED: Final = f"""',["job.started",' || {_ABOUT} || '"running","attempts":1,"fence":' || fence
+    || ',"worker_id":"' || :worker || '"}}],["job.completed",' || {_ABOUT} || '"succeeded","attempts":1,"fence":'
+    || fence || '}}]'"""
+_EVENTS: Final = f"""
+WITH RECURSIVE row (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM row WHERE (n + 1) * :per_row < :jobs)
+INSERT INTO events (tenant, batch, at, entries)
+SELECT :tenant, :batch + 1 + n,
+    :start + (min((n + 1) * :per_row, :jobs) - 1) * :step + iif(:done, :finished_after, 0),
+    (SELECT CAST('[' || group_concat({_CREATED} || iif(:done, {_ENDED}, '')) || ']' AS BLOB) FROM states
+    WHERE number BETWEEN :base + n * :per_row + 1 AND :base + (n + 1) * :per_row)
+FROM row
+"""
+
+
+def prefill(folder: Path, *, finished: int, queued: int, tenant: str, type: str) -> None:
+    """Add finished and queued jobs of one type to a tenant (its id or slug) of the closed store in a folder.
+
+    Their times end just before the store's own time, so it should not have done work of its own yet.
+    """
+    lock = FolderLock(folder)
+    try:
+        connection = apsw.Connection(str(folder / FILE_NAME), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            connection.pragma("journal_mode", "delete")
+            connection.pragma("synchronous", 0)
+            connection.pragma("cache_size", -262_144)
+            with connection:
+                _fill(connection, finished=finished, queued=queued, tenant=tenant, type=type)
+            connection.pragma("journal_mode", "wal")
+        finally:
+            connection.close()
+        _sync(folder / FILE_NAME)
+    finally:
+        lock.release()
+
+
+def _fill(connection: apsw.Connection, *, finished: int, queued: int, tenant: str, type: str) -> None:
+    number = connection.execute("SELECT number FROM tenants WHERE ?1 IN (id, slug)", (tenant,)).get
+    if number is None:
+        raise TenantNotFound(f"there is no tenant {tenant!r}")
+    epoch, clock = connection.execute("UPDATE store SET epoch = epoch + 1 RETURNING epoch, clock").get
+    # A test's clock may be behind the wall clock, from which new ids take their time; both must be later than ours.
+    end = min(clock, time.time_ns() // 1000) - FINISHED_AFTER
+    middle = end - queued * QUEUED_STEP
+    shared = {"tenant": number, "type": type, "fence": epoch * FENCES_PER_EPOCH}
+    _add(connection, done=1, jobs=finished, start=middle - finished * FINISHED_STEP, step=FINISHED_STEP, **shared)
+    _add(connection, done=0, jobs=queued, start=middle, step=QUEUED_STEP, **shared)
+
+
+def _add(connection: apsw.Connection, *, done: int, jobs: int, **values: Any) -> None:
+    if not jobs:
+        return
+    values |= {
+        "done": done,
+        "jobs": jobs,
+        "base": connection.execute("SELECT coalesce(max(number), 0) FROM jobs").get,
+        "batch": connection.execute("SELECT coalesce(max(batch), 0) FROM events").get,
+        "payload": PAYLOAD,
+        "digest": digest(PAYLOAD),
+        "every": EVERY,
+        "priority": PRIORITY_DEFAULT,
+        "max_attempts": MAX_ATTEMPTS_DEFAULT,
+        "started_after": STARTED_AFTER,
+        "finished_after": FINISHED_AFTER,
+        "worker": WORKER,
+        "per_row": JOBS_PER_EVENT_ROW,
+    }
+    history = [_ATTEMPTS, _OUTCOMES] if done else []
+    for statement in [_JOBS, _STATES, _KEYS, *history, _COUNTS, _EVENTS]:
+        connection.execute(statement, values)
+
+
+def _sync(path: Path) -> None:
+    """What is still on its way to the disk would slow whatever is measured next."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,144 @@
+"""Tables for the terminal and for RESULTS.md: the same Markdown, padded so that both read well."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.queue.adapter import Figures
+from benchmarks.queue.goals import Goal
+from benchmarks.queue.machine import Machine
+from benchmarks.queue.others import DISTURBED_SHARE
+from benchmarks.queue.rows import Growth, Row, Table
+
+SYNCHRONOUS: Final = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
+NAMES: Final = {"ingot": "**Ingot**", "floor": "group-commit floor"}
+HEAD: Final = """# Results of `make bench`
+
+Each section is one run on one machine: medians, every run a process of its own on fresh files. *synchronous* is what
+the connection that writes says itself. *Ingot is* compares Ingot with that row. *How* is the fastest of the ways tried
+for that system. Beside a busy event loop, *loop got* is the share of a core that was left to the busy coroutine.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    machine: Machine
+    sync_micros: tuple[float, float]
+    tables: Sequence[Table]
+    growth: Sequence[Growth]
+    goals: Sequence[Goal]
+    minutes: float
+
+    def markdown(self) -> str:
+        before, after = self.sync_micros
+        lines = [f"## {self.machine.when}, revision {self.machine.revision}", "", *self.machine.lines]
+        lines += [f"fdatasync of a 4 KiB page: {before:.0f} µs before, {after:.0f} µs after; {self.minutes:.0f} min"]
+        lines += [self._others(), ""]
+        for table in self.tables:
+            lines += [f"### {table.part.title}", "", *render(table), ""]
+        if self.growth:
+            lines += ["### Ingot with finished jobs already in the file", "", *render_growth(self.growth), ""]
+        lines += ["### Goals", "", *(f"- {goal.line}" for goal in self.goals), ""]
+        return "\n".join(lines)
+
+    @property
+    def others_shares(self) -> list[float]:
+        runs = [run for table in self.tables for row in table.rows for run in row.runs]
+        runs += [run for grown in self.growth for found in grown.runs.values() for run in found]
+        return [run.others_share for run in runs]
+
+    @property
+    def disturbed_runs(self) -> int:
+        return sum(share > DISTURBED_SHARE for share in self.others_shares)
+
+    def _others(self) -> str:
+        shares = self.others_shares or [0.0]
+        text = f"Other work took {statistics.median(shares):.0%} of a core (median), at most {max(shares):.0%}."
+        if not self.disturbed_runs:
+            return text
+        return f"{text} **DISTURBED: {self.disturbed_runs} of {len(shares)} runs; run it alone on the machine.**"
+
+
+def keep(report: Report, path: Path) -> None:
+    """Append the run to the results."""
+    known = path.read_text() if path.exists() else HEAD
+    path.write_text(f"{known.rstrip()}\n\n{report.markdown().rstrip()}\n")
+
+
+def render(table: Table) -> list[str]:
+    ours = next((row for row in table.rows if row.system == "ingot"), None)
+    single = table.part.scenario == "single"
+    head = ["system", "synchronous"]
+    head += ["enqueues/s"] if single else ["enqueue/s", "claim + settle/s", "end to end/s"]
+    head += ["lowest–highest", *(["p50 ms", "p99 ms"] if single else []), "Ingot is"]
+    head += [*(["loop got"] if table.part.busy else []), "how"]
+    return grid([head, *(_cells(row, table, ours) for row in table.rows)], words=(0, 1, len(head) - 1))
+
+
+def _cells(row: Row, table: Table, ours: Row | None) -> list[str]:
+    name = NAMES.get(row.system, row.system)
+    single = table.part.scenario == "single"
+    if not row.runs:
+        blanks = [""] * (6 if table.part.busy else 5)
+        return [name, row.level, *blanks, f"failed: {row.failure}"]
+    cells = [name, _durability(row)]
+    if not single:
+        cells += [f"{row.median(lambda run: run.enqueue_rate):,.0f}", f"{row.median(lambda run: run.take_rate):,.0f}"]
+    cells += [f"{row.rate:,.0f}", f"{min(row.rates):,.0f}–{max(row.rates):,.0f}"]
+    if single:
+        cells += [_milliseconds(row, lambda run: run.p50_ms), _milliseconds(row, lambda run: run.p99_ms)]
+    cells.append(f"{ours.rate / row.rate:.2f} ×" if ours and ours.runs and row.rate else "–")
+    if table.part.busy:
+        cells.append(f"{row.median(lambda run: run.busy_share):.0%}")
+    return [*cells, _how(row)]
+
+
+def _durability(row: Row) -> str:
+    found = SYNCHRONOUS.get(row.runs[0].readback.synchronous, "?")
+    return f"{found} (default)" if row.level == "default" else found
+
+
+def _milliseconds(row: Row, of: Callable[[Figures], float]) -> str:
+    return f"{row.median(of):.2f}"
+
+
+def _how(row: Row) -> str:
+    parts = [row.way.label]
+    if row.runs[0].readback.journal_mode != "wal":
+        parts.append(f"journal {row.runs[0].readback.journal_mode}")
+    if errors := sum(run.locked_errors for run in row.runs):
+        parts.append(f"{errors} × database is locked")
+    if row.failure:
+        parts.append(f"a run failed: {row.failure}")
+    return "; ".join(parts)
+
+
+def render_growth(growth: Sequence[Growth]) -> list[str]:
+    head = ["finished jobs", "enqueues/s", "× slower", "end to end/s", "× slower"]
+    empty, rows = growth[0], []
+    for grown in growth:
+        cells = [f"{grown.finished_jobs:,}"]
+        for scenario in ("single", "pipeline"):
+            slower = statistics.median(grown.slower_than(empty, scenario))
+            cells += [f"{grown.rate(scenario):,.0f}", f"{slower:.2f}"]
+        rows.append(cells)
+    return grid([head, *rows], words=())
+
+
+def grid(rows: Sequence[Sequence[str]], *, words: Sequence[int]) -> list[str]:
+    """A Markdown table; columns of words lean left, figures lean right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            cell.ljust(width) if column in words else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return f"| {' | '.join(cells)} |"
+
+    marks = ["-" * width if column in words else "-" * (width - 1) + ":" for column, width in enumerate(widths)]
+    return [line(rows[0]), line(marks), *(line(row) for row in rows[1:])]

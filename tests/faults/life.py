@@ -1,0 +1,146 @@
+"""A store that is killed again and again: processes that work on it, and the checks after each end of one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from ingot.engines.sqlite.store import FILE_NAME
+from tests.faults.child import Plan, work
+from tests.faults.history import History, HistoryFile
+from tests.faults.invariants import Broken, check_file
+from tests.faults.tables import Tables
+from tests.faults.verbs import Held
+
+LEASE_SECONDS = 0.15
+WORK_SECONDS_MAX = 5.0
+JOIN_SECONDS_MAX = 90.0
+SHARED_HELD_MAX = 40
+
+# Processes are forked from one that has loaded everything and has no thread.
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["tests.faults.child"])
+
+
+class Life:
+    """One store from its first opening to its last, in a folder of its own."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self.seed = seed
+        self.kills = 0
+        self._runs = 0
+        self._random = random.Random(seed)
+        self._data = folder / "data"
+        self._copy = folder / "copy"
+        self._output = folder / "output.txt"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = HistoryFile(folder / "history.jsonl")
+
+    @property
+    def history(self) -> History:
+        """What was asked and answered so far."""
+        return self._file.history
+
+    def kill_at_random(self) -> None:
+        """Let a process work and kill it at some moment, now and then after it stood still past its leases."""
+        process = self._start(seconds=WORK_SECONDS_MAX)
+        early = self._random.random() < 0.1
+        time.sleep(self._random.uniform(0.0, 0.05) if early else self._random.uniform(0.05, 0.6))
+        if self._random.random() < 0.1:
+            self._signal(process, signal.SIGSTOP)
+            time.sleep(2 * LEASE_SECONDS)
+            self._signal(process, signal.SIGCONT)
+            time.sleep(self._random.uniform(0.0, 0.2))
+        self._signal(process, signal.SIGKILL)
+        self._end(process, killed=True)
+
+    def kill_at(self, point: str, countdown: int, *, seconds: float = WORK_SECONDS_MAX) -> None:
+        """Let a process work until it kills itself at a named point; it is an error when it never gets there."""
+        process = self._start(seconds=seconds, point=point, countdown=countdown)
+        try:
+            self._end(process, killed=True)
+        except Broken as error:
+            error.add_note(f"the point {point!r} was not reached {countdown} times")
+            raise
+
+    def work(self, seconds: float) -> None:
+        """Let a process work and end by itself."""
+        self._end(self._start(seconds=seconds), killed=False)
+
+    def drain(self) -> Tables:
+        """Let a last process finish everything, poison included. Raises `Broken` when a job cannot be finished."""
+        self._end(self._start(seconds=None), killed=False)
+        if ("drained", True) not in self.history.notes:
+            raise Broken(self._told("J9 the work did not come to an end"))
+        return self.check(self._data)
+
+    def check(self, folder: Path | None = None) -> Tables:
+        """Check a copy of the file and its log, so that it is the next process that recovers the real ones."""
+        self._file.read_on()
+        if folder is None:
+            folder = self._copy
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            for name in (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-journal"):
+                if (self._data / name).exists():
+                    shutil.copyfile(self._data / name, folder / name)
+        try:
+            return check_file(folder / FILE_NAME, self.history)
+        except Broken as error:
+            raise Broken(self._told(str(error))) from None
+
+    def _start(self, *, seconds: float | None, point: str | None = None, countdown: int = 1) -> BaseProcess:
+        self._runs += 1
+        plan = Plan(
+            folder=self._data,
+            history=self.folder / "history.jsonl",
+            output=self._output,
+            run=self._runs,
+            seed=self._random.randrange(2**32),
+            lease_seconds=LEASE_SECONDS,
+            checkpoint_pages=self._random.choice((8, 50, 4000)),
+            seconds=seconds,
+            held=self._held(),
+            point=point,
+            countdown=countdown,
+        )
+        process = _processes.Process(target=work, args=(plan,), daemon=True)
+        process.start()
+        return process
+
+    def _held(self) -> list[Held]:
+        """Attempts of the processes before: their workers live on and do not know that the server died."""
+        calls = [call for call in self.history.of("claim")[-400:] if call.acked and call.asked["types"] != ["poison"]]
+        claims = [claim for call in calls for claim in call.answer]
+        poison = {
+            job for call in self.history.of("claim") if "poison" in call.asked["types"] for job, *_ in call.answer or ()
+        }
+        alive = [claim for claim in claims if claim[0] not in poison]
+        return [Held(job, fence) for job, fence, _ in self._random.sample(alive, min(len(alive), SHARED_HELD_MAX))]
+
+    def _signal(self, process: BaseProcess, number: signal.Signals) -> None:
+        assert process.pid is not None
+        if process.is_alive():
+            os.kill(process.pid, number)
+
+    def _end(self, process: BaseProcess, *, killed: bool) -> None:
+        process.join(JOIN_SECONDS_MAX)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise Broken(self._told("the process did not end"))
+        self.kills += process.exitcode == -signal.SIGKILL
+        said = self._output.read_text(errors="replace")[-4000:] if self._output.exists() else ""
+        if said or process.exitcode != (-signal.SIGKILL if killed else 0):
+            raise Broken(self._told(f"the process ended with {process.exitcode} and said: {said or 'nothing'}"))
+        self._file.read_on()
+
+    def _told(self, text: str) -> str:
+        return f"{text}\nseed {self.seed}, kill {self.kills}, run {self._runs}; the store is kept in {self.folder}"

@@ -1,0 +1,107 @@
+"""The invariants that a store file must hold by itself, as SQL: each statement answers what breaks it, or nothing."""
+
+from __future__ import annotations
+
+import apsw
+
+RULES: dict[str, str] = {
+    "J1 a job has a body and a moving row": """
+        SELECT number FROM states WHERE number NOT IN (SELECT number FROM jobs)
+        UNION ALL SELECT number FROM jobs WHERE number NOT IN (SELECT number FROM states)
+        UNION ALL SELECT number FROM states WHERE tenant NOT IN (SELECT number FROM tenants)""",
+    "J3 an attempt is open exactly while its job runs under its fence": """
+        SELECT s.id, a.fence FROM attempts AS a JOIN states AS s ON s.number = a.job
+        LEFT JOIN outcomes AS o ON o.job = a.job AND o.fence = a.fence
+        WHERE (o.job IS NULL) <> (s.status = 'running' AND s.fence = a.fence)
+        UNION ALL
+        SELECT id, fence FROM states AS s WHERE status = 'running'
+            AND NOT EXISTS (SELECT 1 FROM attempts AS a WHERE a.job = s.number AND a.fence = s.fence)""",
+    "J3 an outcome and an attempt belong to a job": """
+        SELECT job, fence FROM outcomes EXCEPT SELECT job, fence FROM attempts
+        UNION ALL SELECT job, fence FROM attempts WHERE job NOT IN (SELECT number FROM states)""",
+    "J4 a job's fence is that of its latest attempt": """
+        SELECT id FROM states AS s
+        WHERE fence <> (SELECT coalesce(max(a.fence), 0) FROM attempts AS a WHERE a.job = s.number)""",
+    "J4 no fence is of an epoch to come": """
+        SELECT fence FROM attempts, store WHERE fence >> 32 > epoch OR fence >> 32 < 1""",
+    "J5 a job is due only when its time has come": """
+        SELECT id FROM states, store WHERE status = 'queued' AND due = 1 AND run_at > clock""",
+    "J6 a job ends as its last attempt ended": """
+        SELECT s.id, s.status, o.status_after FROM states AS s
+        LEFT JOIN outcomes AS o ON o.job = s.number AND o.fence = s.fence
+        WHERE s.status IN ('succeeded', 'dead') AND coalesce(o.status_after, '') <> s.status""",
+    "J6 a result comes only with success": """
+        SELECT job, fence FROM outcomes
+        WHERE (outcome = 'succeeded') <> (status_after = 'succeeded')
+            OR (outcome <> 'succeeded' AND result IS NOT NULL)""",
+    "J7 attempts are numbered and counted": """
+        SELECT s.id FROM states AS s
+        WHERE s.attempts <> (SELECT count(*) FROM attempts AS a WHERE a.job = s.number)
+        UNION ALL
+        SELECT job FROM (SELECT *, row_number() OVER (PARTITION BY job ORDER BY fence) AS place FROM attempts)
+        WHERE number <> place""",
+    "J7 no more failures and crashes than attempts said": """
+        SELECT id FROM states AS s
+        WHERE failures > (SELECT count(*) FROM outcomes AS o WHERE o.job = s.number AND o.outcome = 'failed')
+            OR crashes > (SELECT count(*) FROM outcomes AS o WHERE o.job = s.number AND o.outcome = 'lost')
+            OR failures < 0 OR crashes < 0""",
+    "J11 an idempotency key and its job name each other": """
+        SELECT k.key, k.job FROM idempotency_keys AS k
+        LEFT JOIN states AS s ON s.number = k.job AND s.tenant = k.tenant AND s.type = k.type
+        LEFT JOIN jobs AS j ON j.number = k.job AND j.idempotency_key = k.key
+        WHERE s.number IS NULL OR j.number IS NULL
+        UNION ALL
+        SELECT j.idempotency_key, j.number FROM jobs AS j WHERE j.idempotency_key IS NOT NULL
+            AND NOT EXISTS (
+                SELECT 1 FROM idempotency_keys AS k WHERE k.job = j.number AND k.key = j.idempotency_key)""",
+    "J11 a dedupe key has one unfinished holder": """
+        SELECT tenant, dedupe_key FROM states NOT INDEXED
+        WHERE dedupe_key IS NOT NULL AND status IN ('blocked', 'queued', 'running')
+        GROUP BY tenant, dedupe_key HAVING count(*) > 1""",
+    "J17 a job returns in good time": """
+        SELECT o.job, o.fence, o.run_at - o.finished_at FROM outcomes AS o JOIN states AS s ON s.number = o.job
+        LEFT JOIN definitions AS d ON d.tenant = '' AND d.type = s.type
+        WHERE (o.run_at IS NULL) = (o.status_after = 'queued')
+            OR o.run_at < o.finished_at
+            OR (o.outcome = 'released' AND o.run_at <> o.finished_at)
+            OR (o.outcome = 'lost' AND o.run_at - o.finished_at > 5000000)
+            OR (o.outcome = 'failed' AND o.run_at - o.finished_at
+                > 1000000 * coalesce(d.definition ->> '$.backoff.max_seconds', 3600))""",
+    "counts are exact": """
+        SELECT tenant, type, status FROM (
+            SELECT tenant, type, status, 1 AS jobs FROM states
+            UNION ALL SELECT tenant, type, status, -jobs FROM counts
+        ) GROUP BY tenant, type, status HAVING sum(jobs) <> 0""",
+    "no time is above the store's clock": """
+        SELECT at FROM (
+            SELECT max(created_at) AS at FROM jobs UNION ALL SELECT max(started_at) FROM attempts
+            UNION ALL SELECT max(finished_at) FROM outcomes UNION ALL SELECT max(finished_at) FROM states
+            UNION ALL SELECT max(at) FROM events
+        ), store WHERE at > clock""",
+    "time never goes backwards": """
+        SELECT batch FROM (SELECT batch, at, lag(at) OVER (ORDER BY batch) AS before FROM events) WHERE at < before
+        UNION ALL SELECT number FROM (
+            SELECT number, created_at, lag(created_at) OVER (ORDER BY number) AS before FROM jobs
+        ) WHERE created_at < before
+        UNION ALL SELECT a.fence FROM attempts AS a JOIN outcomes AS o USING (job, fence)
+        WHERE o.finished_at < a.started_at
+        UNION ALL SELECT fence FROM (
+            SELECT fence, min(started_at) AS at, lag(max(started_at)) OVER (ORDER BY fence) AS before
+            FROM attempts GROUP BY fence
+        ) WHERE at < before
+        UNION ALL SELECT number FROM states WHERE lease_expires_at < started_at""",
+    "a tag belongs to a job of its tenant": """
+        SELECT g.job, g.tag FROM tags AS g LEFT JOIN states AS s ON s.number = g.job AND s.tenant = g.tenant
+        WHERE s.number IS NULL""",
+}
+
+
+def broken_rules(connection: apsw.Connection) -> list[str]:
+    """What is wrong in the file, in words."""
+    wrong = [f"quick_check: {text}" for (text,) in connection.execute("PRAGMA quick_check") if text != "ok"]
+    wrong += [f"integrity_check: {text}" for (text,) in connection.execute("PRAGMA integrity_check") if text != "ok"]
+    for rule, statement in RULES.items():
+        rows = list(connection.execute(f"SELECT * FROM ({statement}) LIMIT 3"))
+        if rows:
+            wrong.append(f"{rule}: {rows}")
+    return wrong

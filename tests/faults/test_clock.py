@@ -1,0 +1,182 @@
+"""A wall clock that is set a day forward or back: no lease is lost or doubled, and scheduled work still runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from ingot.engines.sqlite import SQLiteStore
+from ingot.engines.sqlite.store import FILE_NAME
+from ingot.identity import Tenants
+from ingot.jobs import JobStatus, LeaseLost
+from ingot.kernel.clock import ManualClock, SystemClock
+from tests.factories import LEASE_SECONDS, Bench
+from tests.faults.rules import broken_rules
+from tests.faults.tables import open_file
+
+JUMPS = [1.0, -1.0]
+NANOSECONDS = 10**9
+
+both_ways = pytest.mark.parametrize("days", JUMPS, ids=["forward", "back"])
+
+
+@asynccontextmanager
+async def opened(folder: Path, clock: ManualClock) -> AsyncIterator[Bench]:
+    """A store that has just come up: nothing may be swept yet. What it leaves behind keeps every rule."""
+    store = await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
+    try:
+        yield Bench(store, clock, await Tenants(store).ensure_default())
+    finally:
+        await store.close()
+        with closing(open_file(folder / FILE_NAME)) as connection:
+            assert broken_rules(connection) == []
+
+
+@both_ways
+async def test_a_jump_between_two_openings_costs_nobody_a_lease(tmp_path: Path, days: float) -> None:
+    clock = ManualClock()
+    async with opened(tmp_path, clock) as bench:
+        claim = await bench.make_claim()
+    clock.advance(days=days)
+    async with opened(tmp_path, clock) as bench:
+        for _ in range(10):
+            clock.advance(seconds=LEASE_SECONDS / 11)
+            assert (await bench.jobs.tend()).swept == 0
+            assert await bench.jobs.claim("other", ["noop"]) == []
+        await bench.jobs.heartbeat(claim.job.id, claim.fence)
+        clock.advance(seconds=LEASE_SECONDS / 2)
+        assert (await bench.jobs.tend()).swept == 0
+        assert (await bench.jobs.complete(claim)).status is JobStatus.SUCCEEDED
+
+
+@both_ways
+async def test_a_worker_that_stays_silent_is_swept_one_lease_after_the_opening(tmp_path: Path, days: float) -> None:
+    clock = ManualClock()
+    async with opened(tmp_path, clock) as bench:
+        claim = await bench.make_claim()
+    clock.advance(days=days)
+    async with opened(tmp_path, clock) as bench:
+        clock.advance(seconds=LEASE_SECONDS - 0.001)
+        assert (await bench.jobs.tend()).swept == 0
+        clock.advance(seconds=0.001)
+        assert (await bench.jobs.tend()).swept == 1
+        with pytest.raises(LeaseLost):
+            await bench.jobs.complete(claim)
+        clock.advance(seconds=5)
+        (again,) = await bench.jobs.claim("other", ["noop"])
+        assert (again.job.id, again.job.crashes) == (claim.job.id, 1)
+        assert again.fence > claim.fence
+
+
+@both_ways
+async def test_scheduled_work_still_runs_after_a_jump_between_two_openings(tmp_path: Path, days: float) -> None:
+    clock = ManualClock()
+    async with opened(tmp_path, clock) as bench:
+        job = await bench.make_job(delay=60)
+        failed = await bench.make_claim("fails")
+        await bench.jobs.fail(failed, "try again")
+    clock.advance(days=days)
+    async with opened(tmp_path, clock) as bench:
+        early = await bench.jobs.claim("worker", ["noop"])
+        assert bool(early) is (days > 0)
+        clock.advance(seconds=61)
+        late = await bench.jobs.claim("worker", ["noop"])
+        assert [claim.job.id for claim in early + late] == [job.id]
+        assert len(await bench.jobs.claim("worker", ["fails"])) == 1
+
+
+@both_ways
+async def test_time_goes_on_after_a_jump_between_two_openings(tmp_path: Path, days: float) -> None:
+    """Leases and delays given after the jump run as long as they say, not a day longer."""
+    clock = ManualClock()
+    async with opened(tmp_path, clock) as bench:
+        before = await bench.make_job()
+    clock.advance(days=days)
+    async with opened(tmp_path, clock) as bench:
+        (claim,) = await bench.jobs.claim("worker", ["noop"])
+        later = await bench.make_job("later", delay=30)
+        assert before.created_at <= later.created_at
+        assert (claim.lease_expires_at - later.created_at).total_seconds() == LEASE_SECONDS
+        clock.advance(seconds=30)
+        assert len(await bench.jobs.claim("worker", ["later"])) == 1
+        clock.advance(seconds=LEASE_SECONDS - 30)
+        assert (await bench.jobs.tend()).swept == 1
+
+
+async def test_many_jumps_in_both_directions_keep_time_and_fences_growing(tmp_path: Path) -> None:
+    clock = ManualClock()
+    fences, times = [], []
+    for days in (1, -1, -1, 3, -2, 0.5, -4, 1):
+        clock.advance(days=days)
+        async with opened(tmp_path, clock) as bench:
+            await bench.make_job()
+            (claim,) = await bench.jobs.claim("worker", ["noop"])
+            clock.advance(seconds=1)
+            await bench.jobs.complete(claim)
+            job = await bench.reload(claim)
+            assert job.started_at is not None
+            assert job.finished_at is not None
+            times += [job.created_at, job.started_at, job.finished_at]
+            fences.append(claim.fence)
+    assert times == sorted(times)
+    assert fences == sorted(set(fences))
+
+
+async def test_a_clock_that_goes_back_in_a_running_process_takes_no_time_back(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with opened(tmp_path, clock) as bench:
+        claim = await bench.make_claim()
+        clock.advance(days=-1)
+        beat = await bench.jobs.heartbeat(claim.job.id, claim.fence)
+        assert beat.lease_expires_at >= claim.lease_expires_at
+        clock.advance(seconds=LEASE_SECONDS - 1)
+        assert (await bench.jobs.tend()).swept == 0
+        clock.advance(seconds=1)
+        assert (await bench.jobs.tend()).swept == 1
+
+
+class FakeTime:
+    """The system's clocks, moved by hand: the wall clock can jump, monotonic time only goes on."""
+
+    def __init__(self) -> None:
+        self.wall = 1_800_000_000 * NANOSECONDS
+        self.monotonic = 1000 * NANOSECONDS
+
+    def time_ns(self) -> int:
+        return self.wall
+
+    def monotonic_ns(self) -> int:
+        return self.monotonic
+
+    def pass_by(self, seconds: float) -> None:
+        self.wall += round(seconds * NANOSECONDS)
+        self.monotonic += round(seconds * NANOSECONDS)
+
+    def jump(self, days: float) -> None:
+        self.wall += round(days * 86_400 * NANOSECONDS)
+
+
+@both_ways
+async def test_a_jump_of_the_wall_clock_does_not_reach_a_running_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: float
+) -> None:
+    system = FakeTime()
+    monkeypatch.setattr("ingot.kernel.clock.time", system)
+    store = await SQLiteStore.open(tmp_path, clock=SystemClock(), lease_seconds=LEASE_SECONDS)
+    bench = Bench(store, ManualClock(), await Tenants(store).ensure_default())
+    held, silent = await bench.make_claim("held"), await bench.make_claim("silent")
+    await bench.make_job("later", delay=LEASE_SECONDS)
+    system.pass_by(LEASE_SECONDS / 2)
+    system.jump(days)
+    assert await bench.jobs.claim("worker", ["later", "held", "silent"]) == []
+    beat = await bench.jobs.heartbeat(held.job.id, held.fence)
+    assert (beat.lease_expires_at - held.lease_expires_at).total_seconds() == LEASE_SECONDS / 2
+    system.pass_by(LEASE_SECONDS / 2)
+    assert (await bench.jobs.tend()).swept == 1
+    assert [claim.job.type for claim in await bench.jobs.claim("worker", ["later"])] == ["later"]
+    assert (await bench.reload(silent)).crashes == 1
+    assert (await bench.jobs.complete(held)).status is JobStatus.SUCCEEDED
+    await store.close()

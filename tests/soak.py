@@ -1,0 +1,148 @@
+"""The fault tests for hours instead of seconds: `python -m tests.soak --help`.
+
+Every line tells how far it is. A failure prints what broke, the seed and the folder that shows it, and ends the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.faults import points
+from tests.faults.invariants import Broken
+from tests.faults.life import Life
+from tests.faults.outage import Outage
+from tests.faults.standstill import stand_still
+
+KILLS = 5_000
+CUTS = 2_000
+POINT_KILLS = 1_000
+CYCLES = 5_000
+KILLS_PER_LIFE = 40
+CUTS_PER_LIFE = 80
+CYCLES_PER_LIFE = 250
+
+
+class Soak:
+    """One run: its seeds, its folder and its figures."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.seed = seed
+        self.kills = self.cuts = self.acked = 0
+        self._folder = folder
+        self._random = random.Random(seed)
+        self._lives = 0
+        self._start = time.monotonic()
+
+    def kill_at_random(self, kills: int) -> None:
+        """Kill processes at random moments."""
+        done = 0
+        while done < kills:
+            life = self._life()
+            while life.kills < min(KILLS_PER_LIFE, kills - done):
+                life.kill_at_random()
+                life.check()
+            life.drain()
+            done += life.kills
+            self._end(life, life.kills)
+            self._tell(f"killed at random {done}/{kills}")
+
+    def kill_at_points(self, kills: int) -> None:
+        """Kill processes at every named point in turn, on one store after another."""
+        done = 0
+        while done < kills:
+            life = self._life()
+            life.kill_at(self._random.choice(points.MAKING), 1)
+            for point in self._random.sample(points.WORKING, len(points.WORKING)):
+                rare = point in points.RARE
+                life.check()
+                life.kill_at(point, 1 + self._random.randrange(3 if rare else 200))
+                life.check()
+                life.kill_at(self._random.choice(points.OPENING), 1)
+                life.check()
+                life.kill_at(self._random.choice(points.CLOSING), 1, seconds=0.05)
+            life.check()
+            life.drain()
+            done += life.kills
+            self._end(life, life.kills)
+            self._tell(f"killed at named points {done}/{kills}")
+
+    def cut_the_power(self, cuts: int) -> None:
+        """Lose unsynced writes."""
+        done = 0
+        while done < cuts:
+            outage = Outage(self._next_folder(), self._random.randrange(2**32))
+            while outage.cuts < min(CUTS_PER_LIFE, cuts - done):
+                asyncio.run(outage.run())
+            done += outage.cuts
+            self.cuts += outage.cuts
+            self.acked += outage.history.acked
+            shutil.rmtree(outage.folder)
+            self._tell(f"cut the power {done}/{cuts}")
+
+    def stand_still(self, cycles: int) -> None:
+        """Let workers stand still past their leases."""
+        for done in range(0, cycles, CYCLES_PER_LIFE):
+            folder = self._next_folder()
+            part = min(CYCLES_PER_LIFE, cycles - done)
+            asyncio.run(stand_still(folder, cycles=part, seed=self._random.randrange(2**32)))
+            shutil.rmtree(folder)
+            self._tell(f"stood still {done + part}/{cycles}")
+
+    def _life(self) -> Life:
+        return Life(self._next_folder(), self._random.randrange(2**32))
+
+    def _next_folder(self) -> Path:
+        self._lives += 1
+        return self._folder / f"{self._lives:04}"
+
+    def _end(self, life: Life, kills: int) -> None:
+        self.kills += kills
+        self.acked += life.history.acked
+        shutil.rmtree(life.folder)
+
+    def _tell(self, what: str) -> None:
+        minutes = (time.monotonic() - self._start) / 60
+        print(f"{minutes:6.1f} min  {what}; {self.acked} calls acknowledged, none lost", flush=True)
+
+
+def main() -> int:
+    """Run it all, or as much as the arguments say."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Crash and power tests, for hours.")
+    parser.add_argument("--kills", type=int, default=KILLS, help=f"processes killed at random ({KILLS})")
+    parser.add_argument("--point-kills", type=int, default=POINT_KILLS, help=f"killed at named points ({POINT_KILLS})")
+    parser.add_argument("--cuts", type=int, default=CUTS, help=f"power cuts ({CUTS})")
+    parser.add_argument("--cycles", type=int, default=CYCLES, help=f"workers that stand still ({CYCLES})")
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="repeat a run (up to its timing)")
+    parser.add_argument("--folder", type=Path, help="where the stores are made (a temporary folder)")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="ingot-soak-", dir=arguments.folder))
+    soak = Soak(folder, arguments.seed)
+    print(f"seed {soak.seed}, in {folder}, process {os.getpid()}", flush=True)
+    steps: list[tuple[Callable[[int], None], int]] = [
+        (soak.stand_still, arguments.cycles),
+        (soak.cut_the_power, arguments.cuts),
+        (soak.kill_at_points, arguments.point_kills),
+        (soak.kill_at_random, arguments.kills),
+    ]
+    try:
+        for step, count in steps:
+            step(count)
+    except Broken as broken:
+        print(f"\n{broken}\nseed of the run: {soak.seed}", file=sys.stderr)
+        return 1
+    shutil.rmtree(folder)
+    print(f"{soak.kills} kills, {soak.cuts} cuts, {soak.acked} calls acknowledged, none lost")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Checks at the door, over many more values than the conformance suite sends."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingot.jobs import PayloadTooLarge, checks
+from ingot.kernel.clock import MICROS
+from ingot.kernel.errors import InvalidInput
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def _json(value: object, bytes_max: int = 64 * 1024) -> bytes:
+    return checks.json_bytes(value, what="payload", bytes_max=bytes_max)
+
+
+@given(values)
+def test_a_json_value_becomes_text_that_means_the_same(value: Any) -> None:
+    assert json.loads(_json(value)) == value
+
+
+@given(values, st.sampled_from([None, 1, 3]))
+def test_json_text_is_taken_as_it_is(value: Any, indent: int | None) -> None:
+    text = json.dumps(value, indent=indent).encode()
+    assert _json(text) == text
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_json_or_refused_by_name(text: bytes) -> None:
+    try:
+        kept = _json(text)
+    except InvalidInput:
+        return
+    assert kept == text.strip(b" \t\n\r")
+    json.loads(kept)
+
+
+@given(values)
+def test_the_order_of_keys_and_spaces_do_not_change_a_digest(value: Any) -> None:
+    plain = json.dumps(value).encode()
+    spaced = json.dumps(_reversed(value), indent=2, ensure_ascii=False).encode()
+    assert checks.digest(plain) == checks.digest(spaced)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(b"1", b"2"), (b"1", b'"1"'), (b"[1,2]", b"[2,1]"), (b'{"a":1}', b'{"b":1}'), (b"null", b"{}"), (b"[]", b"{}")],
+)
+def test_texts_that_mean_something_else_have_other_digests(one: bytes, other: bytes) -> None:
+    assert checks.digest(one) != checks.digest(other)
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+@pytest.mark.parametrize(("levels", "fits"), [(1, True), (199, True), (200, True), (201, False), (1000, False)])
+def test_the_depth_of_nesting_has_a_bound(opening: bytes, levels: int, fits: bool) -> None:
+    closing = b"]" if opening == b"[" else b"}"
+    inner = b"" if opening == b"[" else b"1"
+    text = opening * levels + inner + closing * levels
+    if fits:
+        assert _json(text) == text
+    else:
+        with pytest.raises(InvalidInput):
+            _json(text)
+
+
+def test_brackets_inside_a_text_are_no_nesting() -> None:
+    text = b'"' + b"[{" * 5000 + b'"'
+    assert _json(text) == text
+
+
+def test_many_shallow_values_are_no_nesting() -> None:
+    text = b"[" + b",".join([b"[]"] * 5000) + b"]"
+    assert _json(text) == text
+
+
+@pytest.mark.parametrize("size", [9, 10, 11])
+def test_the_size_has_a_bound(size: int) -> None:
+    text = b'"' + b"x" * (size - 2) + b'"'
+    if size <= 10:
+        assert _json(text, 10) == text
+    else:
+        with pytest.raises(PayloadTooLarge):
+            _json(text, 10)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_usable_name_or_refused(text: str) -> None:
+    try:
+        kept = checks.short_text(text, what="key", chars_max=20)
+    except InvalidInput:
+        assert not 1 <= len(text) <= 20 or "\x00" in text or not _encodes(text)
+    else:
+        assert kept == text
+        assert _encodes(text)
+
+
+@given(st.text(st.characters(), max_size=200))
+def test_any_error_text_can_be_stored_and_cleaning_it_twice_is_cleaning_it_once(text: str) -> None:
+    clean = checks.error_text(text)
+    assert _encodes(clean)
+    assert "\x00" not in clean
+    assert checks.error_text(clean) == clean
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=2), max_size=20))
+def test_tags_are_unique_and_sorted(tags: list[str]) -> None:
+    assert checks.tags(tags) == tuple(sorted(set(tags)))
+
+
+@given(st.floats(0, checks.DELAY_DAYS_MAX * 86_400))
+def test_a_delay_becomes_microseconds(seconds: float) -> None:
+    assert checks.delay(seconds) == round(seconds * MICROS)
+
+
+@given(st.timedeltas(timedelta(0), timedelta(days=checks.DELAY_DAYS_MAX)))
+def test_a_delay_keeps_its_microseconds(delay: timedelta) -> None:
+    assert abs(checks.delay(delay) - delay // timedelta(microseconds=1)) <= 1
+
+
+@given(st.floats() | st.integers(-(10**400), 10**400))
+def test_any_number_is_a_delay_or_refused(seconds: float) -> None:
+    try:
+        micros = checks.delay(seconds)
+    except InvalidInput:
+        assert not 0 <= seconds <= checks.DELAY_DAYS_MAX * 86_400
+    else:
+        assert 0 <= micros <= checks.DELAY_DAYS_MAX * 86_400 * MICROS
+
+
+@pytest.mark.parametrize("type", ["a", "A9", "pdf.convert", "x:y/z-1_2", "a" * 128])
+def test_usable_types_are_taken(type: str) -> None:
+    assert checks.job_type(type) == type
+
+
+def test_types_of_a_claim_are_named_once_in_order() -> None:
+    assert checks.claim_types(["b", "a", "b"]) == ("b", "a")
+
+
+def _reversed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _reversed(inner) for key, inner in reversed(value.items())}
+    return [_reversed(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""The tree of errors: every one has a code of its own, a status, a hint and a sentence."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+import ingot
+from ingot.identity import TenantNotFound
+from ingot.jobs import LeaseLost, PayloadTooLarge
+from ingot.kernel.errors import IngotError, InvalidInput, StoreError
+
+# Codes are part of the API: clients branch on them, so they never change.
+CODES = {
+    "Conflict": ("conflict", 409),
+    "DuplicateJob": ("duplicate_job", 409),
+    "IdempotencyMismatch": ("idempotency_mismatch", 422),
+    "IngotError": ("error", 500),
+    "InvalidCursor": ("invalid_cursor", 422),
+    "InvalidInput": ("invalid_input", 422),
+    "JobFinished": ("job_finished", 409),
+    "JobNotFinished": ("job_not_finished", 409),
+    "JobNotFound": ("job_not_found", 404),
+    "JobNotQueued": ("job_not_queued", 409),
+    "LeaseLost": ("lease_lost", 409),
+    "NotFound": ("not_found", 404),
+    "OutcomeUnknown": ("outcome_unknown", 503),
+    "PayloadTooLarge": ("payload_too_large", 413),
+    "SettingsError": ("invalid_setting", 500),
+    "StorageFull": ("storage_full", 507),
+    "StoreBusy": ("store_busy", 503),
+    "StoreError": ("store_failed", 503),
+    "StoreLocked": ("store_locked", 503),
+    "StoreMisconfigured": ("store_misconfigured", 500),
+    "StoreTooNew": ("store_too_new", 500),
+    "TenantExists": ("tenant_exists", 409),
+    "TenantNotFound": ("tenant_not_found", 404),
+}
+
+
+def _errors(kind: type[IngotError] = IngotError) -> list[type[IngotError]]:
+    for module in pkgutil.walk_packages(ingot.__path__, "ingot."):
+        importlib.import_module(module.name)
+    found = [kind]
+    for inner in kind.__subclasses__():
+        found += _errors(inner)
+    return [error for error in found if error.__module__.startswith("ingot.")]
+
+
+def test_every_error_has_its_known_code_and_status() -> None:
+    assert {error.__name__: (error.code, error.status) for error in _errors()} == CODES
+
+
+def test_no_two_errors_share_a_code() -> None:
+    codes = [error.__dict__.get("code") for error in _errors()]
+    assert None not in codes
+    assert len(set(codes)) == len(codes)
+
+
+@pytest.mark.parametrize("error", _errors(), ids=lambda error: error.__name__)
+def test_every_error_explains_itself_and_says_what_to_do(error: type[IngotError]) -> None:
+    assert error.__doc__
+    title, hint = error.title(), error.hint
+    assert title.endswith(".")
+    assert hint.endswith(".")
+    assert "\n" not in title
+
+
+def test_the_docstring_is_the_message_unless_one_is_given() -> None:
+    assert str(LeaseLost()) == LeaseLost().detail == "This attempt no longer holds the job."
+    assert str(LeaseLost("gone")) == LeaseLost("gone").detail == "gone"
+
+
+def test_a_hint_can_be_given_without_changing_that_of_others() -> None:
+    given = InvalidInput("no", hint="Do this.")
+    assert (given.hint, InvalidInput("no").hint) == ("Do this.", InvalidInput.hint)
+    assert InvalidInput.hint != "Do this."
+
+
+def test_errors_can_be_caught_by_their_kind() -> None:
+    assert issubclass(PayloadTooLarge, InvalidInput)
+    assert issubclass(TenantNotFound, IngotError)
+    assert not issubclass(LeaseLost, StoreError)

@@ -1,0 +1,141 @@
+"""The judge: how an attempt ends, for every outcome, with and without a cancel, below and at the caps."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import msgspec
+import pytest
+
+from ingot.jobs import AttemptOutcome, Backoff, Definition, Done, Failed, JobStatus, Outcome, Release, Snooze
+from ingot.jobs.lifecycle import FINISHED, MOVES, RETURN_AFTER_LOSS_SECONDS_MAX, Verdict, judge
+from ingot.jobs.model import Lost
+from ingot.kernel.clock import MICROS
+
+NOW = 1_800_000_000 * MICROS
+DEFINITION = Definition(type="noop", crash_cap=3, backoff=Backoff(first_seconds=8, factor=2, max_seconds=100))
+QUEUED, SUCCEEDED, DEAD, CANCELED = JobStatus.QUEUED, JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED
+OUTCOMES: list[Outcome | Lost] = [
+    Done(),
+    Done(result=b"1"),
+    Failed(error="e"),
+    Failed(error="e", retry=False),
+    Snooze(delay=7),
+    Release(),
+    Lost(),
+]
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """A running job as the judge sees it."""
+
+    failures: int = 0
+    crashes: int = 0
+    max_attempts: int = 5
+    cancel_requested: bool = False
+
+
+def _judge(job: Standing, outcome: Outcome | Lost, *, spread: float = 0.0) -> Verdict:
+    return judge(job, outcome, DEFINITION, now=NOW, spread=spread)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failures", "crashes", "status", "run_at", "counts"),
+    [
+        (Done(), 0, 0, SUCCEEDED, None, (0, 0)),
+        (Done(), 4, 2, SUCCEEDED, None, (4, 2)),
+        (Failed(error="e"), 0, 0, QUEUED, NOW + 8 * MICROS, (1, 0)),
+        (Failed(error="e"), 2, 2, QUEUED, NOW + 32 * MICROS, (3, 2)),
+        (Failed(error="e"), 3, 0, QUEUED, NOW + 64 * MICROS, (4, 0)),
+        (Failed(error="e"), 4, 0, DEAD, None, (5, 0)),
+        (Failed(error="e"), 9, 0, DEAD, None, (10, 0)),
+        (Failed(error="e", retry=False), 0, 0, DEAD, None, (1, 0)),
+        (Snooze(delay=90), 4, 2, QUEUED, NOW + 90, (4, 2)),
+        (Snooze(delay=0), 0, 0, QUEUED, NOW, (0, 0)),
+        (Release(), 4, 2, QUEUED, NOW, (4, 2)),
+        (Lost(), 4, 0, QUEUED, NOW, (4, 1)),
+        (Lost(), 0, 1, QUEUED, NOW, (0, 2)),
+        (Lost(), 0, 2, DEAD, None, (0, 3)),
+        (Lost(), 0, 7, DEAD, None, (0, 8)),
+    ],
+)
+def test_an_attempt_ends_as_the_table_says(
+    outcome: Outcome | Lost,
+    failures: int,
+    crashes: int,
+    status: JobStatus,
+    run_at: int | None,
+    counts: tuple[int, int],
+) -> None:
+    verdict = _judge(Standing(failures=failures, crashes=crashes), outcome)
+    assert (verdict.status, verdict.run_at, (verdict.failures, verdict.crashes)) == (status, run_at, counts)
+
+
+@pytest.mark.parametrize(("failures", "crashes"), [(0, 0), (4, 2), (9, 9)])
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_a_cancel_wins_over_everything_but_success_and_counts_nothing(
+    outcome: Outcome | Lost, failures: int, crashes: int
+) -> None:
+    job = Standing(failures=failures, crashes=crashes, cancel_requested=True)
+    verdict = _judge(job, outcome)
+    expected = SUCCEEDED if isinstance(outcome, Done) else CANCELED
+    seen = (verdict.status, verdict.failures, verdict.crashes, verdict.run_at)
+    assert seen == (expected, failures, crashes, None)
+
+
+@pytest.mark.parametrize("cancel_requested", [False, True])
+@pytest.mark.parametrize(
+    ("outcome", "said", "error"),
+    [
+        (Done(), AttemptOutcome.SUCCEEDED, None),
+        (Failed(error="broken"), AttemptOutcome.FAILED, "broken"),
+        (Snooze(delay=1), AttemptOutcome.SNOOZED, None),
+        (Release(), AttemptOutcome.RELEASED, None),
+    ],
+)
+def test_the_verdict_keeps_what_the_worker_said(
+    outcome: Outcome, said: AttemptOutcome, error: str | None, cancel_requested: bool
+) -> None:
+    verdict = _judge(Standing(cancel_requested=cancel_requested), outcome)
+    assert (verdict.outcome, verdict.error) == (said, error)
+
+
+def test_a_lost_attempt_says_how_often_that_happened() -> None:
+    verdict = _judge(Standing(crashes=1), Lost())
+    assert (verdict.outcome, verdict.error) == (
+        AttemptOutcome.LOST,
+        "the worker went silent and its lease ran out (2 of 3)",
+    )
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 0.999999])
+def test_a_lost_job_returns_within_five_seconds(spread: float) -> None:
+    run_at = _judge(Standing(), Lost(), spread=spread).run_at
+    assert run_at == NOW + int(RETURN_AFTER_LOSS_SECONDS_MAX * spread * MICROS)
+    assert NOW <= run_at < NOW + 5 * MICROS
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_every_verdict_is_a_legal_move_and_waits_only_when_queued(outcome: Outcome | Lost) -> None:
+    for canceled, failures, crashes, spread in product([False, True], [0, 1, 4, 5], [0, 2, 3], [0.0, 0.9]):
+        job = Standing(failures=failures, crashes=crashes, cancel_requested=canceled)
+        verdict = _judge(job, outcome, spread=spread)
+        assert verdict.status in MOVES[JobStatus.RUNNING]
+        assert (verdict.run_at is not None) == (verdict.status is QUEUED)
+        assert verdict.run_at is None or verdict.run_at >= NOW
+        assert (verdict.failures - failures) + (verdict.crashes - crashes) in (0, 1)
+
+
+def test_a_finished_job_moves_only_back_to_the_queue() -> None:
+    assert {status: MOVES[status] for status in FINISHED} == {status: {QUEUED} for status in FINISHED}
+
+
+def test_every_status_has_its_moves_and_none_moves_to_itself() -> None:
+    assert set(MOVES) == set(JobStatus)
+    assert not [status for status, after in MOVES.items() if status in after]
+
+
+def test_nothing_goes_back_to_blocked_and_only_running_work_succeeds() -> None:
+    into = {status: {before for before, after in MOVES.items() if status in after} for status in JobStatus}
+    assert (into[JobStatus.BLOCKED], into[SUCCEEDED]) == (set(), {JobStatus.RUNNING})
+    assert into[JobStatus.RUNNING] == {QUEUED}

@@ -1,0 +1,176 @@
+"""Loops: one lifecycle, and an error never ends one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from ingot.kernel import loops
+from ingot.kernel.loops import Loop
+
+
+class Counting(Loop):
+    """Counts its rounds, rests on a signal, and fails when told."""
+
+    name = "tests.counting"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds = 0
+        self.failing: Exception | None = None
+        self.ran = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def run_once(self) -> int:
+        self.rounds += 1
+        self.ran.set()
+        if self.failing is not None:
+            raise self.failing
+        return self.rounds
+
+    async def rest(self) -> None:
+        await self.go_on.wait()
+        self.go_on.clear()
+
+    async def next_round(self) -> None:
+        """Wait for one more round."""
+        async with asyncio.timeout(10):
+            await self.ran.wait()
+        self.ran.clear()
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "PAUSE_AFTER_ERROR_SECONDS_MAX", 0.001)
+
+
+async def test_a_loop_runs_rests_and_runs_again() -> None:
+    loop = Counting()
+    loop.start()
+    for expected in (1, 2, 3):
+        await loop.next_round()
+        assert loop.rounds == expected
+        loop.go_on.set()
+    await loop.stop()
+
+
+async def test_a_loop_that_was_not_started_does_nothing() -> None:
+    loop = Counting()
+    await asyncio.sleep(0)
+    assert loop.rounds == 0
+    await loop.stop()
+
+
+@pytest.mark.usefixtures("short_pauses")
+async def test_an_error_is_logged_with_its_count_and_the_loop_goes_on() -> None:
+    loop = Counting()
+    loop.failing = ValueError("broken")
+    with capture_logs() as logs:
+        loop.start()
+        for _ in range(3):
+            await loop.next_round()
+        loop.failing = None
+        await loop.next_round()
+        loop.go_on.set()
+        await loop.next_round()
+        loop.failing = ValueError("again")
+        loop.go_on.set()
+        await loop.next_round()
+        await loop.next_round()
+        await loop.stop()
+    failures = [(entry["loop"], entry["failures_in_a_row"]) for entry in logs if entry["event"] == "loop_failed"]
+    assert failures[:3] == [("tests.counting", 1), ("tests.counting", 2), ("tests.counting", 3)]
+    assert failures[3] == ("tests.counting", 1)
+    assert {entry["log_level"] for entry in logs} == {"error"}
+
+
+@pytest.mark.usefixtures("short_pauses")
+async def test_an_error_while_resting_does_not_end_the_loop() -> None:
+    class Restless(Counting):
+        async def rest(self) -> None:
+            raise OSError("no rest")
+
+    loop = Restless()
+    with capture_logs() as logs:
+        loop.start()
+        for _ in range(3):
+            await loop.next_round()
+        await loop.stop()
+    assert len([entry for entry in logs if entry["event"] == "loop_failed"]) >= 2
+
+
+async def test_stopping_twice_is_fine() -> None:
+    loop = Counting()
+    loop.start()
+    await loop.next_round()
+    await loop.stop()
+    await loop.stop()
+    assert loop.rounds == 1
+
+
+async def test_a_stopped_loop_runs_no_more_and_can_be_started_again() -> None:
+    loop = Counting()
+    loop.start()
+    await loop.next_round()
+    await loop.stop()
+    loop.go_on.set()
+    await asyncio.sleep(0)
+    assert loop.rounds == 1
+    loop.go_on.clear()
+    loop.start()
+    await loop.next_round()
+    assert loop.rounds == 2
+    await loop.stop()
+
+
+async def test_stop_waits_until_the_round_under_way_has_ended() -> None:
+    ended = asyncio.Event()
+
+    class Slow(Counting):
+        async def run_once(self) -> int:
+            self.ran.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                ended.set()
+            return 0
+
+    loop = Slow()
+    loop.start()
+    await loop.next_round()
+    await loop.stop()
+    assert ended.is_set()
+
+
+async def test_a_loop_is_started_once() -> None:
+    loop = Counting()
+    loop.start()
+    with pytest.raises(AssertionError):
+        loop.start()
+    await loop.stop()
+
+
+async def test_whoever_is_canceled_while_stopping_a_loop_hears_of_it() -> None:
+    release = asyncio.Event()
+
+    class Stubborn(Counting):
+        async def run_once(self) -> int:
+            self.ran.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await release.wait()
+            return 0
+
+    loop = Stubborn()
+    loop.start()
+    await loop.next_round()
+    stopping = asyncio.create_task(loop.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    await asyncio.wait([stopping], timeout=10)
+    release.set()
+    assert stopping.cancelled()

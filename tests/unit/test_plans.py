@@ -1,0 +1,124 @@
+"""Statements keep to their index: history of any size costs them nothing."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import apsw
+import apsw.ext
+import pytest
+
+from benchmarks.queue.prefill import prefill
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.store import FILE_NAME
+from ingot.kernel.clock import ManualClock
+from tests.factories import open_bench
+from tests.unit.plans.errand import TYPE, run_errand
+from tests.unit.plans.meter import Meter, metered
+
+SMALL = {"finished": 20_000, "queued": 12_000}  # Enough to fill every page.
+BIG = {"finished": 1_000_000, "queued": 100_000}
+MORE_STEPS_MAX = 1.1  # A deeper tree costs no step; only rows that are looked at do.
+
+# What may be read from end to end, by its name in the plan, and why that stays small.
+SHORT = {
+    "CONSTANT ROW": "the rows of the statement itself",
+    "definitions": "one row per type that was defined",
+    "store": "one row",
+    "tenants": "one row per tenant",
+}
+ALLOWED = {
+    ("attempts_of_job", "a"): "the attempts of one job, found by its key before",
+    ("expired_leases", "s"): "as many as the limit says, found by the index before",
+    ("live_lanes", "l"): "the lanes themselves",
+    ("live_lanes", "states"): "stops at the first row: the head of the first lane",
+    ("save_states", "new"): "the rows of the statement itself",
+}
+
+
+async def steps_of_errand(folder: Path, *, finished: int, queued: int) -> Meter:
+    """The steps of everything asked of a store that holds so many jobs already, its opening included."""
+    clock = ManualClock()
+    async with open_bench("sqlite", folder, clock) as bench:
+        tenant = bench.tenant
+    prefill(folder, finished=finished, queued=queued, tenant=tenant, type=TYPE)
+    with metered() as meter:
+        async with open_bench("sqlite", folder, clock) as bench:
+            await run_errand(bench)
+    shutil.rmtree(folder)
+    return meter
+
+
+@pytest.mark.long
+async def test_a_million_finished_jobs_cost_no_statement_a_step(tmp_path: Path) -> None:
+    small = await steps_of_errand(tmp_path / "small", **SMALL)
+    big = await steps_of_errand(tmp_path / "big", **BIG)
+    assert sorted(small.steps) == sorted(big.steps) == SQL.names()
+    most = {name: (max(small.steps[name]), max(big.steps[name])) for name in SQL.names()}
+    grown = {name: steps for name, steps in most.items() if steps[1] > steps[0] * MORE_STEPS_MAX}
+    assert grown == {}
+    assert big.automatic_indexes == set()
+
+
+@pytest.fixture
+async def connection(tmp_path: Path) -> AsyncIterator[apsw.Connection]:
+    """A connection to the file of a store that was just made."""
+    async with open_bench("sqlite", tmp_path / "data"):
+        pass
+    connection = apsw.Connection(str(tmp_path / "data" / FILE_NAME))
+    yield connection
+    connection.close()
+
+
+def scans(connection: apsw.Connection, statement: str) -> set[str]:
+    """What the plan of a statement reads from end to end, other than its own arguments and its own subqueries."""
+    plan = apsw.ext.query_info(connection, statement, explain_query_plan=True).query_plan
+    found = {line.removeprefix("SCAN ") for line in _lines(plan) if line.startswith("SCAN ")}
+    names = {line.split(" USING ")[0] for line in found if "VIRTUAL TABLE" not in line and not line.startswith("(")}
+    return names - SHORT.keys()
+
+
+def _lines(plan: apsw.ext.QueryPlan | None) -> Iterator[str]:
+    if plan is not None:
+        yield plan.detail
+        for part in plan.sub or ():
+            yield from _lines(part)
+
+
+@pytest.mark.parametrize("name", SQL.names())
+def test_no_statement_reads_a_table_from_end_to_end(connection: apsw.Connection, name: str) -> None:
+    allowed = {table for statement, table in ALLOWED if statement == name}
+    assert scans(connection, getattr(SQL, name)) == allowed
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM states WHERE worker_id = ?",
+        "SELECT count(*) FROM states WHERE status = 'succeeded'",
+        "SELECT s.id FROM states AS s JOIN tenants AS t ON t.number = s.tenant WHERE s.finished_at > ?",
+        "UPDATE states SET due = 1 WHERE run_at < ?",
+    ],
+)
+def test_a_statement_without_an_index_is_noticed(connection: apsw.Connection, statement: str) -> None:
+    assert scans(connection, statement) != set()
+
+
+async def test_every_lane_with_ready_work_is_found_once(connection: apsw.Connection) -> None:
+    chance = random.Random(7)
+    connection.execute("BEGIN")
+    for number in (2, 3):
+        connection.execute(SQL.insert_tenants, (number, f"tenant-{number}", f"slug-{number}", 1, "UTC", "{}"))
+    for number in range(1, 200):
+        lane = (chance.choice("abc"), chance.randint(1, 3), chance.choice(["", "k1", "k2"]), chance.randint(0, 1))
+        connection.execute(
+            "INSERT INTO states (number, id, type, tenant, limit_key, due, status, priority, run_at, attempts,"
+            " failures, crashes, max_attempts, fence, cancel_requested, told_at)"
+            " VALUES (?1, 'id-' || ?1, ?2, ?3, ?4, ?5, 'queued', 3, 0, 0, 0, 0, 5, 0, 0, 0)",
+            (number, *lane),
+        )
+    lanes = "SELECT DISTINCT type, t.id, limit_key FROM states JOIN tenants AS t ON t.number = tenant WHERE due = 1"
+    assert sorted(connection.execute(SQL.live_lanes)) == sorted(connection.execute(lanes))

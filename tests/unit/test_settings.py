@@ -1,0 +1,40 @@
+"""Settings: read once from the environment, checked whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingot.settings import Settings, SettingsError, read_settings
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    assert read_settings({}) == Settings(data=Path("data"), lease_seconds=180.0)
+
+
+def test_variables_are_read() -> None:
+    environment = {"INGOT_DATA": "/srv/ingot", "INGOT_LEASE_SECONDS": "90.5", "OTHER": "x"}
+    assert read_settings(environment) == Settings(data=Path("/srv/ingot"), lease_seconds=90.5)
+
+
+def test_an_empty_variable_is_one_that_is_not_set() -> None:
+    assert read_settings({"INGOT_DATA": "", "INGOT_LEASE_SECONDS": ""}) == Settings()
+
+
+@pytest.mark.parametrize("text", ["soon", "1,5", "0", "-1", "0.99", "nan", "inf", "-inf", "1e300", "86401"])
+def test_a_lease_that_cannot_be_used_is_refused_by_name(text: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings({"INGOT_LEASE_SECONDS": text})
+    assert "lease_seconds" in caught.value.detail.lower()
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["1", "180", "86400", "1e2"])
+def test_a_lease_within_bounds_is_taken(text: str) -> None:
+    assert read_settings({"INGOT_LEASE_SECONDS": text}).lease_seconds == float(text)
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Settings().lease_seconds = 1.0  # type: ignore[misc]

@@ -1,0 +1,68 @@
+"""Idle cost: a store where claims wait and nothing happens runs fewer than one query a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from ingot.identity import Tenants
+from ingot.jobs.maintenance import Maintenance
+from ingot.kernel.clock import SystemClock
+from tests.conformance.watched import WatchedStore
+from tests.factories import open_store
+
+IDLE_SECONDS = 3.0
+WAITING_CLAIMS = 10
+
+
+class Queries:
+    """Counts the statements of every connection opened meanwhile."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def watch(self, connection: apsw.Connection) -> None:
+        connection.trace_v2(apsw.SQLITE_TRACE_STMT, self._on_statement)
+
+    def _on_statement(self, _: object) -> None:
+        self.count += 1
+
+
+@pytest.fixture
+def queries() -> Iterator[Queries]:
+    counted = Queries()
+    apsw.connection_hooks.append(counted.watch)
+    try:
+        yield counted
+    finally:
+        apsw.connection_hooks.remove(counted.watch)
+
+
+async def test_claims_that_wait_cost_less_than_one_query_a_second(queries: Queries, tmp_path: Path) -> None:
+    opened = await open_store("sqlite", tmp_path / "data", SystemClock())
+    store, maintenance = WatchedStore(opened), Maintenance(opened)
+    jobs, tenant = store.jobs(), (await Tenants(opened).ensure_default()).id
+    maintenance.start()
+    # An agenda with something on it: work due in an hour, and a lease that runs.
+    await jobs.enqueue(tenant, "later", delay=3600)
+    await jobs.enqueue(tenant, "held")
+    await jobs.claim("worker", ["held"])
+    waiting = [asyncio.create_task(jobs.claim(f"w{n}", ["noop"], wait_seconds=60)) for n in range(WAITING_CLAIMS)]
+    await store.found_nothing(WAITING_CLAIMS)
+    before = queries.count
+    await asyncio.sleep(IDLE_SECONDS)
+    idle = queries.count - before
+    job = await jobs.enqueue(tenant, "noop")
+    done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    for task in pending:
+        task.cancel()
+    await asyncio.wait(waiting)
+    await maintenance.stop()
+    await opened.close()
+    assert before > WAITING_CLAIMS
+    assert idle < IDLE_SECONDS
+    assert [[claim.job.id for claim in task.result()] for task in done] == [[job.job.id]]

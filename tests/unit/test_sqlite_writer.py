@@ -1,0 +1,212 @@
+"""The writer of the SQLite store: groups, their isolation, the bound of its queue, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from structlog.testing import capture_logs
+
+from ingot.engines.sqlite import writer as writer_module
+from ingot.jobs import Done, Enqueued, Job, JobNotFound, JobStatus, Settle, Settled
+from ingot.jobs.ports import CancelJob, Enqueue, SettleJobs
+from ingot.jobs.service import new_job
+from ingot.kernel.errors import IngotError, StoreBusy, StoreError
+from ingot.kernel.ids import new_id
+from tests.factories import Bench, open_bench
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    with capture_logs():
+        async with open_bench("sqlite", tmp_path / "data") as bench:
+            yield bench
+
+
+class Commits:
+    """Counts the commits of a store's writer."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.count = 0
+        bench.store._connection.set_commit_hook(self._on_commit)
+
+    def _on_commit(self) -> bool:
+        self.count += 1
+        return False
+
+
+def _broken(bench: Bench, **values: Any) -> Enqueue:
+    """An order that no check has seen and the file does not take."""
+    return Enqueue(orders=[_unchecked(bench, **values)])
+
+
+def _unchecked(bench: Bench, **values: Any) -> Any:
+    order = new_job(bench.tenant, "broken")
+    return type(order)(**{name: getattr(order, name) for name in order.__struct_fields__} | values)
+
+
+async def test_commands_that_wait_together_share_a_commit(bench: Bench) -> None:
+    commits = Commits(bench)
+    await asyncio.gather(*(bench.make_job() for _ in range(100)))
+    assert 1 <= commits.count <= 5
+
+
+async def test_commands_one_after_the_other_have_a_commit_each(bench: Bench) -> None:
+    commits = Commits(bench)
+    for _ in range(5):
+        await bench.make_job()
+    assert commits.count == 5
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"priority": 9},
+        {"max_attempts": -1},
+        {"delay": 2**70},
+        {"source_ref": "\ud800"},
+        {"type": "\ud800"},
+        {"depth": 2**70},
+        {"metadata": object()},
+    ],
+)
+async def test_a_command_the_file_does_not_take_spoils_no_other(bench: Bench, values: dict[str, Any]) -> None:
+    claim = await bench.make_claim("held")
+    answers = await asyncio.gather(
+        bench.make_job("good"),
+        bench.store.enqueue(_broken(bench, **values)),
+        bench.make_job("good"),
+        bench.store.settle(SettleJobs(settles=[Settle(job_id=claim.job.id, fence=claim.fence, outcome=Done())])),
+        bench.store.cancel(CancelJob(tenant=bench.tenant, job_id=new_id())),
+        return_exceptions=True,
+    )
+    assert [type(answer) for answer in answers] == [Job, StoreError, Job, list, JobNotFound]
+    jobs = (await bench.jobs.list(bench.tenant)).items
+    assert Counter((job.type, job.status.value) for job in jobs) == {("good", "queued"): 2, ("held", "succeeded"): 1}
+    names = await bench.event_names()
+    assert Counter(names) == {"job.created": 3, "job.started": 1, "job.completed": 1}
+    assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.QUEUED] == 2
+
+
+async def test_a_batch_with_one_order_the_file_does_not_take_is_refused_whole(bench: Bench) -> None:
+    orders = [new_job(bench.tenant, "good"), _unchecked(bench, priority=9), new_job(bench.tenant, "good")]
+    with pytest.raises(StoreError):
+        await bench.store.enqueue(Enqueue(orders=orders))
+    assert (await bench.jobs.list(bench.tenant)).items == []
+    assert await bench.event_names() == []
+
+
+async def test_after_a_failed_group_the_store_goes_on_as_before(bench: Bench) -> None:
+    await asyncio.gather(
+        bench.make_job("a", delay=60), bench.store.enqueue(_broken(bench, priority=9)), return_exceptions=True
+    )
+    job = await bench.make_job("a", idempotency_key="k", dedupe_key="d")
+    (claim,) = await bench.jobs.claim("worker", ["a", "broken"], limit=10)
+    assert claim.job.id == job.id
+    bench.clock.advance(seconds=60)
+    assert len(await bench.jobs.claim("worker", ["a"])) == 1
+    assert len({event.id for event in await bench.events.read(bench.tenant, limit=100)}) == 4
+
+
+async def test_settles_beside_one_the_file_does_not_take_are_recorded(bench: Bench) -> None:
+    good, bad = await bench.make_claim("good"), await bench.make_claim("bad")
+    # A row that is there already stands for any row the file refuses.
+    bench.store._connection.execute(
+        "INSERT INTO outcomes SELECT number, fence, 'lost', 1, 'queued', 0, 1, 0, NULL, NULL, NULL, NULL, NULL "
+        "FROM states WHERE id = ?",
+        (bad.job.id,),
+    )
+    answers = await asyncio.gather(
+        bench.jobs.complete(good), bench.jobs.complete(bad), bench.make_job(), return_exceptions=True
+    )
+    assert [type(answer) for answer in answers] == [Settled, StoreError, Job]
+    statuses = [(await bench.reload(claim)).status for claim in (good, bad)]
+    assert statuses == [JobStatus.SUCCEEDED, JobStatus.RUNNING]
+
+
+async def test_a_full_queue_answers_busy_and_takes_the_rest(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "QUEUE_COMMANDS_MAX", 50)
+    answers = await asyncio.gather(*(bench.make_job() for _ in range(200)), return_exceptions=True)
+    kinds = Counter(type(answer) for answer in answers)
+    assert set(kinds) == {Job, StoreBusy}
+    assert kinds[Job] >= 50
+    assert len((await bench.jobs.list(bench.tenant, limit=1000)).items) == kinds[Job]
+    assert isinstance(await bench.make_job(), Job)
+
+
+def test_the_queue_holds_ten_thousand_commands() -> None:
+    assert writer_module.QUEUE_COMMANDS_MAX == 10_000
+
+
+async def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
+    async with open_bench("sqlite", tmp_path / "data") as bench:
+        answers = [
+            asyncio.ensure_future(bench.store.enqueue(Enqueue(orders=[new_job(bench.tenant, "noop", n)])))
+            for n in range(1000)
+        ]
+        await bench.store.close()
+        assert all(answer.done() for answer in answers)
+        ids = {answer.result()[0].job.id for answer in answers}
+    async with open_bench("sqlite", tmp_path / "data") as bench:
+        assert {job.id for job in (await bench.jobs.list(bench.tenant, limit=1000)).items} == ids
+
+
+async def test_a_closed_store_refuses_commands_and_reads_by_name(bench: Bench) -> None:
+    job = await bench.make_job()
+    await bench.store.close()
+    calls = [
+        bench.make_job(),
+        bench.jobs.claim("worker", ["noop"]),
+        bench.jobs.claim("worker", ["noop"], wait_seconds=60),
+        bench.jobs.cancel(bench.tenant, job.id),
+        bench.jobs.tend(),
+        bench.jobs.get(bench.tenant, job.id),
+        bench.jobs.summary(bench.tenant),
+        bench.events.read(bench.tenant),
+        bench.tenants.create("acme"),
+        bench.tenants.list(),
+    ]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert {(type(answer), str(answer)) for answer in answers} == {(StoreError, "The store is closed.")}
+
+
+async def test_a_caller_that_went_away_leaves_the_others_their_answers(bench: Bench) -> None:
+    gone = asyncio.create_task(bench.make_job("gone"))
+    staying = asyncio.create_task(bench.make_job("staying"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    job = await staying
+    assert (await bench.reload(job)).type == "staying"
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+
+
+async def test_a_transaction_that_fails_at_its_end_answers_all_and_changes_nothing(
+    bench: Bench,
+) -> None:
+    bench.store._connection.set_commit_hook(lambda: True)  # SQLite turns such a commit into a rollback.
+    answers = await asyncio.gather(*(bench.make_job() for _ in range(3)), return_exceptions=True)
+    bench.store._connection.set_commit_hook(None)
+    assert all(isinstance(answer, IngotError) for answer in answers)
+    assert (await bench.jobs.list(bench.tenant)).items == []
+    assert isinstance((await bench.jobs.enqueue(bench.tenant, "noop")), Enqueued)
+    assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.QUEUED] == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (apsw.FullError("full"), "storage_full"),
+        (apsw.IOError("io"), "outcome_unknown"),
+        (apsw.SQLError("no such table"), "store_failed"),
+        (ValueError("odd"), "store_failed"),
+        (StoreBusy(), "store_busy"),
+    ],
+)
+def test_what_went_wrong_below_has_a_name_above(error: Exception, code: str) -> None:
+    assert writer_module._explain(error).code == code
