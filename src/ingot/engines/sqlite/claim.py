@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from heapq import merge
 from itertools import islice
 
 from ingot.engines.sqlite.memory import Lane
-from ingot.engines.sqlite.rows import claim_of
+from ingot.engines.sqlite.rows import JobRow, claim_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.tend import promote, sweep
-from ingot.engines.sqlite.transaction import Transaction, as_json
-from ingot.jobs.model import Claim, JobStatus
+from ingot.engines.sqlite.transaction import Later, Transaction, as_json
+from ingot.jobs.model import Claim, Definition, JobStatus
 from ingot.jobs.ports import ClaimJobs
 
 FENCES_PER_EPOCH = 2**32
@@ -19,30 +20,35 @@ FENCES_PER_EPOCH = 2**32
 Place = tuple[int, int, str, int]  # priority, run_at, id: the order in which work starts; and the job's number
 
 
-def claim(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[list[Claim]]:
+def claim(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[Later]:
     """Serve claims in the order in which they came."""
     promote(tx)
     sweep(tx)
     return [_claim_one(tx, command) for command in commands]
 
 
-def _claim_one(tx: Transaction, command: ClaimJobs) -> list[Claim]:
+def _claim_one(tx: Transaction, command: ClaimJobs) -> Later:
     numbers = _pick(tx, command)
     if not numbers:
-        return []
+        return Later(list)
     expires_at = tx.now + command.lease
     listed = as_json(numbers)
     tx.execute(SQL.lease_jobs, next_fence(tx), command.worker_id, tx.now, expires_at, listed)
     tx.execute(SQL.insert_attempts, command.host, command.pid, listed)
     tx.memory.expires_at(expires_at)
     rows = tx.whole_jobs(numbers)
-    claims = []
+    claimed: list[tuple[JobRow, Definition]] = []
     for number in numbers:
         row = rows[number]
-        tx.moved(row.state, JobStatus.QUEUED, JobStatus.RUNNING)
-        tx.emit("job.started", row.state)
-        claims.append(claim_of(row, tx.memory.definition(row.state.tenant, row.state.type)))
-    return claims
+        state = row.state
+        tx.moved(state, JobStatus.QUEUED, JobStatus.RUNNING)
+        tx.emit("job.started", state)
+        claimed.append((row, tx.memory.definition(state.tenant, state.type)))
+    return Later(partial(_claims, claimed))
+
+
+def _claims(claimed: list[tuple[JobRow, Definition]]) -> list[Claim]:
+    return [claim_of(row, definition) for row, definition in claimed]
 
 
 def _pick(tx: Transaction, command: ClaimJobs) -> list[int]:

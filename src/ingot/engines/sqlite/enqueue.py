@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from ingot.engines.sqlite.rows import State, job_of, new_job_of
+from ingot.engines.sqlite.rows import JobRow, State, job_of, new_job_of
 from ingot.engines.sqlite.sql import SQL
-from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.engines.sqlite.transaction import Later, Transaction, as_json
 from ingot.identity.model import TenantNotFound
 from ingot.jobs.errors import DuplicateJob, IdempotencyMismatch
 from ingot.jobs.model import Enqueued, JobStatus, NewJob
 from ingot.jobs.ports import Enqueue
 from ingot.kernel.errors import IngotError
 
-Answers = list[Enqueued | int]  # A number is that of the job which an idempotency key made before.
+Accepted = tuple[NewJob, State]
+Answers = list[Accepted | int]  # A number is that of the job which an idempotency key made before.
 
 
-def enqueue(tx: Transaction, commands: Sequence[Enqueue]) -> list[list[Enqueued] | IngotError]:
+def enqueue(tx: Transaction, commands: Sequence[Enqueue]) -> list[Later | IngotError]:
     """Each command is accepted whole or not at all; all that are accepted are written together."""
     batch = _Batch(tx, [order for command in commands for order in command.orders])
     results: list[Answers | IngotError] = []
@@ -26,7 +28,7 @@ def enqueue(tx: Transaction, commands: Sequence[Enqueue]) -> list[list[Enqueued]
         except IngotError as error:
             results.append(error)
     batch.write()
-    return [result if isinstance(result, IngotError) else batch.fill_in(result) for result in results]
+    return [result if isinstance(result, IngotError) else batch.answer(result) for result in results]
 
 
 class _Batch:
@@ -34,7 +36,7 @@ class _Batch:
 
     def __init__(self, tx: Transaction, orders: Sequence[NewJob]) -> None:
         self._tx = tx
-        self._accepted: list[tuple[NewJob, State]] = []
+        self._accepted: list[Accepted] = []
         self._made: dict[tuple[str, str, str], tuple[int, bytes | None]] = {}
         self._holders: dict[tuple[str, str], str] = {}
         # An order sent again after an unknown outcome carries the id it had before.
@@ -63,7 +65,7 @@ class _Batch:
             self._made, self._holders = made, holders
             raise
 
-    def _accept_one(self, order: NewJob) -> Enqueued | int:
+    def _accept_one(self, order: NewJob) -> Accepted | int:
         tx = self._tx
         if order.tenant not in tx.memory.tenants:
             raise TenantNotFound(f"there is no tenant {order.tenant[:64]!r}")
@@ -95,10 +97,11 @@ class _Batch:
             dedupe_key=order.dedupe_key,
         )
         tx.memory.last_job_number = number
-        self._accepted.append((order, state))
+        accepted = order, state
+        self._accepted.append(accepted)
         if tx.careful:
             self._there[order.id] = state
-        return Enqueued(job=new_job_of(order, state, tx.now), created=True)
+        return accepted
 
     def write(self) -> None:
         """Write what was accepted."""
@@ -134,13 +137,17 @@ class _Batch:
         tx.write_rows(SQL.insert_idempotency_keys, keys)
         tx.write_rows(SQL.insert_tags, tags)
 
-    def fill_in(self, answers: Answers) -> list[Enqueued]:
-        """Put the jobs that were there before in place of their numbers."""
+    def answer(self, answers: Answers) -> Later:
+        """The jobs that were accepted, and those that were there before."""
         known = [answer for answer in answers if isinstance(answer, int)]
         rows = self._tx.whole_jobs(known) if known else {}
-        return [
-            answer
-            if isinstance(answer, Enqueued)
-            else Enqueued(job=job_of(rows[answer].state, rows[answer].body), created=False)
-            for answer in answers
-        ]
+        return Later(partial(_enqueued, answers, rows, self._tx.now))
+
+
+def _enqueued(answers: Answers, rows: dict[int, JobRow], now: int) -> list[Enqueued]:
+    return [
+        Enqueued(job=job_of(rows[answer].state, rows[answer].body), created=False)
+        if isinstance(answer, int)
+        else Enqueued(job=new_job_of(*answer, now), created=True)
+        for answer in answers
+    ]

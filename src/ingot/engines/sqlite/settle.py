@@ -157,8 +157,12 @@ class _Settling:
 
     def write(self) -> None:
         """Write what moved."""
-        self._tx.save_states(list(self._moved.values()))
-        self._tx.write_rows(SQL.insert_outcomes, self._outcomes)
+        tx, done = self._tx, JobStatus.SUCCEEDED
+        # Most attempts end well, and all jobs that do change in the same way.
+        if succeeded := [state.number for state in self._moved.values() if state.status is done]:
+            tx.execute(SQL.finish_jobs, tx.now, as_json(succeeded))
+        tx.save_states([state for state in self._moved.values() if state.status is not done])
+        tx.write_rows(SQL.insert_outcomes, self._outcomes)
 
 
 def end_attempt(

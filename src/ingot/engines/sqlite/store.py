@@ -19,7 +19,7 @@ from ingot.engines.sqlite.migrate import migrate
 from ingot.engines.sqlite.reads import Reads
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction
-from ingot.engines.sqlite.writer import Handler, Told, Writer
+from ingot.engines.sqlite.writer import DISK_ERRORS, Handler, Told, Writer
 from ingot.identity.model import Tenant
 from ingot.identity.ports import ChangeTenant, CreateTenant
 from ingot.jobs.model import Claim, Definition, Enqueued, Heartbeat, Job, Settled, Tended
@@ -103,7 +103,7 @@ class SQLiteStore(Reads):
             connection, memory, steady = await asyncio.to_thread(_prepare, folder, clock, lease_seconds, vfs)
         except BaseException as error:
             lock.release()
-            if isinstance(error, apsw.Error):
+            if isinstance(error, DISK_ERRORS):
                 raise explain(error, doing="opened") from error
             raise
         return cls(folder, lock, connection, memory, steady, vfs)

@@ -25,6 +25,12 @@ T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 
 
+class Later(msgspec.Struct):
+    """An answer that the event loop finishes, while the writer goes on with the next batch."""
+
+    make: Callable[[], Any]
+
+
 class Staged:
     """What a group of commands wants written or told at the end: its events, counts and hints."""
 

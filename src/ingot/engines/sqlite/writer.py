@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from ingot.engines.sqlite.memory import Memory
-from ingot.engines.sqlite.transaction import Transaction
+from ingot.engines.sqlite.transaction import Later, Transaction
 from ingot.kernel.clock import Clock
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError
 
@@ -185,7 +185,7 @@ class Writer:
             if isinstance(result, IngotError):
                 answer.set_exception(result)
             else:
-                answer.set_result(result)
+                answer.set_result(result.make() if isinstance(result, Later) else result)
         self._tell(told)
 
 
