@@ -15,6 +15,7 @@ from ingot.identity.service import Tenants
 from ingot.jobs.maintenance import Maintenance
 from ingot.jobs.service import Jobs
 from ingot.kernel.clock import Clock, SystemClock
+from ingot.kernel.logs import configure_logs
 from ingot.settings import Settings, read_settings
 
 
@@ -37,6 +38,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
     `data` wins over `settings`, which are read from the environment when missing. With `tend=False` nothing runs
     in the background: due work and lost leases wait for a claim, or for `jobs.tend()`.
     """
+    configure_logs()
     settings = settings or read_settings()
     folder = Path(data) if data is not None else settings.data
     store = await SQLiteStore.open(folder, clock=clock or SystemClock(), lease_seconds=settings.lease_seconds)

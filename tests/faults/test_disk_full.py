@@ -82,6 +82,7 @@ class BadDisk(Watcher):
 class Desk(Bench):
     """A bench on a bad disk with one job in each state, so that every call has something to change."""
 
+    folder: Path
     disk: BadDisk
     queued: Job
     held: Claim
@@ -116,8 +117,6 @@ class Desk(Bench):
         assert counts[JobStatus.QUEUED] == counts[JobStatus.RUNNING] == 0
         page = await self.jobs.list(self.tenant, limit=1000)
         assert counts == {status: sum(job.status is status for job in page.items) for status in JobStatus}
-
-    folder: Path
 
 
 @pytest.fixture

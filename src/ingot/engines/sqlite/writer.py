@@ -179,14 +179,21 @@ class Writer:
 
     def _deliver(self, batch: list[Waiting], results: list[Any], told: Told) -> None:
         for waiting, result in zip(batch, results, strict=True):
-            answer = waiting.answer
-            if answer.done():
-                continue
-            if isinstance(result, IngotError):
-                answer.set_exception(result)
-            else:
-                answer.set_result(result.make() if isinstance(result, Later) else result)
+            if not waiting.answer.done():
+                _finish(waiting.answer, result)
         self._tell(told)
+
+
+def _finish(answer: asyncio.Future[Any], result: Any) -> None:
+    try:
+        made = result.make() if isinstance(result, Later) else result
+    except Exception as error:  # One answer that cannot be made must not keep the others from their callers.
+        made = OutcomeUnknown("The change was made, but its answer could not be.")
+        log.error("answer_failed", exc_info=error)
+    if isinstance(made, IngotError):
+        answer.set_exception(made)
+    else:
+        answer.set_result(made)
 
 
 def _together(tx: Transaction, handler: Handler, commands: list[Any]) -> Sequence[Any]:

@@ -1,0 +1,24 @@
+"""Logs: static event names with fields, on standard error, never with the values of local variables."""
+
+from __future__ import annotations
+
+import sys
+
+import structlog
+
+
+def configure_logs() -> None:
+    """Set the logs up, unless the program that uses us has done so.
+
+    Left alone, structlog draws tracebacks with local variables, and with them payloads.
+    """
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
