@@ -6,11 +6,13 @@ import asyncio
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import msgspec
 import pytest
 
 from ingot.identity import TenantNotFound
 from ingot.jobs import Definition, DuplicateJob, JobStatus, Source
 from ingot.jobs.service import new_job
+from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import is_id, new_id
 from tests.conformance.pictures import picture, refuses
 from tests.factories import Bench
@@ -262,6 +264,15 @@ async def test_an_order_sent_again_among_new_ones_does_not_stop_them(bench: Benc
         (True, JobStatus.QUEUED),
     ]
     assert {job.id for job in (await bench.jobs.list(bench.tenant)).items} == {old.id, new.id, apart.id}
+
+
+async def test_an_order_with_the_id_of_another_tenants_job_learns_nothing_of_it(bench: Bench) -> None:
+    other = await bench.tenants.create("other")
+    order = new_job(bench.tenant, "noop", "canary")
+    await bench.jobs.enqueue_many([order])
+    async with refuses(bench, StoreError) as caught:
+        await bench.jobs.enqueue_many([msgspec.structs.replace(order, tenant=other.id)])
+    assert "canary" not in caught.value.detail
 
 
 async def test_an_order_twice_in_one_batch_makes_one_job(bench: Bench) -> None:

@@ -13,7 +13,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from ingot.engines.sqlite import writer as writer_module
-from ingot.jobs import Done, Enqueued, Job, JobNotFound, JobStatus, Settle, Settled
+from ingot.identity import Tenant, TenantNotFound
+from ingot.identity.ports import CreateTenant
+from ingot.jobs import Definition, Done, Enqueued, Job, JobNotFound, JobStatus, Settle, Settled
 from ingot.jobs.ports import CancelJob, Enqueue, SettleJobs
 from ingot.jobs.service import new_job
 from ingot.kernel.errors import IngotError, StoreBusy, StoreError
@@ -196,6 +198,27 @@ async def test_a_transaction_that_fails_at_its_end_answers_all_and_changes_nothi
     assert (await bench.jobs.list(bench.tenant)).items == []
     assert isinstance((await bench.jobs.enqueue(bench.tenant, "noop")), Enqueued)
     assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.QUEUED] == 1
+
+
+async def test_after_a_failed_transaction_the_store_trusts_its_file_only(bench: Bench) -> None:
+    job = await bench.make_job("a")
+    ghost = Tenant(id=new_id(), slug="ghost")
+    bench.store._connection.set_commit_hook(lambda: True)
+    answers = await asyncio.gather(
+        bench.store.create_tenant(CreateTenant(tenant=ghost)),
+        bench.jobs.define(Definition(type="b", priority=1)),
+        bench.make_job("b", delay=5),
+        bench.jobs.claim("worker", ["a"]),
+        return_exceptions=True,
+    )
+    bench.store._connection.set_commit_hook(None)
+    assert all(isinstance(answer, IngotError) for answer in answers)
+    assert bench.store.seconds_to_agenda() is None
+    (claim,) = await bench.jobs.claim("worker", ["a"])
+    assert claim.job.id == job.id
+    assert (await bench.make_job("b")).priority == 3
+    with pytest.raises(TenantNotFound):
+        await bench.make_job(tenant=ghost.id)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,8 @@ class JobStore(Protocol):
 
         Two calls never receive the same attempt. Every claim has a fence higher than any fence the job had
         before, across restarts too, below 2**53, and writes the attempt's row. Claims also do what `tend` does,
-        when it is time for it.
+        when it is time for it; when more jobs become due together than one round promotes, they join the ready
+        work in the order of their times.
         """
 
     def renew(self, command: RenewLeases) -> Awaitable[list[Heartbeat | IngotError]]:

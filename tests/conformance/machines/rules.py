@@ -7,7 +7,7 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ingot.jobs import Definition, JobStatus, Outcome, Progress, Settle
+from ingot.jobs import Definition, JobStatus, Outcome, Progress, Release, Settle
 from ingot.kernel.clock import MICROS
 from tests.conformance.machines import strategies as draw
 from tests.conformance.machines.records import Draft, Record
@@ -111,10 +111,27 @@ class Work(Machine):
         self.world.pass_time(LEASE_SECONDS)
         self.world.run(self.world.claim("sweeper", draw.TYPES, limit=1) if by_claim else self.world.tend())
 
-    @precondition(Machine.has_claims)
+    @precondition(Machine.has_running)
+    @rule(by_claim=st.booleans())
+    def expire_the_oldest_lease(self, by_claim: bool) -> None:
+        self.world.pass_time(self.world.seconds_to_next_expiry())
+        self.world.run(self.world.claim("sweeper", ["nothing"], limit=1) if by_claim else self.world.tend())
+
+    @precondition(Machine.has_running)
     @rule(place=draw.places, progress=draw.progresses)
     def heartbeat(self, place: int, progress: Progress | None) -> None:
-        self.world.run(self.world.heartbeat(*self.claimed(place), progress))
+        job = self.job(place, JobStatus.RUNNING)
+        self.world.run(self.world.heartbeat(job.id, job.fence, progress))
+
+    @precondition(Machine.has_running)
+    @rule(place=draw.places, progress=draw.progresses)
+    def hand_over(self, place: int, progress: Progress | None) -> None:
+        """A worker gives its job back, and another goes on in the same second."""
+        job = self.job(place, JobStatus.RUNNING)
+        self.world.run(self.world.heartbeat(job.id, job.fence, progress))
+        self.world.run(self.world.settle(job.id, job.fence, Release()))
+        self.world.run(self.world.claim("successor", [job.type], limit=1))
+        self.world.run(self.world.heartbeat(*self.claimed(0), progress))
 
     @precondition(Machine.has_running)
     @rule(place=draw.places, outcome=draw.outcomes)
@@ -128,12 +145,15 @@ class Work(Machine):
         self.world.run(self.world.settle(*self.claimed(place), outcome))
 
     @precondition(Machine.has_claims)
-    @rule(place=draw.places)
-    def settle_again(self, place: int) -> None:
+    @rule(place=draw.places, change=draw.changes)
+    def settle_again(self, place: int, change: dict[str, object]) -> None:
+        """The same once more, and then almost the same."""
         job_id, fence = self.claimed(place)
         said = self.world.model.jobs[job_id].runs[fence].said
         if said is not None:
             self.world.run(self.world.settle(job_id, fence, said))
+            self.world.run(self.world.settle(job_id, fence, draw.changed(said, change)))
+        self.world.run(self.world.heartbeat(job_id, fence))
 
     @precondition(Machine.has_claims)
     @rule(said=st.lists(st.tuples(draw.places, draw.outcomes), min_size=2, max_size=4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import strategies as st
 
 from ingot.jobs import Backoff, Definition, Done, Failed, Outcome, Progress, Release, Snooze
@@ -34,6 +35,17 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Snooze, delay=st.sampled_from([0, 5 * MICROS, 4000 * MICROS])),
     st.just(Release()),
 )
+
+# One part of what a worker said, said otherwise.
+changes: st.SearchStrategy[dict[str, object]] = st.sampled_from(
+    [{"error": "worse"}, {"retry": False}, {"retry": True}, {"exit_code": 1}, {"result": b"2"}, {"delay": 7}]
+)
+
+
+def changed(outcome: Outcome, change: dict[str, object]) -> Outcome:
+    """The outcome with a part of it changed, when it has that part."""
+    return msgspec.structs.replace(outcome, **{name: change[name] for name in change if hasattr(outcome, name)})
+
 
 definitions = st.builds(
     Definition,

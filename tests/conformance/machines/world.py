@@ -76,6 +76,12 @@ class World:
         now = self.model.time(self.clock.micros())
         return min((job.run_at - now for job in self.model.jobs.values() if job.apart), default=0) / MICROS
 
+    def seconds_to_next_expiry(self) -> float:
+        """How long until the next lease runs out."""
+        now = self.model.time(self.clock.micros())
+        running = [job for job in self.model.jobs.values() if job.is_running]
+        return min((job.lease_expires_at - now for job in running), default=0) / MICROS
+
     def _command(self) -> None:
         self.model.command(self.clock.micros())
 
