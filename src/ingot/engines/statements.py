@@ -8,7 +8,7 @@ from importlib import resources
 
 CHUNK_ROWS_MAX = 64
 
-_ROW = re.compile(r"VALUES (\([?, ]+\))")
+_ROW = re.compile(r"VALUES (\([^()]+\))")
 
 
 class Statements:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 import msgspec
 
@@ -71,6 +72,7 @@ def digest(text: bytes) -> bytes:
     return hashlib.sha256(msgspec.json.encode(_decode(text), order="sorted")).digest()
 
 
+@lru_cache(maxsize=1024)
 def job_type(value: str) -> str:
     """A usable job type."""
     if len(value) > TYPE_CHARS_MAX or not _TYPE.fullmatch(value):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -57,6 +57,24 @@ T = TypeVar("T")
 C = TypeVar("C", Beat, Settle)
 
 
+class JobOptions(TypedDict, total=False):
+    """What a job can be given besides its type and its payload."""
+
+    priority: int | None
+    run_at: datetime | None
+    delay: timedelta | float | None
+    max_attempts: int | None
+    idempotency_key: str | None
+    dedupe_key: str | None
+    tags: Iterable[str]
+    metadata: object
+    correlation_id: str | None
+    trace_id: str | None
+    source: Source
+    source_ref: str | None
+    created_by: str | None
+
+
 class Jobs:
     """Durable jobs: every call that returns has been committed and synced; every call that raises changed nothing."""
 
@@ -69,48 +87,12 @@ class Jobs:
 
     # -- asking for work ------------------------------------------------------------------------------------
 
-    async def enqueue(
-        self,
-        tenant: str,
-        type: str,
-        payload: object = None,
-        *,
-        priority: int | None = None,
-        run_at: datetime | None = None,
-        delay: timedelta | float | None = None,
-        max_attempts: int | None = None,
-        idempotency_key: str | None = None,
-        dedupe_key: str | None = None,
-        tags: Iterable[str] = (),
-        metadata: object = None,
-        correlation_id: str | None = None,
-        trace_id: str | None = None,
-        source: Source = Source.MANUAL,
-        source_ref: str | None = None,
-        created_by: str | None = None,
-    ) -> Enqueued:
+    async def enqueue(self, tenant: str, type: str, payload: object = None, **options: Unpack[JobOptions]) -> Enqueued:
         """Accept one job. `payload` and `metadata` are JSON values, or `bytes` of JSON text kept as received.
 
         Raises `InvalidInput`, `PayloadTooLarge`, `TenantNotFound`, `IdempotencyMismatch` or `DuplicateJob`.
         """
-        order = new_job(
-            tenant,
-            type,
-            payload,
-            priority=priority,
-            run_at=run_at,
-            delay=delay,
-            max_attempts=max_attempts,
-            idempotency_key=idempotency_key,
-            dedupe_key=dedupe_key,
-            tags=tags,
-            metadata=metadata,
-            correlation_id=correlation_id,
-            trace_id=trace_id,
-            source=source,
-            source_ref=source_ref,
-            created_by=created_by,
-        )
+        order = new_job(tenant, type, payload, **options)
         (enqueued,) = await self._store.enqueue(Enqueue(orders=(order,)))
         return enqueued
 

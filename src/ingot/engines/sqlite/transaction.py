@@ -111,10 +111,23 @@ class Transaction:
     def insert_states(self, states: Sequence[State]) -> None:
         """Write the rows of new jobs."""
         tenants = self.memory.tenants
-        self.write_rows(
-            SQL.insert_states,
-            [(s.number, s.id, tenants[s.tenant], s.type, s.limit_key, s.dedupe_key, *_moving(s)) for s in states],
-        )
+        rows = [
+            (
+                s.number,
+                s.id,
+                tenants[s.tenant],
+                s.type,
+                s.limit_key,
+                s.dedupe_key,
+                s.status,
+                s.due,
+                s.priority,
+                s.run_at,
+                s.max_attempts,
+            )
+            for s in states
+        ]
+        self.write_rows(SQL.insert_states, rows)
 
     def save_states(self, states: Sequence[State]) -> None:
         """Write moved rows back."""
@@ -191,7 +204,7 @@ class Transaction:
 
 
 def _moving(state: State) -> tuple[object, ...]:
-    """The columns that change as a job moves, in the order of `insert_states` and `save_states`."""
+    """The columns that change as a job moves, in the order of `save_states`."""
     return (
         state.status,
         state.due,

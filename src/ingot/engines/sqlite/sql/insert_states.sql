@@ -1,5 +1,5 @@
 -- New jobs begin to move. The row of VALUES is repeated for each.
 INSERT INTO states (
-    number, id, tenant, type, limit_key, dedupe_key, status, due, priority, run_at, attempts, failures, crashes,
-    max_attempts, fence, worker_id, started_at, lease_expires_at, cancel_requested, percent, stage, told_at, finished_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    number, id, tenant, type, limit_key, dedupe_key, status, due, priority, run_at, max_attempts,
+    attempts, failures, crashes, fence, cancel_requested, told_at
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, 0, 0)
