@@ -58,5 +58,6 @@ async def open(  # noqa: A001 - read as `ingot.open`
             yield ingot
         finally:
             await maintenance.stop()
+            await ingot.jobs.close()
     finally:
         await store.close()

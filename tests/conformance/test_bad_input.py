@@ -16,8 +16,8 @@ import pytest
 
 from ingot.identity import Limits
 from ingot.jobs import Backoff, Claim, Definition, Done, Failed, PayloadTooLarge, Progress, Settle, Snooze
+from ingot.jobs.orders import new_job
 from ingot.jobs.ports import Beat
-from ingot.jobs.service import new_job
 from ingot.kernel.errors import IngotError, InvalidInput
 from tests.conformance.pictures import picture, refuses
 from tests.factories import Bench

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from ingot.jobs import Claim, Definition, JobStatus
-from ingot.jobs.service import new_job
+from ingot.jobs.orders import new_job
 from ingot.kernel.ids import new_id
 from tests.conformance.pictures import picture
 from tests.factories import LEASE_SECONDS, Bench

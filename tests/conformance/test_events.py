@@ -10,7 +10,7 @@ import pytest
 
 from ingot.events import Event
 from ingot.jobs import Progress
-from ingot.jobs.service import new_job
+from ingot.jobs.orders import new_job
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.pages import InvalidCursor

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from ingot.jobs import DuplicateJob
-from ingot.jobs.service import new_job
+from ingot.jobs.orders import new_job
 from tests.factories import LEASE_SECONDS, Bench
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from ingot.jobs import DuplicateJob, IdempotencyMismatch, JobStatus
-from ingot.jobs.service import new_job
+from ingot.jobs.orders import new_job
 from tests.conformance.pictures import picture, refuses
 from tests.factories import Bench
 

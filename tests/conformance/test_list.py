@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ingot.jobs import Job, JobNotFound, JobStatus
-from ingot.jobs.service import new_job
+from ingot.jobs.orders import new_job
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.pages import InvalidCursor

@@ -26,7 +26,7 @@ from ingot.jobs import (
     Snooze,
 )
 from ingot.jobs.checks import ATTEMPTS_MAX
-from ingot.jobs.service import new_job
+from ingot.jobs.orders import new_job
 from tests.factories import LEASE_SECONDS, Bench
 
 CLAIMERS = 16

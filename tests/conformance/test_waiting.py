@@ -14,7 +14,7 @@ import pytest
 from ingot.identity import Tenants
 from ingot.jobs import AttemptOutcome, Claim, Jobs, JobStatus
 from ingot.jobs.maintenance import Maintenance
-from ingot.jobs.service import new_job
+from ingot.jobs.orders import new_job
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.errors import StoreBusy
 from tests.conformance.watched import WatchedStore
@@ -305,6 +305,16 @@ async def test_a_claim_canceled_under_way_gives_its_jobs_back_uncounted(bench: B
     assert {(c.job.attempts, c.job.failures, c.job.crashes) for c in taken} == {(2, 0, 0)}
     outcomes = [(await bench.jobs.attempts(bench.tenant, job.id))[0].outcome for job in jobs]
     assert outcomes == [AttemptOutcome.RELEASED] * 3
+
+
+async def test_closing_waits_until_all_has_been_given_back(bench: Bench) -> None:
+    job = await bench.make_job()
+    claiming = asyncio.create_task(bench.jobs.claim("gone", TYPES))
+    await asyncio.sleep(0)  # Its command is on the way now.
+    await _end([claiming])
+    await bench.jobs.close()
+    stands = await bench.reload(job)
+    assert (stands.status, stands.attempts, stands.failures, stands.crashes) == (JobStatus.QUEUED, 1, 0, 0)
 
 
 async def test_a_claim_canceled_before_it_is_asked_takes_nothing(bench: Bench) -> None:

@@ -21,7 +21,7 @@ from ingot.engines.sqlite.store import FILE_NAME
 from ingot.identity import Tenants
 from ingot.jobs import Claim, Definition, Job, Jobs, JobStatus, Progress
 from ingot.jobs.maintenance import Maintenance
-from ingot.jobs.service import new_job
+from ingot.jobs.orders import new_job
 from ingot.kernel.clock import ManualClock, SystemClock
 from ingot.kernel.errors import OutcomeUnknown, StorageFull, StoreError
 from tests.factories import LEASE_SECONDS, Bench

@@ -12,7 +12,7 @@ import pytest
 
 from ingot.engines.sqlite.store import FILE_NAME
 from ingot.jobs import Definition, JobStatus, LeaseLost
-from ingot.jobs.service import new_job
+from ingot.jobs.orders import new_job
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.faults.rules import broken_rules
 from tests.faults.standstill import EFFECTS_PER_CYCLE, stand_still, take_over

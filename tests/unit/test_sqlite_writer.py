@@ -16,8 +16,8 @@ from ingot.engines.sqlite import writer as writer_module
 from ingot.identity import Tenant, TenantNotFound
 from ingot.identity.ports import CreateTenant
 from ingot.jobs import Definition, Done, Enqueued, Job, JobNotFound, JobStatus, Settle, Settled
+from ingot.jobs.orders import new_job
 from ingot.jobs.ports import CancelJob, Enqueue, SettleJobs
-from ingot.jobs.service import new_job
 from ingot.kernel.errors import IngotError, StoreBusy, StoreError
 from ingot.kernel.ids import new_id
 from tests.factories import Bench, open_bench

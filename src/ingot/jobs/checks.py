@@ -12,7 +12,7 @@ from functools import lru_cache
 import msgspec
 
 from ingot.jobs.errors import JobNotFound, PayloadTooLarge
-from ingot.jobs.model import PRIORITY_MAX, PRIORITY_MIN, Definition, Progress
+from ingot.jobs.model import PRIORITY_MAX, PRIORITY_MIN, Definition, Progress, Source
 from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id
@@ -46,7 +46,7 @@ _decode = msgspec.json.Decoder().decode
 def json_bytes(value: object, *, what: str, bytes_max: int) -> bytes:
     """JSON text as bytes: `bytes` are JSON text already, kept but for space around it; other values are encoded."""
     try:
-        text = (value if isinstance(value, bytes) else _encode(value)).strip(JSON_SPACE)
+        text = value.strip(JSON_SPACE) if isinstance(value, bytes) else _encode(value)
         if len(text) <= bytes_max:
             _decode(text)  # Encoded values too: a `Raw` inside them was never looked at.
     except (msgspec.MsgspecError, TypeError, UnicodeError, RecursionError, ValueError, OverflowError) as error:
@@ -65,6 +65,29 @@ def _depth(text: bytes) -> int:
         deepest += 1
         level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)]
     return deepest
+
+
+def payload(value: object) -> bytes:
+    """A payload as JSON text."""
+    return json_bytes(value, what="payload", bytes_max=PAYLOAD_BYTES_MAX)
+
+
+def result(value: object) -> bytes:
+    """A result as JSON text."""
+    return json_bytes(value, what="result", bytes_max=PAYLOAD_BYTES_MAX)
+
+
+def metadata(value: object) -> bytes:
+    """Metadata as JSON text."""
+    return json_bytes(value, what="metadata", bytes_max=METADATA_BYTES_MAX)
+
+
+def source(value: str) -> Source:
+    """One of the sources there are."""
+    try:
+        return Source(value)
+    except ValueError:
+        raise InvalidInput(f"source is {value!r}; it is one of {', '.join(Source)}") from None
 
 
 def digest(text: bytes) -> bytes:

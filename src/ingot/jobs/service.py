@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 import msgspec
 
@@ -29,10 +29,10 @@ from ingot.jobs.model import (
     Settle,
     Settled,
     Snooze,
-    Source,
     Summary,
     Tended,
 )
+from ingot.jobs.orders import JobOptions, done, new_job
 from ingot.jobs.ports import (
     Beat,
     CancelJob,
@@ -50,29 +50,10 @@ from ingot.jobs.ports import (
 from ingot.jobs.waiting import Waiter, Waiters
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import IngotError, InvalidInput
-from ingot.kernel.ids import new_id
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
 
 T = TypeVar("T")
 C = TypeVar("C", Beat, Settle)
-
-
-class JobOptions(TypedDict, total=False):
-    """What a job can be given besides its type and its payload."""
-
-    priority: int | None
-    run_at: datetime | None
-    delay: timedelta | float | None
-    max_attempts: int | None
-    idempotency_key: str | None
-    dedupe_key: str | None
-    tags: Iterable[str]
-    metadata: object
-    correlation_id: str | None
-    trace_id: str | None
-    source: Source
-    source_ref: str | None
-    created_by: str | None
 
 
 class Jobs:
@@ -82,8 +63,13 @@ class Jobs:
         self._store = store
         self._lease = round(lease_seconds * MICROS)
         self._waiters = Waiters()
-        self._giving_back: set[asyncio.Future[Any]] = set()
+        self._giving_back: set[asyncio.Task[None]] = set()
         store.on_ready(self._waiters.wake)
+
+    async def close(self) -> None:
+        """Wait until the jobs of claims whose callers went away have been given back. The store stays open."""
+        while self._giving_back:
+            await asyncio.wait(self._giving_back)
 
     # -- asking for work ------------------------------------------------------------------------------------
 
@@ -165,16 +151,16 @@ class Jobs:
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
-            answer.add_done_callback(self._give_back)
+            giving_back = asyncio.create_task(self._give_back(answer))
+            self._giving_back.add(giving_back)
+            giving_back.add_done_callback(self._giving_back.discard)
             raise
 
-    def _give_back(self, answer: asyncio.Future[list[Claim]]) -> None:
-        if answer.cancelled() or answer.exception() is not None or not answer.result():
-            return
-        settles = [Settle(job_id=claim.job.id, fence=claim.fence, outcome=Release()) for claim in answer.result()]
-        giving_back = asyncio.ensure_future(self._store.settle(SettleJobs(settles=settles)))
-        self._giving_back.add(giving_back)
-        giving_back.add_done_callback(self._giving_back.discard)
+    async def _give_back(self, answer: asyncio.Future[list[Claim]]) -> None:
+        with suppress(IngotError):  # What a failing store keeps is swept when its lease runs out.
+            if claims := await answer:
+                settles = [Settle(job_id=claim.job.id, fence=claim.fence, outcome=Release()) for claim in claims]
+                await self._store.settle(SettleJobs(settles=settles))
 
     async def heartbeat(
         self, job_id: str, fence: int, *, progress: Progress | None = None, tenant: str | None = None
@@ -344,66 +330,12 @@ class Jobs:
         return await self._store.list_definitions(tenant)
 
 
-def new_job(
-    tenant: str,
-    type: str,
-    payload: object = None,
-    *,
-    priority: int | None = None,
-    run_at: datetime | None = None,
-    delay: timedelta | float | None = None,
-    max_attempts: int | None = None,
-    idempotency_key: str | None = None,
-    dedupe_key: str | None = None,
-    tags: Iterable[str] = (),
-    metadata: object = None,
-    correlation_id: str | None = None,
-    trace_id: str | None = None,
-    source: Source = Source.MANUAL,
-    source_ref: str | None = None,
-    created_by: str | None = None,
-) -> NewJob:
-    """A checked order for a job, with its id made here, so that a repeated call finds its own row."""
-    if run_at is not None and delay is not None:
-        raise InvalidInput("run_at and delay were both given", hint="Give one of them; nothing was changed.")
-    text = checks.json_bytes(payload, what="payload", bytes_max=checks.PAYLOAD_BYTES_MAX)
-    if metadata is not None:
-        metadata = checks.json_bytes(metadata, what="metadata", bytes_max=checks.METADATA_BYTES_MAX)
-    return NewJob(
-        id=new_id(),
-        tenant=tenant,
-        type=checks.job_type(type),
-        payload=text,
-        priority=checks.priority(priority),
-        run_at=checks.moment(run_at),
-        delay=0 if delay is None else checks.delay(delay),
-        max_attempts=checks.max_attempts(max_attempts),
-        idempotency_key=checks.short_text(idempotency_key, what="idempotency key"),
-        payload_digest=None if idempotency_key is None else checks.digest(text),
-        dedupe_key=checks.short_text(dedupe_key, what="dedupe key"),
-        tags=checks.tags(tags) if tags else (),
-        metadata=metadata,
-        correlation_id=checks.short_text(correlation_id, what="correlation id"),
-        trace_id=checks.short_text(trace_id, what="trace id"),
-        source=source,
-        source_ref=checks.short_text(source_ref, what="source ref"),
-        created_by=checks.short_text(created_by, what="created by"),
-    )
-
-
-def done(result: object = None) -> Done:
-    """The outcome of finished work, its result as JSON text."""
-    if result is None:
-        return Done()
-    return Done(result=checks.json_bytes(result, what="result", bytes_max=checks.PAYLOAD_BYTES_MAX))
-
-
 def _checked_settle(settle: Settle) -> Settle:
     """A settle that can be stored: a long or odd error is cut and cleaned, anything else out of bounds is refused."""
     checks.job_id(settle.job_id)
     match settle.outcome:
         case Done(result=bytes(result)):
-            text = checks.json_bytes(result, what="result", bytes_max=checks.PAYLOAD_BYTES_MAX)
+            text = checks.result(result)
             return settle if text == result else msgspec.structs.replace(settle, outcome=Done(result=text))
         case Failed(error=error, exit_code=exit_code) as failed:
             if exit_code is not None:

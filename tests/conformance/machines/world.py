@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ingot.identity import Tenants
 from ingot.jobs import Claim, Definition, Enqueued, Heartbeat, Job, JobStatus, Outcome, Progress, Settle, Settled
-from ingot.jobs.service import new_job
+from ingot.jobs.orders import new_job
 from ingot.kernel.clock import MICROS, ManualClock, to_datetime, to_datetime_or_none, to_micros
 from ingot.kernel.errors import IngotError
 from tests.conformance.machines.inspection import Inspection

@@ -18,7 +18,7 @@ from ingot.jobs import (
     Settle,
     Snooze,
 )
-from ingot.jobs.service import new_job
+from ingot.jobs.orders import new_job
 from ingot.kernel.clock import MICROS
 from tests.factories import LEASE_SECONDS, Bench
 

@@ -1,0 +1,72 @@
+"""Orders: what a caller says, checked and made into what a command carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final, TypedDict, Unpack
+
+from ingot.jobs import checks
+from ingot.jobs.model import Done, NewJob, Source
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.ids import new_id
+
+
+class JobOptions(TypedDict, total=False):
+    """What a job can be given besides its type and its payload. `run_at` and `delay` exclude each other."""
+
+    priority: int | None
+    run_at: datetime | None
+    delay: timedelta | float | None
+    max_attempts: int | None
+    idempotency_key: str | None
+    dedupe_key: str | None
+    tags: Iterable[str]
+    metadata: object
+    correlation_id: str | None
+    trace_id: str | None
+    source: Source
+    source_ref: str | None
+    created_by: str | None
+
+
+CHECKS: Final[dict[str, Callable[[Any], object]]] = {
+    "priority": checks.priority,
+    "run_at": checks.moment,
+    "delay": lambda value: 0 if value is None else checks.delay(value),
+    "max_attempts": checks.max_attempts,
+    "idempotency_key": partial(checks.short_text, what="idempotency key"),
+    "dedupe_key": partial(checks.short_text, what="dedupe key"),
+    "tags": checks.tags,
+    "metadata": lambda value: None if value is None else checks.metadata(value),
+    "correlation_id": partial(checks.short_text, what="correlation id"),
+    "trace_id": partial(checks.short_text, what="trace id"),
+    "source": checks.source,
+    "source_ref": partial(checks.short_text, what="source ref"),
+    "created_by": partial(checks.short_text, what="created by"),
+}
+
+
+def new_job(tenant: str, type: str, payload: object = None, **options: Unpack[JobOptions]) -> NewJob:
+    """A checked order for a job, with its id made here, so that a repeated call finds its own row.
+
+    Raises `InvalidInput` or `PayloadTooLarge`, and `TypeError` for an option there is not.
+    """
+    text = checks.payload(payload)
+    if not options:
+        return NewJob(id=new_id(), tenant=tenant, type=checks.job_type(type), payload=text)
+    unknown = options.keys() - CHECKS.keys()
+    if unknown:
+        raise TypeError(f"a job has no option {', '.join(sorted(unknown))}")
+    if options.get("run_at") is not None and options.get("delay") is not None:
+        raise InvalidInput("run_at and delay were both given", hint="Give one of them; nothing was changed.")
+    checked: dict[str, Any] = {name: CHECKS[name](value) for name, value in options.items()}
+    if checked.get("idempotency_key") is not None:
+        checked["payload_digest"] = checks.digest(text)
+    return NewJob(id=new_id(), tenant=tenant, type=checks.job_type(type), payload=text, **checked)
+
+
+def done(result: object = None) -> Done:
+    """The outcome of finished work, its result as JSON text."""
+    return Done() if result is None else Done(result=checks.result(result))

@@ -1,0 +1,85 @@
+"""Opening Ingot in process: the folder, the default tenant, what runs in the background, and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+import ingot
+from ingot.kernel.clock import ManualClock
+from ingot.kernel.errors import StoreError
+from ingot.settings import Settings
+
+
+async def test_the_folder_is_made_and_holds_the_default_tenant(tmp_path: Path) -> None:
+    async with ingot.open(tmp_path / "a" / "data") as opened:
+        first = opened.default_tenant
+    async with ingot.open(str(tmp_path / "a" / "data")) as opened:
+        assert (opened.default_tenant, first.slug) == (first, "default")
+
+
+async def test_a_folder_that_is_named_wins_over_the_settings(tmp_path: Path) -> None:
+    async with ingot.open(tmp_path / "named", settings=Settings(data=tmp_path / "set")):
+        pass
+    assert os.listdir(tmp_path) == ["named"]
+
+
+async def test_the_lease_is_that_of_the_settings(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ingot.open(settings=Settings(data=tmp_path, lease_seconds=30), clock=clock, tend=False) as opened:
+        await opened.jobs.enqueue(opened.default_tenant.id, "noop")
+        (claim,) = await opened.jobs.claim("worker", ["noop"])
+        assert (claim.lease_expires_at - clock.now()).total_seconds() == 30
+
+
+async def test_due_work_reaches_a_waiting_claim_by_itself(tmp_path: Path) -> None:
+    async with ingot.open(tmp_path) as opened, asyncio.timeout(10):
+        made = await opened.jobs.enqueue(opened.default_tenant.id, "noop", delay=0.1)
+        (claim,) = await opened.jobs.claim("worker", ["noop"], wait_seconds=60)
+        assert claim.job.id == made.job.id
+
+
+async def test_without_tending_due_work_waits_for_a_claim(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ingot.open(tmp_path, clock=clock, tend=False) as opened:
+        await opened.jobs.enqueue(opened.default_tenant.id, "noop", delay=10)
+        clock.advance(seconds=10)
+        assert len(await opened.jobs.claim("worker", ["noop"])) == 1
+
+
+async def test_after_the_block_the_store_is_closed(tmp_path: Path) -> None:
+    async with ingot.open(tmp_path) as opened:
+        pass
+    with pytest.raises(StoreError, match="closed"):
+        await opened.jobs.enqueue(opened.default_tenant.id, "noop")
+
+
+async def test_an_error_in_the_block_closes_the_store_too(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with ingot.open(tmp_path):
+            raise ZeroDivisionError
+    async with ingot.open(tmp_path):
+        pass
+
+
+async def test_claims_under_way_at_the_end_give_their_jobs_back_first(tmp_path: Path) -> None:
+    async with ingot.open(tmp_path) as opened:
+        tenant = opened.default_tenant.id
+        made = [(await opened.jobs.enqueue(tenant, "noop", max_attempts=1)).job.id for _ in range(3)]
+        claims = [asyncio.create_task(opened.jobs.claim(f"w{n}", ["noop"])) for n in range(3)]
+        await asyncio.sleep(0)  # Their commands are on the way now.
+        for claim in claims:
+            claim.cancel()
+        await asyncio.wait(claims)
+    async with ingot.open(tmp_path) as opened:
+        jobs = [await opened.jobs.get(tenant, id) for id in made]
+        stand = {(job.status.value, job.attempts, job.failures, job.crashes) for job in jobs}
+        assert stand == {("queued", 1, 0, 0)}
+
+
+def test_every_public_name_is_there() -> None:
+    assert ingot.__all__ == sorted(ingot.__all__)
+    assert all(getattr(ingot, name) is not None for name in ingot.__all__)
