@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
+from ingot.engines.sqlite.memory import Lane
 from ingot.engines.sqlite.rows import JobRow, State, job_of, new_job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Later, Transaction, as_json
@@ -109,8 +111,12 @@ class _Batch:
         jobs: list[tuple[object, ...]] = []
         keys: list[tuple[object, ...]] = []
         tags: list[tuple[object, ...]] = []
+        ready: Counter[tuple[str, str, str]] = Counter()
         for order, state in self._accepted:
-            tx.queue_up(state, state.run_at)
+            if state.run_at <= tx.now:
+                ready[state.type, state.tenant, state.limit_key] += 1
+            else:
+                tx.queue_up(state, state.run_at)
             tx.moved(state, None, JobStatus.QUEUED)
             tx.emit("job.created", state)
             jobs.append(
@@ -132,6 +138,8 @@ class _Batch:
             if order.idempotency_key is not None:
                 keys.append((tenant, order.type, order.idempotency_key, state.number, order.payload_digest))
             tags += [(state.number, tag, tenant) for tag in order.tags]
+        for lane, number in ready.items():
+            tx.tell_ready(Lane(*lane), number)
         tx.write_rows(SQL.insert_jobs, jobs)
         tx.insert_states([state for _, state in self._accepted])
         tx.write_rows(SQL.insert_idempotency_keys, keys)

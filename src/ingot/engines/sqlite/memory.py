@@ -85,8 +85,9 @@ class Memory:
 
     def definition(self, tenant: str, type: str) -> Definition:
         """The definition that holds: the tenant's own, or the one for all, or the defaults."""
-        found = self.definitions.get((tenant, type)) or self.definitions.get((None, type))
-        return found or _defaults(type)
+        if not self.definitions:
+            return _defaults(type)
+        return self.definitions.get((tenant, type)) or self.definitions.get((None, type)) or _defaults(type)
 
 
 @lru_cache(maxsize=1024)

@@ -36,8 +36,7 @@ def promote(tx: Transaction) -> int:
         return 0
     lanes = Counter(Lane(*row) for row in tx.execute(SQL.promote_due, tx.now, PROMOTE_JOBS_MAX))
     for lane, jobs in lanes.items():
-        memory.add_lane(lane)
-        tx.staged.ready[lane.tenant, lane.type] += jobs
+        tx.tell_ready(lane, jobs)
     memory.next_due = tx.execute(SQL.next_due).get
     return lanes.total()
 

@@ -153,10 +153,10 @@ class Transaction:
 
     # -- at the end -----------------------------------------------------------------------------------------
 
-    def tell_ready(self, lane: Lane) -> None:
-        """One more job of this lane is ready."""
+    def tell_ready(self, lane: Lane, jobs: int = 1) -> None:
+        """More jobs of this lane are ready."""
         self.memory.add_lane(lane)
-        self.staged.ready[lane.tenant, lane.type] += 1
+        self.staged.ready[lane.tenant, lane.type] += jobs
 
     def moved(self, state: State, before: JobStatus | None, after: JobStatus | None) -> None:
         """Count a job that moved; `None` is outside."""
