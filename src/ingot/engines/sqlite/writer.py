@@ -128,6 +128,7 @@ class Writer:
             failure = _explain(error)
             results, ready = [failure] * len(batch), Counter()
             self._recover()
+            agenda = None  # Whoever looked at it meanwhile may have seen what was undone: tell it anew.
         after = self._memory.agenda()
         sooner = after if after is not None and (agenda is None or after < agenda) else None
         self._loop.call_soon_threadsafe(self._deliver, batch, results, Told(ready, sooner))
