@@ -7,6 +7,7 @@ with `info`, is indeterminate: it may or may not have happened, and a checker ac
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -44,7 +45,7 @@ class Call(msgspec.Struct, kw_only=True):
         return float("inf") if self.answered is None else self.answered
 
 
-class Recorder:
+class Recorder(ABC):
     """Numbers calls and hands their lines on. Numbers begin with `prefix`, so that runs never share one."""
 
     def __init__(self, prefix: str) -> None:
@@ -56,9 +57,9 @@ class Recorder:
         self._calls += 1
         return f"{self._prefix}.{self._calls}"
 
+    @abstractmethod
     def write(self, lines: Iterable[Line]) -> None:
         """Keep these lines."""
-        raise NotImplementedError
 
     def invoke(self, number: str, verb: str, asked: dict[str, Any]) -> None:
         """A call is about to be made."""
