@@ -57,7 +57,7 @@ lock: $(VENV)/.package ## Recompile the locks; UPGRADE=1 moves to the newest rel
 	@! grep -nE '://|^-|^/| @ ' requirements/*.txt || { echo "A lock names a place; see the lines above." >&2; exit 1; }
 
 clean: ## Remove all that the other targets made, .venv too
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .bench build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests $(wildcard benchmarks examples scripts) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment is tied to its folder and its interpreter: when either has moved, make a new one.

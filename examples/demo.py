@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -23,10 +25,12 @@ from rich.table import Table
 import ingot
 from ingot.identity import Tenant
 from ingot.jobs import Backoff, Claim, Definition, JobStatus, LeaseLost
+from ingot.kernel.errors import IngotError
 from ingot.settings import Settings
 
 TENANTS = ("acme", "globex", "initech")
 TYPES = ("thumbnail", "convert", "report")
+JOBS_MAX = 1_000_000
 WORKERS = 8
 CLAIM_JOBS = 20
 FAIL_SHARE = 0.10
@@ -34,7 +38,15 @@ HOPELESS_SHARE = 0.005
 CANCEL_JOBS = 25
 LEASE_SECONDS = 2.0
 REFRESH_SECONDS = 0.1
+MOST = 0.95
 FINISHED = (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED)
+
+
+class DemoConsole(Console):
+    """A console that tells its caller when nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 class Demo:
@@ -48,6 +60,7 @@ class Demo:
         self.ends: Counter[str] = Counter()
         self.started_at = time.monotonic()
         self.enqueued = False
+        self.most_seconds: float | None = None
 
     async def enqueue(self) -> None:
         """Ask for all the work, in batches, and change our mind about a little of it."""
@@ -93,7 +106,8 @@ class Demo:
         payload = claim.job.read("payload")
         if payload["hopeless"] or self.chance.random() < FAIL_SHARE:
             settled = await self.store.jobs.fail(claim, "the page could not be read")
-            self.ends["failed, to be tried again" if settled.will_retry else "failed for good"] += 1
+            for_good = "failed for good" if settled.status is JobStatus.DEAD else "failed, the job was canceled"
+            self.ends["failed, to be tried again" if settled.will_retry else for_good] += 1
         else:
             await self.store.jobs.complete(claim, {"page": payload["page"]})
             self.ends["completed"] += 1
@@ -105,7 +119,10 @@ class Demo:
     async def finished(self) -> bool:
         """Whether all that was asked for has ended."""
         total = sum((await self.counts()).values(), Counter())
-        return self.enqueued and sum(total[status] for status in FINISHED) == self.jobs
+        ended = sum(total[status] for status in FINISHED)
+        if self.most_seconds is None and ended >= MOST * self.jobs:
+            self.most_seconds = time.monotonic() - self.started_at
+        return self.enqueued and ended == self.jobs
 
 
 def draw(demo: Demo, counts: dict[str, Counter[JobStatus]]) -> Table:
@@ -128,12 +145,13 @@ async def show(demo: Demo, console: Console) -> None:
     if not console.is_terminal:
         while not await demo.finished():
             total = sum((await demo.counts()).values(), Counter())
-            console.print(", ".join(f"{total[status]} {status.value}" for status in JobStatus if total[status]))
+            if total.total():
+                console.print(", ".join(f"{total[status]} {status.value}" for status in JobStatus if total[status]))
             await asyncio.sleep(1)
         return
     progress = Progress(TextColumn("finished"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar: TaskID = progress.add_task("finished", total=demo.jobs)
-    with Live(console=console, refresh_per_second=10) as live:
+    with Live(console=console, refresh_per_second=10, transient=True) as live:
         done = False
         while not done:
             done = await demo.finished()
@@ -146,7 +164,7 @@ async def show(demo: Demo, console: Console) -> None:
 
 async def run(data: Path, jobs: int, seed: int) -> int:
     """Run the demo in a data folder and tell how it went; 0 when every job is accounted for."""
-    console = Console()
+    console = DemoConsole()
     async with ingot.open(data, settings=Settings(lease_seconds=LEASE_SECONDS)) as store:
         tenants = [await store.tenants.create(slug) for slug in TENANTS]
         demo = Demo(store, tenants, jobs, seed)
@@ -158,16 +176,45 @@ async def run(data: Path, jobs: int, seed: int) -> int:
                 group.create_task(demo.work(f"worker-{number}"))
             group.create_task(show(demo, console))
         counts = await demo.counts()
-    seconds = time.monotonic() - demo.started_at
+        seconds = time.monotonic() - demo.started_at
     total = sum(counts.values(), Counter())
-    attempts = demo.ends["completed"] + demo.ends["failed, to be tried again"] + demo.ends["failed for good"]
+    attempts = sum(number for end, number in demo.ends.items() if end.startswith(("completed", "failed")))
     console.print(draw(demo, counts))
-    for end, number in sorted(demo.ends.items()):
+    for end, number in sorted((+demo.ends).items()):
         console.print(f"{number:6d} attempts {end}")
-    console.print(f"{attempts} attempts settled in {seconds:.1f} s, {attempts / seconds:.0f} a second.")
+    console.print(f"{attempts} attempts were settled in {seconds:.1f} s.")
+    if demo.most_seconds is not None:
+        console.print(f"{MOST:.0%} of the jobs had finished after {demo.most_seconds:.1f} s; ", end="")
+        console.print("the rest waited for a time to run at, a backoff or a lost lease.")
     accounted = sum(total.values()) == jobs and total[JobStatus.SUCCEEDED] == demo.ends["completed"]
     console.print("Every job is accounted for." if accounted else "The counts do not add up: please report this.")
     return 0 if accounted else 1
+
+
+async def run_until_signal(data: Path | None, jobs: int, seed: int) -> int:
+    """Run in this folder or in a temporary one; stop early, and clean up, on Ctrl-C and on SIGTERM."""
+    stopped_by: list[signal.Signals] = []
+    loop = asyncio.get_running_loop()
+
+    def stop(number: signal.Signals) -> None:
+        stopped_by.append(number)
+        if len(stopped_by) == 1:
+            task.cancel()
+
+    with tempfile.TemporaryDirectory(prefix="ingot-demo-") as folder:
+        task = asyncio.create_task(run(data or Path(folder) / "data", jobs, seed))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop, number)
+        await asyncio.wait([task])
+    if stopped_by and task.cancelled():
+        print("Stopped.", file=sys.stderr)
+        return 128 + stopped_by[0]
+    code = 128 + signal.SIGPIPE
+    try:
+        code = task.result()
+    except* BrokenPipeError:  # Nobody reads any more, as after `| head`: be quiet, at the last flush too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def main() -> int:
@@ -177,14 +224,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7, help="what chance begins with (default: %(default)s)")
     parser.add_argument("--data", type=Path, help="a new data folder to keep (default: a temporary one)")
     options = parser.parse_args()
-    if options.jobs < 1:
-        parser.error("--jobs is at least 1")
-    if options.data is not None and options.data.exists():
-        parser.error(f"{options.data} exists already; name a new folder")
-    if options.data is not None:
-        return asyncio.run(run(options.data, options.jobs, options.seed))
-    with tempfile.TemporaryDirectory(prefix="ingot-demo-") as folder:
-        return asyncio.run(run(Path(folder) / "data", options.jobs, options.seed))
+    if not 1 <= options.jobs <= JOBS_MAX:
+        parser.error(f"--jobs goes from 1 to {JOBS_MAX:,}")
+    try:
+        if options.data is not None and options.data.exists():
+            parser.error(f"{options.data} exists already; name a new folder")
+        return asyncio.run(run_until_signal(options.data, options.jobs, options.seed))
+    except OSError as error:
+        print(f"demo: cannot use {error.filename or 'the folder'}: {error.strerror}", file=sys.stderr)
+    except IngotError as error:
+        print(f"demo: {error.detail.rstrip('.')}. {error.hint}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 128 + signal.SIGINT
+    return 2
 
 
 if __name__ == "__main__":

@@ -20,6 +20,10 @@ from benchmarks.queue.report import Report, keep
 from benchmarks.queue.rows import Table
 from benchmarks.queue.systems import NAMES, load
 
+ABOUT: Final = (
+    "Measure how many jobs a second Ingot's queue enqueues, claims and settles, beside other SQLite queues on the same "
+    "disk in the same run. Prints tables with the ratios between them, and whether Ingot's goals are met."
+)
 HISTORY: Final = "history"
 HISTORY_JOBS: Final = "1000000,5000000"
 CHOICES: Final = (*NAMES, *(part.name for part in PARTS), HISTORY)
@@ -56,7 +60,7 @@ def why_not_kept(wanted: argparse.Namespace, plan: Plan, report: Report) -> str:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.queue", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.queue", description=ABOUT)
     parser.add_argument("--quick", action="store_true", help="a smoke run of under a minute; figures mean little")
     parser.add_argument(
         "--only", action="append", choices=CHOICES, metavar="NAME",

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import apsw
 
-from ingot.engines.sqlite.claim import FENCES_PER_EPOCH
 from ingot.engines.sqlite.lock import FolderLock
-from ingot.engines.sqlite.store import FILE_NAME
+from ingot.engines.sqlite.memory import FENCES_PER_EPOCH
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.identity import TenantNotFound
 from ingot.jobs.checks import digest
 from ingot.jobs.model import MAX_ATTEMPTS_DEFAULT, PRIORITY_DEFAULT

@@ -15,10 +15,23 @@ import msgspec
 import pytest
 
 from ingot.identity import Limits
-from ingot.jobs import Backoff, Claim, Definition, Done, Failed, PayloadTooLarge, Progress, Settle, Snooze
+from ingot.jobs import (
+    Backoff,
+    Claim,
+    Definition,
+    Done,
+    Failed,
+    NewJob,
+    PayloadTooLarge,
+    Progress,
+    Settle,
+    Snooze,
+    checks,
+)
 from ingot.jobs.orders import new_job
 from ingot.jobs.ports import Beat
 from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.ids import new_id
 from tests.conformance.pictures import picture, refuses
 from tests.factories import Bench
 
@@ -132,10 +145,89 @@ async def test_a_job_that_is_too_large_is_refused(bench: Bench, case: dict[str, 
 
 
 @_cases(ORDERS)
-def test_a_bad_job_cannot_get_into_a_batch(case: dict[str, Any]) -> None:
+def test_a_bad_order_cannot_be_made(case: dict[str, Any]) -> None:
     options: dict[str, Any] = {"type": "noop", "payload": 1, **case}
     with pytest.raises(InvalidInput):
         new_job("tenant", **options)
+
+
+HAND_MADE: dict[str, dict[str, Any]] = {
+    "an id that is none": {"id": "job-1"},
+    "a whole number for an id": {"id": 1},
+    "a whole number for a tenant": {"tenant": 1},
+    "a bad type": {"type": "a b"},
+    "a list for a type": {"type": ["noop"]},
+    "a payload that is not JSON": {"payload": b"{"},
+    "a payload that is text": {"payload": "{}"},
+    "a payload that is a bytearray": {"payload": bytearray(b"{}")},
+    "a payload nested too deep": {"payload": b"[" * 201 + b"]" * 201},
+    "priority 9": {"priority": 9},
+    "true for a priority": {"priority": True},
+    "a fraction for a priority": {"priority": 1.5},
+    "a datetime for a time": {"run_at": datetime(2030, 1, 1, tzinfo=UTC)},
+    "a time before all times": {"run_at": -1},
+    "a time beyond the calendar": {"run_at": 2**63},
+    "a fraction for a delay": {"delay": 0.5},
+    "a negative delay": {"delay": -1},
+    "a delay of a century": {"delay": 36_500 * 86_400 * 10**6},
+    "no delay at all": {"delay": None},
+    "no attempts": {"max_attempts": 0},
+    "a text for attempts": {"max_attempts": "3"},
+    "a key without a digest": {"idempotency_key": "k"},
+    "a digest without a key": {"payload_digest": b"d" * 32},
+    "a digest of another payload": {"idempotency_key": "k", "payload_digest": b"d" * 32},
+    "a digest that is text": {"idempotency_key": "k", "payload_digest": "d" * 32},
+    "an empty dedupe key": {"dedupe_key": ""},
+    "a number for a dedupe key": {"dedupe_key": 5},
+    "a list of tags": {"tags": ["a"]},
+    "a number among tags": {"tags": ("a", 1)},
+    "an empty tag": {"tags": ("",)},
+    "too many tags": {"tags": tuple(f"t{n}" for n in range(33))},
+    "metadata that is not JSON": {"metadata": b"{"},
+    "metadata that is a value": {"metadata": {"a": 1}},
+    "a number for a correlation id": {"correlation_id": 5},
+    "a trace id with NUL": {"trace_id": "\x00"},
+    "a source that is text": {"source": "manual"},
+    "a number for a source ref": {"source_ref": 5},
+    "a creator that is no text": {"created_by": LONE_SURROGATE},
+    "a negative depth": {"depth": -1},
+    "a large depth": {"depth": 17},
+    "true for a depth": {"depth": True},
+}
+
+
+@_cases(HAND_MADE)
+async def test_a_bad_order_cannot_get_into_a_batch(bench: Bench, case: dict[str, Any]) -> None:
+    good = new_job(bench.tenant, "noop")
+    by_hand = NewJob(**{"id": new_id(), "tenant": bench.tenant, "type": "noop", **case})
+    changed = msgspec.structs.replace(good, **case)
+    for bad in by_hand, changed:
+        async with refuses(bench, InvalidInput):
+            await bench.jobs.enqueue_many([good, bad])
+
+
+async def test_a_payload_that_is_too_large_cannot_get_into_a_batch(bench: Bench) -> None:
+    order = NewJob(id=new_id(), tenant=bench.tenant, type="noop", payload=b'"' + b"x" * (64 * 1024 - 1) + b'"')
+    async with refuses(bench, PayloadTooLarge):
+        await bench.jobs.enqueue_many([order])
+
+
+async def test_a_good_order_made_by_hand_is_taken(bench: Bench) -> None:
+    order = NewJob(
+        id=new_id(),
+        tenant=bench.tenant,
+        type="noop",
+        payload=b' {"a": 1} ',
+        idempotency_key="k",
+        payload_digest=checks.digest(b'{"a":1}'),
+        tags=("b", "a", "b"),
+        depth=16,
+    )
+    (enqueued,) = await bench.jobs.enqueue_many([order])
+    assert (enqueued.job.id, enqueued.job.read(), enqueued.job.tags) == (order.id, {"a": 1}, ["a", "b"])
+    assert enqueued.job == await bench.reload(enqueued.job)
+    again = await bench.jobs.enqueue(bench.tenant, "noop", {"a": 1}, idempotency_key="k")
+    assert (again.created, again.job.id) == (False, order.id)
 
 
 async def test_a_batch_of_too_many_is_refused(bench: Bench) -> None:

@@ -8,10 +8,11 @@ from datetime import timedelta
 
 import pytest
 
+from ingot.identity import TenantNotFound
 from ingot.jobs import Claim, Definition, JobStatus
 from ingot.jobs.orders import new_job
 from ingot.kernel.ids import new_id
-from tests.conformance.pictures import picture
+from tests.conformance.pictures import picture, refuses
 from tests.factories import LEASE_SECONDS, Bench
 
 
@@ -142,9 +143,10 @@ async def test_a_claim_for_one_tenant_takes_only_its_jobs(bench: Bench) -> None:
     assert [claim.job.id for claim in claims] == [job.id]
 
 
-async def test_a_claim_for_an_unknown_tenant_finds_nothing(bench: Bench) -> None:
+async def test_a_claim_for_an_unknown_tenant_is_refused(bench: Bench) -> None:
     await bench.make_job()
-    assert await bench.jobs.claim("worker", ["noop"], tenant=new_id()) == []
+    async with refuses(bench, TenantNotFound):
+        await bench.jobs.claim("worker", ["noop"], tenant=new_id())
 
 
 async def test_a_claim_for_all_serves_every_tenant(bench: Bench) -> None:

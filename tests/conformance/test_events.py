@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from ingot.events import Event
+from ingot.identity import TenantNotFound
 from ingot.jobs import Progress
 from ingot.jobs.orders import new_job
 from ingot.kernel.errors import InvalidInput
@@ -142,9 +143,10 @@ async def test_nothing_new_is_an_empty_list(bench: Bench) -> None:
     assert await bench.events.read(bench.tenant, after=event.id) == []
 
 
-async def test_an_unknown_tenant_has_no_events(bench: Bench) -> None:
+async def test_an_unknown_tenant_is_refused(bench: Bench) -> None:
     await bench.make_job()
-    assert await bench.events.read(new_id()) == []
+    async with refuses(bench, TenantNotFound):
+        await bench.events.read(new_id())
 
 
 async def test_a_refused_command_tells_nothing_even_beside_one_that_is_accepted(bench: Bench) -> None:

@@ -181,3 +181,13 @@ async def test_one_job_renewed_twice_in_one_call_keeps_the_last_progress(bench: 
     answers = await bench.jobs.heartbeat_many(beats)
     assert [type(answer) for answer in answers] == [Heartbeat, Heartbeat]
     assert (await bench.reload(claim)).progress == Progress(percent=20)
+
+
+async def test_progress_is_told_at_most_once_a_second_over_attempts_too(bench: Bench) -> None:
+    claim = await bench.make_claim()
+    await bench.jobs.heartbeat(claim.job.id, claim.fence, progress=Progress(percent=10))
+    await bench.jobs.release(claim)
+    (again,) = await bench.jobs.claim("worker", ["noop"])
+    await bench.jobs.heartbeat(again.job.id, again.fence, progress=Progress(percent=20))
+    names = await bench.event_names()
+    assert names == ["job.created", "job.started", "job.updated", "job.updated", "job.started"]

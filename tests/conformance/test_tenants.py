@@ -75,7 +75,7 @@ async def test_a_change_to_a_taken_slug_is_refused(bench: Bench) -> None:
 
 async def test_a_tenant_that_is_not_there_cannot_be_changed(bench: Bench) -> None:
     async with refuses(bench, TenantNotFound):
-        await bench.store.change_tenant(ChangeTenant(tenant=Tenant(id=new_id(), slug="acme")))
+        await bench.store.change_tenant(ChangeTenant(id=new_id(), slug="acme"))
 
 
 async def test_a_tenant_can_be_used_as_soon_as_it_is_made(bench: Bench) -> None:
@@ -131,3 +131,11 @@ async def test_counts_are_kept_per_tenant(bench: Bench) -> None:
 def _of(seen: list[dict[str, Any]], tenant: str) -> dict[str, Any]:
     (found,) = [entry for entry in seen if entry["tenant"]["id"] == tenant]
     return found
+
+
+async def test_two_changes_at_once_of_different_values_both_hold(bench: Bench) -> None:
+    await asyncio.gather(
+        bench.tenants.change(bench.tenant, weight=7), bench.tenants.change(bench.tenant, time_zone="Europe/Berlin")
+    )
+    tenant = await bench.tenants.get(bench.tenant)
+    assert (tenant.weight, tenant.time_zone) == (7, "Europe/Berlin")

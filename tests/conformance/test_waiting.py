@@ -373,3 +373,29 @@ async def _end(tasks: list[asyncio.Task[None]] | list[Waiting]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
+
+
+# -- news that one claim does not use -----------------------------------------------------------------------
+
+
+async def test_a_claim_that_takes_other_work_leaves_its_news_to_those_who_wait_for_it(bench: Bench) -> None:
+    store = WatchedStore(bench.store)
+    jobs = store.jobs()
+    both = asyncio.create_task(jobs.claim("both", ["x", "y"], wait_seconds=60))
+    await store.found_nothing(1)
+    one = asyncio.create_task(jobs.claim("one", ["x"], wait_seconds=60))
+    await store.found_nothing(2)
+    slow, fast = await jobs.enqueue_many(
+        [new_job(bench.tenant, "x", priority=5), new_job(bench.tenant, "y", priority=1)]
+    )
+    assert await _ids(both) == [fast.job.id]
+    assert await _ids(one) == [slow.job.id]
+
+
+async def test_closing_ends_waiting_claims_with_nothing(bench: Bench) -> None:
+    store = WatchedStore(bench.store)
+    jobs = store.jobs()
+    waiting = _wait(jobs)
+    await store.found_nothing(1)
+    await jobs.close()
+    assert await _ids(waiting) == []

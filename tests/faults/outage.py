@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from ingot.engines.sqlite import SQLiteStore
 from ingot.engines.sqlite.connection import WRITER_PRAGMAS
-from ingot.engines.sqlite.store import FILE_NAME
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.jobs.maintenance import Maintenance
 from ingot.kernel.clock import SystemClock
 from tests.faults.history import History, Line, ListRecorder

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from ingot.engines.sqlite.store import FILE_NAME
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.jobs import Claim, Definition, JobStatus, LeaseLost, Progress
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.faults.invariants import Broken

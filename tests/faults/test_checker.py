@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from ingot.engines.sqlite import SQLiteStore
-from ingot.engines.sqlite.store import FILE_NAME
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.jobs import Failed, Release, Snooze
 from ingot.kernel.clock import ManualClock
 from tests.faults.history import History, Line, ListRecorder

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingot.engines.sqlite import SQLiteStore
-from ingot.engines.sqlite.store import FILE_NAME
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.identity import Tenants
 from ingot.jobs import JobStatus, LeaseLost
 from ingot.kernel.clock import ManualClock, SystemClock

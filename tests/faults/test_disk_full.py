@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from ingot.engines.sqlite import SQLiteStore
-from ingot.engines.sqlite.store import FILE_NAME
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.identity import Tenants
 from ingot.jobs import Claim, Definition, Job, Jobs, JobStatus, Progress
 from ingot.jobs.maintenance import Maintenance

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.engines.sqlite.store import FILE_NAME
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.jobs import Definition, JobStatus, LeaseLost
 from ingot.jobs.orders import new_job
 from tests.factories import LEASE_SECONDS, Bench, open_bench

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingot.jobs import PayloadTooLarge, checks
+from ingot.jobs import Definition, PayloadTooLarge, checks
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput
 
@@ -83,6 +86,63 @@ def test_brackets_inside_a_text_are_no_nesting() -> None:
 def test_many_shallow_values_are_no_nesting() -> None:
     text = b"[" + b",".join([b"[]"] * 5000) + b"]"
     assert _json(text) == text
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_every_kind_of_bytes_is_json_text(kind: Callable[[bytes], object]) -> None:
+    assert _json(kind(b' {"a": 1}\n')) == b'{"a": 1}'
+    with pytest.raises(InvalidInput):
+        _json(kind(b"{"))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_json_has_no_number_for_becomes_null(value: float) -> None:
+    assert _json([value]) == b"[null]"
+
+
+class _Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("boom", "boom"),
+        ("", ""),
+        (ValueError("boom"), "ValueError: boom"),
+        (KeyError("a"), "KeyError: 'a'"),
+        (ValueError(), "ValueError"),
+        (_Silent(), "_Silent"),
+        (ValueError("a\x00\ud800"), "ValueError: a\ufffd?"),
+    ],
+)
+def test_a_failure_is_told_as_text(error: str | BaseException, told: str) -> None:
+    assert checks.error_text(error) == told
+
+
+@pytest.mark.parametrize(
+    "value", [10**5000, -(10**5000), "x" * 1000, object()], ids=["long", "negative", "text", "object"]
+)
+def test_any_value_can_be_shown_in_short(value: object) -> None:
+    assert len(checks.shown(value)) <= 65
+
+
+def test_values_of_finer_types_become_plain() -> None:
+    class Text(str):
+        __slots__ = ()
+
+    class Level(IntEnum):
+        HIGH = 2
+
+    assert type(checks.job_type(Text("a.finer.type"))) is str
+    assert type(checks.tenant(Text("t"))) is str
+    assert type(checks.priority(Level.HIGH)) is int
+    assert type(checks.definition(Definition(type="a", priority=Level.HIGH)).priority) is int
+
+
+def test_a_time_before_1970_is_the_first_moment() -> None:
+    assert checks.moment(datetime(1900, 1, 1, tzinfo=UTC)) == 0
 
 
 @pytest.mark.parametrize("size", [9, 10, 11])

@@ -12,8 +12,8 @@ import apsw.ext
 import pytest
 
 from benchmarks.queue.prefill import prefill
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.engines.sqlite.sql import SQL
-from ingot.engines.sqlite.store import FILE_NAME
 from ingot.kernel.clock import ManualClock
 from tests.factories import open_bench
 from tests.unit.plans.errand import TYPE, run_errand

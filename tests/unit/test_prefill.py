@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from benchmarks.queue.prefill import EVERY, JOBS_PER_EVENT_ROW, PAYLOAD, prefill
-from ingot.engines.sqlite.store import FILE_NAME
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.identity import TenantNotFound
 from ingot.jobs import AttemptOutcome, JobStatus
 from ingot.jobs.model import JobNews

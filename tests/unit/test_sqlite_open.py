@@ -16,7 +16,7 @@ from ingot.engines.sqlite import SQLiteStore, connection, migrate
 from ingot.engines.sqlite.connection import READER_PRAGMAS, WRITER_PRAGMAS, open_reader, open_writer, pragmas_of
 from ingot.engines.sqlite.lock import LOCK_NAME
 from ingot.engines.sqlite.migrate import Migration, migrations
-from ingot.engines.sqlite.store import FILE_NAME
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StoreLocked, StoreMisconfigured, StoreTooNew
 from tests.factories import LEASE_SECONDS, open_bench
@@ -195,7 +195,7 @@ async def test_a_migration_that_fails_leaves_no_trace_of_itself(
     broken = Migration(len(known) + 1, "broken", "CREATE TABLE half (a); INSERT INTO nowhere VALUES (1);")
     with monkeypatch.context() as patch:
         patch.setattr(migrate, "migrations", lambda: [*known, broken])
-        with pytest.raises(apsw.SQLError):
+        with pytest.raises(StoreMisconfigured):
             await _open(tmp_path / "data")
     assert (_ledger(file), _schema(file)) == before
     await (await _open(tmp_path / "data")).close()

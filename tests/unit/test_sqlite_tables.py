@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ingot.engines.sqlite.connection import open_reader
-from ingot.engines.sqlite.store import FILE_NAME
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.jobs import JobStatus, Outcome, Release, Snooze
 from ingot.jobs.lifecycle import MOVES
 from ingot.jobs.model import Done, Failed

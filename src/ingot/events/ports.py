@@ -15,5 +15,5 @@ class EventLog(Protocol):
         """Up to `limit` events of one tenant after the event `after`, oldest first.
 
         A committed event whose id is below one already read never appears later: reading on from the
-        last id seen misses nothing and repeats nothing.
+        last id seen misses nothing and repeats nothing. `TenantNotFound` for a tenant that is not there.
         """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ingot.events.model import Event
 from ingot.events.ports import EventLog
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, check_limit
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 
 
 class Events:
@@ -16,6 +17,24 @@ class Events:
     async def read(self, tenant: str, *, after: str | None = None, limit: int = PAGE_ROWS_DEFAULT) -> list[Event]:
         """The next events after the id `after`, oldest first; an empty list means nothing new.
 
-        Raises `InvalidCursor` when `after` is not the id of an event.
+        Raises `InvalidCursor` when `after` is not the id of an event, and `InvalidInput`.
         """
-        return await self._log.read_events(tenant, after=after, limit=check_limit(limit))
+        _check_text(tenant, what="tenant", hint="Pass tenant.id, a text.")
+        if not tenant.isprintable():
+            raise InvalidInput("the tenant has characters that no id has")
+        if after is not None:
+            _check_text(after, what="event id", hint="Pass event.id, a text.")
+        _check_limit(limit)
+        return await self._log.read_events(tenant, after=after, limit=limit)
+
+
+def _check_text(value: object, *, what: str, hint: str) -> None:
+    if not isinstance(value, str):
+        raise InvalidInput(f"the {what} is a {type(value).__name__}; it is a text", hint=hint)
+
+
+def _check_limit(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"limit is a {type(value).__name__}; it is a whole number")
+    if not 1 <= value <= PAGE_ROWS_MAX:
+        raise InvalidInput(f"limit goes from 1 to {PAGE_ROWS_MAX}")

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from ingot.identity.model import Tenant
+from ingot.identity.model import Limits, Tenant
 
 
 class CreateTenant(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,9 +17,13 @@ class CreateTenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """Give the tenant with this id these values."""
+    """Give the tenant with this id these values. What is `None` stays as it was."""
 
-    tenant: Tenant
+    id: str
+    slug: str | None = None
+    weight: int | None = None
+    time_zone: str | None = None
+    limits: Limits | None = None
 
 
 class TenantStore(Protocol):
@@ -29,7 +33,7 @@ class TenantStore(Protocol):
         """Make a tenant. Raises `TenantExists` when its slug is taken; then nothing changes."""
 
     def change_tenant(self, command: ChangeTenant) -> Awaitable[Tenant]:
-        """Replace a tenant's values. Raises `TenantNotFound`, or `TenantExists` when the new slug is taken."""
+        """Change some of a tenant's values. Raises `TenantNotFound`, or `TenantExists` when the new slug is taken."""
 
     def get_tenant(self, id_or_slug: str) -> Awaitable[Tenant | None]:
         """The tenant with this id or slug, or `None`."""

@@ -8,12 +8,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from ingot.identity.model import LIMIT_MAX, WEIGHT_MAX, Limits, Tenant, TenantExists, TenantNotFound
+from ingot.identity.model import FRACTIONAL_LIMITS, LIMIT_MAX, WEIGHT_MAX, Limits, Tenant, TenantExists, TenantNotFound
 from ingot.identity.ports import ChangeTenant, CreateTenant, TenantStore
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
 
 DEFAULT_SLUG = "default"
+SLUG_HINT = "Use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends."
+TIME_ZONE_HINT = "Use a name such as Europe/Berlin or UTC."
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -27,11 +29,14 @@ class Tenants:
         self, slug: str, *, weight: int = 1, time_zone: str = "UTC", limits: Limits | None = None
     ) -> Tenant:
         """Make a tenant. Raises `TenantExists` or `InvalidInput`."""
-        tenant = Tenant(id=new_id(), slug=slug, weight=weight, time_zone=time_zone, limits=limits or Limits())
+        tenant = Tenant(
+            id=new_id(), slug=slug, weight=weight, time_zone=time_zone, limits=Limits() if limits is None else limits
+        )
         return await self._store.create_tenant(CreateTenant(tenant=_checked(tenant)))
 
     async def get(self, id_or_slug: str) -> Tenant:
         """The tenant with this id or slug. Raises `TenantNotFound`."""
+        _check_text(id_or_slug, what="id or slug", hint="Pass tenant.id or tenant.slug, a text.")
         known = is_id(id_or_slug) or _SLUG.fullmatch(id_or_slug)
         tenant = await self._store.get_tenant(id_or_slug) if known else None
         if tenant is None:
@@ -53,14 +58,10 @@ class Tenants:
     ) -> Tenant:
         """Change what is named and keep the rest. Raises `TenantNotFound`, `TenantExists` or `InvalidInput`."""
         old = await self.get(id_or_slug)
-        new = Tenant(
-            id=old.id,
-            slug=old.slug if slug is None else slug,
-            weight=old.weight if weight is None else weight,
-            time_zone=old.time_zone if time_zone is None else time_zone,
-            limits=old.limits if limits is None else limits,
-        )
-        return await self._store.change_tenant(ChangeTenant(tenant=_checked(new)))
+        wanted = {"slug": slug, "weight": weight, "time_zone": time_zone, "limits": limits}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        _checked(msgspec.structs.replace(old, **given))
+        return await self._store.change_tenant(ChangeTenant(id=old.id, **given))  # type: ignore[arg-type]
 
     async def ensure_default(self) -> Tenant:
         """The tenant `default`, made at first start."""
@@ -72,20 +73,39 @@ class Tenants:
 
 
 def _checked(tenant: Tenant) -> Tenant:
+    """The tenant with every value usable and of its declared type, so that what is stored can be read again."""
+    _check_text(tenant.slug, what="slug", hint=SLUG_HINT)
     if not _SLUG.fullmatch(tenant.slug):
-        raise InvalidInput(
-            f"the slug {tenant.slug!r} is not usable",
-            hint="Use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends.",
-        )
-    if not 1 <= tenant.weight <= WEIGHT_MAX:
-        raise InvalidInput(f"weight is {tenant.weight}; it goes from 1 to {WEIGHT_MAX}")
+        raise InvalidInput(f"the slug {tenant.slug[:64]!r} is not usable", hint=SLUG_HINT)
+    _check_number(tenant.weight, what="weight", whole=True, least=1, most=WEIGHT_MAX)
+    _check_text(tenant.time_zone, what="time zone", hint=TIME_ZONE_HINT)
+    if tenant.time_zone != "UTC":  # Known everywhere, also where there is no time-zone database.
+        try:
+            ZoneInfo(tenant.time_zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise InvalidInput(f"there is no time zone {tenant.time_zone[:64]!r}", hint=TIME_ZONE_HINT) from error
+    _check_limits(tenant.limits)
     try:
-        ZoneInfo(tenant.time_zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise InvalidInput(
-            f"there is no time zone {tenant.time_zone!r}", hint="Use a name such as Europe/Berlin or UTC."
-        ) from error
-    for name, value in msgspec.structs.asdict(tenant.limits).items():
-        if value is not None and not 0 <= value <= LIMIT_MAX:
-            raise InvalidInput(f"limits.{name} is {value}; it goes from 0 to {LIMIT_MAX}")
-    return tenant
+        return msgspec.convert(msgspec.to_builtins(tenant), Tenant, strict=True)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise InvalidInput(f"the tenant cannot be stored: {error}") from error
+
+
+def _check_limits(limits: object) -> None:
+    if not isinstance(limits, Limits):
+        raise InvalidInput(f"limits is a {type(limits).__name__}; it is a Limits")
+    for name, value in msgspec.structs.asdict(limits).items():
+        if value is not None:
+            _check_number(value, what=f"limits.{name}", whole=name not in FRACTIONAL_LIMITS, least=0, most=LIMIT_MAX)
+
+
+def _check_text(value: object, *, what: str, hint: str) -> None:
+    if not isinstance(value, str):
+        raise InvalidInput(f"the {what} is a {type(value).__name__}; it is a text", hint=hint)
+
+
+def _check_number(value: object, *, what: str, whole: bool, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        raise InvalidInput(f"{what} is a {type(value).__name__}; it is a {'whole ' if whole else ''}number")
+    if not least <= value <= most:
+        raise InvalidInput(f"{what} goes from {least} to {most}")

@@ -5,14 +5,26 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import TypeVar
 
 import msgspec
 
 from ingot.jobs.errors import JobNotFound, PayloadTooLarge
-from ingot.jobs.model import PRIORITY_MAX, PRIORITY_MIN, Definition, Progress, Source
+from ingot.jobs.model import (
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    Backoff,
+    Claim,
+    Definition,
+    Job,
+    JobStatus,
+    NewJob,
+    Progress,
+    Source,
+)
 from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id
@@ -32,24 +44,114 @@ ATTEMPTS_MAX = 10_000
 DELAY_DAYS_MAX = 3660
 MOMENT_MAX = to_micros(datetime(9999, 1, 1, tzinfo=UTC))
 NUMBER_MAX = 2**53  # The largest whole number that every reader of JSON takes in exactly.
+SHOWN_CHARS_MAX = 64
+KEYS = ("idempotency_key", "dedupe_key", "correlation_id", "trace_id", "source_ref", "created_by")
 CLAIM_JOBS_MAX = 1000
 CLAIM_TYPES_MAX = 256
 BATCH_JOBS_MAX = 10_000
 WAIT_SECONDS_MAX = 60.0
 SECONDS_MAX = 366 * 86_400
+LEASE_MICROS_MAX = 7 * 86_400 * MICROS
+DELAY_MICROS_MAX = DELAY_DAYS_MAX * 86_400 * MICROS
+DEPTH_MAX = 16
 
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class CheckedJob(NewJob, frozen=True, kw_only=True, gc=False):
+    """An order as `new_job` makes it: `checked` are the payload and digest found good, and are not read again."""
+
+    checked: tuple[bytes, bytes | None]
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: short, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # A number too long to be written out, or an object that cannot show itself.
+        return f"a {type(value).__name__}"
+    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}…"
+
+
+def text(value: object, *, what: str) -> str:
+    """A text, whatever is in it."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"the {what} is a {type(value).__name__}; it is a text")
+    return str.__str__(value)
+
+
+def number(value: object, *, what: str, least: float, most: float) -> float:
+    """A number within its bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(f"{what} is a {type(value).__name__}; it is a number")
+    if not least <= value <= most:
+        raise InvalidInput(f"{what} is {shown(value)}; it goes from {least:g} to {most:g}")
+    return value
+
+
+def seconds(value: object, *, what: str, most: float) -> float:
+    """A number of seconds, from none to `most`."""
+    return number(value, what=what, least=0, most=most)
+
+
+def whole_number(value: object, *, what: str, least: int, most: int) -> int:
+    """A whole number within its bounds."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"{what} is a {type(value).__name__}; it is a whole number")
+    if not least <= value <= most:
+        raise InvalidInput(f"{what} is {shown(value)}; it goes from {least} to {most}")
+    return int(value)
+
+
+def flag(value: object, *, what: str) -> bool:
+    """Yes or no, and nothing that is only taken for it."""
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{what} is a {type(value).__name__}; it is true or false")
+    return value
+
+
+def instance(value: object, kind: type[S], *, what: str) -> S:
+    """One of the structs that a call takes."""
+    if not isinstance(value, kind):
+        raise InvalidInput(f"the {what} is a {type(value).__name__}; it is a {kind.__name__}")
+    return value
+
+
+def several(values: object, *, what: str) -> list[object]:
+    """The values of a list or of anything else that yields them; one text is not meant as many."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidInput(f"{what} is one {type(values).__name__}; it is a list")
+    return list(values)
+
+
+def sound(value: S) -> S:
+    """The same struct with every value of its declared type, so that what is stored can be read again."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(value), type(value), strict=True)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"the {type(value).__name__} cannot be stored: {error}") from error
+
 
 def json_bytes(value: object, *, what: str, bytes_max: int) -> bytes:
-    """JSON text as bytes: `bytes` are JSON text already, kept but for space around it; other values are encoded."""
+    """JSON text as bytes: `bytes` are JSON text already, kept but for space around it; other values are encoded.
+
+    `bytearray` and `memoryview` are taken as `bytes` are. JSON has no NaN and no infinity: as Python values they
+    become `null`, in JSON text they are refused.
+    """
     try:
-        text = value.strip(JSON_SPACE) if isinstance(value, bytes) else _encode(value)
+        if isinstance(value, bytes):
+            text = value.strip(JSON_SPACE)
+        elif isinstance(value, bytearray | memoryview):
+            text = bytes(value).strip(JSON_SPACE)
+        else:
+            text = _encode(value)
         if len(text) <= bytes_max:
             _decode(text)  # Encoded values too: a `Raw` inside them was never looked at.
-    except (msgspec.MsgspecError, TypeError, UnicodeError, RecursionError, ValueError, OverflowError) as error:
+    except (msgspec.MsgspecError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise InvalidInput(f"the {what} is not JSON: {error}") from error
     if len(text) > bytes_max:
         raise PayloadTooLarge(f"the {what} has {len(text)} bytes; the most is {bytes_max}")
@@ -82,12 +184,20 @@ def metadata(value: object) -> bytes:
     return json_bytes(value, what="metadata", bytes_max=METADATA_BYTES_MAX)
 
 
-def source(value: str) -> Source:
+def source(value: object) -> Source:
     """One of the sources there are."""
     try:
-        return Source(value)
+        return Source(text(value, what="source"))
     except ValueError:
-        raise InvalidInput(f"source is {value!r}; it is one of {', '.join(Source)}") from None
+        raise InvalidInput(f"source is {shown(value)}; it is one of {', '.join(Source)}") from None
+
+
+def status(value: object) -> JobStatus:
+    """One of the states there are."""
+    try:
+        return JobStatus(text(value, what="status"))
+    except ValueError:
+        raise InvalidInput(f"status is {shown(value)}; it is one of {', '.join(JobStatus)}") from None
 
 
 def digest(text: bytes) -> bytes:
@@ -95,9 +205,14 @@ def digest(text: bytes) -> bytes:
     return hashlib.sha256(msgspec.json.encode(_decode(text), order="sorted")).digest()
 
 
-@lru_cache(maxsize=1024)
-def job_type(value: str) -> str:
+def job_type(value: object) -> str:
     """A usable job type."""
+    return type_of_text(text(value, what="job type"))
+
+
+@lru_cache(maxsize=1024)
+def type_of_text(value: str) -> str:
+    """A usable job type, from what is known to be a text."""
     if len(value) > TYPE_CHARS_MAX or not _TYPE.fullmatch(value):
         raise InvalidInput(
             f"the job type {value[:200]!r} is not usable",
@@ -106,125 +221,246 @@ def job_type(value: str) -> str:
     return value
 
 
-def job_id(value: str) -> str:
+def job_id(value: object) -> str:
     """The id of a job. Raises `JobNotFound` for a text that no job can have."""
-    if not is_id(value):
-        raise JobNotFound(f"there is no job {value[:64]!r} in this tenant")
-    return value
+    known = text(value, what="job id")
+    if not is_id(known):
+        raise JobNotFound(f"there is no job {known[:64]!r} in this tenant")
+    return known
 
 
-def short_text(value: str | None, *, what: str, chars_max: int = KEY_CHARS_MAX) -> str | None:
+def tenant(value: object) -> str:
+    """The id of a tenant, which need not be there."""
+    if not isinstance(value, str):
+        raise InvalidInput(
+            f"the tenant is a {type(value).__name__}; it is the tenant's id",
+            hint="Pass tenant.id, a text; nothing was changed.",
+        )
+    return _storable(str.__str__(value), what="tenant")
+
+
+def tenant_or_any(value: object) -> str | None:
+    """The id of a tenant, or `None` for any."""
+    return None if value is None else tenant(value)
+
+
+def claim(value: object) -> Claim:
+    """A claim as a worker got it."""
+    known = instance(value, Claim, what="claim")
+    instance(known.job, Job, what="job of the claim")
+    return known
+
+
+def worker_id(value: object) -> str:
+    """The name a worker goes by."""
+    return _within(text(value, what="worker id"), what="worker id", chars_max=WORKER_CHARS_MAX)
+
+
+def short_text(value: object, *, what: str, chars_max: int = KEY_CHARS_MAX) -> str | None:
     """A name or key within its length, or `None`."""
-    if value is None:
-        return None
+    return None if value is None else _within(text(value, what=what), what=what, chars_max=chars_max)
+
+
+def filter_text(value: object, *, what: str) -> str | None:
+    """A text to look for, or `None`."""
+    return None if value is None else _storable(text(value, what=what), what=what)
+
+
+def error_text(value: object) -> str:
+    """What a worker says went wrong, cut to a bounded length so that a report is never refused for being long.
+
+    An exception is told by its kind and its message.
+    """
+    known = _told(value) if isinstance(value, BaseException) else text(value, what="error")
+    return known.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()[:ERROR_CHARS_MAX]
+
+
+def _told(error: BaseException) -> str:
+    try:
+        message = str(error)
+    except Exception:  # A message that cannot be told hides no failure.
+        message = ""
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _within(value: str, *, what: str, chars_max: int) -> str:
     if not 1 <= len(value) <= chars_max:
         raise InvalidInput(f"the {what} has {len(value)} characters; it goes from 1 to {chars_max}")
+    return _storable(value, what=what)
+
+
+def _storable(value: str, *, what: str) -> str:
     if "\x00" in value or (not value.isascii() and _has_lone_surrogate(value)):
         raise InvalidInput(f"the {what} has characters that cannot be stored")
     return value
-
-
-def error_text(value: str) -> str:
-    """What a worker says went wrong, cut to a bounded length so that a report is never refused for being long."""
-    return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()[:ERROR_CHARS_MAX]
 
 
 def _has_lone_surrogate(value: str) -> bool:
     return any("\ud800" <= char <= "\udfff" for char in value)
 
 
-def tags(values: Iterable[str]) -> tuple[str, ...]:
+def tags(values: object) -> tuple[str, ...]:
     """Tags without repeats, in a stable order."""
-    if isinstance(values, str):
-        raise InvalidInput("tags is one text; it is a list of texts")
-    unique = tuple(sorted(set(values)))
+    unique = tuple(sorted({text(tag, what="tag") for tag in several(values, what="tags")}))
     if len(unique) > TAGS_MAX:
         raise InvalidInput(f"there are {len(unique)} tags; the most is {TAGS_MAX}")
     for tag in unique:
-        short_text(tag, what="tag", chars_max=TAG_CHARS_MAX)
+        _within(tag, what="tag", chars_max=TAG_CHARS_MAX)
     return unique
 
 
-def priority(value: int | None) -> int | None:
+def priority(value: object) -> int | None:
     """A priority from 1 (critical) to 5 (background), or `None`."""
-    if value is not None and not PRIORITY_MIN <= value <= PRIORITY_MAX:
-        raise InvalidInput(
-            f"priority is {value}; it goes from {PRIORITY_MIN} to {PRIORITY_MAX}",
-            hint="1 is critical, 3 the default, 5 background; nothing was changed.",
-        )
-    return value
+    return None if value is None else _priority(value)
 
 
-def max_attempts(value: int | None) -> int | None:
+def _priority(value: object) -> int:
+    try:
+        return whole_number(value, what="priority", least=PRIORITY_MIN, most=PRIORITY_MAX)
+    except InvalidInput as error:
+        error.hint = "1 is critical, 3 the default, 5 background; nothing was changed."
+        raise
+
+
+def max_attempts(value: object) -> int | None:
     """A number of attempts within bounds, or `None`."""
-    if value is not None and not 1 <= value <= ATTEMPTS_MAX:
-        raise InvalidInput(f"max_attempts is {value}; it goes from 1 to {ATTEMPTS_MAX}")
-    return value
+    return None if value is None else whole_number(value, what="max_attempts", least=1, most=ATTEMPTS_MAX)
 
 
-def delay(value: timedelta | float, *, what: str = "delay") -> int:
+def delay(value: object, *, what: str = "delay") -> int:
     """A delay in microseconds: not negative, not absurd."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if not 0 <= seconds < math.inf:
-        raise InvalidInput(f"the {what} is {seconds} seconds; it cannot be negative or infinite")
-    if seconds > DELAY_DAYS_MAX * 86_400:
-        raise InvalidInput(f"the {what} is {seconds} seconds; the most is {DELAY_DAYS_MAX} days")
-    return round(seconds * MICROS)
+    given = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise InvalidInput(f"the {what} is a {type(given).__name__}; it is a timedelta or a number of seconds")
+    if not 0 <= given < math.inf:
+        raise InvalidInput(f"the {what} is {shown(given)} seconds; it cannot be negative or infinite")
+    if given > DELAY_DAYS_MAX * 86_400:
+        raise InvalidInput(f"the {what} is {shown(given)} seconds; the most is {DELAY_DAYS_MAX} days")
+    return round(given * MICROS)
 
 
-def moment(value: datetime | None) -> int | None:
-    """A moment in microseconds, or `None`."""
+def moment(value: object) -> int | None:
+    """A moment in microseconds, or `None`. What lies before 1970 is past, and becomes its first moment."""
     if value is None:
         return None
+    if not isinstance(value, datetime):
+        raise InvalidInput(f"the time is a {type(value).__name__}; it is a datetime with an offset")
+    if value.utcoffset() is None:
+        value = value.replace(tzinfo=None)
     micros = to_micros(value)
     if micros > MOMENT_MAX:
         raise InvalidInput(f"the time {value.isoformat()} is too far away; the last year is 9998")
-    return micros
+    return max(micros, 0)
 
 
-def whole_number(value: int, *, what: str, least: int, most: int) -> int:
-    """A number within its bounds."""
-    if not least <= value <= most:
-        raise InvalidInput(f"{what} is {value}; it goes from {least} to {most}")
-    return value
-
-
-def claim_types(values: Sequence[str]) -> tuple[str, ...]:
+def claim_types(values: object) -> tuple[str, ...]:
     """The types a worker can do: at least one, each named once."""
-    if isinstance(values, str):
-        raise InvalidInput("types is one text; it is a list of texts")
-    unique = tuple(dict.fromkeys(values))
+    unique = tuple(dict.fromkeys([job_type(value) for value in several(values, what="types")]))
     if not 1 <= len(unique) <= CLAIM_TYPES_MAX:
         raise InvalidInput(f"there are {len(unique)} types; a claim names 1 to {CLAIM_TYPES_MAX}")
-    for value in unique:
-        job_type(value)
     return unique
 
 
-def progress(value: Progress | None) -> Progress | None:
+def percent(value: object) -> float:
+    """How much is done, from 0 to 100."""
+    return number(value, what="percent", least=0, most=100)
+
+
+def stage(value: object) -> str:
+    """What is being done; it may be empty."""
+    known = text(value, what="stage")
+    return known and _within(known, what="stage", chars_max=STAGE_CHARS_MAX)
+
+
+def progress(value: object) -> Progress | None:
     """A progress between 0 and 100 percent, or `None`."""
     if value is None:
         return None
-    if not 0 <= value.percent <= 100:
-        raise InvalidInput(f"percent is {value.percent}; it goes from 0 to 100")
-    if value.stage:
-        short_text(value.stage, what="stage", chars_max=STAGE_CHARS_MAX)
+    known = instance(value, Progress, what="progress")
+    percent(known.percent)
+    stage(known.stage)
+    return known
+
+
+def fence(value: object) -> int:
+    """The number of a claim; one that nobody holds is for the store to tell."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"the fence is a {type(value).__name__}; it is a whole number")
     return value
 
 
-def definition(value: Definition) -> Definition:
+def lease(value: object) -> int:
+    """How long a lease lasts, in microseconds."""
+    return whole_number(value, what="lease", least=1, most=LEASE_MICROS_MAX)
+
+
+def definition(value: object) -> Definition:
     """A definition whose every value can be used."""
-    job_type(value.type)
-    priority(value.priority)
-    max_attempts(value.max_attempts)
-    whole_number(value.crash_cap, what="crash_cap", least=1, most=ATTEMPTS_MAX)
-    numbers = {
-        "timeout_seconds": (value.timeout_seconds, 0.001),
-        "backoff.first_seconds": (value.backoff.first_seconds, 0.0),
-        "backoff.max_seconds": (value.backoff.max_seconds, 0.0),
-        "backoff.factor": (value.backoff.factor, 1.0),
-    }
-    for name, (number, least) in numbers.items():
-        if not math.isfinite(number) or not least <= number <= SECONDS_MAX:
-            raise InvalidInput(f"{name} is {number}; it goes from {least} to {SECONDS_MAX}")
+    known = instance(value, Definition, what="definition")
+    job_type(known.type)
+    tenant_or_any(known.tenant)
+    _priority(known.priority)
+    whole_number(known.max_attempts, what="max_attempts", least=1, most=ATTEMPTS_MAX)
+    whole_number(known.crash_cap, what="crash_cap", least=1, most=ATTEMPTS_MAX)
+    number(known.timeout_seconds, what="timeout_seconds", least=0.001, most=SECONDS_MAX)
+    backoff = instance(known.backoff, Backoff, what="backoff")
+    number(backoff.first_seconds, what="backoff.first_seconds", least=0, most=SECONDS_MAX)
+    number(backoff.max_seconds, what="backoff.max_seconds", least=0, most=SECONDS_MAX)
+    number(backoff.factor, what="backoff.factor", least=1, most=SECONDS_MAX)
+    return sound(known)
+
+
+def order(value: object) -> NewJob:
+    """An order whose every value can be used, however it was made."""
+    known = instance(value, NewJob, what="job")
+    text(known.id, what="id")
+    if not is_id(known.id):
+        raise InvalidInput(f"{shown(known.id)} is no id", hint="Make orders with new_job; nothing was changed.")
+    tenant(known.tenant)
+    job_type(known.type)
+    seen = isinstance(known, CheckedJob) and known.checked[0] is known.payload
+    body = known.payload if seen else payload(_plain_bytes(known.payload, what="payload"))
+    if known.priority is not None:
+        _priority(known.priority)
+    if known.run_at is not None:
+        whole_number(known.run_at, what="run_at", least=0, most=MOMENT_MAX)
+    whole_number(known.delay, what="delay", least=0, most=DELAY_MICROS_MAX)
+    if known.max_attempts is not None:
+        max_attempts(known.max_attempts)
+    whole_number(known.depth, what="depth", least=0, most=DEPTH_MAX)
+    if not isinstance(known.source, Source):
+        raise InvalidInput(f"the source is a {type(known.source).__name__}; it is a Source")
+    for name in KEYS:
+        if (key := getattr(known, name)) is not None:
+            short_text(key, what=name)
+    if not (seen and isinstance(known, CheckedJob) and known.checked[1] is known.payload_digest):
+        _check_digest(known, body)
+    if (known.idempotency_key is None) != (known.payload_digest is None):
+        raise InvalidInput("an order has both an idempotency key and a payload digest, or neither")
+    if not isinstance(known.tags, tuple):
+        raise InvalidInput(f"tags is a {type(known.tags).__name__}; it is a tuple of texts")
+    labels = tags(known.tags) if known.tags else ()
+    notes = None if known.metadata is None else metadata(_plain_bytes(known.metadata, what="metadata"))
+    if (body, labels, notes) != (known.payload, known.tags, known.metadata):
+        return msgspec.structs.replace(known, payload=body, tags=labels, metadata=notes)
+    return known
+
+
+def _plain_bytes(value: object, *, what: str) -> bytes:
+    if not isinstance(value, bytes):
+        raise InvalidInput(f"the {what} is a {type(value).__name__}; an order carries it as bytes of JSON text")
     return value
+
+
+def _check_digest(known: NewJob, body: bytes) -> None:
+    given = known.payload_digest
+    if given is not None and _plain_bytes(given, what="payload digest") != digest(body):
+        raise InvalidInput("the payload digest is not that of the payload")
+
+
+def orders(values: object) -> tuple[NewJob, ...]:
+    """Orders that can be accepted together."""
+    given = several(values, what="orders")
+    if len(given) > BATCH_JOBS_MAX:
+        raise InvalidInput(f"there are {len(given)} jobs; the most at once is {BATCH_JOBS_MAX}")
+    return tuple([order(value) for value in given])

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, TypedDict, Unpack
 
 from ingot.jobs import checks
+from ingot.jobs.checks import CheckedJob
 from ingot.jobs.model import Done, NewJob, Source
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
@@ -54,17 +55,20 @@ def new_job(tenant: str, type: str, payload: object = None, **options: Unpack[Jo
     Raises `InvalidInput` or `PayloadTooLarge`, and `TypeError` for an option there is not.
     """
     text = checks.payload(payload)
+    tenant = tenant if tenant.__class__ is str else checks.tenant(tenant)
+    type = checks.type_of_text(type) if type.__class__ is str else checks.job_type(type)
     if not options:
-        return NewJob(id=new_id(), tenant=tenant, type=checks.job_type(type), payload=text)
+        return CheckedJob(id=new_id(), tenant=tenant, type=type, payload=text, checked=(text, None))
     unknown = options.keys() - CHECKS.keys()
     if unknown:
         raise TypeError(f"a job has no option {', '.join(sorted(unknown))}")
     if options.get("run_at") is not None and options.get("delay") is not None:
         raise InvalidInput("run_at and delay were both given", hint="Give one of them; nothing was changed.")
     checked: dict[str, Any] = {name: CHECKS[name](value) for name, value in options.items()}
-    if checked.get("idempotency_key") is not None:
-        checked["payload_digest"] = checks.digest(text)
-    return NewJob(id=new_id(), tenant=tenant, type=checks.job_type(type), payload=text, **checked)
+    digest = None if checked.get("idempotency_key") is None else checks.digest(text)
+    return CheckedJob(
+        id=new_id(), tenant=tenant, type=type, payload=text, payload_digest=digest, checked=(text, digest), **checked
+    )
 
 
 def done(result: object = None) -> Done:

@@ -137,7 +137,7 @@ class JobStore(Protocol):
         Two calls never receive the same attempt. Every claim has a fence higher than any fence the job had
         before, across restarts too, below 2**53, and writes the attempt's row. Claims also do what `tend` does,
         when it is time for it; when more jobs become due together than one round promotes, they join the ready
-        work in the order of their times.
+        work in the order of their times. `TenantNotFound` for a tenant that is not there.
         """
 
     def renew(self, command: RenewLeases) -> Awaitable[list[Heartbeat | IngotError]]:
@@ -194,14 +194,18 @@ class JobStore(Protocol):
     def list_jobs(self, where: JobFilter, *, before: str | None, limit: int) -> Awaitable[tuple[list[Job], str | None]]:
         """Jobs after the position `before`, newest first, and the position to go on from (`None`: no more).
 
-        Looks at a bounded number of rows, so a page may be short although there are more.
+        Looks at a bounded number of rows, so a page may be short although there are more. `TenantNotFound` for a
+        tenant that is not there.
         """
 
     def list_attempts(self, tenant: str, job_id: str) -> Awaitable[list[Attempt]]:
         """The attempts of a job, oldest first; none when the job is not there or not in this tenant."""
 
     def summarize(self, tenant: str) -> Awaitable[Summary]:
-        """Exact counts of a tenant's jobs by status, and the age of the work that has been ready longest."""
+        """Exact counts of a tenant's jobs by status, and the age of the work that has been ready longest.
+
+        `TenantNotFound` for a tenant that is not there.
+        """
 
     def on_ready(self, tell: Callable[[str, str, int], None]) -> None:
         """Call `tell(tenant, type, count)` on the event loop after jobs became ready. Only a hint."""

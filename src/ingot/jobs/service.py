@@ -50,7 +50,7 @@ from ingot.jobs.ports import (
 from ingot.jobs.waiting import Waiter, Waiters
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import IngotError, InvalidInput
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page, read_cursor, write_cursor
 
 T = TypeVar("T")
 C = TypeVar("C", Beat, Settle)
@@ -63,11 +63,14 @@ class Jobs:
         self._store = store
         self._lease = round(lease_seconds * MICROS)
         self._waiters = Waiters()
+        self._closing = False
         self._giving_back: set[asyncio.Task[None]] = set()
         store.on_ready(self._waiters.wake)
 
     async def close(self) -> None:
-        """Wait until the jobs of claims whose callers went away have been given back. The store stays open."""
+        """End waiting claims, and give back the jobs of claims whose callers went away. The store stays open."""
+        self._closing = True
+        self._waiters.wake_all()
         while self._giving_back:
             await asyncio.wait(self._giving_back)
 
@@ -84,11 +87,8 @@ class Jobs:
 
     async def enqueue_many(self, orders: Iterable[NewJob]) -> list[Enqueued]:
         """Accept many jobs made with `new_job`, all or none. Raises as `enqueue` does."""
-        orders = tuple(orders)
-        if not orders:
-            return []
-        checks.whole_number(len(orders), what="the number of jobs", least=1, most=checks.BATCH_JOBS_MAX)
-        return await self._store.enqueue(Enqueue(orders=orders))
+        checked = checks.orders(orders)
+        return await self._store.enqueue(Enqueue(orders=checked)) if checked else []
 
     # -- doing work -----------------------------------------------------------------------------------------
 
@@ -105,17 +105,15 @@ class Jobs:
     ) -> list[Claim]:
         """Lease up to `limit` due jobs of these types; with none due, wait up to `wait_seconds` for some.
 
-        `tenant=None` serves all tenants. The answer is empty only after the whole wait.
+        `tenant=None` serves all tenants. The answer is empty only after the whole wait, or when we are closing.
         """
-        checks.short_text(worker_id, what="worker id", chars_max=checks.WORKER_CHARS_MAX)
-        if not 0 <= wait_seconds <= checks.WAIT_SECONDS_MAX:
-            raise InvalidInput(f"wait_seconds is {wait_seconds}; it goes from 0 to {checks.WAIT_SECONDS_MAX:g}")
+        checks.seconds(wait_seconds, what="wait_seconds", most=checks.WAIT_SECONDS_MAX)
         command = ClaimJobs(
-            worker_id=worker_id,
+            worker_id=checks.worker_id(worker_id),
             types=checks.claim_types(types),
             limit=checks.whole_number(limit, what="limit", least=1, most=checks.CLAIM_JOBS_MAX),
             lease=self._lease,
-            tenant=tenant,
+            tenant=checks.tenant_or_any(tenant),
             host=checks.short_text(host, what="host"),
             pid=None if pid is None else checks.whole_number(pid, what="pid", least=0, most=checks.NUMBER_MAX),
         )
@@ -125,7 +123,7 @@ class Jobs:
         deadline = loop.time() + wait_seconds
         waiter = self._waiters.add(command.types, tenant)
         try:
-            while not (claims := await self._look(command, waiter)) and loop.time() < deadline:
+            while not (claims := await self._look(command, waiter)) and loop.time() < deadline and not self._closing:
                 # Not `wait_for`: on Python 3.11 it swallows a cancel that comes together with the wake-up.
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
@@ -135,15 +133,17 @@ class Jobs:
             self._waiters.remove(waiter)
 
     async def _look(self, command: ClaimJobs, waiter: Waiter) -> list[Claim]:
-        """Look for the work a waiter was woken for. When the look fails, others are told of it."""
+        """Look for work. News that this look did not use, because it found other work or failed, goes to others."""
         news, waiter.news = waiter.news, None
         waiter.woken.clear()
+        used = False
         try:
-            return await self._claim_once(command)
-        except BaseException:
-            if news is not None:
+            claims = await self._claim_once(command)
+            used = not claims or any((claim.job.tenant, claim.job.type) == news for claim in claims)
+            return claims
+        finally:
+            if news is not None and not used:
                 self._waiters.wake(*news, 1)
-            raise
 
     async def _claim_once(self, command: ClaimJobs) -> list[Claim]:
         """Claim; and when the caller goes away meanwhile, give back what nobody will work on."""
@@ -183,11 +183,11 @@ class Jobs:
 
     async def heartbeat_many(self, beats: Iterable[Beat]) -> list[Heartbeat | IngotError]:
         """Renew many leases; each has its own answer, a heartbeat or the error it met."""
-        beats = tuple(beats)
-        if not beats:
+        given = checks.several(beats, what="beats")
+        if not given:
             return []
-        checks.whole_number(len(beats), what="the number of heartbeats", least=1, most=checks.BATCH_JOBS_MAX)
-        checked = [_or_error(_checked_beat, beat) for beat in beats]
+        checks.whole_number(len(given), what="the number of heartbeats", least=1, most=checks.BATCH_JOBS_MAX)
+        checked = [_or_error(_checked_beat, beat) for beat in given]
         good = [beat for beat in checked if isinstance(beat, Beat)]
         answers = iter(await self._store.renew(RenewLeases(beats=good)) if good else ())
         return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
@@ -199,37 +199,43 @@ class Jobs:
 
     async def settle_many(self, settles: Iterable[Settle]) -> list[Settled | IngotError]:
         """Record how many attempts ended; each has its own answer, and one that fails stops no other."""
-        settles = tuple(settles)
-        if not settles:
+        given = checks.several(settles, what="settles")
+        if not given:
             return []
-        checks.whole_number(len(settles), what="the number of settles", least=1, most=checks.BATCH_JOBS_MAX)
-        checked = [_or_error(_checked_settle, settle) for settle in settles]
+        checks.whole_number(len(given), what="the number of settles", least=1, most=checks.BATCH_JOBS_MAX)
+        checked = [_or_error(_checked_settle, settle) for settle in given]
         good = [settle for settle in checked if isinstance(settle, Settle)]
         answers = iter(await self._store.settle(SettleJobs(settles=good)) if good else ())
         return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
 
     async def complete(self, claim: Claim, result: object = None) -> Settled:
         """The work is done; `result` is a JSON value, or `bytes` of JSON text."""
+        claim = checks.claim(claim)
         return await self.settle(claim.job.id, claim.fence, done(result))
 
-    async def fail(self, claim: Claim, error: str, *, retry: bool = True, exit_code: int | None = None) -> Settled:
+    async def fail(
+        self, claim: Claim, error: str | BaseException, *, retry: bool = True, exit_code: int | None = None
+    ) -> Settled:
         """The work failed. It is tried again later, unless `retry` is false or its attempts are used up."""
+        claim = checks.claim(claim)
         outcome = Failed(error=checks.error_text(error), retry=retry, exit_code=exit_code)
         return await self.settle(claim.job.id, claim.fence, outcome)
 
     async def snooze(self, claim: Claim, delay: timedelta | float) -> Settled:
         """Not now: try again after the delay. Counts against nothing."""
+        claim = checks.claim(claim)
         return await self.settle(claim.job.id, claim.fence, Snooze(delay=checks.delay(delay)))
 
     async def release(self, claim: Claim) -> Settled:
         """Give the job back unfinished. Counts against nothing."""
+        claim = checks.claim(claim)
         return await self.settle(claim.job.id, claim.fence, Release())
 
     # -- steering work --------------------------------------------------------------------------------------
 
     async def cancel(self, tenant: str, job_id: str) -> Job:
         """Stop a waiting job at once, ask a running one to stop. Raises `JobNotFound` or `JobFinished`."""
-        return await self._store.cancel(CancelJob(tenant=tenant, job_id=checks.job_id(job_id)))
+        return await self._store.cancel(CancelJob(tenant=checks.tenant(tenant), job_id=checks.job_id(job_id)))
 
     async def retry(
         self,
@@ -244,9 +250,9 @@ class Jobs:
         """Run a finished job again. Raises `JobNotFound`, `JobNotFinished`, `DuplicateJob` or `InvalidInput`."""
         return await self._store.retry(
             RetryJob(
-                tenant=tenant,
+                tenant=checks.tenant(tenant),
                 job_id=checks.job_id(job_id),
-                reset_attempts=reset_attempts,
+                reset_attempts=checks.flag(reset_attempts, what="reset_attempts"),
                 priority=checks.priority(priority),
                 max_attempts=checks.max_attempts(max_attempts),
                 run_at=checks.moment(run_at),
@@ -266,7 +272,7 @@ class Jobs:
         """Change a waiting job; tags can be changed in any state. Raises `JobNotFound` or `JobNotQueued`."""
         return await self._store.change(
             ChangeJob(
-                tenant=tenant,
+                tenant=checks.tenant(tenant),
                 job_id=checks.job_id(job_id),
                 priority=checks.priority(priority),
                 run_at=checks.moment(run_at),
@@ -283,7 +289,7 @@ class Jobs:
 
     async def get(self, tenant: str, job_id: str) -> Job:
         """The job as it stands. Raises `JobNotFound`, for another tenant's job too."""
-        job = await self._store.get_job(tenant, checks.job_id(job_id))
+        job = await self._store.get_job(checks.tenant(tenant), checks.job_id(job_id))
         if job is None:
             raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
         return job
@@ -298,22 +304,27 @@ class Jobs:
         limit: int = PAGE_ROWS_DEFAULT,
     ) -> Page[Job]:
         """A page of a tenant's jobs, newest first. Raises `InvalidCursor` for a cursor of another list."""
-        bound_to = ("jobs", tenant, status, type)
-        before = None if cursor is None else read_cursor(cursor, bound_to=bound_to)
-        where = JobFilter(tenant=tenant, status=status, type=type)
-        jobs, position = await self._store.list_jobs(where, before=before, limit=check_limit(limit))
+        where = JobFilter(
+            tenant=checks.tenant(tenant),
+            status=None if status is None else checks.status(status),
+            type=checks.filter_text(type, what="type"),
+        )
+        bound_to = ("jobs", where.tenant, where.status, where.type)
+        before = None if cursor is None else read_cursor(checks.text(cursor, what="cursor"), bound_to=bound_to)
+        checks.whole_number(limit, what="limit", least=1, most=PAGE_ROWS_MAX)
+        jobs, position = await self._store.list_jobs(where, before=before, limit=limit)
         return Page(items=jobs, next_cursor=None if position is None else write_cursor(position, bound_to=bound_to))
 
     async def attempts(self, tenant: str, job_id: str) -> Sequence[Attempt]:
         """The attempts of a job, oldest first. Raises `JobNotFound`."""
-        attempts = await self._store.list_attempts(tenant, checks.job_id(job_id))
+        attempts = await self._store.list_attempts(checks.tenant(tenant), checks.job_id(job_id))
         if not attempts:
             await self.get(tenant, job_id)
         return attempts
 
     async def summary(self, tenant: str) -> Summary:
         """Exact counts of a tenant's jobs by status."""
-        return await self._store.summarize(tenant)
+        return await self._store.summarize(checks.tenant(tenant))
 
     # -- definitions ----------------------------------------------------------------------------------------
 
@@ -323,39 +334,59 @@ class Jobs:
 
     async def definition(self, type: str, *, tenant: str | None = None) -> Definition:
         """The definition that holds for a type: the tenant's own, the one for all, or the defaults."""
-        return await self._store.get_definition(tenant, checks.job_type(type))
+        return await self._store.get_definition(checks.tenant_or_any(tenant), checks.job_type(type))
 
     async def definitions(self, *, tenant: str | None = None) -> Sequence[Definition]:
         """The stored definitions a tenant can see, by type."""
-        return await self._store.list_definitions(tenant)
+        return await self._store.list_definitions(checks.tenant_or_any(tenant))
 
 
-def _checked_settle(settle: Settle) -> Settle:
+def _checked_settle(value: object) -> Settle:
     """A settle that can be stored: a long or odd error is cut and cleaned, anything else out of bounds is refused."""
+    settle = checks.instance(value, Settle, what="settle")
     checks.job_id(settle.job_id)
-    match settle.outcome:
+    checks.fence(settle.fence)
+    checks.tenant_or_any(settle.tenant)
+    outcome = _checked_outcome(settle.outcome)
+    return settle if outcome is settle.outcome else msgspec.structs.replace(settle, outcome=outcome)
+
+
+def _checked_outcome(outcome: object) -> Outcome:
+    match outcome:
+        case Done(result=None) | Release():
+            return outcome
         case Done(result=bytes(result)):
             text = checks.result(result)
-            return settle if text == result else msgspec.structs.replace(settle, outcome=Done(result=text))
-        case Failed(error=error, exit_code=exit_code) as failed:
+            return outcome if text == result else Done(result=text)
+        case Done(result=result):
+            raise InvalidInput(f"the result is a {type(result).__name__}; an outcome carries it as bytes of JSON text")
+        case Failed(error=error, retry=retry, exit_code=exit_code):
+            clean = checks.error_text(checks.text(error, what="error"))
+            checks.flag(retry, what="retry")
             if exit_code is not None:
                 checks.whole_number(exit_code, what="exit_code", least=-checks.NUMBER_MAX, most=checks.NUMBER_MAX)
-            clean = checks.error_text(error)
-            if clean != error:
-                return msgspec.structs.replace(settle, outcome=msgspec.structs.replace(failed, error=clean))
+            return outcome if clean == error else Failed(error=clean, retry=retry, exit_code=exit_code)
         case Snooze(delay=micros):
-            checks.whole_number(micros, what="snooze", least=0, most=checks.DELAY_DAYS_MAX * 86_400 * MICROS)
+            checks.whole_number(micros, what="snooze", least=0, most=checks.DELAY_MICROS_MAX)
+            return outcome
         case _:
-            pass
-    return settle
+            raise InvalidInput(f"the outcome is a {type(outcome).__name__}; it is Done, Failed, Snooze or Release")
 
 
-def _checked_beat(beat: Beat) -> Beat:
+def _checked_beat(value: object) -> Beat:
+    beat = checks.instance(value, Beat, what="beat")
     checks.job_id(beat.job_id)
+    checks.fence(beat.fence)
+    checks.lease(beat.lease)
+    checks.tenant_or_any(beat.tenant)
+    if beat.percent is not None:
+        checks.percent(beat.percent)
+    if beat.stage is not None:
+        checks.stage(beat.stage)
     return beat
 
 
-def _or_error(check: Callable[[C], C], call: C) -> C | IngotError:
+def _or_error(check: Callable[[object], C], call: object) -> C | IngotError:
     try:
         return check(call)
     except IngotError as error:

@@ -35,6 +35,11 @@ class Waiters:
         if waiter.news is not None:
             self.wake(*waiter.news, 1)
 
+    def wake_all(self) -> None:
+        """Wake everybody, for no work."""
+        for waiter in self._waiters.values():
+            waiter.woken.set()
+
     def wake(self, tenant: str, type: str, count: int) -> None:
         """Wake up to `count` claims that could take a job of this tenant and type."""
         for waiter in self._waiters.values():

@@ -33,6 +33,7 @@ class IngotError(Exception):
         if hint is not None:
             self.hint = hint
         super().__init__(self.detail)
+        self.add_note(f"Hint: {self.hint}")
 
     @classmethod
     def title(cls) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 import structlog
 
@@ -22,3 +23,9 @@ def configure_logs() -> None:
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def report(event: str, error: BaseException, **fields: object) -> None:
+    """Log an error from where nothing may be raised: a log that cannot be written loses the line, not the thread."""
+    with suppress(Exception):
+        structlog.get_logger("ingot").error(event, exc_info=error, **fields)

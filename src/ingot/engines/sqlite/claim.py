@@ -7,27 +7,29 @@ from functools import partial
 from heapq import merge
 from itertools import islice
 
-from ingot.engines.sqlite.memory import Lane
+from ingot.engines.sqlite.memory import FENCES_PER_EPOCH, Lane
 from ingot.engines.sqlite.rows import JobRow, claim_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.tend import promote, sweep
 from ingot.engines.sqlite.transaction import Later, Transaction, as_json
+from ingot.identity.model import TenantNotFound
 from ingot.jobs.model import Claim, Definition, JobStatus
 from ingot.jobs.ports import ClaimJobs
-
-FENCES_PER_EPOCH = 2**32
+from ingot.kernel.errors import IngotError
 
 Place = tuple[int, int, str, int]  # priority, run_at, id: the order in which work starts; and the job's number
 
 
-def claim(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[Later]:
+def claim(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[Later | IngotError]:
     """Serve claims in the order in which they came."""
     promote(tx)
     sweep(tx)
     return [_claim_one(tx, command) for command in commands]
 
 
-def _claim_one(tx: Transaction, command: ClaimJobs) -> Later:
+def _claim_one(tx: Transaction, command: ClaimJobs) -> Later | IngotError:
+    if command.tenant is not None and command.tenant not in tx.memory.tenants:
+        return TenantNotFound(f"there is no tenant {command.tenant[:64]!r}")
     numbers = _pick(tx, command)
     if not numbers:
         return Later(list)
@@ -68,7 +70,8 @@ def _pick(tx: Transaction, command: ClaimJobs) -> list[int]:
 
 def next_fence(tx: Transaction) -> int:
     """A number above every fence this store ever gave out."""
-    tx.memory.fence += 1
-    if tx.memory.fence % FENCES_PER_EPOCH == 0:
-        tx.execute(SQL.begin_epoch).get  # noqa: B018 - the epoch the carry has reached is ours now
-    return tx.memory.fence
+    memory = tx.memory
+    memory.fence += 1
+    if memory.fence // FENCES_PER_EPOCH > memory.epoch:
+        memory.epoch = tx.execute(SQL.begin_epoch).get
+    return memory.fence

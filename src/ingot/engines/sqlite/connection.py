@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import apsw
 
 from ingot.kernel.errors import StorageFull, StoreError, StoreMisconfigured
-
-Row = tuple[Any, ...]
 
 WRITER_PRAGMAS: dict[str, object] = {
     "journal_mode": "wal",
@@ -18,7 +15,19 @@ WRITER_PRAGMAS: dict[str, object] = {
     "wal_autocheckpoint": 4000,
     "cache_size": -65536,  # KiB
     "temp_store": 2,  # MEMORY
+    "journal_size_limit": 64 * 2**20,  # A log that one huge batch blew up is cut back.
 }
+# After these a transaction as a whole cannot go on; SQLite may have rolled it back already.
+DISK_ERRORS = (
+    apsw.BusyError,
+    apsw.CantOpenError,
+    apsw.CorruptError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.NoMemError,
+    apsw.NotADBError,
+    apsw.ReadOnlyError,
+)
 READER_PRAGMAS: dict[str, object] = {"busy_timeout": 5000, "cache_size": -16384, "temp_store": 2, "query_only": 1}
 CACHED_STATEMENTS = 256
 
@@ -39,9 +48,13 @@ def open_reader(path: Path, *, vfs: str | None = None) -> apsw.Connection:
 
 def explain(error: apsw.Error, *, doing: str) -> StoreError:
     """What an error of the driver means where it has changed nothing: while a store is opened or read."""
-    return (
-        StorageFull() if isinstance(error, apsw.FullError) else StoreError(f"The store could not be {doing}: {error}")
-    )
+    match error:
+        case apsw.FullError():
+            return StorageFull()
+        case apsw.NotADBError() | apsw.SQLError():
+            return StoreMisconfigured(f"The file is not one of Ingot's: {error}.", hint="Name another data folder.")
+        case _:
+            return StoreError(f"The store could not be {doing}: {error}")
 
 
 def pragmas_of(connection: apsw.Connection, names: dict[str, object]) -> dict[str, object]:

@@ -26,10 +26,17 @@ def create_tenant(tx: Transaction, command: CreateTenant) -> Tenant:
 
 
 def change_tenant(tx: Transaction, command: ChangeTenant) -> Tenant:
-    """Replace a tenant's values."""
-    tenant = command.tenant
-    if tenant.id not in tx.memory.tenants:
+    """Change some of a tenant's values."""
+    if command.id not in tx.memory.tenants:
         raise TenantNotFound
+    old = tx.read(Tenant, SQL.tenant_by_name, command.id)
+    tenant = Tenant(
+        id=old.id,
+        slug=old.slug if command.slug is None else command.slug,
+        weight=old.weight if command.weight is None else command.weight,
+        time_zone=old.time_zone if command.time_zone is None else command.time_zone,
+        limits=old.limits if command.limits is None else command.limits,
+    )
     row = (tenant.slug, tenant.weight, tenant.time_zone, as_json(tenant.limits), tenant.id)
     try:
         tx.execute(SQL.update_tenant, *row)

@@ -21,7 +21,9 @@ class FolderLock:
         except BlockingIOError:
             holder = os.read(self._file, 32).decode("ascii", "replace").strip() or "unknown"
             os.close(self._file)
-            raise StoreLocked(f"Another Ingot process (pid {holder}) holds the data folder {folder}.") from None
+            raise StoreLocked(
+                f"Another Ingot process (pid {holder}) holds the data folder {folder.absolute()}."
+            ) from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
@@ -29,4 +31,5 @@ class FolderLock:
         """Let the folder go. Doing it twice is fine."""
         file, self._file = self._file, -1
         if file >= 0:
+            fcntl.flock(file, fcntl.LOCK_UN)  # A forked child may still have the file open.
             os.close(file)

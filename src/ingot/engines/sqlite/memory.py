@@ -13,6 +13,7 @@ from ingot.jobs.model import Definition
 from ingot.kernel.clock import MICROS
 
 SWEEP_EVERY = MICROS
+FENCES_PER_EPOCH = 2**32
 
 
 class Lane(msgspec.Struct, frozen=True, order=True):
@@ -26,9 +27,9 @@ class Lane(msgspec.Struct, frozen=True, order=True):
 class Memory:
     """Lanes with ready work, the next instants on the agenda, definitions, and the last numbers given out."""
 
-    def __init__(self, connection: apsw.Connection, *, fence: int, sweep_from: int) -> None:
+    def __init__(self, connection: apsw.Connection, *, epoch: int, sweep_from: int) -> None:
         self._connection = connection
-        self.fence = fence
+        self.fence = epoch * FENCES_PER_EPOCH
         self.swept_at = 0
         self._sweep_from = sweep_from
         self.reload()
@@ -39,6 +40,7 @@ class Memory:
         self.lanes: dict[str, set[Lane]] = {}
         for type, tenant, limit_key in rows:
             self.add_lane(Lane(type, tenant, limit_key))
+        self.epoch: int = self._connection.execute(SQL.store_epoch).get
         self.next_due: int | None = self._connection.execute(SQL.next_due).get
         self.next_expiry: int | None = self._connection.execute(SQL.next_expiry).get
         self.last_job_number: int = self._connection.execute(SQL.last_job_number).get

@@ -13,11 +13,12 @@ import apsw
 import msgspec
 
 from ingot.engines.sqlite.connection import explain, open_reader
+from ingot.engines.sqlite.memory import Memory
 from ingot.engines.sqlite.rows import AttemptRow, JobRow, job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
 from ingot.events.model import Event
-from ingot.identity.model import Tenant
+from ingot.identity.model import Tenant, TenantNotFound
 from ingot.jobs.model import Attempt, Definition, Job, JobStatus, Summary
 from ingot.jobs.ports import JobFilter
 from ingot.kernel.clock import MICROS, Clock, to_datetime
@@ -43,24 +44,25 @@ class Reads:
     """The reading half of the store."""
 
     _clock: Clock
+    _memory: Memory
 
     def __init__(self, path: Path, *, vfs: str | None) -> None:
         self._path = path
         self._vfs = vfs
         self._local = threading.local()
-        self._opened: list[apsw.Connection] = []
+        self._readers: list[apsw.Connection] = []
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="ingot-reader")
 
-    async def close_readers(self) -> None:
-        """End the threads and close their connections."""
-        await asyncio.to_thread(self._threads.shutdown)
-        for connection in self._opened:
+    def close_readers(self) -> None:
+        """End the threads and close their connections. Blocks."""
+        self._threads.shutdown()
+        for connection in self._readers:
             connection.close()
 
     def _reader(self) -> apsw.Connection:
         if not hasattr(self._local, "connection"):
             self._local.connection = open_reader(self._path, vfs=self._vfs)
-            self._opened.append(self._local.connection)
+            self._readers.append(self._local.connection)
         return self._local.connection  # type: ignore[no-any-return]
 
     def _read(self, type: type[T], statement: str, *values: Any) -> T | None:
@@ -73,6 +75,10 @@ class Reads:
             return asyncio.get_running_loop().run_in_executor(self._threads, _explained, read, *args)
         except RuntimeError:  # The threads have been ended.
             raise StoreError("The store is closed.") from None
+
+    def _check_tenant(self, tenant: str) -> None:
+        if tenant not in self._memory.tenants:
+            raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
 
     # -- jobs -----------------------------------------------------------------------------------------------
 
@@ -92,6 +98,7 @@ class Reads:
 
     def list_jobs(self, where: JobFilter, *, before: str | None, limit: int) -> Awaitable[tuple[list[Job], str | None]]:
         """See `JobStore`."""
+        self._check_tenant(where.tenant)
         return self._run(self._list_jobs, where, before, limit)
 
     def _list_jobs(self, where: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
@@ -124,6 +131,7 @@ class Reads:
 
     def summarize(self, tenant: str) -> Awaitable[Summary]:
         """See `JobStore`."""
+        self._check_tenant(tenant)
         return self._run(self._summarize, tenant)
 
     def _summarize(self, tenant: str) -> Summary:
@@ -159,18 +167,22 @@ class Reads:
 
     def read_events(self, tenant: str, *, after: str | None, limit: int) -> Awaitable[list[Event]]:
         """See `EventLog`."""
+        self._check_tenant(tenant)
         return self._run(self._read_events, tenant, after, limit)
 
     def _read_events(self, tenant: str, after: str | None, limit: int) -> list[Event]:
-        batch, place = (0, -1) if after is None else _parse_event_id(after)
+        start = (0, -1) if after is None else _parse_event_id(after)
         events: list[Event] = []
-        for number, at, entries in self._reader().execute(SQL.read_events, (tenant, batch, limit + 1)):
-            moment = to_datetime(at)
-            for index, (name, data) in enumerate(msgspec.json.decode(entries, type=list[tuple[str, msgspec.Raw]])):
-                if (number, index) > (batch, place) and len(events) < limit:
-                    event_id = f"{number * EVENT_PLACES + index:016x}"
-                    events.append(Event(id=event_id, tenant=tenant, name=name, at=moment, data=data.copy()))
-        return events
+        rows = self._reader().execute(SQL.read_events, (tenant, start[0], limit + 1))
+        for batch, at, entries in rows:
+            for place, (name, data) in enumerate(msgspec.json.decode(entries, type=list[tuple[str, msgspec.Raw]])):
+                if (batch, place) > start:
+                    event_id = f"{batch * EVENT_PLACES + place:016x}"
+                    events.append(Event(id=event_id, tenant=tenant, name=name, at=to_datetime(at), data=data.copy()))
+            if len(events) >= limit:
+                rows.close(True)
+                break
+        return events[:limit]
 
 
 def _parse_position(text: str) -> int:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import apsw
-
 from ingot.engines.sqlite import claim, enqueue, identity, manage, settle, tend
-from ingot.engines.sqlite.connection import explain, open_writer
-from ingot.engines.sqlite.lock import FolderLock
-from ingot.engines.sqlite.memory import Memory
-from ingot.engines.sqlite.migrate import migrate
+from ingot.engines.sqlite.opening import Opened, open_folder
 from ingot.engines.sqlite.reads import Reads
-from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction
-from ingot.engines.sqlite.writer import DISK_ERRORS, Handler, Told, Writer
+from ingot.engines.sqlite.writer import Handler, Told, Writer
 from ingot.identity.model import Tenant
 from ingot.identity.ports import ChangeTenant, CreateTenant
 from ingot.jobs.model import Claim, Definition, Enqueued, Heartbeat, Job, Settled, Tended
@@ -34,10 +28,10 @@ from ingot.jobs.ports import (
     SettleJobs,
     Tend,
 )
-from ingot.kernel.clock import MICROS, Clock, SteadyClock
+from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.errors import IngotError
+from ingot.kernel.logs import report
 
-FILE_NAME = "ingot.db"
 SWITCH_SECONDS = 0.0002  # A busy event loop must not keep the interpreter from the writer for longer.
 
 C = TypeVar("C")
@@ -78,17 +72,16 @@ HANDLERS: dict[type, Handler] = {
 class SQLiteStore(Reads):
     """Jobs, tenants and events in one SQLite file. Made by `open`; used on one event loop."""
 
-    def __init__(
-        self, folder: Path, lock: FolderLock, connection: apsw.Connection, memory: Memory, clock: Clock, vfs: str | None
-    ) -> None:
-        super().__init__(folder / FILE_NAME, vfs=vfs)
-        self._lock = lock
-        self._connection = connection
-        self._memory = memory
-        self._clock = clock
+    def __init__(self, opened: Opened, *, vfs: str | None) -> None:
+        super().__init__(opened.path, vfs=vfs)
+        self._opened = opened
+        self._connection = opened.connection
+        self._memory = opened.memory
+        self._clock = opened.clock
+        self._closing: asyncio.Future[None] | None = None
         self._tell_ready: list[Callable[[str, str, int], None]] = []
         self._tell_agenda: list[Callable[[], None]] = []
-        self._writer = Writer(connection, memory, clock=clock, handlers=HANDLERS, tell=self._tell)
+        self._writer = Writer(opened.connection, opened.memory, clock=opened.clock, handlers=HANDLERS, tell=self._tell)
 
     @classmethod
     async def open(cls, folder: Path, *, clock: Clock, lease_seconds: float, vfs: str | None = None) -> SQLiteStore:
@@ -98,30 +91,34 @@ class SQLiteStore(Reads):
         `StoreError` when the file cannot be used.
         """
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_SECONDS))
-        lock = await asyncio.to_thread(_lock, folder)
+        opening = asyncio.ensure_future(
+            asyncio.to_thread(open_folder, folder, clock, lease_seconds=lease_seconds, vfs=vfs)
+        )
         try:
-            connection, memory, steady = await asyncio.to_thread(_prepare, folder, clock, lease_seconds, vfs)
-        except BaseException as error:
-            lock.release()
-            if isinstance(error, DISK_ERRORS):
-                raise explain(error, doing="opened") from error
+            return cls(await asyncio.shield(opening), vfs=vfs)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_let_go)
             raise
-        return cls(folder, lock, connection, memory, steady, vfs)
 
     async def close(self) -> None:
-        """Finish what is queued, then let the file and the folder go."""
-        await self._writer.stop()
-        await self.close_readers()
-        await asyncio.to_thread(self._connection.close)
-        self._lock.release()
+        """Finish what is queued, then let the file and the folder go, even when the caller does not wait for it."""
+        if self._closing is None:
+            self._writer.end()
+            self._closing = asyncio.ensure_future(asyncio.to_thread(self._close))
+        await asyncio.shield(self._closing)
+
+    def _close(self) -> None:
+        self._writer.join()
+        self.close_readers()
+        self._opened.close()
 
     def _tell(self, told: Told) -> None:
         for (tenant, type), jobs in told.ready.items():
             for tell_ready in self._tell_ready:
-                tell_ready(tenant, type, jobs)
+                _tell_one(partial(tell_ready, tenant, type, jobs))
         if told.agenda is not None:
             for tell_agenda in self._tell_agenda:
-                tell_agenda()
+                _tell_one(tell_agenda)
 
     # -- hints ----------------------------------------------------------------------------------------------
 
@@ -185,35 +182,14 @@ class SQLiteStore(Reads):
         return self._writer.submit(command)
 
 
-def _lock(folder: Path) -> FolderLock:
-    if not folder.exists():
-        folder.mkdir(mode=0o700, parents=True)
-        _sync_folder(folder.parent)
-    return FolderLock(folder)
+def _let_go(opening: asyncio.Future[Opened]) -> None:
+    """Close a store whose opener went away."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
-def _prepare(
-    folder: Path, clock: Clock, lease_seconds: float, vfs: str | None
-) -> tuple[apsw.Connection, Memory, SteadyClock]:
-    connection = open_writer(folder / FILE_NAME, vfs=vfs)
+def _tell_one(tell: Callable[[], None]) -> None:
     try:
-        migrate(connection, clock)
-        _sync_folder(folder)
-        with connection:
-            epoch = connection.execute(SQL.begin_epoch).get
-            last_time = connection.execute(SQL.store_clock).get
-        steady = SteadyClock(clock, floor=last_time)
-        sweep_from = steady.micros() + round(lease_seconds * MICROS)
-        memory = Memory(connection, fence=epoch * claim.FENCES_PER_EPOCH, sweep_from=sweep_from)
-    except BaseException:
-        connection.close()
-        raise
-    return connection, memory, steady
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        tell()
+    except Exception as error:  # A listener that fails must not keep the news from the others.
+        report("listener_failed", error)

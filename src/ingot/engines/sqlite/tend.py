@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 
 import apsw
-import structlog
 
+from ingot.engines.sqlite.connection import DISK_ERRORS
 from ingot.engines.sqlite.memory import Lane
 from ingot.engines.sqlite.rows import State
 from ingot.engines.sqlite.settle import end_attempt
@@ -16,8 +16,7 @@ from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction
 from ingot.jobs.model import Lost, Tended
 from ingot.jobs.ports import Tend
-
-log = structlog.get_logger(__name__)
+from ingot.kernel.logs import report
 
 PROMOTE_JOBS_MAX = 5000
 SWEEP_JOBS_MAX = 1000
@@ -47,17 +46,24 @@ def sweep(tx: Transaction) -> int:
     next_sweep = memory.next_sweep()
     if next_sweep is None or next_sweep > tx.now:
         return 0
-    memory.swept_at = tx.now
+    expired = _expired(tx)
+    if len(expired) < SWEEP_JOBS_MAX:
+        memory.swept_at = tx.now  # A full round is followed by the next at once.
     try:
-        swept = tx.attempt(partial(_end, tx, _expired(tx)))
+        swept = tx.attempt(partial(_end, tx, expired))
+    except DISK_ERRORS:
+        raise
     except apsw.Error:
         # One bad row must not keep the others from being swept.
         swept = 0
         for state in _expired(tx):
             try:
                 swept += tx.attempt(partial(_end, tx, [state]))
-            except apsw.Error:
-                log.exception("sweep_failed", job_id=state.id)
+            except DISK_ERRORS:
+                raise
+            except apsw.Error as error:
+                memory.swept_at = tx.now
+                report("sweep_failed", error, job_id=state.id)
     memory.next_expiry = tx.execute(SQL.next_expiry).get
     return swept
 

@@ -11,34 +11,22 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import apsw
 import msgspec
-import structlog
 
+from ingot.engines.sqlite.connection import DISK_ERRORS
 from ingot.engines.sqlite.memory import Memory
 from ingot.engines.sqlite.transaction import Later, Transaction
 from ingot.kernel.clock import Clock
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError
-
-log = structlog.get_logger(__name__)
+from ingot.kernel.logs import report
 
 BATCH_COMMANDS_MAX = 256
 QUEUE_COMMANDS_MAX = 10_000
-
-# After these the transaction as a whole cannot go on; SQLite may have rolled it back already.
-DISK_ERRORS = (
-    apsw.BusyError,
-    apsw.CantOpenError,
-    apsw.CorruptError,
-    apsw.FullError,
-    apsw.IOError,
-    apsw.NoMemError,
-    apsw.NotADBError,
-    apsw.ReadOnlyError,
-)
 
 Handler = Callable[[Transaction, Sequence[Any]], Sequence[Any]]
 
@@ -83,6 +71,8 @@ class Writer:
 
     def submit(self, command: Any) -> asyncio.Future[Any]:
         """Queue a command; the future is done when its transaction is durable."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise StoreError("The store was opened on another event loop.", hint="Use it where it was opened.")
         answer: asyncio.Future[Any] = self._loop.create_future()
         if self._stopping:
             answer.set_exception(StoreError("The store is closed."))
@@ -92,12 +82,14 @@ class Writer:
             self._queue.put(Waiting(command, answer))
         return answer
 
-    async def stop(self) -> None:
-        """Finish what is queued and end the thread."""
-        if not self._stopping:
-            self._stopping = True
-            self._queue.put(None)
-        await asyncio.to_thread(self._thread.join)
+    def end(self) -> None:
+        """Take no more commands; what is queued is still done."""
+        self._stopping = True
+        self._queue.put(None)
+
+    def join(self) -> None:
+        """Wait until the thread has ended. Blocks."""
+        self._thread.join()
 
     # -- on the writer thread -------------------------------------------------------------------------------
 
@@ -118,7 +110,17 @@ class Writer:
                 except queue.Empty:
                     break
             if batch:
-                self._answer(batch)
+                try:
+                    self._answer(batch)
+                except Exception as error:  # The thread must live, or everybody waits for ever.
+                    self._trusted = False
+                    report("writer_failed", error)
+                    self._give_up(batch)
+
+    def _give_up(self, batch: list[Waiting]) -> None:
+        failures: list[Any] = [OutcomeUnknown("The store failed while it worked on this.") for _ in batch]
+        with suppress(RuntimeError):  # The event loop may be gone.
+            self._loop.call_soon_threadsafe(self._deliver, batch, failures, Told(Counter(), self._memory.agenda()))
 
     def _answer(self, batch: list[Waiting]) -> None:
         agenda = self._memory.agenda()
@@ -142,7 +144,7 @@ class Writer:
         except DISK_ERRORS:
             raise
         except Exception as error:
-            log.warning("batch_failed", commands=len(batch), reason=str(error))
+            report("batch_failed", error, commands=len(batch))
             self._recover()
             return self._transact(batch, together=False)
 
@@ -161,6 +163,7 @@ class Writer:
                 answers = run(tx, handler, [batch[place].command for place in places])
                 for place, answer in zip(places, answers, strict=True):
                     results[place] = answer
+        assert self._connection.in_transaction, "the transaction ended before its time"
         tx.flush()
         self._connection.execute("COMMIT")
         return results, tx.staged.ready
@@ -173,8 +176,8 @@ class Writer:
                 self._connection.execute("ROLLBACK")
             self._memory.reload()
             self._trusted = True
-        except apsw.Error:
-            log.exception("recovery_failed")
+        except Exception as error:
+            report("recovery_failed", error)
 
     # -- on the event loop ----------------------------------------------------------------------------------
 
@@ -190,7 +193,7 @@ def _finish(answer: asyncio.Future[Any], result: Any) -> None:
         made = result.make() if isinstance(result, Later) else result
     except Exception as error:  # One answer that cannot be made must not keep the others from their callers.
         made = OutcomeUnknown("The change was made, but its answer could not be.")
-        log.error("answer_failed", exc_info=error)
+        report("answer_failed", error)
     if isinstance(made, IngotError):
         answer.set_exception(made)
     else:
@@ -222,8 +225,8 @@ def _explain(error: Exception) -> IngotError:
         case apsw.FullError():
             return StorageFull()
         case apsw.IOError():
-            log.error("commit_failed", exc_info=error)
+            report("commit_failed", error)
             return OutcomeUnknown()
         case _:
-            log.error("transaction_failed", exc_info=error)
+            report("transaction_failed", error)
             return StoreError(f"The store failed: {error}")

@@ -44,7 +44,7 @@ CREATE TABLE jobs (
     payload         BLOB NOT NULL,
     metadata        BLOB,
     created_at      INTEGER NOT NULL,
-    source          TEXT NOT NULL,
+    source          TEXT NOT NULL CHECK (source IN ('manual', 'event', 'schedule', 'system', 'document')),
     source_ref      TEXT,
     created_by      TEXT,
     correlation_id  TEXT,
@@ -74,7 +74,7 @@ CREATE TABLE states (
     started_at          INTEGER,
     lease_expires_at    INTEGER,
     cancel_requested    INTEGER NOT NULL CHECK (cancel_requested IN (0, 1)),
-    percent             REAL,
+    percent             REAL CHECK (percent BETWEEN 0 AND 100),
     stage               TEXT,
     told_at             INTEGER NOT NULL,   -- when progress was last told in an event
     finished_at         INTEGER,
