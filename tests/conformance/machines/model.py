@@ -129,7 +129,7 @@ class Model:
         assert fence < 2**53
         job.runs[fence] = Run(fence=fence, number=len(job.runs) + 1, worker_id=worker, started_at=self.now)
         job.status, job.fence, job.worker_id, job.started_at = JobStatus.RUNNING, fence, worker, self.now
-        job.lease_expires_at, job.progress, job.told_at = self.now + self.lease, None, 0
+        job.lease_expires_at, job.progress = self.now + self.lease, None
         job.tell("job.started")
 
     def held(self, job_id: str, fence: int, tenant: str | None) -> Record:
