@@ -57,7 +57,10 @@ C = TypeVar("C", Beat, Settle)
 
 
 class Jobs:
-    """Durable jobs: every call that returns has been committed and synced; every call that raises changed nothing."""
+    """Durable jobs: every call that returns has been committed and synced.
+
+    A call that raises has changed nothing, except `OutcomeUnknown`; a call that is canceled may have been done.
+    """
 
     def __init__(self, store: JobStore, *, lease_seconds: float) -> None:
         self._store = store
