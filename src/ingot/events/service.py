@@ -5,7 +5,7 @@ from __future__ import annotations
 from ingot.events.model import Event
 from ingot.events.ports import EventLog
 from ingot.kernel.errors import InvalidInput
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, check_limit
 
 
 class Events:
@@ -24,17 +24,9 @@ class Events:
             raise InvalidInput("the tenant has characters that no id has")
         if after is not None:
             _check_text(after, what="event id", hint="Pass event.id, a text.")
-        _check_limit(limit)
-        return await self._log.read_events(tenant, after=after, limit=limit)
+        return await self._log.read_events(tenant, after=after, limit=check_limit(limit))
 
 
 def _check_text(value: object, *, what: str, hint: str) -> None:
     if not isinstance(value, str):
         raise InvalidInput(f"the {what} is a {type(value).__name__}; it is a text", hint=hint)
-
-
-def _check_limit(value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(f"limit is a {type(value).__name__}; it is a whole number")
-    if not 1 <= value <= PAGE_ROWS_MAX:
-        raise InvalidInput(f"limit goes from 1 to {PAGE_ROWS_MAX}")

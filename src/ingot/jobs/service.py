@@ -50,7 +50,7 @@ from ingot.jobs.ports import (
 from ingot.jobs.waiting import Waiter, Waiters
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import IngotError, InvalidInput
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page, read_cursor, write_cursor
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
 
 T = TypeVar("T")
 C = TypeVar("C", Beat, Settle)
@@ -314,8 +314,7 @@ class Jobs:
         )
         bound_to = ("jobs", where.tenant, where.status, where.type)
         before = None if cursor is None else read_cursor(checks.text(cursor, what="cursor"), bound_to=bound_to)
-        checks.whole_number(limit, what="limit", least=1, most=PAGE_ROWS_MAX)
-        jobs, position = await self._store.list_jobs(where, before=before, limit=limit)
+        jobs, position = await self._store.list_jobs(where, before=before, limit=check_limit(limit))
         return Page(items=jobs, next_cursor=None if position is None else write_cursor(position, bound_to=bound_to))
 
     async def attempts(self, tenant: str, job_id: str) -> Sequence[Attempt]:

@@ -33,10 +33,12 @@ class InvalidCursor(InvalidInput):
     hint = "Start again without a cursor; a cursor only fits the filter that made it."
 
 
-def check_limit(limit: int) -> int:
+def check_limit(limit: object) -> int:
     """A page size within bounds. Raises `InvalidInput` otherwise."""
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise InvalidInput(f"limit is a {type(limit).__name__}; it is a whole number")
     if not 1 <= limit <= PAGE_ROWS_MAX:
-        raise InvalidInput(f"limit is {limit}; it goes from 1 to {PAGE_ROWS_MAX}")
+        raise InvalidInput(f"limit goes from 1 to {PAGE_ROWS_MAX}")
     return limit
 
 
