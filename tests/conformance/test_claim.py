@@ -29,6 +29,24 @@ async def test_many_claims_at_once_hand_out_every_job_once(bench: Bench) -> None
     assert sorted(claimed) == sorted(job.id for job in jobs)
 
 
+async def test_claims_that_wait_together_are_served_in_turn_each_up_to_its_limit(bench: Bench) -> None:
+    jobs = [await bench.make_job() for _ in range(7)]
+    limits = [2, 1, 3, 5, 1]
+    answers = await asyncio.gather(
+        *(bench.jobs.claim(f"w{n}", ["noop"], limit=limit, host=f"h{n}", pid=n) for n, limit in enumerate(limits))
+    )
+    assert [len(claims) for claims in answers] == [2, 1, 3, 1, 0]
+    assert [claim.job.id for claims in answers for claim in claims] == [job.id for job in jobs]
+    fences = [{claim.fence for claim in claims} for claims in answers if claims]
+    assert all(len(own) == 1 for own in fences)
+    assert len(set.union(*fences)) == len(fences)
+    for n, claims in enumerate(answers):
+        for claim in claims:
+            (attempt,) = await bench.jobs.attempts(bench.tenant, claim.job.id)
+            assert (attempt.worker_id, attempt.host, attempt.pid) == (f"w{n}", f"h{n}", n)
+            assert attempt.fence == claim.fence
+
+
 async def test_a_claim_says_all_a_worker_needs(bench: Bench) -> None:
     await bench.jobs.define(Definition(type="noop", timeout_seconds=42.5))
     job = await bench.make_job("noop", {"n": 1}, tags=["a"], metadata=[2])

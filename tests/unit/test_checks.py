@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ingot.jobs import Definition, PayloadTooLarge, checks
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput
+from ingot.kernel.values import shown
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 values = st.recursive(
@@ -125,7 +126,7 @@ def test_a_failure_is_told_as_text(error: str | BaseException, told: str) -> Non
     "value", [10**5000, -(10**5000), "x" * 1000, object()], ids=["long", "negative", "text", "object"]
 )
 def test_any_value_can_be_shown_in_short(value: object) -> None:
-    assert len(checks.shown(value)) <= 65
+    assert len(shown(value)) <= 65
 
 
 def test_values_of_finer_types_become_plain() -> None:

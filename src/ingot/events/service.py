@@ -6,6 +6,7 @@ from ingot.events.model import Event
 from ingot.events.ports import EventLog
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, check_limit
+from ingot.kernel.values import text
 
 
 class Events:
@@ -19,14 +20,9 @@ class Events:
 
         Raises `InvalidCursor` when `after` is not the id of an event, and `InvalidInput`.
         """
-        _check_text(tenant, what="tenant", hint="Pass tenant.id, a text.")
+        text(tenant, what="tenant", hint="Pass tenant.id, a text.")
         if not tenant.isprintable():
             raise InvalidInput("the tenant has characters that no id has")
         if after is not None:
-            _check_text(after, what="event id", hint="Pass event.id, a text.")
+            text(after, what="event id", hint="Pass event.id, a text.")
         return await self._log.read_events(tenant, after=after, limit=check_limit(limit))
-
-
-def _check_text(value: object, *, what: str, hint: str) -> None:
-    if not isinstance(value, str):
-        raise InvalidInput(f"the {what} is a {type(value).__name__}; it is a text", hint=hint)

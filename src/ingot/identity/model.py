@@ -8,7 +8,6 @@ from ingot.kernel.errors import Conflict, NotFound
 
 WEIGHT_DEFAULT = 1
 WEIGHT_MAX = 1000
-LIMIT_MAX = 2**53  # The largest whole number that every reader of JSON takes in exactly.
 FRACTIONAL_LIMITS = frozenset({"rate", "query_seconds"})
 
 

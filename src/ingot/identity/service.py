@@ -8,10 +8,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from ingot.identity.model import FRACTIONAL_LIMITS, LIMIT_MAX, WEIGHT_MAX, Limits, Tenant, TenantExists, TenantNotFound
+from ingot.identity.model import FRACTIONAL_LIMITS, WEIGHT_MAX, Limits, Tenant, TenantExists, TenantNotFound
 from ingot.identity.ports import ChangeTenant, CreateTenant, TenantStore
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
+from ingot.kernel.values import NUMBER_MAX, instance, number, sound, text, whole_number
 
 DEFAULT_SLUG = "default"
 SLUG_HINT = "Use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends."
@@ -36,7 +37,7 @@ class Tenants:
 
     async def get(self, id_or_slug: str) -> Tenant:
         """The tenant with this id or slug. Raises `TenantNotFound`."""
-        _check_text(id_or_slug, what="id or slug", hint="Pass tenant.id or tenant.slug, a text.")
+        text(id_or_slug, what="id or slug", hint="Pass tenant.id or tenant.slug, a text.")
         known = is_id(id_or_slug) or _SLUG.fullmatch(id_or_slug)
         tenant = await self._store.get_tenant(id_or_slug) if known else None
         if tenant is None:
@@ -74,38 +75,18 @@ class Tenants:
 
 def _checked(tenant: Tenant) -> Tenant:
     """The tenant with every value usable and of its declared type, so that what is stored can be read again."""
-    _check_text(tenant.slug, what="slug", hint=SLUG_HINT)
+    text(tenant.slug, what="slug", hint=SLUG_HINT)
     if not _SLUG.fullmatch(tenant.slug):
         raise InvalidInput(f"the slug {tenant.slug[:64]!r} is not usable", hint=SLUG_HINT)
-    _check_number(tenant.weight, what="weight", whole=True, least=1, most=WEIGHT_MAX)
-    _check_text(tenant.time_zone, what="time zone", hint=TIME_ZONE_HINT)
+    whole_number(tenant.weight, what="weight", least=1, most=WEIGHT_MAX)
+    text(tenant.time_zone, what="time zone", hint=TIME_ZONE_HINT)
     if tenant.time_zone != "UTC":  # Known everywhere, also where there is no time-zone database.
         try:
             ZoneInfo(tenant.time_zone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise InvalidInput(f"there is no time zone {tenant.time_zone[:64]!r}", hint=TIME_ZONE_HINT) from error
-    _check_limits(tenant.limits)
-    try:
-        return msgspec.convert(msgspec.to_builtins(tenant), Tenant, strict=True)
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        raise InvalidInput(f"the tenant cannot be stored: {error}") from error
-
-
-def _check_limits(limits: object) -> None:
-    if not isinstance(limits, Limits):
-        raise InvalidInput(f"limits is a {type(limits).__name__}; it is a Limits")
-    for name, value in msgspec.structs.asdict(limits).items():
+    for name, value in msgspec.structs.asdict(instance(tenant.limits, Limits, what="limits")).items():
         if value is not None:
-            _check_number(value, what=f"limits.{name}", whole=name not in FRACTIONAL_LIMITS, least=0, most=LIMIT_MAX)
-
-
-def _check_text(value: object, *, what: str, hint: str) -> None:
-    if not isinstance(value, str):
-        raise InvalidInput(f"the {what} is a {type(value).__name__}; it is a text", hint=hint)
-
-
-def _check_number(value: object, *, what: str, whole: bool, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-        raise InvalidInput(f"{what} is a {type(value).__name__}; it is a {'whole ' if whole else ''}number")
-    if not least <= value <= most:
-        raise InvalidInput(f"{what} goes from {least} to {most}")
+            check = number if name in FRACTIONAL_LIMITS else whole_number
+            check(value, what=f"limits.{name}", least=0, most=NUMBER_MAX)
+    return sound(tenant)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +26,7 @@ from ingot.jobs.model import (
 from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id
+from ingot.kernel.values import instance, number, several, shown, sound, storable, text, whole_number, within
 
 PAYLOAD_BYTES_MAX = 64 * 1024
 METADATA_BYTES_MAX = 16 * 1024
@@ -43,8 +42,6 @@ TAG_CHARS_MAX = 128
 ATTEMPTS_MAX = 10_000
 DELAY_DAYS_MAX = 3660
 MOMENT_MAX = to_micros(datetime(9999, 1, 1, tzinfo=UTC))
-NUMBER_MAX = 2**53  # The largest whole number that every reader of JSON takes in exactly.
-SHOWN_CHARS_MAX = 64
 KEYS = ("idempotency_key", "dedupe_key", "correlation_id", "trace_id", "source_ref", "created_by")
 CLAIM_JOBS_MAX = 1000
 CLAIM_TYPES_MAX = 256
@@ -59,81 +56,11 @@ _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
-S = TypeVar("S", bound=msgspec.Struct)
-
 
 class CheckedJob(NewJob, frozen=True, kw_only=True, gc=False):
     """An order as `new_job` makes it: `checked` are the payload and digest found good, and are not read again."""
 
     checked: tuple[bytes, bytes | None]
-
-
-def shown(value: object) -> str:
-    """A value as a message shows it: short, whatever it is."""
-    try:
-        text = repr(value)
-    except Exception:  # A number too long to be written out, or an object that cannot show itself.
-        return f"a {type(value).__name__}"
-    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}…"
-
-
-def text(value: object, *, what: str) -> str:
-    """A text, whatever is in it."""
-    if not isinstance(value, str):
-        raise InvalidInput(f"the {what} is a {type(value).__name__}; it is a text")
-    return str.__str__(value)
-
-
-def number(value: object, *, what: str, least: float, most: float) -> float:
-    """A number within its bounds."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInput(f"{what} is a {type(value).__name__}; it is a number")
-    if not least <= value <= most:
-        raise InvalidInput(f"{what} is {shown(value)}; it goes from {least:g} to {most:g}")
-    return value
-
-
-def seconds(value: object, *, what: str, most: float) -> float:
-    """A number of seconds, from none to `most`."""
-    return number(value, what=what, least=0, most=most)
-
-
-def whole_number(value: object, *, what: str, least: int, most: int) -> int:
-    """A whole number within its bounds."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(f"{what} is a {type(value).__name__}; it is a whole number")
-    if not least <= value <= most:
-        raise InvalidInput(f"{what} is {shown(value)}; it goes from {least} to {most}")
-    return int(value)
-
-
-def flag(value: object, *, what: str) -> bool:
-    """Yes or no, and nothing that is only taken for it."""
-    if not isinstance(value, bool):
-        raise InvalidInput(f"{what} is a {type(value).__name__}; it is true or false")
-    return value
-
-
-def instance(value: object, kind: type[S], *, what: str) -> S:
-    """One of the structs that a call takes."""
-    if not isinstance(value, kind):
-        raise InvalidInput(f"the {what} is a {type(value).__name__}; it is a {kind.__name__}")
-    return value
-
-
-def several(values: object, *, what: str) -> list[object]:
-    """The values of a list or of anything else that yields them; one text is not meant as many."""
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise InvalidInput(f"{what} is one {type(values).__name__}; it is a list")
-    return list(values)
-
-
-def sound(value: S) -> S:
-    """The same struct with every value of its declared type, so that what is stored can be read again."""
-    try:
-        return msgspec.convert(msgspec.to_builtins(value), type(value), strict=True)
-    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"the {type(value).__name__} cannot be stored: {error}") from error
 
 
 def json_bytes(value: object, *, what: str, bytes_max: int) -> bytes:
@@ -236,7 +163,7 @@ def tenant(value: object) -> str:
             f"the tenant is a {type(value).__name__}; it is the tenant's id",
             hint="Pass tenant.id, a text; nothing was changed.",
         )
-    return _storable(str.__str__(value), what="tenant")
+    return storable(str.__str__(value), what="tenant")
 
 
 def tenant_or_any(value: object) -> str | None:
@@ -253,17 +180,17 @@ def claim(value: object) -> Claim:
 
 def worker_id(value: object) -> str:
     """The name a worker goes by."""
-    return _within(text(value, what="worker id"), what="worker id", chars_max=WORKER_CHARS_MAX)
+    return within(text(value, what="worker id"), what="worker id", chars_max=WORKER_CHARS_MAX)
 
 
 def short_text(value: object, *, what: str, chars_max: int = KEY_CHARS_MAX) -> str | None:
     """A name or key within its length, or `None`."""
-    return None if value is None else _within(text(value, what=what), what=what, chars_max=chars_max)
+    return None if value is None else within(text(value, what=what), what=what, chars_max=chars_max)
 
 
 def filter_text(value: object, *, what: str) -> str | None:
     """A text to look for, or `None`."""
-    return None if value is None else _storable(text(value, what=what), what=what)
+    return None if value is None else storable(text(value, what=what), what=what)
 
 
 def error_text(value: object) -> str:
@@ -283,29 +210,13 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def _within(value: str, *, what: str, chars_max: int) -> str:
-    if not 1 <= len(value) <= chars_max:
-        raise InvalidInput(f"the {what} has {len(value)} characters; it goes from 1 to {chars_max}")
-    return _storable(value, what=what)
-
-
-def _storable(value: str, *, what: str) -> str:
-    if "\x00" in value or (not value.isascii() and _has_lone_surrogate(value)):
-        raise InvalidInput(f"the {what} has characters that cannot be stored")
-    return value
-
-
-def _has_lone_surrogate(value: str) -> bool:
-    return any("\ud800" <= char <= "\udfff" for char in value)
-
-
 def tags(values: object) -> tuple[str, ...]:
     """Tags without repeats, in a stable order."""
     unique = tuple(sorted({text(tag, what="tag") for tag in several(values, what="tags")}))
     if len(unique) > TAGS_MAX:
         raise InvalidInput(f"there are {len(unique)} tags; the most is {TAGS_MAX}")
     for tag in unique:
-        _within(tag, what="tag", chars_max=TAG_CHARS_MAX)
+        within(tag, what="tag", chars_max=TAG_CHARS_MAX)
     return unique
 
 
@@ -369,7 +280,7 @@ def percent(value: object) -> float:
 def stage(value: object) -> str:
     """What is being done; it may be empty."""
     known = text(value, what="stage")
-    return known and _within(known, what="stage", chars_max=STAGE_CHARS_MAX)
+    return known and within(known, what="stage", chars_max=STAGE_CHARS_MAX)
 
 
 def progress(value: object) -> Progress | None:

@@ -48,6 +48,7 @@ from ingot.jobs.ports import (
     Tend,
 )
 from ingot.jobs.waiting import Waiter, Waiters
+from ingot.kernel import values
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
@@ -110,15 +111,15 @@ class Jobs:
 
         `tenant=None` serves all tenants. The answer is empty only after the whole wait, or when we are closing.
         """
-        checks.seconds(wait_seconds, what="wait_seconds", most=checks.WAIT_SECONDS_MAX)
+        values.seconds(wait_seconds, what="wait_seconds", most=checks.WAIT_SECONDS_MAX)
         command = ClaimJobs(
             worker_id=checks.worker_id(worker_id),
             types=checks.claim_types(types),
-            limit=checks.whole_number(limit, what="limit", least=1, most=checks.CLAIM_JOBS_MAX),
+            limit=values.whole_number(limit, what="limit", least=1, most=checks.CLAIM_JOBS_MAX),
             lease=self._lease,
             tenant=checks.tenant_or_any(tenant),
             host=checks.short_text(host, what="host"),
-            pid=None if pid is None else checks.whole_number(pid, what="pid", least=0, most=checks.NUMBER_MAX),
+            pid=None if pid is None else values.whole_number(pid, what="pid", least=0, most=values.NUMBER_MAX),
         )
         if wait_seconds == 0:
             return await self._claim_once(command)
@@ -186,10 +187,10 @@ class Jobs:
 
     async def heartbeat_many(self, beats: Iterable[Beat]) -> list[Heartbeat | IngotError]:
         """Renew many leases; each has its own answer, a heartbeat or the error it met."""
-        given = checks.several(beats, what="beats")
+        given = values.several(beats, what="beats")
         if not given:
             return []
-        checks.whole_number(len(given), what="the number of heartbeats", least=1, most=checks.BATCH_JOBS_MAX)
+        values.whole_number(len(given), what="the number of heartbeats", least=1, most=checks.BATCH_JOBS_MAX)
         checked = [_or_error(_checked_beat, beat) for beat in given]
         good = [beat for beat in checked if isinstance(beat, Beat)]
         answers = iter(await self._store.renew(RenewLeases(beats=good)) if good else ())
@@ -202,10 +203,10 @@ class Jobs:
 
     async def settle_many(self, settles: Iterable[Settle]) -> list[Settled | IngotError]:
         """Record how many attempts ended; each has its own answer, and one that fails stops no other."""
-        given = checks.several(settles, what="settles")
+        given = values.several(settles, what="settles")
         if not given:
             return []
-        checks.whole_number(len(given), what="the number of settles", least=1, most=checks.BATCH_JOBS_MAX)
+        values.whole_number(len(given), what="the number of settles", least=1, most=checks.BATCH_JOBS_MAX)
         checked = [_or_error(_checked_settle, settle) for settle in given]
         good = [settle for settle in checked if isinstance(settle, Settle)]
         answers = iter(await self._store.settle(SettleJobs(settles=good)) if good else ())
@@ -255,7 +256,7 @@ class Jobs:
             RetryJob(
                 tenant=checks.tenant(tenant),
                 job_id=checks.job_id(job_id),
-                reset_attempts=checks.flag(reset_attempts, what="reset_attempts"),
+                reset_attempts=values.flag(reset_attempts, what="reset_attempts"),
                 priority=checks.priority(priority),
                 max_attempts=checks.max_attempts(max_attempts),
                 run_at=checks.moment(run_at),
@@ -313,7 +314,7 @@ class Jobs:
             type=checks.filter_text(type, what="type"),
         )
         bound_to = ("jobs", where.tenant, where.status, where.type)
-        before = None if cursor is None else read_cursor(checks.text(cursor, what="cursor"), bound_to=bound_to)
+        before = None if cursor is None else read_cursor(values.text(cursor, what="cursor"), bound_to=bound_to)
         jobs, position = await self._store.list_jobs(where, before=before, limit=check_limit(limit))
         return Page(items=jobs, next_cursor=None if position is None else write_cursor(position, bound_to=bound_to))
 
@@ -345,7 +346,7 @@ class Jobs:
 
 def _checked_settle(value: object) -> Settle:
     """A settle that can be stored: a long or odd error is cut and cleaned, anything else out of bounds is refused."""
-    settle = checks.instance(value, Settle, what="settle")
+    settle = values.instance(value, Settle, what="settle")
     checks.job_id(settle.job_id)
     checks.fence(settle.fence)
     checks.tenant_or_any(settle.tenant)
@@ -363,20 +364,20 @@ def _checked_outcome(outcome: object) -> Outcome:
         case Done(result=result):
             raise InvalidInput(f"the result is a {type(result).__name__}; an outcome carries it as bytes of JSON text")
         case Failed(error=error, retry=retry, exit_code=exit_code):
-            clean = checks.error_text(checks.text(error, what="error"))
-            checks.flag(retry, what="retry")
+            clean = checks.error_text(values.text(error, what="error"))
+            values.flag(retry, what="retry")
             if exit_code is not None:
-                checks.whole_number(exit_code, what="exit_code", least=-checks.NUMBER_MAX, most=checks.NUMBER_MAX)
+                values.whole_number(exit_code, what="exit_code", least=-values.NUMBER_MAX, most=values.NUMBER_MAX)
             return outcome if clean == error else Failed(error=clean, retry=retry, exit_code=exit_code)
         case Snooze(delay=micros):
-            checks.whole_number(micros, what="snooze", least=0, most=checks.DELAY_MICROS_MAX)
+            values.whole_number(micros, what="snooze", least=0, most=checks.DELAY_MICROS_MAX)
             return outcome
         case _:
             raise InvalidInput(f"the outcome is a {type(outcome).__name__}; it is Done, Failed, Snooze or Release")
 
 
 def _checked_beat(value: object) -> Beat:
-    beat = checks.instance(value, Beat, what="beat")
+    beat = values.instance(value, Beat, what="beat")
     checks.job_id(beat.job_id)
     checks.fence(beat.fence)
     checks.lease(beat.lease)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from heapq import merge
-from itertools import islice
+from itertools import groupby, islice
 
 from ingot.engines.sqlite.memory import FENCES_PER_EPOCH, Lane
 from ingot.engines.sqlite.rows import JobRow, claim_of
@@ -21,49 +21,62 @@ Place = tuple[int, int, str, int]  # priority, run_at, id: the order in which wo
 
 
 def claim(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[Later | IngotError]:
-    """Serve claims in the order in which they came."""
+    """Serve claims in the order in which they came; neighbors that ask for the same are served together."""
     promote(tx)
     sweep(tx)
-    return [_claim_one(tx, command) for command in commands]
+    answers: list[Later | IngotError] = []
+    for (_, tenant), alike in groupby(commands, key=lambda command: (command.types, command.tenant)):
+        if tenant is None or tenant in tx.memory.tenants:
+            answers += _claim_alike(tx, list(alike))
+        else:
+            answers += [TenantNotFound(f"there is no tenant {tenant[:64]!r}") for _ in alike]
+    return answers
 
 
-def _claim_one(tx: Transaction, command: ClaimJobs) -> Later | IngotError:
-    if command.tenant is not None and command.tenant not in tx.memory.tenants:
-        return TenantNotFound(f"there is no tenant {command.tenant[:64]!r}")
-    numbers = _pick(tx, command)
+def _claim_alike(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[Later]:
+    """Hand out jobs to claims of the same types and tenant, each as far as they go."""
+    numbers = _pick(tx, commands[0], sum(command.limit for command in commands))
     if not numbers:
-        return Later(list)
-    expires_at = tx.now + command.lease
-    listed = as_json(numbers)
-    tx.execute(SQL.lease_jobs, next_fence(tx), command.worker_id, tx.now, expires_at, listed)
-    tx.execute(SQL.insert_attempts, command.host, command.pid, listed)
-    tx.memory.expires_at(expires_at)
+        return [Later(list) for _ in commands]
+    waiting = iter(numbers)
+    shares = [list(islice(waiting, command.limit)) for command in commands]
+    takers = as_json([_taker(tx, command, share) for command, share in zip(commands, shares, strict=True) if share])
+    tx.execute(SQL.lease_jobs, tx.now, takers)
+    tx.execute(SQL.insert_attempts, tx.now, takers)
     rows = tx.whole_jobs(numbers)
-    claimed: list[tuple[JobRow, Definition]] = []
     for number in numbers:
-        row = rows[number]
-        state = row.state
+        state = rows[number].state
         tx.moved(state, JobStatus.QUEUED, JobStatus.RUNNING)
         tx.emit("job.started", state)
-        claimed.append((row, tx.memory.definition(state.tenant, state.type)))
-    return Later(partial(_claims, claimed))
+    return [Later(partial(_claims, [_claimed(tx, rows[number]) for number in share])) for share in shares]
+
+
+def _taker(tx: Transaction, command: ClaimJobs, share: list[int]) -> tuple[object, ...]:
+    """Who takes which jobs, in the order of `lease_jobs` and `insert_attempts`."""
+    expires_at = tx.now + command.lease
+    tx.memory.expires_at(expires_at)
+    return next_fence(tx), command.worker_id, expires_at, command.host, command.pid, share
+
+
+def _claimed(tx: Transaction, row: JobRow) -> tuple[JobRow, Definition]:
+    return row, tx.memory.definition(row.state.tenant, row.state.type)
 
 
 def _claims(claimed: list[tuple[JobRow, Definition]]) -> list[Claim]:
     return [claim_of(row, definition) for row, definition in claimed]
 
 
-def _pick(tx: Transaction, command: ClaimJobs) -> list[int]:
-    """The numbers of the first ready jobs over all lanes the claim may take from."""
+def _pick(tx: Transaction, command: ClaimJobs, limit: int) -> list[int]:
+    """The numbers of the first ready jobs over all lanes that such a claim may take from."""
     heads: dict[Lane, list[Place]] = {}
     for lane in tx.memory.lanes_for(command.types, command.tenant):
         heads[lane] = tx.read(
-            list[Place], SQL.ready_in_lane, lane.type, tx.memory.tenants[lane.tenant], lane.limit_key, command.limit
+            list[Place], SQL.ready_in_lane, lane.type, tx.memory.tenants[lane.tenant], lane.limit_key, limit
         )
-    picked = [place[3] for place in islice(merge(*heads.values()), command.limit)]
+    picked = [place[3] for place in islice(merge(*heads.values()), limit)]
     taken = set(picked)
     for lane, places in heads.items():
-        if len(places) < command.limit and all(place[3] in taken for place in places):
+        if len(places) < limit and all(place[3] in taken for place in places):
             tx.memory.drop_lane(lane)
     return picked
 

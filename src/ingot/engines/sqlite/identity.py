@@ -1,4 +1,4 @@
-"""Tenants and definitions: small tables that change rarely."""
+"""Tenants: a small table that changes rarely."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity.model import Tenant, TenantExists, TenantNotFound
 from ingot.identity.ports import ChangeTenant, CreateTenant
-from ingot.jobs.model import Definition
-from ingot.jobs.ports import PutDefinition
 
 
 def create_tenant(tx: Transaction, command: CreateTenant) -> Tenant:
@@ -43,13 +41,3 @@ def change_tenant(tx: Transaction, command: ChangeTenant) -> Tenant:
     except apsw.ConstraintError:
         raise TenantExists(f"there is a tenant {tenant.slug!r} already") from None
     return tenant
-
-
-def put_definition(tx: Transaction, command: PutDefinition) -> Definition:
-    """Make or replace a definition."""
-    definition = command.definition
-    if definition.tenant is not None and definition.tenant not in tx.memory.tenants:
-        raise TenantNotFound
-    tx.execute(SQL.put_definition, definition.tenant or "", definition.type, as_json(definition))
-    tx.memory.definitions[definition.tenant, definition.type] = definition
-    return definition

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from ingot.engines.sqlite import claim, enqueue, identity, manage, settle, tend
+from ingot.engines.sqlite import claim, definitions, enqueue, identity, manage, settle, tend
 from ingot.engines.sqlite.opening import Opened, open_folder
 from ingot.engines.sqlite.reads import Reads
 from ingot.engines.sqlite.transaction import Transaction
@@ -57,7 +57,7 @@ def each(run: Callable[[Transaction, C], R]) -> Handler:
 HANDLERS: dict[type, Handler] = {
     CreateTenant: each(identity.create_tenant),
     ChangeTenant: each(identity.change_tenant),
-    PutDefinition: each(identity.put_definition),
+    PutDefinition: each(definitions.put_definition),
     RenewLeases: settle.renew,
     SettleJobs: settle.settle,
     CancelJob: each(manage.cancel),
