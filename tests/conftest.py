@@ -1,7 +1,11 @@
 """What every test shares: the time limit of long tests, and Hypothesis settings."""
 
+from contextlib import ExitStack
+
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.postgres import shared_folder
 
 LONG_TEST_SECONDS_MAX = 300
 
@@ -15,6 +19,14 @@ settings.register_profile(
 )
 settings.register_profile("soak", parent=settings.get_profile("ingot"), max_examples=5_000)
 settings.load_profile("ingot")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that starts the workers makes room for their PostgreSQL, and clears up after them."""
+    if not hasattr(config, "workerinput"):
+        room = ExitStack()
+        room.enter_context(shared_folder())
+        config.add_cleanup(room.close)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,26 +7,35 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from ingot.engines.postgres import PostgresStore
 from ingot.engines.sqlite import SQLiteStore
 from ingot.events import Events
 from ingot.identity import Tenant, Tenants
 from ingot.jobs import Claim, Job, Jobs, JobStatus
 from ingot.kernel.clock import Clock, ManualClock
+from tests.postgres import open_postgres
 
-ENGINES = ["sqlite"]
+ENGINES = ["sqlite", "postgres"]
+Store = SQLiteStore | PostgresStore
 LEASE_SECONDS = 180.0
 
 
 class Bench:
     """An open store with the rooms in front of it and one tenant, for tests. Nothing runs in the background."""
 
-    def __init__(self, store: SQLiteStore, clock: ManualClock, tenant: Tenant) -> None:
+    def __init__(self, store: Store, clock: ManualClock, tenant: Tenant) -> None:
         self.store = store
         self.clock = clock
         self.tenant = tenant.id
         self.jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
         self.tenants = Tenants(store)
         self.events = Events(store)
+
+    @property
+    def sqlite(self) -> SQLiteStore:
+        """The store, in tests that look inside SQLite's."""
+        assert isinstance(self.store, SQLiteStore)
+        return self.store
 
     async def make_job(self, type: str = "noop", payload: object = None, **options: Any) -> Job:
         """Enqueue one job in the tenant."""
@@ -64,10 +73,12 @@ class Bench:
         return [event.name for event in await self.events.read(tenant or self.tenant, limit=1000)]
 
 
-async def open_store(engine: str, folder: Path, clock: Clock) -> SQLiteStore:
-    """A store of the named engine."""
-    assert engine == "sqlite", f"there is no engine {engine}"
-    return await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
+async def open_store(engine: str, folder: Path, clock: Clock) -> Store:
+    """A store of the named engine. On PostgreSQL the folder stands for a database."""
+    if engine == "sqlite":
+        return await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
+    assert engine == "postgres", f"there is no engine {engine}"
+    return await open_postgres(folder, clock, lease_seconds=LEASE_SECONDS)
 
 
 @asynccontextmanager

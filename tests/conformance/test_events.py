@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 
 import msgspec
 import pytest
@@ -158,17 +157,6 @@ async def test_a_refused_command_tells_nothing_even_beside_one_that_is_accepted(
         return_exceptions=True,
     )
     assert await bench.event_names() == ["job.created", "job.created"]
-
-
-async def test_times_of_events_never_go_back(bench: Bench) -> None:
-    await bench.make_job()
-    bench.clock.advance(days=-1)
-    await bench.make_job()
-    bench.clock.advance(days=3)
-    await bench.make_job()
-    times = [event.at for event in await bench.events.read(bench.tenant)]
-    assert sorted(times) == times
-    assert times[2] - times[0] >= timedelta(days=2)
 
 
 async def test_a_sweep_of_many_is_told_for_each(bench: Bench) -> None:

@@ -95,16 +95,5 @@ async def test_events_go_on_after_a_restart_with_higher_ids(engine: str, tmp_pat
         assert second.id > first.id
 
 
-async def test_time_does_not_go_back_across_a_restart(engine: str, tmp_path: Path) -> None:
-    clock = ManualClock()
-    async with open_bench(engine, tmp_path / "data", clock) as bench:
-        first = await bench.make_job()
-    clock.advance(days=-1)
-    async with open_bench(engine, tmp_path / "data", clock) as bench:
-        second = await bench.make_job()
-        assert second.created_at >= first.created_at
-        assert await _claimed(bench) == [first.id, second.id]
-
-
 async def _claimed(bench: Bench) -> list[str]:
     return [claim.job.id for claim in await bench.jobs.claim("worker", ["noop"], limit=10)]

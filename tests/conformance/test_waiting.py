@@ -146,9 +146,7 @@ async def test_a_claim_woken_in_vain_keeps_its_place_in_the_line(bench: Bench) -
     await store.found_nothing(1)
     second = _wait(jobs, "second")
     await store.found_nothing(2)
-    # Somebody who does not wait takes the job that woke the first.
-    _, taken = await asyncio.gather(bench.make_job(), bench.jobs.claim("quick", TYPES))
-    assert len(taken) == 1
+    store.tell_ready(bench.tenant, TYPES[0])
     await store.found_nothing(3)
     job = await bench.make_job()
     assert await _ids(first) == [job.id]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from ingot.jobs import Claim, Jobs
@@ -18,6 +18,7 @@ class WatchedStore:
         self._store = store
         self._answered = asyncio.Condition()
         self._noting: set[asyncio.Task[None]] = set()
+        self._listeners: list[Callable[[str, str, int], None]] = []
         self.looks = 0
         self._answers = 0
         self._empty_answers = 0
@@ -26,6 +27,16 @@ class WatchedStore:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+    def on_ready(self, tell: Callable[[str, str, int], None]) -> None:
+        """Listen to the real store, and to `tell_ready`."""
+        self._listeners.append(tell)
+        self._store.on_ready(tell)
+
+    def tell_ready(self, tenant: str, type: str) -> None:
+        """Wake one claim for a job that is not there, as when somebody else was quicker."""
+        for tell in self._listeners:
+            tell(tenant, type, 1)
 
     def jobs(self) -> Jobs:
         """The service in front of this store."""

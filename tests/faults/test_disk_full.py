@@ -210,7 +210,7 @@ async def test_a_disk_that_fails_leaves_the_outcome_unknown(desk: Desk, call: Ca
 
 async def test_a_store_trusts_nothing_it_could_not_read_again(desk: Desk, logs: list[EventDict]) -> None:
     """The disk goes away while a claim takes the last job of its lane, and with it the way to look up the lanes."""
-    desk.store._connection.pragma("cache_size", 0)
+    desk.sqlite._connection.pragma("cache_size", 0)
     desk.disk.failing = "dying"
     with pytest.raises(OutcomeUnknown):
         await desk.jobs.claim("other", ["noop"], limit=100)

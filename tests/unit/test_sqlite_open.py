@@ -15,8 +15,9 @@ import pytest
 from ingot.engines.sqlite import SQLiteStore, connection, migrate
 from ingot.engines.sqlite.connection import READER_PRAGMAS, WRITER_PRAGMAS, open_reader, open_writer, pragmas_of
 from ingot.engines.sqlite.lock import LOCK_NAME
-from ingot.engines.sqlite.migrate import Migration, migrations
+from ingot.engines.sqlite.migrate import migrations
 from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.steps import Migration
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StoreLocked, StoreMisconfigured, StoreTooNew
 from tests.factories import LEASE_SECONDS, open_bench

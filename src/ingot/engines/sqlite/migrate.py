@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from importlib import resources
-
 import apsw
-import msgspec
 
+from ingot.engines.steps import Migration, read_migrations
 from ingot.kernel.clock import Clock
 from ingot.kernel.errors import StoreTooNew
 
-_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _LEDGER = "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER)"
-
-
-class Migration(msgspec.Struct, frozen=True):
-    """One step of the schema."""
-
-    number: int
-    name: str
-    text: str
 
 
 def migrations() -> list[Migration]:
     """All steps this program knows, in order."""
-    steps = []
-    for file in resources.files("ingot.engines.sqlite.migrations").iterdir():
-        if match := _NAME.fullmatch(file.name):
-            steps.append(Migration(int(match[1]), match[2], file.read_text(encoding="utf-8")))
-    return sorted(steps, key=lambda step: step.number)
+    return read_migrations("ingot.engines.sqlite.migrations")
 
 
 def migrate(connection: apsw.Connection, clock: Clock) -> list[Migration]:

@@ -1,0 +1,99 @@
+"""Calls of one kind go together: while some batches are under way the next gathers, and no timer is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from ingot.engines.postgres.connection import explain
+from ingot.kernel.errors import IngotError, StoreBusy, StoreError
+from ingot.kernel.logs import report
+
+IN_FLIGHT_MAX: Final = 4
+BATCH_ROWS_MAX: Final = 1000
+WAITING_MAX: Final = 10_000
+
+C = TypeVar("C")
+A = TypeVar("A")
+
+Run = Callable[[list[C]], Awaitable[Sequence[A | IngotError]]]
+
+
+class Batches(Generic[C, A]):
+    """Runs commands of one kind in batches. `weigh` says how many rows a command stands for."""
+
+    def __init__(self, run: Run[C, A], *, weigh: Callable[[C], int]) -> None:
+        self._run = run
+        self._weigh = weigh
+        self._gathered: list[tuple[C, asyncio.Future[A]]] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing is under way."""
+        return not self._gathered and not self._under_way
+
+    def submit(self, command: C) -> asyncio.Future[A]:
+        """Queue a command; the future is done when its transaction is durable."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[A] = loop.create_future()
+        if self._closing:
+            answer.set_exception(StoreError("The store is closed."))
+        elif len(self._gathered) >= WAITING_MAX:
+            answer.set_exception(StoreBusy())
+        else:
+            self._gathered.append((command, answer))
+            if len(self._gathered) == 1:
+                loop.call_soon(self._start)  # What comes in the same turn of the loop goes along.
+        return answer
+
+    async def close(self) -> None:
+        """Take no more commands, and finish those that were queued."""
+        self._closing = True
+        while self._gathered or self._under_way:
+            self._start()
+            await asyncio.wait(self._under_way)
+
+    def _start(self) -> None:
+        while self._gathered and len(self._under_way) < IN_FLIGHT_MAX:
+            rows, count = 0, 0
+            for command, _ in self._gathered:
+                rows += self._weigh(command)
+                if count and rows > BATCH_ROWS_MAX:
+                    break
+                count += 1
+            batch, self._gathered = self._gathered[:count], self._gathered[count:]
+            task = asyncio.create_task(self._answer(batch))
+            self._under_way.add(task)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        self._start()
+
+    async def _answer(self, batch: list[tuple[C, asyncio.Future[A]]]) -> None:
+        """Run a batch together, or, when that fails, each command by itself."""
+        results: Sequence[A | IngotError]
+        try:
+            results = await self._run([command for command, _ in batch])
+        except Exception as error:
+            if len(batch) > 1:
+                report("batch_failed", error, commands=len(batch))
+                for waiting in batch:
+                    await self._answer([waiting])
+                return
+            results = [explain(error, doing="used")]
+        for (_, answer), result in zip(batch, results, strict=True):
+            deliver(answer, result)
+
+
+def deliver(answer: asyncio.Future[Any], result: Any) -> None:
+    """Give a caller that still waits its result or its error."""
+    if answer.done():
+        return
+    if isinstance(result, IngotError):
+        answer.set_exception(result)
+    else:
+        answer.set_result(result)

@@ -1,0 +1,173 @@
+"""Connections: how they are opened, how a call is made on one, and what its errors mean to us."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import asyncpg
+
+from ingot.identity.model import TenantExists, TenantNotFound
+from ingot.jobs.errors import DuplicateJob, JobFinished, JobNotFinished, JobNotFound, JobNotQueued
+from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError
+from ingot.kernel.ids import is_id
+from ingot.kernel.logs import report
+
+Record = asyncpg.Record
+CONNECTIONS_MAX: Final = 10
+SERVER: Final = "ingot_server"
+TRIES_SECONDS: Final = 20.0  # How long a call goes on against a server that is away.
+PAUSE_SECONDS_MAX: Final = 0.5
+CONFLICTS_MAX: Final = 50
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    PlainConnection = asyncpg.Connection[Record]
+else:
+    PlainConnection = asyncpg.Connection  # Generic in its stubs only.
+
+# The server went away or is coming up: the call may be sent again.
+AWAY = (
+    OSError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+)
+# Another transaction was in the way and nothing was done: the same call again meets a new state.
+CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.UniqueViolationError)
+
+REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
+    "IN001": lambda message, _: JobNotFound(message),
+    "IN002": lambda message, _: JobFinished(message),
+    "IN003": lambda message, _: JobNotFinished(message),
+    "IN004": lambda message, _: JobNotQueued(message),
+    "IN005": lambda message, other: DuplicateJob(message, holder_id=other),
+    "IN006": lambda message, _: TenantNotFound(message),
+    "IN007": lambda message, _: TenantExists(message),
+}
+
+
+class Connection(PlainConnection):
+    """A connection of our pool. What we set is set for a transaction only, so there is nothing to reset."""
+
+    def get_reset_query(self) -> str:
+        """Nothing: a reset would cost a round trip for every call."""
+        return ""
+
+
+class Database:
+    """A pool of connections, and the two ways to use it: `call` a function, or `read` as a tenant."""
+
+    def __init__(self, pool: asyncpg.Pool[Record], *, pooled: bool) -> None:
+        self.pool = pool
+        self._pooled = pooled
+
+    async def call(self, statement: str, *values: Any) -> list[Record]:
+        """Run one statement, durable when it returns; sent again while the server is away."""
+        return await self._persist(lambda: self._call(statement, values))
+
+    async def call_once(self, statement: str, *values: Any) -> list[Record]:
+        """The same for what cannot be sent twice. Raises `OutcomeUnknown` when the answer is lost."""
+        try:
+            return await self._call(statement, values)
+        except AWAY as error:
+            raise OutcomeUnknown("The connection was lost before the answer came.") from error
+        except asyncpg.PostgresError as error:
+            raise explain(error, doing="used") from error
+
+    async def read(self, tenant: str, statement: str, *values: Any) -> list[Record]:
+        """Run a statement that sees the rows of one tenant."""
+        return await self._persist(lambda: self._read(tenant, [(statement, values)]))
+
+    async def call_and_read(self, call: str, values: tuple[Any, ...], tenant: str, read: str, *of: Any) -> list[Record]:
+        """Call a function and read on, in one transaction."""
+        return await self._persist(lambda: self._read(tenant, [(call, values), (read, of)]))
+
+    async def _call(self, statement: str, values: tuple[Any, ...]) -> list[Record]:
+        async with self.pool.acquire() as connection:
+            if not self._pooled:
+                return await connection.fetch(statement, *values)
+            async with connection.transaction():  # A proxy keeps a server for us only inside a transaction.
+                return await connection.fetch(statement, *values)
+
+    async def _read(self, tenant: str, steps: list[tuple[str, tuple[Any, ...]]]) -> list[Record]:
+        rows: list[Record] = []
+        async with self.pool.acquire() as connection, as_tenant(connection, tenant):
+            for statement, values in steps:
+                rows = await connection.fetch(statement, *values)
+        return rows
+
+    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        deadline = time.monotonic() + TRIES_SECONDS
+        pause, conflicts = 0.01, 0
+        while True:
+            try:
+                return await attempt()
+            except CONFLICTS as error:
+                conflicts += 1
+                if conflicts > CONFLICTS_MAX or isinstance(error, asyncpg.UniqueViolationError):
+                    raise
+            except AWAY as error:
+                if self.pool.is_closing():
+                    raise StoreError("The store is closed.") from error
+                if time.monotonic() > deadline:
+                    raise explain(error, doing="reached") from error
+                report("server_away", error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, PAUSE_SECONDS_MAX)
+            except asyncpg.PostgresError as error:
+                raise explain(error, doing="used") from error
+
+
+@asynccontextmanager
+async def as_tenant(connection: Any, tenant: str) -> AsyncIterator[None]:
+    """A transaction that sees the rows of one tenant. Begun with one round trip, the tenant in its text."""
+    assert is_id(tenant), "only an id may stand in the text of a statement"
+    try:
+        await connection.execute(f"BEGIN; SET LOCAL ingot.tenant = '{tenant}'")
+        yield
+        await connection.execute("COMMIT")
+    except BaseException:
+        if not connection.is_closed() and connection.is_in_transaction():
+            await connection.execute("ROLLBACK")
+        raise
+
+
+async def open_pool(
+    url: str, *, pooled: bool, connections: int, connection_class: type[Connection]
+) -> asyncpg.Pool[Record]:
+    """Open the pool. Raises `StoreError` when the server cannot be reached."""
+    try:
+        return await asyncpg.create_pool(
+            url,
+            min_size=1,
+            max_size=connections,
+            connection_class=connection_class,
+            statement_cache_size=0 if pooled else 1024,
+            max_cached_statement_lifetime=0,
+        )
+    except (*AWAY, asyncpg.PostgresError, ValueError) as error:
+        raise explain(error, doing="reached") from error
+
+
+def explain(error: Exception, *, doing: str) -> IngotError:
+    """What an error of the driver means to those who wait."""
+    match error:
+        case IngotError():
+            return error
+        case asyncpg.PostgresError() if error.sqlstate in REFUSALS:
+            return REFUSALS[error.sqlstate](str(error.args[0]), error.detail or "")
+        case asyncpg.DiskFullError():
+            return StorageFull()
+        case asyncpg.SerializationError() | asyncpg.DeadlockDetectedError() | asyncpg.TooManyConnectionsError():
+            return StoreBusy()
+        case _:
+            report("database_failed", error)
+            return StoreError(f"The database cannot be {doing}: {str(error) or type(error).__name__}")

@@ -1,0 +1,190 @@
+"""Accepting jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, islice
+from typing import Any, Final
+
+import asyncpg
+
+from ingot.engines.postgres.connection import CONFLICTS_MAX, Database, Record
+from ingot.engines.postgres.memory import Lane, Memory
+from ingot.engines.postgres.rows import job_of, new_job_of
+from ingot.engines.postgres.sql import SQL
+from ingot.identity.model import TenantNotFound
+from ingot.jobs.errors import DuplicateJob, IdempotencyMismatch
+from ingot.jobs.model import Enqueued, Job, NewJob
+from ingot.jobs.ports import Enqueue
+from ingot.kernel.errors import IngotError, StoreBusy, StoreError
+from ingot.kernel.ids import is_id
+
+CALL: Final = f"SELECT * FROM ingot.enqueue({', '.join(f'${n}' for n in range(1, 24))})"
+FIND: Final = "SELECT * FROM ingot.find_orders($1, $2, $3, $4, $5)"
+
+Answer = list[Enqueued] | IngotError
+
+
+async def enqueue(db: Database, memory: Memory, commands: Sequence[Enqueue]) -> list[Answer]:
+    """Accept commands together; one that meets what is there already is looked at by itself."""
+    taken: set[tuple[str, ...]] = set()
+    answers: dict[int, Answer] = {}
+    together: list[int] = []
+    for place, command in enumerate(commands):
+        keys = [key for order in command.orders for key in _keys(order)]
+        if not all(is_id(order.tenant) for order in command.orders):
+            answers[place] = TenantNotFound("there is no such tenant")
+        elif len(set(keys)) == len(keys) and taken.isdisjoint(keys):
+            taken.update(keys)
+            together.append(place)
+    try:
+        rows = await _send(db, memory, [commands[place].orders for place in together]) if together else []
+    except asyncpg.UniqueViolationError:
+        rows = [None] * len(together)  # Somebody else was quicker: each by itself finds out.
+    answers |= {place: made for place, made in zip(together, rows, strict=True) if made is not None}
+    return [answers[place] if place in answers else await _alone(db, memory, command.orders)
+            for place, command in enumerate(commands)]  # fmt: skip
+
+
+def _keys(order: NewJob) -> list[tuple[str, ...]]:
+    """What no two orders of one call may share."""
+    keys: list[tuple[str, ...]] = [(order.id,)]
+    if order.idempotency_key is not None:
+        keys.append(("idempotency", order.tenant, order.type, order.idempotency_key))
+    if order.dedupe_key is not None:
+        keys.append(("dedupe", order.tenant, order.dedupe_key))
+    return keys
+
+
+async def _send(db: Database, memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[list[Enqueued] | None]:
+    """Make the jobs of each group, or none of it. `None` is a group that met something."""
+    orders = [order for group in groups for order in group]
+    rows = {row["place"]: row for row in await db.call(CALL, *_columns(groups))}
+    _remember(memory, orders, rows)
+    in_order = (rows.get(place + 1) for place in range(len(orders)))
+    answers: list[list[Enqueued] | None] = []
+    for group in groups:
+        own = list(islice(in_order, len(group)))
+        made = [Enqueued(job=new_job_of(order, row), created=True)
+                for order, row in zip(group, own, strict=True) if row is not None]  # fmt: skip
+        answers.append(made if len(made) == len(group) else None)
+    return answers
+
+
+def _columns(groups: Sequence[Sequence[NewJob]]) -> list[list[Any]]:
+    """The orders as the arrays that `ingot.enqueue` takes."""
+    numbered = [(number, o) for number, group in enumerate(groups) for o in group]
+    orders = [order for _, order in numbered]
+    tagged = [(o.id, o.tenant, tag, number) for number, o in numbered for tag in o.tags]
+    return [
+        [number for number, _ in numbered],
+        [o.id for o in orders],
+        [o.tenant for o in orders],
+        [o.type for o in orders],
+        [o.payload for o in orders],
+        [o.metadata for o in orders],
+        [o.priority for o in orders],
+        [o.run_at for o in orders],
+        [o.delay for o in orders],
+        [o.max_attempts for o in orders],
+        [o.idempotency_key for o in orders],
+        [o.payload_digest for o in orders],
+        [o.dedupe_key for o in orders],
+        [o.source for o in orders],
+        [o.source_ref for o in orders],
+        [o.created_by for o in orders],
+        [o.correlation_id for o in orders],
+        [o.trace_id for o in orders],
+        [o.depth for o in orders],
+        *([row[column] for row in tagged] for column in range(4)),
+    ]
+
+
+def _remember(memory: Memory, orders: Sequence[NewJob], rows: dict[int, Record]) -> None:
+    lanes: dict[Lane, list[tuple[int, int, str]]] = {}
+    for place, row in rows.items():
+        order = orders[place - 1]
+        if row["run_at"] <= row["now_"]:
+            lane = Lane(order.type, order.tenant, "")
+            lanes.setdefault(lane, []).append((row["priority"], row["run_at"], order.id))
+        else:
+            memory.due_at(row["run_at"])
+    for lane, positions in lanes.items():
+        memory.add(lane, len(positions), first=min(positions))
+
+
+async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob]) -> Answer:
+    """Accept the orders of one command, all or none, whatever is there already."""
+    for _ in range(CONFLICTS_MAX):
+        try:
+            known = await _resolve(db, orders)
+        except IngotError as error:
+            return error
+        new = list({order.id: order for order in orders if order.id not in known}.values())
+        try:
+            made = (await _send(db, memory, [new]))[0] if new else []
+        except asyncpg.UniqueViolationError:
+            continue
+        if made is None:
+            continue
+        jobs = {enqueued.job.id: enqueued for enqueued in made}
+        there = await _read(db, orders, {job_id for job_id in known.values() if job_id not in jobs})
+        answers = [jobs.get(order.id) or jobs.get(known.get(order.id, "")) or there.get(known.get(order.id, ""))
+                   for order in orders]  # fmt: skip
+        first: set[str] = set()
+        whole: list[Enqueued] = []
+        for answer in answers:
+            assert answer is not None
+            whole.append(Enqueued(job=answer.job, created=answer.created and answer.job.id not in first))
+            first.add(answer.job.id)
+        return whole
+    return StoreBusy()
+
+
+async def _resolve(db: Database, orders: Sequence[NewJob]) -> dict[str, str]:
+    """Orders that need not be made, by id, with the job that is there for them. Raises what stands in the way."""
+    found = await db.call(
+        FIND,
+        [order.id for order in orders],
+        [order.tenant for order in orders],
+        [order.type for order in orders],
+        [order.idempotency_key for order in orders],
+        [order.dedupe_key for order in orders],
+    )
+    known: dict[str, str] = {}
+    made: dict[tuple[str, str, str], tuple[str, bytes | None]] = {}
+    holders: dict[tuple[str, str], str] = {}
+    seen: set[str] = set()
+    for order, row in zip(orders, found, strict=True):
+        if not row["known"]:
+            raise TenantNotFound(f"there is no tenant {order.tenant[:64]!r}")
+        if row["owner"] == order.tenant:
+            known[order.id] = order.id
+            continue
+        if row["owner"] is not None:
+            raise StoreError(f"The id {order.id} is taken.", hint="Make orders with new_job; nothing was changed.")
+        if order.id in seen:
+            continue
+        seen.add(order.id)
+        if order.idempotency_key is not None:
+            before = (row["made"], row["digest"]) if row["made"] else (order.id, order.payload_digest)
+            job_id, digest = made.setdefault((order.tenant, order.type, order.idempotency_key), before)
+            if digest != order.payload_digest:
+                raise IdempotencyMismatch
+            if job_id != order.id:
+                known[order.id] = job_id
+                continue
+        if order.dedupe_key is not None:
+            holder = row["holder"] or holders.setdefault((order.tenant, order.dedupe_key), order.id)
+            if holder != order.id:
+                raise DuplicateJob(f"the unfinished job {holder} holds this dedupe key", holder_id=holder)
+    return known
+
+
+async def _read(db: Database, orders: Sequence[NewJob], ids: set[str]) -> dict[str, Enqueued]:
+    if not ids:
+        return {}
+    tenants = {order.tenant for order in orders}
+    rows = chain.from_iterable([await db.read(tenant, SQL.get_jobs, list(ids)) for tenant in tenants])
+    jobs: list[Job] = [job_of(row) for row in rows]
+    return {job.id: Enqueued(job=job, created=False) for job in jobs}

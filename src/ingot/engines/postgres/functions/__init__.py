@@ -1,0 +1,1 @@
+"""The functions of the schema, applied whole at every migration."""

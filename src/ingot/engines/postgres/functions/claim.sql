@@ -1,0 +1,108 @@
+-- Lease ready jobs of these lanes to those who ask, in the order in which they asked. A scan of a lane begins after
+-- the position given for it.
+CREATE OR REPLACE FUNCTION ingot.claim(
+    lane_types text[], lane_tenants uuid[], lane_keys text[],
+    after_priorities smallint[], after_run_ats bigint[], after_ids uuid[],
+    worker_ids text[], hosts text[], pids bigint[], limits integer[], lease_lengths bigint[]
+) RETURNS TABLE (
+    asker integer, id text, tenant text, type text, limit_key text, priority smallint, run_at bigint, attempts integer,
+    failures integer, crashes integer, max_attempts integer, fence bigint, worker_id text, started_at bigint,
+    expires_at bigint, payload bytea, metadata bytea, created_at bigint, source text, source_ref text, created_by text,
+    correlation_id text, trace_id text, idempotency_key text, dedupe_key text, depth integer, tags text[], last_error text, timeout_seconds double precision
+)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    now bigint := ingot.clock();
+    wanted integer := (SELECT sum(l) FROM unnest(limits) AS l);
+BEGIN
+    RETURN QUERY
+    WITH lanes AS MATERIALIZED (
+        SELECT * FROM unnest(lane_types, lane_tenants, lane_keys, after_priorities, after_run_ats, after_ids)
+            AS l (type, tenant, limit_key, priority, run_at, id)
+    ),
+    heads AS MATERIALIZED (
+        SELECT r.* FROM lanes AS l CROSS JOIN LATERAL (
+            SELECT r.id, r.priority, r.run_at FROM ingot.ready AS r
+            WHERE r.type = l.type AND r.tenant = l.tenant AND r.limit_key = l.limit_key
+                AND (r.priority, r.run_at, r.id) > (l.priority, l.run_at, l.id)
+            ORDER BY r.priority, r.run_at, r.id
+            LIMIT wanted
+            FOR UPDATE SKIP LOCKED
+        ) AS r
+    ),
+    picked AS MATERIALIZED (
+        SELECT h.id, row_number() OVER (ORDER BY h.priority, h.run_at, h.id) AS place
+        FROM heads AS h ORDER BY h.priority, h.run_at, h.id LIMIT wanted
+    ),
+    askers AS MATERIALIZED (
+        SELECT a.*, sum(a.jobs) OVER (ORDER BY a.asker) AS upto, nextval('ingot.fences') AS fence
+        FROM unnest(worker_ids, hosts, pids, limits, lease_lengths)
+            WITH ORDINALITY AS a (worker_id, host, pid, jobs, lease, asker)
+        WHERE EXISTS (SELECT FROM picked)
+    ),
+    gone AS (
+        DELETE FROM ingot.ready AS r USING picked AS p WHERE r.id = p.id RETURNING r.*, p.place
+    ),
+    taken AS MATERIALIZED (
+        SELECT g.*, a.fence AS new_fence, a.asker, a.worker_id, a.host, a.pid, now + a.lease AS expires_at
+        FROM gone AS g
+        JOIN askers AS a ON g.place > a.upto - a.jobs AND g.place <= a.upto
+    ),
+    kinds AS MATERIALIZED (
+        SELECT k.type, k.tenant, coalesce((
+            SELECT d.timeout_seconds FROM ingot.definitions AS d
+            WHERE d.type = k.type AND d.tenant IN (k.tenant, '00000000-0000-0000-0000-000000000000')
+            ORDER BY d.tenant DESC LIMIT 1
+        ), 3600) AS timeout_seconds
+        FROM (SELECT DISTINCT type, tenant FROM taken) AS k
+    ),
+    leased AS (
+        INSERT INTO ingot.leases (
+            id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+            told_at, worker_id, started_at, expires_at, changed_by
+        )
+        SELECT id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts + 1, failures, crashes, max_attempts, new_fence,
+            told_at, worker_id, now, expires_at, pg_current_xact_id()
+        FROM taken
+    ),
+    tried AS (
+        INSERT INTO ingot.attempts (job, fence, tenant, number, worker_id, host, pid, started_at)
+        SELECT id, new_fence, tenant, attempts + 1, worker_id, host, pid, now FROM taken
+    ),
+    told AS (
+        INSERT INTO ingot.events (tenant, xid, at, entries)
+        SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(
+            ingot.news('job.started', id, type, 'running', attempts + 1, failures, crashes, new_fence, worker_id,
+                NULL, NULL, NULL, false, NULL, NULL), ',' ORDER BY place) || ']'
+        FROM taken GROUP BY tenant
+    ),
+    counted AS (
+        INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
+        SELECT c.tenant, c.type, s.status, s.sign * c.jobs
+        FROM (SELECT tenant, type, count(*) AS jobs FROM taken GROUP BY tenant, type) AS c
+        CROSS JOIN (VALUES ('queued', -1), ('running', 1)) AS s (status, sign)
+    )
+    SELECT t.asker::integer, t.id::text, t.tenant::text, t.type, t.limit_key, t.priority, t.run_at, t.attempts + 1,
+        t.failures, t.crashes, t.max_attempts, t.new_fence, t.worker_id, now, t.expires_at,
+        j.payload, j.metadata, j.created_at, j.source, j.source_ref, j.created_by, j.correlation_id, j.trace_id,
+        j.idempotency_key, j.dedupe_key, j.depth,
+        ARRAY(SELECT g.tag FROM ingot.tags AS g WHERE g.job = t.id ORDER BY g.tag),
+        CASE WHEN t.failures + t.crashes > 0 THEN (
+            SELECT o.error FROM ingot.outcomes AS o WHERE o.job = t.id AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1
+        ) END,
+        k.timeout_seconds
+    FROM taken AS t
+    JOIN kinds AS k ON k.type = t.type AND k.tenant = t.tenant
+    JOIN ingot.jobs AS j ON j.id = t.id
+    ORDER BY t.place;
+END
+$$;

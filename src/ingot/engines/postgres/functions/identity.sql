@@ -1,0 +1,45 @@
+-- Tenants. Their rows are shown by these functions only: who asks for a tenant does not work in one yet.
+CREATE OR REPLACE FUNCTION ingot.create_tenant(id uuid, slug text, weight integer, time_zone text, limits text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+BEGIN
+    INSERT INTO ingot.tenants AS t VALUES (id, slug, weight, time_zone, limits) ON CONFLICT DO NOTHING;
+    -- The same call sent again, after its answer was lost, finds its own row.
+    IF NOT FOUND AND NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = id AND t.slug = slug) THEN
+        PERFORM ingot.refuse('IN007', format('there is a tenant ''%s'' already', slug));
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION ingot.change_tenant(
+    of_tenant uuid, new_slug text, new_weight integer, new_time_zone text, new_limits text
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    UPDATE ingot.tenants AS t SET
+        slug = coalesce(new_slug, t.slug), weight = coalesce(new_weight, t.weight),
+        time_zone = coalesce(new_time_zone, t.time_zone), limits = coalesce(new_limits, t.limits)
+    WHERE t.id = of_tenant;
+    IF NOT FOUND THEN
+        PERFORM ingot.refuse('IN006', 'there is no such tenant');
+    END IF;
+EXCEPTION WHEN unique_violation THEN
+    PERFORM ingot.refuse('IN007', format('there is a tenant ''%s'' already', new_slug));
+END
+$$;
+
+-- The tenant with this id or slug; all of them when neither is given.
+CREATE OR REPLACE FUNCTION ingot.find_tenants(by_id uuid, by_slug text)
+RETURNS TABLE (id text, slug text, weight integer, time_zone text, limits text)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT t.id::text, t.slug, t.weight, t.time_zone, t.limits FROM ingot.tenants AS t
+    WHERE (by_id IS NULL AND by_slug IS NULL) OR t.id = by_id OR t.slug = by_slug
+    ORDER BY t.slug
+$$;

@@ -1,0 +1,44 @@
+-- Where a running job goes after an attempt: the same as `judge` in jobs/lifecycle.py, which a test holds it to.
+-- `spread`, from 0 up to 1, is the chance that jitter uses. Inlined where it is used.
+CREATE OR REPLACE FUNCTION ingot.backoff(
+    first_seconds double precision, factor double precision, max_seconds double precision, failures integer,
+    spread double precision
+) RETURNS bigint
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT trunc((1 - 0.25 * spread) * 1000000 * least(max_seconds, CASE
+        WHEN first_seconds <= 0 THEN 0
+        WHEN ln(first_seconds) + (failures - 1) * ln(factor) > 700 THEN max_seconds
+        ELSE first_seconds * power(factor, failures - 1)
+    END))::bigint
+$$;
+
+CREATE OR REPLACE FUNCTION ingot.judge(
+    said text, retry boolean, delay bigint, told_error text,
+    failures integer, crashes integer, max_attempts integer, cancel_requested boolean,
+    crash_cap integer, first_seconds double precision, factor double precision, max_seconds double precision,
+    now bigint, spread double precision
+) RETURNS TABLE (status text, failures_after integer, crashes_after integer, run_at_after bigint, error text)
+LANGUAGE sql STABLE
+AS $$
+    SELECT
+        CASE
+            WHEN said = 'succeeded' THEN 'succeeded'
+            WHEN cancel_requested THEN 'canceled'
+            WHEN said = 'failed' AND (failures + 1 >= max_attempts OR NOT retry) THEN 'dead'
+            WHEN said = 'lost' AND crashes + 1 >= crash_cap THEN 'dead'
+            ELSE 'queued'
+        END,
+        failures + (said = 'failed' AND NOT cancel_requested)::integer,
+        crashes + (said = 'lost' AND NOT cancel_requested)::integer,
+        CASE said
+            WHEN 'failed' THEN now + ingot.backoff(first_seconds, factor, max_seconds, failures + 1, spread)
+            WHEN 'lost' THEN now + trunc(5.0::double precision * spread * 1000000)::bigint
+            WHEN 'snoozed' THEN now + delay
+            ELSE now
+        END,
+        CASE said
+            WHEN 'failed' THEN told_error
+            WHEN 'lost' THEN format('the worker went silent and its lease ran out (%s of %s)', crashes + 1, crash_cap)
+        END
+$$;

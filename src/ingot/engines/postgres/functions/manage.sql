@@ -1,0 +1,247 @@
+-- Refuse a call: the code names one of our errors, the message says more.
+CREATE OR REPLACE FUNCTION ingot.refuse(code text, message text, other text DEFAULT '') RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION '%', message USING ERRCODE = code, DETAIL = other;
+END
+$$;
+
+-- Cancel a waiting job at once; of a running one record that it should stop.
+CREATE OR REPLACE FUNCTION ingot.cancel(of_tenant uuid, of_job uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    now bigint := ingot.clock();
+    changed integer;
+    standing text;
+    requested boolean;
+BEGIN
+    WITH ready AS (
+        DELETE FROM ingot.ready AS r WHERE r.id = of_job AND r.tenant = of_tenant RETURNING r.*
+    ),
+    later AS (
+        DELETE FROM ingot.later AS w WHERE w.id = of_job AND w.tenant = of_tenant RETURNING w.*
+    ),
+    waiting AS MATERIALIZED (SELECT * FROM ready UNION ALL SELECT * FROM later),
+    kept AS (
+        INSERT INTO ingot.canceled (
+            id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+            told_at, finished_at
+        )
+        SELECT id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts,
+            fence, told_at, now
+        FROM waiting
+    ),
+    freed AS (
+        DELETE FROM ingot.dedupe_keys AS k USING waiting AS w
+        WHERE w.dedupe_key IS NOT NULL AND k.tenant = w.tenant AND k.key = w.dedupe_key
+    ),
+    asked AS (
+        UPDATE ingot.leases AS l SET cancel_requested = true, changed_by = pg_current_xact_id()
+        WHERE l.id = of_job AND l.tenant = of_tenant AND NOT l.cancel_requested
+        RETURNING l.*
+    ),
+    told AS (
+        INSERT INTO ingot.events (tenant, xid, at, entries)
+        SELECT tenant, pg_current_xact_id(), now, '[' || ingot.news('job.canceled', id, type, 'canceled', attempts,
+            failures, crashes, fence, NULL, NULL, NULL, NULL, false, NULL, NULL) || ']'
+        FROM waiting
+        UNION ALL
+        SELECT tenant, pg_current_xact_id(), now, '[' || ingot.news('job.updated', id, type, 'running', attempts,
+            failures, crashes, fence, worker_id, NULL, NULL, NULL, true, percent, stage) || ']'
+        FROM asked
+    ),
+    counted AS (
+        INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
+        SELECT w.tenant, w.type, s.status, s.jobs
+        FROM waiting AS w CROSS JOIN (VALUES ('queued', -1), ('canceled', 1)) AS s (status, jobs)
+    )
+    SELECT (SELECT count(*) FROM waiting) + (SELECT count(*) FROM asked) INTO changed;
+    IF changed = 0 THEN
+        SELECT s.status, s.cancel_requested INTO standing, requested
+        FROM ingot.job_rows AS s WHERE s.id = of_job AND s.tenant = of_tenant;
+        IF standing IS NULL THEN
+            PERFORM ingot.refuse('IN001', 'there is no such job');
+        ELSIF standing IN ('succeeded', 'dead') THEN
+            PERFORM ingot.refuse('IN002', format('the job is %s', standing));
+        ELSIF standing = 'queued' OR (standing = 'running' AND NOT requested) THEN
+            PERFORM ingot.begin_again();  -- It moved while we looked.
+        END IF;
+    END IF;
+END
+$$;
+
+-- Put a finished job back in the queue.
+CREATE OR REPLACE FUNCTION ingot.retry(
+    of_tenant uuid, of_job uuid, reset_attempts boolean, new_priority integer, new_max_attempts integer, new_run_at bigint
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    now bigint;
+    standing text;
+    holder uuid;
+BEGIN
+    -- Two retries of one job must not both find it finished. This lock, unlike that of a row, gives us no transaction
+    -- id before the statement below has its snapshot.
+    PERFORM pg_advisory_xact_lock(hashtextextended(of_job::text, 7303));
+    now := ingot.clock();
+    SELECT s.status INTO standing FROM ingot.job_rows AS s WHERE s.id = of_job AND s.tenant = of_tenant;
+    IF standing IS NULL THEN
+        PERFORM ingot.refuse('IN001', 'there is no such job');
+    ELSIF standing NOT IN ('succeeded', 'dead', 'canceled') THEN
+        PERFORM ingot.refuse('IN003', format('the job is %s', standing));
+    END IF;
+    SELECT k.job INTO holder FROM ingot.jobs AS j
+    JOIN ingot.dedupe_keys AS k ON k.tenant = j.tenant AND k.key = j.dedupe_key
+    WHERE j.id = of_job AND j.dedupe_key IS NOT NULL;
+    IF holder IS NOT NULL THEN
+        PERFORM ingot.refuse('IN005', format('the unfinished job %s holds this job''s dedupe key', holder), holder::text);
+    END IF;
+    WITH again AS MATERIALIZED (
+        SELECT s.*, CASE WHEN reset_attempts THEN 0 ELSE s.failures END AS own_failures,
+            CASE WHEN reset_attempts THEN 0 ELSE s.crashes END AS own_crashes,
+            coalesce(new_priority, s.priority)::smallint AS own_priority,
+            coalesce(new_max_attempts, s.max_attempts) AS own_max_attempts,
+            greatest(now, new_run_at) AS due_at
+        FROM ingot.job_rows AS s WHERE s.id = of_job AND s.tenant = of_tenant
+    ),
+    gone AS (
+        DELETE FROM ingot.canceled AS c USING again AS a WHERE c.id = a.id
+    ),
+    held AS (
+        INSERT INTO ingot.dedupe_keys (tenant, key, job)
+        SELECT tenant, dedupe_key, id FROM again WHERE dedupe_key IS NOT NULL
+    ),
+    due AS (
+        INSERT INTO ingot.ready (
+            id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+            told_at
+        )
+        SELECT id, tenant, type, '', dedupe_key, own_priority, due_at, attempts, own_failures, own_crashes,
+            own_max_attempts, fence, told_at
+        FROM again WHERE due_at <= now
+    ),
+    waiting AS (
+        INSERT INTO ingot.later (
+            id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+            told_at
+        )
+        SELECT id, tenant, type, '', dedupe_key, own_priority, due_at, attempts, own_failures, own_crashes,
+            own_max_attempts, fence, told_at
+        FROM again WHERE due_at > now
+    ),
+    told AS (
+        INSERT INTO ingot.events (tenant, xid, at, entries)
+        SELECT tenant, pg_current_xact_id(), now, '[' || ingot.news('job.retried', id, type, 'queued', attempts,
+            own_failures, own_crashes, fence, NULL, due_at, NULL, NULL, false, NULL, NULL) || ']'
+        FROM again
+    )
+    INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
+    SELECT a.tenant, a.type, s.status, s.jobs
+    FROM again AS a CROSS JOIN LATERAL (VALUES (a.status, -1), ('queued', 1)) AS s (status, jobs);
+END
+$$;
+
+-- Change a waiting job, or the tags of any.
+CREATE OR REPLACE FUNCTION ingot.change(
+    of_tenant uuid, of_job uuid, new_priority integer, new_run_at bigint, new_max_attempts integer, new_tags text[]
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    now bigint := ingot.clock();
+    moving boolean := coalesce(new_priority, new_run_at, new_max_attempts) IS NOT NULL;
+    changed integer;
+    standing text;
+BEGIN
+    WITH ready AS (
+        DELETE FROM ingot.ready AS r WHERE moving AND r.id = of_job AND r.tenant = of_tenant RETURNING r.*
+    ),
+    later AS (
+        DELETE FROM ingot.later AS w WHERE moving AND w.id = of_job AND w.tenant = of_tenant RETURNING w.*
+    ),
+    waiting AS MATERIALIZED (
+        SELECT w.*, coalesce(new_priority, w.priority)::smallint AS own_priority,
+            coalesce(new_max_attempts, w.max_attempts) AS own_max_attempts,
+            CASE WHEN new_run_at IS NULL THEN w.run_at ELSE greatest(now, new_run_at) END AS due_at
+        FROM (SELECT * FROM ready UNION ALL SELECT * FROM later) AS w
+    ),
+    due AS (
+        INSERT INTO ingot.ready (
+            id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+            told_at
+        )
+        SELECT id, tenant, type, limit_key, dedupe_key, own_priority, due_at, attempts, failures, crashes,
+            own_max_attempts, fence, told_at
+        FROM waiting WHERE due_at <= now
+    ),
+    put_off AS (
+        INSERT INTO ingot.later (
+            id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+            told_at
+        )
+        SELECT id, tenant, type, limit_key, dedupe_key, own_priority, due_at, attempts, failures, crashes,
+            own_max_attempts, fence, told_at
+        FROM waiting WHERE due_at > now
+    ),
+    job_as_it_is AS MATERIALIZED (
+        SELECT s.* FROM ingot.job_rows AS s
+        WHERE s.id = of_job AND s.tenant = of_tenant AND (NOT moving OR EXISTS (SELECT FROM waiting))
+    ),
+    unlabeled AS (
+        DELETE FROM ingot.tags AS g USING job_as_it_is AS s
+        WHERE new_tags IS NOT NULL AND g.job = s.id AND g.tag <> ALL (new_tags)
+    ),
+    labeled AS (
+        INSERT INTO ingot.tags (job, tag, tenant)
+        SELECT s.id, g.tag, s.tenant FROM job_as_it_is AS s CROSS JOIN unnest(new_tags) AS g (tag)
+        ON CONFLICT DO NOTHING
+    ),
+    told AS (
+        INSERT INTO ingot.events (tenant, xid, at, entries)
+        SELECT s.tenant, pg_current_xact_id(), now, '[' || ingot.news('job.updated', s.id, s.type, s.status, s.attempts,
+            s.failures, s.crashes, s.fence, CASE WHEN s.status = 'running' THEN s.worker_id END,
+            CASE WHEN s.status = 'queued' THEN coalesce(w.due_at, s.run_at) END, NULL, NULL, s.cancel_requested, s.percent,
+            s.stage) || ']'
+        FROM job_as_it_is AS s LEFT JOIN waiting AS w ON true
+        WHERE moving OR new_tags IS NOT NULL
+    )
+    SELECT count(*) INTO changed FROM job_as_it_is;
+    IF changed = 0 THEN
+        SELECT s.status INTO standing FROM ingot.job_rows AS s WHERE s.id = of_job AND s.tenant = of_tenant;
+        IF standing IS NULL THEN
+            PERFORM ingot.refuse('IN001', 'there is no such job');
+        ELSIF standing = 'queued' THEN
+            PERFORM ingot.begin_again();  -- It moved while we looked.
+        ELSE
+            PERFORM ingot.refuse('IN004', format('the job is %s', standing));
+        END IF;
+    END IF;
+END
+$$;

@@ -1,0 +1,54 @@
+-- Renew the leases that are held under these fences; the others are left out of the answer. New progress is told in an
+-- event, at most once a second per job.
+CREATE OR REPLACE FUNCTION ingot.renew(
+    ids uuid[], fences bigint[], tenants uuid[], lease_lengths bigint[], percents double precision[], stages text[]
+) RETURNS TABLE (place integer, expires_at bigint, cancel_requested boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    now bigint := ingot.clock();
+BEGIN
+    RETURN QUERY
+    WITH asked AS MATERIALIZED (
+        SELECT * FROM unnest(ids, fences, tenants, lease_lengths, percents, stages)
+            WITH ORDINALITY AS a (id, fence, tenant, lease, percent, stage, place)
+    ),
+    held AS MATERIALIZED (
+        SELECT l.*, a.lease, a.percent AS new_percent, a.stage AS new_stage, a.place,
+            a.percent IS NOT NULL AND now - l.told_at >= 1000000 AS tells
+        FROM asked AS a JOIN ingot.leases AS l ON l.id = a.id
+        WHERE l.fence = a.fence AND (a.tenant IS NULL OR a.tenant = l.tenant)
+        ORDER BY l.id
+        FOR UPDATE OF l
+    ),
+    checked AS MATERIALIZED (
+        SELECT CASE WHEN max(changed_by) > pg_current_xact_id() THEN ingot.begin_again() END FROM held
+    ),
+    renewed AS (
+        UPDATE ingot.leases AS l SET
+            expires_at = now + h.lease,
+            percent = coalesce(h.new_percent, l.percent),
+            stage = CASE WHEN h.new_percent IS NULL THEN l.stage ELSE h.new_stage END,
+            told_at = CASE WHEN h.tells THEN now ELSE l.told_at END,
+            changed_by = pg_current_xact_id()
+        FROM checked CROSS JOIN held AS h WHERE l.id = h.id
+        RETURNING h.place, l.expires_at, l.cancel_requested
+    ),
+    told AS (
+        INSERT INTO ingot.events (tenant, xid, at, entries)
+        SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(
+            ingot.news('job.updated', id, type, 'running', attempts, failures, crashes, fence, worker_id, NULL, NULL,
+                NULL, cancel_requested, new_percent, new_stage), ',' ORDER BY place) || ']'
+        FROM held WHERE tells GROUP BY tenant
+    )
+    SELECT place::integer, expires_at, cancel_requested FROM renewed ORDER BY place;
+END
+$$;

@@ -1,0 +1,54 @@
+-- What stands in the way of orders: the job their key made before, with the digest of its payload, the holder of their
+-- dedupe key, the tenant of a job with their id, and whether their tenant is there.
+CREATE OR REPLACE FUNCTION ingot.find_orders(
+    ids uuid[], tenants uuid[], types text[], idempotency_keys text[], dedupe_keys text[]
+) RETURNS TABLE (place integer, made text, digest bytea, holder text, owner text, known boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT o.place::integer, k.job::text, k.digest, d.job::text, j.tenant::text, t.id IS NOT NULL
+    FROM unnest(ids, tenants, types, idempotency_keys, dedupe_keys)
+        WITH ORDINALITY AS o (id, tenant, type, idempotency_key, dedupe_key, place)
+    LEFT JOIN ingot.idempotency_keys AS k ON k.tenant = o.tenant AND k.type = o.type AND k.key = o.idempotency_key
+    LEFT JOIN ingot.dedupe_keys AS d ON d.tenant = o.tenant AND d.key = o.dedupe_key
+    LEFT JOIN ingot.jobs AS j ON j.id = o.id
+    LEFT JOIN ingot.tenants AS t ON t.id = o.tenant
+    ORDER BY o.place;
+END
+$$;
+
+-- Where jobs stand whose attempts were not found to be held, and how the attempts with these fences ended before.
+CREATE OR REPLACE FUNCTION ingot.find_attempts(ids uuid[], fences bigint[])
+RETURNS TABLE (
+    place integer, tenant text, status text, held_fence bigint, outcome text, retry boolean, status_after text,
+    run_at bigint, attempts integer, finished_at bigint, exit_code bigint, error text, result bytea
+)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT a.place::integer, s.tenant::text, s.status, s.fence, o.outcome, o.retry, o.status_after, o.run_at, o.attempts,
+        o.finished_at, o.exit_code, o.error, o.result
+    FROM unnest(ids, fences) WITH ORDINALITY AS a (id, fence, place)
+    JOIN ingot.job_rows AS s ON s.id = a.id
+    LEFT JOIN ingot.outcomes AS o ON o.job = a.id AND o.fence = a.fence
+    ORDER BY a.place;
+END
+$$;

@@ -1,0 +1,157 @@
+-- Work that has become due joins the ready work, the longest due first; answers the lanes it went to.
+CREATE OR REPLACE FUNCTION ingot.promote(jobs_max integer)
+RETURNS TABLE (type text, tenant text, limit_key text, jobs bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    now bigint := ingot.clock();
+BEGIN
+    RETURN QUERY
+    WITH due AS MATERIALIZED (
+        SELECT w.id FROM ingot.later AS w WHERE w.run_at <= now
+        ORDER BY w.run_at, w.id LIMIT jobs_max
+        FOR UPDATE SKIP LOCKED
+    ),
+    gone AS (
+        DELETE FROM ingot.later AS w USING due AS d WHERE w.id = d.id RETURNING w.*
+    ),
+    moved AS (
+        INSERT INTO ingot.ready (
+            id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+            told_at
+        )
+        SELECT id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+            told_at
+        FROM gone
+    )
+    SELECT type, tenant::text, limit_key, count(*) FROM gone GROUP BY type, tenant, limit_key;
+END
+$$;
+
+-- The leases that ran out first, after one instant; none within one lease length of the database coming up.
+CREATE OR REPLACE FUNCTION ingot.expired(lease_length bigint, jobs_max integer, after bigint)
+RETURNS TABLE (id text, fence bigint, expires_at bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    now bigint := ingot.clock();
+BEGIN
+    IF now < ingot.up_since() + lease_length THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT l.id::text, l.fence, l.expires_at FROM ingot.leases AS l
+    WHERE l.expires_at <= now AND l.expires_at > after
+    ORDER BY l.expires_at LIMIT jobs_max;
+END
+$$;
+
+-- Take these attempts for lost, as far as their leases have run out.
+CREATE OR REPLACE FUNCTION ingot.sweep(ids uuid[], fences bigint[])
+RETURNS TABLE (place integer, status text, attempts integer, run_at bigint, type text, tenant text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT * FROM ingot.end_attempts(
+        ids, fences, array_fill(NULL::uuid, ARRAY[cardinality(ids)]), array_fill('lost'::text, ARRAY[cardinality(ids)]),
+        array_fill(true, ARRAY[cardinality(ids)]), array_fill(0::bigint, ARRAY[cardinality(ids)]), NULL, NULL, NULL
+    );
+END
+$$;
+
+-- What a process has to know from time to time: the lanes that have ready work, found by jumping from lane to lane in
+-- the index, the next instants on the agenda (a row without a lane), and the time.
+CREATE OR REPLACE FUNCTION ingot.look()
+RETURNS TABLE (type text, tenant text, limit_key text, now bigint, next_due bigint, next_expiry bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE lanes AS (
+        (SELECT r.type, r.tenant, r.limit_key FROM ingot.ready AS r ORDER BY r.type, r.tenant, r.limit_key LIMIT 1)
+        UNION ALL
+        SELECT n.type, n.tenant, n.limit_key FROM lanes AS l CROSS JOIN LATERAL (
+            SELECT r.type, r.tenant, r.limit_key FROM ingot.ready AS r
+            WHERE (r.type, r.tenant, r.limit_key) > (l.type, l.tenant, l.limit_key)
+            ORDER BY r.type, r.tenant, r.limit_key LIMIT 1
+        ) AS n
+    )
+    SELECT l.type, l.tenant::text, l.limit_key, NULL::bigint, NULL::bigint, NULL::bigint FROM lanes AS l
+    UNION ALL
+    SELECT NULL, NULL, NULL, ingot.clock(), (SELECT min(w.run_at) FROM ingot.later AS w),
+        (SELECT min(l.expires_at) FROM ingot.leases AS l);
+END
+$$;
+
+-- Fold deltas into the counts, one process at a time.
+CREATE OR REPLACE FUNCTION ingot.fold_counts(deltas_max integer) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+DECLARE
+    folded integer;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(7303, 1) THEN
+        RETURN 0;
+    END IF;
+    WITH gone AS (
+        DELETE FROM ingot.count_deltas WHERE ctid = ANY (ARRAY(SELECT ctid FROM ingot.count_deltas LIMIT deltas_max))
+        RETURNING tenant, type, status, jobs
+    ),
+    summed AS (
+        INSERT INTO ingot.counts AS c (tenant, type, status, jobs)
+        SELECT tenant, type, status, sum(jobs) FROM gone GROUP BY tenant, type, status ORDER BY tenant, type, status
+        ON CONFLICT (tenant, type, status) DO UPDATE SET jobs = c.jobs + excluded.jobs
+    )
+    SELECT count(*) INTO folded FROM gone;
+    RETURN folded;
+END
+$$;
+
+-- The next instants on the agenda.
+CREATE OR REPLACE FUNCTION ingot.next_due() RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT min(run_at) FROM ingot.later $$;
+
+CREATE OR REPLACE FUNCTION ingot.next_expiry() RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT min(expires_at) FROM ingot.leases $$;

@@ -1,0 +1,66 @@
+"""Steering jobs from outside: cancel, retry, change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot.engines.postgres.connection import Database
+from ingot.engines.postgres.memory import Lane, Memory
+from ingot.engines.postgres.rows import job_of
+from ingot.engines.postgres.sql import SQL
+from ingot.jobs.errors import JobNotFound
+from ingot.jobs.model import Job, JobStatus
+from ingot.jobs.ports import CancelJob, ChangeJob, RetryJob
+from ingot.kernel.clock import to_micros
+from ingot.kernel.ids import is_id
+
+
+async def cancel(db: Database, memory: Memory, command: CancelJob) -> Job:
+    """Cancel a waiting job, ask a running one to stop."""
+    return await _call(db, memory, "SELECT ingot.cancel($1, $2)", command)
+
+
+async def retry(db: Database, memory: Memory, command: RetryJob) -> Job:
+    """Put a finished job back in the queue."""
+    return await _call(
+        db,
+        memory,
+        "SELECT ingot.retry($1, $2, $3, $4, $5, $6)",
+        command,
+        command.reset_attempts,
+        command.priority,
+        command.max_attempts,
+        command.run_at,
+    )
+
+
+async def change(db: Database, memory: Memory, command: ChangeJob) -> Job:
+    """Change a waiting job, or the tags of any."""
+    return await _call(
+        db,
+        memory,
+        "SELECT ingot.change($1, $2, $3, $4, $5, $6)",
+        command,
+        command.priority,
+        command.run_at,
+        command.max_attempts,
+        None if command.tags is None else list(command.tags),
+    )
+
+
+async def _call(
+    db: Database, memory: Memory, call: str, command: CancelJob | RetryJob | ChangeJob, *values: Any
+) -> Job:
+    if not (is_id(command.tenant) and is_id(command.job_id)):
+        raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
+    (row,) = await db.call_and_read(
+        call, (command.tenant, command.job_id, *values), command.tenant, SQL.get_job, command.job_id
+    )
+    job = job_of(row)
+    if job.status is JobStatus.QUEUED:
+        run_at = to_micros(job.run_at)
+        if run_at <= memory.now():
+            memory.add(Lane(job.type, job.tenant, ""), 1)
+        else:
+            memory.due_at(run_at)
+    return job

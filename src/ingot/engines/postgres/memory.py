@@ -1,0 +1,163 @@
+"""What a process remembers between calls: hints that save looks at the database, and never the only truth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from ingot.kernel.clock import MICROS, Clock
+from ingot.kernel.logs import report
+
+SWEEP_EVERY: Final = MICROS
+HINT_SECONDS: Final = 1.0  # What other processes put before a position is found after this time.
+LOOK_SECONDS: Final = 1.1
+COST_FACTOR: Final = 50  # A look that walks over much that is dead may take this share of the time, and no more.
+NIL: Final = "00000000-0000-0000-0000-000000000000"
+
+Position = tuple[int, int, str]
+START: Final[Position] = (0, 0, NIL)
+
+
+class Lane(msgspec.Struct, frozen=True, order=True):
+    """Where ready work queues up: one line per type, tenant and limit key."""
+
+    type: str
+    tenant: str
+    limit_key: str
+
+
+class LaneHint(msgspec.Struct):
+    """How far a lane was claimed. `version` grows with everything this process puts into the lane."""
+
+    version: int = 0
+    after: Position = START
+    whole_at: float = 0.0
+    patience: float = HINT_SECONDS
+
+    def begin(self) -> Position:
+        """Where the next scan of this lane begins."""
+        return START if time.monotonic() - self.whole_at > self.patience else self.after
+
+
+class Memory:
+    """Lanes with ready work, and the next instants on the agenda, as far as this process knows."""
+
+    def __init__(self, clock: Clock, *, lease: int) -> None:
+        self._clock = clock
+        self._ahead = 0  # The database's clock, compared with ours.
+        self.lease = lease
+        self.lanes: dict[str, dict[Lane, LaneHint]] = {}
+        self.tenants: set[str] = set()
+        self.next_due: int | None = None
+        self.next_expiry: int | None = None
+        self.swept_at = 0
+        self.sweep_from = 0
+        self.looked_at = -LOOK_SECONDS
+        self.look_patience = LOOK_SECONDS
+        self.on_ready: list[Callable[[str, str, int], None]] = []
+        self.on_agenda: list[Callable[[], None]] = []
+
+    def set_clock(self, now: int) -> None:
+        """The database said what time it is."""
+        self._ahead = now - self._clock.micros()
+
+    def now(self) -> int:
+        """The time of the database, as near as we know."""
+        return self._clock.micros() + self._ahead
+
+    # -- lanes ----------------------------------------------------------------------------------------------
+
+    def add(self, lane: Lane, jobs: int, *, first: Position = START) -> None:
+        """More work of this lane is ready, the first of it at this position, or anywhere."""
+        hint = self.lanes.setdefault(lane.type, {}).setdefault(lane, LaneHint())
+        hint.version += 1
+        if first <= hint.after:
+            hint.after = START
+        for tell in self.on_ready:
+            _tell(tell, lane.tenant, lane.type, jobs)
+
+    def drop(self, lane: Lane) -> None:
+        """All ready work of this lane was taken."""
+        lanes = self.lanes.get(lane.type, {})
+        lanes.pop(lane, None)
+        if not lanes:
+            self.lanes.pop(lane.type, None)
+
+    def lanes_for(self, types: Iterable[str], tenant: str | None) -> list[tuple[Lane, LaneHint]]:
+        """The lanes a claim may take from."""
+        return [
+            (lane, hint)
+            for type in types
+            for lane, hint in self.lanes.get(type, {}).items()
+            if tenant is None or lane.tenant == tenant
+        ]
+
+    def see(self, lane: Lane) -> None:
+        """A look found ready work in this lane. Work that this process has not heard of is told."""
+        hint = self.lanes.get(lane.type, {}).get(lane)
+        if hint is None:
+            self.add(lane, 1)
+        elif time.monotonic() - hint.whole_at > hint.patience:
+            for tell in self.on_ready:
+                _tell(tell, lane.tenant, lane.type, 1)
+
+    # -- the agenda -----------------------------------------------------------------------------------------
+
+    def look_is_old(self) -> bool:
+        """Whether it is time to look at the database again."""
+        return time.monotonic() - self.looked_at > self.look_patience
+
+    def see_agenda(self, next_due: int | None, next_expiry: int | None) -> None:
+        """A look found these instants."""
+        if next_due is not None:
+            self.due_at(next_due)
+        if next_expiry is not None:
+            self.expires_at(next_expiry)
+
+    def pass_due(self, before: int | None, following: int | None) -> None:
+        """What was due was moved; this comes next, unless something sooner was noted meanwhile."""
+        self.next_due = min((at for at in (self.next_due, following) if at is not None), default=None)
+        self._tell_agenda(before)
+
+    def pass_expiry(self, following: int | None) -> None:
+        """Leases were swept; this one runs out next, unless one that runs out sooner was noted meanwhile."""
+        self.next_expiry = min((at for at in (self.next_expiry, following) if at is not None), default=None)
+
+    def due_at(self, run_at: int) -> None:
+        """Some work becomes due then."""
+        before = self.agenda()
+        self.next_due = run_at if self.next_due is None else min(self.next_due, run_at)
+        self._tell_agenda(before)
+
+    def expires_at(self, expiry: int) -> None:
+        """Some lease runs out then."""
+        before = self.agenda()
+        self.next_expiry = expiry if self.next_expiry is None else min(self.next_expiry, expiry)
+        self._tell_agenda(before)
+
+    def next_sweep(self) -> int | None:
+        """When the next sweep may find something: not right after the store came up, at most once a second."""
+        if self.next_expiry is None:
+            return None
+        return max(self.next_expiry, self.sweep_from, self.swept_at + SWEEP_EVERY)
+
+    def agenda(self) -> int | None:
+        """The next instant at which something is to be done."""
+        return min((at for at in (self.next_due, self.next_sweep()) if at is not None), default=None)
+
+    def _tell_agenda(self, before: int | None) -> None:
+        """Tell when the next instant came closer than it was before."""
+        after = self.agenda()
+        if after is not None and (before is None or after < before):
+            for tell in self.on_agenda:
+                _tell(tell)
+
+
+def _tell(tell: Callable[..., None], *news: object) -> None:
+    try:
+        tell(*news)
+    except Exception as error:  # A listener that fails must not keep the news from the others.
+        report("listener_failed", error)

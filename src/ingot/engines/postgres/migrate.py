@@ -1,0 +1,92 @@
+"""Migrations: numbered, forward only, each in a transaction of its own; functions and grants whole, every time."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Final
+
+import asyncpg
+
+from ingot.engines.postgres.connection import explain
+from ingot.engines.steps import Migration, read_migrations
+from ingot.kernel.errors import StoreTooNew
+
+LOCK: Final = 7303  # The first number of our advisory locks.
+ROLES: Final = {"ingot_owner": "NOLOGIN", "ingot_server": "LOGIN", "ingot_worker": "NOLOGIN"}
+_LEDGER: Final = """
+CREATE TABLE IF NOT EXISTS ingot.migrations (
+    number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
+)
+"""
+
+
+def migrations() -> list[Migration]:
+    """All steps this program knows, in order."""
+    return read_migrations("ingot.engines.postgres.migrations")
+
+
+async def migrate(owner_url: str) -> list[Migration]:
+    """Bring a database to this program's schema, and return the steps that were missing.
+
+    `owner_url` is of a role that may make roles and schemas. Safe to run from two places at once. Raises
+    `StoreTooNew` for a database of a later version, and `StoreError` when it cannot be reached.
+    """
+    try:
+        connection = await asyncpg.connect(owner_url)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise explain(error, doing="reached") from error
+    try:
+        await connection.execute("SELECT pg_advisory_lock($1, 0)", LOCK)
+        await _make_roles(connection)
+        return await _apply(connection)
+    finally:
+        await connection.close()
+
+
+async def check(connection: asyncpg.Connection[asyncpg.Record]) -> int:
+    """The schema that a database has; 0 when it has none."""
+    if await connection.fetchval("SELECT to_regclass('ingot.migrations')") is None:
+        return 0
+    return int(await connection.fetchval("SELECT coalesce(max(number), 0) FROM ingot.migrations"))
+
+
+async def _make_roles(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Roles belong to the whole server: another database of it may be making them now."""
+    for role, login in ROLES.items():
+        await connection.execute(f"""
+            DO $$ BEGIN
+                IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN
+                    CREATE ROLE {role} {login};
+                END IF;
+            EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
+            END $$
+        """)
+    if not await connection.fetchval("SELECT pg_has_role('ingot_owner', 'MEMBER')"):
+        await connection.execute("GRANT ingot_owner TO CURRENT_USER")
+
+
+async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migration]:
+    await connection.execute("CREATE SCHEMA IF NOT EXISTS ingot AUTHORIZATION ingot_owner")
+    await connection.execute("SET ROLE ingot_owner")
+    await connection.execute(_LEDGER)
+    known, newest = migrations(), await check(connection)
+    if newest > known[-1].number:
+        raise StoreTooNew(f"The database is at schema {newest}; this program knows up to {known[-1].number}.")
+    missing = [step for step in known if step.number > newest]
+    for step in missing:
+        async with connection.transaction():
+            await connection.execute(step.text)
+            await connection.execute("INSERT INTO ingot.migrations VALUES ($1, $2)", step.number, step.name)
+    async with connection.transaction():
+        for text in _definitions():
+            await connection.execute(text)
+    return missing
+
+
+def _definitions() -> list[str]:
+    """The SQL that is applied whole: the view, all functions, and who may use them."""
+    package = resources.files("ingot.engines.postgres")
+    functions = sorted(package.joinpath("functions").iterdir(), key=lambda file: file.name)
+    texts = [file.read_text(encoding="utf-8") for file in functions if file.name.endswith(".sql")]
+    before, after = (package.joinpath(name).read_text(encoding="utf-8") for name in ("views.sql", "grants.sql"))
+    return [before, *texts, after]

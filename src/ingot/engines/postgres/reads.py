@@ -1,0 +1,138 @@
+"""Reading as a tenant: the database shows its rows and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import msgspec
+
+from ingot.engines.postgres import definitions, identity
+from ingot.engines.postgres.connection import Database
+from ingot.engines.postgres.memory import Memory
+from ingot.engines.postgres.rows import NewsRow, attempt_of, job_of
+from ingot.engines.postgres.sql import SQL
+from ingot.events.model import Event
+from ingot.identity.model import Tenant
+from ingot.jobs.model import Attempt, Definition, Job, JobStatus, Summary
+from ingot.jobs.ports import JobFilter
+from ingot.kernel.clock import MICROS, to_datetime
+from ingot.kernel.ids import is_id
+from ingot.kernel.pages import InvalidCursor
+
+PAGE_LOOKS_MAX: Final = 10_000
+PAGE_LOOKS_AT_ONCE: Final = 500
+ABOVE_ALL_IDS: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+EVENT_PLACES: Final = 2**16
+HORIZON_SECONDS_MAX: Final = 0.25
+HORIZON_PAUSE_SECONDS: Final = 0.002
+
+
+class Reads:
+    """The reading half of the store."""
+
+    _db: Database
+    _memory: Memory
+
+    # -- jobs -----------------------------------------------------------------------------------------------
+
+    async def get_job(self, tenant: str, job_id: str) -> Job | None:
+        """See `JobStore`."""
+        if not (is_id(tenant) and is_id(job_id)):
+            return None
+        rows = await self._db.read(tenant, SQL.get_job, job_id)
+        return job_of(rows[0]) if rows else None
+
+    async def list_jobs(self, where: JobFilter, *, before: str | None, limit: int) -> tuple[list[Job], str | None]:
+        """See `JobStore`."""
+        await identity.check_tenant(self._db, self._memory, where.tenant)
+        filtered = where.status is not None or where.type is not None
+        at_once = PAGE_LOOKS_AT_ONCE if filtered else limit
+        position = ABOVE_ALL_IDS if before is None else _parse_position(before)
+        ids: list[str] = []
+        more = True
+        for _ in range(PAGE_LOOKS_MAX // at_once if filtered else 1):
+            asked = (where.tenant, position, where.status, where.type, at_once)
+            (look,) = await self._db.read(where.tenant, SQL.page_of_jobs, *asked)
+            ids += look["fit"]
+            more = look["seen"] == at_once
+            if len(ids) > limit:
+                more, ids = True, ids[:limit]
+            position = ids[-1] if len(ids) == limit else look["last"] or position
+            if not more or len(ids) == limit:
+                break
+        rows = await self._db.read(where.tenant, SQL.get_jobs, ids) if ids else []
+        jobs = {job.id: job for job in map(job_of, rows)}
+        return [jobs[job_id] for job_id in ids if job_id in jobs], position if more else None
+
+    async def list_attempts(self, tenant: str, job_id: str) -> list[Attempt]:
+        """See `JobStore`."""
+        if not (is_id(tenant) and is_id(job_id)):
+            return []
+        return [attempt_of(row) for row in await self._db.read(tenant, SQL.attempts_of_job, job_id)]
+
+    async def summarize(self, tenant: str) -> Summary:
+        """See `JobStore`."""
+        await identity.check_tenant(self._db, self._memory, tenant)
+        ((counts_text, oldest, now),) = await self._db.read(tenant, SQL.summary_of_tenant)
+        counted = msgspec.json.decode(counts_text or "{}", type=dict[JobStatus, int])
+        age = None if oldest is None else max(0.0, (now - oldest) / MICROS)
+        counts = {status: counted.get(status, 0) for status in JobStatus}
+        return Summary(counts=counts, running=counts[JobStatus.RUNNING], oldest_queued_seconds=age)
+
+    async def get_definition(self, tenant: str | None, type: str) -> Definition:
+        """See `JobStore`."""
+        return await definitions.get_definition(self._db, tenant, type)
+
+    async def list_definitions(self, tenant: str | None) -> list[Definition]:
+        """See `JobStore`."""
+        return await definitions.list_definitions(self._db, tenant)
+
+    # -- tenants --------------------------------------------------------------------------------------------
+
+    async def get_tenant(self, id_or_slug: str) -> Tenant | None:
+        """See `TenantStore`."""
+        return await identity.get_tenant(self._db, id_or_slug)
+
+    async def list_tenants(self) -> list[Tenant]:
+        """See `TenantStore`."""
+        return await identity.list_tenants(self._db)
+
+    # -- events ---------------------------------------------------------------------------------------------
+
+    async def read_events(self, tenant: str, *, after: str | None, limit: int) -> list[Event]:
+        """See `EventLog`. What is committed but above a transaction that still runs is waited for, shortly."""
+        await identity.check_tenant(self._db, self._memory, tenant)
+        start = (0, -1) if after is None else _parse_event_id(after)
+        deadline = time.monotonic() + HORIZON_SECONDS_MAX
+        while True:
+            rows = await self._db.read(tenant, SQL.read_events, tenant, str(start[0]), limit + 1)
+            hidden = next((place for place, row in enumerate(rows) if not row["settled"]), None)
+            events: list[Event] = []
+            for row in rows[:hidden]:
+                for place, news in enumerate(msgspec.json.decode(row["entries"], type=list[NewsRow])):
+                    if (row["xid"], place) > start and len(events) < limit:
+                        event_id = f"{row['xid'] * EVENT_PLACES + place:016x}"
+                        data = msgspec.Raw(msgspec.json.encode(news.news()))
+                        at = to_datetime(row["at"])
+                        events.append(Event(id=event_id, tenant=tenant, name=news.name, at=at, data=data))
+            if hidden is None or len(events) >= limit or time.monotonic() > deadline:
+                return events
+            await asyncio.sleep(HORIZON_PAUSE_SECONDS)
+
+
+def _parse_position(text: str) -> str:
+    if not is_id(text):
+        raise InvalidCursor
+    return text
+
+
+def _parse_event_id(text: str) -> tuple[int, int]:
+    try:
+        number = int(text, 16)
+    except ValueError:
+        raise InvalidCursor(f"{text[:64]!r} is not the id of an event") from None
+    if len(text) != 16 or number < 0:
+        raise InvalidCursor(f"{text[:64]!r} is not the id of an event")
+    return divmod(number, EVENT_PLACES)

@@ -1,0 +1,174 @@
+"""Rows as Python sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ingot.engines.postgres.connection import Record
+from ingot.jobs.model import (
+    NULL,
+    Attempt,
+    AttemptOutcome,
+    Claim,
+    Job,
+    JobNews,
+    JobStatus,
+    NewJob,
+    Progress,
+    Source,
+)
+from ingot.kernel.clock import to_datetime, to_datetime_or_none
+
+
+class NewsRow(msgspec.Struct, array_like=True, gc=False):
+    """What an event says about a job, in the order of `ingot.news`."""
+
+    name: str
+    id: str
+    type: str
+    status: JobStatus
+    attempts: int
+    failures: int
+    crashes: int
+    fence: int
+    worker_id: str | None
+    run_at: int | None
+    will_retry: bool | None
+    error: str | None
+    cancel_requested: bool
+    percent: float | None
+    stage: str | None
+
+    def news(self) -> JobNews:
+        """The same for people."""
+        return JobNews(
+            self.id,
+            self.type,
+            self.status,
+            self.attempts,
+            self.failures,
+            self.crashes,
+            self.fence,
+            self.worker_id,
+            to_datetime_or_none(self.run_at),
+            self.will_retry,
+            self.error,
+            self.cancel_requested,
+            progress_of(self.percent, self.stage),
+        )
+
+
+def progress_of(percent: float | None, stage: str | None) -> Progress | None:
+    """Progress from its two columns."""
+    return None if percent is None else Progress(percent=percent, stage=stage or "")
+
+
+def raw(text: bytes | None) -> msgspec.Raw:
+    """JSON text from its column."""
+    return NULL if text is None else msgspec.Raw(text)
+
+
+def new_job_of(order: NewJob, row: Record) -> Job:
+    """The job that an order has just become; what it does not have yet is left at its default."""
+    return Job(
+        id=order.id,
+        tenant=order.tenant,
+        type=order.type,
+        status=JobStatus.QUEUED,
+        priority=row["priority"],
+        payload=msgspec.Raw(order.payload),
+        run_at=to_datetime(row["run_at"]),
+        attempts=0,
+        failures=0,
+        crashes=0,
+        max_attempts=row["max_attempts_"],
+        fence=0,
+        source=order.source,
+        depth=order.depth,
+        created_at=to_datetime(row["now_"]),
+        source_ref=order.source_ref,
+        created_by=order.created_by,
+        idempotency_key=order.idempotency_key,
+        dedupe_key=order.dedupe_key,
+        correlation_id=order.correlation_id,
+        trace_id=order.trace_id,
+        metadata=raw(order.metadata),
+        tags=list(order.tags),
+    )
+
+
+def job_of(row: Record) -> Job:
+    """The job for people, from a row of `job_rows`."""
+    return Job(
+        status=JobStatus(row["status"]),
+        worker_id=row["worker_id"],
+        started_at=to_datetime_or_none(row["started_at"]),
+        lease_expires_at=to_datetime_or_none(row["expires_at"]),
+        cancel_requested=row["cancel_requested"],
+        progress=progress_of(row["percent"], row["stage"]),
+        result=raw(row["result"]),
+        finished_at=to_datetime_or_none(row["finished_at"]),
+        **_body(row),
+    )
+
+
+def claim_of(row: Record) -> Claim:
+    """A job as handed to a worker, from a row that `claim` answers."""
+    expires_at = to_datetime(row["expires_at"])
+    job = Job(
+        status=JobStatus.RUNNING,
+        worker_id=row["worker_id"],
+        started_at=to_datetime(row["started_at"]),
+        lease_expires_at=expires_at,
+        **_body(row),
+    )
+    return Claim(job=job, fence=row["fence"], lease_expires_at=expires_at, timeout_seconds=row["timeout_seconds"])
+
+
+def _body(row: Record) -> dict[str, Any]:
+    return {
+        "id": str(row["id"]),
+        "tenant": str(row["tenant"]),
+        "type": row["type"],
+        "priority": row["priority"],
+        "payload": msgspec.Raw(row["payload"]),
+        "run_at": to_datetime(row["run_at"]),
+        "attempts": row["attempts"],
+        "failures": row["failures"],
+        "crashes": row["crashes"],
+        "max_attempts": row["max_attempts"],
+        "fence": row["fence"],
+        "source": Source(row["source"]),
+        "depth": row["depth"],
+        "created_at": to_datetime(row["created_at"]),
+        "source_ref": row["source_ref"],
+        "created_by": row["created_by"],
+        "idempotency_key": row["idempotency_key"],
+        "dedupe_key": row["dedupe_key"],
+        "correlation_id": row["correlation_id"],
+        "trace_id": row["trace_id"],
+        "metadata": raw(row["metadata"]),
+        "tags": row["tags"],
+        "last_error": row["last_error"],
+    }
+
+
+def attempt_of(row: Record) -> Attempt:
+    """The attempt for people."""
+    return Attempt(
+        job_id=row["job_id"],
+        number=row["number"],
+        fence=row["fence"],
+        worker_id=row["worker_id"],
+        started_at=to_datetime(row["started_at"]),
+        host=row["host"],
+        pid=row["pid"],
+        finished_at=to_datetime_or_none(row["finished_at"]),
+        outcome=None if row["outcome"] is None else AttemptOutcome(row["outcome"]),
+        status_after=None if row["status_after"] is None else JobStatus(row["status_after"]),
+        exit_code=row["exit_code"],
+        error=row["error"],
+        progress=progress_of(row["percent"], row["stage"]),
+    )

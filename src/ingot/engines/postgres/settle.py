@@ -1,0 +1,175 @@
+"""Renewing leases and recording how attempts ended: whatever a worker says about an attempt it holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final, TypeVar
+
+from ingot.engines.postgres.connection import Database, Record
+from ingot.engines.postgres.memory import NIL, Lane, Memory
+from ingot.jobs.errors import JobNotFound, LeaseLost
+from ingot.jobs.model import Done, Failed, Heartbeat, JobStatus, Outcome, Release, Settle, Settled, Snooze
+from ingot.jobs.ports import Beat, RenewLeases, SettleJobs
+from ingot.kernel.clock import to_datetime, to_datetime_or_none
+from ingot.kernel.errors import IngotError
+from ingot.kernel.ids import is_id
+
+SETTLE: Final = "SELECT * FROM ingot.settle($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+RENEW: Final = "SELECT * FROM ingot.renew($1, $2, $3, $4, $5, $6)"
+FIND: Final = "SELECT * FROM ingot.find_attempts($1, $2)"
+SAID: Final[dict[type, str]] = {Done: "succeeded", Failed: "failed", Snooze: "snoozed", Release: "released"}
+FENCE_MAX: Final = 2**63 - 1
+
+A = TypeVar("A")
+C = TypeVar("C", Settle, Beat)
+
+
+async def settle(db: Database, memory: Memory, commands: Sequence[SettleJobs]) -> list[list[Settled | IngotError]]:
+    """Judge each attempt by itself, all of them together."""
+    groups = [command.settles for command in commands]
+    return await _in_rounds(groups, partial(_settle, db, memory))
+
+
+async def renew(db: Database, memory: Memory, commands: Sequence[RenewLeases]) -> list[list[Heartbeat | IngotError]]:
+    """Renew each lease by itself, all of them together."""
+    groups = [command.beats for command in commands]
+    return await _in_rounds(groups, partial(_renew, db, memory))
+
+
+async def _in_rounds(
+    groups: Sequence[Sequence[C]], run: Callable[[list[C]], Awaitable[list[A | IngotError]]]
+) -> list[list[A | IngotError]]:
+    """Answer every call in its group. Calls about the same job run one after the other, in the order given."""
+    rounds: list[list[tuple[int, C]]] = []
+    before: Counter[str] = Counter()
+    calls = [call for group in groups for call in group]
+    for place, call in enumerate(calls):
+        turn = before[call.job_id]
+        before[call.job_id] += 1
+        if turn == len(rounds):
+            rounds.append([])
+        rounds[turn].append((place, call))
+    answers: dict[int, A | IngotError] = {}
+    for together in rounds:
+        results = await run([call for _, call in together])
+        answers |= {place: result for (place, _), result in zip(together, results, strict=True)}
+    in_order = iter(answers[place] for place in range(len(calls)))
+    return [list(islice(in_order, len(group))) for group in groups]
+
+
+async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Settled | IngotError]:
+    outcomes = [call.outcome for call in calls]
+    failed = [outcome if isinstance(outcome, Failed) else None for outcome in outcomes]
+    rows = await db.call(
+        SETTLE,
+        *_held(calls),
+        [SAID[type(outcome)] for outcome in outcomes],
+        [said is None or said.retry for said in failed],
+        [outcome.delay if isinstance(outcome, Snooze) else 0 for outcome in outcomes],
+        [said and said.exit_code for said in failed],
+        [said and said.error for said in failed],
+        [outcome.result if isinstance(outcome, Done) else None for outcome in outcomes],
+    )
+    answers: dict[int, Settled | IngotError] = {}
+    for row in rows:
+        call = calls[row["place"] - 1]
+        answers[row["place"] - 1] = _settled(call.job_id, row["status"], row["attempts"], row["run_at"])
+        came_back(memory, row)
+    missing = [place for place in range(len(calls)) if place not in answers]
+    for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
+        answers[place] = _answer_again(calls[place], found)
+    return [answers[place] for place in range(len(calls))]
+
+
+async def _renew(db: Database, memory: Memory, calls: list[Beat]) -> list[Heartbeat | IngotError]:
+    rows = await db.call(
+        RENEW,
+        *_held(calls),
+        [call.lease for call in calls],
+        [call.percent for call in calls],
+        [call.stage for call in calls],
+    )
+    answers: dict[int, Heartbeat | IngotError] = {}
+    for row in rows:
+        memory.expires_at(row["expires_at"])
+        answers[row["place"] - 1] = Heartbeat(
+            job_id=calls[row["place"] - 1].job_id,
+            lease_expires_at=to_datetime(row["expires_at"]),
+            cancel_requested=row["cancel_requested"],
+        )
+    missing = [place for place in range(len(calls)) if place not in answers]
+    for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
+        answers[place] = _lost(calls[place], found)
+    return [answers[place] for place in range(len(calls))]
+
+
+def came_back(memory: Memory, row: Record) -> None:
+    """Note a job that waits again after its attempt."""
+    if row["status"] == JobStatus.QUEUED:
+        if row["run_at"] <= memory.now():
+            memory.add(Lane(row["type"], row["tenant"], ""), 1)
+        else:
+            memory.due_at(row["run_at"])
+
+
+def _held(calls: Sequence[C]) -> tuple[list[str], list[int], list[str | None]]:
+    """Jobs, fences and tenants as the functions take them; what no row can have becomes what none has."""
+    return (
+        [call.job_id if is_id(call.job_id) else NIL for call in calls],
+        [call.fence if 0 <= call.fence <= FENCE_MAX else -1 for call in calls],
+        [call.tenant if call.tenant is None or is_id(call.tenant) else NIL for call in calls],
+    )
+
+
+async def _find(db: Database, calls: list[C]) -> list[Record | None]:
+    if not calls:
+        return []
+    ids, fences, _ = _held(calls)
+    rows = {row["place"]: row for row in await db.call(FIND, ids, fences)}
+    return [rows.get(place + 1) for place in range(len(calls))]
+
+
+def _settled(job_id: str, status: str, attempts: int, run_at: int | None) -> Settled:
+    after = JobStatus(status)
+    return Settled(
+        job_id=job_id,
+        status=after,
+        attempts=attempts,
+        will_retry=after is JobStatus.QUEUED,
+        run_at=to_datetime_or_none(run_at) if after is JobStatus.QUEUED else None,
+    )
+
+
+def _answer_again(call: Settle, row: Record | None) -> Settled | IngotError:
+    """The first answer, when this very settle was made before."""
+    lost = _lost(call, row)
+    if isinstance(lost, LeaseLost) and row is not None and _says_the_same(row, call.outcome):
+        return _settled(call.job_id, row["status_after"], row["attempts"], row["run_at"])
+    return lost
+
+
+def _lost(call: Settle | Beat, row: Record | None) -> IngotError:
+    if row is None or call.tenant not in (None, row["tenant"]):
+        return JobNotFound(f"there is no job {call.job_id[:64]!r} in this tenant")
+    if row["status"] != JobStatus.RUNNING:
+        return LeaseLost(f"the job is {row['status']} now")
+    return LeaseLost(f"the job is held under fence {row['held_fence']} now; this call came with {call.fence}")
+
+
+def _says_the_same(row: Record, outcome: Outcome) -> bool:
+    if row["outcome"] != SAID[type(outcome)]:
+        return False
+    match outcome:
+        case Done():
+            return bool((row["result"] or b"null") == (outcome.result or b"null"))
+        case Failed():
+            return (outcome.error, outcome.retry, outcome.exit_code) == (row["error"], row["retry"], row["exit_code"])
+        case Snooze():
+            # A snooze that ended in a cancel kept no time to compare.
+            canceled = row["status_after"] != JobStatus.QUEUED
+            return canceled or bool(row["run_at"] - row["finished_at"] == outcome.delay)
+        case _:
+            return True

@@ -1,0 +1,195 @@
+"""The store: what the rooms see of this engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from ingot.engines.postgres import claim, definitions, enqueue, identity, manage, settle, tend
+from ingot.engines.postgres.batches import Batches
+from ingot.engines.postgres.connection import CONNECTIONS_MAX, SERVER, Connection, Database, open_pool
+from ingot.engines.postgres.memory import Memory
+from ingot.engines.postgres.migrate import check, migrations
+from ingot.engines.postgres.reads import Reads
+from ingot.identity.model import Tenant
+from ingot.identity.ports import ChangeTenant, CreateTenant
+from ingot.jobs.model import Claim, Definition, Enqueued, Heartbeat, Job, Settled, Tended
+from ingot.jobs.ports import (
+    CancelJob,
+    ChangeJob,
+    ClaimJobs,
+    Enqueue,
+    PutDefinition,
+    RenewLeases,
+    RetryJob,
+    SettleJobs,
+    Tend,
+)
+from ingot.kernel.clock import MICROS, Clock
+from ingot.kernel.errors import IngotError, StoreMisconfigured, StoreTooNew
+
+Scope = tuple[tuple[str, ...], str | None]
+
+
+class PostgresStore(Reads):
+    """Jobs, tenants and events in one PostgreSQL database. Made by `open`; used on one event loop."""
+
+    def __init__(self, db: Database, memory: Memory) -> None:
+        self._db = db
+        self._memory = memory
+        self._enqueues: Batches[Enqueue, list[Enqueued]] = Batches(
+            partial(enqueue.enqueue, db, memory), weigh=lambda command: len(command.orders)
+        )
+        self._settles: Batches[SettleJobs, list[Settled | IngotError]] = Batches(
+            partial(settle.settle, db, memory), weigh=lambda command: len(command.settles)
+        )
+        self._renews: Batches[RenewLeases, list[Heartbeat | IngotError]] = Batches(
+            partial(settle.renew, db, memory), weigh=lambda command: len(command.beats)
+        )
+        self._claims: dict[Scope, Batches[ClaimJobs, list[Claim]]] = {}
+        self._tending: asyncio.Task[Tended] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        clock: Clock,
+        lease_seconds: float,
+        pooled: bool = False,
+        connections: int = CONNECTIONS_MAX,
+        connection_class: type[Connection] = Connection,
+    ) -> PostgresStore:
+        """Open the store in a database that was migrated before.
+
+        Raises `StoreTooNew`, `StoreMisconfigured`, or `StoreError` when the server cannot be reached.
+        """
+        pool = await open_pool(url, pooled=pooled, connections=connections, connection_class=connection_class)
+        try:
+            async with pool.acquire() as connection, connection.transaction():
+                await _check(connection)
+            memory = Memory(clock, lease=round(lease_seconds * MICROS))
+            db = Database(pool, pooled=pooled)
+            await tend.look(db, memory)
+            memory.sweep_from = memory.now() + memory.lease
+            return cls(db, memory)
+        except BaseException:
+            await pool.close()
+            raise
+
+    async def close(self) -> None:
+        """Finish what is queued, then let the connections go."""
+        for close in (self._enqueues.close, self._settles.close, self._renews.close):
+            await close()
+        for claims in self._claims.values():
+            await claims.close()
+        if self._tending is not None:
+            await asyncio.wait([self._tending])
+        await self._db.pool.close()
+
+    # -- hints ----------------------------------------------------------------------------------------------
+
+    def on_ready(self, tell: Callable[[str, str, int], None]) -> None:
+        """See `JobStore`."""
+        self._memory.on_ready.append(tell)
+
+    def on_agenda(self, tell: Callable[[], None]) -> None:
+        """See `JobStore`."""
+        self._memory.on_agenda.append(tell)
+
+    def seconds_to_agenda(self) -> float | None:
+        """See `JobStore`."""
+        agenda = self._memory.agenda()
+        return None if agenda is None else max(0.0, (agenda - self._memory.now()) / MICROS)
+
+    # -- commands -------------------------------------------------------------------------------------------
+
+    def enqueue(self, command: Enqueue) -> Awaitable[list[Enqueued]]:
+        """See `JobStore`."""
+        return self._enqueues.submit(command)
+
+    async def claim(self, command: ClaimJobs) -> list[Claim]:
+        """See `JobStore`."""
+        if command.tenant is not None:
+            await identity.check_tenant(self._db, self._memory, command.tenant)
+        await self._tend_when_due()
+        scope = tuple(command.types), command.tenant
+        batches = self._claims.get(scope)
+        if batches is None:
+            for idle in [key for key, known in self._claims.items() if known.idle]:
+                del self._claims[idle]
+            batches = self._claims[scope] = Batches(
+                partial(claim.claim, self._db, self._memory), weigh=lambda command: command.limit
+            )
+        return await batches.submit(command)
+
+    async def _tend_when_due(self) -> None:
+        """Claims do what is due themselves, all of them together."""
+        agenda = self._memory.agenda()
+        if self._memory.look_is_old() or (agenda is not None and agenda <= self._memory.now()):
+            await self._tend_together()
+
+    async def _tend_together(self) -> Tended:
+        if self._tending is None or self._tending.done():
+            self._tending = asyncio.create_task(tend.tend(self._db, self._memory))
+        return await asyncio.shield(self._tending)
+
+    def renew(self, command: RenewLeases) -> Awaitable[list[Heartbeat | IngotError]]:
+        """See `JobStore`."""
+        return self._renews.submit(command)
+
+    def settle(self, command: SettleJobs) -> Awaitable[list[Settled | IngotError]]:
+        """See `JobStore`."""
+        return self._settles.submit(command)
+
+    def cancel(self, command: CancelJob) -> Awaitable[Job]:
+        """See `JobStore`."""
+        return manage.cancel(self._db, self._memory, command)
+
+    def retry(self, command: RetryJob) -> Awaitable[Job]:
+        """See `JobStore`."""
+        return manage.retry(self._db, self._memory, command)
+
+    def change(self, command: ChangeJob) -> Awaitable[Job]:
+        """See `JobStore`."""
+        return manage.change(self._db, self._memory, command)
+
+    def tend(self, command: Tend) -> Awaitable[Tended]:  # noqa: ARG002 - one of the port's commands
+        """See `JobStore`."""
+        return self._tend_together()
+
+    def put_definition(self, command: PutDefinition) -> Awaitable[Definition]:
+        """See `JobStore`."""
+        return definitions.put_definition(self._db, command)
+
+    def create_tenant(self, command: CreateTenant) -> Awaitable[Tenant]:
+        """See `TenantStore`."""
+        return identity.create_tenant(self._db, command)
+
+    def change_tenant(self, command: ChangeTenant) -> Awaitable[Tenant]:
+        """See `TenantStore`."""
+        return identity.change_tenant(self._db, command)
+
+
+async def _check(connection: Any) -> None:
+    """The right role, the right schema, and nothing switched off that we promise."""
+    user, sync = await connection.fetchrow("SELECT current_user, current_setting('synchronous_commit')")
+    if user != SERVER:
+        raise StoreMisconfigured(
+            f"The database was opened as {user!r}; reads would not be bound to a tenant.",
+            hint=f"Name the role {SERVER} in INGOT_DATABASE_URL.",
+        )
+    if sync == "off":
+        raise StoreMisconfigured(
+            "The database has synchronous_commit off.", hint="Switch it on: an acknowledged write must be durable."
+        )
+    known, newest = migrations()[-1].number, await check(connection)
+    if newest < known:
+        raise StoreMisconfigured(
+            f"The database is at schema {newest}; this program needs {known}.",
+            hint="Migrate it: set INGOT_DATABASE_OWNER_URL, a role that may make roles and schemas.",
+        )
+    if newest > known:
+        raise StoreTooNew(f"The database is at schema {newest}; this program knows up to {known}.")

@@ -1,0 +1,92 @@
+"""What has to be done as time goes by: due work joins the ready work, the leases of silent workers are swept."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import asyncpg
+
+from ingot.engines.postgres.connection import Database, Record
+from ingot.engines.postgres.memory import COST_FACTOR, LOOK_SECONDS, Lane, Memory
+from ingot.engines.postgres.settle import came_back
+from ingot.jobs.model import Tended
+from ingot.kernel.errors import StoreError
+from ingot.kernel.logs import report
+
+PROMOTE_JOBS_MAX: Final = 5000
+SWEEP_JOBS_MAX: Final = 1000
+FOLD_DELTAS_MAX: Final = 20_000
+
+
+async def tend(db: Database, memory: Memory) -> Tended:
+    """One round of each, as far as it is time for it."""
+    if memory.look_is_old():
+        await look(db, memory)
+    return Tended(promoted=await promote(db, memory), swept=await sweep(db, memory))
+
+
+async def look(db: Database, memory: Memory) -> None:
+    """See what other processes did: lanes that have work, and what is next on the agenda."""
+    memory.looked_at = began = time.monotonic()
+    rows = await db.call("SELECT * FROM ingot.look()")
+    memory.look_patience = max(LOOK_SECONDS, COST_FACTOR * (time.monotonic() - began))
+    for row in rows:
+        if row["now"] is not None:
+            memory.set_clock(row["now"])
+            memory.see_agenda(row["next_due"], row["next_expiry"])
+        else:
+            memory.see(Lane(row["type"], row["tenant"], row["limit_key"]))
+
+
+async def promote(db: Database, memory: Memory) -> int:
+    """Move work that has become due to the ready work of its lane."""
+    if memory.next_due is None or memory.next_due > memory.now():
+        return 0
+    before, memory.next_due = memory.next_due, None  # What comes meanwhile is noted again.
+    lanes = await db.call("SELECT * FROM ingot.promote($1)", PROMOTE_JOBS_MAX)
+    ((next_due,),) = await db.call("SELECT ingot.next_due()")
+    memory.pass_due(before, next_due)
+    for row in lanes:
+        memory.add(Lane(row["type"], row["tenant"], row["limit_key"]), row["jobs"])
+    return sum(row["jobs"] for row in lanes)
+
+
+async def sweep(db: Database, memory: Memory) -> int:
+    """Judge running jobs whose lease ran out, at most once a second, never right after the store came up."""
+    next_sweep = memory.next_sweep()
+    now = memory.now()
+    if next_sweep is None or next_sweep > now:
+        return 0
+    memory.next_expiry = None  # What comes meanwhile is noted again.
+    expired = await db.call("SELECT * FROM ingot.expired($1, $2, $3)", memory.lease, SWEEP_JOBS_MAX, 0)
+    if len(expired) < SWEEP_JOBS_MAX:
+        memory.swept_at = now  # A full round is followed by the next at once.
+    swept = await _end(db, memory, expired)
+    ((next_expiry,),) = await db.call("SELECT ingot.next_expiry()")
+    memory.pass_expiry(next_expiry)
+    return swept
+
+
+async def _end(db: Database, memory: Memory, expired: list[Record]) -> int:
+    if not expired:
+        return 0
+    try:
+        rows = await _lose(db, expired)
+    except (StoreError, asyncpg.PostgresError):
+        # One bad row must not keep the others from being swept.
+        rows = []
+        for row in expired:
+            try:
+                rows += await _lose(db, [row])
+            except (StoreError, asyncpg.PostgresError) as error:
+                report("sweep_failed", error, job_id=row["id"])
+    for row in rows:
+        came_back(memory, row)
+    return len(rows)
+
+
+async def _lose(db: Database, expired: list[Record]) -> list[Record]:
+    return await db.call(
+        "SELECT * FROM ingot.sweep($1, $2)", [row["id"] for row in expired], [row["fence"] for row in expired]
+    )

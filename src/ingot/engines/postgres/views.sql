@@ -1,0 +1,45 @@
+-- A job as it stands: its body, and where the one row that moves is. Readers see it through their own policies.
+DROP VIEW IF EXISTS ingot.job_rows;
+CREATE VIEW ingot.job_rows WITH (security_invoker = true) AS
+SELECT
+    j.id, j.tenant, j.type,
+    coalesce(h.status, CASE WHEN c.id IS NOT NULL THEN 'canceled' END, o.status_after) AS status,
+    coalesce(h.priority, c.priority, o.priority) AS priority,
+    coalesce(h.run_at, c.run_at, o.run_at) AS run_at,
+    coalesce(h.attempts, c.attempts, o.attempts) AS attempts,
+    coalesce(h.failures, c.failures, o.failures) AS failures,
+    coalesce(h.crashes, c.crashes, o.crashes) AS crashes,
+    coalesce(h.max_attempts, c.max_attempts, o.max_attempts) AS max_attempts,
+    coalesce(h.fence, c.fence, o.fence) AS fence,
+    h.worker_id, a.started_at, h.expires_at,
+    coalesce(h.cancel_requested, c.id IS NULL AND o.cancel_requested) AS cancel_requested,
+    h.percent, h.stage,
+    coalesce(h.told_at, c.told_at, o.told_at) AS told_at,
+    CASE WHEN h.status IS NULL THEN coalesce(c.finished_at, o.finished_at) END AS finished_at,
+    CASE WHEN h.status IS NULL AND c.id IS NULL AND o.status_after = 'succeeded' THEN o.result END AS result,
+    j.payload, j.metadata, j.created_at, j.source, j.source_ref, j.created_by, j.correlation_id, j.trace_id,
+    j.idempotency_key, j.dedupe_key, j.depth,
+    ARRAY(SELECT g.tag FROM ingot.tags AS g WHERE g.job = j.id ORDER BY g.tag) AS tags,
+    CASE WHEN coalesce(h.failures + h.crashes, c.failures + c.crashes, o.failures + o.crashes) > 0 THEN (
+        SELECT e.error FROM ingot.outcomes AS e WHERE e.job = j.id AND e.error IS NOT NULL ORDER BY e.fence DESC LIMIT 1
+    ) END AS last_error
+FROM ingot.jobs AS j
+LEFT JOIN LATERAL (
+    SELECT 'queued' AS status, r.priority, r.run_at, r.attempts, r.failures, r.crashes, r.max_attempts, r.fence, r.told_at,
+        NULL::text AS worker_id, NULL::bigint AS expires_at, false AS cancel_requested,
+        NULL::double precision AS percent, NULL::text AS stage
+    FROM ingot.ready AS r WHERE r.id = j.id
+    UNION ALL
+    SELECT 'queued', w.priority, w.run_at, w.attempts, w.failures, w.crashes, w.max_attempts, w.fence, w.told_at,
+        NULL, NULL, false, NULL, NULL
+    FROM ingot.later AS w WHERE w.id = j.id
+    UNION ALL
+    SELECT 'running', l.priority, l.run_at, l.attempts, l.failures, l.crashes, l.max_attempts, l.fence, l.told_at,
+        l.worker_id, l.expires_at, l.cancel_requested, l.percent, l.stage
+    FROM ingot.leases AS l WHERE l.id = j.id
+) AS h ON true
+LEFT JOIN ingot.canceled AS c ON c.id = j.id
+LEFT JOIN LATERAL (
+    SELECT o.* FROM ingot.outcomes AS o WHERE o.job = j.id ORDER BY o.fence DESC LIMIT 1
+) AS o ON true
+LEFT JOIN ingot.attempts AS a ON a.job = j.id AND a.fence = coalesce(h.fence, c.fence, o.fence);
