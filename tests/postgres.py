@@ -23,6 +23,7 @@ import asyncpg
 from ingot.engines.postgres import PostgresStore, migrate
 from ingot.engines.postgres.connection import Connection, Record
 from ingot.kernel.clock import Clock, ManualClock
+from ingot.kernel.ids import new_id
 
 URL_VARIABLE: Final = "INGOT_TEST_POSTGRES_URL"
 FOLDER_VARIABLE: Final = "INGOT_TEST_POSTGRES_FOLDER"
@@ -202,6 +203,7 @@ class Database:
     """A database of this worker, in use by the store of one folder."""
 
     def __init__(self, url: str, name: str) -> None:
+        self.name = name
         self.owner_url = with_database(url, name)
         self.server_url = with_database(url, name, "ingot_server")
         self.folder: Path | None = None
@@ -231,6 +233,17 @@ async def database_for(folder: Path) -> Database:
     _databases.append(Database(url, name))
     _databases[-1].folder = folder
     return _databases[-1]
+
+
+async def empty_database() -> Database:
+    """A database with nothing in it, not even our schema. It lives as long as the server."""
+    url, name = await server_url(), f"empty_{new_id().replace('-', '')}"
+    admin = await asyncpg.connect(url)
+    try:
+        await admin.execute(f"CREATE DATABASE {name}")
+    finally:
+        await admin.close()
+    return Database(url, name)
 
 
 async def _empty(database: Database) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from ingot.engines.postgres import PostgresStore, migrate
 from ingot.engines.sqlite import SQLiteStore
 from ingot.events.service import Events
 from ingot.identity.model import Tenant
@@ -33,15 +34,18 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
 async def open(  # noqa: A001 - read as `ingot.open`
     data: Path | str | None = None, *, settings: Settings | None = None, clock: Clock | None = None, tend: bool = True
 ) -> AsyncIterator[Ingot]:
-    """Open the store in a data folder, made when missing, and close it at the end of the block.
+    """Open the store, made when missing, and close it at the end of the block.
 
-    `data` wins over `settings`, which are read from the environment when missing. With `tend=False` nothing runs
-    in the background: due work and lost leases wait for a claim, or for `jobs.tend()`.
+    It is in the data folder, or, with a `database_url` in the settings, in that PostgreSQL database, which is migrated
+    first when there is a `database_owner_url`. `data` wins over `settings`, which are read from the environment when
+    missing. With `tend=False` nothing runs in the background: due work and lost leases wait for a claim, or for
+    `jobs.tend()`.
     """
     configure_logs()
     settings = settings or read_settings()
-    folder = Path(data) if data is not None else settings.data
-    store = await SQLiteStore.open(folder, clock=clock or SystemClock(), lease_seconds=settings.lease_seconds)
+    if data is not None:
+        settings = msgspec.structs.replace(settings, data=Path(data), database_url=None)
+    store = await _open_store(settings, clock or SystemClock())
     try:
         tenants = Tenants(store)
         maintenance = Maintenance(store)
@@ -54,6 +58,8 @@ async def open(  # noqa: A001 - read as `ingot.open`
         )
         if tend:
             maintenance.start()
+            if isinstance(store, PostgresStore):
+                store.watch.start()
         try:
             yield ingot
         finally:
@@ -61,3 +67,13 @@ async def open(  # noqa: A001 - read as `ingot.open`
             await ingot.jobs.close()
     finally:
         await store.close()
+
+
+async def _open_store(settings: Settings, clock: Clock) -> SQLiteStore | PostgresStore:
+    if settings.database_url is None:
+        return await SQLiteStore.open(settings.data, clock=clock, lease_seconds=settings.lease_seconds)
+    if settings.database_owner_url is not None:
+        await migrate(settings.database_owner_url)
+    return await PostgresStore.open(
+        settings.database_url, clock=clock, lease_seconds=settings.lease_seconds, pooled=settings.database_pooled
+    )

@@ -18,8 +18,34 @@ def test_variables_are_read() -> None:
     assert read_settings(environment) == Settings(data=Path("/srv/ingot"), lease_seconds=90.5)
 
 
+def test_a_database_is_read() -> None:
+    environment = {
+        "INGOT_DATABASE_URL": "postgresql://ingot_server@db/ingot",
+        "INGOT_DATABASE_OWNER_URL": "postgres://admin@db/ingot",
+        "INGOT_DATABASE_POOLED": "Yes",
+    }
+    settings = read_settings(environment)
+    assert settings.database_url == "postgresql://ingot_server@db/ingot"
+    assert settings.database_owner_url == "postgres://admin@db/ingot"
+    assert settings.database_pooled is True
+
+
+@pytest.mark.parametrize("name", ["INGOT_DATABASE_URL", "INGOT_DATABASE_OWNER_URL"])
+@pytest.mark.parametrize("url", ["mysql://secret@db/ingot", "db.example.com", "/var/lib/ingot"])
+def test_another_kind_of_database_is_refused_without_showing_the_address(name: str, url: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings({name: url})
+    assert name.removeprefix("INGOT_").lower() in caught.value.detail
+    assert url not in caught.value.detail
+
+
+def test_a_flag_that_is_neither_yes_nor_no_is_refused() -> None:
+    with pytest.raises(SettingsError, match="INGOT_DATABASE_POOLED"):
+        read_settings({"INGOT_DATABASE_POOLED": "maybe"})
+
+
 def test_an_empty_variable_is_one_that_is_not_set() -> None:
-    assert read_settings({"INGOT_DATA": "", "INGOT_LEASE_SECONDS": ""}) == Settings()
+    assert read_settings({"INGOT_DATA": "", "INGOT_LEASE_SECONDS": "", "INGOT_DATABASE_URL": ""}) == Settings()
 
 
 @pytest.mark.parametrize("text", ["soon", "1,5", "0", "-1", "0.99", "nan", "inf", "-inf", "1e300", "86401"])

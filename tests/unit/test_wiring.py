@@ -12,6 +12,7 @@ import ingot
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StoreError
 from ingot.settings import Settings
+from tests.postgres import empty_database
 
 
 async def test_the_folder_is_made_and_holds_the_default_tenant(tmp_path: Path) -> None:
@@ -78,6 +79,28 @@ async def test_claims_under_way_at_the_end_give_their_jobs_back_first(tmp_path: 
         jobs = [await opened.jobs.get(tenant, id) for id in made]
         stand = {(job.status.value, job.attempts, job.failures, job.crashes) for job in jobs}
         assert stand == {("queued", 1, 0, 0)}
+
+
+async def test_a_database_in_the_settings_is_migrated_and_used(tmp_path: Path) -> None:
+    database = await empty_database()
+    settings = Settings(
+        data=tmp_path / "unused", database_url=database.server_url, database_owner_url=database.owner_url
+    )
+    for _ in range(2):
+        async with ingot.open(settings=settings) as opened, asyncio.timeout(10):
+            made = await opened.jobs.enqueue(opened.default_tenant.id, "noop", delay=0.1)
+            (claim,) = await opened.jobs.claim("worker", ["noop"], wait_seconds=60)
+            assert claim.job.id == made.job.id
+            await opened.jobs.complete(claim)
+    async with ingot.open(settings=Settings(database_url=database.server_url)) as opened:
+        assert (await opened.jobs.summary(opened.default_tenant.id)).counts["succeeded"] == 2
+    assert not (tmp_path / "unused").exists()
+
+
+async def test_a_folder_that_is_named_wins_over_a_database(tmp_path: Path) -> None:
+    async with ingot.open(tmp_path / "named", settings=Settings(database_url="postgresql://nobody@127.0.0.1:1/none")):
+        pass
+    assert os.listdir(tmp_path) == ["named"]
 
 
 def test_every_public_name_is_there() -> None:

@@ -40,6 +40,8 @@ AWAY = (
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
 )
+# The same before anything was sent.
+NOT_SENT = (ConnectionRefusedError, FileNotFoundError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
 # Another transaction was in the way and nothing was done: the same call again meets a new state.
 CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.UniqueViolationError)
 
@@ -73,22 +75,15 @@ class Database:
         """Run one statement, durable when it returns; sent again while the server is away."""
         return await self._persist(lambda: self._call(statement, values))
 
-    async def call_once(self, statement: str, *values: Any) -> list[Record]:
-        """The same for what cannot be sent twice. Raises `OutcomeUnknown` when the answer is lost."""
-        try:
-            return await self._call(statement, values)
-        except AWAY as error:
-            raise OutcomeUnknown("The connection was lost before the answer came.") from error
-        except asyncpg.PostgresError as error:
-            raise explain(error, doing="used") from error
-
     async def read(self, tenant: str, statement: str, *values: Any) -> list[Record]:
         """Run a statement that sees the rows of one tenant."""
         return await self._persist(lambda: self._read(tenant, [(statement, values)]))
 
-    async def call_and_read(self, call: str, values: tuple[Any, ...], tenant: str, read: str, *of: Any) -> list[Record]:
-        """Call a function and read on, in one transaction."""
-        return await self._persist(lambda: self._read(tenant, [(call, values), (read, of)]))
+    async def call_and_read(
+        self, call: str, values: tuple[Any, ...], tenant: str, read: str, *of: Any, once: bool
+    ) -> list[Record]:
+        """Call a function and read on, in one transaction. What may be done `once` is not sent again after a loss."""
+        return await self._persist(lambda: self._read(tenant, [(call, values), (read, of)]), once=once)
 
     async def _call(self, statement: str, values: tuple[Any, ...]) -> list[Record]:
         async with self.pool.acquire() as connection:
@@ -104,7 +99,7 @@ class Database:
                 rows = await connection.fetch(statement, *values)
         return rows
 
-    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _persist(self, attempt: Callable[[], Awaitable[T]], *, once: bool = False) -> T:
         deadline = time.monotonic() + TRIES_SECONDS
         pause, conflicts = 0.01, 0
         while True:
@@ -117,6 +112,8 @@ class Database:
             except AWAY as error:
                 if self.pool.is_closing():
                     raise StoreError("The store is closed.") from error
+                if once and not isinstance(error, NOT_SENT):
+                    raise OutcomeUnknown("The connection was lost before the answer came.") from error
                 if time.monotonic() > deadline:
                     raise explain(error, doing="reached") from error
                 report("server_away", error)

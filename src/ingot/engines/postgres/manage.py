@@ -31,6 +31,7 @@ async def retry(db: Database, memory: Memory, command: RetryJob) -> Job:
         command.priority,
         command.max_attempts,
         command.run_at,
+        once=True,
     )
 
 
@@ -49,12 +50,12 @@ async def change(db: Database, memory: Memory, command: ChangeJob) -> Job:
 
 
 async def _call(
-    db: Database, memory: Memory, call: str, command: CancelJob | RetryJob | ChangeJob, *values: Any
+    db: Database, memory: Memory, call: str, command: CancelJob | RetryJob | ChangeJob, *values: Any, once: bool = False
 ) -> Job:
     if not (is_id(command.tenant) and is_id(command.job_id)):
         raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
     (row,) = await db.call_and_read(
-        call, (command.tenant, command.job_id, *values), command.tenant, SQL.get_job, command.job_id
+        call, (command.tenant, command.job_id, *values), command.tenant, SQL.get_job, command.job_id, once=once
     )
     job = job_of(row)
     if job.status is JobStatus.QUEUED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -14,6 +15,7 @@ from ingot.kernel.logs import report
 SWEEP_EVERY: Final = MICROS
 HINT_SECONDS: Final = 1.0  # What other processes put before a position is found after this time.
 LOOK_SECONDS: Final = 1.1
+WHOLE_SWEEP_SECONDS: Final = 10.0
 COST_FACTOR: Final = 50  # A look that walks over much that is dead may take this share of the time, and no more.
 NIL: Final = "00000000-0000-0000-0000-000000000000"
 
@@ -54,11 +56,16 @@ class Memory:
         self.next_due: int | None = None
         self.next_expiry: int | None = None
         self.swept_at = 0
+        self.swept_to = 0  # No lease runs out before this that was not looked at.
+        self.swept_whole_at = -WHOLE_SWEEP_SECONDS
+        self.sweep_patience = WHOLE_SWEEP_SECONDS
         self.sweep_from = 0
         self.looked_at = -LOOK_SECONDS
         self.look_patience = LOOK_SECONDS
         self.on_ready: list[Callable[[str, str, int], None]] = []
         self.on_agenda: list[Callable[[], None]] = []
+        self.news: Counter[Lane] = Counter()  # What this process made ready and has not told the others.
+        self.on_news: list[Callable[[], None]] = []
 
     def set_clock(self, now: int) -> None:
         """The database said what time it is."""
@@ -71,7 +78,14 @@ class Memory:
     # -- lanes ----------------------------------------------------------------------------------------------
 
     def add(self, lane: Lane, jobs: int, *, first: Position = START) -> None:
-        """More work of this lane is ready, the first of it at this position, or anywhere."""
+        """This process made more work of this lane ready, the first of it at this position, or anywhere."""
+        self.hear(lane, jobs, first=first)
+        self.news[lane] += jobs
+        for tell in self.on_news:
+            _tell(tell)
+
+    def hear(self, lane: Lane, jobs: int, *, first: Position = START) -> None:
+        """More work of this lane is ready, whoever made it so."""
         hint = self.lanes.setdefault(lane.type, {}).setdefault(lane, LaneHint())
         hint.version += 1
         if first <= hint.after:
@@ -99,7 +113,7 @@ class Memory:
         """A look found ready work in this lane. Work that this process has not heard of is told."""
         hint = self.lanes.get(lane.type, {}).get(lane)
         if hint is None:
-            self.add(lane, 1)
+            self.hear(lane, 1)
         elif time.monotonic() - hint.whole_at > hint.patience:
             for tell in self.on_ready:
                 _tell(tell, lane.tenant, lane.type, 1)

@@ -13,6 +13,7 @@ from ingot.engines.postgres.connection import CONNECTIONS_MAX, SERVER, Connectio
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.migrate import check, migrations
 from ingot.engines.postgres.reads import Reads
+from ingot.engines.postgres.watch import Watch
 from ingot.identity.model import Tenant
 from ingot.identity.ports import ChangeTenant, CreateTenant
 from ingot.jobs.model import Claim, Definition, Enqueued, Heartbeat, Job, Settled, Tended
@@ -36,9 +37,10 @@ Scope = tuple[tuple[str, ...], str | None]
 class PostgresStore(Reads):
     """Jobs, tenants and events in one PostgreSQL database. Made by `open`; used on one event loop."""
 
-    def __init__(self, db: Database, memory: Memory) -> None:
+    def __init__(self, db: Database, memory: Memory, watch: Watch) -> None:
         self._db = db
         self._memory = memory
+        self.watch = watch
         self._enqueues: Batches[Enqueue, list[Enqueued]] = Batches(
             partial(enqueue.enqueue, db, memory), weigh=lambda command: len(command.orders)
         )
@@ -74,13 +76,14 @@ class PostgresStore(Reads):
             db = Database(pool, pooled=pooled)
             await tend.look(db, memory)
             memory.sweep_from = memory.now() + memory.lease
-            return cls(db, memory)
+            return cls(db, memory, Watch(url, db, memory, listens=not pooled))
         except BaseException:
             await pool.close()
             raise
 
     async def close(self) -> None:
         """Finish what is queued, then let the connections go."""
+        await self.watch.stop()
         for close in (self._enqueues.close, self._settles.close, self._renews.close):
             await close()
         for claims in self._claims.values():

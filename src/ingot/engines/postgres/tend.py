@@ -8,7 +8,7 @@ from typing import Final
 import asyncpg
 
 from ingot.engines.postgres.connection import Database, Record
-from ingot.engines.postgres.memory import COST_FACTOR, LOOK_SECONDS, Lane, Memory
+from ingot.engines.postgres.memory import COST_FACTOR, LOOK_SECONDS, WHOLE_SWEEP_SECONDS, Lane, Memory
 from ingot.engines.postgres.settle import came_back
 from ingot.jobs.model import Tended
 from ingot.kernel.errors import StoreError
@@ -39,6 +39,12 @@ async def look(db: Database, memory: Memory) -> None:
             memory.see(Lane(row["type"], row["tenant"], row["limit_key"]))
 
 
+async def fold(db: Database) -> int:
+    """Fold deltas into the counts; how many there were."""
+    ((folded,),) = await db.call("SELECT ingot.fold_counts($1)", FOLD_DELTAS_MAX)
+    return int(folded)
+
+
 async def promote(db: Database, memory: Memory) -> int:
     """Move work that has become due to the ready work of its lane."""
     if memory.next_due is None or memory.next_due > memory.now():
@@ -59,11 +65,17 @@ async def sweep(db: Database, memory: Memory) -> int:
     if next_sweep is None or next_sweep > now:
         return 0
     memory.next_expiry = None  # What comes meanwhile is noted again.
-    expired = await db.call("SELECT * FROM ingot.expired($1, $2, $3)", memory.lease, SWEEP_JOBS_MAX, 0)
-    if len(expired) < SWEEP_JOBS_MAX:
-        memory.swept_at = now  # A full round is followed by the next at once.
+    began = time.monotonic()
+    whole = began - memory.swept_whole_at > memory.sweep_patience
+    after = 0 if whole else memory.swept_to
+    expired = await db.call("SELECT * FROM ingot.expired($1, $2, $3)", memory.lease, SWEEP_JOBS_MAX, after)
     swept = await _end(db, memory, expired)
-    ((next_expiry,),) = await db.call("SELECT ingot.next_expiry()")
+    if len(expired) < SWEEP_JOBS_MAX:
+        memory.swept_at = memory.swept_to = now  # A full round is followed by the next at once.
+        if whole:
+            memory.swept_whole_at = began
+            memory.sweep_patience = max(WHOLE_SWEEP_SECONDS, COST_FACTOR * (time.monotonic() - began))
+    ((next_expiry,),) = await db.call("SELECT ingot.next_expiry($1)", after)
     memory.pass_expiry(next_expiry)
     return swept
 

@@ -152,6 +152,16 @@ CREATE OR REPLACE FUNCTION ingot.next_due() RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT min(run_at) FROM ingot.later $$;
 
-CREATE OR REPLACE FUNCTION ingot.next_expiry() RETURNS bigint
+CREATE OR REPLACE FUNCTION ingot.next_expiry(after bigint) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$ SELECT min(expires_at) FROM ingot.leases $$;
+AS $$ SELECT min(expires_at) FROM ingot.leases WHERE expires_at > after $$;
+
+-- Tell the other processes what became ready. Only a hint, so nobody waits for the disk.
+CREATE OR REPLACE FUNCTION ingot.tell(news text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    PERFORM pg_notify('ingot_ready', news);
+END
+$$;

@@ -1,0 +1,107 @@
+"""Many processes, one queue: what others did is looked for now and then, and told at once where that can be."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from contextlib import suppress
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+
+from ingot.engines.postgres import tend
+from ingot.engines.postgres.connection import AWAY, Connection, Database
+from ingot.engines.postgres.memory import LOOK_SECONDS, Lane, Memory
+from ingot.kernel.errors import StoreError
+from ingot.kernel.ids import new_id
+from ingot.kernel.logs import report
+from ingot.kernel.loops import Loop
+
+CHANNEL: Final = "ingot_ready"
+TELL_SECONDS: Final = 0.05
+NEWS_BYTES_MAX: Final = 7900  # PostgreSQL takes less than 8000.
+FOLD_SECONDS: Final = 5.0
+
+News = tuple[str, list[tuple[str, str, str, int]]]  # Who tells, and type, tenant, limit key and jobs of each lane.
+
+
+class Watch(Loop):
+    """Looks at the database about once a second, folds counts, and passes news between processes.
+
+    Polling is always right; news are only a hint. Behind a proxy that pools transactions nobody can listen, and
+    polling is all there is.
+    """
+
+    name = "postgres.watch"
+
+    def __init__(self, url: str, db: Database, memory: Memory, *, listens: bool) -> None:
+        super().__init__()
+        self._url, self._db, self._memory, self._listens = url, db, memory, listens
+        self._me = new_id()
+        self._listener: asyncpg.Connection[asyncpg.Record] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._folded_at = time.monotonic()
+        self._wrote = True
+        memory.on_news.append(self._note_news)
+
+    async def run_once(self) -> None:
+        """One look, and what goes with it."""
+        if self._listens and (self._listener is None or self._listener.is_closed()):
+            await self._listen()
+        if self._memory.look_is_old():
+            await tend.look(self._db, self._memory)
+        if self._wrote and time.monotonic() - self._folded_at > FOLD_SECONDS:
+            self._folded_at = time.monotonic()
+            self._wrote = await tend.fold(self._db) > 0
+
+    async def rest(self) -> None:
+        """Wait until the next look, a little longer each time by chance, so that processes do not go in step."""
+        await asyncio.sleep(LOOK_SECONDS * random.uniform(1.0, 1.2))
+
+    async def stop(self) -> None:
+        """End it, and let its connection go."""
+        await super().stop()
+        self._listens = False
+        if self._telling is not None:
+            await asyncio.wait([self._telling])
+        if self._listener is not None and not self._listener.is_closed():
+            await self._listener.close()
+
+    # -- news -----------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        try:
+            self._listener = await asyncpg.connect(self._url, connection_class=Connection)
+            await self._listener.add_listener(CHANNEL, self._hear)
+        except AWAY as error:
+            report("listening_failed", error)
+
+    def _hear(self, _: Any, __: int, ___: str, payload: object) -> None:
+        try:
+            teller, lanes = msgspec.json.decode(str(payload), type=News)
+        except msgspec.MsgspecError as error:
+            report("news_not_understood", error)
+            return
+        if teller != self._me:
+            for type, tenant, limit_key, jobs in lanes:
+                self._memory.hear(Lane(type, tenant, limit_key), jobs)
+
+    def _note_news(self) -> None:
+        self._wrote = True
+        if not self._listens or self._task is None:
+            self._memory.news.clear()
+        elif self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        """Tell what gathered, at most once in a while."""
+        while self._memory.news and self._listens:
+            lanes = [(lane.type, lane.tenant, lane.limit_key, jobs) for lane, jobs in self._memory.news.items()]
+            self._memory.news.clear()
+            text = msgspec.json.encode((self._me, lanes)).decode()
+            if len(text) <= NEWS_BYTES_MAX:
+                with suppress(StoreError):
+                    await self._db.call("SELECT ingot.tell($1)", text)
+            await asyncio.sleep(TELL_SECONDS)

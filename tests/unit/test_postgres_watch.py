@@ -1,0 +1,110 @@
+"""Two processes on one database: news reach the other at once, and without news polling finds everything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from ingot.engines.postgres import PostgresStore
+from ingot.engines.postgres.tend import fold
+from ingot.identity import Tenants
+from ingot.jobs import JobStatus
+from ingot.kernel.clock import SystemClock
+from tests.factories import LEASE_SECONDS, Bench, open_bench
+from tests.postgres import database_for, open_postgres
+
+NEVER = 1e9
+
+
+@asynccontextmanager
+async def two_stores(folder: Path, *, listens: bool) -> AsyncIterator[tuple[Bench, Bench]]:
+    """Two stores in one database, as two processes would open them."""
+    clock = SystemClock()
+    stores: list[PostgresStore] = []
+    try:
+        for _ in range(2):
+            store = await open_postgres(folder, clock, lease_seconds=LEASE_SECONDS)
+            store.watch._listens = listens
+            stores.append(store)
+            await store.watch.run_once()
+            store.watch.start()
+        tenant = await Tenants(stores[0]).ensure_default()
+        yield Bench(stores[0], clock, tenant), Bench(stores[1], clock, tenant)  # type: ignore[arg-type]
+    finally:
+        for store in stores:
+            await store.close()
+
+
+async def test_news_of_an_enqueue_wake_a_claim_that_waits_in_another_process(tmp_path: Path) -> None:
+    async with two_stores(tmp_path, listens=True) as (here, there):
+        there.store._memory.look_patience = NEVER  # type: ignore[union-attr]
+        waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=15))
+        await asyncio.sleep(0.1)
+        job = await here.make_job()
+        assert [claim.job.id for claim in await waiting] == [job.id]
+
+
+async def test_without_news_a_claim_that_waits_in_another_process_finds_work_by_looking(tmp_path: Path) -> None:
+    async with two_stores(tmp_path, listens=False) as (here, there):
+        waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=15))
+        await asyncio.sleep(0.1)
+        job = await here.make_job()
+        assert [claim.job.id for claim in await waiting] == [job.id]
+
+
+async def test_work_put_before_a_position_by_another_process_is_found_after_a_while(tmp_path: Path) -> None:
+    async with two_stores(tmp_path, listens=False) as (here, there):
+        jobs = [await there.make_job(priority=3) for _ in range(3)]
+        assert len(await there.jobs.claim("w", ["noop"], limit=1)) == 1
+        first = await here.make_job(priority=1)
+        async with asyncio.timeout(15):
+            found: list[str] = []
+            while len(found) < 3:
+                found += [claim.job.id for claim in await there.jobs.claim("w", ["noop"], limit=1)]
+                await asyncio.sleep(0.3)
+        assert sorted(found) == sorted([first.id, jobs[1].id, jobs[2].id])
+
+
+async def test_a_listener_that_lost_its_connection_listens_again(tmp_path: Path) -> None:
+    async with two_stores(tmp_path, listens=True) as (here, there):
+        there.store._memory.look_patience = NEVER  # type: ignore[union-attr]
+        admin = await asyncpg.connect((await database_for(tmp_path)).owner_url)
+        await admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND query ILIKE 'LISTEN%'"
+        )
+        await admin.close()
+        waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=15))
+        await asyncio.sleep(3)
+        job = await here.make_job()
+        assert [claim.job.id for claim in await waiting] == [job.id]
+
+
+@pytest.mark.parametrize("folds", [0, 1, 2])
+async def test_counts_are_exact_however_much_of_them_is_folded(tmp_path: Path, folds: int) -> None:
+    async with open_bench("postgres", tmp_path / "data") as bench:
+        assert isinstance(bench.store, PostgresStore)
+        for _ in range(3):
+            await bench.make_job_in(JobStatus.SUCCEEDED)
+            for _ in range(folds):
+                await fold(bench.store._db)
+        await bench.make_job()
+        counts = (await bench.jobs.summary(bench.tenant)).counts
+        assert {status: jobs for status, jobs in counts.items() if jobs} == {
+            JobStatus.SUCCEEDED: 3,
+            JobStatus.QUEUED: 1,
+        }
+
+
+async def test_two_folds_at_once_count_nothing_twice(tmp_path: Path) -> None:
+    async with open_bench("postgres", tmp_path / "data") as bench:
+        assert isinstance(bench.store, PostgresStore)
+        for _ in range(20):
+            await bench.make_job()
+        await asyncio.gather(*(fold(bench.store._db) for _ in range(8)))
+        assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.QUEUED] == 20
