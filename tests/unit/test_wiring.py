@@ -93,7 +93,7 @@ async def test_a_database_in_the_settings_is_migrated_and_used(tmp_path: Path) -
             assert claim.job.id == made.job.id
             await opened.jobs.complete(claim)
     async with ingot.open(settings=Settings(database_url=database.server_url)) as opened:
-        assert (await opened.jobs.summary(opened.default_tenant.id)).counts["succeeded"] == 2
+        assert (await opened.jobs.summary(opened.default_tenant.id)).counts[ingot.JobStatus.SUCCEEDED] == 2
     assert not (tmp_path / "unused").exists()
 
 
