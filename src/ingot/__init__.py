@@ -1,4 +1,4 @@
-"""Ingot: durable multi-tenant jobs on SQLite, in one process and one folder."""
+"""Ingot: durable multi-tenant jobs, in one process on SQLite or in many on PostgreSQL."""
 
 from ingot.jobs import Claim, Done, Failed, Job, JobStatus, NewJob, Progress, Release, Settle, Snooze
 from ingot.jobs.orders import new_job
