@@ -11,7 +11,7 @@ from ingot.kernel.errors import IngotError, StoreBusy, StoreError
 from ingot.kernel.logs import report
 
 IN_FLIGHT_MAX: Final = 4
-BATCH_ROWS_MAX: Final = 1000
+BATCH_ROWS_MAX: Final = 500
 WAITING_MAX: Final = 10_000
 
 C = TypeVar("C")

@@ -6,29 +6,28 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ingot.engines.postgres.connection import Database, Record
+from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import COST_FACTOR, HINT_SECONDS, START, Lane, LaneHint, Memory, Position
-from ingot.engines.postgres.rows import claim_of
+from ingot.engines.postgres.rows import ClaimRow
 from ingot.jobs.model import Claim
 from ingot.jobs.ports import ClaimJobs
-from ingot.kernel.errors import IngotError
 
 CALL: Final = "SELECT * FROM ingot.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 
 Scan = tuple[Lane, LaneHint, Position, int]  # A lane, its hint, where its scan began, and the version it had then.
 
 
-async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> list[list[Claim] | IngotError]:
+async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> list[list[Claim]]:
     """Serve claims of the same types and tenant, in the order in which they came."""
     scans: list[Scan] = [
         (lane, hint, hint.begin(), hint.version)
         for lane, hint in memory.lanes_for(commands[0].types, commands[0].tenant)
     ]
-    answers: list[list[Claim] | IngotError] = [[] for _ in commands]
+    own: list[list[Claim]] = [[] for _ in commands]
     if not scans:
-        return answers
+        return own
     sent_at = time.monotonic()
-    rows = await db.call(
+    found = await db.call(
         CALL,
         [lane.type for lane, *_ in scans],
         [lane.tenant for lane, *_ in scans],
@@ -42,22 +41,20 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
         [command.limit for command in commands],
         [command.lease for command in commands],
     )
+    rows = [ClaimRow(*row) for row in found]
     for row in rows:
-        own = answers[row["asker"] - 1]
-        assert isinstance(own, list)
-        own.append(claim_of(row))
+        own[row.asker - 1].append(row.claim())
     _remember(memory, scans, rows, sent_at=sent_at, short=len(rows) < sum(command.limit for command in commands))
-    for command in commands:
-        if rows:
-            memory.expires_at(memory.now() + command.lease)
-    return answers
+    for row in {row.asker: row for row in rows}.values():
+        memory.expires_at(row.expires_at)
+    return own
 
 
-def _remember(memory: Memory, scans: list[Scan], rows: list[Record], *, sent_at: float, short: bool) -> None:
+def _remember(memory: Memory, scans: list[Scan], rows: list[ClaimRow], *, sent_at: float, short: bool) -> None:
     """Note how far each lane was claimed, unless something was put into it meanwhile."""
     last: dict[tuple[str, str, str], Position] = {}
     for row in rows:
-        last[row["type"], row["tenant"], row["limit_key"]] = row["priority"], row["run_at"], row["id"]
+        last[row.type, row.tenant, row.limit_key] = row.priority, row.run_at, row.id
     for lane, hint, begin, version in scans:
         if begin == START:
             hint.whole_at = sent_at

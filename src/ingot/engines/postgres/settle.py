@@ -10,8 +10,9 @@ from typing import Final, TypeVar
 
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.memory import NIL, Lane, Memory
+from ingot.engines.postgres.rows import STATUSES
 from ingot.jobs.errors import JobNotFound, LeaseLost
-from ingot.jobs.model import Done, Failed, Heartbeat, JobStatus, Outcome, Release, Settle, Settled, Snooze
+from ingot.jobs.model import Done, Failed, Heartbeat, JobStatus, Outcome, Settle, Settled, Snooze
 from ingot.jobs.ports import Beat, RenewLeases, SettleJobs
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 from ingot.kernel.errors import IngotError
@@ -20,7 +21,6 @@ from ingot.kernel.ids import is_id
 SETTLE: Final = "SELECT * FROM ingot.settle($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 RENEW: Final = "SELECT * FROM ingot.renew($1, $2, $3, $4, $5, $6)"
 FIND: Final = "SELECT * FROM ingot.find_attempts($1, $2)"
-SAID: Final[dict[type, str]] = {Done: "succeeded", Failed: "failed", Snooze: "snoozed", Release: "released"}
 FENCE_MAX: Final = 2**63 - 1
 
 A = TypeVar("A")
@@ -43,9 +43,12 @@ async def _in_rounds(
     groups: Sequence[Sequence[C]], run: Callable[[list[C]], Awaitable[list[A | IngotError]]]
 ) -> list[list[A | IngotError]]:
     """Answer every call in its group. Calls about the same job run one after the other, in the order given."""
+    calls = [call for group in groups for call in group]
+    if len({call.job_id for call in calls}) == len(calls):
+        in_order = iter(await run(calls))
+        return [list(islice(in_order, len(group))) for group in groups]
     rounds: list[list[tuple[int, C]]] = []
     before: Counter[str] = Counter()
-    calls = [call for group in groups for call in group]
     for place, call in enumerate(calls):
         turn = before[call.job_id]
         before[call.job_id] += 1
@@ -61,23 +64,14 @@ async def _in_rounds(
 
 
 async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Settled | IngotError]:
-    outcomes = [call.outcome for call in calls]
-    failed = [outcome if isinstance(outcome, Failed) else None for outcome in outcomes]
-    rows = await db.call(
-        SETTLE,
-        *_held(calls),
-        [SAID[type(outcome)] for outcome in outcomes],
-        [said is None or said.retry for said in failed],
-        [outcome.delay if isinstance(outcome, Snooze) else 0 for outcome in outcomes],
-        [said and said.exit_code for said in failed],
-        [said and said.error for said in failed],
-        [outcome.result if isinstance(outcome, Done) else None for outcome in outcomes],
-    )
+    said = [_said(call.outcome) for call in calls]
+    rows = await db.call(SETTLE, *_held(calls), *([row[column] for row in said] for column in range(6)))
     answers: dict[int, Settled | IngotError] = {}
     for row in rows:
-        call = calls[row["place"] - 1]
-        answers[row["place"] - 1] = _settled(call.job_id, row["status"], row["attempts"], row["run_at"])
-        came_back(memory, row)
+        place, status, attempts, run_at, *_ = row
+        answers[place - 1] = _settled(calls[place - 1].job_id, status, attempts, run_at)
+        if status == "queued":
+            came_back(memory, row)
     missing = [place for place in range(len(calls)) if place not in answers]
     for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
         answers[place] = _answer_again(calls[place], found)
@@ -106,19 +100,34 @@ async def _renew(db: Database, memory: Memory, calls: list[Beat]) -> list[Heartb
     return [answers[place] for place in range(len(calls))]
 
 
+def _said(outcome: Outcome) -> tuple[str, bool, int, int | None, str | None, bytes | None]:
+    """What the worker said: the outcome, whether to try again, a delay, an exit code, an error, a result."""
+    match outcome:
+        case Done(result=result):
+            return "succeeded", True, 0, None, None, result
+        case Failed(error=error, retry=retry, exit_code=exit_code):
+            return "failed", retry, 0, exit_code, error, None
+        case Snooze(delay=delay):
+            return "snoozed", True, delay, None, None, None
+        case _:
+            return "released", True, 0, None, None, None
+
+
 def came_back(memory: Memory, row: Record) -> None:
     """Note a job that waits again after its attempt."""
-    if row["status"] == JobStatus.QUEUED:
-        if row["run_at"] <= memory.now():
-            memory.add(Lane(row["type"], row["tenant"], ""), 1)
-        else:
-            memory.due_at(row["run_at"])
+    if row["run_at"] <= memory.now():
+        memory.add(Lane(row["type"], row["tenant"], ""), 1)
+    else:
+        memory.due_at(row["run_at"])
 
 
 def _held(calls: Sequence[C]) -> tuple[list[str], list[int], list[str | None]]:
-    """Jobs, fences and tenants as the functions take them; what no row can have becomes what none has."""
+    """Jobs, fences and tenants as the functions take them; what no row can have becomes what none has.
+
+    That a job id is one the service has made sure of.
+    """
     return (
-        [call.job_id if is_id(call.job_id) else NIL for call in calls],
+        [call.job_id for call in calls],
         [call.fence if 0 <= call.fence <= FENCE_MAX else -1 for call in calls],
         [call.tenant if call.tenant is None or is_id(call.tenant) else NIL for call in calls],
     )
@@ -133,7 +142,7 @@ async def _find(db: Database, calls: list[C]) -> list[Record | None]:
 
 
 def _settled(job_id: str, status: str, attempts: int, run_at: int | None) -> Settled:
-    after = JobStatus(status)
+    after = STATUSES[status]
     return Settled(
         job_id=job_id,
         status=after,
@@ -160,7 +169,7 @@ def _lost(call: Settle | Beat, row: Record | None) -> IngotError:
 
 
 def _says_the_same(row: Record, outcome: Outcome) -> bool:
-    if row["outcome"] != SAID[type(outcome)]:
+    if row["outcome"] != _said(outcome)[0]:
         return False
     match outcome:
         case Done():

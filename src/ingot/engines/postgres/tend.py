@@ -94,7 +94,8 @@ async def _end(db: Database, memory: Memory, expired: list[Record]) -> int:
             except (StoreError, asyncpg.PostgresError) as error:
                 report("sweep_failed", error, job_id=row["id"])
     for row in rows:
-        came_back(memory, row)
+        if row["status"] == "queued":
+            came_back(memory, row)
     return len(rows)
 
 
