@@ -31,7 +31,7 @@ BEGIN
     ),
     heads AS MATERIALIZED (
         SELECT r.* FROM lanes AS l CROSS JOIN LATERAL (
-            SELECT r.id, r.priority, r.run_at FROM ingot.ready AS r
+            SELECT r.ctid AS at, r.id, r.priority, r.run_at FROM ingot.ready AS r
             WHERE r.type = l.type AND r.tenant = l.tenant AND r.limit_key = l.limit_key
                 AND (r.priority, r.run_at, r.id) > (l.priority, l.run_at, l.id)
             ORDER BY r.priority, r.run_at, r.id
@@ -40,7 +40,7 @@ BEGIN
         ) AS r
     ),
     picked AS MATERIALIZED (
-        SELECT h.id, row_number() OVER (ORDER BY h.priority, h.run_at, h.id) AS place
+        SELECT h.at, row_number() OVER (ORDER BY h.priority, h.run_at, h.id) AS place
         FROM heads AS h ORDER BY h.priority, h.run_at, h.id LIMIT wanted
     ),
     askers AS MATERIALIZED (
@@ -50,7 +50,7 @@ BEGIN
         WHERE EXISTS (SELECT FROM picked)
     ),
     gone AS (
-        DELETE FROM ingot.ready AS r USING picked AS p WHERE r.id = p.id RETURNING r.*, p.place
+        DELETE FROM ingot.ready AS r USING picked AS p WHERE r.ctid = p.at RETURNING r.*, p.place
     ),
     taken AS MATERIALIZED (
         SELECT g.*, a.fence AS new_fence, a.asker, a.worker_id, a.host, a.pid, now + a.lease AS expires_at
@@ -62,7 +62,8 @@ BEGIN
             SELECT d.timeout_seconds FROM ingot.definitions AS d
             WHERE d.type = k.type AND d.tenant IN (k.tenant, '00000000-0000-0000-0000-000000000000')
             ORDER BY d.tenant DESC LIMIT 1
-        ), 3600) AS timeout_seconds
+        ), 3600) AS timeout_seconds,
+        EXISTS (SELECT FROM ingot.tags AS g WHERE g.tenant = k.tenant) AS tags
         FROM (SELECT DISTINCT type, tenant FROM taken) AS k
     ),
     leased AS (
@@ -95,7 +96,7 @@ BEGIN
         t.failures, t.crashes, t.max_attempts, t.new_fence, t.worker_id, now, t.expires_at,
         j.payload, j.metadata, j.created_at, j.source, j.source_ref, j.created_by, j.correlation_id, j.trace_id,
         j.idempotency_key, j.dedupe_key, j.depth,
-        ARRAY(SELECT g.tag FROM ingot.tags AS g WHERE g.job = t.id ORDER BY g.tag),
+        CASE WHEN k.tags THEN ARRAY(SELECT g.tag FROM ingot.tags AS g WHERE g.job = t.id ORDER BY g.tag) ELSE '{}' END,
         CASE WHEN t.failures + t.crashes > 0 THEN (
             SELECT o.error FROM ingot.outcomes AS o WHERE o.job = t.id AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1
         ) END,

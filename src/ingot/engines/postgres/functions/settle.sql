@@ -51,6 +51,7 @@ BEGIN
         ) AS v
     ),
     gone AS (
+        -- By id, never by place: a row that was renewed after our snapshot is found where it is now.
         DELETE FROM ingot.leases AS l USING judged AS j WHERE l.id = j.id
     ),
     freed AS (
