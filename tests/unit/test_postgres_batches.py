@@ -1,0 +1,172 @@
+"""Calls that go together on PostgreSQL: gathered without a timer, replayed one by one, never in each other's way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from ingot.engines.postgres.batches import BATCH_ROWS_MAX, IN_FLIGHT_MAX, WAITING_MAX, Batches
+from ingot.jobs import Done, Settled
+from ingot.jobs.orders import new_job
+from ingot.kernel.errors import IngotError, InvalidInput, StoreBusy, StoreError
+from tests.factories import Bench, open_bench
+from tests.postgres import database_for
+
+LEASE = 60_000_000
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+class Echo:
+    """Answers every command with itself, holds each batch until it is let go, and fails where told."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.gate = asyncio.Event()
+        self.bad: set[int] = set()
+
+    async def run(self, commands: list[int]) -> list[int | IngotError]:
+        self.batches.append(commands)
+        await self.gate.wait()
+        if self.bad & set(commands):
+            raise InvalidInput(f"{self.bad} cannot be run")
+        return list(commands)
+
+
+def _weigh_one(_: int) -> int:
+    return 1
+
+
+async def _turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_what_comes_while_batches_are_under_way_gathers_for_the_next() -> None:
+    echo = Echo()
+    batches: Batches[int, int] = Batches(echo.run, weigh=_weigh_one)
+    answers = []
+    for number in range(IN_FLIGHT_MAX):
+        answers.append(batches.submit(number))
+        await _turns()
+    answers += [batches.submit(number) for number in range(IN_FLIGHT_MAX, 20)]
+    await _turns()
+    assert echo.batches == [[number] for number in range(IN_FLIGHT_MAX)]
+    echo.gate.set()
+    assert await asyncio.gather(*answers) == list(range(20))
+    assert echo.batches[IN_FLIGHT_MAX] == list(range(IN_FLIGHT_MAX, 20))
+
+
+async def test_commands_of_one_turn_of_the_loop_go_together() -> None:
+    echo = Echo()
+    echo.gate.set()
+    batches: Batches[int, int] = Batches(echo.run, weigh=_weigh_one)
+    assert await asyncio.gather(*(batches.submit(number) for number in range(50))) == list(range(50))
+    assert echo.batches == [list(range(50))]
+
+
+async def test_a_batch_holds_a_bounded_number_of_rows_and_at_least_one_command() -> None:
+    echo = Echo()
+    echo.gate.set()
+    batches: Batches[int, int] = Batches(echo.run, weigh=lambda rows: rows)
+    sizes = [BATCH_ROWS_MAX - 1, 1, 1, 10 * BATCH_ROWS_MAX, 5]
+    await asyncio.gather(*(batches.submit(rows) for rows in sizes))
+    assert echo.batches == [[BATCH_ROWS_MAX - 1, 1], [1], [10 * BATCH_ROWS_MAX], [5]]
+
+
+async def test_a_batch_that_fails_is_replayed_one_by_one_and_only_the_bad_one_fails() -> None:
+    echo = Echo()
+    echo.gate.set()
+    echo.bad = {3}
+    batches: Batches[int, int] = Batches(echo.run, weigh=_weigh_one)
+    answers = await asyncio.gather(*(batches.submit(number) for number in range(5)), return_exceptions=True)
+    assert [answer for answer in answers if not isinstance(answer, Exception)] == [0, 1, 2, 4]
+    assert isinstance(answers[3], InvalidInput)
+
+
+async def test_a_caller_that_went_away_keeps_no_answer_from_the_others() -> None:
+    echo = Echo()
+    batches: Batches[int, int] = Batches(echo.run, weigh=_weigh_one)
+    first, second = batches.submit(1), batches.submit(2)
+    await _turns()
+    first.cancel()
+    echo.gate.set()
+    assert await second == 2
+
+
+async def test_too_many_that_wait_are_refused_and_a_closed_one_takes_nothing() -> None:
+    echo = Echo()
+    batches: Batches[int, int] = Batches(echo.run, weigh=_weigh_one)
+    answers = [batches.submit(number) for number in range(WAITING_MAX)]
+    with pytest.raises(StoreBusy):
+        await batches.submit(WAITING_MAX)
+    echo.gate.set()
+    await batches.close()
+    assert await asyncio.gather(*answers) == list(range(WAITING_MAX))
+    with pytest.raises(StoreError, match="closed"):
+        await batches.submit(0)
+
+
+Call = Callable[[Any, list[str], list[int]], Coroutine[Any, Any, object]]
+
+
+async def _renew(connection: Any, ids: list[str], fences: list[int]) -> object:
+    blank = [None] * len(ids)
+    leases = [LEASE] * len(ids)
+    return await connection.fetch(
+        "SELECT * FROM ingot.renew($1, $2, $3, $4, $5, $6)", ids, fences, blank, leases, blank, blank
+    )
+
+
+async def _settle(connection: Any, ids: list[str], fences: list[int]) -> object:
+    blank, count = [None] * len(ids), len(ids)
+    said = ["snoozed"] * count, [True] * count, [0] * count
+    return await connection.fetch(
+        "SELECT * FROM ingot.settle($1, $2, $3, $4, $5, $6, $7, $8, $9)", ids, fences, blank, *said, blank, blank, blank
+    )
+
+
+@pytest.mark.parametrize("call", [_renew, _settle])
+async def test_batches_over_the_same_jobs_in_opposite_orders_never_lock_each_other_out(
+    tmp_path: Path, call: Call
+) -> None:
+    async with open_bench("postgres", tmp_path / "data") as bench:
+        await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(9)])
+        ids, fences = zip(*[(c.job.id, c.fence) for c in await bench.jobs.claim("w", ["noop"], limit=9)], strict=True)
+        url = (await database_for(tmp_path / "data")).server_url
+        holder, *others = [await asyncpg.connect(url) for _ in range(3)]
+        try:
+            async with holder.transaction():  # Both wait for the one in the middle, with what they locked before it.
+                await _renew(holder, [ids[4]], [fences[4]])
+                calls = [
+                    asyncio.create_task(call(other, list(ids[::step]), list(fences[::step])))
+                    for other, step in zip(others, [1, -1], strict=True)
+                ]
+                while await holder.fetchval(WAITING) < len(calls):  # noqa: ASYNC110 - PostgreSQL tells nobody
+                    await asyncio.sleep(0.01)
+            answered = [await asyncio.gather(call, return_exceptions=True) for call in calls]
+        finally:
+            for connection in (holder, *others):
+                await connection.close()
+    assert not any(isinstance(answer, asyncpg.DeadlockDetectedError) for (answer,) in answered)
+
+
+async def test_settles_of_many_callers_each_get_their_own_answer(tmp_path: Path) -> None:
+    async with open_bench("postgres", tmp_path / "data") as bench:
+        await _settled_by_many(bench)
+
+
+async def _settled_by_many(bench: Bench) -> None:
+    await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", number) for number in range(200)])
+    claims = await bench.jobs.claim("w", ["noop"], limit=200)
+    answers = await asyncio.gather(
+        *(bench.jobs.settle(claim.job.id, claim.fence + claim.job.read() % 2, Done()) for claim in claims),
+        return_exceptions=True,
+    )
+    for claim, answer in zip(claims, answers, strict=True):
+        assert isinstance(answer, Settled) == (claim.job.read() % 2 == 0)
+        assert not isinstance(answer, Settled) or answer.job_id == claim.job.id
