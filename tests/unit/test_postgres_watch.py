@@ -6,19 +6,23 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
 from ingot.engines.postgres import PostgresStore
+from ingot.engines.postgres.connection import Connection, Record
 from ingot.engines.postgres.tend import fold
 from ingot.identity import Tenants
-from ingot.jobs import JobStatus
+from ingot.jobs import Jobs, JobStatus
+from ingot.jobs.maintenance import Maintenance
 from ingot.kernel.clock import SystemClock
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.postgres import database_for, open_postgres
 
 NEVER = 1e9
+IDLE_SECONDS = 4.0
 
 
 @asynccontextmanager
@@ -83,6 +87,44 @@ async def test_a_listener_that_lost_its_connection_listens_again(tmp_path: Path)
         await asyncio.sleep(3)
         job = await here.make_job()
         assert [claim.job.id for claim in await waiting] == [job.id]
+
+
+async def test_claims_that_wait_cost_less_than_one_query_a_second(tmp_path: Path) -> None:
+    queries = 0
+
+    class Counting(Connection):
+        async def fetch(self, *args: Any, **options: Any) -> list[Record]:  # type: ignore[override]
+            nonlocal queries
+            queries += 1
+            return await super().fetch(*args, **options)
+
+    url = (await database_for(tmp_path)).server_url
+    store = await PostgresStore.open(url, clock=SystemClock(), lease_seconds=LEASE_SECONDS, connection_class=Counting)
+    maintenance, jobs = Maintenance(store), Jobs(store, lease_seconds=LEASE_SECONDS)
+    try:
+        store.watch.start()
+        maintenance.start()
+        tenant = (await Tenants(store).ensure_default()).id
+        await jobs.enqueue(tenant, "later", delay=3600)
+        await jobs.enqueue(tenant, "held")
+        await jobs.claim("worker", ["held"])
+        waiting = [asyncio.create_task(jobs.claim(f"w{n}", ["noop"], wait_seconds=60)) for n in range(10)]
+        await asyncio.sleep(0.2)
+        await fold(store._db)
+        store.watch._wrote = False
+        before = queries
+        await asyncio.sleep(IDLE_SECONDS)
+        assert queries - before < IDLE_SECONDS
+        await jobs.enqueue(tenant, "noop")
+        done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+        assert len(done) == 1
+        for claim in pending:
+            claim.cancel()
+        await asyncio.wait(pending)
+    finally:
+        await maintenance.stop()
+        await jobs.close()
+        await store.close()
 
 
 @pytest.mark.parametrize("folds", [0, 1, 2])
