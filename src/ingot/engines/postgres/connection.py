@@ -75,6 +75,10 @@ class Database:
         """Run one statement, durable when it returns; sent again while the server is away."""
         return await self._persist(lambda: self._call(statement, values))
 
+    async def insert(self, statement: str, *values: Any) -> list[Record]:
+        """The same for new rows. Raises `UniqueViolationError` when one of them is there already."""
+        return await self._persist(lambda: self._call(statement, values), unique=True)
+
     async def read(self, tenant: str, statement: str, *values: Any) -> list[Record]:
         """Run a statement that sees the rows of one tenant."""
         return await self._persist(lambda: self._read(tenant, [(statement, values)]))
@@ -99,16 +103,18 @@ class Database:
                 rows = await connection.fetch(statement, *values)
         return rows
 
-    async def _persist(self, attempt: Callable[[], Awaitable[T]], *, once: bool = False) -> T:
+    async def _persist(self, attempt: Callable[[], Awaitable[T]], *, once: bool = False, unique: bool = False) -> T:
         deadline = time.monotonic() + TRIES_SECONDS
         pause, conflicts = 0.01, 0
         while True:
             try:
                 return await attempt()
             except CONFLICTS as error:
-                conflicts += 1
-                if conflicts > CONFLICTS_MAX or isinstance(error, asyncpg.UniqueViolationError):
+                if unique and isinstance(error, asyncpg.UniqueViolationError):
                     raise
+                conflicts += 1
+                if conflicts > CONFLICTS_MAX:
+                    raise explain(error, doing="used") from error
             except AWAY as error:
                 if self.pool.is_closing():
                     raise StoreError("The store is closed.") from error

@@ -59,7 +59,7 @@ def _keys(order: NewJob) -> list[tuple[str, ...]]:
 async def _send(db: Database, memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[list[Enqueued] | None]:
     """Make the jobs of each group, or none of it. `None` is a group that met something."""
     orders = [order for group in groups for order in group]
-    rows = {row["place"]: row for row in await db.call(CALL, *_columns(groups))}
+    rows = {row["place"]: row for row in await db.insert(CALL, *_columns(groups))}
     _remember(memory, orders, rows)
     in_order = (rows.get(place + 1) for place in range(len(orders)))
     answers: list[list[Enqueued] | None] = []
