@@ -12,7 +12,6 @@ import pytest
 from ingot.engines.postgres import make_worker_role
 from ingot.identity import TenantNotFound
 from ingot.kernel.errors import InvalidInput
-from ingot.kernel.ids import new_id
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for, server_url, with_database
 
@@ -64,7 +63,10 @@ async def test_a_role_made_again_serves_the_tenant_it_was_last_made_for(bench: B
         await worker.close()
 
 
-@pytest.mark.parametrize("role", ["", "Upper", "a b", 'x"; DROP ROLE postgres; --', "pg_monitor", "a" * 64, "1a"])
+@pytest.mark.parametrize(
+    "role",
+    ["", "Upper", "a b", 'x"; DROP ROLE postgres; --', "pg_monitor", "ingot_worker", "ingot_server", "a" * 64, "1a"],
+)
 async def test_a_name_that_is_no_role_of_ours_is_refused(bench: Bench, tmp_path: Path, role: str) -> None:
     database = await database_for(tmp_path / "data")
     with pytest.raises(InvalidInput):
@@ -74,10 +76,10 @@ async def test_a_name_that_is_no_role_of_ours_is_refused(bench: Bench, tmp_path:
 async def test_a_role_that_is_not_a_workers_is_left_alone(bench: Bench, tmp_path: Path) -> None:
     database = await database_for(tmp_path / "data")
     with pytest.raises(InvalidInput, match="not one of ours"):
-        await make_worker_role(database.owner_url, "ingot_server", bench.tenant)
+        await make_worker_role(database.owner_url, "postgres", bench.tenant)
 
 
-@pytest.mark.parametrize("tenant", ["nobody", new_id()])
+@pytest.mark.parametrize("tenant", ["nobody", "01a1df68-1ad1-734b-b395-698c43183af2"])
 async def test_a_worker_of_an_unknown_tenant_is_refused(bench: Bench, tmp_path: Path, tenant: str) -> None:
     database = await database_for(tmp_path / "data")
     with pytest.raises(TenantNotFound):

@@ -12,7 +12,7 @@ import asyncpg
 
 from ingot.identity.model import TenantExists, TenantNotFound
 from ingot.jobs.errors import DuplicateJob, JobFinished, JobNotFinished, JobNotFound, JobNotQueued
-from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError
+from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError, StoreMisconfigured
 from ingot.kernel.ids import is_id
 from ingot.kernel.logs import report
 
@@ -21,6 +21,7 @@ CONNECTIONS_MAX: Final = 10
 SERVER: Final = "ingot_server"
 TRIES_SECONDS: Final = 20.0  # How long a call goes on against a server that is away.
 PAUSE_SECONDS_MAX: Final = 0.5
+CALL_SECONDS_MAX: Final = 60.0  # A server that does not answer for so long is taken for gone.
 CONFLICTS_MAX: Final = 50
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ else:
 AWAY = (
     OSError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
@@ -41,7 +43,13 @@ AWAY = (
     asyncpg.TooManyConnectionsError,
 )
 # The same before anything was sent.
-NOT_SENT = (ConnectionRefusedError, FileNotFoundError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
+NOT_SENT = (
+    ConnectionRefusedError,
+    FileNotFoundError,
+    asyncpg.InternalClientError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+)
 # Another transaction was in the way and nothing was done: the same call again meets a new state.
 CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.UniqueViolationError)
 
@@ -54,6 +62,14 @@ REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN006": lambda message, _: TenantNotFound(message),
     "IN007": lambda message, _: TenantExists(message),
 }
+
+
+class AlreadyThere(Exception):
+    """A new row met one that is there; `maybe_ours` when the call was sent before and its answer was lost."""
+
+    def __init__(self, *, maybe_ours: bool) -> None:
+        super().__init__()
+        self.maybe_ours = maybe_ours
 
 
 class Connection(PlainConnection):
@@ -69,15 +85,23 @@ class Database:
 
     def __init__(self, pool: asyncpg.Pool[Record], *, pooled: bool) -> None:
         self.pool = pool
+        self.closing = False
         self._pooled = pooled
 
     async def call(self, statement: str, *values: Any) -> list[Record]:
         """Run one statement, durable when it returns; sent again while the server is away."""
         return await self._persist(lambda: self._call(statement, values))
 
-    async def insert(self, statement: str, *values: Any) -> list[Record]:
-        """The same for new rows. Raises `UniqueViolationError` when one of them is there already."""
-        return await self._persist(lambda: self._call(statement, values), unique=True)
+    async def insert(self, statement: str, *values: Any) -> tuple[list[Record], bool]:
+        """The same for new rows, and whether it was sent more than once. Raises `AlreadyThere` when a row is there."""
+        tries = 0
+
+        async def attempt() -> list[Record]:
+            nonlocal tries
+            tries += 1
+            return await self._call(statement, values)
+
+        return await self._persist(attempt, unique=True), tries > 1
 
     async def read(self, tenant: str, statement: str, *values: Any) -> list[Record]:
         """Run a statement that sees the rows of one tenant."""
@@ -104,28 +128,35 @@ class Database:
         return rows
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]], *, once: bool = False, unique: bool = False) -> T:
+        """Try again while another transaction is in the way, or the server is away.
+
+        A call whose answer was lost may have been done: what it says afterwards is not to be taken for a first answer.
+        """
         deadline = time.monotonic() + TRIES_SECONDS
-        pause, conflicts = 0.01, 0
+        pause, conflicts, maybe_done = 0.01, 0, False
         while True:
             try:
                 return await attempt()
             except CONFLICTS as error:
                 if unique and isinstance(error, asyncpg.UniqueViolationError):
-                    raise
+                    raise AlreadyThere(maybe_ours=maybe_done) from error
                 conflicts += 1
                 if conflicts > CONFLICTS_MAX:
                     raise explain(error, doing="used") from error
             except AWAY as error:
-                if self.pool.is_closing():
-                    raise StoreError("The store is closed.") from error
-                if once and not isinstance(error, NOT_SENT):
+                maybe_done = maybe_done or not isinstance(error, NOT_SENT)
+                if maybe_done and (once or self.closing or time.monotonic() > deadline):
                     raise OutcomeUnknown("The connection was lost before the answer came.") from error
+                if self.closing:
+                    raise StoreError("The store is closed.") from error
                 if time.monotonic() > deadline:
                     raise explain(error, doing="reached") from error
                 report("server_away", error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
             except asyncpg.PostgresError as error:
+                if maybe_done and error.sqlstate in REFUSALS:
+                    raise OutcomeUnknown("The first answer was lost, and by now this is refused.") from error
                 raise explain(error, doing="used") from error
 
 
@@ -153,24 +184,52 @@ async def open_pool(
             min_size=1,
             max_size=connections,
             connection_class=connection_class,
+            command_timeout=CALL_SECONDS_MAX,
             statement_cache_size=0 if pooled else 1024,
             max_cached_statement_lifetime=0,
         )
-    except (*AWAY, asyncpg.PostgresError, ValueError) as error:
-        raise explain(error, doing="reached") from error
+    except ValueError:
+        raise unreadable("INGOT_DATABASE_URL") from None
+    except (*AWAY, asyncpg.PostgresError) as error:
+        raise explain(error, doing="reached", where=place(url)) from error
 
 
-def explain(error: Exception, *, doing: str) -> IngotError:
+def place(url: str) -> str:
+    """Where a URL leads, without who goes there."""
+    return url.rpartition("@")[2]
+
+
+def unreadable(setting: str) -> StoreMisconfigured:
+    """A URL that cannot be read; it is not shown, because it may hold a password."""
+    return StoreMisconfigured(
+        f"{setting} cannot be read.",
+        hint="It looks like postgresql://role:password@host:5432/database; write / @ : in a password as %2F %40 %3A.",
+    )
+
+
+def explain(error: Exception, *, doing: str, where: str = "") -> IngotError:
     """What an error of the driver means to those who wait."""
     match error:
         case IngotError():
             return error
         case asyncpg.PostgresError() if error.sqlstate in REFUSALS:
             return REFUSALS[error.sqlstate](str(error.args[0]), error.detail or "")
+        case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InvalidPasswordError():
+            return StoreMisconfigured(
+                f"The database refused us: {error}.",
+                hint=f"Check role and password; {SERVER} is made by the first migration (INGOT_DATABASE_OWNER_URL).",
+            )
+        case asyncpg.InvalidCatalogNameError():
+            return StoreMisconfigured(f"The database refused us: {error}.", hint="Make the database first.")
+        case asyncpg.InsufficientPrivilegeError():
+            return StoreMisconfigured(
+                f"The database refused us: {error}.", hint="A migration needs a role that may make roles and schemas."
+            )
         case asyncpg.DiskFullError():
             return StorageFull()
         case asyncpg.SerializationError() | asyncpg.DeadlockDetectedError() | asyncpg.TooManyConnectionsError():
             return StoreBusy()
         case _:
             report("database_failed", error)
-            return StoreError(f"The database cannot be {doing}: {str(error) or type(error).__name__}")
+            at = f" at {where}" if where else ""
+            return StoreError(f"The database{at} cannot be {doing}: {str(error) or type(error).__name__}")

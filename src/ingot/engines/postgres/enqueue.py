@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
-import asyncpg
-
-from ingot.engines.postgres.connection import CONFLICTS_MAX, Database, Record
+from ingot.engines.postgres.connection import CONFLICTS_MAX, AlreadyThere, Database, Record
 from ingot.engines.postgres.memory import Lane, Memory
 from ingot.engines.postgres.rows import job_of, new_job_of
 from ingot.engines.postgres.sql import SQL
@@ -37,12 +35,16 @@ async def enqueue(db: Database, memory: Memory, commands: Sequence[Enqueue]) -> 
         elif len(set(keys)) == len(keys) and taken.isdisjoint(keys):
             taken.update(keys)
             together.append(place)
+    rows: list[list[Enqueued] | None] = []
+    maybe_ours = False
     try:
-        rows = await _send(db, memory, [commands[place].orders for place in together]) if together else []
-    except asyncpg.UniqueViolationError:
-        rows = [None] * len(together)  # Somebody else was quicker: each by itself finds out.
+        if together:
+            rows, maybe_ours = await _send(db, memory, [commands[place].orders for place in together])
+    except AlreadyThere as error:
+        rows = [None] * len(together)  # Each by itself finds out who was quicker.
+        maybe_ours = error.maybe_ours
     answers |= {place: made for place, made in zip(together, rows, strict=True) if made is not None}
-    return [answers[place] if place in answers else await _alone(db, memory, command.orders)
+    return [answers[place] if place in answers else await _alone(db, memory, command.orders, maybe_ours=maybe_ours)
             for place, command in enumerate(commands)]  # fmt: skip
 
 
@@ -56,10 +58,13 @@ def _keys(order: NewJob) -> list[tuple[str, ...]]:
     return keys
 
 
-async def _send(db: Database, memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[list[Enqueued] | None]:
-    """Make the jobs of each group, or none of it. `None` is a group that met something."""
+async def _send(
+    db: Database, memory: Memory, groups: Sequence[Sequence[NewJob]]
+) -> tuple[list[list[Enqueued] | None], bool]:
+    """Make the jobs of each group, or none of it: `None` is a group that met something. And: was it sent twice?"""
     orders = [order for group in groups for order in group]
-    rows = {row["place"]: row for row in await db.insert(CALL, *_columns(groups))}
+    made_rows, sent_twice = await db.insert(CALL, *_columns(groups))
+    rows = {row["place"]: row for row in made_rows}
     _remember(memory, orders, rows)
     in_order = (rows.get(place + 1) for place in range(len(orders)))
     answers: list[list[Enqueued] | None] = []
@@ -68,7 +73,7 @@ async def _send(db: Database, memory: Memory, groups: Sequence[Sequence[NewJob]]
         made = [Enqueued(job=new_job_of(order, row), created=True)
                 for order, row in zip(group, own, strict=True) if row is not None]  # fmt: skip
         answers.append(made if len(made) == len(group) else None)
-    return answers
+    return answers, sent_twice
 
 
 def _columns(groups: Sequence[Sequence[NewJob]]) -> list[list[Any]]:
@@ -113,22 +118,32 @@ def _remember(memory: Memory, orders: Sequence[NewJob], rows: dict[int, Record])
         memory.add(lane, len(positions), first=min(positions))
 
 
-async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob]) -> Answer:
-    """Accept the orders of one command, all or none, whatever is there already."""
+async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, maybe_ours: bool) -> Answer:
+    """Accept the orders of one command, all or none, whatever is there already.
+
+    With `maybe_ours` jobs with the ids of the orders are what this very call made before its answer was lost.
+    """
     for _ in range(CONFLICTS_MAX):
         try:
             known = await _resolve(db, orders)
         except IngotError as error:
             return error
         new = list({order.id: order for order in orders if order.id not in known}.values())
+        made: list[Enqueued] | None = []
         try:
-            made = (await _send(db, memory, [new]))[0] if new else []
-        except asyncpg.UniqueViolationError:
+            if new:
+                ((made,), sent_twice) = await _send(db, memory, [new])
+                maybe_ours = maybe_ours or sent_twice
+        except AlreadyThere as error:
+            maybe_ours = maybe_ours or error.maybe_ours
             continue
         if made is None:
             continue
         jobs = {enqueued.job.id: enqueued for enqueued in made}
         there = await _read(db, orders, {job_id for job_id in known.values() if job_id not in jobs})
+        if maybe_ours:
+            ours = {order.id for order in orders}
+            there = {job_id: Enqueued(job=old.job, created=job_id in ours) for job_id, old in there.items()}
         answers = [jobs.get(order.id) or jobs.get(known.get(order.id, "")) or there.get(known.get(order.id, ""))
                    for order in orders]  # fmt: skip
         first: set[str] = set()
@@ -162,7 +177,7 @@ async def _resolve(db: Database, orders: Sequence[NewJob]) -> dict[str, str]:
             known[order.id] = order.id
             continue
         if row["owner"] is not None:
-            raise StoreError(f"The id {order.id} is taken.", hint="Make orders with new_job; nothing was changed.")
+            raise StoreError("The order cannot be stored.", hint="Make orders with new_job; nothing was changed.")
         if order.id in seen:
             continue
         seen.add(order.id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -62,9 +61,10 @@ class Memory:
         self.sweep_from = 0
         self.looked_at = -LOOK_SECONDS
         self.look_patience = LOOK_SECONDS
+        self.look_cost = 0.0
         self.on_ready: list[Callable[[str, str, int], None]] = []
         self.on_agenda: list[Callable[[], None]] = []
-        self.news: Counter[Lane] = Counter()  # What this process made ready and has not told the others.
+        self.news = False  # Whether this process made work ready and has not told the others.
         self.on_news: list[Callable[[], None]] = []
 
     def set_clock(self, now: int) -> None:
@@ -80,7 +80,7 @@ class Memory:
     def add(self, lane: Lane, jobs: int, *, first: Position = START) -> None:
         """This process made more work of this lane ready, the first of it at this position, or anywhere."""
         self.hear(lane, jobs, first=first)
-        self.news[lane] += jobs
+        self.news = True
         for tell in self.on_news:
             _tell(tell)
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import resources
 from typing import Final
 
 import asyncpg
 
-from ingot.engines.postgres.connection import explain
+from ingot.engines.postgres.connection import AWAY, explain, place, unreadable
 from ingot.engines.steps import Migration, read_migrations
 from ingot.kernel.errors import StoreTooNew
 
 LOCK: Final = 7303  # The first number of our advisory locks.
+ROLE_TRIES_MAX: Final = 20
 ROLES: Final = {"ingot_owner": "NOLOGIN", "ingot_server": "LOGIN", "ingot_worker": "NOLOGIN"}
+# Reads must not depend on statistics either: what they ask for is small, and found by its key.
+SERVER_SETTINGS: Final = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "max_parallel_workers_per_gather": "0",
+    "jit": "off",
+}
 _LEDGER: Final = """
 CREATE TABLE IF NOT EXISTS ingot.migrations (
     number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
@@ -33,12 +44,16 @@ async def migrate(owner_url: str) -> list[Migration]:
     """
     try:
         connection = await asyncpg.connect(owner_url)
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise explain(error, doing="reached") from error
+    except ValueError:
+        raise unreadable("INGOT_DATABASE_OWNER_URL") from None
+    except (*AWAY, asyncpg.PostgresError) as error:
+        raise explain(error, doing="reached", where=place(owner_url)) from error
     try:
         await connection.execute("SELECT pg_advisory_lock($1, 0)", LOCK)
         await _make_roles(connection)
         return await _apply(connection)
+    except (*AWAY, asyncpg.PostgresError) as error:
+        raise explain(error, doing="migrated", where=place(owner_url)) from error
     finally:
         await connection.close()
 
@@ -61,8 +76,20 @@ async def _make_roles(connection: asyncpg.Connection[asyncpg.Record]) -> None:
             EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
             END $$
         """)
+    await _set_up_server_role(connection)
     if not await connection.fetchval("SELECT pg_has_role('ingot_owner', 'MEMBER')"):
-        await connection.execute("GRANT ingot_owner TO CURRENT_USER")
+        with suppress(asyncpg.UniqueViolationError):  # Granted from another database at this moment.
+            await connection.execute("GRANT ingot_owner TO CURRENT_USER")
+
+
+async def _set_up_server_role(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    for setting, value in SERVER_SETTINGS.items():
+        for _ in range(ROLE_TRIES_MAX):
+            settings = await connection.fetchval("SELECT rolconfig FROM pg_roles WHERE rolname = 'ingot_server'")
+            if f"{setting}={value}" in (settings or []):
+                break
+            with suppress(asyncpg.InternalServerError):  # Another database of this server sets it at this moment.
+                await connection.execute(f"ALTER ROLE ingot_server SET {setting} = {value}")
 
 
 async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migration]:

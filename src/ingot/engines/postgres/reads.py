@@ -75,7 +75,7 @@ class Reads:
     async def summarize(self, tenant: str) -> Summary:
         """See `JobStore`."""
         await identity.check_tenant(self._db, self._memory, tenant)
-        ((counts_text, oldest, now),) = await self._db.read(tenant, SQL.summary_of_tenant)
+        ((counts_text, oldest, now),) = await self._db.read(tenant, SQL.summary_of_tenant, tenant)
         counted = msgspec.json.decode(counts_text or "{}", type=dict[JobStatus, int])
         age = None if oldest is None else max(0.0, (now - oldest) / MICROS)
         counts = {status: counted.get(status, 0) for status in JobStatus}

@@ -13,6 +13,11 @@ from ingot.identity.model import TenantNotFound
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id
 
+OURS: Final = """
+SELECT EXISTS (
+    SELECT FROM pg_auth_members AS m WHERE m.member = r.oid AND m.roleid = 'ingot_worker'::regrole
+) AND NOT r.rolsuper FROM pg_roles AS r WHERE r.rolname = $1
+"""
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
@@ -21,10 +26,10 @@ async def make_worker_role(owner_url: str, role: str, tenant: str) -> str:
 
     The answer is the password. Raises `InvalidInput`, `TenantNotFound`, or `StoreError`.
     """
-    if not _NAME.fullmatch(role) or role.startswith("pg_"):
+    if not _NAME.fullmatch(role) or role.startswith(("pg_", "ingot_")):
         raise InvalidInput(
             f"the role {role[:64]!r} cannot be used",
-            hint="Use up to 63 lower-case letters, digits and _, not pg_ first.",
+            hint="Use up to 63 lower-case letters, digits and _, not pg_ or ingot_ first.",
         )
     if not is_id(tenant):
         raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
@@ -44,9 +49,7 @@ async def make_worker_role(owner_url: str, role: str, tenant: str) -> str:
 
 
 async def _make(connection: asyncpg.Connection[asyncpg.Record], role: str, tenant: str, password: str) -> None:
-    known = await connection.fetchrow(
-        "SELECT pg_has_role(oid, 'ingot_worker', 'MEMBER') FROM pg_roles WHERE rolname = $1", role
-    )
+    known = await connection.fetchrow(OURS, role)
     if known is not None and not known[0]:
         raise InvalidInput(f"the role {role} is there already and is not one of ours", hint="Choose another name.")
     verb = "CREATE" if known is None else "ALTER"

@@ -83,6 +83,7 @@ class PostgresStore(Reads):
 
     async def close(self) -> None:
         """Finish what is queued, then let the connections go."""
+        self._db.closing = True
         await self.watch.stop()
         for close in (self._enqueues.close, self._settles.close, self._renews.close):
             await close()

@@ -30,7 +30,8 @@ async def look(db: Database, memory: Memory) -> None:
     """See what other processes did: lanes that have work, and what is next on the agenda."""
     memory.looked_at = began = time.monotonic()
     rows = await db.call("SELECT * FROM ingot.look()")
-    memory.look_patience = max(LOOK_SECONDS, COST_FACTOR * (time.monotonic() - began))
+    memory.look_cost = time.monotonic() - began
+    memory.look_patience = max(LOOK_SECONDS, COST_FACTOR * memory.look_cost)
     for row in rows:
         if row["now"] is not None:
             memory.set_clock(row["now"])

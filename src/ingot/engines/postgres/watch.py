@@ -9,11 +9,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 import asyncpg
-import msgspec
 
 from ingot.engines.postgres import tend
 from ingot.engines.postgres.connection import AWAY, Connection, Database
-from ingot.engines.postgres.memory import LOOK_SECONDS, Lane, Memory
+from ingot.engines.postgres.memory import COST_FACTOR, LOOK_SECONDS, Memory
 from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import new_id
 from ingot.kernel.logs import report
@@ -21,10 +20,7 @@ from ingot.kernel.loops import Loop
 
 CHANNEL: Final = "ingot_ready"
 TELL_SECONDS: Final = 0.05
-NEWS_BYTES_MAX: Final = 7900  # PostgreSQL takes less than 8000.
 FOLD_SECONDS: Final = 5.0
-
-News = tuple[str, list[tuple[str, str, str, int]]]  # Who tells, and type, tenant, limit key and jobs of each lane.
 
 
 class Watch(Loop):
@@ -42,6 +38,7 @@ class Watch(Loop):
         self._me = new_id()
         self._listener: asyncpg.Connection[asyncpg.Record] | None = None
         self._telling: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._folded_at = time.monotonic()
         self._wrote = True
         memory.on_news.append(self._note_news)
@@ -64,8 +61,9 @@ class Watch(Loop):
         """End it, and let its connection go."""
         await super().stop()
         self._listens = False
-        if self._telling is not None:
-            await asyncio.wait([self._telling])
+        for task in (self._telling, self._looking):
+            if task is not None:
+                await asyncio.wait([task])
         if self._listener is not None and not self._listener.is_closed():
             await self._listener.close()
 
@@ -79,29 +77,27 @@ class Watch(Loop):
             report("listening_failed", error)
 
     def _hear(self, _: Any, __: int, ___: str, payload: object) -> None:
-        try:
-            teller, lanes = msgspec.json.decode(str(payload), type=News)
-        except msgspec.MsgspecError as error:
-            report("news_not_understood", error)
-            return
-        if teller != self._me:
-            for type, tenant, limit_key, jobs in lanes:
-                self._memory.hear(Lane(type, tenant, limit_key), jobs)
+        """Somebody made work ready. Whose is not said: every role may listen. Looking is bounded by what it costs."""
+        if payload != self._me and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        pause = self._memory.look_cost * COST_FACTOR - (time.monotonic() - self._memory.looked_at)
+        await asyncio.sleep(max(0.0, pause))
+        with suppress(StoreError):
+            await tend.look(self._db, self._memory)
 
     def _note_news(self) -> None:
         self._wrote = True
         if not self._listens or self._task is None:
-            self._memory.news.clear()
+            self._memory.news = False
         elif self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._tell())
 
     async def _tell(self) -> None:
         """Tell what gathered, at most once in a while."""
         while self._memory.news and self._listens:
-            lanes = [(lane.type, lane.tenant, lane.limit_key, jobs) for lane, jobs in self._memory.news.items()]
-            self._memory.news.clear()
-            text = msgspec.json.encode((self._me, lanes)).decode()
-            if len(text) <= NEWS_BYTES_MAX:
-                with suppress(StoreError):
-                    await self._db.call("SELECT ingot.tell($1)", text)
+            self._memory.news = False
+            with suppress(StoreError):
+                await self._db.call("SELECT ingot.tell($1)", self._me)
             await asyncio.sleep(TELL_SECONDS)

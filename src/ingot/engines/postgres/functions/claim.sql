@@ -24,6 +24,10 @@ DECLARE
     now bigint := ingot.clock();
     wanted integer := (SELECT sum(l) FROM unnest(limits) AS l);
 BEGIN
+    IF wanted IS NULL OR EXISTS (SELECT FROM unnest(limits, lease_lengths) AS a (jobs, lease) WHERE
+        a.jobs IS NULL OR a.jobs NOT BETWEEN 1 AND 1000 OR a.lease IS NULL OR a.lease NOT BETWEEN 1 AND 604800000000) THEN
+        RAISE EXCEPTION 'a claim is for 1 to 1000 jobs, and for up to a week' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     RETURN QUERY
     WITH lanes AS MATERIALIZED (
         SELECT * FROM unnest(lane_types, lane_tenants, lane_keys, after_priorities, after_run_ats, after_ids)
@@ -40,8 +44,7 @@ BEGIN
         ) AS r
     ),
     picked AS MATERIALIZED (
-        SELECT h.at, row_number() OVER (ORDER BY h.priority, h.run_at, h.id) AS place
-        FROM heads AS h ORDER BY h.priority, h.run_at, h.id LIMIT wanted
+        SELECT h.at FROM heads AS h ORDER BY h.priority, h.run_at, h.id LIMIT wanted
     ),
     askers AS MATERIALIZED (
         SELECT a.*, sum(a.jobs) OVER (ORDER BY a.asker) AS upto, nextval('ingot.fences') AS fence
@@ -50,11 +53,14 @@ BEGIN
         WHERE EXISTS (SELECT FROM picked)
     ),
     gone AS (
-        DELETE FROM ingot.ready AS r USING picked AS p WHERE r.ctid = p.at RETURNING r.*, p.place
+        DELETE FROM ingot.ready AS r WHERE r.ctid = ANY (ARRAY(SELECT at FROM picked)) RETURNING r.*
+    ),
+    in_order AS MATERIALIZED (
+        SELECT g.*, row_number() OVER (ORDER BY g.priority, g.run_at, g.id) AS place FROM gone AS g
     ),
     taken AS MATERIALIZED (
         SELECT g.*, a.fence AS new_fence, a.asker, a.worker_id, a.host, a.pid, now + a.lease AS expires_at
-        FROM gone AS g
+        FROM in_order AS g
         JOIN askers AS a ON g.place > a.upto - a.jobs AND g.place <= a.upto
     ),
     kinds AS MATERIALIZED (
@@ -103,7 +109,7 @@ BEGIN
         k.timeout_seconds
     FROM taken AS t
     JOIN kinds AS k ON k.type = t.type AND k.tenant = t.tenant
-    JOIN ingot.jobs AS j ON j.id = t.id
+    CROSS JOIN LATERAL (SELECT j.* FROM ingot.jobs AS j WHERE j.id = t.id LIMIT 1) AS j
     ORDER BY t.place;
 END
 $$;

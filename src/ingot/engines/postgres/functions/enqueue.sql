@@ -44,12 +44,15 @@ BEGIN
     refused AS MATERIALIZED (
         SELECT o.command FROM asked AS o JOIN kinds AS k ON k.tenant = o.tenant AND k.type = o.type WHERE NOT k.known
         UNION ALL
-        SELECT o.command FROM asked AS o
-        JOIN ingot.idempotency_keys AS k ON k.tenant = o.tenant AND k.type = o.type AND k.key = o.idempotency_key
+        SELECT o.command FROM asked AS o CROSS JOIN LATERAL (
+            SELECT FROM ingot.idempotency_keys AS k
+            WHERE k.tenant = o.tenant AND k.type = o.type AND k.key = o.idempotency_key LIMIT 1
+        ) AS k
         WHERE o.idempotency_key IS NOT NULL
         UNION ALL
-        SELECT o.command FROM asked AS o
-        JOIN ingot.dedupe_keys AS k ON k.tenant = o.tenant AND k.key = o.dedupe_key
+        SELECT o.command FROM asked AS o CROSS JOIN LATERAL (
+            SELECT FROM ingot.dedupe_keys AS k WHERE k.tenant = o.tenant AND k.key = o.dedupe_key LIMIT 1
+        ) AS k
         WHERE o.dedupe_key IS NOT NULL
     ),
     taken AS MATERIALIZED (

@@ -45,9 +45,17 @@ BEGIN
         DELETE FROM ingot.dedupe_keys AS k USING waiting AS w
         WHERE w.dedupe_key IS NOT NULL AND k.tenant = w.tenant AND k.key = w.dedupe_key
     ),
+    held AS MATERIALIZED (
+        SELECT l.changed_by FROM ingot.leases AS l
+        WHERE l.id = of_job AND l.tenant = of_tenant AND NOT l.cancel_requested
+        FOR UPDATE
+    ),
+    checked AS MATERIALIZED (
+        SELECT CASE WHEN h.changed_by > pg_current_xact_id() THEN ingot.begin_again() END FROM held AS h
+    ),
     asked AS (
         UPDATE ingot.leases AS l SET cancel_requested = true, changed_by = pg_current_xact_id()
-        WHERE l.id = of_job AND l.tenant = of_tenant AND NOT l.cancel_requested
+        FROM checked WHERE l.id = of_job
         RETURNING l.*
     ),
     told AS (
@@ -210,8 +218,17 @@ BEGIN
             own_max_attempts, fence, told_at
         FROM waiting WHERE due_at > now
     ),
+    -- With new tags only, the row that moves is held still, so that what we tell of it is true when we tell it.
+    held_ready AS MATERIALIZED (SELECT FROM ingot.ready AS r WHERE NOT moving AND r.id = of_job FOR UPDATE),
+    held_later AS MATERIALIZED (SELECT FROM ingot.later AS w WHERE NOT moving AND w.id = of_job FOR UPDATE),
+    held_lease AS MATERIALIZED (SELECT FROM ingot.leases AS l WHERE NOT moving AND l.id = of_job FOR UPDATE),
     job_as_it_is AS MATERIALIZED (
-        SELECT s.* FROM ingot.job_rows AS s
+        SELECT s.*, CASE
+            WHEN NOT moving AND s.finished_at IS NULL AND NOT (
+                EXISTS (SELECT FROM held_ready) OR EXISTS (SELECT FROM held_later) OR EXISTS (SELECT FROM held_lease)
+            ) THEN ingot.begin_again()
+        END AS checked
+        FROM ingot.job_rows AS s
         WHERE s.id = of_job AND s.tenant = of_tenant AND (NOT moving OR EXISTS (SELECT FROM waiting))
     ),
     unlabeled AS (

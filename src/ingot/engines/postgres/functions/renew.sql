@@ -24,10 +24,11 @@ BEGIN
     held AS MATERIALIZED (
         SELECT l.*, a.lease, a.percent AS new_percent, a.stage AS new_stage, a.place,
             a.percent IS NOT NULL AND now - l.told_at >= 1000000 AS tells
-        FROM asked AS a JOIN ingot.leases AS l ON l.id = a.id
-        WHERE l.fence = a.fence AND (a.tenant IS NULL OR a.tenant = l.tenant)
-        ORDER BY l.id
-        FOR UPDATE OF l
+        FROM (SELECT * FROM asked ORDER BY id) AS a CROSS JOIN LATERAL (
+            SELECT l.* FROM ingot.leases AS l
+            WHERE l.id = a.id AND l.fence = a.fence AND (a.tenant IS NULL OR a.tenant = l.tenant)
+            FOR UPDATE
+        ) AS l
     ),
     checked AS MATERIALIZED (
         SELECT CASE WHEN max(changed_by) > pg_current_xact_id() THEN ingot.begin_again() END FROM held
@@ -39,7 +40,7 @@ BEGIN
             stage = CASE WHEN h.new_percent IS NULL THEN l.stage ELSE h.new_stage END,
             told_at = CASE WHEN h.tells THEN now ELSE l.told_at END,
             changed_by = pg_current_xact_id()
-        FROM checked CROSS JOIN held AS h WHERE l.id = h.id
+        FROM checked CROSS JOIN held AS h WHERE l.id = h.id AND l.id = ANY (ARRAY(SELECT id FROM held))
         RETURNING h.place, l.expires_at, l.cancel_requested
     ),
     told AS (

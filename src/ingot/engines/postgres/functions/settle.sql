@@ -24,11 +24,12 @@ BEGIN
     ),
     held AS MATERIALIZED (
         SELECT l.*, a.said, a.retry, a.delay, a.exit_code, a.said_error, a.result, a.place, ingot.spread() AS spread
-        FROM asked AS a JOIN ingot.leases AS l ON l.id = a.id
-        WHERE l.fence = a.fence AND (a.tenant IS NULL OR a.tenant = l.tenant)
-            AND (a.said <> 'lost' OR l.expires_at <= now)
-        ORDER BY l.id
-        FOR UPDATE OF l
+        FROM (SELECT * FROM asked ORDER BY id) AS a CROSS JOIN LATERAL (
+            SELECT l.* FROM ingot.leases AS l
+            WHERE l.id = a.id AND l.fence = a.fence AND (a.tenant IS NULL OR a.tenant = l.tenant)
+                AND (a.said <> 'lost' OR l.expires_at <= now)
+            FOR UPDATE
+        ) AS l
     ),
     -- A version written by a transaction that came after this one would put its event after ours: begin again.
     checked AS MATERIALIZED (
@@ -52,12 +53,15 @@ BEGIN
     ),
     gone AS (
         -- By id, never by place: a row that was renewed after our snapshot is found where it is now.
-        DELETE FROM ingot.leases AS l USING judged AS j WHERE l.id = j.id
+        DELETE FROM ingot.leases AS l WHERE l.id = ANY (ARRAY(SELECT id FROM judged))
     ),
     freed AS (
-        DELETE FROM ingot.dedupe_keys AS k
-        USING judged AS j
-        WHERE j.dedupe_key IS NOT NULL AND j.status <> 'queued' AND k.tenant = j.tenant AND k.key = j.dedupe_key
+        DELETE FROM ingot.dedupe_keys AS k WHERE k.ctid = ANY (ARRAY(
+            SELECT d.at FROM judged AS j CROSS JOIN LATERAL (
+                SELECT d.ctid AS at FROM ingot.dedupe_keys AS d WHERE d.tenant = j.tenant AND d.key = j.dedupe_key LIMIT 1
+            ) AS d
+            WHERE j.dedupe_key IS NOT NULL AND j.status <> 'queued'
+        ))
     ),
     ended AS (
         INSERT INTO ingot.outcomes (

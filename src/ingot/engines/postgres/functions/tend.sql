@@ -16,12 +16,12 @@ DECLARE
 BEGIN
     RETURN QUERY
     WITH due AS MATERIALIZED (
-        SELECT w.id FROM ingot.later AS w WHERE w.run_at <= now
+        SELECT w.ctid AS at FROM ingot.later AS w WHERE w.run_at <= now
         ORDER BY w.run_at, w.id LIMIT jobs_max
         FOR UPDATE SKIP LOCKED
     ),
     gone AS (
-        DELETE FROM ingot.later AS w USING due AS d WHERE w.id = d.id RETURNING w.*
+        DELETE FROM ingot.later AS w WHERE w.ctid = ANY (ARRAY(SELECT at FROM due)) RETURNING w.*
     ),
     moved AS (
         INSERT INTO ingot.ready (

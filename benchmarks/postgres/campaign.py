@@ -1,0 +1,153 @@
+"""Run what the plan asks for: trials that find each system's best way, then rounds that visit all in turn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from benchmarks.postgres.adapter import Figures, Order, Scenario, System, Way
+from benchmarks.postgres.goals import OURS
+from benchmarks.postgres.history import make_history
+from benchmarks.postgres.plan import HELD_WARM_SECONDS, RUN_SECONDS_MAX, TRIAL, Part, Plan, Sizes
+from benchmarks.postgres.rows import GROWING, Growth, Row, Table
+from benchmarks.postgres.server import Measured
+from benchmarks.postgres.systems import load
+from benchmarks.queue.adapter import Missing
+from benchmarks.queue.campaign import RunFailed
+from benchmarks.queue.others import Others
+from benchmarks.queue.places import REPOSITORY
+
+CHILD_SECONDS_MAX: Final = 120.0
+COPIED_JOBS_MAX: Final = 500_000
+
+
+class Campaign:
+    """Runs a plan on a server, telling `say` what it does."""
+
+    def __init__(self, plan: Plan, server: Measured, say: Callable[[str], None]) -> None:
+        self._plan, self._server, self._say = plan, server, say
+        self._installed: dict[str, str] = {}
+
+    def table(self, part: Part) -> Table:
+        """Measure a part."""
+        self._say(f"{part.title} ...")
+        rows = [self._row(part, name) for name in self._plan.systems]
+        for _ in range(1 if part.name == "held" else self._plan.sizes.rounds):
+            for row in rows:
+                if not row.failure:
+                    self._measure(part, row)
+        return Table(part, rows)
+
+    def growth(self, ways: dict[Scenario, Way]) -> list[Growth]:
+        """Databases with less and more history take turns, each round in another order."""
+        found = [Growth(count) for count in self._plan.history]
+        filled = {growth.finished_jobs: self._server.make() for growth in found}
+        try:
+            for growth in found:
+                self._say(f"Filling a database with {growth.finished_jobs:,} finished jobs ...")
+                make_history(filled[growth.finished_jobs], growth.finished_jobs)
+            for turn in range(self._plan.sizes.rounds):
+                self._say(f"Ingot with finished jobs in its database, round {turn + 1} ...")
+                for scenario in GROWING:
+                    for place in range(len(found)):
+                        growth = found[(place + turn) % len(found)]
+                        growth.runs[scenario].append(
+                            self._grown(scenario, ways[scenario], filled[growth.finished_jobs], growth.finished_jobs)
+                        )
+        finally:
+            for url in filled.values():
+                self._server.drop(url)
+        return found
+
+    def _grown(self, scenario: Scenario, way: Way, filled: str, finished_jobs: int) -> Figures:
+        """A run leaves its own jobs behind: much where there is little, so that is copied for every run."""
+        order = replace(self._order(scenario, Row(OURS, "", way), filled, self._plan.sizes), drain_after=True)
+        if finished_jobs >= COPIED_JOBS_MAX:
+            return self._run(order)
+        with self._server.database(like=filled) as url:
+            return self._run(replace(order, url=url))
+
+    def _row(self, part: Part, name: str) -> Row:
+        """The system with the best of its ways; without trials, the first."""
+        try:
+            system = load(name)
+        except Missing as error:
+            return Row(name, "", Way(), failure=f"left out: {error}")
+        ways = system.ways[part.scenario]
+        if len(ways) == 1 or not self._plan.sizes.trials:
+            return Row(name, system.version, ways[0])
+        trials = {way: score for way in ways if (score := self._try(part, system, way)) is not None}
+        # With no trial that worked, the measured runs will fail too, and the table will say so.
+        best = max(trials, key=lambda way: trials[way], default=ways[0])
+        self._say(f"  {name}: {best.label}; the best of {len(ways)} ways")
+        return Row(name, system.version, best)
+
+    def _try(self, part: Part, system: System, way: Way) -> float | None:
+        row = Row(system.name, system.version, way)
+        try:
+            with self._server.database(like=self._template(system.name)) as url:
+                figures = self._run(self._order(part.scenario, row, url, TRIAL))
+        except RunFailed as error:
+            self._say(f"  {system.name}: {way.label}; its trial failed: {error}")
+            return None
+        return -figures.p50_ms if part.name == "latency" else figures.rate
+
+    def _measure(self, part: Part, row: Row) -> None:
+        try:
+            with self._server.database(like=self._template(row.system)) as url:
+                row.runs.append(self._run(self._order(part.scenario, row, url, self._plan.sizes)))
+        except RunFailed as error:
+            row.failure = str(error)
+            self._say(f"  {row.system}: {row.way.label}; a run failed: {error}")
+
+    def _template(self, name: str) -> str:
+        """A database in which the system was installed, made once; nothing for a system that installs itself."""
+        if name not in self._installed:
+            self._installed[name] = ""
+            if load(name).install is not None:
+                self._installed[name] = url = self._server.make()
+                said([sys.executable, "-m", "benchmarks.postgres.install", name, url], CHILD_SECONDS_MAX)
+        return self._installed[name]
+
+    def _order(self, scenario: Scenario, row: Row, url: str, sizes: Sizes) -> Order:
+        held = scenario == "held"
+        return Order(
+            system=row.system,
+            scenario=scenario,
+            way=row.way,
+            url=url,
+            warm_seconds=min(HELD_WARM_SECONDS, self._plan.held_seconds) if held else sizes.warm_seconds,
+            seconds=self._plan.held_seconds if held else RUN_SECONDS_MAX if scenario == "run" else sizes.seconds,
+            jobs=round(load(row.system).run_jobs * sizes.jobs_share),
+            samples=sizes.samples,
+            window_seconds=min(sizes.window_seconds, self._plan.held_seconds) if held else sizes.window_seconds,
+        )
+
+    def _run(self, order: Order) -> Figures:
+        """Run one order in a process of its own. Raises `RunFailed` with the last thing that process said."""
+        command = load(order.system).command
+        call = [sys.executable, "-m", "benchmarks.postgres.child", msgspec.json.encode(order).decode()]
+        others, began, served = Others(), time.monotonic(), self._server.cpu_seconds()
+        limit = CHILD_SECONDS_MAX + (order.seconds if order.scenario == "held" else 0)
+        answer = said(call if command is None else command(order), limit)
+        share = others.share() - (self._server.cpu_seconds() - served) / (time.monotonic() - began)
+        figures = msgspec.json.decode(answer, type=Figures)
+        return replace(figures, others_share=max(0.0, share))
+
+
+def said(command: list[str], seconds_max: float) -> str:
+    """The last line that a process printed. Raises `RunFailed` with its last complaint."""
+    try:
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=seconds_max)
+    except subprocess.TimeoutExpired:
+        raise RunFailed(f"no figures within {seconds_max:.0f} s") from None
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip(" |+-")]
+        raise RunFailed(lines[-1] if lines else f"exit code {done.returncode}")
+    return done.stdout.splitlines()[-1] if done.stdout else ""

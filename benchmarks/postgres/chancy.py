@@ -1,0 +1,94 @@
+"""chancy on psycopg: its asyncio executor, the one with the least work for each job, with eager polling."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from benchmarks.postgres.adapter import CALLERS, TYPE, Ran, System, Way, version_of
+from benchmarks.queue.adapter import Payload, component
+
+library: Any = component("chancy")
+
+_ran: Ran | None = None  # chancy imports a job's function by its name, so the worker's count is found from here.
+
+
+@library.job(queue=TYPE)  # type: ignore[untyped-decorator]
+async def work(number: int, pad: str) -> None:
+    if _ran is not None:
+        _ran(number)
+
+
+class Chancy:
+    """An open application with one queue."""
+
+    def __init__(self, app: Any, way: Way) -> None:
+        self._app, self._way = app, way
+
+    async def put(self, job: Payload) -> None:
+        await self._app.push(work.job.with_kwargs(**job))
+
+    async def put_many(self, jobs: list[Payload]) -> None:
+        async for _ in self._app.push_many([work.job.with_kwargs(**job) for job in jobs], batch_size=len(jobs)):
+            pass
+
+    @asynccontextmanager
+    async def working(self, ran: Ran) -> AsyncIterator[None]:
+        global _ran  # noqa: PLW0603 - see where it is made
+        _ran = ran
+        queue = library.Queue(
+            TYPE,
+            concurrency=self._way.workers,
+            executor=library.Chancy.Executor.Async,
+            polling_interval=1,
+            eager_polling=self._way.option == "eager",
+        )
+        await self._app.declare(queue, upsert=True)
+        async with library.Worker(self._app, register_signal_handlers=False) as worker:
+            yield
+            await worker.stop()
+
+
+def install(url: str) -> None:
+    asyncio.run(_install(url))
+
+
+async def _install(url: str) -> None:
+    async with library.Chancy(url) as app:
+        await app.migrate()
+
+
+@asynccontextmanager
+async def open_chancy(url: str, way: Way) -> AsyncIterator[Chancy]:
+    async with library.Chancy(url, max_connection_pool_size=way.connections) as app:
+        yield Chancy(app, way)
+
+
+def _jobs_at_once(workers: int, option: str = "eager") -> Way:
+    polling = "eager polling" if option else "polling each second"
+    return Way(workers=workers, option=option, label=f"concurrency {workers}, {polling}")
+
+
+SYSTEM = System(
+    name="chancy",
+    version=version_of("chancy"),
+    run_jobs=6_000,
+    unsettled="SELECT EXISTS (SELECT FROM chancy_jobs WHERE state IN ('pending', 'running', 'retrying'))",
+    install=install,
+    open=open_chancy,
+    ways={
+        "single": tuple(
+            Way(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
+            for connections in (32, 10)
+        ),
+        "bulk": tuple(
+            Way(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}")
+            for callers, jobs in ((4, 100), (4, 500))
+        ),
+        "run": (_jobs_at_once(100), _jobs_at_once(1000), _jobs_at_once(3000, "")),
+        "latency": (_jobs_at_once(10),),
+        "held": (_jobs_at_once(1000),),
+    },
+)

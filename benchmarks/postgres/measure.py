@@ -1,0 +1,145 @@
+"""Measure a system whose callers and worker run on one event loop: the five scenarios."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Final
+
+import asyncpg
+
+from benchmarks.postgres.adapter import Figures, Order, Queue, System
+from benchmarks.postgres.held import held
+from benchmarks.postgres.starts import Starts
+from benchmarks.queue.adapter import payload
+from benchmarks.queue.meter import Meter
+
+SETTLED_POLL_SECONDS: Final = 0.01
+GAP_SECONDS: Final = (0.005, 0.03)
+START_SECONDS_MAX: Final = 30
+IDLE_SECONDS: Final = 1.5  # A worker that has just started is not idle yet.
+FILL_CALLERS: Final = 4
+FILL_JOBS: Final = 500
+
+
+async def measure(system: System, order: Order) -> Figures:
+    """Open the system in its database and run what was ordered."""
+    assert system.open is not None
+    scenarios: dict[str, Callable[[Queue, Order, System], Awaitable[Figures]]] = {
+        "single": single,
+        "bulk": bulk,
+        "run": run,
+        "latency": latency,
+        "held": held,
+    }
+    async with system.open(order.url, order.way) as queue:
+        return await scenarios[order.scenario](queue, order, system)
+
+
+async def single(queue: Queue, order: Order, system: System) -> Figures:
+    """Callers that enqueue one job after the other, for some seconds."""
+    meter, numbers = Meter(), count()
+
+    async def call() -> None:
+        while meter.running:
+            began = time.perf_counter()
+            await queue.put(payload(next(numbers)))
+            meter.saw(began)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(order.way.callers):
+            group.create_task(call())
+        await asyncio.sleep(order.warm_seconds)
+        meter.counting, began = True, time.perf_counter()
+        await asyncio.sleep(order.seconds)
+        meter.counting, seconds = False, time.perf_counter() - began
+        meter.running = False
+    if order.drain_after:
+        await drain(queue, order, system)
+    return Figures(len(meter.latencies) / seconds, meter.percentile_ms(50), meter.percentile_ms(99))
+
+
+async def drain(queue: Queue, order: Order, system: System) -> None:
+    """Run what is left: the database is used again."""
+    looking = await asyncpg.connect(order.url)
+    async with queue.working(lambda number: None):
+        await settled(looking, system.unsettled)
+    await looking.close()
+
+
+async def settled(looking: asyncpg.Connection[asyncpg.Record], unsettled: str) -> None:
+    """Look until no job is left that did not end."""
+    while await looking.fetchval(unsettled):  # noqa: ASYNC110 - it is the database that knows
+        await asyncio.sleep(SETTLED_POLL_SECONDS)
+
+
+async def bulk(queue: Queue, order: Order, system: System) -> Figures:
+    """Callers that enqueue batch after batch, for some seconds."""
+    size = order.way.batch_jobs
+    numbers = count(step=size)
+    prepared = [payload(number) for number in range(size)]  # Made before, so that no system pays for it.
+    enqueued, running, counting = 0, True, False
+
+    async def call() -> None:
+        nonlocal enqueued
+        while running:
+            number = next(numbers)
+            jobs = [{**job, "number": number + place} for place, job in enumerate(prepared)]
+            await queue.put_many(jobs)
+            if counting:
+                enqueued += size
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(order.way.callers):
+            group.create_task(call())
+        await asyncio.sleep(order.warm_seconds)
+        counting, began = True, time.perf_counter()
+        await asyncio.sleep(order.seconds)
+        counting, seconds = False, time.perf_counter() - began
+        running = False
+    return Figures(enqueued / seconds)
+
+
+async def run(queue: Queue, order: Order, system: System) -> Figures:
+    """Jobs that wait already, run to completion: from the first start until the last of them has been settled."""
+    await fill(queue, order.jobs)
+    looking = await asyncpg.connect(order.url)
+    await looking.execute("ANALYZE")
+    starts = Starts(order.jobs)
+    async with queue.working(starts.saw):
+        await starts.all(order.seconds)
+        await settled(looking, system.unsettled.format(jobs=order.jobs))
+        seconds = time.perf_counter() - starts.first
+    await looking.close()
+    if starts.jobs != order.jobs:
+        raise AssertionError(f"{order.jobs} jobs were enqueued, but {starts.jobs} were run")
+    return Figures(order.jobs / seconds)
+
+
+async def fill(queue: Queue, jobs: int) -> None:
+    """Enqueue jobs in batches, from a few callers."""
+    starts = iter(range(0, jobs, FILL_JOBS))
+
+    async def call() -> None:
+        for start in starts:
+            await queue.put_many([payload(number) for number in range(start, min(start + FILL_JOBS, jobs))])
+
+    await asyncio.gather(*(call() for _ in range(FILL_CALLERS)))
+
+
+async def latency(queue: Queue, order: Order, system: System) -> Figures:
+    """One job at a time on an idle queue: from the call that enqueues it until its handler starts."""
+    chance, meter = random.Random(7), Meter()
+    starts = Starts(order.samples + 1)
+    async with queue.working(starts.saw):
+        for number in range(order.samples + 1):
+            await asyncio.sleep(IDLE_SECONDS if number < 2 else chance.uniform(*GAP_SECONDS))
+            began = time.perf_counter()
+            await queue.put(payload(number))
+            await starts.upto(number + 1, START_SECONDS_MAX)
+            if number:  # The first one opens connections and prepares statements.
+                meter.latencies.append(starts.last - began)
+    return Figures(p50_ms=meter.percentile_ms(50), p99_ms=meter.percentile_ms(99))

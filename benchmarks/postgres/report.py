@@ -1,0 +1,127 @@
+"""Tables for the terminal and for RESULTS.md: the same Markdown, padded so that both read well."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.postgres.goals import OURS
+from benchmarks.postgres.rows import GROWING, Growth, Row, Table
+from benchmarks.queue.goals import Goal
+from benchmarks.queue.machine import Machine
+from benchmarks.queue.others import DISTURBED_SHARE
+from benchmarks.queue.report import HEAD, grid
+
+NAMES: Final = {OURS: "**Ingot**", "floor": "hand-written floor", "graphile": "graphile-worker"}
+ABOUT: Final = (
+    "Jobs do nothing and carry about 200 bytes. Every run is a process of its own on a fresh database; callers and the "
+    "worker share that process. All that is Python runs on uvloop. Figures are medians of the runs."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    machine: Machine
+    server: str
+    sync_micros: tuple[float, float]
+    tables: Sequence[Table]
+    growth: Sequence[Growth]
+    growth_failure: str
+    goals: Sequence[Goal]
+    held_seconds: float
+    minutes: float
+
+    def markdown(self) -> str:
+        before, after = self.sync_micros
+        machine = self.machine
+        lines = [f"## PostgreSQL: {machine.when}, revision {machine.revision}", ""]
+        lines += [f"{machine.cpu}, {machine.cores} cores; {machine.kernel}; load {machine.load:.2f} at the start"]
+        lines += [f"{machine.python}; {self.server}; files on {machine.filesystem}"]
+        lines += [f"fdatasync of a 4 KiB page: {before:.0f} µs before, {after:.0f} µs after; {self.minutes:.0f} min"]
+        lines += [self._others(), "", ABOUT, ""]
+        for table in self.tables:
+            held = f", {self.held_seconds:g} s" if table.part.name == "held" else ""
+            lines += [f"### {table.part.title}{held}", "", *render(table), ""]
+        if self.growth or self.growth_failure:
+            found = [f"A run failed: {self.growth_failure}"] if self.growth_failure else render_growth(self.growth)
+            lines += ["### Ingot with finished jobs already in the database", "", *found, ""]
+        lines += ["### Goals on PostgreSQL", "", *(f"- {goal.line}" for goal in self.goals), ""]
+        return "\n".join(lines)
+
+    @property
+    def others_shares(self) -> list[float]:
+        runs = [run for table in self.tables for row in table.rows for run in row.runs]
+        runs += [run for grown in self.growth for found in grown.runs.values() for run in found]
+        return [run.others_share for run in runs]
+
+    @property
+    def disturbed_runs(self) -> int:
+        return sum(share > DISTURBED_SHARE for share in self.others_shares)
+
+    def _others(self) -> str:
+        shares = self.others_shares or [0.0]
+        text = f"Other work took {statistics.median(shares):.0%} of a core (median), at most {max(shares):.0%}."
+        if not self.disturbed_runs:
+            return text
+        return f"{text} **DISTURBED: {self.disturbed_runs} of {len(shares)} runs; run it alone on the machine.**"
+
+
+def keep(report: Report, path: Path) -> None:
+    """Append the run to the results."""
+    known = path.read_text() if path.exists() else HEAD
+    path.write_text(f"{known.rstrip()}\n\n{report.markdown().rstrip()}\n")
+
+
+def render(table: Table) -> list[str]:
+    heads = {
+        "single": ["jobs/s", "lowest–highest", "p50 ms", "p99 ms", "Ingot is"],
+        "bulk": ["jobs/s", "lowest–highest", "Ingot is"],
+        "run": ["jobs/s", "lowest–highest", "Ingot is"],
+        "latency": ["p50 ms", "p99 ms", "p99 lowest–highest", "Ingot's p50 is"],
+        "held": ["jobs/s before", "jobs/s at the end", "lost", "Ingot is, at the end"],
+    }
+    head = ["system", "version", *heads[table.part.name], "how"]
+    ours = table.row(OURS)
+    rows = [
+        [NAMES.get(row.system, row.system), row.version, *_cells(row, table, ours), _how(row)] for row in table.rows
+    ]
+    return grid([head, *rows], words=(0, 1, len(head) - 1))
+
+
+def _cells(row: Row, table: Table, ours: Row | None) -> list[str]:
+    p50, p99 = row.median(lambda run: run.p50_ms), row.median(lambda run: run.p99_ms)
+    rate, ratio = f"{row.rate:,.0f}", "–"
+    if not row.runs:
+        return [""] * {"single": 5, "latency": 4, "held": 4}.get(table.part.name, 3)
+    if table.part.name == "latency":
+        tails = [run.p99_ms for run in row.runs]
+        ratio = f"{ours.median(lambda run: run.p50_ms) / p50:.2f} ×" if ours else ratio
+        return [f"{p50:.2f}", f"{p99:.2f}", f"{min(tails):.2f}–{max(tails):.2f}", ratio]
+    ratio = f"{ours.rate / row.rate:.2f} ×" if ours and row.rate else ratio
+    if table.part.name == "held":
+        before = f"{row.median(lambda run: run.before_rate):,.0f}"
+        return [before, rate, f"{statistics.median(row.losses):.0%}" if row.losses else "–", ratio]
+    span = f"{min(row.rates):,.0f}–{max(row.rates):,.0f}"
+    tail = [f"{p50:.2f}", f"{p99:.2f}"] if table.part.name == "single" else []
+    return [rate, span, *tail, ratio]
+
+
+def _how(row: Row) -> str:
+    if not row.failure:
+        return row.way.label
+    return f"{row.way.label}; a run failed: {row.failure}" if row.way.label else row.failure
+
+
+def render_growth(growth: Sequence[Growth]) -> list[str]:
+    head = ["finished jobs", "single enqueues/s", "× slower", "run to completion/s", "× slower"]
+    rows = []
+    for grown in growth:
+        cells = [f"{grown.finished_jobs:,}"]
+        for scenario in GROWING:
+            slower = statistics.median(grown.slower_than(growth[0], scenario))
+            cells += [f"{grown.rate(scenario):,.0f}", f"{slower:.2f}"]
+        rows.append(cells)
+    return grid([head, *rows], words=())

@@ -1,0 +1,25 @@
+"""The systems by name. A system's module is imported only when it is wanted."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+from benchmarks.postgres.adapter import System
+
+MODULES: Final = {
+    "ingot": "benchmarks.postgres.ours",
+    "floor": "benchmarks.postgres.floor",
+    "graphile": "benchmarks.postgres.graphile_worker",
+    "pgqueuer": "benchmarks.postgres.pgqueuer",
+    "awa": "benchmarks.postgres.awa",
+    "chancy": "benchmarks.postgres.chancy",
+    "procrastinate": "benchmarks.postgres.procrastinate",
+}
+NAMES: Final = tuple(MODULES)
+
+
+def load(name: str) -> System:
+    """Raises `Missing` when the system is not installed."""
+    system: System = import_module(MODULES[name]).SYSTEM
+    return system

@@ -1,0 +1,84 @@
+"""A real pgbouncer before a PostgreSQL server, which lends a server connection for one transaction only."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.faults.postgres_world import DATABASE, until
+from tests.postgres import USERS
+
+PORT = 6432
+SERVER_CONNECTIONS = 2
+STOP_SECONDS_MAX = 10.0
+PREPARED_SINCE = (1, 21)
+
+
+def program() -> str:
+    """The program's path. Raises with a sentence that says how to get it."""
+    path = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+    if path is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}  # No service is started.
+        command = ["apt-get", "install", "-qq", "--yes", "pgbouncer"]
+        subprocess.run(command, env=quiet, check=False, capture_output=True)
+        path = shutil.which("pgbouncer", path="/usr/sbin")
+    assert path is not None, "There is no pgbouncer for the tests. Install Debian's package pgbouncer."
+    return path
+
+
+def settings(folder: Path, server: Path) -> str:
+    """Its settings: transactions are pooled, on so few connections that clients really change them."""
+    version = subprocess.run([program(), "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    knows_prepared = tuple(map(int, version.split(".")[:2])) >= PREPARED_SINCE
+    return f"""
+[databases]
+{DATABASE} = host={server} dbname={DATABASE} user=ingot_server
+
+[pgbouncer]
+listen_addr =
+listen_port = {PORT}
+unix_socket_dir = {folder}
+auth_type = any
+pool_mode = transaction
+default_pool_size = {SERVER_CONNECTIONS}
+max_client_conn = 200
+{"max_prepared_statements = 0" if knows_prepared else ""}
+"""
+
+
+@asynccontextmanager
+async def open_bouncer(server: Path) -> AsyncIterator[str]:
+    """The URL under which the database of a server is reached through the pool."""
+    folder = Path(tempfile.mkdtemp(prefix="ingot-bouncer-", dir="/var/tmp"))
+    user = None
+    if os.geteuid() == 0:
+        known = {entry.pw_name: entry for entry in pwd.getpwall()}
+        owner = next(known[name] for name in USERS if name in known)
+        user = owner.pw_name
+        os.chown(folder, owner.pw_uid, owner.pw_gid)
+    os.chmod(folder, 0o755)
+    file = folder / "pgbouncer.ini"
+    await asyncio.to_thread(file.write_text, settings(folder, server))
+    log = await asyncio.to_thread((folder / "log").open, "wb")
+    process = await asyncio.create_subprocess_exec(program(), str(file), user=user, cwd=folder, stdout=log, stderr=log)
+
+    async def listens() -> bool:
+        assert process.returncode is None, (folder / "log").read_text()[-500:]
+        return (folder / f".s.PGSQL.{PORT}").exists()
+
+    try:
+        await until(listens)
+        yield f"postgresql://ingot_server@/{DATABASE}?host={folder}&port={PORT}"
+    finally:
+        process.terminate()
+        async with asyncio.timeout(STOP_SECONDS_MAX):
+            await process.wait()
+        log.close()
+        shutil.rmtree(folder, ignore_errors=True)

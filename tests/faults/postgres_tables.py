@@ -1,0 +1,88 @@
+"""All that a PostgreSQL store holds, read by plain SQL past the code under test, in the shape of the SQLite reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from ingot.engines.postgres.rows import NewsRow
+from ingot.jobs import Definition
+from tests.faults.tables import AttemptRow, EventRow, JobRow, Tables
+
+Owner = Any  # A connection of a role that sees every row, or one out of a pool.
+
+_STANDING = """
+SELECT id, 'queued' AS status, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+    false AS cancel_requested, NULL AS stage FROM ingot.ready
+UNION ALL
+SELECT id, 'queued', priority, run_at, attempts, failures, crashes, max_attempts, fence, false, NULL FROM ingot.later
+UNION ALL
+SELECT id, 'running', priority, run_at, attempts, failures, crashes, max_attempts, fence, cancel_requested, stage
+FROM ingot.leases
+UNION ALL
+SELECT id, 'canceled', priority, run_at, attempts, failures, crashes, max_attempts, fence, false, NULL
+FROM ingot.canceled
+"""
+_NEWEST = "SELECT DISTINCT ON (job) * FROM ingot.outcomes ORDER BY job, fence DESC"
+# Where each job stands: in one of the four tables, or else as its newest outcome says.
+STANDINGS = f"""
+SELECT j.id, j.tenant, j.type, coalesce(s.status, o.status_after) AS status,
+    coalesce(s.priority, o.priority) AS priority, coalesce(s.run_at, o.run_at) AS run_at,
+    coalesce(s.attempts, o.attempts) AS attempts,
+    coalesce(s.failures, o.failures) AS failures, coalesce(s.crashes, o.crashes) AS crashes,
+    coalesce(s.max_attempts, o.max_attempts) AS max_attempts, coalesce(s.fence, o.fence) AS fence,
+    coalesce(s.cancel_requested, o.cancel_requested) AS cancel_requested, s.stage
+FROM ingot.jobs AS j LEFT JOIN ({_STANDING}) AS s ON s.id = j.id LEFT JOIN ({_NEWEST}) AS o ON o.job = j.id
+"""
+_JOBS = f"""
+SELECT s.id::text, s.tenant::text, s.type, coalesce(s.status, ''), s.priority, s.run_at, s.attempts, s.failures,
+    s.crashes, s.max_attempts, s.fence, s.cancel_requested, s.stage, j.correlation_id, convert_from(j.payload, 'UTF8'),
+    j.dedupe_key, j.idempotency_key
+FROM ({STANDINGS}) AS s JOIN ingot.jobs AS j ON j.id = s.id
+"""
+_ATTEMPTS = """
+SELECT a.job::text, a.fence, a.number, a.worker_id, o.outcome, coalesce(o.retry, true), o.status_after,
+    CASE WHEN o.status_after = 'queued' THEN o.run_at END, o.attempts, o.finished_at, o.error,
+    convert_from(o.result, 'UTF8'), o.stage
+FROM ingot.attempts AS a LEFT JOIN ingot.outcomes AS o ON o.job = a.job AND o.fence = a.fence
+"""
+_EVENTS = "SELECT tenant::text, xid::text::bigint, at, entries FROM ingot.events ORDER BY xid, tenant"
+
+_entries = msgspec.json.Decoder(list[NewsRow])
+
+
+async def read_tables(connection: Owner) -> Tables:
+    """Everything, as of one snapshot."""
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        jobs: list[JobRow] = [_row(JobRow, values) for values in await connection.fetch(_JOBS)]
+        attempts: list[AttemptRow] = [_row(AttemptRow, values) for values in await connection.fetch(_ATTEMPTS)]
+        events = [
+            EventRow(tenant, xid, at, entry.name, entry.news())
+            for tenant, xid, at, entries in await connection.fetch(_EVENTS)
+            for entry in _entries.decode(entries)
+        ]
+        return Tables(
+            tenants=_pairs(await connection.fetch("SELECT slug, id::text FROM ingot.tenants")),
+            jobs={job.id: job for job in jobs},
+            attempts={(attempt.job_id, attempt.fence): attempt for attempt in attempts},
+            events=events,
+            tags={(job, tag) for job, tag in await connection.fetch("SELECT job::text, tag FROM ingot.tags")},
+        )
+
+
+async def read_definitions(connection: Owner) -> Mapping[str, Definition]:
+    """The definitions for all tenants, by type."""
+    rows = await connection.fetch("SELECT definition FROM ingot.definitions WHERE tenant::text ~ '^[0-]+$'")
+    known = [msgspec.json.decode(text, type=Definition) for (text,) in rows]
+    return {definition.type: definition for definition in known}
+
+
+def _row(type: Any, values: asyncpg.Record) -> Any:
+    return type(*values.values())
+
+
+def _pairs(rows: list[asyncpg.Record]) -> dict[str, str]:
+    return {row[0]: row[1] for row in rows}

@@ -1,0 +1,159 @@
+"""The checker of PostgreSQL stores can fail: each planted wrong is found, by the rule that is about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from tests.faults.history import History, Line
+from tests.faults.postgres_rules import RULES, broken_rules
+from tests.faults.postgres_world import CountingRecorder, Shift, World, open_world, until, violations
+from tests.faults.tables import Tables
+
+ACKED = 1200
+
+
+class Lived(msgspec.Struct, frozen=True):
+    """A store after some work, with jobs in every state, and the history of it."""
+
+    world: World
+    lines: list[Line]
+    tables: Tables
+
+    def history(self) -> History:
+        """All calls, to be spoilt by one test."""
+        history = History()
+        history.add(self.lines)
+        return history
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lived() -> AsyncIterator[Lived]:
+    """Some work on a server, checked and found right."""
+    recorder = CountingRecorder()
+    stop = asyncio.Event()
+
+    async def is_enough() -> bool:
+        return recorder.acked > ACKED
+
+    async with open_world() as world:
+        async with world.store() as store:
+            shift = Shift(store, recorder, seed=7)
+            await shift.prepare()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(shift.work_until(stop))
+                await until(is_enough)
+                stop.set()
+        tables = await world.check(recorder.history())
+        yield Lived(world, recorder.kept, tables)
+
+
+PLANTED: list[tuple[str, str]] = [
+    ("J1 a job is in one place", "INSERT INTO ingot.later SELECT * FROM ingot.ready LIMIT 1"),
+    ("J1 a job is in one place", "DELETE FROM ingot.ready WHERE id = (SELECT id FROM ingot.ready LIMIT 1)"),
+    ("J1 a job is in one place", "DELETE FROM ingot.jobs WHERE id = (SELECT id FROM ingot.ready LIMIT 1)"),
+    ("J1 everything belongs to a tenant that is there", "DELETE FROM ingot.tenants WHERE slug = 'other'"),
+    ("J1 the rows of a job name its tenant and type", "UPDATE ingot.ready SET type = 'another'"),
+    (
+        "J3 an attempt is open exactly while its job runs under its fence",
+        "DELETE FROM ingot.outcomes WHERE (job, fence) = (SELECT job, fence FROM ingot.outcomes LIMIT 1)",
+    ),
+    (
+        "J3 an attempt is open exactly while its job runs under its fence",
+        "DELETE FROM ingot.attempts AS a USING ingot.leases AS l WHERE a.job = l.id AND a.fence = l.fence",
+    ),
+    (
+        "J3 an outcome has its attempt, an attempt its job",
+        "DELETE FROM ingot.attempts WHERE (job, fence) = (SELECT job, fence FROM ingot.outcomes LIMIT 1)",
+    ),
+    (
+        "J3 an attempt has one outcome",
+        "ALTER TABLE ingot.outcomes DROP CONSTRAINT outcomes_pkey; "
+        "INSERT INTO ingot.outcomes SELECT * FROM ingot.outcomes LIMIT 1",
+    ),
+    ("J4 a job's fence is that of its latest attempt", "UPDATE ingot.ready SET fence = fence + 1"),
+    ("J4 no fence is above those given out", "SELECT setval('ingot.fences', 4294967297)"),
+    ("J5 a job is ready only when its time has come", "UPDATE ingot.ready SET run_at = 8e15"),
+    ("J6 a result comes only with success", "UPDATE ingot.outcomes SET result = '1' WHERE outcome = 'failed'"),
+    ("J7 attempts are numbered and counted", "UPDATE ingot.leases SET attempts = attempts + 1"),
+    ("J7 attempts are numbered and counted", "UPDATE ingot.attempts SET number = number + 1"),
+    ("J7 no more failures and crashes than attempts said", "UPDATE ingot.ready SET failures = attempts + 1"),
+    ("J11 an idempotency key and its job name each other", "DELETE FROM ingot.idempotency_keys"),
+    ("J11 an idempotency key and its job name each other", "UPDATE ingot.idempotency_keys SET job = gen_random_uuid()"),
+    ("J11 dedupe keys are held by the unfinished jobs that have one", "DELETE FROM ingot.dedupe_keys"),
+    (
+        "J11 dedupe keys are held by the unfinished jobs that have one",
+        "INSERT INTO ingot.dedupe_keys SELECT tenant, 'left behind', id FROM ingot.jobs LIMIT 1",
+    ),
+    (
+        "J17 a job returns in good time",
+        "UPDATE ingot.outcomes SET run_at = finished_at - 1 WHERE status_after = 'queued'",
+    ),
+    ("counts are exact", "INSERT INTO ingot.count_deltas SELECT tenant, type, 'queued', 1 FROM ingot.jobs LIMIT 1"),
+    ("counts are exact", "DELETE FROM ingot.count_deltas WHERE status = 'running' AND jobs > 0"),
+    ("no attempt ends before it began", "UPDATE ingot.attempts SET started_at = 8e15"),
+    ("a tag belongs to a job of its tenant", "UPDATE ingot.tags SET job = gen_random_uuid()"),
+    ("J5 an event tells", "DELETE FROM ingot.events WHERE entries LIKE '%job.started%'"),
+    ("J5 the job", "DELETE FROM ingot.events WHERE xid = (SELECT max(xid) FROM ingot.events)"),
+    ("J2 no event made the job", "TRUNCATE ingot.events"),
+    ("J1 a job was made twice", "INSERT INTO ingot.events SELECT tenant, '99999999', at, entries FROM ingot.events "
+     "WHERE entries LIKE '%job.created%' LIMIT 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "statement"), PLANTED)
+async def test_a_planted_wrong_breaks_its_rule(lived: Lived, rule: str, statement: str) -> None:
+    async with lived.world.owner() as owner:
+        planting = owner.transaction(isolation="repeatable_read")
+        await planting.start()
+        try:
+            await owner.execute(statement)
+            wrong = await broken_rules(owner)
+        finally:
+            await planting.rollback()
+    assert [text for text in wrong if text.startswith(rule)], wrong
+
+
+def test_every_rule_has_a_planted_wrong() -> None:
+    assert RULES.keys() <= {rule for rule, _ in PLANTED}
+
+
+async def test_a_lost_job_that_was_acknowledged_is_found(lived: Lived) -> None:
+    lost = next(iter(lived.tables.jobs))
+    async with lived.world.owner() as owner:
+        planting = owner.transaction(isolation="repeatable_read")
+        await planting.start()
+        for table, column in (("jobs", "id"), ("ready", "id"), ("later", "id"), ("leases", "id"), ("canceled", "id"),
+                              ("attempts", "job"), ("outcomes", "job"), ("tags", "job"), ("idempotency_keys", "job"),
+                              ("dedupe_keys", "job")):  # fmt: skip
+            await owner.execute(f"DELETE FROM ingot.{table} WHERE {column} = $1", lost)
+        wrong = await violations(owner, lived.history())
+        await planting.rollback()
+    assert [text for text in wrong if text.startswith(f"J1 the job {lost}") and "is lost" in text], wrong
+
+
+@pytest.mark.parametrize("resent", [False, True])
+async def test_an_attempt_handed_out_twice_is_found(lived: Lived, resent: bool) -> None:
+    history = lived.history()
+    first, second = [call for call in history.of("claim") if call.acked and call.answer][:2]
+    second.answer = [*second.answer, first.answer[0]]
+    async with lived.world.owner() as owner:
+        wrong = await violations(owner, history, resent=resent)
+    assert [text for text in wrong if "handed out twice" in text], wrong
+
+
+@pytest.mark.parametrize("resent", [False, True])
+async def test_a_lost_settle_that_was_acknowledged_is_found(lived: Lived, resent: bool) -> None:
+    settle = next(call for call in lived.history().of("settle") if call.acked)
+    async with lived.world.owner() as owner:
+        planting = owner.transaction(isolation="repeatable_read")
+        await planting.start()
+        await owner.execute("DELETE FROM ingot.outcomes WHERE job = $1 AND fence = $2", settle.asked["id"],
+                            settle.asked["fence"])  # fmt: skip
+        wrong = await violations(owner, lived.history(), resent=resent)
+        await planting.rollback()
+    assert f"J4 settle {settle.number} was acknowledged and is lost" in wrong

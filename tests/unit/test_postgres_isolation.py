@@ -1,0 +1,735 @@
+"""Tenants are isolated by PostgreSQL itself, whatever the code above it forgets.
+
+What a role may do is asked of the server by that role, and what must hold for every table and every function is asked
+of the catalogue, so that a new one without its policy or its fixed search path is found here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+import pytest
+from asyncpg.pool import PoolConnectionProxy
+
+from ingot.engines.postgres import PostgresStore
+from ingot.engines.postgres.connection import PlainConnection as Raw
+from ingot.engines.postgres.connection import Record, as_tenant
+from ingot.jobs import Done, JobNotFound, JobStatus
+from ingot.jobs.orders import new_job
+from ingot.jobs.ports import CancelJob, Enqueue, JobFilter
+from ingot.kernel.errors import IngotError, StoreError
+from ingot.kernel.ids import new_id
+from tests.factories import LEASE_SECONDS, Bench, open_bench
+from tests.postgres import Database, clocked, database_for, with_database
+
+READABLE: Final = [
+    "attempts",
+    "canceled",
+    "count_deltas",
+    "counts",
+    "events",
+    "job_rows",
+    "jobs",
+    "later",
+    "leases",
+    "outcomes",
+    "ready",
+    "tags",
+]
+HIDDEN: Final = ["dedupe_keys", "definitions", "idempotency_keys", "tenants", "worker_roles"]
+OF_SERVER: Final = {
+    "cancel",
+    "change",
+    "change_tenant",
+    "claim",
+    "clock",
+    "create_tenant",
+    "enqueue",
+    "expired",
+    "find_attempts",
+    "find_definitions",
+    "find_orders",
+    "find_tenants",
+    "fold_counts",
+    "look",
+    "next_due",
+    "next_expiry",
+    "promote",
+    "put_definition",
+    "renew",
+    "retry",
+    "settle",
+    "sweep",
+    "tell",
+    "up_since",
+}
+OF_WORKER: Final = {"worker_claim", "worker_renew", "worker_settle"}
+FUNCTIONS_WITHOUT_A_FIXED_PATH: Final = """
+    SELECT proname FROM pg_proc
+    WHERE pronamespace = 'ingot'::regnamespace AND prosecdef
+        AND coalesce('search_path=pg_catalog, pg_temp' <> ALL (proconfig), true)
+"""
+FUNCTIONS_FOR_EVERYBODY: Final = """
+    SELECT DISTINCT p.proname FROM pg_proc AS p
+    CROSS JOIN LATERAL aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
+    WHERE p.pronamespace = 'ingot'::regnamespace AND a.grantee = 0
+"""
+OPEN_TABLES: Final = """
+    SELECT c.relname FROM pg_class AS c
+    WHERE c.relnamespace = 'ingot'::regnamespace AND c.relkind IN ('r', 'p', 'm', 'f')
+        AND EXISTS (SELECT FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attname = 'tenant')
+        AND NOT (
+            c.relrowsecurity AND c.relforcerowsecurity
+            AND NOT EXISTS (SELECT FROM pg_policy AS p WHERE p.polrelid = c.oid AND p.polroles = '{0}')
+            AND CASE WHEN has_any_column_privilege('ingot_server', c.oid, 'SELECT') THEN (
+                SELECT count(*) = 1 AND bool_and(
+                    pg_get_expr(p.polqual, p.polrelid)
+                    = '(tenant = (NULLIF(current_setting(''ingot.tenant''::text, true), ''''::text))::uuid)'
+                )
+                FROM pg_policy AS p WHERE p.polrelid = c.oid AND 'ingot_server'::regrole = ANY (p.polroles)
+            ) ELSE true END
+        )
+"""
+REFUSED: Final = asyncpg.InsufficientPrivilegeError
+LEASE: Final = int(LEASE_SECONDS * 1_000_000)
+
+
+class Town:
+    """Two tenants, each with jobs in every state, events, attempts and tags, and ways to connect to their database."""
+
+    def __init__(self, bench: Bench, database: Database, tenants: list[str]) -> None:
+        self.bench = bench
+        self.database = database
+        self.tenants = tenants
+        self._open = AsyncExitStack()
+        self._roles: list[str] = []
+
+    async def connect(self, user: str | None = None) -> Raw:
+        """A plain connection: as a role, or as the one that may do everything."""
+        owner = self.database.owner_url
+        name = owner.partition("?")[0].rpartition("/")[2]
+        connection = await asyncpg.connect(with_database(owner, name, user))
+        self._open.push_async_callback(connection.close)
+        return connection
+
+    async def server(self) -> Raw:
+        """A plain connection as our server has it."""
+        return await self.connect("ingot_server")
+
+    async def make_role(self, options: str) -> str:
+        """A role that can log in. Roles belong to the whole server, so its name is unlike any other."""
+        role = f"w_{new_id().replace('-', '')}"
+        admin = await self.connect()
+        await admin.execute(f"CREATE ROLE {role} LOGIN {options}")
+        self._roles.append(role)
+        return role
+
+    async def worker(self, tenant: str) -> Raw:
+        """A connection of a worker that talks to PostgreSQL itself, for one tenant."""
+        role = await self.make_role("IN ROLE ingot_worker")
+        admin = await self.connect()
+        await admin.execute("INSERT INTO ingot.worker_roles VALUES ($1, $2)", role, tenant)
+        return await self.connect(role)
+
+    async def close(self) -> None:
+        """Close every connection and drop every role."""
+        await self._open.aclose()
+        admin = await asyncpg.connect(self.database.owner_url)
+        for role in self._roles:
+            await admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+        await admin.close()
+
+
+@pytest.fixture
+async def town(tmp_path: Path) -> AsyncIterator[Town]:
+    folder = tmp_path / "data"
+    async with open_bench("postgres", folder) as bench:
+        tenants = [bench.tenant, (await bench.tenants.create("other")).id]
+        database = await database_for(folder)
+        for tenant in tenants:
+            for status in (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED):
+                await bench.make_job_in(status, "ended", tenant=tenant, tags=["red", "blue"])
+            await bench.make_job("noop", tenant=tenant, delay=60, idempotency_key="key", dedupe_key="key")
+            await bench.make_claim("held", tenant=tenant)
+        await bench.store._db.call("SELECT ingot.fold_counts(1000)")  # type: ignore[union-attr]
+        for tenant in tenants:
+            await bench.make_job("noop", tenant=tenant)
+        made = Town(bench, database, tenants)
+        try:
+            yield made
+        finally:
+            await made.close()
+
+
+async def rows_of(connection: Raw | PoolConnectionProxy[Record]) -> dict[str, set[str]]:
+    """Whose rows a connection sees in everything it can read."""
+    return {
+        name: {row[0] for row in await connection.fetch(f"SELECT DISTINCT tenant::text FROM ingot.{name}")}
+        for name in READABLE
+    }
+
+
+async def refused(connection: Raw, statement: str, *values: Any) -> bool:
+    """Whether the server refuses a statement because of who asks."""
+    try:
+        async with connection.transaction():
+            await connection.fetch(statement, *values)
+    except REFUSED:
+        return True
+    return False
+
+
+async def tables_of(town: Town) -> list[str]:
+    admin = await town.connect()
+    rows = await admin.fetch(
+        "SELECT relname FROM pg_class WHERE relnamespace = 'ingot'::regnamespace AND relkind IN ('r', 'p', 'v', 'm')"
+    )
+    return sorted(row[0] for row in rows)
+
+
+# -- what the server's role sees ----------------------------------------------------------------------------
+
+
+async def test_each_tenant_sees_rows_of_its_own_in_every_table_and_no_others(town: Town) -> None:
+    server = await town.server()
+    for tenant in town.tenants:
+        async with as_tenant(server, tenant):
+            assert await rows_of(server) == {name: {tenant} for name in READABLE}
+
+
+@pytest.mark.parametrize("value", [None, "", "00000000-0000-0000-0000-000000000000"])
+async def test_without_a_tenant_there_is_nothing_to_see(town: Town, value: str | None) -> None:
+    server = await town.server()
+    if value is not None:
+        await server.execute(f"SET ingot.tenant = '{value}'")
+    assert await rows_of(server) == {name: set() for name in READABLE}
+    for name in READABLE:
+        assert await server.execute(f"COPY (SELECT * FROM ingot.{name}) TO STDOUT") == "COPY 0"
+
+
+async def test_a_tenant_that_is_not_there_sees_nothing(town: Town) -> None:
+    server = await town.server()
+    async with as_tenant(server, new_id()):
+        assert await rows_of(server) == {name: set() for name in READABLE}
+
+
+@pytest.mark.parametrize("value", ["everybody", "' OR true --", "%"])
+async def test_a_tenant_that_is_no_id_is_an_error(town: Town, value: str) -> None:
+    server = await town.server()
+    await server.execute("SELECT set_config('ingot.tenant', $1, false)", value)
+    for name in READABLE:
+        with pytest.raises(asyncpg.InvalidTextRepresentationError):
+            await server.fetch(f"SELECT tenant FROM ingot.{name}")
+
+
+async def test_the_tenant_is_forgotten_at_the_end_of_its_transaction(town: Town) -> None:
+    server = await town.server()
+    async with as_tenant(server, town.tenants[0]):
+        pass
+    assert await rows_of(server) == {name: set() for name in READABLE}
+
+
+async def test_who_can_run_any_statement_can_change_the_tenant_and_still_sees_one_at_a_time(town: Town) -> None:
+    """The setting is a safety net below our own code, not a wall: a role with free SQL can name another tenant."""
+    first, second = town.tenants
+    server = await town.server()
+    async with as_tenant(server, first):
+        await server.execute(f"SET LOCAL ingot.tenant = '{second}'")
+        assert await rows_of(server) == {name: {second} for name in READABLE}
+    async with as_tenant(server, first):
+        query = "SELECT tenant::text FROM ingot.jobs, (SELECT set_config('ingot.tenant', $1, true) OFFSET 0) AS s"
+        seen = {row[0] for row in await server.fetch(query, second)}
+        assert seen in ({first}, {second})
+
+
+async def test_a_condition_that_looks_at_rows_sees_none_of_another_tenant(town: Town) -> None:
+    """A function of the reader's own in a condition would be called with hidden rows if it ran before the policy."""
+    first, second = town.tenants
+    server = await town.server()
+    await server.execute("""
+        CREATE FUNCTION pg_temp.peek(seen uuid) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$
+        BEGIN RAISE NOTICE '%', seen; RETURN true; END $$
+    """)
+    told: list[str] = []
+    server.add_log_listener(lambda _, message: told.append(str(message)))
+    async with as_tenant(server, first):
+        for name in READABLE:
+            await server.fetch(f"SELECT FROM ingot.{name} WHERE pg_temp.peek(tenant)")
+    await server.fetch("SELECT 1")
+    assert told != []
+    assert [message for message in told if second in message] == []
+
+
+# -- what the server's role may not do ----------------------------------------------------------------------
+
+
+async def test_the_server_can_become_nobody_else(town: Town) -> None:
+    server = await town.server()
+    for role in ("ingot_owner", "ingot_worker", "postgres"):
+        assert await refused(server, f"SET ROLE {role}")
+        assert await refused(server, f"SET SESSION AUTHORIZATION {role}")
+    assert await server.fetchval("SELECT current_user") == "ingot_server"
+
+
+async def test_row_security_cannot_be_switched_off(town: Town) -> None:
+    server = await town.server()
+    await server.execute("SET row_security = off")
+    for name in READABLE:
+        for tenant in ("", town.tenants[0]):
+            await server.execute(f"SET ingot.tenant = '{tenant}'")
+            with pytest.raises(REFUSED, match="row-level security"):
+                await server.fetch(f"SELECT * FROM ingot.{name}")
+
+
+async def test_the_server_writes_to_no_table(town: Town) -> None:
+    server = await town.server()
+    await server.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
+    allowed = []
+    for name in await tables_of(town):
+        column = {"migrations": "number", "tenants": "id"}.get(name, "tenant")
+        statements = [f"SELECT * FROM ingot.{name} FOR UPDATE", f"LOCK TABLE ingot.{name} IN EXCLUSIVE MODE"]
+        if name != "job_rows":
+            statements += [
+                f"UPDATE ingot.{name} SET {column} = {column}",
+                f"DELETE FROM ingot.{name}",
+                f"INSERT INTO ingot.{name} DEFAULT VALUES",
+                f"TRUNCATE ingot.{name}",
+                f"COPY ingot.{name} FROM PROGRAM 'true'",
+                f"COPY ingot.{name} TO PROGRAM 'cat'",
+                f"ALTER TABLE ingot.{name} DISABLE ROW LEVEL SECURITY",
+                f"CREATE POLICY mine ON ingot.{name} USING (true)",
+                f"DROP TABLE ingot.{name}",
+            ]
+            with pytest.raises(REFUSED):
+                await server.copy_records_to_table(name, schema_name="ingot", records=[(None,)], columns=[column])
+        allowed += [statement for statement in statements if not await refused(server, statement)]
+    assert allowed == []
+
+
+async def test_the_server_makes_nothing_in_our_schema_and_takes_no_fence(town: Town) -> None:
+    server = await town.server()
+    for statement in (
+        "CREATE TABLE ingot.mine (a integer)",
+        "CREATE VIEW ingot.mine AS SELECT 1",
+        "CREATE FUNCTION ingot.mine() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+        "SELECT nextval('ingot.fences')",
+        "SELECT setval('ingot.fences', 4294967297)",
+        "SELECT * FROM ingot.fences",
+        "ALTER FUNCTION ingot.claim SECURITY INVOKER",
+    ):
+        assert await refused(server, statement), statement
+
+
+async def test_what_is_shown_by_functions_only_cannot_be_read(town: Town) -> None:
+    server = await town.server()
+    await server.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
+    for name in HIDDEN:
+        assert await refused(server, f"SELECT * FROM ingot.{name}"), name
+        assert await refused(server, f"COPY ingot.{name} TO STDOUT"), name
+    assert sorted([*READABLE, *HIDDEN, "migrations"]) == await tables_of(town)
+
+
+async def test_each_role_may_call_what_it_was_given_and_nothing_else(town: Town) -> None:
+    admin = await town.connect()
+    allowed = {
+        role: {
+            row[0]
+            for row in await admin.fetch(
+                "SELECT proname FROM pg_proc WHERE pronamespace = 'ingot'::regnamespace"
+                " AND has_function_privilege($1, oid, 'EXECUTE')",
+                role,
+            )
+        }
+        for role in ("ingot_server", "ingot_worker")
+    }
+    assert allowed == {"ingot_server": OF_SERVER, "ingot_worker": OF_WORKER}
+
+
+async def test_a_function_that_was_not_given_is_refused(town: Town) -> None:
+    server = await town.server()
+    for call in (
+        "SELECT ingot.begin_again()",
+        "SELECT ingot.refuse('IN001', 'no')",
+        "SELECT ingot.spread()",
+        "SELECT ingot.worker_tenant()",
+        "SELECT ingot.backoff(1, 1, 1, 1, 0)",
+        "SELECT * FROM ingot.end_attempts('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
+        "SELECT * FROM ingot.worker_claim('{}', 'w', NULL, NULL, 1, 1)",
+    ):
+        assert await refused(server, call), call
+
+
+async def test_no_worker_can_say_that_it_was_lost(town: Town) -> None:
+    claim = await town.bench.make_claim("mine")
+    server = await town.server()
+    with pytest.raises(asyncpg.InvalidParameterValueError):
+        await server.fetch(
+            "SELECT * FROM ingot.settle($1, $2, $3, '{lost}', '{t}', '{0}', '{NULL}', '{NULL}', '{NULL}')",
+            [claim.job.id],
+            [claim.fence],
+            [None],
+        )
+    assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
+
+
+async def test_the_owner_cannot_log_in_and_no_role_of_ours_is_above_the_rules(town: Town) -> None:
+    for role in ("ingot_owner", "ingot_worker"):
+        with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
+            await town.connect(role)
+    admin = await town.connect()
+    rows = await admin.fetch("""
+        SELECT rolname FROM pg_roles WHERE rolname LIKE 'ingot\\_%'
+            AND (rolsuper OR rolbypassrls OR rolcreaterole OR rolcreatedb OR rolreplication)
+    """)
+    assert [row[0] for row in rows] == []
+    for member, role in [("ingot_server", "ingot_owner"), ("ingot_worker", "ingot_owner")]:
+        assert not await admin.fetchval("SELECT pg_has_role($1, $2, 'MEMBER')", member, role)
+
+
+async def test_a_role_without_a_grant_can_do_nothing(town: Town) -> None:
+    stranger = await town.connect(await town.make_role(""))
+    await stranger.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
+    for name in await tables_of(town):
+        assert await refused(stranger, f"SELECT * FROM ingot.{name}"), name
+    for call in ("ingot.clock()", "ingot.find_tenants(NULL, NULL)", "ingot.look()", "ingot.fold_counts(1)"):
+        assert await refused(stranger, f"SELECT * FROM {call}"), call
+    admin = await town.connect()
+    name = await stranger.fetchval("SELECT current_user")
+    await admin.execute(f"GRANT USAGE ON SCHEMA ingot TO {name}")
+    callable_now = await stranger.fetch(
+        "SELECT proname FROM pg_proc"
+        " WHERE pronamespace = 'ingot'::regnamespace AND has_function_privilege(oid, 'EXECUTE')"
+    )
+    assert callable_now == []
+    assert await refused(stranger, "SELECT ingot.clock()")
+
+
+# -- what must hold for whatever comes ----------------------------------------------------------------------
+
+
+async def test_functions_that_act_as_their_owner_have_a_fixed_path_and_named_callers(town: Town) -> None:
+    admin = await town.connect()
+    assert await admin.fetch(FUNCTIONS_WITHOUT_A_FIXED_PATH) == []
+    assert await admin.fetch(FUNCTIONS_FOR_EVERYBODY) == []
+    owners = await admin.fetch(
+        "SELECT DISTINCT proowner::regrole::text FROM pg_proc WHERE pronamespace = 'ingot'::regnamespace AND prosecdef"
+    )
+    assert [row[0] for row in owners] == ["ingot_owner"]
+
+
+async def test_every_table_with_a_tenant_shows_the_server_one_tenant_or_nothing(town: Town) -> None:
+    admin = await town.connect()
+    assert await admin.fetch(OPEN_TABLES) == []
+
+
+@asynccontextmanager
+async def undone(connection: Raw) -> AsyncIterator[None]:
+    """What happens inside is rolled back."""
+    change = connection.transaction()
+    await change.start()
+    try:
+        yield
+    finally:
+        await change.rollback()
+
+
+FORCED = "ALTER TABLE ingot.mine ENABLE ROW LEVEL SECURITY; ALTER TABLE ingot.mine FORCE ROW LEVEL SECURITY;"
+POLICY = "CREATE POLICY tenant ON ingot.mine FOR SELECT"
+ONE = "nullif(current_setting('ingot.tenant', true), '')::uuid"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "",
+        "ALTER TABLE ingot.mine ENABLE ROW LEVEL SECURITY;",
+        f"{FORCED} GRANT SELECT ON ingot.mine TO ingot_server;",
+        f"{FORCED} GRANT SELECT (tenant) ON ingot.mine TO ingot_server;",
+        f"{FORCED} {POLICY} USING (tenant = {ONE});",
+        f"{FORCED} {POLICY} TO ingot_server USING (tenant = {ONE} OR {ONE} IS NULL);"
+        " GRANT SELECT ON ingot.mine TO ingot_server;",
+        f"{FORCED} {POLICY} TO ingot_server USING (tenant = {ONE});"
+        " CREATE POLICY more ON ingot.mine TO ingot_server USING (true); GRANT SELECT ON ingot.mine TO ingot_server;",
+    ],
+)
+async def test_a_new_table_that_is_open_is_noticed(town: Town, change: str) -> None:
+    admin = await town.connect()
+    async with undone(admin):
+        await admin.execute(f"CREATE TABLE ingot.mine (tenant uuid NOT NULL); {change}")
+        assert [row[0] for row in await admin.fetch(OPEN_TABLES)] == ["mine"]
+
+
+async def test_a_new_table_with_its_policy_is_fine(town: Town) -> None:
+    admin = await town.connect()
+    async with undone(admin):
+        await admin.execute(f"CREATE TABLE ingot.mine (tenant uuid NOT NULL); {FORCED}")
+        assert await admin.fetch(OPEN_TABLES) == []
+        await admin.execute(
+            f"{POLICY} TO ingot_server USING (tenant = {ONE}); GRANT SELECT ON ingot.mine TO ingot_server"
+        )
+        assert await admin.fetch(OPEN_TABLES) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "query"),
+    [
+        ("SECURITY DEFINER", FUNCTIONS_WITHOUT_A_FIXED_PATH),
+        ("SECURITY DEFINER SET search_path = pg_temp, pg_catalog", FUNCTIONS_WITHOUT_A_FIXED_PATH),
+        ("SECURITY DEFINER SET search_path = pg_catalog, pg_temp", FUNCTIONS_FOR_EVERYBODY),
+        ("SECURITY INVOKER", FUNCTIONS_FOR_EVERYBODY),
+    ],
+)
+async def test_a_new_function_that_is_open_is_noticed(town: Town, options: str, query: str) -> None:
+    admin = await town.connect()
+    async with undone(admin):
+        await admin.execute(f"CREATE FUNCTION ingot.mine() RETURNS integer LANGUAGE sql {options} AS 'SELECT 1'")
+        assert [row[0] for row in await admin.fetch(query)] == ["mine"]
+
+
+# -- a pool's connections -----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def store_with_one_connection(town: Town) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.open(
+        town.database.server_url,
+        clock=town.bench.clock,
+        lease_seconds=LEASE_SECONDS,
+        connections=1,
+        connection_class=clocked(town.bench.clock),
+    )
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def seen_by(store: PostgresStore) -> tuple[dict[str, set[str]], bool]:
+    """What the store's only connection shows by itself, and whether a transaction was left open on it."""
+    async with store._db.pool.acquire() as connection:
+        in_transaction = connection.is_in_transaction()
+        return await rows_of(connection), in_transaction
+
+
+NOTHING: Final = ({name: set[str]() for name in READABLE}, False)
+
+
+@pytest.mark.parametrize(
+    "failing", ["SELECT 1 / 0", "SELECT nonsense", "SELECT * FROM ingot.tenants", "COMMIT; SELECT"]
+)
+async def test_a_connection_forgets_its_tenant_after_an_error(town: Town, failing: str) -> None:
+    async with store_with_one_connection(town) as store:
+        with pytest.raises(StoreError):
+            await store._db.read(town.tenants[0], failing)
+        assert await seen_by(store) == NOTHING
+
+
+async def test_a_connection_forgets_its_tenant_after_a_refusal(town: Town) -> None:
+    async with store_with_one_connection(town) as store:
+        with pytest.raises(JobNotFound):
+            await store.cancel(CancelJob(tenant=town.tenants[0], job_id=new_id()))
+        assert await seen_by(store) == NOTHING
+
+
+async def test_a_connection_forgets_its_tenant_when_its_reader_goes_away(town: Town) -> None:
+    async with store_with_one_connection(town) as store:
+        admin = await town.connect()
+        reading = asyncio.create_task(store._db.read(town.tenants[0], "SELECT pg_sleep(60)"))
+        asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+        while not await admin.fetchval(asleep):
+            pass
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert await seen_by(store) == NOTHING
+
+
+async def test_a_text_that_is_no_id_never_gets_into_a_statement(town: Town) -> None:
+    async with store_with_one_connection(town) as store:
+        for text in ("'; SET ingot.tenant = 'x", "", "A" * 36):
+            with pytest.raises(AssertionError):
+                await store._db.read(text, "SELECT 1")
+        assert await seen_by(store) == NOTHING
+
+
+async def test_a_connection_that_is_not_reset_keeps_no_tenant(town: Town) -> None:
+    async with store_with_one_connection(town) as store:
+        for tenant in town.tenants:
+            assert len((await store.list_jobs(JobFilter(tenant=tenant), before=None, limit=100))[0]) == 6
+        assert await seen_by(store) == NOTHING
+
+
+# -- workers that talk to PostgreSQL themselves -------------------------------------------------------------
+
+CLAIM: Final = "SELECT * FROM ingot.worker_claim($1, 'direct', NULL, NULL, $2, 60000000)"
+RENEW: Final = "SELECT * FROM ingot.worker_renew($1, $2, '{60000000}', '{50}', '{half}')"
+SETTLE: Final = "SELECT * FROM ingot.worker_settle($1, $2, '{succeeded}', '{t}', '{0}', '{NULL}', '{NULL}', '{NULL}')"
+
+
+async def test_a_direct_worker_claims_renews_and_settles_jobs_of_its_own_tenant(town: Town) -> None:
+    tenant = town.tenants[0]
+    jobs = [await town.bench.make_job("direct", n, tenant=tenant) for n in range(3)]
+    worker = await town.worker(tenant)
+    rows = await worker.fetch(CLAIM, ["direct"], 2)
+    assert [(row["id"], row["payload"]) for row in rows] == [(jobs[0].id, b"0"), (jobs[1].id, b"1")]
+    held = [rows[0]["id"]], [rows[0]["fence"]]
+    (renewed,) = await worker.fetch(RENEW, *held)
+    assert (renewed["place"], renewed["cancel_requested"]) == (1, False)
+    (settled,) = await worker.fetch(SETTLE, *held)
+    assert (settled["place"], settled["status"]) == (1, "succeeded")
+    statuses = [(await town.bench.reload(job)).status for job in jobs]
+    assert statuses == [JobStatus.SUCCEEDED, JobStatus.RUNNING, JobStatus.QUEUED]
+
+
+async def test_a_direct_worker_gets_nothing_of_another_tenant(town: Town) -> None:
+    first, second = town.tenants
+    waiting = await town.bench.make_job("direct", tenant=second)
+    held = await town.bench.make_claim("theirs", tenant=second)
+    worker = await town.worker(first)
+    await worker.execute(f"SET ingot.tenant = '{second}'")
+    assert await worker.fetch(CLAIM, ["direct", "noop", "held", "theirs"], 1000) != []
+    assert {row[0] for row in await _tenants_of_leases(town, "direct")} == {first}
+    for call in (RENEW, SETTLE):
+        assert await worker.fetch(call, [held.job.id], [held.fence]) == []
+        assert await worker.fetch(call, [new_id()], [held.fence]) == []
+    untouched = [await town.bench.reload(job) for job in (waiting, held)]
+    assert [job.status for job in untouched] == [JobStatus.QUEUED, JobStatus.RUNNING]
+    assert untouched[1].progress is None
+    await town.bench.jobs.complete(held)
+
+
+async def _tenants_of_leases(town: Town, worker_id: str) -> list[Record]:
+    admin = await town.connect()
+    return await admin.fetch("SELECT tenant::text FROM ingot.leases WHERE worker_id = $1", worker_id)
+
+
+async def test_a_direct_worker_needs_the_fence_of_its_own_job(town: Town) -> None:
+    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
+    worker = await town.worker(town.tenants[0])
+    for fence in (claim.fence - 1, claim.fence + 1, 0, -1):
+        for call in (RENEW, SETTLE):
+            assert await worker.fetch(call, [claim.job.id], [fence]) == []
+    assert (await worker.fetch(SETTLE, [claim.job.id], [claim.fence]))[0]["status"] == "succeeded"
+
+
+async def test_a_direct_worker_reads_no_table_and_calls_nothing_else(town: Town) -> None:
+    worker = await town.worker(town.tenants[0])
+    await worker.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
+    for name in await tables_of(town):
+        for statement in ("SELECT FROM ingot.{}", "SELECT FROM ingot.{} FOR UPDATE", "COPY (TABLE ingot.{}) TO STDOUT"):
+            assert await refused(worker, statement.format(name)), statement.format(name)
+    claim_for_all = (
+        "SELECT * FROM ingot.claim('{noop}', ARRAY[$1::uuid], '{\"\"}', '{0}', '{0}', ARRAY[$1::uuid],"
+        " '{w}', '{NULL}', '{NULL}', '{1}', '{1}')"
+    )
+    assert await refused(worker, claim_for_all, town.tenants[0])
+    for call in (
+        "SELECT ingot.clock()",
+        "SELECT * FROM ingot.look()",
+        "SELECT * FROM ingot.find_tenants(NULL, NULL)",
+        "SELECT * FROM ingot.find_attempts('{}', '{}')",
+        "SELECT ingot.worker_tenant()",
+        "SELECT nextval('ingot.fences')",
+        "SET ROLE ingot_server",
+        "SET ROLE ingot_owner",
+    ):
+        assert await refused(worker, call), call
+
+
+async def test_a_direct_worker_that_says_no_limit_loses_no_job(town: Town) -> None:
+    jobs = [await town.bench.make_job("direct", tenant=town.tenants[0]) for _ in range(3)]
+    worker = await town.worker(town.tenants[0])
+    with suppress(asyncpg.PostgresError):
+        await worker.fetch(CLAIM, ["direct"], None)
+    admin = await town.connect()
+    query = "SELECT count(*) FROM ingot.job_rows WHERE id = ANY ($1) AND status IN ('queued', 'running')"
+    assert await admin.fetchval(query, [job.id for job in jobs]) == 3
+
+
+async def test_a_direct_worker_hears_nothing_of_another_tenant(town: Town) -> None:
+    heard: list[object] = []
+    worker = await town.worker(town.tenants[0])
+    await worker.add_listener("ingot_ready", lambda *told: heard.append(told[-1]))
+    async with store_with_one_connection(town) as store:
+        await store.watch.run_once()
+        store.watch.start()
+        await store.enqueue(Enqueue(orders=[new_job(town.tenants[1], "secret")]))
+    await worker.fetch("SELECT 1 AS after_what_was_told")
+    assert [text for text in heard if town.tenants[1] in str(text)] == []
+
+
+async def test_becoming_the_role_all_workers_share_changes_no_tenant(town: Town) -> None:
+    first, second = town.tenants
+    await town.bench.make_job("direct", tenant=second)
+    worker = await town.worker(first)
+    await worker.execute("SET ROLE ingot_worker")
+    assert await worker.fetch(CLAIM, ["direct"], 10) == []
+
+
+async def test_a_worker_role_without_a_tenant_is_refused(town: Town) -> None:
+    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
+    unknown = await town.connect(await town.make_role("IN ROLE ingot_worker"))
+    assert await refused(unknown, CLAIM, ["noop"], 1)
+    assert await refused(unknown, RENEW, [claim.job.id], [claim.fence])
+    assert await refused(unknown, SETTLE, [claim.job.id], [claim.fence])
+    assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
+
+
+async def test_a_direct_worker_cannot_put_its_own_function_in_the_way(town: Town) -> None:
+    """What it makes in its temporary schema comes after pg_catalog in the path of functions that act as owner."""
+    worker = await town.worker(town.tenants[0])
+    await town.bench.make_job("direct", tenant=town.tenants[0])
+    await worker.execute("CREATE TEMP TABLE worker_roles (role name, tenant uuid)")
+    await worker.execute("INSERT INTO worker_roles VALUES ($1, $2)", "x", town.tenants[1])
+    await worker.execute("""
+        CREATE FUNCTION pg_temp.cardinality(text[]) RETURNS integer LANGUAGE plpgsql AS $$
+        BEGIN RAISE EXCEPTION 'called as %', current_user; END $$
+    """)
+    assert len(await worker.fetch(CLAIM, ["direct"], 10)) == 1
+
+
+# -- not yours is not there ---------------------------------------------------------------------------------
+
+
+Call = Callable[[Bench, str, str, int], Awaitable[object]]
+CALLS: Final[dict[str, Call]] = {
+    "get": lambda bench, tenant, job, _: bench.jobs.get(tenant, job),
+    "attempts": lambda bench, tenant, job, _: bench.jobs.attempts(tenant, job),
+    "cancel": lambda bench, tenant, job, _: bench.jobs.cancel(tenant, job),
+    "retry": lambda bench, tenant, job, _: bench.jobs.retry(tenant, job),
+    "reschedule": lambda bench, tenant, job, _: bench.jobs.reschedule(tenant, job, priority=1),
+    "retag": lambda bench, tenant, job, _: bench.jobs.reschedule(tenant, job, tags=["a"]),
+    "heartbeat": lambda bench, tenant, job, fence: bench.jobs.heartbeat(job, fence, tenant=tenant),
+    "settle": lambda bench, tenant, job, fence: bench.jobs.settle(job, fence, Done(), tenant=tenant),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("status", [JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.CANCELED])
+async def test_a_call_about_a_job_that_is_not_yours_is_answered_as_if_it_were_not_there(
+    town: Town, name: str, status: JobStatus
+) -> None:
+    first, second = town.tenants
+    theirs = await town.bench.make_job_in(status, "theirs", tenant=second)
+    answers = []
+    for job_id, fence in ((theirs.id, theirs.fence), (new_id(), theirs.fence), (theirs.id, theirs.fence + 1)):
+        with pytest.raises(IngotError) as caught:
+            await CALLS[name](town.bench, first, job_id, fence)
+        told = caught.value
+        answers.append((type(told), told.code, told.status, told.hint, told.detail.replace(job_id, "?")))
+    assert answers[0] == answers[1] == answers[2]
+    assert answers[0][1] == "job_not_found"
+    assert await town.bench.reload(theirs) == theirs
+
+
+async def test_keys_of_one_tenant_are_no_news_to_another(town: Town) -> None:
+    first, second = town.tenants
+    await town.bench.make_job("keyed", 1, tenant=second, idempotency_key="secret", dedupe_key="secret")
+    made = await town.bench.jobs.enqueue(first, "keyed", 2, idempotency_key="secret", dedupe_key="secret")
+    assert made.created
+    assert made.job.tenant == first

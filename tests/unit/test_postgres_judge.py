@@ -1,0 +1,334 @@
+"""The judge in SQL is the judge in Python: the same standing and the same outcome lead to the same verdict.
+
+Only the instant of the next try may differ. Python multiplies by the factor once for every failure and rounds each
+time; SQL takes a power, and multiplies in another order. Either is cut to whole microseconds, so two values on both
+sides of a whole number end one microsecond apart, and the rounding of each step adds its share to long waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from ingot.engines.postgres import PostgresStore
+from ingot.engines.postgres.connection import PlainConnection as Raw
+from ingot.jobs.checks import ATTEMPTS_MAX, DELAY_MICROS_MAX, MOMENT_MAX, SECONDS_MAX
+from ingot.jobs.lifecycle import Verdict, backoff_micros, judge
+from ingot.jobs.model import Backoff, Definition, Done, Failed, Lost, Outcome, Release, Settle, Snooze
+from ingot.jobs.ports import SettleJobs, Tend
+from ingot.kernel.errors import IngotError
+from ingot.kernel.ids import new_id
+from tests.factories import LEASE_SECONDS, Bench, open_bench
+from tests.postgres import ChanceClock, database_for
+
+COUNT_MAX: Final = 1_000_000
+ROUNDING: Final = 2.0**-52  # The most that one multiplication adds, for each of the two sides.
+SAID: Final[dict[type, str]] = {
+    Done: "succeeded",
+    Failed: "failed",
+    Snooze: "snoozed",
+    Release: "released",
+    Lost: "lost",
+}
+NIL: Final = "00000000-0000-0000-0000-000000000000"
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A running job, and how its attempt ends."""
+
+    failures: int
+    crashes: int
+    max_attempts: int
+    cancel_requested: bool
+    outcome: Outcome | Lost
+    definition: Definition
+    now: int = 0
+    spread: float = 0.0
+
+    def verdict(self) -> Verdict:
+        """What Python says."""
+        return judge(self, self.outcome, self.definition, now=self.now, spread=self.spread)
+
+    def rounding(self) -> int:
+        """How far apart the instants of the next try may be, in microseconds."""
+        wait = backoff_micros(self.definition.backoff, self.failures + 1, spread=self.spread)
+        return 1 + int(2 * ROUNDING * wait * (self.failures + 4))
+
+
+# SQL fails on first waits that are smaller and grow for very long: see the last test.
+first_seconds = st.just(0.0) | st.floats(1e-4, SECONDS_MAX) | st.sampled_from([1.0, 0.5, 1e-3, 3600.0])
+factors = st.floats(1, 4) | st.floats(1, 1.01) | st.floats(1, SECONDS_MAX) | st.sampled_from([1.0, 2.0, SECONDS_MAX])
+max_seconds = st.floats(0, SECONDS_MAX) | st.sampled_from([0.0, 3600.0, SECONDS_MAX])
+backoffs = st.builds(Backoff, first_seconds=first_seconds, factor=factors, max_seconds=max_seconds)
+spreads = st.integers(0, 2**53 - 1).map(lambda number: number / 2**53)  # What random() can say.
+failures = st.integers(0, 8) | st.integers(0, ATTEMPTS_MAX - 1)
+outcomes = st.one_of(
+    st.just(Done()),
+    st.builds(Failed, error=st.sampled_from(["broken", "", "\u00e9\U0001f600'\""]), retry=st.booleans()),
+    st.builds(Snooze, delay=st.integers(0, DELAY_MICROS_MAX)),
+    st.just(Release()),
+    st.just(Lost()),
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """A case whose counts are often near their limits."""
+    failed, crashed = draw(failures), draw(st.integers(0, 5) | st.integers(0, COUNT_MAX))
+    near_attempts = st.integers(max(1, failed - 1), failed + 3)
+    near_crashes = st.integers(max(1, crashed - 1), crashed + 3)
+    return Case(
+        failures=failed,
+        crashes=crashed,
+        max_attempts=draw(near_attempts | st.integers(1, ATTEMPTS_MAX)),
+        cancel_requested=draw(st.booleans()),
+        outcome=draw(outcomes),
+        definition=Definition(
+            type="noop", crash_cap=draw(near_crashes | st.integers(1, ATTEMPTS_MAX)), backoff=draw(backoffs)
+        ),
+        now=draw(st.integers(0, MOMENT_MAX)),
+        spread=draw(spreads),
+    )
+
+
+JUDGE: Final = """
+    SELECT v.* FROM unnest(
+        $1::text[], $2::boolean[], $3::bigint[], $4::text[], $5::integer[], $6::integer[], $7::integer[], $8::boolean[],
+        $9::integer[], $10::double precision[], $11::double precision[], $12::double precision[], $13::bigint[],
+        $14::double precision[]
+    ) WITH ORDINALITY AS c (
+        said, retry, delay, error, failures, crashes, max_attempts, cancel_requested, crash_cap, first_seconds, factor,
+        max_seconds, now, spread, place
+    )
+    CROSS JOIN LATERAL ingot.judge(
+        c.said, c.retry, c.delay, c.error, c.failures, c.crashes, c.max_attempts, c.cancel_requested, c.crash_cap,
+        c.first_seconds, c.factor, c.max_seconds, c.now, c.spread
+    ) AS v
+    ORDER BY c.place
+"""
+BACKOFF: Final = """
+    SELECT ingot.backoff(c.first_seconds, c.factor, c.max_seconds, c.failures, c.spread) FROM unnest(
+        $1::double precision[], $2::double precision[], $3::double precision[], $4::integer[], $5::double precision[]
+    ) WITH ORDINALITY AS c (first_seconds, factor, max_seconds, failures, spread, place)
+    ORDER BY c.place
+"""
+
+
+def columns(asked: list[Case]) -> list[list[Any]]:
+    """The cases as the arrays that the query takes."""
+    failed = [case.outcome if isinstance(case.outcome, Failed) else None for case in asked]
+    return [
+        [SAID[type(case.outcome)] for case in asked],
+        [said is None or said.retry for said in failed],
+        [case.outcome.delay if isinstance(case.outcome, Snooze) else 0 for case in asked],
+        [said and said.error for said in failed],
+        [case.failures for case in asked],
+        [case.crashes for case in asked],
+        [case.max_attempts for case in asked],
+        [case.cancel_requested for case in asked],
+        [case.definition.crash_cap for case in asked],
+        [float(case.definition.backoff.first_seconds) for case in asked],
+        [float(case.definition.backoff.factor) for case in asked],
+        [float(case.definition.backoff.max_seconds) for case in asked],
+        [case.now for case in asked],
+        [case.spread for case in asked],
+    ]
+
+
+@pytest.fixture
+async def owner(tmp_path: Path) -> AsyncIterator[Raw]:
+    connection = await asyncpg.connect((await database_for(tmp_path)).owner_url)
+    yield connection
+    await connection.close()
+
+
+# One connection serves all examples, each of which is many cases: at least 750 of them. A failure names its case, so
+# nothing is gained by the minutes it takes to make the list around it small.
+many = settings(
+    max_examples=30,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+
+
+@many
+@given(asked=st.lists(cases(), min_size=25, max_size=40))
+async def test_sql_and_python_judge_alike(owner: Raw, asked: list[Case]) -> None:
+    rows = await owner.fetch(JUDGE, *columns(asked))
+    for case, row in zip(asked, rows, strict=True):
+        said = case.verdict()
+        expected = (said.status, said.failures, said.crashes, said.error)
+        assert expected == (row["status"], row["failures_after"], row["crashes_after"], row["error"]), case
+        if said.run_at is not None:
+            exact = not isinstance(case.outcome, Failed)
+            assert abs(said.run_at - row["run_at_after"]) <= (0 if exact else case.rounding()), case
+
+
+async def test_sql_knows_every_verdict(owner: Raw) -> None:
+    definition = Definition(type="noop", crash_cap=1)
+    ended: list[Outcome | Lost] = [Done(), Failed(error="no"), Snooze(delay=5), Release(), Lost()]
+    asked = [
+        Case(failures=0, crashes=0, max_attempts=1, cancel_requested=False, outcome=outcome, definition=definition)
+        for outcome in ended
+    ]
+    asked += [msgspec.structs.replace(case, cancel_requested=True) for case in asked]
+    rows = await owner.fetch(JUDGE, *columns(asked))
+    assert [row["status"] for row in rows[:5]] == ["succeeded", "dead", "queued", "queued", "dead"]
+    assert [row["status"] for row in rows[5:]] == ["succeeded"] + ["canceled"] * 4
+    assert [(row["failures_after"], row["crashes_after"]) for row in rows[:5]] == [
+        (0, 0),
+        (1, 0),
+        (0, 0),
+        (0, 0),
+        (0, 1),
+    ]
+    assert {(row["failures_after"], row["crashes_after"]) for row in rows[5:]} == {(0, 0)}
+
+
+@many
+@given(
+    asked=st.lists(
+        st.tuples(backoffs, st.integers(1, 8) | st.integers(1, ATTEMPTS_MAX), spreads), min_size=25, max_size=40
+    ),
+)
+async def test_sql_and_python_wait_alike(owner: Raw, asked: list[tuple[Backoff, int, float]]) -> None:
+    rows = await owner.fetch(
+        BACKOFF,
+        [float(backoff.first_seconds) for backoff, _, _ in asked],
+        [float(backoff.factor) for backoff, _, _ in asked],
+        [float(backoff.max_seconds) for backoff, _, _ in asked],
+        [number for _, number, _ in asked],
+        [spread for _, _, spread in asked],
+    )
+    for (backoff, number, spread), (waits,) in zip(asked, rows, strict=True):
+        expected = backoff_micros(backoff, number, spread=spread)
+        assert abs(expected - waits) <= 1 + int(2 * ROUNDING * expected * (number + 4)), (backoff, number, spread)
+        assert 0 <= waits <= 1_000_000 * backoff.max_seconds
+
+
+@pytest.mark.parametrize("backoff", [Backoff(), Backoff(factor=SECONDS_MAX), Backoff(first_seconds=0.1, factor=1.001)])
+async def test_an_hour_at_most_is_the_same_to_one_microsecond_for_every_number_of_failures(
+    owner: Raw, backoff: Backoff
+) -> None:
+    numbers = range(1, ATTEMPTS_MAX + 1)
+    values = ([value] * ATTEMPTS_MAX for value in msgspec.structs.astuple(backoff))
+    rows = await owner.fetch(BACKOFF, *values, numbers, [0.125] * ATTEMPTS_MAX)
+    expected = [backoff_micros(backoff, number, spread=0.125) for number in numbers]
+    assert [number for number, row in zip(numbers, rows, strict=True) if abs(row[0] - expected[number - 1]) > 1] == []
+
+
+# -- through the store --------------------------------------------------------------------------------------
+
+
+class Hall:
+    """A store in which running jobs of any standing can be put."""
+
+    def __init__(self, bench: Bench, clock: ChanceClock, owner: Raw) -> None:
+        assert isinstance(bench.store, PostgresStore)
+        self.bench = bench
+        self.store = bench.store
+        self.clock = clock
+        self.owner = owner
+
+    async def put(self, asked: list[Case]) -> list[str]:
+        """A running job for each case, each of a type of its own; lost ones are past their lease."""
+        ids = [new_id() for _ in asked]
+        tenant, now, count = self.bench.tenant, self.clock.micros(), len(asked)
+        await self.owner.executemany(
+            "INSERT INTO ingot.definitions VALUES ($1, $2, '{}', 3, 5, $3, 60, $4, $5, $6)",
+            [
+                (
+                    NIL,
+                    f"t-{id}",
+                    case.definition.crash_cap,
+                    float(case.definition.backoff.first_seconds),
+                    float(case.definition.backoff.factor),
+                    float(case.definition.backoff.max_seconds),
+                )
+                for id, case in zip(ids, asked, strict=True)
+            ],
+        )
+        await self.owner.execute(
+            "INSERT INTO ingot.jobs (id, tenant, type, payload, created_at, source, depth)"
+            " SELECT id, $2, 't-' || id, 'null', $3, 'manual', 0 FROM unnest($1::uuid[]) AS u (id)",
+            ids,
+            tenant,
+            now,
+        )
+        await self.owner.execute(
+            "INSERT INTO ingot.leases (id, tenant, type, limit_key, priority, run_at, attempts, failures, crashes,"
+            " max_attempts, fence, worker_id, started_at, expires_at, cancel_requested, changed_by)"
+            " SELECT id, $2, 't-' || id, '', 3, 0, 1, failures, crashes, max_attempts, 7, 'w', $3, expires_at,"
+            " canceled, pg_current_xact_id() FROM unnest($1::uuid[], $4::integer[], $5::integer[], $6::integer[],"
+            " $7::bigint[], $8::boolean[]) AS u (id, failures, crashes, max_attempts, expires_at, canceled)",
+            ids,
+            tenant,
+            now,
+            [case.failures for case in asked],
+            [case.crashes for case in asked],
+            [case.max_attempts for case in asked],
+            [now if isinstance(case.outcome, Lost) else now + 10**15 for case in asked],
+            [case.cancel_requested for case in asked],
+        )
+        await self.owner.execute(
+            "INSERT INTO ingot.attempts (job, fence, tenant, number, worker_id, started_at)"
+            " SELECT id, 7, $2, 1, 'w', $3 FROM unnest($1::uuid[]) AS u (id)",
+            ids,
+            tenant,
+            now,
+        )
+        assert count == await self.owner.fetchval("SELECT count(*) FROM ingot.leases WHERE id = ANY ($1)", ids)
+        return ids
+
+
+@pytest.fixture
+async def hall(tmp_path: Path) -> AsyncIterator[Hall]:
+    clock = ChanceClock()
+    async with open_bench("postgres", tmp_path / "data", clock) as bench:
+        owner = await asyncpg.connect((await database_for(tmp_path / "data")).owner_url)
+        yield Hall(bench, clock, owner)
+        await owner.close()
+
+
+@many
+@given(asked=st.lists(cases(), min_size=20, max_size=30), chance=spreads)
+async def test_jobs_move_through_the_store_as_the_judge_says(hall: Hall, asked: list[Case], chance: float) -> None:
+    hall.clock.chance = chance
+    hall.clock.advance(seconds=LEASE_SECONDS)
+    now = hall.clock.micros()
+    asked = [msgspec.structs.replace(case, now=now, spread=chance) for case in asked]
+    ids = await hall.put(asked)
+    told = [
+        Settle(job_id=id, fence=7, outcome=case.outcome)
+        for id, case in zip(ids, asked, strict=True)
+        if not isinstance(case.outcome, Lost)
+    ]
+    answers = await hall.store.settle(SettleJobs(settles=told)) if told else []
+    assert [answer for answer in answers if isinstance(answer, IngotError)] == []
+    hall.store._memory.expires_at(now)
+    await hall.store.tend(Tend())
+    statuses = {answer.job_id: answer.status for answer in answers if not isinstance(answer, IngotError)}
+    for id, case in zip(ids, asked, strict=True):
+        job = await hall.bench.jobs.get(hall.bench.tenant, id)
+        said = case.verdict()
+        assert (said.status, said.failures, said.crashes) == (job.status, job.failures, job.crashes), case
+        assert statuses.get(id, said.status) == said.status
+        (attempt,) = await hall.bench.jobs.attempts(hall.bench.tenant, id)
+        assert (said.outcome, said.status, said.error) == (attempt.outcome, attempt.status_after, attempt.error)
+
+
+@pytest.mark.parametrize(
+    ("backoff", "number"),
+    [(Backoff(first_seconds=1e-5, factor=2.0), 1_025), (Backoff(first_seconds=1e-300, factor=10.0), 400)],
+)
+async def test_a_tiny_first_wait_grows_to_the_cap_in_sql_too(owner: Raw, backoff: Backoff, number: int) -> None:
+    expected = backoff_micros(backoff, number, spread=0.0)
+    values = (backoff.first_seconds, backoff.factor, backoff.max_seconds, number)
+    assert expected == await owner.fetchval("SELECT ingot.backoff($1, $2, $3, $4, 0)", *values)

@@ -1,0 +1,192 @@
+"""Migrating a PostgreSQL database, from one place or from several at once, and refusing what does not fit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
+
+from ingot.engines.postgres import PostgresStore, migrate
+from ingot.engines.postgres.migrate import ROLES, migrations
+from ingot.kernel.clock import SystemClock
+from ingot.kernel.errors import StoreError, StoreMisconfigured, StoreTooNew
+from tests.faults.postgres_world import open_server
+from tests.postgres import Server, with_database
+
+ROUNDS = 3
+BOSS = "boss"  # May make roles and databases, and is no superuser.
+PASSWORD = "s3cret"
+# Everything a migration makes: tables, views, sequences, functions with their text, policies, and who may use them.
+SCHEMA = """
+SELECT 'relation', relname::text, relkind::text, coalesce(relacl::text, ''), relrowsecurity::text FROM pg_class
+WHERE relnamespace = 'ingot'::regnamespace
+UNION ALL
+SELECT 'column', attrelid::regclass::text, attname::text, format_type(atttypid, atttypmod), attnotnull::text
+FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+WHERE relnamespace = 'ingot'::regnamespace AND attnum > 0
+UNION ALL
+SELECT 'function', oid::regprocedure::text, md5(pg_get_functiondef(oid)), coalesce(proacl::text, ''), '' FROM pg_proc
+WHERE pronamespace = 'ingot'::regnamespace
+UNION ALL
+SELECT 'policy', tablename::text, policyname::text, roles::text, coalesce(qual, '') FROM pg_policies
+WHERE schemaname = 'ingot'
+UNION ALL
+SELECT 'migration', number::text, name, applied_at::text, '' FROM ingot.migrations
+ORDER BY 1, 2, 3, 4, 5
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server() -> AsyncIterator[Server]:
+    """A server of our own: roles belong to the whole of it."""
+    async with open_server() as server:
+        await run(server.url, f"CREATE ROLE {BOSS} LOGIN CREATEDB CREATEROLE")
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[list[EventDict]]:
+    """What is logged meanwhile."""
+    with capture_logs() as captured:
+        yield captured
+
+
+async def run(url: str, *statements: str) -> None:
+    """Run statements, each by itself."""
+    connection = await asyncpg.connect(url)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def schema_of(url: str) -> list[tuple[Any, ...]]:
+    """All that was made in a database."""
+    connection = await asyncpg.connect(url)
+    try:
+        return [tuple(row) for row in await connection.fetch(SCHEMA)]
+    finally:
+        await connection.close()
+
+
+async def make_databases(server: Server, *names: str) -> list[str]:
+    """Empty databases on a server that has never seen a migration; answers the URLs of their owner."""
+    drop = [f"DROP DATABASE IF EXISTS {name}" for name in ("one", "two", "three")]
+    drop += [f"DROP ROLE IF EXISTS {role}" for role in ROLES]
+    await run(server.url, *drop, *[f"CREATE DATABASE {name} OWNER {BOSS}" for name in names])
+    return [with_database(server.url, name, BOSS) for name in names]
+
+
+async def open_store(url: str) -> None:
+    """Open a store and close it."""
+    store = await PostgresStore.open(url, clock=SystemClock(), lease_seconds=5.0)
+    await store.close()
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+async def test_migrations_of_one_database_at_once_apply_each_step_once(server: Server, number: int) -> None:
+    (url,) = await make_databases(server, "one")
+    applied = await asyncio.gather(*[migrate(url) for _ in range(4)])
+    assert sorted(map(len, applied)) == [0, 0, 0, len(migrations())]
+    await open_store(with_database(server.url, "one", "ingot_server"))
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+async def test_databases_of_one_server_are_migrated_at_once_though_they_share_roles(
+    server: Server, number: int
+) -> None:
+    names = ("one", "two", "three")
+    urls = await make_databases(server, *names)
+    applied = await asyncio.gather(*map(migrate, urls))
+    assert list(map(len, applied)) == [len(migrations())] * len(names)
+    for name in names:
+        await open_store(with_database(server.url, name, "ingot_server"))
+
+
+async def test_migrating_again_changes_nothing(server: Server) -> None:
+    (url,) = await make_databases(server, "one")
+    assert await migrate(url) == migrations()
+    before = await schema_of(url)
+    assert len(before) > 100
+    assert await migrate(url) == []
+    assert await schema_of(url) == before
+
+
+async def test_a_newer_schema_is_refused(server: Server) -> None:
+    (url,) = await make_databases(server, "one")
+    await migrate(url)
+    await run(url, "SET ROLE ingot_owner", "INSERT INTO ingot.migrations VALUES (999, 'of_the_future')")
+    before = await schema_of(url)
+    with pytest.raises(StoreTooNew, match="999"):
+        await migrate(url)
+    with pytest.raises(StoreTooNew, match="999"):
+        await open_store(with_database(server.url, "one", "ingot_server"))
+    assert await schema_of(url) == before
+
+
+async def test_a_database_that_was_not_migrated_is_refused_with_a_hint(server: Server) -> None:
+    urls = await make_databases(server, "one", "two")
+    await migrate(urls[0])
+    with pytest.raises(StoreMisconfigured, match="schema 0") as raised:
+        await open_store(with_database(server.url, "two", "ingot_server"))
+    assert "INGOT_DATABASE_OWNER_URL" in raised.value.hint
+
+
+async def test_a_server_that_no_migration_has_seen_is_refused_with_a_hint(server: Server) -> None:
+    await make_databases(server, "one")
+    with pytest.raises(StoreError) as raised:
+        await open_store(with_database(server.url, "one", "ingot_server"))
+    assert "INGOT_DATABASE_OWNER_URL" in raised.value.hint
+
+
+async def test_a_role_that_sees_every_tenant_is_refused(server: Server) -> None:
+    (url,) = await make_databases(server, "one")
+    await migrate(url)
+    for role in ("postgres", BOSS):
+        with pytest.raises(StoreMisconfigured, match=role) as raised:
+            await open_store(with_database(server.url, "one", role))
+        assert "ingot_server" in raised.value.hint
+
+
+@pytest.mark.parametrize("use", [open_store, migrate])
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        ("127.0.0.1:1/ingot", "127.0.0.1"),
+        pytest.param(
+            "/ingot?host=/var/tmp/no-server-here",
+            "/var/tmp/no-server-here",
+        ),
+        pytest.param(
+            "no-server-here.invalid/ingot",
+            "no-server-here.invalid",
+        ),
+    ],
+    ids=["refused", "no-socket", "no-host"],
+)
+async def test_a_server_that_is_not_there_is_named_without_the_password(use: Any, place: str, named: str) -> None:
+    with pytest.raises(StoreError) as raised:
+        await use(f"postgresql://ingot_server:{PASSWORD}@{place}")
+    assert PASSWORD not in f"{raised.value}{raised.value.hint}"
+    assert named in str(raised.value)
+
+
+@pytest.mark.parametrize("use", [open_store, migrate])
+async def test_a_url_that_cannot_be_read_is_refused_without_its_password(use: Any) -> None:
+    with pytest.raises(StoreError) as raised:
+        await use(f"postgresql://ingot_server:{PASSWORD}/more@127.0.0.1/ingot")
+    assert PASSWORD not in f"{raised.value}{raised.value.hint}"
+
+
+async def test_a_role_that_may_not_make_roles_cannot_migrate_and_is_told_so(server: Server) -> None:
+    await make_databases(server, "one")
+    await run(server.url, "DROP ROLE IF EXISTS poor", "CREATE ROLE poor LOGIN")
+    with pytest.raises(StoreError):
+        await migrate(with_database(server.url, "one", "poor"))
