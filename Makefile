@@ -1,6 +1,7 @@
 # Every target sets itself up: a virtual environment, hashed dependencies, this package in place.
-# PYTHON=… chooses the interpreter, ARGS=… is passed on to pytest, the demo, the benchmark and the soak.
+# BENCH=… chooses what is measured, PYTHON=… the interpreter, ARGS=… is passed on to pytest, the demo, the benchmark and the soak.
 
+BENCH := queue postgres
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -44,8 +45,8 @@ check: lint ## The gate before a commit: lint and the fast tests
 test: $(VENV)/.package ## Run every test, the long ones too
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-bench: $(VENV)/.bench ## Measure the queue beside its peers and print the ratios
-	$(BIN)/python -m benchmarks.queue $(ARGS)
+bench: $(VENV)/.bench ## Measure beside the peers and print the ratios; BENCH=queue or BENCH=postgres for one engine
+	@set -e; for name in $(BENCH); do $(BIN)/python -m benchmarks.$$name $(ARGS); done
 
 soak: $(VENV)/.package ## Run the crash tests thousands of times
 	$(BIN)/python -m tests.soak $(ARGS)
