@@ -77,8 +77,9 @@ async def test_a_read_that_fails_leaves_counts_and_events_exact(tmp_path: Path, 
         states = dict(file.execute("SELECT status, count(*) FROM states GROUP BY status"))
         counts = dict(file.execute("SELECT status, sum(jobs) FROM counts GROUP BY status HAVING sum(jobs) <> 0"))
         swept = file.execute("SELECT count(*) FROM outcomes WHERE outcome = 'lost'").get
-    failed = disk.failures > 0
-    assert isinstance(made, BaseException) == isinstance(tended, BaseException) == failed
-    assert sum(states.values()) == JOBS + (0 if failed else NEW)
-    assert swept == (0 if failed else CLAIMED)
+    # Usually both are in one transaction; a writer that was quick has taken them one after the other.
+    refused, unswept = isinstance(made, BaseException), isinstance(tended, BaseException)
+    assert (refused or unswept) == (disk.failures > 0)
+    assert sum(states.values()) == JOBS + (0 if refused else NEW)
+    assert swept == (0 if unswept else CLAIMED)
     assert counts == states

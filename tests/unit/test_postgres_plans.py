@@ -298,8 +298,5 @@ def test_a_summary_costs_no_more_with_a_hundred_thousand_queued_jobs(measured: d
     assert SUMMARY not in grown(measured, "big")
 
 
-@pytest.mark.xfail(
-    reason="a job is found by reading the ready jobs of its tenant until there are statistics", strict=True
-)
 def test_reads_keep_their_index_before_there_are_statistics(measured: dict[str, dict[str, int]]) -> None:
     assert without(grown(measured, "big without statistics"), SCAN, SUMMARY) == {}

@@ -69,7 +69,7 @@ BEGIN
             WHERE d.type = k.type AND d.tenant IN (k.tenant, '00000000-0000-0000-0000-000000000000')
             ORDER BY d.tenant DESC LIMIT 1
         ), 3600) AS timeout_seconds,
-        EXISTS (SELECT FROM ingot.tags AS g WHERE g.tenant = k.tenant) AS tags
+        EXISTS (SELECT FROM ingot.tags AS g) AS tags
         FROM (SELECT DISTINCT type, tenant FROM taken) AS k
     ),
     leased AS (

@@ -87,7 +87,8 @@ CREATE TABLE ingot.tags (
     tenant      uuid NOT NULL,
     PRIMARY KEY (job, tag)
 );
-CREATE INDEX tags_by_tenant ON ingot.tags (tenant, tag, job);
+-- The tag first: a tenant alone must not look like a way to find the tags of one job.
+CREATE INDEX tags_by_tag ON ingot.tags (tag, tenant, job);
 
 CREATE TABLE ingot.ready (
     id              uuid PRIMARY KEY,
