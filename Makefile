@@ -39,10 +39,14 @@ format: $(VENV)/.package ## Put the code in shape and apply the safe fixes
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-check: lint ## The gate before a commit: lint and the fast tests
+$(VENV)/.servers: $(VENV)/.package
+	@$(BIN)/python -m tests.servers
+	@touch $@
+
+check: lint $(VENV)/.servers ## The gate before a commit: lint and the fast tests
 	$(BIN)/python -m pytest $(WORKERS) -m "not long" $(ARGS)
 
-test: $(VENV)/.package ## Run every test, the long ones too
+test: $(VENV)/.servers ## Run every test, the long ones too
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 bench: $(VENV)/.bench ## Measure beside the peers and print the ratios; BENCH=queue or BENCH=postgres for one engine

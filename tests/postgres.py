@@ -84,9 +84,17 @@ def _from_debian() -> Path | None:
     settings = Path("/etc/postgresql-common/createcluster.conf")
     if not settings.exists():
         settings.write_text("create_main_cluster = false\n")  # We start our own.
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "install", "-qq", "--yes", "postgresql"], env=quiet, check=False, capture_output=True)
+    install_debian("postgresql")
     return _installed()
+
+
+def install_debian(package: str) -> None:
+    """Install a package of Debian's, looking for newer lists when the ones here do not have it. Starts no service."""
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    install = ["apt-get", "install", "-qq", "--yes", package]
+    if subprocess.run(install, env=quiet, check=False, capture_output=True).returncode:
+        subprocess.run(["apt-get", "update", "-qq"], env=quiet, check=False, capture_output=True)
+        subprocess.run(install, env=quiet, check=False, capture_output=True)
 
 
 def _from_wheel() -> Path | None:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.faults.postgres_world import DATABASE, until
-from tests.postgres import USERS
+from tests.postgres import USERS, install_debian
 
 PORT = 6432
 SERVER_CONNECTIONS = 2
@@ -25,9 +25,7 @@ def program() -> str:
     """The program's path. Raises with a sentence that says how to get it."""
     path = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if path is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}  # No service is started.
-        command = ["apt-get", "install", "-qq", "--yes", "pgbouncer"]
-        subprocess.run(command, env=quiet, check=False, capture_output=True)
+        install_debian("pgbouncer")
         path = shutil.which("pgbouncer", path="/usr/sbin")
     assert path is not None, "There is no pgbouncer for the tests. Install Debian's package pgbouncer."
     return path
