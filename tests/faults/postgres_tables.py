@@ -37,10 +37,12 @@ SELECT j.id, j.tenant, j.type, coalesce(s.status, o.status_after) AS status,
     coalesce(s.cancel_requested, o.cancel_requested) AS cancel_requested, s.stage
 FROM ingot.jobs AS j LEFT JOIN ({_STANDING}) AS s ON s.id = j.id LEFT JOIN ({_NEWEST}) AS o ON o.job = j.id
 """
+# A job that a planted wrong left nowhere is read too: the rules have something to say about it.
 _JOBS = f"""
-SELECT s.id::text, s.tenant::text, s.type, coalesce(s.status, ''), s.priority, s.run_at, s.attempts, s.failures,
-    s.crashes, s.max_attempts, s.fence, s.cancel_requested, s.stage, j.correlation_id, convert_from(j.payload, 'UTF8'),
-    j.dedupe_key, j.idempotency_key
+SELECT s.id::text, s.tenant::text, s.type, coalesce(s.status, ''), coalesce(s.priority, 0), coalesce(s.run_at, 0),
+    coalesce(s.attempts, 0), coalesce(s.failures, 0), coalesce(s.crashes, 0), coalesce(s.max_attempts, 0),
+    coalesce(s.fence, 0), coalesce(s.cancel_requested, false), s.stage, j.correlation_id,
+    convert_from(j.payload, 'UTF8'), j.dedupe_key, j.idempotency_key
 FROM ({STANDINGS}) AS s JOIN ingot.jobs AS j ON j.id = s.id
 """
 _ATTEMPTS = """

@@ -62,6 +62,7 @@ PLANTED: list[tuple[str, str]] = [
         "J3 an attempt is open exactly while its job runs under its fence",
         "DELETE FROM ingot.outcomes WHERE (job, fence) = (SELECT job, fence FROM ingot.outcomes LIMIT 1)",
     ),
+    ("J3 an attempt is open exactly while its job runs under its fence", "DELETE FROM ingot.outcomes"),
     (
         "J3 an attempt is open exactly while its job runs under its fence",
         "DELETE FROM ingot.attempts AS a USING ingot.leases AS l WHERE a.job = l.id AND a.fence = l.fence",
