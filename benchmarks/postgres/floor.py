@@ -1,6 +1,8 @@
-"""The floor: two tables and hand-written SQL that claims and settles rows in batches of 100, and promises nothing else.
+"""The floor: hand-written SQL that claims and settles the same rows as Ingot, in batches of 100.
 
-What a system adds to it is the price of its promises.
+In Ingot's own tables a claim takes a row of `ready` and leaves a lease, a settle takes the lease and leaves an outcome.
+There are no fences to check, no events, no counts, no rules, and nothing between the driver and its caller: what Ingot
+adds to that is the price of its promises.
 """
 
 from __future__ import annotations
@@ -9,41 +11,81 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 
-from benchmarks.postgres.adapter import CALLERS, Ran, System, Way, version_of
+from benchmarks.postgres.adapter import CALLERS, TYPE, Ran, System, Way, version_of
+from benchmarks.postgres.ours import SYSTEM as OURS
+from benchmarks.postgres.ours import install
 from benchmarks.queue.adapter import Payload
+from ingot.kernel.ids import new_id
 
 CLAIM_JOBS: Final = 100
-SCHEMA: Final = """
-CREATE TABLE waiting (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, payload text NOT NULL);
-CREATE TABLE done (id bigint PRIMARY KEY, payload text NOT NULL);
+PLANNER: Final = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+}
+TENANT: Final = "SELECT id FROM ingot.tenants LIMIT 1"
+PUT: Final = f"""
+WITH given AS MATERIALIZED (SELECT * FROM unnest($2::uuid[], $3::bytea[]) AS g (id, payload)),
+made AS (
+    INSERT INTO ingot.jobs (id, tenant, type, payload, created_at, source, depth)
+    SELECT id, $1, '{TYPE}', payload, 1, 'manual', 0 FROM given
+)
+INSERT INTO ingot.ready (
+    id, tenant, type, limit_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
+)
+SELECT id, $1, '{TYPE}', '', 3, 1, 0, 0, 0, 5, 0 FROM given
 """
-PUT: Final = "INSERT INTO waiting (payload) VALUES ($1)"
-PUT_MANY: Final = "INSERT INTO waiting (payload) SELECT * FROM unnest($1::text[])"
-CLAIM: Final = """
-DELETE FROM waiting WHERE id = ANY (ARRAY(
-    SELECT id FROM waiting ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
-)) RETURNING id, payload
+CLAIM: Final = f"""
+WITH gone AS (
+    DELETE FROM ingot.ready WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM ingot.ready WHERE type = '{TYPE}' AND tenant = $1 AND limit_key = ''
+        ORDER BY priority, run_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
+    )) RETURNING *
+),
+leased AS (
+    INSERT INTO ingot.leases (
+        id, tenant, type, limit_key, priority, run_at, attempts, failures, crashes, max_attempts, fence, worker_id,
+        started_at, expires_at, changed_by
+    )
+    SELECT id, tenant, type, limit_key, priority, run_at, 1, 0, 0, max_attempts, 1, 'worker', 2, 3, pg_current_xact_id()
+    FROM gone
+)
+SELECT g.id, j.payload FROM gone AS g CROSS JOIN LATERAL (
+    SELECT j.payload FROM ingot.jobs AS j WHERE j.id = g.id LIMIT 1
+) AS j
 """
-SETTLE: Final = "INSERT INTO done (id, payload) SELECT * FROM unnest($1::bigint[], $2::text[])"
+SETTLE: Final = """
+WITH gone AS (DELETE FROM ingot.leases WHERE id = ANY ($1::uuid[]) RETURNING *)
+INSERT INTO ingot.outcomes (
+    job, fence, tenant, worker_id, started_at, outcome, retry, status_after, run_at, attempts, failures, crashes,
+    max_attempts, priority, cancel_requested, finished_at, told_at
+)
+SELECT id, fence, tenant, worker_id, started_at, 'succeeded', true, 'succeeded', run_at, attempts, failures, crashes,
+    max_attempts, priority, cancel_requested, 4, told_at
+FROM gone
+"""
 
 
 class Floor:
-    """A pool of connections."""
+    """A pool of connections, and workers that each hold one."""
 
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], way: Way) -> None:
-        self._pool, self._way = pool, way
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], tenant: object, way: Way) -> None:
+        self._pool, self._tenant, self._way = pool, tenant, way
         self._news = asyncio.Event()
 
     async def put(self, job: Payload) -> None:
-        await self._pool.execute(PUT, json.dumps(job))
-        self._news.set()
+        await self.put_many([job])
 
     async def put_many(self, jobs: list[Payload]) -> None:
-        await self._pool.execute(PUT_MANY, [json.dumps(job) for job in jobs])
+        await self._pool.execute(
+            PUT, self._tenant, [new_id() for _ in jobs], [json.dumps(job).encode() for job in jobs]
+        )
         self._news.set()
 
     @asynccontextmanager
@@ -57,33 +99,31 @@ class Floor:
     async def _work(self, ran: Ran) -> None:
         async with self._pool.acquire() as connection:
             while True:
-                rows = await connection.fetch(CLAIM, self._way.claim_jobs)
+                rows = await self._claim(connection)
                 if not rows:
                     self._news.clear()
                     await self._news.wait()
                     continue
                 for _ in rows:
                     ran(0)
-                await connection.execute(SETTLE, [row["id"] for row in rows], [row["payload"] for row in rows])
+                await self._settle(connection, rows)
 
+    async def _claim(self, connection: Any) -> list[Any]:
+        rows: list[Any] = await connection.fetch(CLAIM, self._tenant, self._way.claim_jobs)
+        return rows
 
-def install(url: str) -> None:
-    asyncio.run(_install(url))
-
-
-async def _install(url: str) -> None:
-    connection = await asyncpg.connect(url)
-    await connection.execute(SCHEMA)
-    await connection.close()
+    async def _settle(self, connection: Any, rows: list[Any]) -> None:
+        await connection.execute(SETTLE, [row["id"] for row in rows])
 
 
 @asynccontextmanager
 async def open_floor(url: str, way: Way) -> AsyncIterator[Floor]:
-    async with asyncpg.create_pool(url, min_size=1, max_size=way.connections) as pool:
-        yield Floor(pool, way)
+    pool = asyncpg.create_pool(url, min_size=1, max_size=way.connections, server_settings=PLANNER)
+    async with pool:
+        yield Floor(pool, await pool.fetchval(TENANT), way)
 
 
-def _claiming(workers: int) -> Way:
+def claiming(workers: int) -> Way:
     return Way(
         workers=workers,
         claim_jobs=CLAIM_JOBS,
@@ -92,25 +132,18 @@ def _claiming(workers: int) -> Way:
     )
 
 
-# The last claim is settled after the last start: the rows in `done` tell.
 SYSTEM = System(
     name="floor",
     version=f"asyncpg {version_of('asyncpg')}",
-    run_jobs=100_000,
-    unsettled="SELECT (SELECT count(*) FROM done) < {jobs}",
+    run_jobs=OURS.run_jobs,
+    unsettled=OURS.unsettled,
     install=install,
     open=open_floor,
     ways={
-        "single": tuple(
-            Way(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
-            for connections in (32, 10)
-        ),
-        "bulk": tuple(
-            Way(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}")
-            for callers, jobs in ((4, 1000), (2, 2000))
-        ),
-        "run": (_claiming(4), _claiming(2), _claiming(8)),
-        "latency": (_claiming(1),),
-        "held": (_claiming(4),),
+        "single": (Way(callers=CALLERS, connections=10, label="32 callers, 10 connections"),),
+        "bulk": (Way(callers=2, batch_jobs=1000, label="2 callers, batches of 1000"),),
+        "run": (claiming(4), claiming(2), claiming(8)),
+        "latency": (claiming(1),),
+        "held": (claiming(4),),
     },
 )

@@ -40,16 +40,14 @@ BEGIN
             INSERT INTO ingot.jobs (id, tenant, type, payload, created_at, source, depth)
             SELECT id, of_tenant, of_type, body, at, 'manual', 0 FROM made
         ),
-        tries AS (
-            INSERT INTO ingot.attempts (job, fence, tenant, number, worker_id, started_at)
-            SELECT id, token, of_tenant, 1, 'prefill', at + 200 FROM made
-        ),
         ends AS (
             INSERT INTO ingot.outcomes (
-                job, fence, tenant, outcome, retry, status_after, run_at, attempts, failures, crashes, max_attempts,
-                priority, cancel_requested, finished_at, told_at
+                job, fence, tenant, worker_id, started_at, outcome, retry, status_after, run_at, attempts, failures,
+                crashes, max_attempts, priority, cancel_requested, finished_at, told_at
             )
-            SELECT id, token, of_tenant, 'succeeded', true, 'succeeded', at, 1, 0, 0, 5, 3, false, at + 700, 0 FROM made
+            SELECT id, token, of_tenant, 'prefill', at + 200, 'succeeded', true, 'succeeded', at, 1, 0, 0, 5, 3, false,
+                at + 700, 0
+            FROM made
         )
         INSERT INTO ingot.events (tenant, xid, at, entries)
         SELECT of_tenant, pg_current_xact_id(), max(at) + 700, '[' || string_agg(

@@ -15,7 +15,7 @@ from benchmarks.queue.machine import Machine
 from benchmarks.queue.others import DISTURBED_SHARE
 from benchmarks.queue.report import HEAD, grid
 
-NAMES: Final = {OURS: "**Ingot**", "floor": "hand-written floor", "graphile": "graphile-worker"}
+NAMES: Final = {OURS: "**Ingot**", "floor": "floor: the same rows", "bare": "two tables", "graphile": "graphile-worker"}
 ABOUT: Final = (
     "Jobs do nothing and carry about 200 bytes. Every run is a process of its own on a fresh database; callers and the "
     "worker share that process. All that is Python runs on uvloop. Figures are medians of the runs."

@@ -10,6 +10,7 @@ from benchmarks.postgres.adapter import System
 MODULES: Final = {
     "ingot": "benchmarks.postgres.ours",
     "floor": "benchmarks.postgres.floor",
+    "bare": "benchmarks.postgres.bare",
     "graphile": "benchmarks.postgres.graphile_worker",
     "pgqueuer": "benchmarks.postgres.pgqueuer",
     "awa": "benchmarks.postgres.awa",

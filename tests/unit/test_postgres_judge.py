@@ -277,13 +277,6 @@ class Hall:
             [now if isinstance(case.outcome, Lost) else now + 10**15 for case in asked],
             [case.cancel_requested for case in asked],
         )
-        await self.owner.execute(
-            "INSERT INTO ingot.attempts (job, fence, tenant, number, worker_id, started_at)"
-            " SELECT id, 7, $2, 1, 'w', $3 FROM unnest($1::uuid[]) AS u (id)",
-            ids,
-            tenant,
-            now,
-        )
         assert count == await self.owner.fetchval("SELECT count(*) FROM ingot.leases WHERE id = ANY ($1)", ids)
         return ids
 

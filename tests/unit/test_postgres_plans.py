@@ -43,11 +43,9 @@ FILL: Final = """
     FROM generate_series(1, {finished} + {queued}) AS n;
     INSERT INTO ingot.jobs (id, tenant, type, payload, created_at, source, depth)
         SELECT id, '{tenant}', 'noop', '{{"n":1}}', at, 'manual', 0 FROM numbered ORDER BY n;
-    INSERT INTO ingot.attempts (job, fence, tenant, number, worker_id, started_at)
-        SELECT id, n, '{tenant}', 1, 'worker', at FROM numbered WHERE finished ORDER BY n;
-    INSERT INTO ingot.outcomes (job, fence, tenant, outcome, retry, status_after, run_at, attempts, failures, crashes,
-        max_attempts, priority, cancel_requested, finished_at, told_at)
-        SELECT id, n, '{tenant}', 'succeeded', true, 'succeeded', at, 1, 0, 0, 5, 3, false, at, 0
+    INSERT INTO ingot.outcomes (job, fence, tenant, worker_id, started_at, outcome, retry, status_after, run_at,
+        attempts, failures, crashes, max_attempts, priority, cancel_requested, finished_at, told_at)
+        SELECT id, n, '{tenant}', 'worker', at, 'succeeded', true, 'succeeded', at, 1, 0, 0, 5, 3, false, at, 0
         FROM numbered WHERE finished ORDER BY n;
     INSERT INTO ingot.events (tenant, xid, at, entries)
         SELECT '{tenant}', ({first_xid} + n / {together})::text::xid8, max(at), '[' || string_agg(

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ingot.engines.postgres.connection import Database
+from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.memory import COST_FACTOR, HINT_SECONDS, START, Lane, LaneHint, Memory, Position
-from ingot.engines.postgres.rows import ClaimRow
+from ingot.engines.postgres.rows import claim_of
 from ingot.jobs.model import Claim
 from ingot.jobs.ports import ClaimJobs
 
@@ -27,7 +27,7 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
     if not scans:
         return own
     sent_at = time.monotonic()
-    found = await db.call(
+    rows = await db.call(
         CALL,
         [lane.type for lane, *_ in scans],
         [lane.tenant for lane, *_ in scans],
@@ -41,20 +41,19 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
         [command.limit for command in commands],
         [command.lease for command in commands],
     )
-    rows = [ClaimRow(*row) for row in found]
     for row in rows:
-        own[row.asker - 1].append(row.claim())
+        own[row[0] - 1].append(claim_of(row))
     _remember(memory, scans, rows, sent_at=sent_at, short=len(rows) < sum(command.limit for command in commands))
-    for row in {row.asker: row for row in rows}.values():
-        memory.expires_at(row.expires_at)
+    for command, claims in zip(commands, own, strict=True):
+        if claims:
+            memory.expires_at(rows[0]["started_at"] + command.lease)
     return own
 
 
-def _remember(memory: Memory, scans: list[Scan], rows: list[ClaimRow], *, sent_at: float, short: bool) -> None:
+def _remember(memory: Memory, scans: list[Scan], rows: Sequence[Record], *, sent_at: float, short: bool) -> None:
     """Note how far each lane was claimed, unless something was put into it meanwhile."""
-    last: dict[tuple[str, str, str], Position] = {}
-    for row in rows:
-        last[row.type, row.tenant, row.limit_key] = row.priority, row.run_at, row.id
+    # They come in order, so that the last of a lane tells.
+    last = {(row["type"], row["tenant"], row["limit_key"]): row for row in (rows if len(scans) > 1 else rows[-1:])}
     for lane, hint, begin, version in scans:
         if begin == START:
             hint.whole_at = sent_at
@@ -63,5 +62,6 @@ def _remember(memory: Memory, scans: list[Scan], rows: list[ClaimRow], *, sent_a
             continue
         if short and begin == START:
             memory.drop(lane)
-        elif position := last.get((lane.type, lane.tenant, lane.limit_key)):
+        elif row := last.get((lane.type, lane.tenant, lane.limit_key)):
+            position = row["priority"], row["run_at"], row["id"]
             hint.after = max(hint.after, position) if begin != START else position

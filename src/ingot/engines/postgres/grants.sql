@@ -1,6 +1,6 @@
 -- Functions are for those who are named here, and for nobody else.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA ingot FROM PUBLIC;
-GRANT SELECT ON ingot.job_rows TO ingot_server;
+GRANT SELECT ON ingot.job_rows, ingot.attempts TO ingot_server;
 GRANT EXECUTE ON FUNCTION
     ingot.enqueue, ingot.claim, ingot.renew, ingot.settle, ingot.cancel, ingot.retry, ingot.change,
     ingot.promote, ingot.expired, ingot.sweep, ingot.look, ingot.next_due, ingot.next_expiry, ingot.fold_counts, ingot.tell, ingot.clock, ingot.up_since,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.memory import NIL, Lane, Memory
@@ -22,6 +22,7 @@ SETTLE: Final = "SELECT * FROM ingot.settle($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 RENEW: Final = "SELECT * FROM ingot.renew($1, $2, $3, $4, $5, $6)"
 FIND: Final = "SELECT * FROM ingot.find_attempts($1, $2)"
 FENCE_MAX: Final = 2**63 - 1
+DONE: Final = ("succeeded", True, 0, None, None, None)
 
 A = TypeVar("A")
 C = TypeVar("C", Settle, Beat)
@@ -65,13 +66,15 @@ async def _in_rounds(
 
 async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Settled | IngotError]:
     said = [_said(call.outcome) for call in calls]
-    rows = await db.call(SETTLE, *_held(calls), *([row[column] for row in said] for column in range(6)))
+    rows = await db.call(SETTLE, *_held(calls), *map(_column, zip(*said, strict=True), DONE))
     answers: dict[int, Settled | IngotError] = {}
     for row in rows:
-        place, status, attempts, run_at, *_ = row
+        place, status, attempts, run_at, _, _ = row
         answers[place - 1] = _settled(calls[place - 1].job_id, status, attempts, run_at)
         if status == "queued":
             came_back(memory, row)
+    if len(answers) == len(calls):
+        return list(answers.values())
     missing = [place for place in range(len(calls)) if place not in answers]
     for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
         answers[place] = _answer_again(calls[place], found)
@@ -103,6 +106,8 @@ async def _renew(db: Database, memory: Memory, calls: list[Beat]) -> list[Heartb
 def _said(outcome: Outcome) -> tuple[str, bool, int, int | None, str | None, bytes | None]:
     """What the worker said: the outcome, whether to try again, a delay, an exit code, an error, a result."""
     match outcome:
+        case Done(result=None):
+            return DONE
         case Done(result=result):
             return "succeeded", True, 0, None, None, result
         case Failed(error=error, retry=retry, exit_code=exit_code):
@@ -113,6 +118,11 @@ def _said(outcome: Outcome) -> tuple[str, bool, int, int | None, str | None, byt
             return "released", True, 0, None, None, None
 
 
+def _column(values: tuple[Any, ...], usual: Any) -> tuple[Any, ...] | None:
+    """A column as `ingot.settle` takes it; one of nothing but what it takes for granted is not sent."""
+    return None if values.count(usual) == len(values) else values
+
+
 def came_back(memory: Memory, row: Record) -> None:
     """Note a job that waits again after its attempt."""
     if row["run_at"] <= memory.now():
@@ -121,7 +131,7 @@ def came_back(memory: Memory, row: Record) -> None:
         memory.due_at(row["run_at"])
 
 
-def _held(calls: Sequence[C]) -> tuple[list[str], list[int], list[str | None]]:
+def _held(calls: Sequence[C]) -> tuple[list[str], list[int], tuple[str | None, ...] | None]:
     """Jobs, fences and tenants as the functions take them; what no row can have becomes what none has.
 
     That a job id is one the service has made sure of.
@@ -129,7 +139,7 @@ def _held(calls: Sequence[C]) -> tuple[list[str], list[int], list[str | None]]:
     return (
         [call.job_id for call in calls],
         [call.fence if 0 <= call.fence <= FENCE_MAX else -1 for call in calls],
-        [call.tenant if call.tenant is None or is_id(call.tenant) else NIL for call in calls],
+        _column(tuple(call.tenant if call.tenant is None or is_id(call.tenant) else NIL for call in calls), None),
     )
 
 
@@ -143,13 +153,9 @@ async def _find(db: Database, calls: list[C]) -> list[Record | None]:
 
 def _settled(job_id: str, status: str, attempts: int, run_at: int | None) -> Settled:
     after = STATUSES[status]
-    return Settled(
-        job_id=job_id,
-        status=after,
-        attempts=attempts,
-        will_retry=after is JobStatus.QUEUED,
-        run_at=to_datetime_or_none(run_at) if after is JobStatus.QUEUED else None,
-    )
+    queued = after is JobStatus.QUEUED
+    again_at = to_datetime_or_none(run_at) if queued else None
+    return Settled(job_id=job_id, status=after, attempts=attempts, will_retry=queued, run_at=again_at)
 
 
 def _answer_again(call: Settle, row: Record | None) -> Settled | IngotError:

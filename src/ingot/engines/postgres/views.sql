@@ -11,7 +11,7 @@ SELECT
     coalesce(h.crashes, c.crashes, o.crashes) AS crashes,
     coalesce(h.max_attempts, c.max_attempts, o.max_attempts) AS max_attempts,
     coalesce(h.fence, c.fence, o.fence) AS fence,
-    h.worker_id, a.started_at, h.expires_at,
+    h.worker_id, coalesce(h.started_at, o.started_at) AS started_at, h.expires_at,
     coalesce(h.cancel_requested, c.id IS NULL AND o.cancel_requested) AS cancel_requested,
     h.percent, h.stage,
     coalesce(h.told_at, c.told_at, o.told_at) AS told_at,
@@ -26,20 +26,30 @@ SELECT
 FROM ingot.jobs AS j
 LEFT JOIN LATERAL (
     SELECT 'queued' AS status, r.priority, r.run_at, r.attempts, r.failures, r.crashes, r.max_attempts, r.fence, r.told_at,
-        NULL::text AS worker_id, NULL::bigint AS expires_at, false AS cancel_requested,
+        NULL::text AS worker_id, NULL::bigint AS started_at, NULL::bigint AS expires_at, false AS cancel_requested,
         NULL::double precision AS percent, NULL::text AS stage
     FROM ingot.ready AS r WHERE r.id = j.id
     UNION ALL
     SELECT 'queued', w.priority, w.run_at, w.attempts, w.failures, w.crashes, w.max_attempts, w.fence, w.told_at,
-        NULL, NULL, false, NULL, NULL
+        NULL, NULL, NULL, false, NULL, NULL
     FROM ingot.later AS w WHERE w.id = j.id
     UNION ALL
     SELECT 'running', l.priority, l.run_at, l.attempts, l.failures, l.crashes, l.max_attempts, l.fence, l.told_at,
-        l.worker_id, l.expires_at, l.cancel_requested, l.percent, l.stage
+        l.worker_id, l.started_at, l.expires_at, l.cancel_requested, l.percent, l.stage
     FROM ingot.leases AS l WHERE l.id = j.id
 ) AS h ON true
 LEFT JOIN ingot.canceled AS c ON c.id = j.id
 LEFT JOIN LATERAL (
     SELECT o.* FROM ingot.outcomes AS o WHERE o.job = j.id ORDER BY o.fence DESC LIMIT 1
-) AS o ON true
-LEFT JOIN ingot.attempts AS a ON a.job = j.id AND a.fence = coalesce(h.fence, c.fence, o.fence);
+) AS o ON true;
+
+-- Every attempt: those that have ended, and those that run.
+DROP VIEW IF EXISTS ingot.attempts;
+CREATE VIEW ingot.attempts WITH (security_invoker = true) AS
+SELECT o.job, o.fence, o.tenant, o.attempts AS number, o.worker_id, o.host, o.pid, o.started_at, o.outcome, o.status_after,
+    o.finished_at, o.exit_code, o.error, o.percent, o.stage
+FROM ingot.outcomes AS o
+UNION ALL
+SELECT l.id, l.fence, l.tenant, l.attempts, l.worker_id, l.host, l.pid, l.started_at, NULL, NULL,
+    NULL, NULL, NULL, NULL, NULL
+FROM ingot.leases AS l;

@@ -43,25 +43,21 @@ BEGIN
             FOR UPDATE SKIP LOCKED
         ) AS r
     ),
-    picked AS MATERIALIZED (
-        SELECT h.at FROM heads AS h ORDER BY h.priority, h.run_at, h.id LIMIT wanted
-    ),
     askers AS MATERIALIZED (
         SELECT a.*, sum(a.jobs) OVER (ORDER BY a.asker) AS upto, nextval('ingot.fences') AS fence
         FROM unnest(worker_ids, hosts, pids, limits, lease_lengths)
             WITH ORDINALITY AS a (worker_id, host, pid, jobs, lease, asker)
-        WHERE EXISTS (SELECT FROM picked)
+        WHERE EXISTS (SELECT FROM heads)
     ),
-    gone AS (
-        DELETE FROM ingot.ready AS r WHERE r.ctid = ANY (ARRAY(SELECT at FROM picked)) RETURNING r.*
+    picked AS MATERIALIZED (
+        SELECT h.at, h.place, a.asker::integer, a.fence, a.worker_id, a.host, a.pid, now + a.lease AS expires_at
+        FROM (SELECT at, row_number() OVER (ORDER BY priority, run_at, id) AS place FROM heads) AS h
+        JOIN askers AS a ON h.place > a.upto - a.jobs AND h.place <= a.upto
     ),
-    in_order AS MATERIALIZED (
-        SELECT g.*, row_number() OVER (ORDER BY g.priority, g.run_at, g.id) AS place FROM gone AS g
-    ),
-    taken AS MATERIALIZED (
-        SELECT g.*, a.fence AS new_fence, a.asker, a.worker_id, a.host, a.pid, now + a.lease AS expires_at
-        FROM in_order AS g
-        JOIN askers AS a ON g.place > a.upto - a.jobs AND g.place <= a.upto
+    taken AS (
+        DELETE FROM ingot.ready AS r USING picked AS p WHERE r.ctid = p.at
+        RETURNING r.id, r.tenant, r.type, r.limit_key, r.dedupe_key, r.priority, r.run_at, r.attempts + 1 AS attempts,
+            r.failures, r.crashes, r.max_attempts, r.told_at, p.fence, p.place, p.asker, p.worker_id, p.host, p.pid, p.expires_at
     ),
     kinds AS MATERIALIZED (
         SELECT k.type, k.tenant, coalesce((
@@ -75,22 +71,19 @@ BEGIN
     leased AS (
         INSERT INTO ingot.leases (
             id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
-            told_at, worker_id, started_at, expires_at, changed_by
+            told_at, worker_id, host, pid, started_at, expires_at, changed_by
         )
-        SELECT id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts + 1, failures, crashes, max_attempts, new_fence,
-            told_at, worker_id, now, expires_at, pg_current_xact_id()
+        SELECT id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+            told_at, worker_id, host, pid, now, expires_at, pg_current_xact_id()
         FROM taken
-    ),
-    tried AS (
-        INSERT INTO ingot.attempts (job, fence, tenant, number, worker_id, host, pid, started_at)
-        SELECT id, new_fence, tenant, attempts + 1, worker_id, host, pid, now FROM taken
     ),
     told AS (
         INSERT INTO ingot.events (tenant, xid, at, entries)
         SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(
-            ingot.news('job.started', id, type, 'running', attempts + 1, failures, crashes, new_fence, worker_id,
+            ingot.news('job.started', id, type, 'running', attempts, failures, crashes, fence, worker_id,
                 NULL, NULL, NULL, false, NULL, NULL), ',' ORDER BY place) || ']'
         FROM taken GROUP BY tenant
+        ON CONFLICT (tenant, xid) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
     ),
     counted AS (
         INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
@@ -98,11 +91,11 @@ BEGIN
         FROM (SELECT tenant, type, count(*) AS jobs FROM taken GROUP BY tenant, type) AS c
         CROSS JOIN (VALUES ('queued', -1), ('running', 1)) AS s (status, sign)
     )
-    SELECT t.asker::integer, t.id::text, t.tenant::text, t.type, t.limit_key, t.priority, t.run_at, t.attempts + 1,
-        t.failures, t.crashes, t.max_attempts, t.new_fence, t.worker_id, now, t.expires_at,
+    SELECT t.asker, t.id::text, t.tenant::text, t.type, t.limit_key, t.priority, t.run_at, t.attempts,
+        t.failures, t.crashes, t.max_attempts, t.fence, t.worker_id, now, t.expires_at,
         j.payload, j.metadata, j.created_at, j.source, j.source_ref, j.created_by, j.correlation_id, j.trace_id,
         j.idempotency_key, j.dedupe_key, j.depth,
-        CASE WHEN k.tags THEN ARRAY(SELECT g.tag FROM ingot.tags AS g WHERE g.job = t.id ORDER BY g.tag) ELSE '{}' END,
+        CASE WHEN k.tags THEN nullif(ARRAY(SELECT g.tag FROM ingot.tags AS g WHERE g.job = t.id ORDER BY g.tag), '{}') END,
         CASE WHEN t.failures + t.crashes > 0 THEN (
             SELECT o.error FROM ingot.outcomes AS o WHERE o.job = t.id AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1
         ) END,

@@ -1,4 +1,5 @@
--- What an event says about a job, as the log keeps it: a JSON array in the order of `NewsRow`. Inlined where it is used.
+-- What an event says about a job, as the log keeps it: a JSON array in the order of `NewsRow`, which ends where nothing
+-- more is to be said. Inlined where it is used.
 CREATE OR REPLACE FUNCTION ingot.news(
     name text, id uuid, type text, status text, attempts integer, failures integer, crashes integer, fence bigint,
     worker_id text, run_at bigint, will_retry boolean, error text, cancel_requested boolean,
@@ -7,8 +8,18 @@ CREATE OR REPLACE FUNCTION ingot.news(
 LANGUAGE sql STABLE
 AS $$
     SELECT '["' || name || '","' || id || '","' || type || '","' || status || '",' || attempts || ',' || failures
-        || ',' || crashes || ',' || fence || ',' || coalesce(to_json(worker_id)::text, 'null')
-        || ',' || coalesce(run_at::text, 'null') || ',' || coalesce(will_retry::text, 'null')
-        || ',' || coalesce(to_json(error)::text, 'null') || ',' || cancel_requested
-        || ',' || coalesce(to_json(percent)::text, 'null') || ',' || coalesce(to_json(stage)::text, 'null') || ']'
+        || ',' || crashes || ',' || fence || CASE
+            WHEN run_at IS NOT NULL OR will_retry IS NOT NULL OR error IS NOT NULL OR cancel_requested OR percent IS NOT NULL
+                THEN ',' || coalesce(to_json(worker_id)::text, 'null')
+                    || ',' || coalesce(run_at::text, 'null') || ',' || coalesce(will_retry::text, 'null')
+                    || ',' || coalesce(to_json(error)::text, 'null') || ',' || cancel_requested
+                    || ',' || coalesce(to_json(percent)::text, 'null') || ',' || coalesce(to_json(stage)::text, 'null') || ']'
+            WHEN worker_id IS NOT NULL THEN ',' || to_json(worker_id) || ']'
+            ELSE ']'
+        END
 $$;
+
+-- The entries of a transaction in which a worker calls more than one function, as one array.
+CREATE OR REPLACE FUNCTION ingot.then(entries text, more text) RETURNS text
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT left(entries, -1) || ',' || substr(more, 2) $$;

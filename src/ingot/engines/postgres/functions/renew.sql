@@ -49,6 +49,7 @@ BEGIN
             ingot.news('job.updated', id, type, 'running', attempts, failures, crashes, fence, worker_id, NULL, NULL,
                 NULL, cancel_requested, new_percent, new_stage), ',' ORDER BY place) || ']'
         FROM held WHERE tells GROUP BY tenant
+        ON CONFLICT (tenant, xid) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
     )
     SELECT place::integer, expires_at, cancel_requested FROM renewed ORDER BY place;
 END

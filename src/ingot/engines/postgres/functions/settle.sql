@@ -1,6 +1,7 @@
 -- End the attempts that are held under these fences, each as `judge` says; the others are left out of the answer.
--- A lease that is taken for lost must have run out. Not for callers: it takes their word for 'lost'.
-CREATE OR REPLACE FUNCTION ingot.end_attempts(
+-- What is not said is taken for granted: a success, of any tenant, with nothing to tell.
+-- A lease that is taken for lost must have run out.
+CREATE OR REPLACE FUNCTION ingot.settle(
     ids uuid[], fences bigint[], tenants uuid[], outcomes text[], retries boolean[], delays bigint[],
     exit_codes bigint[], errors text[], results bytea[]
 ) RETURNS TABLE (place integer, status text, attempts integer, run_at bigint, type text, tenant text)
@@ -17,38 +18,40 @@ AS $$
 DECLARE
     now bigint := ingot.clock();
 BEGIN
+    IF NOT outcomes <@ ARRAY['succeeded', 'failed', 'snoozed', 'released', 'lost'] THEN
+        RAISE EXCEPTION 'an attempt ends as succeeded, failed, snoozed, released or lost' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     RETURN QUERY
     WITH asked AS MATERIALIZED (
-        SELECT * FROM unnest(ids, fences, tenants, outcomes, retries, delays, exit_codes, errors, results)
+        SELECT a.id, a.fence, a.tenant, coalesce(a.said, 'succeeded') AS said, coalesce(a.retry, true) AS retry,
+            coalesce(a.delay, 0) AS delay, a.exit_code, a.said_error, a.result, a.place
+        FROM unnest(ids, fences, tenants, outcomes, retries, delays, exit_codes, errors, results)
             WITH ORDINALITY AS a (id, fence, tenant, said, retry, delay, exit_code, said_error, result, place)
-    ),
-    held AS MATERIALIZED (
-        SELECT l.*, a.said, a.retry, a.delay, a.exit_code, a.said_error, a.result, a.place, ingot.spread() AS spread
-        FROM (SELECT * FROM asked ORDER BY id) AS a CROSS JOIN LATERAL (
-            SELECT l.* FROM ingot.leases AS l
-            WHERE l.id = a.id AND l.fence = a.fence AND (a.tenant IS NULL OR a.tenant = l.tenant)
-                AND (a.said <> 'lost' OR l.expires_at <= now)
-            FOR UPDATE
-        ) AS l
-    ),
-    -- A version written by a transaction that came after this one would put its event after ours: begin again.
-    checked AS MATERIALIZED (
-        SELECT CASE WHEN max(changed_by) > pg_current_xact_id() THEN ingot.begin_again() END FROM held
     ),
     judged AS MATERIALIZED (
         SELECT h.*, v.status, v.failures_after, v.crashes_after, v.error,
             CASE WHEN v.status = 'queued' THEN v.run_at_after END AS again_at
-        FROM checked CROSS JOIN held AS h
-        LEFT JOIN LATERAL (
-            SELECT d.* FROM ingot.definitions AS d
-            WHERE h.said IN ('failed', 'lost')
-                AND d.type = h.type AND d.tenant IN (h.tenant, '00000000-0000-0000-0000-000000000000')
-            ORDER BY d.tenant DESC LIMIT 1
-        ) AS d ON true
+        FROM (
+            SELECT l.*, a.said, a.retry, a.delay, a.exit_code, a.said_error, a.result, a.place, ingot.spread() AS spread,
+                CASE WHEN a.said IN ('failed', 'lost') THEN (
+                    SELECT d FROM ingot.definitions AS d
+                    WHERE d.type = l.type AND d.tenant IN (l.tenant, '00000000-0000-0000-0000-000000000000')
+                    ORDER BY d.tenant DESC LIMIT 1
+                ) END AS rules
+            FROM (SELECT * FROM asked ORDER BY id) AS a CROSS JOIN LATERAL (
+                SELECT l.* FROM ingot.leases AS l
+                WHERE l.id = a.id AND l.fence = a.fence AND (a.tenant IS NULL OR a.tenant = l.tenant)
+                    AND (a.said <> 'lost' OR l.expires_at <= now)
+                FOR UPDATE
+            ) AS l
+            -- A version written by a transaction that came after this one would put its event after ours.
+            WHERE CASE WHEN l.changed_by > pg_current_xact_id() THEN ingot.begin_again() ELSE true END
+            OFFSET 0
+        ) AS h
         CROSS JOIN LATERAL ingot.judge(
             h.said, h.retry, h.delay, h.said_error, h.failures, h.crashes, h.max_attempts, h.cancel_requested,
-            coalesce(d.crash_cap, 3), coalesce(d.first_seconds, 1), coalesce(d.factor, 2), coalesce(d.max_seconds, 3600),
-            now, h.spread
+            coalesce((h.rules).crash_cap, 3), coalesce((h.rules).first_seconds, 1), coalesce((h.rules).factor, 2),
+            coalesce((h.rules).max_seconds, 3600), now, h.spread
         ) AS v
     ),
     gone AS (
@@ -65,10 +68,10 @@ BEGIN
     ),
     ended AS (
         INSERT INTO ingot.outcomes (
-            job, fence, tenant, outcome, retry, status_after, run_at, attempts, failures, crashes, max_attempts, priority,
+            job, fence, tenant, worker_id, host, pid, started_at, outcome, retry, status_after, run_at, attempts, failures, crashes, max_attempts, priority,
             cancel_requested, finished_at, exit_code, error, result, percent, stage, told_at
         )
-        SELECT id, fence, tenant, said, retry, status, coalesce(again_at, run_at), attempts, failures_after, crashes_after,
+        SELECT id, fence, tenant, worker_id, host, pid, started_at, said, retry, status, coalesce(again_at, run_at), attempts, failures_after, crashes_after,
             max_attempts, priority, cancel_requested, now, exit_code, error, result, percent, stage,
             told_at
         FROM judged
@@ -91,30 +94,30 @@ BEGIN
     ),
     told AS (
         INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT j.tenant, pg_current_xact_id(), now, '[' || string_agg(
-            ingot.news(e.name, j.id, j.type, j.status, j.attempts, j.failures_after, j.crashes_after, j.fence, NULL,
-                j.again_at, CASE WHEN e.name = 'job.failed' THEN j.status = 'queued' END,
-                CASE WHEN e.name IN ('job.failed', 'job.dead') THEN j.error END,
-                j.cancel_requested, NULL, NULL), ',' ORDER BY j.place, e.step) || ']'
-        FROM judged AS j CROSS JOIN LATERAL (
-            SELECT 1 AS step, 'job.failed' AS name WHERE j.said IN ('failed', 'lost')
-            UNION ALL
-            SELECT 2, CASE j.status
-                WHEN 'succeeded' THEN 'job.completed'
-                WHEN 'dead' THEN 'job.dead'
-                WHEN 'canceled' THEN 'job.canceled'
-                ELSE 'job.updated'
-            END WHERE j.status <> 'queued' OR j.said IN ('snoozed', 'released')
-        ) AS e
-        GROUP BY j.tenant
+        SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(
+            CASE WHEN said IN ('failed', 'lost') THEN
+                ingot.news('job.failed', id, type, status, attempts, failures_after, crashes_after, fence, NULL,
+                    again_at, status = 'queued', error, cancel_requested, NULL, NULL)
+                || CASE WHEN status = 'queued' THEN '' ELSE ',' END
+            ELSE '' END
+            || CASE WHEN status <> 'queued' OR said NOT IN ('failed', 'lost') THEN
+                ingot.news(
+                    CASE status WHEN 'succeeded' THEN 'job.completed' WHEN 'queued' THEN 'job.updated' ELSE 'job.' || status END,
+                    id, type, status, attempts, failures_after, crashes_after, fence, NULL,
+                    again_at, NULL, CASE WHEN status = 'dead' THEN error END, cancel_requested, NULL, NULL)
+            ELSE '' END, ',' ORDER BY place) || ']'
+        FROM judged GROUP BY tenant
+        ON CONFLICT (tenant, xid) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
     ),
     counted AS (
         INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
-        SELECT tenant, type, 'running', -count(*) FROM judged GROUP BY tenant, type
-        UNION ALL
-        SELECT tenant, type, status, count(*) FROM judged GROUP BY tenant, type, status
+        SELECT c.tenant, c.type, s.status, s.jobs
+        FROM (SELECT tenant, type, status, count(*) AS jobs FROM judged GROUP BY tenant, type, status) AS c
+        CROSS JOIN LATERAL (VALUES ('running', -c.jobs), (c.status, c.jobs)) AS s (status, jobs)
     )
-    SELECT place::integer, status, attempts, again_at, type, tenant::text FROM judged ORDER BY place;
+    SELECT place::integer, status, attempts, again_at, CASE WHEN status = 'queued' THEN type END,
+        CASE WHEN status = 'queued' THEN tenant::text END
+    FROM judged ORDER BY place;
 END
 $$;
 
@@ -124,22 +127,5 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     RAISE EXCEPTION 'a row changed after this transaction began' USING ERRCODE = 'serialization_failure';
-END
-$$;
-
--- Record how attempts ended, as their workers say; only the sweep may say 'lost'.
-CREATE OR REPLACE FUNCTION ingot.settle(
-    ids uuid[], fences bigint[], tenants uuid[], outcomes text[], retries boolean[], delays bigint[],
-    exit_codes bigint[], errors text[], results bytea[]
-) RETURNS TABLE (place integer, status text, attempts integer, run_at bigint, type text, tenant text)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF 'lost' = ANY (outcomes) THEN
-        RAISE EXCEPTION 'no worker can say that it was lost' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    RETURN QUERY
-    SELECT * FROM ingot.end_attempts(ids, fences, tenants, outcomes, retries, delays, exit_codes, errors, results);
 END
 $$;

@@ -77,9 +77,8 @@ AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT * FROM ingot.end_attempts(
-        ids, fences, array_fill(NULL::uuid, ARRAY[cardinality(ids)]), array_fill('lost'::text, ARRAY[cardinality(ids)]),
-        array_fill(true, ARRAY[cardinality(ids)]), array_fill(0::bigint, ARRAY[cardinality(ids)]), NULL, NULL, NULL
+    SELECT * FROM ingot.settle(
+        ids, fences, NULL, array_fill('lost'::text, ARRAY[cardinality(ids)]), NULL, NULL, NULL, NULL, NULL
     );
 END
 $$;

@@ -13,43 +13,92 @@ BEGIN
 END
 $$;
 
+-- Refuse a call of a worker: nothing of it is done.
+CREATE OR REPLACE FUNCTION ingot.expect(holds boolean, otherwise text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    IF holds IS NOT TRUE THEN
+        RAISE EXCEPTION '%', otherwise USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION ingot.worker_claim(
     types text[], worker_id text, host text, pid bigint, jobs integer, lease_length bigint
 ) RETURNS TABLE (id text, type text, payload bytea, attempts integer, fence bigint, expires_at bigint)
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT c.id, c.type, c.payload, c.attempts, c.fence, c.expires_at
-    FROM (SELECT ingot.worker_tenant() AS tenant, cardinality(types) AS n OFFSET 0) AS w
-    CROSS JOIN LATERAL ingot.claim(
-        types, array_fill(w.tenant, ARRAY[w.n]), array_fill(''::text, ARRAY[w.n]),
-        array_fill(0::smallint, ARRAY[w.n]), array_fill(0::bigint, ARRAY[w.n]),
-        array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[w.n]),
+#variable_conflict use_variable
+DECLARE
+    tenant uuid := ingot.worker_tenant();
+    lanes text[] := ARRAY(SELECT DISTINCT t FROM unnest(types) AS t WHERE t IS NOT NULL);
+BEGIN
+    PERFORM ingot.expect(cardinality(lanes) BETWEEN 1 AND 256, 'a claim names 1 to 256 types');
+    PERFORM ingot.expect(length(worker_id) BETWEEN 1 AND 256, 'a worker id has 1 to 256 characters');
+    PERFORM ingot.expect(host IS NULL OR length(host) <= 512, 'a host has at most 512 characters');
+    PERFORM ingot.expect(pid IS NULL OR pid BETWEEN 0 AND 9007199254740992, 'a pid is a number from 0 to 2^53');
+    RETURN QUERY
+    SELECT c.id, c.type, c.payload, c.attempts, c.fence, c.expires_at FROM ingot.claim(
+        lanes, array_fill(tenant, ARRAY[cardinality(lanes)]), array_fill(''::text, ARRAY[cardinality(lanes)]),
+        array_fill(0::smallint, ARRAY[cardinality(lanes)]), array_fill(0::bigint, ARRAY[cardinality(lanes)]),
+        array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[cardinality(lanes)]),
         ARRAY[worker_id], ARRAY[host], ARRAY[pid], ARRAY[jobs], ARRAY[lease_length]
-    ) AS c
+    ) AS c;
+END
 $$;
 
 CREATE OR REPLACE FUNCTION ingot.worker_renew(
     ids uuid[], fences bigint[], lease_lengths bigint[], percents double precision[], stages text[]
 ) RETURNS TABLE (place integer, expires_at bigint, cancel_requested boolean)
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT r.* FROM (SELECT ingot.worker_tenant() AS tenant OFFSET 0) AS w
-    CROSS JOIN LATERAL ingot.renew(
-        ids, fences, array_fill(w.tenant, ARRAY[cardinality(ids)]), lease_lengths, percents, stages
-    ) AS r
+#variable_conflict use_variable
+DECLARE
+    tenant uuid := ingot.worker_tenant();
+BEGIN
+    PERFORM ingot.expect(cardinality(ids) <= 10000, 'a call renews at most 10000 leases');
+    PERFORM ingot.expect(cardinality(lease_lengths) = cardinality(ids), 'every lease has its length');
+    PERFORM ingot.expect(l BETWEEN 1 AND 604800000000, 'a lease is for up to a week') FROM unnest(lease_lengths) AS l;
+    PERFORM ingot.expect(p IS NULL OR p BETWEEN 0 AND 100, 'a percent goes from 0 to 100') FROM unnest(percents) AS p;
+    PERFORM ingot.expect(s IS NULL OR length(s) <= 200, 'a stage has at most 200 characters') FROM unnest(stages) AS s;
+    RETURN QUERY
+    SELECT r.place, r.expires_at, r.cancel_requested FROM ingot.renew(
+        ids, fences, array_fill(tenant, ARRAY[cardinality(ids)]), lease_lengths, percents, stages
+    ) AS r;
+END
 $$;
 
+-- A result is JSON text; an error that is too long is cut.
 CREATE OR REPLACE FUNCTION ingot.worker_settle(
     ids uuid[], fences bigint[], outcomes text[], retries boolean[], delays bigint[], exit_codes bigint[],
     errors text[], results bytea[]
 ) RETURNS TABLE (place integer, status text, attempts integer, run_at bigint)
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT s.place, s.status, s.attempts, s.run_at FROM (SELECT ingot.worker_tenant() AS tenant OFFSET 0) AS w
-    CROSS JOIN LATERAL ingot.settle(
-        ids, fences, array_fill(w.tenant, ARRAY[cardinality(ids)]), outcomes, retries, delays, exit_codes, errors, results
-    ) AS s
+#variable_conflict use_variable
+DECLARE
+    tenant uuid := ingot.worker_tenant();
+BEGIN
+    PERFORM ingot.expect(cardinality(ids) <= 10000, 'a call settles at most 10000 attempts');
+    PERFORM ingot.expect(cardinality(outcomes) = cardinality(ids), 'every attempt has its outcome');
+    PERFORM ingot.expect(o <> 'lost', 'no worker can say that it was lost') FROM unnest(outcomes) AS o;
+    PERFORM ingot.expect(d IS NULL OR d BETWEEN 0 AND 316224000000000, 'a delay goes from 0 to 3660 days in microseconds')
+    FROM unnest(delays) AS d;
+    PERFORM ingot.expect(c IS NULL OR c BETWEEN -9007199254740992 AND 9007199254740992, 'an exit code is within 2^53')
+    FROM unnest(exit_codes) AS c;
+    PERFORM ingot.expect(length(r) <= 65536, 'a result has at most 65536 bytes'),
+        ingot.expect(convert_from(r, 'UTF8')::json IS NOT NULL, 'a result is JSON text')
+    FROM unnest(results) AS r WHERE r IS NOT NULL;
+    PERFORM ingot.expect(o = 'succeeded', 'a result comes only with success')
+    FROM unnest(outcomes, results) AS s (o, r) WHERE r IS NOT NULL;
+    RETURN QUERY
+    SELECT s.place, s.status, s.attempts, s.run_at FROM ingot.settle(
+        ids, fences, array_fill(tenant, ARRAY[cardinality(ids)]), outcomes, retries, delays, exit_codes,
+        ARRAY(SELECT left(e, 16384) FROM unnest(errors) WITH ORDINALITY AS u (e, n) ORDER BY n), results
+    ) AS s;
+END
 $$;

@@ -1,0 +1,119 @@
+"""A PostgreSQL database in which two tenants live, and ways to connect to it as one role or another."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+
+from ingot.engines.postgres import PostgresStore
+from ingot.engines.postgres.connection import PlainConnection as Raw
+from ingot.jobs import JobStatus
+from ingot.kernel.ids import new_id
+from tests.factories import LEASE_SECONDS, Bench, open_bench
+from tests.postgres import Database, clocked, database_for, with_database
+
+REFUSED: Final = asyncpg.InsufficientPrivilegeError
+
+
+class Town:
+    """Two tenants, each with jobs in every state, events, attempts and tags, and ways to connect to their database."""
+
+    def __init__(self, bench: Bench, database: Database, tenants: list[str]) -> None:
+        self.bench = bench
+        self.database = database
+        self.tenants = tenants
+        self._open = AsyncExitStack()
+        self._roles: list[str] = []
+
+    async def connect(self, user: str | None = None) -> Raw:
+        """A plain connection: as a role, or as the one that may do everything."""
+        owner = self.database.owner_url
+        name = owner.partition("?")[0].rpartition("/")[2]
+        connection = await asyncpg.connect(with_database(owner, name, user))
+        self._open.push_async_callback(connection.close)
+        return connection
+
+    async def server(self) -> Raw:
+        """A plain connection as our server has it."""
+        return await self.connect("ingot_server")
+
+    async def make_role(self, options: str) -> str:
+        """A role that can log in. Roles belong to the whole server, so its name is unlike any other."""
+        role = f"w_{new_id().replace('-', '')}"
+        admin = await self.connect()
+        await admin.execute(f"CREATE ROLE {role} LOGIN {options}")
+        self._roles.append(role)
+        return role
+
+    async def worker(self, tenant: str) -> Raw:
+        """A connection of a worker that talks to PostgreSQL itself, for one tenant."""
+        role = await self.make_role("IN ROLE ingot_worker")
+        admin = await self.connect()
+        await admin.execute("INSERT INTO ingot.worker_roles VALUES ($1, $2)", role, tenant)
+        return await self.connect(role)
+
+    async def close(self) -> None:
+        """Close every connection and drop every role."""
+        await self._open.aclose()
+        admin = await asyncpg.connect(self.database.owner_url)
+        for role in self._roles:
+            await admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+        await admin.close()
+
+
+@asynccontextmanager
+async def open_town(folder: Path) -> AsyncIterator[Town]:
+    """Two tenants with something in every table."""
+    async with open_bench("postgres", folder) as bench:
+        tenants = [bench.tenant, (await bench.tenants.create("other")).id]
+        database = await database_for(folder)
+        for tenant in tenants:
+            for status in (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED):
+                await bench.make_job_in(status, "ended", tenant=tenant, tags=["red", "blue"])
+            await bench.make_job("noop", tenant=tenant, delay=60, idempotency_key="key", dedupe_key="key")
+            await bench.make_claim("held", tenant=tenant)
+        await bench.store._db.call("SELECT ingot.fold_counts(1000)")  # type: ignore[union-attr]
+        for tenant in tenants:
+            await bench.make_job("noop", tenant=tenant)
+        made = Town(bench, database, tenants)
+        try:
+            yield made
+        finally:
+            await made.close()
+
+
+async def refused(connection: Raw, statement: str, *values: Any) -> bool:
+    """Whether the server refuses a statement because of who asks."""
+    try:
+        async with connection.transaction():
+            await connection.fetch(statement, *values)
+    except REFUSED:
+        return True
+    return False
+
+
+async def tables_of(town: Town) -> list[str]:
+    admin = await town.connect()
+    rows = await admin.fetch(
+        "SELECT relname FROM pg_class WHERE relnamespace = 'ingot'::regnamespace AND relkind IN ('r', 'p', 'v', 'm')"
+    )
+    return sorted(row[0] for row in rows)
+
+
+@asynccontextmanager
+async def store_with_one_connection(town: Town) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.open(
+        town.database.server_url,
+        clock=town.bench.clock,
+        lease_seconds=LEASE_SECONDS,
+        connections=1,
+        connection_class=clocked(town.bench.clock),
+    )
+    try:
+        yield store
+    finally:
+        await store.close()

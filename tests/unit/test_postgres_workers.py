@@ -1,0 +1,239 @@
+"""Workers that talk to PostgreSQL themselves: their own tenant only, and nothing that we would not take."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+import pytest
+
+from ingot.engines.postgres.connection import Record
+from ingot.engines.postgres.rows import NewsRow
+from ingot.jobs import JobStatus
+from ingot.jobs.checks import ERROR_CHARS_MAX
+from ingot.jobs.orders import new_job
+from ingot.jobs.ports import Enqueue
+from ingot.kernel.ids import new_id
+from tests.town import Town, refused, store_with_one_connection, tables_of
+
+CLAIM: Final = "SELECT * FROM ingot.worker_claim($1, 'direct', NULL, NULL, $2, 60000000)"
+RENEW: Final = "SELECT * FROM ingot.worker_renew($1, $2, '{60000000}', '{50}', '{half}')"
+SETTLE: Final = "SELECT * FROM ingot.worker_settle($1, $2, '{succeeded}', '{t}', '{0}', '{NULL}', '{NULL}', '{NULL}')"
+
+
+async def test_a_direct_worker_claims_renews_and_settles_jobs_of_its_own_tenant(town: Town) -> None:
+    tenant = town.tenants[0]
+    jobs = [await town.bench.make_job("direct", n, tenant=tenant) for n in range(3)]
+    worker = await town.worker(tenant)
+    rows = await worker.fetch(CLAIM, ["direct"], 2)
+    assert [(row["id"], row["payload"]) for row in rows] == [(jobs[0].id, b"0"), (jobs[1].id, b"1")]
+    held = [rows[0]["id"]], [rows[0]["fence"]]
+    (renewed,) = await worker.fetch(RENEW, *held)
+    assert (renewed["place"], renewed["cancel_requested"]) == (1, False)
+    (settled,) = await worker.fetch(SETTLE, *held)
+    assert (settled["place"], settled["status"]) == (1, "succeeded")
+    statuses = [(await town.bench.reload(job)).status for job in jobs]
+    assert statuses == [JobStatus.SUCCEEDED, JobStatus.RUNNING, JobStatus.QUEUED]
+
+
+async def test_a_direct_worker_gets_nothing_of_another_tenant(town: Town) -> None:
+    first, second = town.tenants
+    waiting = await town.bench.make_job("direct", tenant=second)
+    held = await town.bench.make_claim("theirs", tenant=second)
+    worker = await town.worker(first)
+    await worker.execute(f"SET ingot.tenant = '{second}'")
+    assert await worker.fetch(CLAIM, ["direct", "noop", "held", "theirs"], 1000) != []
+    assert {row[0] for row in await _tenants_of_leases(town, "direct")} == {first}
+    for call in (RENEW, SETTLE):
+        assert await worker.fetch(call, [held.job.id], [held.fence]) == []
+        assert await worker.fetch(call, [new_id()], [held.fence]) == []
+    untouched = [await town.bench.reload(job) for job in (waiting, held)]
+    assert [job.status for job in untouched] == [JobStatus.QUEUED, JobStatus.RUNNING]
+    assert untouched[1].progress is None
+    await town.bench.jobs.complete(held)
+
+
+async def _tenants_of_leases(town: Town, worker_id: str) -> list[Record]:
+    admin = await town.connect()
+    return await admin.fetch("SELECT tenant::text FROM ingot.leases WHERE worker_id = $1", worker_id)
+
+
+async def test_a_direct_worker_needs_the_fence_of_its_own_job(town: Town) -> None:
+    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
+    worker = await town.worker(town.tenants[0])
+    for fence in (claim.fence - 1, claim.fence + 1, 0, -1):
+        for call in (RENEW, SETTLE):
+            assert await worker.fetch(call, [claim.job.id], [fence]) == []
+    assert (await worker.fetch(SETTLE, [claim.job.id], [claim.fence]))[0]["status"] == "succeeded"
+
+
+async def test_a_direct_worker_reads_no_table_and_calls_nothing_else(town: Town) -> None:
+    worker = await town.worker(town.tenants[0])
+    await worker.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
+    for name in await tables_of(town):
+        for statement in ("SELECT FROM ingot.{}", "SELECT FROM ingot.{} FOR UPDATE", "COPY (TABLE ingot.{}) TO STDOUT"):
+            assert await refused(worker, statement.format(name)), statement.format(name)
+    claim_for_all = (
+        "SELECT * FROM ingot.claim('{noop}', ARRAY[$1::uuid], '{\"\"}', '{0}', '{0}', ARRAY[$1::uuid],"
+        " '{w}', '{NULL}', '{NULL}', '{1}', '{1}')"
+    )
+    assert await refused(worker, claim_for_all, town.tenants[0])
+    for call in (
+        "SELECT ingot.clock()",
+        "SELECT * FROM ingot.look()",
+        "SELECT * FROM ingot.find_tenants(NULL, NULL)",
+        "SELECT * FROM ingot.find_attempts('{}', '{}')",
+        "SELECT ingot.worker_tenant()",
+        "SELECT nextval('ingot.fences')",
+        "SET ROLE ingot_server",
+        "SET ROLE ingot_owner",
+    ):
+        assert await refused(worker, call), call
+
+
+async def test_a_direct_worker_that_says_no_limit_loses_no_job(town: Town) -> None:
+    jobs = [await town.bench.make_job("direct", tenant=town.tenants[0]) for _ in range(3)]
+    worker = await town.worker(town.tenants[0])
+    with suppress(asyncpg.PostgresError):
+        await worker.fetch(CLAIM, ["direct"], None)
+    admin = await town.connect()
+    query = "SELECT count(*) FROM ingot.job_rows WHERE id = ANY ($1) AND status IN ('queued', 'running')"
+    assert await admin.fetchval(query, [job.id for job in jobs]) == 3
+
+
+async def test_a_direct_worker_hears_nothing_of_another_tenant(town: Town) -> None:
+    heard: list[object] = []
+    worker = await town.worker(town.tenants[0])
+    await worker.add_listener("ingot_ready", lambda *told: heard.append(told[-1]))
+    async with store_with_one_connection(town) as store:
+        await store.watch.run_once()
+        store.watch.start()
+        await store.enqueue(Enqueue(orders=[new_job(town.tenants[1], "secret")]))
+    await worker.fetch("SELECT 1 AS after_what_was_told")
+    assert [text for text in heard if town.tenants[1] in str(text)] == []
+
+
+async def test_becoming_the_role_all_workers_share_changes_no_tenant(town: Town) -> None:
+    first, second = town.tenants
+    await town.bench.make_job("direct", tenant=second)
+    worker = await town.worker(first)
+    await worker.execute("SET ROLE ingot_worker")
+    assert await worker.fetch(CLAIM, ["direct"], 10) == []
+
+
+async def test_a_worker_role_without_a_tenant_is_refused(town: Town) -> None:
+    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
+    unknown = await town.connect(await town.make_role("IN ROLE ingot_worker"))
+    assert await refused(unknown, CLAIM, ["noop"], 1)
+    assert await refused(unknown, RENEW, [claim.job.id], [claim.fence])
+    assert await refused(unknown, SETTLE, [claim.job.id], [claim.fence])
+    assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
+
+
+async def test_a_direct_worker_cannot_put_its_own_function_in_the_way(town: Town) -> None:
+    """What it makes in its temporary schema comes after pg_catalog in the path of functions that act as owner."""
+    worker = await town.worker(town.tenants[0])
+    await town.bench.make_job("direct", tenant=town.tenants[0])
+    await worker.execute("CREATE TEMP TABLE worker_roles (role name, tenant uuid)")
+    await worker.execute("INSERT INTO worker_roles VALUES ($1, $2)", "x", town.tenants[1])
+    await worker.execute("""
+        CREATE FUNCTION pg_temp.cardinality(text[]) RETURNS integer LANGUAGE plpgsql AS $$
+        BEGIN RAISE EXCEPTION 'called as %', current_user; END $$
+    """)
+    assert len(await worker.fetch(CLAIM, ["direct"], 10)) == 1
+
+
+# -- what a worker says -------------------------------------------------------------------------------------
+
+HELD: Final = "SELECT * FROM ingot.worker_settle($1, $2, $3, $4, $5, $6, $7, $8)"
+GOOD: Final[dict[str, list[Any]]] = {
+    "outcomes": ["succeeded"],
+    "retries": [True],
+    "delays": [0],
+    "exit_codes": [None],
+    "errors": [None],
+    "results": [None],
+}
+BAD: Final[list[dict[str, list[Any]]]] = [
+    {"outcomes": ["lost"]},
+    {"outcomes": ["finished"]},
+    {"outcomes": [None]},
+    {"outcomes": []},
+    {"outcomes": ["snoozed"], "delays": [-1]},
+    {"outcomes": ["snoozed"], "delays": [2**62]},
+    {"outcomes": ["failed"], "exit_codes": [2**60]},
+    {"results": [b"not JSON"]},
+    {"results": [b"\xff"]},
+    {"results": [b"[" + b"1," * 40_000 + b"1]"]},
+    {"outcomes": ["failed"], "results": [b"1"]},
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: str(bad)[:50])
+async def test_what_no_worker_can_say_is_refused_and_changes_nothing(town: Town, bad: dict[str, list[Any]]) -> None:
+    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
+    worker = await town.worker(town.tenants[0])
+    with pytest.raises((asyncpg.DataError, asyncpg.CharacterNotInRepertoireError)):
+        await worker.fetch(HELD, [claim.job.id], [claim.fence], *(GOOD | bad).values())
+    assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
+    assert (await worker.fetch(HELD, [claim.job.id], [claim.fence], *GOOD.values()))[0]["status"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("lease", "percent", "stage"),
+    [(0, 1.0, "a"), (2**60, 1.0, "a"), (None, 1.0, "a"), (1, 101.0, "a"), (1, float("nan"), "a"), (1, 1.0, "a" * 201)],
+)
+async def test_what_no_worker_can_renew_is_refused(town: Town, lease: int | None, percent: float, stage: str) -> None:
+    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
+    worker = await town.worker(town.tenants[0])
+    with pytest.raises(asyncpg.DataError):
+        await worker.fetch(
+            "SELECT * FROM ingot.worker_renew($1, $2, $3, $4, $5)",
+            [claim.job.id],
+            [claim.fence],
+            [lease],
+            [percent],
+            [stage],
+        )
+    assert await town.bench.reload(claim) == claim.job
+
+
+@pytest.mark.parametrize(
+    ("types", "worker_id", "jobs"), [([], "w", 1), (None, "w", 1), (["direct"], "", 1), (["direct"], "w", 0)]
+)
+async def test_a_claim_that_names_nothing_is_refused(
+    town: Town, types: list[str] | None, worker_id: str, jobs: int
+) -> None:
+    worker = await town.worker(town.tenants[0])
+    with pytest.raises(asyncpg.DataError):
+        await worker.fetch("SELECT * FROM ingot.worker_claim($1, $2, NULL, NULL, $3, 1)", types, worker_id, jobs)
+
+
+async def test_a_type_that_is_named_twice_is_claimed_once(town: Town) -> None:
+    jobs = [await town.bench.make_job("direct", tenant=town.tenants[0]) for _ in range(3)]
+    worker = await town.worker(town.tenants[0])
+    rows = await worker.fetch(CLAIM, ["direct", "direct"], 2)
+    assert [row["id"] for row in rows] == [job.id for job in jobs[:2]]
+
+
+async def test_an_error_that_is_too_long_is_cut(town: Town) -> None:
+    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
+    worker = await town.worker(town.tenants[0])
+    failed = GOOD | {"outcomes": ["failed"], "errors": ["x" * (ERROR_CHARS_MAX + 1)]}
+    await worker.fetch(HELD, [claim.job.id], [claim.fence], *failed.values())
+    assert (await town.bench.reload(claim)).last_error == "x" * ERROR_CHARS_MAX
+
+
+async def test_a_worker_claims_and_settles_in_a_transaction_of_its_own(town: Town) -> None:
+    job = await town.bench.make_job("direct", tenant=town.tenants[0])
+    worker = await town.worker(town.tenants[0])
+    async with worker.transaction():
+        (row,) = await worker.fetch(CLAIM, ["direct"], 1)
+        await worker.fetch(RENEW, [row["id"]], [row["fence"]])
+        await worker.fetch(SETTLE, [row["id"]], [row["fence"]])
+    admin = await town.connect()
+    newest = await admin.fetchval("SELECT entries FROM ingot.events ORDER BY xid DESC LIMIT 1")
+    told = [(entry.name, entry.id) for entry in msgspec.json.decode(newest, type=list[NewsRow])]
+    assert told == [(name, job.id) for name in ("job.started", "job.updated", "job.completed")]
