@@ -11,7 +11,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ingot.identity import Tenants
-from ingot.jobs import Claim, Definition, Enqueued, Heartbeat, Job, JobStatus, Outcome, Progress, Settle, Settled
+from ingot.jobs import (
+    Claim,
+    Definition,
+    Enqueued,
+    Heartbeat,
+    Job,
+    JobStatus,
+    Outcome,
+    Progress,
+    Settle,
+    Settled,
+    Snooze,
+)
 from ingot.jobs.orders import new_job
 from ingot.kernel.clock import MICROS, to_datetime, to_datetime_or_none, to_micros
 from ingot.kernel.errors import IngotError
@@ -181,6 +193,10 @@ class World:
     async def settle_many(self, settles: Sequence[Settle]) -> None:
         """Say how many attempts ended; each has its own answer."""
         settles = [one for one in settles if not self.model.forgot(one.job_id, one.fence, one.outcome)]
+        snoozes = {(one.job_id, one.fence): one for one in settles if isinstance(one.outcome, Snooze)}
+        settles = [  # The second of two snoozes of one attempt may be taken for the first.
+            one for one in settles if not isinstance(one.outcome, Snooze) or snoozes[one.job_id, one.fence] is one
+        ]
         self._command()
         answers = await self.bench.jobs.settle_many(settles)
         for settle, answer in zip(settles, answers, strict=True):

@@ -73,8 +73,6 @@ async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Set
         answers[place - 1] = _settled(calls[place - 1].job_id, status, attempts, run_at)
         if status == "queued":
             came_back(memory, row)
-    if len(answers) == len(calls):
-        return list(answers.values())
     missing = [place for place in range(len(calls)) if place not in answers]
     for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
         answers[place] = _answer_again(calls[place], found)

@@ -52,7 +52,9 @@ BEGIN
     picked AS MATERIALIZED (
         SELECT h.at, h.place, a.asker::integer, a.fence, a.worker_id, a.host, a.pid, now + a.lease AS expires_at
         FROM (SELECT at, row_number() OVER (ORDER BY priority, run_at, id) AS place FROM heads) AS h
-        JOIN askers AS a ON h.place > a.upto - a.jobs AND h.place <= a.upto
+        CROSS JOIN LATERAL (
+            SELECT * FROM askers AS a WHERE h.place > a.upto - a.jobs AND h.place <= a.upto LIMIT 1
+        ) AS a
     ),
     taken AS (
         DELETE FROM ingot.ready AS r USING picked AS p WHERE r.ctid = p.at
@@ -81,7 +83,7 @@ BEGIN
         INSERT INTO ingot.events (tenant, xid, at, entries)
         SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(
             ingot.news('job.started', id, type, 'running', attempts, failures, crashes, fence, worker_id,
-                NULL, NULL, NULL, false, NULL, NULL), ',' ORDER BY place) || ']'
+                NULL, NULL, NULL, false, NULL, NULL), ',') || ']'
         FROM taken GROUP BY tenant
         ON CONFLICT (tenant, xid) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
     ),
@@ -100,9 +102,8 @@ BEGIN
             SELECT o.error FROM ingot.outcomes AS o WHERE o.job = t.id AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1
         ) END,
         k.timeout_seconds
-    FROM taken AS t
-    JOIN kinds AS k ON k.type = t.type AND k.tenant = t.tenant
-    CROSS JOIN LATERAL (SELECT j.* FROM ingot.jobs AS j WHERE j.id = t.id LIMIT 1) AS j
-    ORDER BY t.place;
+    FROM (SELECT * FROM taken ORDER BY place) AS t
+    CROSS JOIN LATERAL (SELECT k.* FROM kinds AS k WHERE k.type = t.type AND k.tenant = t.tenant LIMIT 1) AS k
+    CROSS JOIN LATERAL (SELECT j.* FROM ingot.jobs AS j WHERE j.id = t.id LIMIT 1) AS j;
 END
 $$;

@@ -29,8 +29,10 @@ BEGIN
             WITH ORDINALITY AS a (id, fence, tenant, said, retry, delay, exit_code, said_error, result, place)
     ),
     judged AS MATERIALIZED (
-        SELECT h.*, v.status, v.failures_after, v.crashes_after, v.error,
-            CASE WHEN v.status = 'queued' THEN v.run_at_after END AS again_at
+        SELECT CASE WHEN v.status = 'queued' THEN v.run_at_after END AS again_at, v.status, h.dedupe_key, h.tenant, h.type,
+            h.id, h.fence, h.attempts, v.failures_after, v.crashes_after, h.cancel_requested, h.said, v.error, h.place,
+            h.max_attempts, h.priority, h.limit_key, h.run_at, h.told_at, h.worker_id, h.host, h.pid, h.started_at,
+            h.retry, h.exit_code, h.result, h.percent, h.stage
         FROM (
             SELECT l.*, a.said, a.retry, a.delay, a.exit_code, a.said_error, a.result, a.place, ingot.spread() AS spread,
                 CASE WHEN a.said IN ('failed', 'lost') THEN (
@@ -105,7 +107,7 @@ BEGIN
                     CASE status WHEN 'succeeded' THEN 'job.completed' WHEN 'queued' THEN 'job.updated' ELSE 'job.' || status END,
                     id, type, status, attempts, failures_after, crashes_after, fence, NULL,
                     again_at, NULL, CASE WHEN status = 'dead' THEN error END, cancel_requested, NULL, NULL)
-            ELSE '' END, ',' ORDER BY place) || ']'
+            ELSE '' END, ',') || ']'
         FROM judged GROUP BY tenant
         ON CONFLICT (tenant, xid) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
     ),
@@ -117,7 +119,7 @@ BEGIN
     )
     SELECT place::integer, status, attempts, again_at, CASE WHEN status = 'queued' THEN type END,
         CASE WHEN status = 'queued' THEN tenant::text END
-    FROM judged ORDER BY place;
+    FROM judged;
 END
 $$;
 
