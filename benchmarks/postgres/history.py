@@ -51,11 +51,12 @@ BEGIN
         )
         INSERT INTO ingot.events (tenant, xid, at, entries)
         SELECT of_tenant, pg_current_xact_id(), max(at) + 700, '[' || string_agg(
-            ingot.news('job.created', id, of_type, 'queued', 0, 0, 0, 0, NULL, at, NULL, NULL, false, NULL, NULL)
-            || ',' || ingot.news('job.started', id, of_type, 'running', 1, 0, 0, token, 'prefill', NULL, NULL, NULL,
-                false, NULL, NULL)
-            || ',' || ingot.news('job.completed', id, of_type, 'succeeded', 1, 0, 0, token, NULL, NULL, NULL, NULL,
-                false, NULL, NULL),
+            ingot.news('job.created', ingot.ids(id), of_type, 'queued', 0, 0, 0, 0, NULL, at, NULL, NULL, false, NULL,
+                NULL)
+            || ',' || ingot.news('job.started', ingot.ids(id), of_type, 'running', 1, 0, 0, token, 'prefill', NULL,
+                NULL, NULL, false, NULL, NULL)
+            || ',' || ingot.news('job.completed', ingot.ids(id), of_type, 'succeeded', 1, 0, 0, token, NULL, NULL, NULL,
+                NULL, false, NULL, NULL),
             ',' ORDER BY n) || ']'
         FROM made;
         COMMIT;

@@ -62,9 +62,10 @@ async def read_tables(connection: Owner) -> Tables:
         jobs: list[JobRow] = [_row(JobRow, values) for values in await connection.fetch(_JOBS)]
         attempts: list[AttemptRow] = [_row(AttemptRow, values) for values in await connection.fetch(_ATTEMPTS)]
         events = [
-            EventRow(tenant, xid, at, entry.name, entry.news())
+            EventRow(tenant, xid, at, entry.name, news)
             for tenant, xid, at, entries in await connection.fetch(_EVENTS)
             for entry in _entries.decode(entries)
+            for news in entry.news()
         ]
         return Tables(
             tenants=_pairs(await connection.fetch("SELECT slug, id::text FROM ingot.tenants")),

@@ -14,6 +14,8 @@ from structlog.typing import EventDict
 
 from ingot.engines.postgres import PostgresStore, migrate
 from ingot.engines.postgres.migrate import ROLES, migrations
+from ingot.identity import Tenants
+from ingot.jobs import Jobs, JobStatus
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.errors import StoreError, StoreMisconfigured, StoreTooNew
 from tests.faults.postgres_world import open_server
@@ -117,6 +119,38 @@ async def test_migrating_again_changes_nothing(server: Server) -> None:
     assert len(before) > 100
     assert await migrate(url) == []
     assert await schema_of(url) == before
+
+
+async def test_a_function_that_no_longer_is_does_not_stay(server: Server) -> None:
+    (url,) = await make_databases(server, "one")
+    await migrate(url)
+    before = await schema_of(url)
+    await run(
+        url,
+        "SET ROLE ingot_owner",
+        "CREATE FUNCTION ingot.claim(jobs integer) RETURNS integer LANGUAGE sql AS 'SELECT jobs'",
+        "DROP FUNCTION ingot.clock()",
+        "CREATE FUNCTION ingot.clock() RETURNS text LANGUAGE sql AS $$ SELECT 'late' $$",
+    )
+    await migrate(url)
+    assert await schema_of(url) == before
+
+
+async def test_a_store_works_on_while_the_functions_are_put_there_again(server: Server) -> None:
+    (url,) = await make_databases(server, "one")
+    await migrate(url)
+    store = await PostgresStore.open(
+        with_database(server.url, "one", "ingot_server"), clock=SystemClock(), lease_seconds=60
+    )
+    jobs = Jobs(store, lease_seconds=60)
+    tenant = (await Tenants(store).ensure_default()).id
+    for _ in range(3):
+        await jobs.enqueue(tenant, "noop")
+        (claim,) = await jobs.claim("w", ["noop"])
+        await migrate(url)
+        await jobs.complete(claim)
+    assert (await jobs.summary(tenant)).counts[JobStatus.SUCCEEDED] == 3
+    await store.close()
 
 
 async def test_a_newer_schema_is_refused(server: Server) -> None:

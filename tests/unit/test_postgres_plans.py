@@ -49,7 +49,8 @@ FILL: Final = """
         FROM numbered WHERE finished ORDER BY n;
     INSERT INTO ingot.events (tenant, xid, at, entries)
         SELECT '{tenant}', ({first_xid} + n / {together})::text::xid8, max(at), '[' || string_agg(
-            ingot.news('job.completed', id, 'noop', 'succeeded', 1, 0, 0, n, NULL, NULL, NULL, NULL, false, NULL, NULL),
+            ingot.news('job.completed', ingot.ids(id), 'noop', 'succeeded', 1, 0, 0, n, NULL, NULL, NULL, NULL, false,
+                NULL, NULL),
             ',' ORDER BY n) || ']'
         FROM numbered WHERE finished GROUP BY n / {together};
     INSERT INTO ingot.ready (id, tenant, type, limit_key, priority, run_at, attempts, failures, crashes, max_attempts,

@@ -150,7 +150,7 @@ def type_of_text(value: str) -> str:
 
 def job_id(value: object) -> str:
     """The id of a job. Raises `JobNotFound` for a text that no job can have."""
-    known = text(value, what="job id")
+    known = value if type(value) is str else text(value, what="job id")
     if not is_id(known):
         raise JobNotFound(f"there is no job {known[:64]!r} in this tenant")
     return known

@@ -42,7 +42,8 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
         [command.lease for command in commands],
     )
     for row in rows:
-        own[row[0] - 1].append(claim_of(row))
+        asker, lane = row[0] - 1, row[1] - 1
+        own[asker].append(claim_of(row, scans[lane][0], commands[asker]))
     _remember(memory, scans, rows, sent_at=sent_at, short=len(rows) < sum(command.limit for command in commands))
     for command, claims in zip(commands, own, strict=True):
         if claims:
@@ -53,8 +54,8 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
 def _remember(memory: Memory, scans: list[Scan], rows: Sequence[Record], *, sent_at: float, short: bool) -> None:
     """Note how far each lane was claimed, unless something was put into it meanwhile."""
     # They come in order, so that the last of a lane tells.
-    last = {(row["type"], row["tenant"], row["limit_key"]): row for row in (rows if len(scans) > 1 else rows[-1:])}
-    for lane, hint, begin, version in scans:
+    last = {row["lane"]: row for row in (rows if len(scans) > 1 else rows[-1:])}
+    for number, (lane, hint, begin, version) in enumerate(scans, start=1):
         if begin == START:
             hint.whole_at = sent_at
             hint.patience = max(HINT_SECONDS, COST_FACTOR * (time.monotonic() - sent_at))
@@ -62,6 +63,6 @@ def _remember(memory: Memory, scans: list[Scan], rows: Sequence[Record], *, sent
             continue
         if short and begin == START:
             memory.drop(lane)
-        elif row := last.get((lane.type, lane.tenant, lane.limit_key)):
+        elif row := last.get(number):
             position = row["priority"], row["run_at"], row["id"]
             hint.after = max(hint.after, position) if begin != START else position

@@ -29,6 +29,18 @@ CREATE TABLE IF NOT EXISTS ingot.migrations (
     number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
 )
 """
+# What an older program had, and what changed its shape, is not left beside the new.
+_DROP_FUNCTIONS: Final = """
+    DO $$
+    DECLARE
+        known regprocedure;
+    BEGIN
+        FOR known IN SELECT oid FROM pg_proc WHERE pronamespace = 'ingot'::regnamespace LOOP
+            EXECUTE format('DROP FUNCTION %s', known);
+        END LOOP;
+    END
+    $$
+"""
 
 
 def migrations() -> list[Migration]:
@@ -105,6 +117,7 @@ async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migrati
             await connection.execute(step.text)
             await connection.execute("INSERT INTO ingot.migrations VALUES ($1, $2)", step.number, step.name)
     async with connection.transaction():
+        await connection.execute(_DROP_FUNCTIONS)
         for text in _definitions():
             await connection.execute(text)
     return missing

@@ -111,12 +111,14 @@ class Reads:
             hidden = next((place for place, row in enumerate(rows) if not row["settled"]), None)
             events: list[Event] = []
             for row in rows[:hidden]:
-                for place, news in enumerate(msgspec.json.decode(row["entries"], type=list[NewsRow])):
+                entries = msgspec.json.decode(row["entries"], type=list[NewsRow])
+                told = ((entry.name, news) for entry in entries for news in entry.news())
+                for place, (name, news) in enumerate(told):
                     if (row["xid"], place) > start and len(events) < limit:
                         event_id = f"{row['xid'] * EVENT_PLACES + place:016x}"
-                        data = msgspec.Raw(msgspec.json.encode(news.news()))
+                        data = msgspec.Raw(msgspec.json.encode(news))
                         at = to_datetime(row["at"])
-                        events.append(Event(id=event_id, tenant=tenant, name=news.name, at=at, data=data))
+                        events.append(Event(id=event_id, tenant=tenant, name=name, at=at, data=data))
             if hidden is None or len(events) >= limit or time.monotonic() > deadline:
                 return events
             await asyncio.sleep(HORIZON_PAUSE_SECONDS)

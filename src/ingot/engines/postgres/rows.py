@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from ingot.engines.postgres.connection import Record
+from ingot.engines.postgres.memory import Lane
 from ingot.jobs.model import (
     NULL,
     Attempt,
@@ -19,6 +20,7 @@ from ingot.jobs.model import (
     Progress,
     Source,
 )
+from ingot.jobs.ports import ClaimJobs
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
 STATUSES: Final = {status.value: status for status in JobStatus}
@@ -26,10 +28,10 @@ SOURCES: Final = {source.value: source for source in Source}
 
 
 class NewsRow(msgspec.Struct, array_like=True, gc=False):
-    """What an event says about a job, in the order of `ingot.news`; one with little to say ends early."""
+    """What an event says about a job, or the same about several, in the order of `ingot.news`; it may end early."""
 
     name: str
-    id: str
+    ids: str | list[str]
     type: str
     status: JobStatus
     attempts: int
@@ -44,23 +46,26 @@ class NewsRow(msgspec.Struct, array_like=True, gc=False):
     percent: float | None = None
     stage: str | None = None
 
-    def news(self) -> JobNews:
-        """The same for people."""
-        return JobNews(
-            self.id,
-            self.type,
-            self.status,
-            self.attempts,
-            self.failures,
-            self.crashes,
-            self.fence,
-            self.worker_id,
-            to_datetime_or_none(self.run_at),
-            self.will_retry,
-            self.error,
-            self.cancel_requested,
-            progress_of(self.percent, self.stage),
-        )
+    def news(self) -> list[JobNews]:
+        """The same for people, for each job."""
+        return [
+            JobNews(
+                id,
+                self.type,
+                self.status,
+                self.attempts,
+                self.failures,
+                self.crashes,
+                self.fence,
+                self.worker_id,
+                to_datetime_or_none(self.run_at),
+                self.will_retry,
+                self.error,
+                self.cancel_requested,
+                progress_of(self.percent, self.stage),
+            )
+            for id in ([self.ids] if isinstance(self.ids, str) else self.ids)
+        ]
 
 
 def progress_of(percent: float | None, stage: str | None) -> Progress | None:
@@ -139,14 +144,12 @@ def job_of(row: Record) -> Job:
     )
 
 
-def claim_of(row: Record) -> Claim:
+def claim_of(row: Record, lane: Lane, command: ClaimJobs) -> Claim:
     """The job as handed to a worker, from a row of `ingot.claim`, by position: a worker gets thousands a second."""
     (
         _,
-        id,
-        tenant,
-        type,
         _,
+        id,
         priority,
         run_at,
         attempts,
@@ -154,9 +157,7 @@ def claim_of(row: Record) -> Claim:
         crashes,
         max_attempts,
         fence,
-        worker_id,
         started_at,
-        expires_at,
         payload,
         metadata,
         created_at,
@@ -172,11 +173,11 @@ def claim_of(row: Record) -> Claim:
         last_error,
         timeout_seconds,
     ) = row
-    lease_expires_at = to_datetime(expires_at)
+    lease_expires_at = to_datetime(started_at + command.lease)
     job = Job(
         id=id,
-        tenant=tenant,
-        type=type,
+        tenant=lane.tenant,
+        type=lane.type,
         status=JobStatus.RUNNING,
         priority=priority,
         payload=msgspec.Raw(payload),
@@ -197,7 +198,7 @@ def claim_of(row: Record) -> Claim:
         trace_id=trace_id,
         metadata=raw(metadata),
         tags=tags or [],
-        worker_id=worker_id,
+        worker_id=command.worker_id,
         started_at=to_datetime(started_at),
         lease_expires_at=lease_expires_at,
         last_error=last_error,

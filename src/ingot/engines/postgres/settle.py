@@ -69,10 +69,10 @@ async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Set
     rows = await db.call(SETTLE, *_held(calls), *map(_column, zip(*said, strict=True), DONE))
     answers: dict[int, Settled | IngotError] = {}
     for row in rows:
-        place, status, attempts, run_at, _, _ = row
-        answers[place - 1] = _settled(calls[place - 1].job_id, status, attempts, run_at)
-        if status == "queued":
-            came_back(memory, row)
+        status, attempts, run_at = row["status"], row["attempts"], row["run_at"]
+        for place in row["places"]:
+            answers[place - 1] = _settled(calls[place - 1].job_id, status, attempts, run_at)
+        came_back(memory, row)
     missing = [place for place in range(len(calls)) if place not in answers]
     for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
         answers[place] = _answer_again(calls[place], found)
@@ -122,9 +122,11 @@ def _column(values: tuple[Any, ...], usual: Any) -> tuple[Any, ...] | None:
 
 
 def came_back(memory: Memory, row: Record) -> None:
-    """Note a job that waits again after its attempt."""
+    """Note jobs that wait again after their attempt."""
+    if row["status"] != JobStatus.QUEUED:
+        return
     if row["run_at"] <= memory.now():
-        memory.add(Lane(row["type"], row["tenant"], ""), 1)
+        memory.add(Lane(row["type"], row["tenant"], ""), len(row["places"]))
     else:
         memory.due_at(row["run_at"])
 

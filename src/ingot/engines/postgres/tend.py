@@ -95,9 +95,8 @@ async def _end(db: Database, memory: Memory, expired: list[Record]) -> int:
             except (StoreError, asyncpg.PostgresError) as error:
                 report("sweep_failed", error, job_id=row["id"])
     for row in rows:
-        if row["status"] == "queued":
-            came_back(memory, row)
-    return len(rows)
+        came_back(memory, row)
+    return sum(len(row["places"]) for row in rows)
 
 
 async def _lose(db: Database, expired: list[Record]) -> list[Record]:

@@ -1,13 +1,12 @@
 -- Lease ready jobs of these lanes to those who ask, in the order in which they asked. A scan of a lane begins after
--- the position given for it.
+-- the position given for it. The answer names lanes and askers by their place, counted from 1.
 CREATE OR REPLACE FUNCTION ingot.claim(
     lane_types text[], lane_tenants uuid[], lane_keys text[],
     after_priorities smallint[], after_run_ats bigint[], after_ids uuid[],
     worker_ids text[], hosts text[], pids bigint[], limits integer[], lease_lengths bigint[]
 ) RETURNS TABLE (
-    asker integer, id text, tenant text, type text, limit_key text, priority smallint, run_at bigint, attempts integer,
-    failures integer, crashes integer, max_attempts integer, fence bigint, worker_id text, started_at bigint,
-    expires_at bigint, payload bytea, metadata bytea, created_at bigint, source text, source_ref text, created_by text,
+    asker integer, lane integer, id text, priority smallint, run_at bigint, attempts integer, failures integer,
+    crashes integer, max_attempts integer, fence bigint, started_at bigint, payload bytea, metadata bytea, created_at bigint, source text, source_ref text, created_by text,
     correlation_id text, trace_id text, idempotency_key text, dedupe_key text, depth integer, tags text[], last_error text, timeout_seconds double precision
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -31,10 +30,10 @@ BEGIN
     RETURN QUERY
     WITH lanes AS MATERIALIZED (
         SELECT * FROM unnest(lane_types, lane_tenants, lane_keys, after_priorities, after_run_ats, after_ids)
-            AS l (type, tenant, limit_key, priority, run_at, id)
+            WITH ORDINALITY AS l (type, tenant, limit_key, priority, run_at, id, lane)
     ),
     heads AS MATERIALIZED (
-        SELECT r.* FROM lanes AS l CROSS JOIN LATERAL (
+        SELECT r.*, l.lane::integer FROM lanes AS l CROSS JOIN LATERAL (
             SELECT r.ctid AS at, r.id, r.priority, r.run_at FROM ingot.ready AS r
             WHERE r.type = l.type AND r.tenant = l.tenant AND r.limit_key = l.limit_key
                 AND (r.priority, r.run_at, r.id) > (l.priority, l.run_at, l.id)
@@ -50,8 +49,8 @@ BEGIN
         WHERE EXISTS (SELECT FROM heads)
     ),
     picked AS MATERIALIZED (
-        SELECT h.at, h.place, a.asker::integer, a.fence, a.worker_id, a.host, a.pid, now + a.lease AS expires_at
-        FROM (SELECT at, row_number() OVER (ORDER BY priority, run_at, id) AS place FROM heads) AS h
+        SELECT h.at, h.lane, h.place, a.asker::integer, a.fence, a.worker_id, a.host, a.pid, now + a.lease AS expires_at
+        FROM (SELECT at, lane, row_number() OVER (ORDER BY priority, run_at, id) AS place FROM heads) AS h
         CROSS JOIN LATERAL (
             SELECT * FROM askers AS a WHERE h.place > a.upto - a.jobs AND h.place <= a.upto LIMIT 1
         ) AS a
@@ -59,16 +58,21 @@ BEGIN
     taken AS (
         DELETE FROM ingot.ready AS r USING picked AS p WHERE r.ctid = p.at
         RETURNING r.id, r.tenant, r.type, r.limit_key, r.dedupe_key, r.priority, r.run_at, r.attempts + 1 AS attempts,
-            r.failures, r.crashes, r.max_attempts, r.told_at, p.fence, p.place, p.asker, p.worker_id, p.host, p.pid, p.expires_at
+            r.failures, r.crashes, r.max_attempts, r.told_at, p.lane, p.fence, p.place, p.asker, p.worker_id, p.host, p.pid, p.expires_at
+    ),
+    alike AS MATERIALIZED (
+        SELECT lane, tenant, type, attempts, failures, crashes, fence, worker_id,
+            '["' || string_agg(id::text, '","') || '"]' AS ids, count(*) AS jobs
+        FROM taken GROUP BY lane, tenant, type, attempts, failures, crashes, fence, worker_id
     ),
     kinds AS MATERIALIZED (
-        SELECT k.type, k.tenant, coalesce((
+        SELECT l.lane, coalesce((
             SELECT d.timeout_seconds FROM ingot.definitions AS d
-            WHERE d.type = k.type AND d.tenant IN (k.tenant, '00000000-0000-0000-0000-000000000000')
+            WHERE d.type = l.type AND d.tenant IN (l.tenant, '00000000-0000-0000-0000-000000000000')
             ORDER BY d.tenant DESC LIMIT 1
         ), 3600) AS timeout_seconds,
         EXISTS (SELECT FROM ingot.tags AS g) AS tags
-        FROM (SELECT DISTINCT type, tenant FROM taken) AS k
+        FROM (SELECT DISTINCT lane, type, tenant FROM alike) AS l
     ),
     leased AS (
         INSERT INTO ingot.leases (
@@ -82,19 +86,18 @@ BEGIN
     told AS (
         INSERT INTO ingot.events (tenant, xid, at, entries)
         SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(
-            ingot.news('job.started', id, type, 'running', attempts, failures, crashes, fence, worker_id,
-                NULL, NULL, NULL, false, NULL, NULL), ',') || ']'
-        FROM taken GROUP BY tenant
+            ingot.news('job.started', ids, type, 'running', attempts, failures, crashes, fence, worker_id, NULL, NULL, NULL,
+                false, NULL, NULL), ',') || ']'
+        FROM alike GROUP BY tenant
         ON CONFLICT (tenant, xid) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
     ),
     counted AS (
         INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
         SELECT c.tenant, c.type, s.status, s.sign * c.jobs
-        FROM (SELECT tenant, type, count(*) AS jobs FROM taken GROUP BY tenant, type) AS c
+        FROM (SELECT tenant, type, sum(jobs) AS jobs FROM alike GROUP BY tenant, type) AS c
         CROSS JOIN (VALUES ('queued', -1), ('running', 1)) AS s (status, sign)
     )
-    SELECT t.asker, t.id::text, t.tenant::text, t.type, t.limit_key, t.priority, t.run_at, t.attempts,
-        t.failures, t.crashes, t.max_attempts, t.fence, t.worker_id, now, t.expires_at,
+    SELECT t.asker, t.lane, t.id::text, t.priority, t.run_at, t.attempts, t.failures, t.crashes, t.max_attempts, t.fence, now,
         j.payload, j.metadata, j.created_at, j.source, j.source_ref, j.created_by, j.correlation_id, j.trace_id,
         j.idempotency_key, j.dedupe_key, j.depth,
         CASE WHEN k.tags THEN nullif(ARRAY(SELECT g.tag FROM ingot.tags AS g WHERE g.job = t.id ORDER BY g.tag), '{}') END,
@@ -103,7 +106,7 @@ BEGIN
         ) END,
         k.timeout_seconds
     FROM (SELECT * FROM taken ORDER BY place) AS t
-    CROSS JOIN LATERAL (SELECT k.* FROM kinds AS k WHERE k.type = t.type AND k.tenant = t.tenant LIMIT 1) AS k
+    CROSS JOIN LATERAL (SELECT k.* FROM kinds AS k WHERE k.lane = t.lane LIMIT 1) AS k
     CROSS JOIN LATERAL (SELECT j.* FROM ingot.jobs AS j WHERE j.id = t.id LIMIT 1) AS j;
 END
 $$;

@@ -101,10 +101,13 @@ BEGIN
     ),
     told AS (
         INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(
-            ingot.news('job.created', id, type, 'queued', 0, 0, 0, 0, NULL, due_at, NULL, NULL, false, NULL, NULL), ','
-            ORDER BY place) || ']'
-        FROM taken GROUP BY tenant
+        SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(entry, ',') || ']'
+        FROM (
+            SELECT tenant, ingot.news('job.created', '["' || string_agg(id::text, '","' ORDER BY place) || '"]', type, 'queued',
+                0, 0, 0, 0, NULL, due_at, NULL, NULL, false, NULL, NULL) AS entry
+            FROM taken GROUP BY tenant, type, due_at
+        ) AS t
+        GROUP BY tenant
     ),
     counted AS (
         INSERT INTO ingot.count_deltas (tenant, type, status, jobs)

@@ -60,11 +60,11 @@ BEGIN
     ),
     told AS (
         INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT tenant, pg_current_xact_id(), now, '[' || ingot.news('job.canceled', id, type, 'canceled', attempts,
+        SELECT tenant, pg_current_xact_id(), now, '[' || ingot.news('job.canceled', ingot.ids(id), type, 'canceled', attempts,
             failures, crashes, fence, NULL, NULL, NULL, NULL, false, NULL, NULL) || ']'
         FROM waiting
         UNION ALL
-        SELECT tenant, pg_current_xact_id(), now, '[' || ingot.news('job.updated', id, type, 'running', attempts,
+        SELECT tenant, pg_current_xact_id(), now, '[' || ingot.news('job.updated', ingot.ids(id), type, 'running', attempts,
             failures, crashes, fence, worker_id, NULL, NULL, NULL, true, percent, stage) || ']'
         FROM asked
     ),
@@ -158,7 +158,7 @@ BEGIN
     ),
     told AS (
         INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT tenant, pg_current_xact_id(), now, '[' || ingot.news('job.retried', id, type, 'queued', attempts,
+        SELECT tenant, pg_current_xact_id(), now, '[' || ingot.news('job.retried', ingot.ids(id), type, 'queued', attempts,
             own_failures, own_crashes, fence, NULL, due_at, NULL, NULL, false, NULL, NULL) || ']'
         FROM again
     )
@@ -242,7 +242,7 @@ BEGIN
     ),
     told AS (
         INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT s.tenant, pg_current_xact_id(), now, '[' || ingot.news('job.updated', s.id, s.type, s.status, s.attempts,
+        SELECT s.tenant, pg_current_xact_id(), now, '[' || ingot.news('job.updated', ingot.ids(s.id), s.type, s.status, s.attempts,
             s.failures, s.crashes, s.fence, CASE WHEN s.status = 'running' THEN s.worker_id END,
             CASE WHEN s.status = 'queued' THEN coalesce(w.due_at, s.run_at) END, NULL, NULL, s.cancel_requested, s.percent,
             s.stage) || ']'

@@ -46,7 +46,7 @@ BEGIN
     told AS (
         INSERT INTO ingot.events (tenant, xid, at, entries)
         SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(
-            ingot.news('job.updated', id, type, 'running', attempts, failures, crashes, fence, worker_id, NULL, NULL,
+            ingot.news('job.updated', ingot.ids(id), type, 'running', attempts, failures, crashes, fence, worker_id, NULL, NULL,
                 NULL, cancel_requested, new_percent, new_stage), ',' ORDER BY place) || ']'
         FROM held WHERE tells GROUP BY tenant
         ON CONFLICT (tenant, xid) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)

@@ -1,10 +1,11 @@
 -- End the attempts that are held under these fences, each as `judge` says; the others are left out of the answer.
 -- What is not said is taken for granted: a success, of any tenant, with nothing to tell.
--- A lease that is taken for lost must have run out.
+-- A lease that is taken for lost must have run out. Attempts that ended alike are answered together, by their places,
+-- counted from 1.
 CREATE OR REPLACE FUNCTION ingot.settle(
     ids uuid[], fences bigint[], tenants uuid[], outcomes text[], retries boolean[], delays bigint[],
     exit_codes bigint[], errors text[], results bytea[]
-) RETURNS TABLE (place integer, status text, attempts integer, run_at bigint, type text, tenant text)
+) RETURNS TABLE (places integer[], status text, attempts integer, run_at bigint, type text, tenant text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -94,32 +95,36 @@ BEGIN
             max_attempts, fence, told_at
         FROM judged WHERE again_at > now
     ),
+    alike AS MATERIALIZED (
+        SELECT tenant, type, said, status, attempts, failures_after, crashes_after, fence, again_at, error, cancel_requested,
+            '["' || string_agg(id::text, '","') || '"]' AS ids, count(*) AS jobs, array_agg(place::integer) AS places
+        FROM judged
+        GROUP BY tenant, type, said, status, attempts, failures_after, crashes_after, fence, again_at, error, cancel_requested
+    ),
     told AS (
         INSERT INTO ingot.events (tenant, xid, at, entries)
         SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(
             CASE WHEN said IN ('failed', 'lost') THEN
-                ingot.news('job.failed', id, type, status, attempts, failures_after, crashes_after, fence, NULL,
+                ingot.news('job.failed', ids, type, status, attempts, failures_after, crashes_after, fence, NULL,
                     again_at, status = 'queued', error, cancel_requested, NULL, NULL)
                 || CASE WHEN status = 'queued' THEN '' ELSE ',' END
             ELSE '' END
             || CASE WHEN status <> 'queued' OR said NOT IN ('failed', 'lost') THEN
                 ingot.news(
                     CASE status WHEN 'succeeded' THEN 'job.completed' WHEN 'queued' THEN 'job.updated' ELSE 'job.' || status END,
-                    id, type, status, attempts, failures_after, crashes_after, fence, NULL,
+                    ids, type, status, attempts, failures_after, crashes_after, fence, NULL,
                     again_at, NULL, CASE WHEN status = 'dead' THEN error END, cancel_requested, NULL, NULL)
             ELSE '' END, ',') || ']'
-        FROM judged GROUP BY tenant
+        FROM alike GROUP BY tenant
         ON CONFLICT (tenant, xid) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
     ),
     counted AS (
         INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
         SELECT c.tenant, c.type, s.status, s.jobs
-        FROM (SELECT tenant, type, status, count(*) AS jobs FROM judged GROUP BY tenant, type, status) AS c
+        FROM (SELECT tenant, type, status, sum(jobs) AS jobs FROM alike GROUP BY tenant, type, status) AS c
         CROSS JOIN LATERAL (VALUES ('running', -c.jobs), (c.status, c.jobs)) AS s (status, jobs)
     )
-    SELECT place::integer, status, attempts, again_at, CASE WHEN status = 'queued' THEN type END,
-        CASE WHEN status = 'queued' THEN tenant::text END
-    FROM judged;
+    SELECT places, status, attempts, again_at, type, tenant::text FROM alike;
 END
 $$;
 

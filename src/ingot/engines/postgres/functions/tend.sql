@@ -64,7 +64,7 @@ $$;
 
 -- Take these attempts for lost, as far as their leases have run out.
 CREATE OR REPLACE FUNCTION ingot.sweep(ids uuid[], fences bigint[])
-RETURNS TABLE (place integer, status text, attempts integer, run_at bigint, type text, tenant text)
+RETURNS TABLE (places integer[], status text, attempts integer, run_at bigint, type text, tenant text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan

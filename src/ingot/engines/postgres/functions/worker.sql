@@ -40,7 +40,7 @@ BEGIN
     PERFORM ingot.expect(host IS NULL OR length(host) <= 512, 'a host has at most 512 characters');
     PERFORM ingot.expect(pid IS NULL OR pid BETWEEN 0 AND 9007199254740992, 'a pid is a number from 0 to 2^53');
     RETURN QUERY
-    SELECT c.id, c.type, c.payload, c.attempts, c.fence, c.expires_at FROM ingot.claim(
+    SELECT c.id, lanes[c.lane], c.payload, c.attempts, c.fence, c.started_at + lease_length FROM ingot.claim(
         lanes, array_fill(tenant, ARRAY[cardinality(lanes)]), array_fill(''::text, ARRAY[cardinality(lanes)]),
         array_fill(0::smallint, ARRAY[cardinality(lanes)]), array_fill(0::bigint, ARRAY[cardinality(lanes)]),
         array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[cardinality(lanes)]),
@@ -96,9 +96,9 @@ BEGIN
     PERFORM ingot.expect(o = 'succeeded', 'a result comes only with success')
     FROM unnest(outcomes, results) AS s (o, r) WHERE r IS NOT NULL;
     RETURN QUERY
-    SELECT s.place, s.status, s.attempts, s.run_at FROM ingot.settle(
+    SELECT u.place, s.status, s.attempts, s.run_at FROM ingot.settle(
         ids, fences, array_fill(tenant, ARRAY[cardinality(ids)]), outcomes, retries, delays, exit_codes,
         ARRAY(SELECT left(e, 16384) FROM unnest(errors) WITH ORDINALITY AS u (e, n) ORDER BY n), results
-    ) AS s;
+    ) AS s CROSS JOIN LATERAL unnest(s.places) AS u (place) ORDER BY u.place;
 END
 $$;
