@@ -105,7 +105,7 @@ SYSTEM = System(
             Way(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}")
             for callers, jobs in ((4, 500), (2, 1000), (4, 1000))
         ),
-        "run": (_claiming(3, 500), _claiming(4, 500), _claiming(4, 250), _claiming(6, 250)),
+        "run": (_claiming(4, 1000), _claiming(3, 1000), _claiming(4, 500), _claiming(4, 250)),
         "latency": (_claiming(2, 10), _claiming(1, 10)),
         "held": (_claiming(4, 250),),
     },
