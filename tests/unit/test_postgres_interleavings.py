@@ -126,7 +126,7 @@ async def make_call(connection: Raw, call: str, job: Job) -> list[Record]:
         case "sweep":
             return await connection.fetch("SELECT * FROM ingot.sweep($1, $2)", [job.id], [job.fence])
         case "promote":
-            return await connection.fetch("SELECT * FROM ingot.promote(1000)")
+            return await connection.fetch("SELECT * FROM ingot.promote(1000, 0)")
         case "cancel":
             await connection.execute("SELECT ingot.cancel($1, $2)", job.tenant, job.id)
         case "retry":

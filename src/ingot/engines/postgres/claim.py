@@ -52,17 +52,14 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
 
 
 def _remember(memory: Memory, scans: list[Scan], rows: Sequence[Record], *, sent_at: float, short: bool) -> None:
-    """Note how far each lane was claimed, unless something was put into it meanwhile."""
+    """Note how far each lane was claimed, and which have nothing more."""
     # They come in order, so that the last of a lane tells.
     last = {row["lane"]: row for row in (rows if len(scans) > 1 else rows[-1:])}
     for number, (lane, hint, begin, version) in enumerate(scans, start=1):
         if begin == START:
             hint.whole_at = sent_at
             hint.patience = max(HINT_SECONDS, COST_FACTOR * (time.monotonic() - sent_at))
-        if hint.version != version:
-            continue
-        if short and begin == START:
+        if row := last.get(number):
+            hint.claimed(begin, (row["priority"], row["run_at"], row["id"]), version)
+        if short and begin == START and hint.version == version:
             memory.drop(lane)
-        elif row := last.get(number):
-            position = row["priority"], row["run_at"], row["id"]
-            hint.after = max(hint.after, position) if begin != START else position

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -16,6 +18,7 @@ HINT_SECONDS: Final = 1.0  # What other processes put before a position is found
 LOOK_SECONDS: Final = 1.1
 WHOLE_SWEEP_SECONDS: Final = 10.0
 COST_FACTOR: Final = 50  # A look that walks over much that is dead may take this share of the time, and no more.
+RECENT_MAX: Final = 256  # More than can be put into a lane while a claim is under way, most of the time.
 NIL: Final = "00000000-0000-0000-0000-000000000000"
 
 Position = tuple[int, int, str]
@@ -31,16 +34,31 @@ class Lane(msgspec.Struct, frozen=True, order=True):
 
 
 class LaneHint(msgspec.Struct):
-    """How far a lane was claimed. `version` grows with everything this process puts into the lane."""
+    """How far a lane was claimed. `version` grows with everything put into the lane; `recent` says where it went."""
 
     version: int = 0
     after: Position = START
     whole_at: float = 0.0
     patience: float = HINT_SECONDS
+    recent: deque[Position] = msgspec.field(default_factory=lambda: deque(maxlen=RECENT_MAX))
 
     def begin(self) -> Position:
         """Where the next scan of this lane begins."""
         return START if time.monotonic() - self.whole_at > self.patience else self.after
+
+    def put(self, first: Position) -> None:
+        """More was put into the lane, the first of it at this position."""
+        before = first[0], first[1], NIL
+        self.version += 1
+        self.recent.append(before)
+        self.after = min(self.after, before)
+
+    def claimed(self, begin: Position, last: Position, version: int) -> None:
+        """A scan that began there, at that version, took everything up to `last`."""
+        meanwhile = self.version - version
+        if meanwhile <= len(self.recent):
+            reached = last if begin == START else max(self.after, last)
+            self.after = min([reached, *islice(reversed(self.recent), meanwhile)])
 
 
 class Memory:
@@ -54,10 +72,15 @@ class Memory:
         self.tenants: set[str] = set()
         self.next_due: int | None = None
         self.next_expiry: int | None = None
+        self.promoted_to = 0  # Nothing became due before this that was not looked at.
+        self.promoted_whole_at = -HINT_SECONDS
+        self.promote_patience = HINT_SECONDS
         self.swept_at = 0
         self.swept_to = 0  # No lease runs out before this that was not looked at.
         self.swept_whole_at = -WHOLE_SWEEP_SECONDS
         self.sweep_patience = WHOLE_SWEEP_SECONDS
+        self.next_expiry_asked_at = 0.0
+        self.next_expiry_patience = 0.0
         self.sweep_from = 0
         self.looked_at = -LOOK_SECONDS
         self.look_patience = LOOK_SECONDS
@@ -87,9 +110,7 @@ class Memory:
     def hear(self, lane: Lane, jobs: int, *, first: Position = START) -> None:
         """More work of this lane is ready, whoever made it so."""
         hint = self.lanes.setdefault(lane.type, {}).setdefault(lane, LaneHint())
-        hint.version += 1
-        if first <= hint.after:
-            hint.after = START
+        hint.put(first)
         for tell in self.on_ready:
             _tell(tell, lane.tenant, lane.type, jobs)
 

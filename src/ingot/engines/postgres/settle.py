@@ -125,8 +125,8 @@ def came_back(memory: Memory, row: Record) -> None:
     """Note jobs that wait again after their attempt."""
     if row["status"] != JobStatus.QUEUED:
         return
-    if row["run_at"] <= memory.now():
-        memory.add(Lane(row["type"], row["tenant"], ""), len(row["places"]))
+    if row["first"] is not None:
+        memory.add(Lane(row["type"], row["tenant"], ""), len(row["places"]), first=(*row["first"], NIL))
     else:
         memory.due_at(row["run_at"])
 

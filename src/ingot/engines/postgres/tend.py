@@ -8,13 +8,24 @@ from typing import Final
 import asyncpg
 
 from ingot.engines.postgres.connection import Database, Record
-from ingot.engines.postgres.memory import COST_FACTOR, LOOK_SECONDS, WHOLE_SWEEP_SECONDS, Lane, Memory
+from ingot.engines.postgres.memory import (
+    COST_FACTOR,
+    HINT_SECONDS,
+    LOOK_SECONDS,
+    NIL,
+    SWEEP_EVERY,
+    WHOLE_SWEEP_SECONDS,
+    Lane,
+    Memory,
+)
 from ingot.engines.postgres.settle import came_back
 from ingot.jobs.model import Tended
+from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import StoreError
 from ingot.kernel.logs import report
 
 PROMOTE_JOBS_MAX: Final = 5000
+LATE_COMMIT: Final = 5 * MICROS  # What was put down to become due is there after this time.
 SWEEP_JOBS_MAX: Final = 1000
 FOLD_DELTAS_MAX: Final = 20_000
 
@@ -51,12 +62,21 @@ async def promote(db: Database, memory: Memory) -> int:
     if memory.next_due is None or memory.next_due > memory.now():
         return 0
     before, memory.next_due = memory.next_due, None  # What comes meanwhile is noted again.
-    lanes = await db.call("SELECT * FROM ingot.promote($1)", PROMOTE_JOBS_MAX)
-    ((next_due,),) = await db.call("SELECT ingot.next_due()")
+    began, now = time.monotonic(), memory.now()
+    whole = began - memory.promoted_whole_at > memory.promote_patience
+    after = 0 if whole else memory.promoted_to
+    lanes = await db.call("SELECT * FROM ingot.promote($1, $2)", PROMOTE_JOBS_MAX, after)
+    ((next_due,),) = await db.call("SELECT ingot.next_due($1)", after)
     memory.pass_due(before, next_due)
     for row in lanes:
-        memory.add(Lane(row["type"], row["tenant"], row["limit_key"]), row["jobs"])
-    return sum(row["jobs"] for row in lanes)
+        memory.add(Lane(row["type"], row["tenant"], row["limit_key"]), row["jobs"], first=(*row["first"], NIL))
+    promoted: int = sum(row["jobs"] for row in lanes)
+    if promoted < PROMOTE_JOBS_MAX:
+        memory.promoted_to = now - LATE_COMMIT
+        if whole:
+            memory.promoted_whole_at = began
+            memory.promote_patience = max(HINT_SECONDS, COST_FACTOR * (time.monotonic() - began))
+    return promoted
 
 
 async def sweep(db: Database, memory: Memory) -> int:
@@ -76,9 +96,19 @@ async def sweep(db: Database, memory: Memory) -> int:
         if whole:
             memory.swept_whole_at = began
             memory.sweep_patience = max(WHOLE_SWEEP_SECONDS, COST_FACTOR * (time.monotonic() - began))
-    ((next_expiry,),) = await db.call("SELECT ingot.next_expiry($1)", after)
-    memory.pass_expiry(next_expiry)
+    memory.pass_expiry(await _next_expiry(db, memory, after))
     return swept
+
+
+async def _next_expiry(db: Database, memory: Memory, after: int) -> int | None:
+    """When the next lease runs out. Finding it leads over leases that ended long ago; a round more may cost less."""
+    asked_at = time.monotonic()
+    if asked_at - memory.next_expiry_asked_at < memory.next_expiry_patience:
+        return memory.now() + SWEEP_EVERY
+    ((next_expiry,),) = await db.call("SELECT ingot.next_expiry($1)", after)
+    memory.next_expiry_asked_at = time.monotonic()
+    memory.next_expiry_patience = COST_FACTOR * (memory.next_expiry_asked_at - asked_at)
+    return None if next_expiry is None else int(next_expiry)
 
 
 async def _end(db: Database, memory: Memory, expired: list[Record]) -> int:

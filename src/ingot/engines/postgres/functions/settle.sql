@@ -5,7 +5,9 @@
 CREATE OR REPLACE FUNCTION ingot.settle(
     ids uuid[], fences bigint[], tenants uuid[], outcomes text[], retries boolean[], delays bigint[],
     exit_codes bigint[], errors text[], results bytea[]
-) RETURNS TABLE (places integer[], status text, attempts integer, run_at bigint, type text, tenant text)
+) RETURNS TABLE (
+    places integer[], status text, attempts integer, run_at bigint, type text, tenant text, first bigint[]
+)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -97,7 +99,8 @@ BEGIN
     ),
     alike AS MATERIALIZED (
         SELECT tenant, type, said, status, attempts, failures_after, crashes_after, fence, again_at, error, cancel_requested,
-            '["' || string_agg(id::text, '","') || '"]' AS ids, count(*) AS jobs, array_agg(place::integer) AS places
+            '["' || string_agg(id::text, '","') || '"]' AS ids, count(*) AS jobs, array_agg(place::integer) AS places,
+            min(CASE WHEN again_at <= now THEN ARRAY[priority, again_at] END) AS first
         FROM judged
         GROUP BY tenant, type, said, status, attempts, failures_after, crashes_after, fence, again_at, error, cancel_requested
     ),
@@ -124,7 +127,7 @@ BEGIN
         FROM (SELECT tenant, type, status, sum(jobs) AS jobs FROM alike GROUP BY tenant, type, status) AS c
         CROSS JOIN LATERAL (VALUES ('running', -c.jobs), (c.status, c.jobs)) AS s (status, jobs)
     )
-    SELECT places, status, attempts, again_at, type, tenant::text FROM alike;
+    SELECT places, status, attempts, again_at, type, tenant::text, first FROM alike;
 END
 $$;
 

@@ -1,6 +1,7 @@
--- Work that has become due joins the ready work, the longest due first; answers the lanes it went to.
-CREATE OR REPLACE FUNCTION ingot.promote(jobs_max integer)
-RETURNS TABLE (type text, tenant text, limit_key text, jobs bigint)
+-- Work that has become due after one instant joins the ready work, the longest due first; answers the lanes it went to,
+-- and the priority and time of the first.
+CREATE OR REPLACE FUNCTION ingot.promote(jobs_max integer, after bigint)
+RETURNS TABLE (type text, tenant text, limit_key text, jobs bigint, first bigint[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -16,7 +17,7 @@ DECLARE
 BEGIN
     RETURN QUERY
     WITH due AS MATERIALIZED (
-        SELECT w.ctid AS at FROM ingot.later AS w WHERE w.run_at <= now
+        SELECT w.ctid AS at FROM ingot.later AS w WHERE w.run_at <= now AND w.run_at > after
         ORDER BY w.run_at, w.id LIMIT jobs_max
         FOR UPDATE SKIP LOCKED
     ),
@@ -32,7 +33,8 @@ BEGIN
             told_at
         FROM gone
     )
-    SELECT type, tenant::text, limit_key, count(*) FROM gone GROUP BY type, tenant, limit_key;
+    SELECT type, tenant::text, limit_key, count(*), min(ARRAY[priority, run_at]) FROM gone
+    GROUP BY type, tenant, limit_key;
 END
 $$;
 
@@ -64,7 +66,9 @@ $$;
 
 -- Take these attempts for lost, as far as their leases have run out.
 CREATE OR REPLACE FUNCTION ingot.sweep(ids uuid[], fences bigint[])
-RETURNS TABLE (places integer[], status text, attempts integer, run_at bigint, type text, tenant text)
+RETURNS TABLE (
+    places integer[], status text, attempts integer, run_at bigint, type text, tenant text, first bigint[]
+)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -147,9 +151,9 @@ END
 $$;
 
 -- The next instants on the agenda.
-CREATE OR REPLACE FUNCTION ingot.next_due() RETURNS bigint
+CREATE OR REPLACE FUNCTION ingot.next_due(after bigint) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$ SELECT min(run_at) FROM ingot.later $$;
+AS $$ SELECT min(run_at) FROM ingot.later WHERE run_at > after $$;
 
 CREATE OR REPLACE FUNCTION ingot.next_expiry(after bigint) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
