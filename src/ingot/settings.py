@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from ingot.kernel.errors import IngotError
 
 LEASE_SECONDS_MIN = 1.0
 LEASE_SECONDS_MAX = 86_400.0
+TYPO_LIKENESS = 0.9
 DATABASE_SCHEMES = ("postgresql://", "postgres://")
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -39,12 +41,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("database_url", "database_owner_url"):
             url = getattr(self, name)
             if url is not None and not url.startswith(DATABASE_SCHEMES):
-                raise SettingsError(f"{name} does not begin with {DATABASE_SCHEMES[0]}")
+                raise SettingsError(f"INGOT_{name.upper()} does not begin with {DATABASE_SCHEMES[0]}")
+        if self.database_owner_url is not None and self.database_url is None:
+            raise SettingsError(
+                "INGOT_DATABASE_OWNER_URL is set, and INGOT_DATABASE_URL is not",
+                hint="The owner's URL only migrates; the other one, with the role ingot_server, is worked with.",
+            )
+
+
+def _check_names(environment: Mapping[str, str]) -> None:
+    """Refuse a variable that was meant to be one of ours: a store in the wrong place is found out too late."""
+    known = [f"INGOT_{field.upper()}" for field in Settings.__struct_fields__]
+    for name in environment.keys() - known:
+        if name.startswith("INGOT") and (meant := get_close_matches(name, known, n=1, cutoff=TYPO_LIKENESS)):
+            raise SettingsError(f"{name} is no setting; {meant[0]} is")
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Settings from `INGOT_*` variables. Raises `SettingsError`."""
     environment = os.environ if environment is None else environment
+    _check_names(environment)
     given: dict[str, object] = {}
     if data := environment.get("INGOT_DATA"):
         given["data"] = Path(data)

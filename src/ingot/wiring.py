@@ -17,7 +17,7 @@ from ingot.jobs.maintenance import Maintenance
 from ingot.jobs.service import Jobs
 from ingot.kernel.clock import Clock, SystemClock
 from ingot.kernel.logs import configure_logs
-from ingot.settings import Settings, read_settings
+from ingot.settings import Settings, SettingsError, read_settings
 
 
 class Ingot(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,14 +37,19 @@ async def open(  # noqa: A001 - read as `ingot.open`
     """Open the store, made when missing, and close it at the end of the block.
 
     It is in the data folder, or, with a `database_url` in the settings, in that PostgreSQL database, which is migrated
-    first when there is a `database_owner_url`. `data` wins over `settings`, which are read from the environment when
-    missing. With `tend=False` nothing runs in the background: due work and lost leases wait for a claim, or for
-    `jobs.tend()`.
+    first when there is a `database_owner_url`. `settings` are read from the environment when missing; `data` is the
+    folder instead of theirs, and is refused beside a `database_url`. With `tend=False` nothing runs in the background:
+    due work and lost leases wait for a claim, or for `jobs.tend()`.
     """
     configure_logs()
     settings = settings or read_settings()
     if data is not None:
-        settings = msgspec.structs.replace(settings, data=Path(data), database_url=None)
+        if settings.database_url is not None:
+            raise SettingsError(
+                f"open() was given the folder {str(data)!r}, and INGOT_DATABASE_URL names a database",
+                hint="Leave out one of them.",
+            )
+        settings = msgspec.structs.replace(settings, data=Path(data))
     store = await _open_store(settings, clock or SystemClock())
     try:
         tenants = Tenants(store)

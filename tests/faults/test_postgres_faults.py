@@ -22,6 +22,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from ingot.engines.postgres import PostgresStore
+from ingot.engines.postgres.tend import look
 from ingot.events import Events
 from ingot.identity import Tenants
 from ingot.jobs import Claim, Done, Failed, Job, Jobs, JobStatus, Outcome, Release, Snooze
@@ -303,6 +304,14 @@ async def wire(shared_world: World) -> AsyncIterator[Wire]:
 
 
 both_losses = pytest.mark.parametrize("loss", Loss)
+
+
+async def test_the_time_of_an_outage_is_not_the_cost_of_a_look(wire: Wire) -> None:
+    """A look is made again after fifty times what it cost: a process must not be blind for minutes after an outage."""
+    wire.proxy.lose(Loss.ANSWER, "ingot.look(", meanwhile=lambda: asyncio.sleep(1.0))
+    memory = wire.behind._memory
+    await look(wire.behind._db, memory)
+    assert memory.look_patience < 10
 
 
 @both_losses

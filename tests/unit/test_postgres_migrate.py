@@ -131,6 +131,7 @@ async def test_a_function_that_no_longer_is_does_not_stay(server: Server) -> Non
         "CREATE FUNCTION ingot.claim(jobs integer) RETURNS integer LANGUAGE sql AS 'SELECT jobs'",
         "DROP FUNCTION ingot.clock()",
         "CREATE FUNCTION ingot.clock() RETURNS text LANGUAGE sql AS $$ SELECT 'late' $$",
+        "COMMENT ON SCHEMA ingot IS 'of another program'",
     )
     await migrate(url)
     assert await schema_of(url) == before
@@ -147,6 +148,7 @@ async def test_a_store_works_on_while_the_functions_are_put_there_again(server: 
     for _ in range(3):
         await jobs.enqueue(tenant, "noop")
         (claim,) = await jobs.claim("w", ["noop"])
+        await run(url, "COMMENT ON SCHEMA ingot IS 'of another program'")
         await migrate(url)
         await jobs.complete(claim)
     assert (await jobs.summary(tenant)).counts[JobStatus.SUCCEEDED] == 3
@@ -210,6 +212,14 @@ async def test_a_server_that_is_not_there_is_named_without_the_password(use: Any
         await use(f"postgresql://ingot_server:{PASSWORD}@{place}")
     assert PASSWORD not in f"{raised.value}{raised.value.hint}"
     assert named in str(raised.value)
+
+
+@pytest.mark.parametrize("use", [open_store, migrate])
+async def test_a_password_among_the_options_is_not_shown(use: Any) -> None:
+    with pytest.raises(StoreError) as raised:
+        await use(f"postgresql://127.0.0.1:1/ingot?user=ingot_server&password={PASSWORD}")
+    assert PASSWORD not in f"{raised.value}{raised.value.hint}"
+    assert "127.0.0.1:1" in str(raised.value)
 
 
 @pytest.mark.parametrize("use", [open_store, migrate])

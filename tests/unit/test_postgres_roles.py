@@ -48,14 +48,16 @@ async def test_a_worker_claims_and_settles_with_the_role_it_was_given(bench: Ben
     assert (done.status, done.read("result")) == ("succeeded", "done")
 
 
-async def test_a_role_made_again_serves_the_tenant_it_was_last_made_for(bench: Bench, tmp_path: Path) -> None:
+async def test_a_role_made_again_gets_a_new_password_and_no_other_tenant(bench: Bench, tmp_path: Path) -> None:
     database = await database_for(tmp_path / "data")
     other = await bench.tenants.create("other")
     first = await make_worker_role(database.owner_url, ROLE, bench.tenant)
-    second = await make_worker_role(database.owner_url, ROLE, other.id)
+    second = await make_worker_role(database.owner_url, ROLE, bench.tenant)
     assert first != second
-    await bench.make_job()
-    mine = await bench.make_job(tenant=other.id)
+    with pytest.raises(InvalidInput, match="another tenant"):
+        await make_worker_role(database.owner_url, ROLE, other.id)
+    mine = await bench.make_job()
+    await bench.make_job(tenant=other.id)
     worker = await asyncpg.connect(with_database(database.owner_url, database.name, f"{ROLE}:{second}"))
     try:
         assert [row["id"] for row in await worker.fetch(CLAIM, ["noop"], "w1")] == [mine.id]

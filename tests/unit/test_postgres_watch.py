@@ -111,7 +111,7 @@ async def test_claims_that_wait_cost_less_than_one_query_a_second(tmp_path: Path
         waiting = [asyncio.create_task(jobs.claim(f"w{n}", ["noop"], wait_seconds=60)) for n in range(10)]
         await asyncio.sleep(0.2)
         await fold(store._db)
-        store.watch._wrote = False
+        store._memory.deltas = False
         before = queries
         await asyncio.sleep(IDLE_SECONDS)
         assert queries - before < IDLE_SECONDS

@@ -16,6 +16,7 @@ from ingot.jobs.checks import ERROR_CHARS_MAX
 from ingot.jobs.orders import new_job
 from ingot.jobs.ports import Enqueue
 from ingot.kernel.ids import new_id
+from tests.factories import LEASE_SECONDS
 from tests.town import Town, refused, store_with_one_connection, tables_of
 
 CLAIM: Final = "SELECT * FROM ingot.worker_claim($1, 'direct', NULL, NULL, $2, 60000000)"
@@ -239,3 +240,50 @@ async def test_a_worker_claims_and_settles_in_a_transaction_of_its_own(town: Tow
     assert [(entry.name, news.id) for entry in told for news in entry.news()] == [
         (name, job.id) for name in ("job.started", "job.updated", "job.completed")
     ]
+
+
+async def test_a_job_that_is_named_twice_is_refused(town: Town) -> None:
+    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
+    worker = await town.worker(town.tenants[0])
+    ids, fences = [claim.job.id] * 2, [claim.fence] * 2
+    twice = {name: values * 2 for name, values in GOOD.items()}
+    with pytest.raises(asyncpg.DataError, match="named once"):
+        await worker.fetch(HELD, ids, fences, *twice.values())
+    with pytest.raises(asyncpg.DataError, match="named once"):
+        await worker.fetch("SELECT * FROM ingot.worker_renew($1, $2, '{60000000,60000000}', NULL, NULL)", ids, fences)
+    assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
+
+
+async def test_the_same_settle_again_gets_the_same_answer(town: Town) -> None:
+    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
+    worker = await town.worker(town.tenants[0])
+    failed = GOOD | {"outcomes": ["failed"], "errors": ["no"]}
+    first = await worker.fetch(HELD, [claim.job.id], [claim.fence], *failed.values())
+    assert first[0]["status"] == "queued"
+    assert await worker.fetch(HELD, [claim.job.id], [claim.fence], *failed.values()) == first
+    assert await worker.fetch(HELD, [claim.job.id], [claim.fence], *GOOD.values()) == []
+    other = await town.worker(town.tenants[1])
+    assert await other.fetch(HELD, [claim.job.id], [claim.fence], *failed.values()) == []
+
+
+async def test_a_claim_is_the_first_call_of_its_transaction(town: Town) -> None:
+    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
+    await town.bench.make_job("direct", tenant=town.tenants[0])
+    worker = await town.worker(town.tenants[0])
+    transaction = worker.transaction()
+    await transaction.start()
+    await worker.fetch(SETTLE, [claim.job.id], [claim.fence])
+    with pytest.raises(asyncpg.DataError, match="first call"):
+        await worker.fetch(CLAIM, ["direct"], 1)
+    await transaction.rollback()
+    assert len(await worker.fetch(CLAIM, ["direct"], 1)) == 1
+
+
+async def test_a_lease_that_somebody_holds_is_not_waited_for_by_the_sweep(town: Town) -> None:
+    claims = [await town.bench.make_claim("mine", tenant=town.tenants[0]) for _ in range(2)]
+    worker = await town.worker(town.tenants[0])
+    async with worker.transaction():
+        await worker.fetch(RENEW, [claims[0].job.id], [claims[0].fence])
+        town.bench.clock.advance(seconds=10 * LEASE_SECONDS)
+        await town.bench.jobs.tend()
+        assert (await town.bench.reload(claims[1])).status is JobStatus.QUEUED

@@ -11,7 +11,7 @@ import pytest
 import ingot
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StoreError
-from ingot.settings import Settings
+from ingot.settings import Settings, SettingsError
 from tests.postgres import empty_database
 
 
@@ -97,10 +97,12 @@ async def test_a_database_in_the_settings_is_migrated_and_used(tmp_path: Path) -
     assert not (tmp_path / "unused").exists()
 
 
-async def test_a_folder_that_is_named_wins_over_a_database(tmp_path: Path) -> None:
-    async with ingot.open(tmp_path / "named", settings=Settings(database_url="postgresql://nobody@127.0.0.1:1/none")):
-        pass
-    assert os.listdir(tmp_path) == ["named"]
+async def test_a_folder_beside_a_database_is_refused(tmp_path: Path) -> None:
+    settings = Settings(database_url="postgresql://nobody@127.0.0.1:1/none")
+    with pytest.raises(SettingsError, match="INGOT_DATABASE_URL"):
+        async with ingot.open(tmp_path / "named", settings=settings):
+            pass
+    assert os.listdir(tmp_path) == []
 
 
 def test_every_public_name_is_there() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from ingot.engines.postgres.connection import explain
+from ingot.engines.postgres.connection import AWAY, explain
 from ingot.kernel.errors import IngotError, StoreBusy, StoreError
 from ingot.kernel.logs import report
 
@@ -74,12 +74,12 @@ class Batches(Generic[C, A]):
         self._start()
 
     async def _answer(self, batch: list[tuple[C, asyncio.Future[A]]]) -> None:
-        """Run a batch together, or, when that fails, each command by itself."""
+        """Run a batch together, or, when one of its commands makes it fail, each by itself."""
         results: Sequence[A | IngotError]
         try:
             results = await self._run([command for command, _ in batch])
         except Exception as error:
-            if len(batch) > 1:
+            if len(batch) > 1 and not isinstance(error.__cause__, AWAY):
                 report("batch_failed", error, commands=len(batch))
                 for waiting in batch:
                     await self._answer([waiting])

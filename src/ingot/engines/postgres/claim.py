@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ingot.engines.postgres.connection import Database, Record
-from ingot.engines.postgres.memory import COST_FACTOR, HINT_SECONDS, START, Lane, LaneHint, Memory, Position
+from ingot.engines.postgres.memory import HINT_SECONDS, START, Lane, LaneHint, Memory, Position, patience
 from ingot.engines.postgres.rows import claim_of
 from ingot.jobs.model import Claim
 from ingot.jobs.ports import ClaimJobs
@@ -27,7 +27,7 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
     if not scans:
         return own
     sent_at = time.monotonic()
-    rows = await db.call(
+    rows, cost = await db.timed(
         CALL,
         [lane.type for lane, *_ in scans],
         [lane.tenant for lane, *_ in scans],
@@ -44,21 +44,24 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
     for row in rows:
         asker, lane = row[0] - 1, row[1] - 1
         own[asker].append(claim_of(row, scans[lane][0], commands[asker]))
-    _remember(memory, scans, rows, sent_at=sent_at, short=len(rows) < sum(command.limit for command in commands))
+    short = len(rows) < sum(command.limit for command in commands)
+    _remember(memory, scans, rows, sent_at=sent_at, cost=cost, short=short)
     for command, claims in zip(commands, own, strict=True):
         if claims:
             memory.expires_at(rows[0]["started_at"] + command.lease)
     return own
 
 
-def _remember(memory: Memory, scans: list[Scan], rows: Sequence[Record], *, sent_at: float, short: bool) -> None:
+def _remember(
+    memory: Memory, scans: list[Scan], rows: Sequence[Record], *, sent_at: float, cost: float, short: bool
+) -> None:
     """Note how far each lane was claimed, and which have nothing more."""
     # They come in order, so that the last of a lane tells.
     last = {row["lane"]: row for row in (rows if len(scans) > 1 else rows[-1:])}
     for number, (lane, hint, begin, version) in enumerate(scans, start=1):
         if begin == START:
             hint.whole_at = sent_at
-            hint.patience = max(HINT_SECONDS, COST_FACTOR * (time.monotonic() - sent_at))
+            hint.patience = patience(cost, least=HINT_SECONDS)
         if row := last.get(number):
             hint.claimed(begin, (row["priority"], row["run_at"], row["id"]), version)
         if short and begin == START and hint.version == version:

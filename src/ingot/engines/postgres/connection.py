@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import parse_qsl
 
 import asyncpg
 
@@ -86,7 +87,21 @@ class Database:
     def __init__(self, pool: asyncpg.Pool[Record], *, pooled: bool) -> None:
         self.pool = pool
         self.closing = False
+        self.away = False
         self._pooled = pooled
+
+    async def timed(self, statement: str, *values: Any) -> tuple[list[Record], float]:
+        """The same as `call`, and the seconds it took, without those spent waiting for a server that was away."""
+        seconds = 0.0
+
+        async def attempt() -> list[Record]:
+            nonlocal seconds
+            began = time.monotonic()
+            rows = await self._call(statement, values)
+            seconds = time.monotonic() - began
+            return rows
+
+        return await self._persist(attempt), seconds
 
     async def call(self, statement: str, *values: Any) -> list[Record]:
         """Run one statement, durable when it returns; sent again while the server is away."""
@@ -136,7 +151,9 @@ class Database:
         pause, conflicts, maybe_done = 0.01, 0, False
         while True:
             try:
-                return await attempt()
+                answer = await attempt()
+                self.away = False
+                return answer
             except CONFLICTS as error:
                 if unique and isinstance(error, asyncpg.UniqueViolationError):
                     raise AlreadyThere(maybe_ours=maybe_done) from error
@@ -151,7 +168,9 @@ class Database:
                     raise StoreError("The store is closed.") from error
                 if time.monotonic() > deadline:
                     raise explain(error, doing="reached") from error
-                report("server_away", error)
+                if not self.away:  # Once, however many calls wait for it.
+                    self.away = True
+                    report("server_away", error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
             except asyncpg.PostgresError as error:
@@ -196,7 +215,9 @@ async def open_pool(
 
 def place(url: str) -> str:
     """Where a URL leads, without who goes there."""
-    return url.rpartition("@")[2]
+    address, _, query = url.partition("?")
+    where = address.rpartition("@")[2].removeprefix("postgresql://").removeprefix("postgres://")
+    return dict(parse_qsl(query)).get("host", "") + where
 
 
 def unreadable(setting: str) -> StoreMisconfigured:
@@ -220,16 +241,31 @@ def explain(error: Exception, *, doing: str, where: str = "") -> IngotError:
                 hint=f"Check role and password; {SERVER} is made by the first migration (INGOT_DATABASE_OWNER_URL).",
             )
         case asyncpg.InvalidCatalogNameError():
-            return StoreMisconfigured(f"The database refused us: {error}.", hint="Make the database first.")
+            return StoreMisconfigured(
+                f"The database refused us: {error}.", hint="Make the database first, or correct its name in the URL."
+            )
+        case asyncpg.DuplicatePreparedStatementError() | asyncpg.InvalidSQLStatementNameError():
+            return StoreMisconfigured(
+                "Something between us and the database gives every transaction another connection.",
+                hint="Set INGOT_DATABASE_POOLED=true behind a proxy that pools transactions.",
+            )
         case asyncpg.InsufficientPrivilegeError():
             return StoreMisconfigured(
                 f"The database refused us: {error}.", hint="A migration needs a role that may make roles and schemas."
             )
         case asyncpg.DiskFullError():
             return StorageFull()
-        case asyncpg.SerializationError() | asyncpg.DeadlockDetectedError() | asyncpg.TooManyConnectionsError():
+        case (
+            asyncpg.SerializationError()
+            | asyncpg.DeadlockDetectedError()
+            | asyncpg.LockNotAvailableError()
+            | asyncpg.TooManyConnectionsError()
+        ):
             return StoreBusy()
         case _:
             report("database_failed", error)
             at = f" at {where}" if where else ""
-            return StoreError(f"The database{at} cannot be {doing}: {str(error) or type(error).__name__}")
+            return StoreError(
+                f"The database{at} cannot be {doing}: {str(error) or type(error).__name__}",
+                hint="Check the host and port in the URL, and that the server runs." if doing == "reached" else None,
+            )

@@ -18,6 +18,7 @@ HINT_SECONDS: Final = 1.0  # What other processes put before a position is found
 LOOK_SECONDS: Final = 1.1
 WHOLE_SWEEP_SECONDS: Final = 10.0
 COST_FACTOR: Final = 50  # A look that walks over much that is dead may take this share of the time, and no more.
+PATIENCE_SECONDS_MAX: Final = 120.0
 RECENT_MAX: Final = 256  # More than can be put into a lane while a claim is under way, most of the time.
 NIL: Final = "00000000-0000-0000-0000-000000000000"
 
@@ -31,6 +32,11 @@ class Lane(msgspec.Struct, frozen=True, order=True):
     type: str
     tenant: str
     limit_key: str
+
+
+def patience(seconds: float, *, least: float) -> float:
+    """How long to wait before something is done again that took so long."""
+    return max(least, min(COST_FACTOR * seconds, PATIENCE_SECONDS_MAX))
 
 
 class LaneHint(msgspec.Struct):
@@ -85,6 +91,7 @@ class Memory:
         self.looked_at = -LOOK_SECONDS
         self.look_patience = LOOK_SECONDS
         self.look_cost = 0.0
+        self.deltas = False  # Whether there is something to fold into the counts.
         self.on_ready: list[Callable[[str, str, int], None]] = []
         self.on_agenda: list[Callable[[], None]] = []
         self.news = False  # Whether this process made work ready and has not told the others.

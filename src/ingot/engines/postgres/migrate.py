@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
 from importlib import resources
 from typing import Final
@@ -29,6 +30,8 @@ CREATE TABLE IF NOT EXISTS ingot.migrations (
     number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
 )
 """
+# What was applied last; a server that starts leaves those alone who are at work with the same.
+_DIGEST: Final = "SELECT obj_description('ingot'::regnamespace, 'pg_namespace')"
 # What an older program had, and what changed its shape, is not left beside the new.
 _DROP_FUNCTIONS: Final = """
     DO $$
@@ -116,10 +119,14 @@ async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migrati
         async with connection.transaction():
             await connection.execute(step.text)
             await connection.execute("INSERT INTO ingot.migrations VALUES ($1, $2)", step.number, step.name)
-    async with connection.transaction():
-        await connection.execute(_DROP_FUNCTIONS)
-        for text in _definitions():
-            await connection.execute(text)
+    texts = _definitions()
+    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    if missing or await connection.fetchval(_DIGEST) != digest:
+        async with connection.transaction():
+            await connection.execute(_DROP_FUNCTIONS)
+            for text in texts:
+                await connection.execute(text)
+            await connection.execute(f"COMMENT ON SCHEMA ingot IS '{digest}'")
     return missing
 
 

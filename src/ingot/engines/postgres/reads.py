@@ -111,6 +111,8 @@ class Reads:
             hidden = next((place for place, row in enumerate(rows) if not row["settled"]), None)
             events: list[Event] = []
             for row in rows[:hidden]:
+                if len(events) >= limit:
+                    break
                 entries = msgspec.json.decode(row["entries"], type=list[NewsRow])
                 told = ((entry.name, news) for entry in entries for news in entry.news())
                 for place, (name, news) in enumerate(told):

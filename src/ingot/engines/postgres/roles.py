@@ -8,7 +8,7 @@ from typing import Final
 
 import asyncpg
 
-from ingot.engines.postgres.connection import AWAY, explain
+from ingot.engines.postgres.connection import AWAY, explain, unreadable
 from ingot.identity.model import TenantNotFound
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id
@@ -41,6 +41,8 @@ async def make_worker_role(owner_url: str, role: str, tenant: str) -> str:
                 await _make(connection, role, tenant, password)
         finally:
             await connection.close()
+    except ValueError:
+        raise unreadable("The owner's URL") from None
     except asyncpg.ForeignKeyViolationError:
         raise TenantNotFound(f"there is no tenant {tenant}") from None
     except (*AWAY, asyncpg.PostgresError) as error:
@@ -57,12 +59,15 @@ async def _make(connection: asyncpg.Connection[asyncpg.Record], role: str, tenan
         "SELECT format($1, $2::text, $3::text)", f"{verb} ROLE %I LOGIN PASSWORD %L", role, password
     )
     await connection.execute(quoted)
+    await connection.execute(f"ALTER ROLE \"{role}\" SET idle_in_transaction_session_timeout = '60s'")
     if known is None:
         await connection.execute(f'GRANT ingot_worker TO "{role}"')
     await connection.execute("SET LOCAL ROLE ingot_owner")
+    served = await connection.fetchval("SELECT tenant::text FROM ingot.worker_roles WHERE role = $1", role)
+    if served not in (None, tenant):
+        raise InvalidInput(f"the role {role} serves another tenant", hint="Choose another name for this tenant's.")
     await connection.execute(
-        "INSERT INTO ingot.worker_roles (role, tenant) VALUES ($1, $2) "
-        "ON CONFLICT (role) DO UPDATE SET tenant = excluded.tenant",
+        "INSERT INTO ingot.worker_roles (role, tenant) VALUES ($1, $2) ON CONFLICT (role) DO NOTHING",
         role,
         tenant,
     )

@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
+
+import asyncpg
 
 from ingot.engines.postgres import claim, definitions, enqueue, identity, manage, settle, tend
 from ingot.engines.postgres.batches import Batches
-from ingot.engines.postgres.connection import CONNECTIONS_MAX, SERVER, Connection, Database, open_pool
+from ingot.engines.postgres.connection import (
+    CONNECTIONS_MAX,
+    SERVER,
+    Connection,
+    Database,
+    explain,
+    open_pool,
+    place,
+)
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.migrate import check, migrations
 from ingot.engines.postgres.reads import Reads
@@ -32,6 +42,12 @@ from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.errors import IngotError, StoreMisconfigured, StoreTooNew
 
 Scope = tuple[tuple[str, ...], str | None]
+
+
+ABOUT_US: Final = """
+SELECT current_user, current_setting('synchronous_commit'), current_setting('server_encoding'),
+    (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user)
+"""
 
 
 class PostgresStore(Reads):
@@ -77,8 +93,10 @@ class PostgresStore(Reads):
             await tend.look(db, memory)
             memory.sweep_from = memory.now() + memory.lease
             return cls(db, memory, Watch(url, db, memory, listens=not pooled))
-        except BaseException:
+        except BaseException as error:
             await pool.close()
+            if isinstance(error, asyncpg.PostgresError):
+                raise explain(error, doing="used", where=place(url)) from error
             raise
 
     async def close(self) -> None:
@@ -179,11 +197,19 @@ class PostgresStore(Reads):
 
 async def _check(connection: Any) -> None:
     """The right role, the right schema, and nothing switched off that we promise."""
-    user, sync = await connection.fetchrow("SELECT current_user, current_setting('synchronous_commit')")
+    user, sync, encoding, above = await connection.fetchrow(ABOUT_US)
     if user != SERVER:
         raise StoreMisconfigured(
             f"The database was opened as {user!r}; reads would not be bound to a tenant.",
             hint=f"Name the role {SERVER} in INGOT_DATABASE_URL.",
+        )
+    if above:
+        raise StoreMisconfigured(
+            f"The role {SERVER} is above row-level security.", hint=f"ALTER ROLE {SERVER} NOSUPERUSER NOBYPASSRLS."
+        )
+    if encoding != "UTF8":
+        raise StoreMisconfigured(
+            f"The database is encoded in {encoding}.", hint="Make one with ENCODING 'UTF8' and TEMPLATE template0."
         )
     if sync == "off":
         raise StoreMisconfigured(

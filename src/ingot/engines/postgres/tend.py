@@ -9,7 +9,6 @@ import asyncpg
 
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.memory import (
-    COST_FACTOR,
     HINT_SECONDS,
     LOOK_SECONDS,
     NIL,
@@ -17,6 +16,7 @@ from ingot.engines.postgres.memory import (
     WHOLE_SWEEP_SECONDS,
     Lane,
     Memory,
+    patience,
 )
 from ingot.engines.postgres.settle import came_back
 from ingot.jobs.model import Tended
@@ -39,22 +39,23 @@ async def tend(db: Database, memory: Memory) -> Tended:
 
 async def look(db: Database, memory: Memory) -> None:
     """See what other processes did: lanes that have work, and what is next on the agenda."""
-    memory.looked_at = began = time.monotonic()
-    rows = await db.call("SELECT * FROM ingot.look()")
-    memory.look_cost = time.monotonic() - began
-    memory.look_patience = max(LOOK_SECONDS, COST_FACTOR * memory.look_cost)
+    memory.looked_at = time.monotonic()
+    rows, memory.look_cost = await db.timed("SELECT * FROM ingot.look()")
+    memory.look_patience = patience(memory.look_cost, least=LOOK_SECONDS)
     for row in rows:
         if row["now"] is not None:
             memory.set_clock(row["now"])
             memory.see_agenda(row["next_due"], row["next_expiry"])
+            memory.deltas = row["deltas"]
         else:
             memory.see(Lane(row["type"], row["tenant"], row["limit_key"]))
 
 
-async def fold(db: Database) -> int:
-    """Fold deltas into the counts; how many there were."""
-    ((folded,),) = await db.call("SELECT ingot.fold_counts($1)", FOLD_DELTAS_MAX)
-    return int(folded)
+async def fold(db: Database) -> None:
+    """Fold deltas into the counts, as many as there are."""
+    folded = FOLD_DELTAS_MAX
+    while folded == FOLD_DELTAS_MAX:
+        ((folded,),) = await db.call("SELECT ingot.fold_counts($1)", FOLD_DELTAS_MAX)
 
 
 async def promote(db: Database, memory: Memory) -> int:
@@ -65,7 +66,7 @@ async def promote(db: Database, memory: Memory) -> int:
     began, now = time.monotonic(), memory.now()
     whole = began - memory.promoted_whole_at > memory.promote_patience
     after = 0 if whole else memory.promoted_to
-    lanes = await db.call("SELECT * FROM ingot.promote($1, $2)", PROMOTE_JOBS_MAX, after)
+    lanes, cost = await db.timed("SELECT * FROM ingot.promote($1, $2)", PROMOTE_JOBS_MAX, after)
     ((next_due,),) = await db.call("SELECT ingot.next_due($1)", after)
     memory.pass_due(before, next_due)
     for row in lanes:
@@ -75,7 +76,7 @@ async def promote(db: Database, memory: Memory) -> int:
         memory.promoted_to = now - LATE_COMMIT
         if whole:
             memory.promoted_whole_at = began
-            memory.promote_patience = max(HINT_SECONDS, COST_FACTOR * (time.monotonic() - began))
+            memory.promote_patience = patience(cost, least=HINT_SECONDS)
     return promoted
 
 
@@ -89,25 +90,24 @@ async def sweep(db: Database, memory: Memory) -> int:
     began = time.monotonic()
     whole = began - memory.swept_whole_at > memory.sweep_patience
     after = 0 if whole else memory.swept_to
-    expired = await db.call("SELECT * FROM ingot.expired($1, $2, $3)", memory.lease, SWEEP_JOBS_MAX, after)
+    expired, cost = await db.timed("SELECT * FROM ingot.expired($1, $2, $3)", memory.lease, SWEEP_JOBS_MAX, after)
     swept = await _end(db, memory, expired)
     if len(expired) < SWEEP_JOBS_MAX:
         memory.swept_at = memory.swept_to = now  # A full round is followed by the next at once.
         if whole:
             memory.swept_whole_at = began
-            memory.sweep_patience = max(WHOLE_SWEEP_SECONDS, COST_FACTOR * (time.monotonic() - began))
+            memory.sweep_patience = patience(cost, least=WHOLE_SWEEP_SECONDS)
     memory.pass_expiry(await _next_expiry(db, memory, after))
     return swept
 
 
 async def _next_expiry(db: Database, memory: Memory, after: int) -> int | None:
     """When the next lease runs out. Finding it leads over leases that ended long ago; a round more may cost less."""
-    asked_at = time.monotonic()
-    if asked_at - memory.next_expiry_asked_at < memory.next_expiry_patience:
+    if time.monotonic() - memory.next_expiry_asked_at < memory.next_expiry_patience:
         return memory.now() + SWEEP_EVERY
-    ((next_expiry,),) = await db.call("SELECT ingot.next_expiry($1)", after)
+    ((next_expiry,),), cost = await db.timed("SELECT ingot.next_expiry($1)", after)
     memory.next_expiry_asked_at = time.monotonic()
-    memory.next_expiry_patience = COST_FACTOR * (memory.next_expiry_asked_at - asked_at)
+    memory.next_expiry_patience = patience(cost, least=0.0)
     return None if next_expiry is None else int(next_expiry)
 
 

@@ -40,7 +40,6 @@ class Watch(Loop):
         self._telling: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._folded_at = time.monotonic()
-        self._wrote = True
         memory.on_news.append(self._note_news)
 
     async def run_once(self) -> None:
@@ -49,9 +48,9 @@ class Watch(Loop):
             await self._listen()
         if self._memory.look_is_old():
             await tend.look(self._db, self._memory)
-        if self._wrote and time.monotonic() - self._folded_at > FOLD_SECONDS:
+        if self._memory.deltas and time.monotonic() - self._folded_at > FOLD_SECONDS:
             self._folded_at = time.monotonic()
-            self._wrote = await tend.fold(self._db) > 0
+            await tend.fold(self._db)
 
     async def rest(self) -> None:
         """Wait until the next look, a little longer each time by chance, so that processes do not go in step."""
@@ -88,7 +87,6 @@ class Watch(Loop):
             await tend.look(self._db, self._memory)
 
     def _note_news(self) -> None:
-        self._wrote = True
         if not self._listens or self._task is None:
             self._memory.news = False
         elif self._telling is None or self._telling.done():

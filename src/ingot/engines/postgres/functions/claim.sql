@@ -50,7 +50,9 @@ BEGIN
     ),
     picked AS MATERIALIZED (
         SELECT h.at, h.lane, h.place, a.asker::integer, a.fence, a.worker_id, a.host, a.pid, now + a.lease AS expires_at
-        FROM (SELECT at, lane, row_number() OVER (ORDER BY priority, run_at, id) AS place FROM heads) AS h
+        FROM (
+            SELECT at, lane, row_number() OVER (ORDER BY priority, run_at, id) AS place FROM heads ORDER BY place LIMIT wanted
+        ) AS h
         CROSS JOIN LATERAL (
             SELECT * FROM askers AS a WHERE h.place > a.upto - a.jobs AND h.place <= a.upto LIMIT 1
         ) AS a

@@ -8,9 +8,9 @@ LANGUAGE sql IMMUTABLE
 AS $$
     SELECT trunc((1 - 0.25 * spread) * 1000000 * least(max_seconds, CASE
         WHEN first_seconds <= 0 THEN 0
+        WHEN ln(first_seconds) + (failures - 1) * ln(factor) >= 700 THEN max_seconds
         WHEN (failures - 1) * ln(factor) < 700 THEN first_seconds * power(factor, failures - 1)
-        WHEN ln(first_seconds) + (failures - 1) * ln(factor) < 700 THEN exp(ln(first_seconds) + (failures - 1) * ln(factor))
-        ELSE max_seconds
+        ELSE exp(ln(first_seconds) + (failures - 1) * ln(factor))
     END))::bigint
 $$;
 

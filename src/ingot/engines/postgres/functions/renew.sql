@@ -6,11 +6,13 @@ CREATE OR REPLACE FUNCTION ingot.renew(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
-SET enable_hashjoin = off
+SET enable_hashjoin = on
+SET enable_nestloop = off
 SET enable_mergejoin = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
+SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -16,6 +16,7 @@ SET enable_mergejoin = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
+SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -60,7 +60,8 @@ BEGIN
     RETURN QUERY
     SELECT l.id::text, l.fence, l.expires_at FROM ingot.leases AS l
     WHERE l.expires_at <= now AND l.expires_at > after
-    ORDER BY l.expires_at LIMIT jobs_max;
+    ORDER BY l.expires_at LIMIT jobs_max
+    FOR UPDATE SKIP LOCKED;  -- One that somebody holds is not waited for.
 END
 $$;
 
@@ -90,7 +91,9 @@ $$;
 -- What a process has to know from time to time: the lanes that have ready work, found by jumping from lane to lane in
 -- the index, the next instants on the agenda (a row without a lane), and the time.
 CREATE OR REPLACE FUNCTION ingot.look()
-RETURNS TABLE (type text, tenant text, limit_key text, now bigint, next_due bigint, next_expiry bigint)
+RETURNS TABLE (
+    type text, tenant text, limit_key text, now bigint, next_due bigint, next_expiry bigint, deltas boolean
+)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -112,10 +115,10 @@ BEGIN
             ORDER BY r.type, r.tenant, r.limit_key LIMIT 1
         ) AS n
     )
-    SELECT l.type, l.tenant::text, l.limit_key, NULL::bigint, NULL::bigint, NULL::bigint FROM lanes AS l
+    SELECT l.type, l.tenant::text, l.limit_key, NULL::bigint, NULL::bigint, NULL::bigint, NULL::boolean FROM lanes AS l
     UNION ALL
     SELECT NULL, NULL, NULL, ingot.clock(), (SELECT min(w.run_at) FROM ingot.later AS w),
-        (SELECT min(l.expires_at) FROM ingot.leases AS l);
+        (SELECT min(l.expires_at) FROM ingot.leases AS l), EXISTS (SELECT FROM ingot.count_deltas);
 END
 $$;
 

@@ -35,7 +35,10 @@ DECLARE
     tenant uuid := ingot.worker_tenant();
     lanes text[] := ARRAY(SELECT DISTINCT t FROM unnest(types) AS t WHERE t IS NOT NULL);
 BEGIN
+    -- A claim can see what came after its transaction began, and would tell of it before.
+    PERFORM ingot.expect(pg_current_xact_id_if_assigned() IS NULL, 'a claim is the first call of its transaction');
     PERFORM ingot.expect(cardinality(lanes) BETWEEN 1 AND 256, 'a claim names 1 to 256 types');
+    PERFORM ingot.expect(lease_length BETWEEN 1000000 AND 604800000000, 'a lease is for a second to a week, in microseconds');
     PERFORM ingot.expect(length(worker_id) BETWEEN 1 AND 256, 'a worker id has 1 to 256 characters');
     PERFORM ingot.expect(host IS NULL OR length(host) <= 512, 'a host has at most 512 characters');
     PERFORM ingot.expect(pid IS NULL OR pid BETWEEN 0 AND 9007199254740992, 'a pid is a number from 0 to 2^53');
@@ -60,8 +63,10 @@ DECLARE
     tenant uuid := ingot.worker_tenant();
 BEGIN
     PERFORM ingot.expect(cardinality(ids) <= 10000, 'a call renews at most 10000 leases');
+    PERFORM ingot.expect((SELECT count(DISTINCT i) FROM unnest(ids) AS i) = cardinality(ids), 'every job is named once');
     PERFORM ingot.expect(cardinality(lease_lengths) = cardinality(ids), 'every lease has its length');
-    PERFORM ingot.expect(l BETWEEN 1 AND 604800000000, 'a lease is for up to a week') FROM unnest(lease_lengths) AS l;
+    PERFORM ingot.expect(l BETWEEN 1000000 AND 604800000000, 'a lease is for a second to a week, in microseconds')
+    FROM unnest(lease_lengths) AS l;
     PERFORM ingot.expect(p IS NULL OR p BETWEEN 0 AND 100, 'a percent goes from 0 to 100') FROM unnest(percents) AS p;
     PERFORM ingot.expect(s IS NULL OR length(s) <= 200, 'a stage has at most 200 characters') FROM unnest(stages) AS s;
     RETURN QUERY
@@ -84,8 +89,11 @@ DECLARE
     tenant uuid := ingot.worker_tenant();
 BEGIN
     PERFORM ingot.expect(cardinality(ids) <= 10000, 'a call settles at most 10000 attempts');
+    PERFORM ingot.expect((SELECT count(DISTINCT i) FROM unnest(ids) AS i) = cardinality(ids), 'every job is named once');
     PERFORM ingot.expect(cardinality(outcomes) = cardinality(ids), 'every attempt has its outcome');
-    PERFORM ingot.expect(o <> 'lost', 'no worker can say that it was lost') FROM unnest(outcomes) AS o;
+    PERFORM ingot.expect(o IN ('succeeded', 'failed', 'snoozed', 'released'),
+        'an attempt ends as succeeded, failed, snoozed or released')
+    FROM unnest(outcomes) AS o;
     PERFORM ingot.expect(d IS NULL OR d BETWEEN 0 AND 316224000000000, 'a delay goes from 0 to 3660 days in microseconds')
     FROM unnest(delays) AS d;
     PERFORM ingot.expect(c IS NULL OR c BETWEEN -9007199254740992 AND 9007199254740992, 'an exit code is within 2^53')
@@ -95,10 +103,15 @@ BEGIN
     FROM unnest(results) AS r WHERE r IS NOT NULL;
     PERFORM ingot.expect(o = 'succeeded', 'a result comes only with success')
     FROM unnest(outcomes, results) AS s (o, r) WHERE r IS NOT NULL;
-    RETURN QUERY
-    SELECT u.place, s.status, s.attempts, s.run_at FROM ingot.settle(
+    PERFORM ingot.settle(
         ids, fences, array_fill(tenant, ARRAY[cardinality(ids)]), outcomes, retries, delays, exit_codes,
         ARRAY(SELECT left(e, 16384) FROM unnest(errors) WITH ORDINALITY AS u (e, n) ORDER BY n), results
-    ) AS s CROSS JOIN LATERAL unnest(s.places) AS u (place) ORDER BY u.place;
+    );
+    -- The same settle again gets the same answer.
+    RETURN QUERY
+    SELECT a.place::integer, o.status_after, o.attempts, CASE WHEN o.status_after = 'queued' THEN o.run_at END
+    FROM unnest(ids, fences, outcomes) WITH ORDINALITY AS a (id, fence, said, place)
+    JOIN ingot.outcomes AS o ON o.job = a.id AND o.fence = a.fence AND o.tenant = tenant AND o.outcome = a.said
+    ORDER BY a.place;
 END
 $$;
