@@ -37,7 +37,7 @@ class TenantNotFound(NotFound):
     """There is no such tenant."""
 
     code = "tenant_not_found"
-    hint = "Check the id or the slug; tenants are made before they are used."
+    hint = "Calls take the id of a tenant, which `tenants.get(slug)` has; tenants are made before they are used."
 
 
 class TenantExists(Conflict):

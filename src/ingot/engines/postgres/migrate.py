@@ -30,6 +30,12 @@ CREATE TABLE IF NOT EXISTS ingot.migrations (
     number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
 )
 """
+# From PostgreSQL 16 on, who made a role is its member and cannot become it.
+_CAN_BE_OWNER: Final = """
+SELECT pg_has_role(
+    'ingot_owner', CASE WHEN current_setting('server_version_num')::integer < 160000 THEN 'MEMBER' ELSE 'SET' END
+)
+"""
 # What was applied last; a server that starts leaves those alone who are at work with the same.
 _DIGEST: Final = "SELECT obj_description('ingot'::regnamespace, 'pg_namespace')"
 # What an older program had, and what changed its shape, is not left beside the new.
@@ -92,7 +98,7 @@ async def _make_roles(connection: asyncpg.Connection[asyncpg.Record]) -> None:
             END $$
         """)
     await _set_up_server_role(connection)
-    if not await connection.fetchval("SELECT pg_has_role('ingot_owner', 'MEMBER')"):
+    if not await connection.fetchval(_CAN_BE_OWNER):
         with suppress(asyncpg.UniqueViolationError):  # Granted from another database at this moment.
             await connection.execute("GRANT ingot_owner TO CURRENT_USER")
 

@@ -100,6 +100,7 @@ SET enable_mergejoin = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
+SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -221,11 +222,15 @@ BEGIN
     -- With new tags only, the row that moves is held still, so that what we tell of it is true when we tell it.
     held_ready AS MATERIALIZED (SELECT FROM ingot.ready AS r WHERE NOT moving AND r.id = of_job FOR UPDATE),
     held_later AS MATERIALIZED (SELECT FROM ingot.later AS w WHERE NOT moving AND w.id = of_job FOR UPDATE),
-    held_lease AS MATERIALIZED (SELECT FROM ingot.leases AS l WHERE NOT moving AND l.id = of_job FOR UPDATE),
+    held_lease AS MATERIALIZED (SELECT l.changed_by FROM ingot.leases AS l WHERE NOT moving AND l.id = of_job FOR UPDATE),
     job_as_it_is AS MATERIALIZED (
         SELECT s.*, CASE
             WHEN NOT moving AND s.finished_at IS NULL AND NOT (
                 EXISTS (SELECT FROM held_ready) OR EXISTS (SELECT FROM held_later) OR EXISTS (SELECT FROM held_lease)
+            ) THEN ingot.begin_again()
+            -- We waited for a change that our snapshot does not have.
+            WHEN EXISTS (
+                SELECT FROM held_lease AS l WHERE NOT pg_visible_in_snapshot(l.changed_by, pg_current_snapshot())
             ) THEN ingot.begin_again()
         END AS checked
         FROM ingot.job_rows AS s
