@@ -18,7 +18,7 @@ from ingot.events import Events
 from ingot.identity import Tenants
 from ingot.jobs import Jobs
 from ingot.jobs.errors import JobNotFound
-from ingot.kernel.errors import StoreError
+from ingot.kernel.errors import StoreMisconfigured
 from tests.faults.bouncer import SERVER_CONNECTIONS, open_bouncer
 from tests.faults.postgres_world import (
     DRAIN_SECONDS_MAX,
@@ -141,7 +141,7 @@ async def test_the_pool_would_break_a_store_that_does_not_know_of_it(pooled: Poo
             job = (await jobs.enqueue(tenant, "unaware")).job
             await jobs.get(tenant, job.id)
 
-    with pytest.raises(StoreError, match="prepared statement"):
+    with pytest.raises(StoreMisconfigured, match="INGOT_DATABASE_POOLED"):
         async with pooled.world.store(pooled.url, pooled=False) as store:
             await asyncio.gather(*[use(store) for _ in range(8)])
 

@@ -139,7 +139,7 @@ MUTANTS = [
         file="engines/postgres/functions/worker.sql",
         old="array_fill(tenant, ARRAY[cardinality(ids)]), outcomes",
         new="array_fill(NULL::uuid, ARRAY[cardinality(ids)]), outcomes",
-        caught_by="tests/unit/test_postgres_isolation.py::test_a_direct_worker_gets_nothing_of_another_tenant",
+        caught_by="tests/unit/test_postgres_workers.py::test_a_direct_worker_gets_nothing_of_another_tenant",
     ),
     Mutant(
         name="cursor that does not wait for what began before",
