@@ -14,7 +14,7 @@ from benchmarks.postgres.adapter import Scenario, Way
 from benchmarks.postgres.campaign import Campaign
 from benchmarks.postgres.goals import OURS, judge
 from benchmarks.postgres.plan import FULL, HELD, PARTS, QUICK, Plan
-from benchmarks.postgres.report import Report, keep
+from benchmarks.postgres.report import Report
 from benchmarks.postgres.rows import Growth, Table
 from benchmarks.postgres.server import serving
 from benchmarks.postgres.systems import NAMES, load
@@ -22,6 +22,7 @@ from benchmarks.queue.adapter import Missing
 from benchmarks.queue.campaign import RunFailed
 from benchmarks.queue.machine import describe, sync_micros
 from benchmarks.queue.places import RESULTS, bench_folder
+from benchmarks.queue.report import keep
 
 ABOUT: Final = (
     "Measure Ingot's queue on a PostgreSQL with fsync on, beside other PostgreSQL queues in the same run: single and "
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     if refusal := "" if wanted.keep else why_not_kept(wanted, plan, report):
         print(f"Not kept in benchmarks/{RESULTS.name}: {refusal}. --keep keeps it all the same.")
     else:
-        keep(report, RESULTS)
+        keep(report.markdown(), RESULTS)
         print(f"Kept in benchmarks/{RESULTS.name}.")
     failed = report.growth_failure or any(row.failure for table in report.tables for row in table.rows)
     missed = wanted.strict and not all(goal.met for goal in report.goals)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from benchmarks.postgres.goals import OURS
 from benchmarks.postgres.rows import GROWING, Growth, Row, Table
 from benchmarks.queue.goals import Goal
 from benchmarks.queue.machine import Machine
-from benchmarks.queue.others import DISTURBED_SHARE
-from benchmarks.queue.report import HEAD, grid
+from benchmarks.queue.report import disturbed, grid, others_line
 
 NAMES: Final = {OURS: "**Ingot**", "floor": "floor: the same rows", "bare": "two tables", "graphile": "graphile-worker"}
 ABOUT: Final = (
@@ -41,7 +39,7 @@ class Report:
         lines += [f"{machine.cpu}, {machine.cores} cores; {machine.kernel}; load {machine.load:.2f} at the start"]
         lines += [f"{machine.python}; {self.server}; files on {machine.filesystem}"]
         lines += [f"fdatasync of a 4 KiB page: {before:.0f} µs before, {after:.0f} µs after; {self.minutes:.0f} min"]
-        lines += [self._others(), "", ABOUT, ""]
+        lines += [others_line(self.others_shares), "", ABOUT, ""]
         for table in self.tables:
             held = f", {self.held_seconds:g} s" if table.part.name == "held" else ""
             lines += [f"### {table.part.title}{held}", "", *render(table), ""]
@@ -59,20 +57,7 @@ class Report:
 
     @property
     def disturbed_runs(self) -> int:
-        return sum(share > DISTURBED_SHARE for share in self.others_shares)
-
-    def _others(self) -> str:
-        shares = self.others_shares or [0.0]
-        text = f"Other work took {statistics.median(shares):.0%} of a core (median), at most {max(shares):.0%}."
-        if not self.disturbed_runs:
-            return text
-        return f"{text} **DISTURBED: {self.disturbed_runs} of {len(shares)} runs; run it alone on the machine.**"
-
-
-def keep(report: Report, path: Path) -> None:
-    """Append the run to the results."""
-    known = path.read_text() if path.exists() else HEAD
-    path.write_text(f"{known.rstrip()}\n\n{report.markdown().rstrip()}\n")
+        return disturbed(self.others_shares)
 
 
 def render(table: Table) -> list[str]:

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     if refusal := "" if wanted.keep else why_not_kept(wanted, plan, report):
         print(f"Not kept in benchmarks/{RESULTS.name}: {refusal}. --keep keeps it all the same.")
     else:
-        keep(report, RESULTS)
+        keep(report.markdown(), RESULTS)
         print(f"Kept in benchmarks/{RESULTS.name}.")
     failed = any(row.failure for table in report.tables for row in table.rows)
     missed = wanted.strict and not all(goal.met for goal in report.goals)

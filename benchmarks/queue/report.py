@@ -37,7 +37,7 @@ class Report:
         before, after = self.sync_micros
         lines = [f"## {self.machine.when}, revision {self.machine.revision}", "", *self.machine.lines]
         lines += [f"fdatasync of a 4 KiB page: {before:.0f} µs before, {after:.0f} µs after; {self.minutes:.0f} min"]
-        lines += [self._others(), ""]
+        lines += [others_line(self.others_shares), ""]
         for table in self.tables:
             lines += [f"### {table.part.title}", "", *render(table), ""]
         if self.growth:
@@ -53,20 +53,27 @@ class Report:
 
     @property
     def disturbed_runs(self) -> int:
-        return sum(share > DISTURBED_SHARE for share in self.others_shares)
-
-    def _others(self) -> str:
-        shares = self.others_shares or [0.0]
-        text = f"Other work took {statistics.median(shares):.0%} of a core (median), at most {max(shares):.0%}."
-        if not self.disturbed_runs:
-            return text
-        return f"{text} **DISTURBED: {self.disturbed_runs} of {len(shares)} runs; run it alone on the machine.**"
+        return disturbed(self.others_shares)
 
 
-def keep(report: Report, path: Path) -> None:
-    """Append the run to the results."""
+def disturbed(shares: Sequence[float]) -> int:
+    """How many runs had so much other work beside them that their figures mean little."""
+    return sum(share > DISTURBED_SHARE for share in shares)
+
+
+def others_line(shares: Sequence[float]) -> str:
+    """What other work took while the runs were measured."""
+    known = shares or [0.0]
+    text = f"Other work took {statistics.median(known):.0%} of a core (median), at most {max(known):.0%}."
+    if not disturbed(known):
+        return text
+    return f"{text} **DISTURBED: {disturbed(known)} of {len(known)} runs; run it alone on the machine.**"
+
+
+def keep(markdown: str, path: Path) -> None:
+    """Append a run to the results."""
     known = path.read_text() if path.exists() else HEAD
-    path.write_text(f"{known.rstrip()}\n\n{report.markdown().rstrip()}\n")
+    path.write_text(f"{known.rstrip()}\n\n{markdown.rstrip()}\n")
 
 
 def render(table: Table) -> list[str]:
