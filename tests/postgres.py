@@ -226,6 +226,20 @@ async def _make_template(url: str) -> None:
         await owner.close()
 
 
+@contextmanager
+def own_server() -> Iterator[Server]:
+    """A new server in a folder that its user can reach, gone at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="ingot-own-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    server = Server(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop("immediate")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class Database:
     """A database of this worker, in use by the store of one folder."""
 

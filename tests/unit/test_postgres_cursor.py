@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
@@ -31,7 +28,7 @@ from ingot.jobs.model import JobNews, Outcome, Progress, Settle, Snooze
 from ingot.kernel.clock import SystemClock, to_datetime
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import new_id
-from tests.postgres import Server, with_database
+from tests.postgres import own_server, with_database
 
 LEASE_SECONDS: Final = 180.0
 WRITERS: Final = 16
@@ -54,16 +51,9 @@ CANCEL: Final = "SELECT ingot.cancel($1, $2)"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """The address of a server of our own, with a migrated template."""
-    folder = Path(tempfile.mkdtemp(prefix="ingot-cursor-", dir="/var/tmp"))
-    folder.chmod(0o755)
-    server = Server(folder)
-    server.start()
-    try:
+    with own_server() as server:
         asyncio.run(_make_template(server.url))
         yield server.url
-    finally:
-        server.stop("immediate")
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _make_template(url: str) -> None:

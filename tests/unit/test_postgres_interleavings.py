@@ -8,12 +8,9 @@ own, because transactions that stay open hide the events of tests beside them.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
@@ -30,7 +27,7 @@ from ingot.jobs.lifecycle import MOVES
 from ingot.jobs.ports import RetryJob
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.ids import new_id
-from tests.postgres import TEST_CLOCK, Server, with_database
+from tests.postgres import TEST_CLOCK, own_server, with_database
 
 START: Final = 1_800_000_000_000_000
 LEASE: Final = 180_000_000
@@ -193,16 +190,9 @@ class Yard:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """The address of a server of our own with a migrated database that has the tests' clock."""
-    folder = Path(tempfile.mkdtemp(prefix="ingot-meet-", dir="/var/tmp"))
-    folder.chmod(0o755)
-    server = Server(folder)
-    server.start()
-    try:
+    with own_server() as server:
         asyncio.run(_make_template(server.url))
         yield server.url
-    finally:
-        server.stop("immediate")
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _make_template(url: str) -> None:
