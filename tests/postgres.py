@@ -294,7 +294,8 @@ async def _empty(database: Database) -> None:
             DO $$ BEGIN
                 EXECUTE (
                     SELECT 'TRUNCATE ' || string_agg(format('ingot.%I', relname), ', ') FROM pg_class
-                    WHERE relnamespace = 'ingot'::regnamespace AND relkind = 'r' AND relname <> 'migrations'
+                    WHERE relnamespace = 'ingot'::regnamespace AND relkind = 'r'
+                    AND relname NOT IN ('migrations', 'home')
                 );
             END $$
         """)

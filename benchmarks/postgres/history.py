@@ -49,8 +49,8 @@ BEGIN
                 at + 700, 0
             FROM made
         )
-        INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT of_tenant, pg_current_xact_id(), max(at) + 700, '[' || string_agg(
+        INSERT INTO ingot.events (tenant, position, at, entries)
+        SELECT of_tenant, ingot.position(pg_current_xact_id()), max(at) + 700, '[' || string_agg(
             ingot.news('job.created', ingot.ids(id), of_type, 'queued', 0, 0, 0, 0, NULL, at, NULL, NULL, false, NULL,
                 NULL)
             || ',' || ingot.news('job.started', ingot.ids(id), of_type, 'running', 1, 0, 0, token, 'prefill', NULL,

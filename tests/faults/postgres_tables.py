@@ -51,7 +51,7 @@ SELECT a.job::text, a.fence, a.number, a.worker_id, o.outcome, coalesce(o.retry,
     convert_from(o.result, 'UTF8'), o.stage
 FROM ingot.attempts AS a LEFT JOIN ingot.outcomes AS o ON o.job = a.job AND o.fence = a.fence
 """
-_EVENTS = "SELECT tenant::text, xid::text::bigint, at, entries FROM ingot.events ORDER BY xid, tenant"
+_EVENTS = "SELECT tenant::text, position, at, entries FROM ingot.events ORDER BY position, tenant"
 
 _entries = msgspec.json.Decoder(list[NewsRow])
 
@@ -62,8 +62,8 @@ async def read_tables(connection: Owner) -> Tables:
         jobs: list[JobRow] = [_row(JobRow, values) for values in await connection.fetch(_JOBS)]
         attempts: list[AttemptRow] = [_row(AttemptRow, values) for values in await connection.fetch(_ATTEMPTS)]
         events = [
-            EventRow(tenant, xid, at, entry.name, news)
-            for tenant, xid, at, entries in await connection.fetch(_EVENTS)
+            EventRow(tenant, position, at, entry.name, news)
+            for tenant, position, at, entries in await connection.fetch(_EVENTS)
             for entry in _entries.decode(entries)
             for news in entry.news()
         ]

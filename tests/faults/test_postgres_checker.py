@@ -107,7 +107,7 @@ PLANTED: list[tuple[str, str]] = [
     (
         "J5 the job",
         "DELETE FROM ingot.events "
-        "WHERE xid = (SELECT max(xid) FROM ingot.events WHERE entries LIKE '%job.completed%')",
+        "WHERE position = (SELECT max(position) FROM ingot.events WHERE entries LIKE '%job.completed%')",
     ),
     ("J2 no event made the job", "TRUNCATE ingot.events"),
     ("J1 a job was made twice", "INSERT INTO ingot.events SELECT tenant, '99999999', at, entries FROM ingot.events "

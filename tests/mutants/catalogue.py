@@ -145,7 +145,7 @@ MUTANTS = [
         name="cursor that does not wait for what began before",
         breaks="decision 10: a committed event never appears below one already read",
         file="engines/postgres/sql/read_events.sql",
-        old="e.xid < pg_snapshot_xmin(pg_current_snapshot()) AS settled",
+        old="e.position < ingot.position(pg_snapshot_xmin(pg_current_snapshot())) AS settled",
         new="true AS settled",
         caught_by="tests/unit/test_postgres_cursor.py::test_what_began_before_is_waited_for",
     ),

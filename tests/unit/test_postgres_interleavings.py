@@ -244,7 +244,7 @@ COUNTS: Final = """
     ) AS c
     WHERE c.type = $1 GROUP BY status HAVING sum(jobs) <> 0
 """
-EVENTS: Final = "SELECT entries FROM ingot.events ORDER BY xid"
+EVENTS: Final = "SELECT entries FROM ingot.events ORDER BY position"
 
 
 async def check(owner: Raw, job: Job) -> Record:

@@ -55,6 +55,7 @@ OF_SERVER: Final = {
     "find_tenants",
     "fold_counts",
     "look",
+    "position",
     "next_due",
     "next_expiry",
     "promote",
@@ -203,7 +204,7 @@ async def test_the_server_writes_to_no_table(town: Town) -> None:
     await server.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
     allowed = []
     for name in await tables_of(town):
-        column = {"migrations": "number", "tenants": "id"}.get(name, "tenant")
+        column = {"migrations": "number", "home": "server", "tenants": "id"}.get(name, "tenant")
         statements = [f"SELECT * FROM ingot.{name} FOR UPDATE", f"LOCK TABLE ingot.{name} IN EXCLUSIVE MODE"]
         if name not in ("attempts", "job_rows"):
             statements += [
@@ -243,7 +244,7 @@ async def test_what_is_shown_by_functions_only_cannot_be_read(town: Town) -> Non
     for name in HIDDEN:
         assert await refused(server, f"SELECT * FROM ingot.{name}"), name
         assert await refused(server, f"COPY ingot.{name} TO STDOUT"), name
-    assert sorted([*READABLE, *HIDDEN, "migrations"]) == await tables_of(town)
+    assert sorted([*READABLE, *HIDDEN, "migrations", "home"]) == await tables_of(town)
 
 
 async def test_each_role_may_call_what_it_was_given_and_nothing_else(town: Town) -> None:

@@ -22,6 +22,7 @@ from tests.faults.postgres_world import open_server
 from tests.postgres import Server, with_database
 
 ROUNDS = 3
+MIGRATIONS_UNDER_LOAD = 10
 BOSS = "boss"  # May make roles and databases, and is no superuser.
 PASSWORD = "s3cret"
 # Everything a migration makes: tables, views, sequences, functions with their text, policies, and who may use them.
@@ -145,14 +146,36 @@ async def test_a_store_works_on_while_the_functions_are_put_there_again(server: 
     )
     jobs = Jobs(store, lease_seconds=60)
     tenant = (await Tenants(store).ensure_default()).id
-    for _ in range(3):
-        await jobs.enqueue(tenant, "noop")
-        (claim,) = await jobs.claim("w", ["noop"])
+    done = migrated = 0
+
+    async def work() -> None:
+        nonlocal done
+        while migrated < MIGRATIONS_UNDER_LOAD:
+            await jobs.enqueue(tenant, "noop")
+            for claim in await jobs.claim("w", ["noop"]):
+                await jobs.complete(claim)
+                done += 1
+
+    workers = asyncio.gather(*[work() for _ in range(8)])
+    while migrated < MIGRATIONS_UNDER_LOAD:
         await run(url, "COMMENT ON SCHEMA ingot IS 'of another program'")
         await migrate(url)
-        await jobs.complete(claim)
-    assert (await jobs.summary(tenant)).counts[JobStatus.SUCCEEDED] == 3
+        migrated += 1
+    await workers
+    assert (await jobs.summary(tenant)).counts[JobStatus.SUCCEEDED] == done > MIGRATIONS_UNDER_LOAD
     await store.close()
+
+
+async def test_what_others_built_on_our_views_stays(server: Server) -> None:
+    (url,) = await make_databases(server, "one")
+    await migrate(url)
+    await run(
+        with_database(server.url, "one", "postgres"),
+        "CREATE VIEW theirs AS SELECT id, status FROM ingot.job_rows",
+        "COMMENT ON SCHEMA ingot IS 'of another program'",
+    )
+    await migrate(url)
+    await run(with_database(server.url, "one", "postgres"), "SELECT * FROM theirs")
 
 
 async def test_a_newer_schema_is_refused(server: Server) -> None:

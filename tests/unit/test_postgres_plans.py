@@ -30,7 +30,7 @@ RUNS: Final = 5
 READ_RUNS: Final = 8  # The first five are planned with their values.
 BATCH: Final = 50
 TOP: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-FIRST_XID: Final = 1_000_000_000  # Above those of the calls that are measured.
+FIRST_POSITION: Final = 1_000_000_000  # Above those of the calls that are measured.
 START: Final = 1_700_000_000_000_000
 OWN_SETTINGS: Final = f"{SETTINGS}\nautovacuum = off\nmax_wal_size = 8GB\ncheckpoint_timeout = 1h\n"
 
@@ -47,8 +47,8 @@ FILL: Final = """
         attempts, failures, crashes, max_attempts, priority, cancel_requested, finished_at, told_at)
         SELECT id, n, '{tenant}', 'worker', at, 'succeeded', true, 'succeeded', at, 1, 0, 0, 5, 3, false, at, 0
         FROM numbered WHERE finished ORDER BY n;
-    INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT '{tenant}', ({first_xid} + n / {together})::text::xid8, max(at), '[' || string_agg(
+    INSERT INTO ingot.events (tenant, position, at, entries)
+        SELECT '{tenant}', {first_position} + n / {together}, max(at), '[' || string_agg(
             ingot.news('job.completed', ingot.ids(id), 'noop', 'succeeded', 1, 0, 0, n, NULL, NULL, NULL, NULL, false,
                 NULL, NULL),
             ',' ORDER BY n) || ']'
@@ -114,7 +114,7 @@ READS: Final[dict[str, tuple[str, str]]] = {
     "read_events, the first": (SQL.read_events, f"'{{tenant}}', '0', {BATCH}"),
     SUMMARY: (SQL.summary_of_tenant, "'{tenant}'"),
     SCAN: ("SELECT count(*) FROM ingot.outcomes WHERE exit_code = 7", ""),
-    "read_events, the last": (SQL.read_events, f"'{{tenant}}', '{FIRST_XID + 1}', {BATCH}"),
+    "read_events, the last": (SQL.read_events, f"'{{tenant}}', '{FIRST_POSITION + 1}', {BATCH}"),
 }
 
 
@@ -241,7 +241,7 @@ async def make_store(cluster: str, *, finished: int, queued: int) -> Store:
     owner = await asyncpg.connect(url)
     await owner.execute("SELECT ingot.create_tenant($1, 'default', 1, 'UTC', '{}')", tenant)
     async with owner.transaction():
-        fixed = {"start": START, "first_xid": FIRST_XID, "together": FINISHED_AT_ONCE}
+        fixed = {"start": START, "first_position": FIRST_POSITION, "together": FINISHED_AT_ONCE}
         await owner.execute(FILL.format(tenant=tenant, finished=finished, queued=queued, **fixed))
     await owner.execute("VACUUM")
     return Store(with_database(cluster, name, "ingot_server"), owner, tenant)

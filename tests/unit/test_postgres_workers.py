@@ -167,6 +167,11 @@ BAD: Final[list[dict[str, list[Any]]]] = [
     {"outcomes": ["failed"], "exit_codes": [2**60]},
     {"results": [b"not JSON"]},
     {"results": [b"\xff"]},
+    {"results": [b"1e400"]},
+    {"results": [b"[" + b"7" * 5_000 + b"]"]},
+    {"results": [b'"\\ud800"']},
+    {"results": [b"[" * 201 + b"]" * 201]},
+    {"results": [b"[" * 30_000 + b"]" * 30_000]},
     {"results": [b"[" + b"1," * 40_000 + b"1]"]},
     {"outcomes": ["failed"], "results": [b"1"]},
 ]
@@ -176,7 +181,7 @@ BAD: Final[list[dict[str, list[Any]]]] = [
 async def test_what_no_worker_can_say_is_refused_and_changes_nothing(town: Town, bad: dict[str, list[Any]]) -> None:
     claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
     worker = await town.worker(town.tenants[0])
-    with pytest.raises((asyncpg.DataError, asyncpg.CharacterNotInRepertoireError)):
+    with pytest.raises((asyncpg.DataError, asyncpg.CharacterNotInRepertoireError, asyncpg.StatementTooComplexError)):
         await worker.fetch(HELD, [claim.job.id], [claim.fence], *(GOOD | bad).values())
     assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
     assert (await worker.fetch(HELD, [claim.job.id], [claim.fence], *GOOD.values()))[0]["status"] == "succeeded"
@@ -235,7 +240,7 @@ async def test_a_worker_claims_and_settles_in_a_transaction_of_its_own(town: Tow
         await worker.fetch(RENEW, [row["id"]], [row["fence"]])
         await worker.fetch(SETTLE, [row["id"]], [row["fence"]])
     admin = await town.connect()
-    newest = await admin.fetchval("SELECT entries FROM ingot.events ORDER BY xid DESC LIMIT 1")
+    newest = await admin.fetchval("SELECT entries FROM ingot.events ORDER BY position DESC LIMIT 1")
     told = msgspec.json.decode(newest, type=list[NewsRow])
     assert [(entry.name, news.id) for entry in told for news in entry.news()] == [
         (name, job.id) for name in ("job.started", "job.updated", "job.completed")
@@ -252,6 +257,15 @@ async def test_a_job_that_is_named_twice_is_refused(town: Town) -> None:
     with pytest.raises(asyncpg.DataError, match="named once"):
         await worker.fetch("SELECT * FROM ingot.worker_renew($1, $2, '{60000000,60000000}', NULL, NULL)", ids, fences)
     assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
+
+
+@pytest.mark.parametrize("result", [b"[" * 200 + b"1" + b"]" * 200, b'{"a": [1e300, -7, "\\ud83d\\ude00"]}', b"null"])
+async def test_a_result_that_every_reader_can_read_is_taken(town: Town, result: bytes) -> None:
+    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
+    worker = await town.worker(town.tenants[0])
+    await worker.fetch(HELD, [claim.job.id], [claim.fence], *(GOOD | {"results": [result]}).values())
+    job = await town.bench.reload(claim)
+    assert (job.status, msgspec.json.decode(job.result or b"")) == (JobStatus.SUCCEEDED, msgspec.json.decode(result))
 
 
 async def test_the_same_settle_again_gets_the_same_answer(town: Town) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from importlib import resources
 from typing import Final
 
@@ -13,7 +14,6 @@ from ingot.engines.postgres.connection import AWAY, explain, place, unreadable
 from ingot.engines.steps import Migration, read_migrations
 from ingot.kernel.errors import StoreTooNew
 
-LOCK: Final = 7303  # The first number of our advisory locks.
 ROLE_TRIES_MAX: Final = 20
 ROLES: Final = {"ingot_owner": "NOLOGIN", "ingot_server": "LOGIN", "ingot_worker": "NOLOGIN"}
 # Reads must not depend on statistics either: what they ask for is small, and found by its key.
@@ -36,20 +36,43 @@ SELECT pg_has_role(
     'ingot_owner', CASE WHEN current_setting('server_version_num')::integer < 160000 THEN 'MEMBER' ELSE 'SET' END
 )
 """
+# The rows came from a dump of another server, or are new: the event log goes on above what they brought along, and what
+# they say of transactions means nothing here.
+_MOVE_IN: Final = """
+    DO $$
+    DECLARE
+        here bigint := (SELECT system_identifier FROM pg_control_system());
+    BEGIN
+        IF NOT EXISTS (SELECT FROM ingot.home WHERE server = here) THEN
+            LOCK TABLE ingot.events, ingot.leases IN EXCLUSIVE MODE;
+            WITH old AS (DELETE FROM ingot.home RETURNING shift)
+            INSERT INTO ingot.home (server, shift) SELECT here, greatest(
+                (SELECT shift FROM old),
+                (SELECT max(position) FROM ingot.events) + 1 - pg_current_xact_id()::text::bigint,
+                0
+            );
+            UPDATE ingot.leases SET changed_by = '3';
+        END IF;
+    END
+    $$
+"""
 # What was applied last; a server that starts leaves those alone who are at work with the same.
 _DIGEST: Final = "SELECT obj_description('ingot'::regnamespace, 'pg_namespace')"
-# What an older program had, and what changed its shape, is not left beside the new.
+# What an older program had is not left beside the new; what was replaced in this transaction stays.
 _DROP_FUNCTIONS: Final = """
     DO $$
     DECLARE
         known regprocedure;
     BEGIN
-        FOR known IN SELECT oid FROM pg_proc WHERE pronamespace = 'ingot'::regnamespace LOOP
+        FOR known IN SELECT oid FROM pg_proc
+        WHERE pronamespace = 'ingot'::regnamespace AND xmin <> pg_current_xact_id()::xid LOOP
             EXECUTE format('DROP FUNCTION %s', known);
         END LOOP;
     END
     $$
 """
+_DROP_VIEWS: Final = "DROP VIEW IF EXISTS ingot.job_rows, ingot.attempts"
+_CHANGED_SHAPE: Final = (asyncpg.InvalidFunctionDefinitionError, asyncpg.InvalidTableDefinitionError)
 
 
 def migrations() -> list[Migration]:
@@ -70,7 +93,6 @@ async def migrate(owner_url: str) -> list[Migration]:
     except (*AWAY, asyncpg.PostgresError) as error:
         raise explain(error, doing="reached", where=place(owner_url)) from error
     try:
-        await connection.execute("SELECT pg_advisory_lock($1, 0)", LOCK)
         await _make_roles(connection)
         return await _apply(connection)
     except (*AWAY, asyncpg.PostgresError) as error:
@@ -109,31 +131,55 @@ async def _set_up_server_role(connection: asyncpg.Connection[asyncpg.Record]) ->
             settings = await connection.fetchval("SELECT rolconfig FROM pg_roles WHERE rolname = 'ingot_server'")
             if f"{setting}={value}" in (settings or []):
                 break
-            with suppress(asyncpg.InternalServerError):  # Another database of this server sets it at this moment.
+            # Somebody else, for this or another database of this server, may be setting it at this moment.
+            with suppress(asyncpg.InternalServerError, asyncpg.UniqueViolationError):
                 await connection.execute(f"ALTER ROLE ingot_server SET {setting} = {value}")
 
 
 async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migration]:
-    await connection.execute("CREATE SCHEMA IF NOT EXISTS ingot AUTHORIZATION ingot_owner")
+    with suppress(asyncpg.UniqueViolationError):  # Made from another place at this moment.
+        await connection.execute("CREATE SCHEMA IF NOT EXISTS ingot AUTHORIZATION ingot_owner")
     await connection.execute("SET ROLE ingot_owner")
-    await connection.execute(_LEDGER)
+    with suppress(asyncpg.UniqueViolationError):
+        await connection.execute(_LEDGER)
     known, newest = migrations(), await check(connection)
     if newest > known[-1].number:
         raise StoreTooNew(f"The database is at schema {newest}; this program knows up to {known[-1].number}.")
-    missing = [step for step in known if step.number > newest]
-    for step in missing:
-        async with connection.transaction():
-            await connection.execute(step.text)
-            await connection.execute("INSERT INTO ingot.migrations VALUES ($1, $2)", step.number, step.name)
-    texts = _definitions()
-    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
-    if missing or await connection.fetchval(_DIGEST) != digest:
-        async with connection.transaction():
-            await connection.execute(_DROP_FUNCTIONS)
-            for text in texts:
-                await connection.execute(text)
-            await connection.execute(f"COMMENT ON SCHEMA ingot IS '{digest}'")
+    missing = [step for step in known if await _take(connection, step)]
+    async with _alone(connection):
+        await connection.execute(_MOVE_IN)
+    try:
+        await _define(connection, _definitions())
+    except _CHANGED_SHAPE:  # What answers in another shape cannot be replaced under those who are at work.
+        await _define(connection, [_DROP_VIEWS, _DROP_FUNCTIONS, *_definitions()])
     return missing
+
+
+@asynccontextmanager
+async def _alone(connection: asyncpg.Connection[asyncpg.Record]) -> AsyncIterator[None]:
+    """A transaction of one migration at a time. No other role can take this lock."""
+    async with connection.transaction():
+        await connection.execute("LOCK TABLE ingot.migrations IN EXCLUSIVE MODE")
+        yield
+
+
+async def _take(connection: asyncpg.Connection[asyncpg.Record], step: Migration) -> bool:
+    """Take a step that is missing."""
+    async with _alone(connection):
+        if step.number <= await check(connection):
+            return False
+        await connection.execute(step.text)
+        await connection.execute("INSERT INTO ingot.migrations VALUES ($1, $2)", step.number, step.name)
+        return True
+
+
+async def _define(connection: asyncpg.Connection[asyncpg.Record], texts: list[str]) -> None:
+    """Put what is applied whole there, when it is not what was applied last."""
+    digest = hashlib.sha256("\0".join(_definitions()).encode()).hexdigest()
+    async with _alone(connection):
+        if await connection.fetchval(_DIGEST) != digest:
+            for text in (*texts, _DROP_FUNCTIONS, f"COMMENT ON SCHEMA ingot IS '{digest}'"):
+                await connection.execute(text)
 
 
 def _definitions() -> list[str]:

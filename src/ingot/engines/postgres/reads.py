@@ -107,7 +107,7 @@ class Reads:
         start = (0, -1) if after is None else _parse_event_id(after)
         deadline = time.monotonic() + HORIZON_SECONDS_MAX
         while True:
-            rows = await self._db.read(tenant, SQL.read_events, tenant, str(start[0]), limit + 1)
+            rows = await self._db.read(tenant, SQL.read_events, tenant, start[0], limit + 1)
             hidden = next((place for place, row in enumerate(rows) if not row["settled"]), None)
             events: list[Event] = []
             for row in rows[:hidden]:
@@ -116,8 +116,8 @@ class Reads:
                 entries = msgspec.json.decode(row["entries"], type=list[NewsRow])
                 told = ((entry.name, news) for entry in entries for news in entry.news())
                 for place, (name, news) in enumerate(told):
-                    if (row["xid"], place) > start and len(events) < limit:
-                        event_id = f"{row['xid'] * EVENT_PLACES + place:016x}"
+                    if (row["position"], place) > start and len(events) < limit:
+                        event_id = f"{row['position'] * EVENT_PLACES + place:016x}"
                         data = msgspec.Raw(msgspec.json.encode(news))
                         at = to_datetime(row["at"])
                         events.append(Event(id=event_id, tenant=tenant, name=name, at=at, data=data))

@@ -1,6 +1,5 @@
 -- A job as it stands: its body, and where the one row that moves is. Readers see it through their own policies.
-DROP VIEW IF EXISTS ingot.job_rows;
-CREATE VIEW ingot.job_rows WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW ingot.job_rows WITH (security_invoker = true) AS
 SELECT
     j.id, j.tenant, j.type,
     coalesce(h.status, CASE WHEN c.id IS NOT NULL THEN 'canceled' END, o.status_after) AS status,
@@ -44,8 +43,7 @@ LEFT JOIN LATERAL (
 ) AS o ON true;
 
 -- Every attempt: those that have ended, and those that run.
-DROP VIEW IF EXISTS ingot.attempts;
-CREATE VIEW ingot.attempts WITH (security_invoker = true) AS
+CREATE OR REPLACE VIEW ingot.attempts WITH (security_invoker = true) AS
 SELECT o.job, o.fence, o.tenant, o.attempts AS number, o.worker_id, o.host, o.pid, o.started_at, o.outcome, o.status_after,
     o.finished_at, o.exit_code, o.error, o.percent, o.stage
 FROM ingot.outcomes AS o

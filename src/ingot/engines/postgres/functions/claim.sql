@@ -86,12 +86,12 @@ BEGIN
         FROM taken
     ),
     told AS (
-        INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(
+        INSERT INTO ingot.events (tenant, position, at, entries)
+        SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(
             ingot.news('job.started', ids, type, 'running', attempts, failures, crashes, fence, worker_id, NULL, NULL, NULL,
                 false, NULL, NULL), ',') || ']'
         FROM alike GROUP BY tenant
-        ON CONFLICT (tenant, xid) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
+        ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
     ),
     counted AS (
         INSERT INTO ingot.count_deltas (tenant, type, status, jobs)

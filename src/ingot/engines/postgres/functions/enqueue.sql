@@ -100,8 +100,8 @@ BEGIN
         SELECT id, tenant, type, '', dedupe_key, own_priority, due_at, 0, 0, 0, own_max_attempts, 0 FROM taken WHERE due_at > now
     ),
     told AS (
-        INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(entry, ',') || ']'
+        INSERT INTO ingot.events (tenant, position, at, entries)
+        SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(entry, ',') || ']'
         FROM (
             SELECT tenant, ingot.news('job.created', '["' || string_agg(id::text, '","' ORDER BY place) || '"]', type, 'queued',
                 0, 0, 0, 0, NULL, due_at, NULL, NULL, false, NULL, NULL) AS entry

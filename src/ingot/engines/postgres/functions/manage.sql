@@ -59,12 +59,12 @@ BEGIN
         RETURNING l.*
     ),
     told AS (
-        INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT tenant, pg_current_xact_id(), now, '[' || ingot.news('job.canceled', ingot.ids(id), type, 'canceled', attempts,
+        INSERT INTO ingot.events (tenant, position, at, entries)
+        SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || ingot.news('job.canceled', ingot.ids(id), type, 'canceled', attempts,
             failures, crashes, fence, NULL, NULL, NULL, NULL, false, NULL, NULL) || ']'
         FROM waiting
         UNION ALL
-        SELECT tenant, pg_current_xact_id(), now, '[' || ingot.news('job.updated', ingot.ids(id), type, 'running', attempts,
+        SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || ingot.news('job.updated', ingot.ids(id), type, 'running', attempts,
             failures, crashes, fence, worker_id, NULL, NULL, NULL, true, percent, stage) || ']'
         FROM asked
     ),
@@ -158,8 +158,8 @@ BEGIN
         FROM again WHERE due_at > now
     ),
     told AS (
-        INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT tenant, pg_current_xact_id(), now, '[' || ingot.news('job.retried', ingot.ids(id), type, 'queued', attempts,
+        INSERT INTO ingot.events (tenant, position, at, entries)
+        SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || ingot.news('job.retried', ingot.ids(id), type, 'queued', attempts,
             own_failures, own_crashes, fence, NULL, due_at, NULL, NULL, false, NULL, NULL) || ']'
         FROM again
     )
@@ -246,8 +246,8 @@ BEGIN
         ON CONFLICT DO NOTHING
     ),
     told AS (
-        INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT s.tenant, pg_current_xact_id(), now, '[' || ingot.news('job.updated', ingot.ids(s.id), s.type, s.status, s.attempts,
+        INSERT INTO ingot.events (tenant, position, at, entries)
+        SELECT s.tenant, ingot.position(pg_current_xact_id()), now, '[' || ingot.news('job.updated', ingot.ids(s.id), s.type, s.status, s.attempts,
             s.failures, s.crashes, s.fence, CASE WHEN s.status = 'running' THEN s.worker_id END,
             CASE WHEN s.status = 'queued' THEN coalesce(w.due_at, s.run_at) END, NULL, NULL, s.cancel_requested, s.percent,
             s.stage) || ']'

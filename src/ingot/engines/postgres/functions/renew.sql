@@ -46,12 +46,12 @@ BEGIN
         RETURNING h.place, l.expires_at, l.cancel_requested
     ),
     told AS (
-        INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(
+        INSERT INTO ingot.events (tenant, position, at, entries)
+        SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(
             ingot.news('job.updated', ingot.ids(id), type, 'running', attempts, failures, crashes, fence, worker_id, NULL, NULL,
                 NULL, cancel_requested, new_percent, new_stage), ',' ORDER BY place) || ']'
         FROM held WHERE tells GROUP BY tenant
-        ON CONFLICT (tenant, xid) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
+        ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
     )
     SELECT place::integer, expires_at, cancel_requested FROM renewed ORDER BY place;
 END

@@ -106,8 +106,8 @@ BEGIN
         GROUP BY tenant, type, said, status, attempts, failures_after, crashes_after, fence, again_at, error, cancel_requested
     ),
     told AS (
-        INSERT INTO ingot.events (tenant, xid, at, entries)
-        SELECT tenant, pg_current_xact_id(), now, '[' || string_agg(
+        INSERT INTO ingot.events (tenant, position, at, entries)
+        SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(
             CASE WHEN said IN ('failed', 'lost') THEN
                 ingot.news('job.failed', ids, type, status, attempts, failures_after, crashes_after, fence, NULL,
                     again_at, status = 'queued', error, cancel_requested, NULL, NULL)
@@ -120,7 +120,7 @@ BEGIN
                     again_at, NULL, CASE WHEN status = 'dead' THEN error END, cancel_requested, NULL, NULL)
             ELSE '' END, ',') || ']'
         FROM alike GROUP BY tenant
-        ON CONFLICT (tenant, xid) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
+        ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
     ),
     counted AS (
         INSERT INTO ingot.count_deltas (tenant, type, status, jobs)

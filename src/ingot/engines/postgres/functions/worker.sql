@@ -24,6 +24,22 @@ BEGIN
 END
 $$;
 
+-- Refuse JSON that not every reader can read: text that is no Unicode, numbers beyond a float, nested too deep.
+CREATE OR REPLACE FUNCTION ingot.expect_readable(text_of_json bytea) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+    value jsonb := convert_from(text_of_json, 'UTF8')::jsonb;
+BEGIN
+    PERFORM ingot.expect(
+        NOT jsonb_path_exists(value, 'strict $.**{200} ? (@.type() == "array" || @.type() == "object")'),
+        'a result is nested at most 200 levels deep'
+    );
+    PERFORM (number #>> '{}')::double precision
+    FROM jsonb_path_query(value, 'strict $.** ? (@.type() == "number")') AS number;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION ingot.worker_claim(
     types text[], worker_id text, host text, pid bigint, jobs integer, lease_length bigint
 ) RETURNS TABLE (id text, type text, payload bytea, attempts integer, fence bigint, expires_at bigint)
@@ -98,8 +114,7 @@ BEGIN
     FROM unnest(delays) AS d;
     PERFORM ingot.expect(c IS NULL OR c BETWEEN -9007199254740992 AND 9007199254740992, 'an exit code is within 2^53')
     FROM unnest(exit_codes) AS c;
-    PERFORM ingot.expect(length(r) <= 65536, 'a result has at most 65536 bytes'),
-        ingot.expect(convert_from(r, 'UTF8')::json IS NOT NULL, 'a result is JSON text')
+    PERFORM ingot.expect(length(r) <= 65536, 'a result has at most 65536 bytes'), ingot.expect_readable(r)
     FROM unnest(results) AS r WHERE r IS NOT NULL;
     PERFORM ingot.expect(o = 'succeeded', 'a result comes only with success')
     FROM unnest(outcomes, results) AS s (o, r) WHERE r IS NOT NULL;

@@ -24,13 +24,20 @@ CREATE TABLE ingot.worker_roles (
     tenant      uuid NOT NULL REFERENCES ingot.tenants
 );
 
+-- The server these rows live on, and what is added to the number of a transaction there to get its position in the
+-- event log. One row: a dump restored on another server goes on above the positions it brought along.
+CREATE TABLE ingot.home (
+    server      bigint PRIMARY KEY,
+    shift       bigint NOT NULL
+);
+
 -- One row holds the events of one tenant in one transaction, in order, as a JSON array.
 CREATE TABLE ingot.events (
     tenant      uuid NOT NULL,
-    xid         xid8 NOT NULL,
+    position    bigint NOT NULL,
     at          bigint NOT NULL,
     entries     text NOT NULL,
-    PRIMARY KEY (tenant, xid)
+    PRIMARY KEY (tenant, position)
 );
 -- Every claim and every settle writes entries: lz4 packs them faster, where the server was built with it.
 DO $$
@@ -194,7 +201,7 @@ DECLARE
     isolated name;
 BEGIN
     FOR isolated IN SELECT c.relname FROM pg_class AS c WHERE c.relnamespace = 'ingot'::regnamespace
-        AND c.relkind = 'r' AND c.relname <> 'migrations' LOOP
+        AND c.relkind = 'r' AND c.relname NOT IN ('migrations', 'home') LOOP
         EXECUTE format('ALTER TABLE ingot.%I ENABLE ROW LEVEL SECURITY', isolated);
         EXECUTE format('ALTER TABLE ingot.%I FORCE ROW LEVEL SECURITY', isolated);
         EXECUTE format('CREATE POLICY owner ON ingot.%I TO ingot_owner USING (true) WITH CHECK (true)', isolated);
@@ -210,5 +217,5 @@ BEGIN
     END LOOP;
 END
 $$;
-GRANT SELECT ON ingot.migrations TO ingot_server;
+GRANT SELECT ON ingot.migrations, ingot.home TO ingot_server;
 GRANT USAGE ON SCHEMA ingot TO ingot_server, ingot_worker;
