@@ -63,6 +63,7 @@ OF_SERVER: Final = {
     "renew",
     "retry",
     "settle",
+    "shift",
     "sweep",
     "tell",
     "up_since",

@@ -4,7 +4,7 @@ GRANT SELECT ON ingot.job_rows, ingot.attempts TO ingot_server;
 GRANT EXECUTE ON FUNCTION
     ingot.enqueue, ingot.claim, ingot.renew, ingot.settle, ingot.cancel, ingot.retry, ingot.change,
     ingot.promote, ingot.expired, ingot.sweep, ingot.look, ingot.next_due, ingot.next_expiry, ingot.fold_counts,
-    ingot.tell, ingot.clock, ingot.up_since, ingot.position,
+    ingot.tell, ingot.clock, ingot.up_since, ingot.position, ingot.shift,
     ingot.find_orders, ingot.find_attempts, ingot.find_tenants, ingot.find_definitions,
     ingot.create_tenant, ingot.change_tenant, ingot.put_definition
 TO ingot_server;

@@ -72,6 +72,9 @@ _DROP_FUNCTIONS: Final = """
     $$
 """
 _DROP_VIEWS: Final = "DROP VIEW IF EXISTS ingot.job_rows, ingot.attempts"
+# In the text of a function it costs nothing to read.
+_SHIFT: Final = "CREATE OR REPLACE FUNCTION ingot.shift() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT {}::bigint'"
+_MADE_MEANWHILE: Final = (asyncpg.UniqueViolationError, asyncpg.DuplicateObjectError, asyncpg.DuplicateTableError)
 _CHANGED_SHAPE: Final = (asyncpg.InvalidFunctionDefinitionError, asyncpg.InvalidTableDefinitionError)
 
 
@@ -137,10 +140,10 @@ async def _set_up_server_role(connection: asyncpg.Connection[asyncpg.Record]) ->
 
 
 async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migration]:
-    with suppress(asyncpg.UniqueViolationError):  # Made from another place at this moment.
+    with suppress(*_MADE_MEANWHILE):
         await connection.execute("CREATE SCHEMA IF NOT EXISTS ingot AUTHORIZATION ingot_owner")
     await connection.execute("SET ROLE ingot_owner")
-    with suppress(asyncpg.UniqueViolationError):
+    with suppress(*_MADE_MEANWHILE):
         await connection.execute(_LEDGER)
     known, newest = migrations(), await check(connection)
     if newest > known[-1].number:
@@ -148,10 +151,12 @@ async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migrati
     missing = [step for step in known if await _take(connection, step)]
     async with _alone(connection):
         await connection.execute(_MOVE_IN)
+    texts = [_SHIFT.format(await connection.fetchval("SELECT shift FROM ingot.home")), *_definitions()]
+    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
     try:
-        await _define(connection, _definitions())
+        await _define(connection, texts, digest)
     except _CHANGED_SHAPE:  # What answers in another shape cannot be replaced under those who are at work.
-        await _define(connection, [_DROP_VIEWS, _DROP_FUNCTIONS, *_definitions()])
+        await _define(connection, [_DROP_VIEWS, _DROP_FUNCTIONS, *texts], digest)
     return missing
 
 
@@ -173,9 +178,8 @@ async def _take(connection: asyncpg.Connection[asyncpg.Record], step: Migration)
         return True
 
 
-async def _define(connection: asyncpg.Connection[asyncpg.Record], texts: list[str]) -> None:
+async def _define(connection: asyncpg.Connection[asyncpg.Record], texts: list[str], digest: str) -> None:
     """Put what is applied whole there, when it is not what was applied last."""
-    digest = hashlib.sha256("\0".join(_definitions()).encode()).hexdigest()
     async with _alone(connection):
         if await connection.fetchval(_DIGEST) != digest:
             for text in (*texts, _DROP_FUNCTIONS, f"COMMENT ON SCHEMA ingot IS '{digest}'"):

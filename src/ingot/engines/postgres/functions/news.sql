@@ -1,7 +1,7 @@
 -- The position of a transaction in the event log. Inlined where it is used.
 CREATE OR REPLACE FUNCTION ingot.position(transaction xid8) RETURNS bigint
 LANGUAGE sql STABLE
-AS $$ SELECT transaction::text::bigint + (SELECT h.shift FROM ingot.home AS h) $$;
+AS $$ SELECT transaction::text::bigint + ingot.shift() $$;
 
 -- What an event says about a job, or about several in the same words, as the log keeps it: a JSON array in the order of
 -- `NewsRow`, which ends where nothing more is to be said. `ids` is JSON too. Inlined where it is used.
