@@ -41,6 +41,7 @@ READABLE: Final = [
 ]
 HIDDEN: Final = ["dedupe_keys", "definitions", "idempotency_keys", "tenants", "worker_roles"]
 OF_SERVER: Final = {
+    "at_home",
     "cancel",
     "change",
     "change_tenant",

@@ -122,20 +122,41 @@ async def test_migrating_again_changes_nothing(server: Server) -> None:
     assert await schema_of(url) == before
 
 
-async def test_a_function_that_no_longer_is_does_not_stay(server: Server) -> None:
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["CREATE FUNCTION ingot.gone() RETURNS integer LANGUAGE sql AS 'SELECT 1'"],
+        ["CREATE FUNCTION ingot.claim(jobs integer) RETURNS integer LANGUAGE sql AS 'SELECT jobs'"],
+        [
+            "DROP FUNCTION ingot.clock()",
+            "CREATE FUNCTION ingot.clock() RETURNS text LANGUAGE sql AS $$ SELECT 'late' $$",
+        ],
+        ["GRANT EXECUTE ON FUNCTION ingot.settle, ingot.worker_tenant TO ingot_worker"],
+        ["GRANT SELECT ON ingot.job_rows TO ingot_worker"],
+    ],
+    ids=["a function more", "other arguments", "another shape", "a function given away", "a view given away"],
+)
+async def test_what_an_older_program_had_does_not_stay(server: Server, statements: list[str]) -> None:
     (url,) = await make_databases(server, "one")
     await migrate(url)
     before = await schema_of(url)
-    await run(
-        url,
-        "SET ROLE ingot_owner",
-        "CREATE FUNCTION ingot.claim(jobs integer) RETURNS integer LANGUAGE sql AS 'SELECT jobs'",
-        "DROP FUNCTION ingot.clock()",
-        "CREATE FUNCTION ingot.clock() RETURNS text LANGUAGE sql AS $$ SELECT 'late' $$",
-        "COMMENT ON SCHEMA ingot IS 'of another program'",
-    )
+    await run(url, "SET ROLE ingot_owner", *statements, "COMMENT ON SCHEMA ingot IS 'of another program'")
+    assert await schema_of(url) != before
     await migrate(url)
     assert await schema_of(url) == before
+
+
+async def test_a_fold_that_idles_holds_no_migration_up(server: Server) -> None:
+    (url,) = await make_databases(server, "one")
+    await migrate(url)
+    idle = await asyncpg.connect(with_database(server.url, "one", "ingot_server"))
+    try:
+        await idle.execute("BEGIN; SELECT ingot.fold_counts(1)")
+        await run(url, "COMMENT ON SCHEMA ingot IS 'of another program'")
+        async with asyncio.timeout(10):
+            await migrate(url)
+    finally:
+        await idle.close()
 
 
 async def test_a_store_works_on_while_the_functions_are_put_there_again(server: Server) -> None:

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from ingot.engines.postgres import PostgresStore, migrate
+from ingot.engines.postgres import PostgresStore, make_worker_role, migrate
+from ingot.engines.postgres.reads import EVENT_PLACES
 from ingot.events import Events
 from ingot.identity import Tenants
 from ingot.jobs import Jobs, JobStatus
@@ -72,12 +73,17 @@ async def test_a_dump_restored_on_another_server_goes_on(servers: tuple[Server, 
         running = await jobs.enqueue(tenant, "slow")
         (claim,) = await jobs.claim("w", ["slow"])
         told = await Events(store).read(tenant)
+    password = await make_worker_role(with_database(old.url, DATABASE, "postgres"), "direct", tenant)
     move(old, new)
 
     with pytest.raises(StoreMisconfigured, match="another server") as refused:
         async with opened(new):
             pass
     assert "INGOT_DATABASE_OWNER_URL" in refused.value.hint
+    worker = await asyncpg.connect(with_database(new.url, DATABASE, "direct"), password=password)
+    with pytest.raises(asyncpg.RaiseError, match="another server"):
+        await worker.fetch("SELECT * FROM ingot.worker_claim('{noop}', 'w', NULL, NULL, 1, 60000000)")
+    await worker.close()
     for _ in range(2):  # Once is enough, and again changes nothing.
         await migrate(with_database(new.url, DATABASE, "postgres"))
 
@@ -113,3 +119,45 @@ async def test_a_dump_restored_on_a_server_that_is_ahead_keeps_its_order(servers
     async with opened(new) as store:
         await Jobs(store, lease_seconds=60).claim("w", ["noop"])
         assert [event.name for event in await Events(store).read(tenant, after=told[-1].id)] == ["job.started"]
+
+
+async def test_a_transaction_older_than_the_migration_puts_nothing_before_what_came_along(
+    servers: tuple[Server, Server],
+) -> None:
+    old, new = servers
+    for server in servers:
+        await run(server, f"CREATE DATABASE {DATABASE}")
+    await run(old, BURN)
+    await migrate(with_database(old.url, DATABASE, "postgres"))
+    async with opened(old) as store:
+        tenant = (await Tenants(store).ensure_default()).id
+        await Jobs(store, lease_seconds=60).enqueue(tenant, "noop")
+        told = await Events(store).read(tenant)
+    move(old, new)
+    before = await asyncpg.connect(with_database(new.url, DATABASE, "postgres"))
+    await before.execute("BEGIN; SELECT pg_current_xact_id()")
+    await run(new, BURN)
+    await migrate(with_database(new.url, DATABASE, "postgres"))
+    async with opened(new) as store:
+        assert await Events(store).read(tenant) == told
+        position = await before.fetchval("SELECT ingot.position(pg_current_xact_id())")
+        assert position > int(told[-1].id, 16) // EVENT_PLACES
+    await before.close()
+
+
+async def test_the_same_name_with_fewer_transactions_is_another_server(servers: tuple[Server, Server]) -> None:
+    """As a copy of a server's files from before has: a later dump restored in it is ahead of it."""
+    old, _ = servers
+    await run(old, f"CREATE DATABASE {DATABASE}")
+    await migrate(with_database(old.url, DATABASE, "postgres"))
+    async with opened(old) as store:
+        tenant = (await Tenants(store).ensure_default()).id
+        await Jobs(store, lease_seconds=60).enqueue(tenant, "noop")
+    await run(old, "UPDATE ingot.events SET position = position + 100000", DATABASE)
+    with pytest.raises(StoreMisconfigured, match="another server"):
+        async with opened(old):
+            pass
+    await migrate(with_database(old.url, DATABASE, "postgres"))
+    async with opened(old) as store:
+        await Jobs(store, lease_seconds=60).claim("w", ["noop"])
+        assert [event.name for event in await Events(store).read(tenant)] == ["job.created", "job.started"]

@@ -1,10 +1,11 @@
 -- Functions are for those who are named here, and for nobody else.
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA ingot FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA ingot FROM PUBLIC, ingot_server, ingot_worker;
+REVOKE ALL ON ingot.job_rows, ingot.attempts FROM PUBLIC, ingot_server, ingot_worker;
 GRANT SELECT ON ingot.job_rows, ingot.attempts TO ingot_server;
 GRANT EXECUTE ON FUNCTION
     ingot.enqueue, ingot.claim, ingot.renew, ingot.settle, ingot.cancel, ingot.retry, ingot.change,
     ingot.promote, ingot.expired, ingot.sweep, ingot.look, ingot.next_due, ingot.next_expiry, ingot.fold_counts,
-    ingot.tell, ingot.clock, ingot.up_since, ingot.position, ingot.shift,
+    ingot.tell, ingot.clock, ingot.up_since, ingot.position, ingot.shift, ingot.at_home,
     ingot.find_orders, ingot.find_attempts, ingot.find_tenants, ingot.find_definitions,
     ingot.create_tenant, ingot.change_tenant, ingot.put_definition
 TO ingot_server;

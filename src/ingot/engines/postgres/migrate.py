@@ -1,10 +1,10 @@
-"""Migrations: numbered, forward only, each in a transaction of its own; functions and grants whole, every time."""
+"""Migrations: numbered and forward only, functions and grants whole: all that is missing in one transaction."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from importlib import resources
 from typing import Final
 
@@ -12,7 +12,8 @@ import asyncpg
 
 from ingot.engines.postgres.connection import AWAY, explain, place, unreadable
 from ingot.engines.steps import Migration, read_migrations
-from ingot.kernel.errors import StoreTooNew
+from ingot.kernel.errors import StoreBusy, StoreTooNew
+from ingot.kernel.logs import configure_logs
 
 ROLE_TRIES_MAX: Final = 20
 ROLES: Final = {"ingot_owner": "NOLOGIN", "ingot_server": "LOGIN", "ingot_worker": "NOLOGIN"}
@@ -36,29 +37,9 @@ SELECT pg_has_role(
     'ingot_owner', CASE WHEN current_setting('server_version_num')::integer < 160000 THEN 'MEMBER' ELSE 'SET' END
 )
 """
-# The rows came from a dump of another server, or are new: the event log goes on above what they brought along, and what
-# they say of transactions means nothing here.
-_MOVE_IN: Final = """
-    DO $$
-    DECLARE
-        here bigint := (SELECT system_identifier FROM pg_control_system());
-    BEGIN
-        IF NOT EXISTS (SELECT FROM ingot.home WHERE server = here) THEN
-            LOCK TABLE ingot.events, ingot.leases IN EXCLUSIVE MODE;
-            WITH old AS (DELETE FROM ingot.home RETURNING shift)
-            INSERT INTO ingot.home (server, shift) SELECT here, greatest(
-                (SELECT shift FROM old),
-                (SELECT max(position) FROM ingot.events) + 1 - pg_current_xact_id()::text::bigint,
-                0
-            );
-            UPDATE ingot.leases SET changed_by = '3';
-        END IF;
-    END
-    $$
-"""
-# What was applied last; a server that starts leaves those alone who are at work with the same.
+# What was applied last.
 _DIGEST: Final = "SELECT obj_description('ingot'::regnamespace, 'pg_namespace')"
-# What an older program had is not left beside the new; what was replaced in this transaction stays.
+# What an older program had is not left beside the new; what was put there in this transaction stays.
 _DROP_FUNCTIONS: Final = """
     DO $$
     DECLARE
@@ -72,10 +53,26 @@ _DROP_FUNCTIONS: Final = """
     $$
 """
 _DROP_VIEWS: Final = "DROP VIEW IF EXISTS ingot.job_rows, ingot.attempts"
-# In the text of a function it costs nothing to read.
+# In the text of a function the number costs nothing to read.
 _SHIFT: Final = "CREATE OR REPLACE FUNCTION ingot.shift() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT {}::bigint'"
+# The rows are new, or came from a dump of another server: the event log goes on above what they brought along, and what
+# they say of transactions means nothing here.
+_MOVE_IN: Final = (
+    "LOCK TABLE ingot.events, ingot.leases IN EXCLUSIVE MODE",
+    """
+    WITH old AS (DELETE FROM ingot.home RETURNING shift)
+    INSERT INTO ingot.home (server, shift) SELECT system_identifier, greatest(
+        (SELECT max(shift) FROM old),
+        (SELECT max(position) FROM ingot.events) + 1 - pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
+        0
+    )
+    FROM pg_control_system()
+    """,
+    "UPDATE ingot.leases SET changed_by = '3'",
+)
 _MADE_MEANWHILE: Final = (asyncpg.UniqueViolationError, asyncpg.DuplicateObjectError, asyncpg.DuplicateTableError)
 _CHANGED_SHAPE: Final = (asyncpg.InvalidFunctionDefinitionError, asyncpg.InvalidTableDefinitionError)
+LOCK_TRIES_MAX: Final = 10
 
 
 def migrations() -> list[Migration]:
@@ -89,6 +86,7 @@ async def migrate(owner_url: str) -> list[Migration]:
     `owner_url` is of a role that may make roles and schemas. Safe to run from two places at once. Raises
     `StoreTooNew` for a database of a later version, and `StoreError` when it cannot be reached.
     """
+    configure_logs()  # Tracebacks must not show the URL, which may hold a password.
     try:
         connection = await asyncpg.connect(owner_url)
     except ValueError:
@@ -145,45 +143,65 @@ async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migrati
     await connection.execute("SET ROLE ingot_owner")
     with suppress(*_MADE_MEANWHILE):
         await connection.execute(_LEDGER)
+    if not await _missing(connection) and await _is_current(connection):
+        return []
+    anew = False
+    for _ in range(LOCK_TRIES_MAX):
+        try:
+            return await _apply_alone(connection, anew=anew)
+        except _CHANGED_SHAPE:  # What answers in another shape cannot be replaced under those who are at work.
+            anew = True
+        except asyncpg.LockNotAvailableError:
+            await asyncio.sleep(1.0)
+    raise StoreBusy(
+        "The migration cannot get at the tables; nothing was changed.",
+        hint="End the transactions that hold them: look for old ones in pg_stat_activity.",
+    )
+
+
+async def _apply_alone(connection: asyncpg.Connection[asyncpg.Record], *, anew: bool) -> list[Migration]:
+    """Do all that is missing in one transaction, one migration at a time, and nobody waits long for it."""
+    async with connection.transaction():
+        await connection.execute("SET LOCAL lock_timeout = '3s'")
+        await connection.execute("LOCK TABLE ingot.migrations IN SHARE ROW EXCLUSIVE MODE")
+        missing = await _missing(connection)
+        for step in missing:
+            await connection.execute(step.text)
+            await connection.execute("INSERT INTO ingot.migrations VALUES ($1, $2)", step.number, step.name)
+        if missing or not await _is_current(connection):
+            for text in (_DROP_VIEWS, _DROP_FUNCTIONS) if anew else ():
+                await connection.execute(text)
+            await _set_shift(connection)
+            views, *functions, grants = _definitions()
+            for text in (views, *functions, _DROP_FUNCTIONS, grants, f"COMMENT ON SCHEMA ingot IS '{_digest()}'"):
+                await connection.execute(text)
+        if not await connection.fetchval("SELECT ingot.at_home()"):
+            for text in _MOVE_IN:
+                await connection.execute(text)
+            await _set_shift(connection)
+        return missing
+
+
+async def _missing(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migration]:
     known, newest = migrations(), await check(connection)
     if newest > known[-1].number:
         raise StoreTooNew(f"The database is at schema {newest}; this program knows up to {known[-1].number}.")
-    missing = [step for step in known if await _take(connection, step)]
-    async with _alone(connection):
-        await connection.execute(_MOVE_IN)
-    texts = [_SHIFT.format(await connection.fetchval("SELECT shift FROM ingot.home")), *_definitions()]
-    digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
-    try:
-        await _define(connection, texts, digest)
-    except _CHANGED_SHAPE:  # What answers in another shape cannot be replaced under those who are at work.
-        await _define(connection, [_DROP_VIEWS, _DROP_FUNCTIONS, *texts], digest)
-    return missing
+    return [step for step in known if step.number > newest]
 
 
-@asynccontextmanager
-async def _alone(connection: asyncpg.Connection[asyncpg.Record]) -> AsyncIterator[None]:
-    """A transaction of one migration at a time. No other role can take this lock."""
-    async with connection.transaction():
-        await connection.execute("LOCK TABLE ingot.migrations IN EXCLUSIVE MODE")
-        yield
+async def _is_current(connection: asyncpg.Connection[asyncpg.Record]) -> bool:
+    """Whether what was applied last is ours, on this server."""
+    digest = await connection.fetchval(_DIGEST)
+    return bool(digest == _digest() and await connection.fetchval("SELECT ingot.at_home()"))
 
 
-async def _take(connection: asyncpg.Connection[asyncpg.Record], step: Migration) -> bool:
-    """Take a step that is missing."""
-    async with _alone(connection):
-        if step.number <= await check(connection):
-            return False
-        await connection.execute(step.text)
-        await connection.execute("INSERT INTO ingot.migrations VALUES ($1, $2)", step.number, step.name)
-        return True
+async def _set_shift(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    shift = await connection.fetchval("SELECT coalesce(max(shift), 0) FROM ingot.home")
+    await connection.execute(_SHIFT.format(shift))
 
 
-async def _define(connection: asyncpg.Connection[asyncpg.Record], texts: list[str], digest: str) -> None:
-    """Put what is applied whole there, when it is not what was applied last."""
-    async with _alone(connection):
-        if await connection.fetchval(_DIGEST) != digest:
-            for text in (*texts, _DROP_FUNCTIONS, f"COMMENT ON SCHEMA ingot IS '{digest}'"):
-                await connection.execute(text)
+def _digest() -> str:
+    return hashlib.sha256("\0".join(_definitions()).encode()).hexdigest()
 
 
 def _definitions() -> list[str]:

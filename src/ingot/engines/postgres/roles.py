@@ -12,6 +12,7 @@ from ingot.engines.postgres.connection import AWAY, explain, unreadable
 from ingot.identity.model import TenantNotFound
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id
+from ingot.kernel.logs import configure_logs
 
 OURS: Final = """
 SELECT EXISTS (
@@ -33,6 +34,7 @@ async def make_worker_role(owner_url: str, role: str, tenant: str) -> str:
         )
     if not is_id(tenant):
         raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
+    configure_logs()  # Tracebacks must not show the URL, which may hold a password.
     password = secrets.token_urlsafe(32)
     try:
         connection = await asyncpg.connect(owner_url)

@@ -48,7 +48,6 @@ ABOUT_US: Final = """
 SELECT current_user, current_setting('synchronous_commit'), current_setting('server_encoding'),
     (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user)
 """
-AT_HOME: Final = "SELECT EXISTS (SELECT FROM ingot.home JOIN pg_control_system() ON system_identifier = server)"
 
 
 class PostgresStore(Reads):
@@ -224,7 +223,7 @@ async def _check(connection: Any) -> None:
         )
     if newest > known:
         raise StoreTooNew(f"The database is at schema {newest}; this program knows up to {known}.")
-    if not await connection.fetchval(AT_HOME):
+    if not await connection.fetchval("SELECT ingot.at_home()"):
         raise StoreMisconfigured(
             "The database was restored on another server, and the order of its events is that of the old one.",
             hint="Migrate it once: set INGOT_DATABASE_OWNER_URL, a role that may make roles and schemas.",
