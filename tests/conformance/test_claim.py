@@ -124,11 +124,10 @@ async def test_jobs_of_one_instant_start_in_the_order_of_their_ids(bench: Bench)
     assert [claim.job.id for claim in claims] == [job.id for job in jobs]
 
 
-async def test_the_order_holds_over_several_types_and_tenants(bench: Bench) -> None:
-    other = await bench.tenants.create("other")
+async def test_the_order_holds_over_several_types(bench: Bench) -> None:
     late = await bench.make_job("a", priority=4)
-    first = await bench.make_job("b", priority=1, tenant=other.id)
-    middle = await bench.make_job("a", priority=2, tenant=other.id)
+    first = await bench.make_job("b", priority=1)
+    middle = await bench.make_job("a", priority=2)
     claims = [(await bench.jobs.claim("worker", ["b", "a"]))[0] for _ in range(3)]
     assert [claim.job.id for claim in claims] == [first.id, middle.id, late.id]
 

@@ -48,7 +48,8 @@ CLAIM: Final = """
         $1, $2, array_fill(''::text, ARRAY[cardinality($1::text[])]),
         array_fill(0::smallint, ARRAY[cardinality($1::text[])]), array_fill(0::bigint, ARRAY[cardinality($1::text[])]),
         array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[cardinality($1::text[])]),
-        $3, array_fill(NULL::text, ARRAY[cardinality($3::text[])]),
+        array_fill(1, ARRAY[cardinality($1::text[])]), array_fill(1000, ARRAY[cardinality($1::text[])]),
+        array_fill(1000, ARRAY[cardinality($1::text[])]), $3, array_fill(NULL::text, ARRAY[cardinality($3::text[])]),
         array_fill(NULL::bigint, ARRAY[cardinality($3::text[])]), $4,
         array_fill(180000000::bigint, ARRAY[cardinality($3::text[])])
     )

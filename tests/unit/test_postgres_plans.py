@@ -72,7 +72,8 @@ MORE_PAGES_MAX: Final = 10
 
 CLAIM: Final = """
     SELECT * FROM ingot.claim('{noop}', ARRAY[$1::uuid], '{""}', '{0}', '{0}',
-        '{00000000-0000-0000-0000-000000000000}', '{w}', '{NULL}', '{NULL}', ARRAY[$2::integer], '{180000000}')
+        '{00000000-0000-0000-0000-000000000000}', '{1}', '{1000}', ARRAY[$2::integer], '{w}', '{NULL}', '{NULL}',
+        ARRAY[$2::integer], '{180000000}')
 """
 SETTLE: Final = """
     SELECT * FROM ingot.settle($1, $2, array_fill(NULL::uuid, ARRAY[cardinality($1::uuid[])]),

@@ -3,66 +3,116 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from ingot.engines.postgres.connection import Database, Record
-from ingot.engines.postgres.memory import HINT_SECONDS, START, Lane, LaneHint, Memory, Position, patience
+from ingot.engines.postgres.memory import HINT_SECONDS, START, LaneHint, Memory, Position, patience
 from ingot.engines.postgres.rows import claim_of
+from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Claim
 from ingot.jobs.ports import ClaimJobs
 
-CALL: Final = "SELECT * FROM ingot.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+CALL: Final = "SELECT * FROM ingot.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 
-Scan = tuple[Lane, LaneHint, Position, int]  # A lane, its hint, where its scan began, and the version it had then.
+
+class Scan(msgspec.Struct):
+    """A lane that is looked into: where, since which version of it, and the share and place of its tenant."""
+
+    lane: Lane
+    hint: LaneHint
+    begin: Position
+    version: int
+    turn: int
+    step: int
+    share: int
 
 
 async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> list[list[Claim]]:
     """Serve claims of the same types and tenant, in the order in which they came."""
-    scans: list[Scan] = [
-        (lane, hint, hint.begin(), hint.version)
-        for lane, hint in memory.lanes_for(commands[0].types, commands[0].tenant)
-    ]
+    waiting = memory.lanes_for(commands[0].types, commands[0].tenant)
     own: list[list[Claim]] = [[] for _ in commands]
-    if not scans:
-        return own
-    sent_at = time.monotonic()
-    rows, cost = await db.timed(
-        CALL,
-        [lane.type for lane, *_ in scans],
-        [lane.tenant for lane, *_ in scans],
-        [lane.limit_key for lane, *_ in scans],
-        [begin[0] for _, _, begin, _ in scans],
-        [begin[1] for _, _, begin, _ in scans],
-        [begin[2] for _, _, begin, _ in scans],
-        [command.worker_id for command in commands],
-        [command.host for command in commands],
-        [command.pid for command in commands],
-        [command.limit for command in commands],
-        [command.lease for command in commands],
-    )
-    for row in rows:
-        asker, lane = row[0] - 1, row[1] - 1
-        own[asker].append(claim_of(row, scans[lane][0], commands[asker]))
-    short = len(rows) < sum(command.limit for command in commands)
-    _remember(memory, scans, rows, sent_at=sent_at, cost=cost, short=short)
-    for command, claims in zip(commands, own, strict=True):
-        if claims:
-            memory.expires_at(rows[0]["started_at"] + command.lease)
+    asking = [place for place, command in enumerate(commands) if command.limit]
+    while waiting and asking:
+        limits = [commands[place].limit - len(own[place]) for place in asking]
+        scans = _deal(memory, commands[0].types, waiting, sum(limits))
+        sent_at = time.monotonic()
+        rows, cost = await _call(db, scans, [commands[place] for place in asking], limits)
+        for row in rows:
+            asker, lane = asking[row[0] - 1], row[1] - 1
+            own[asker].append(claim_of(row, scans[lane].lane, commands[asker]))
+        taken = Counter[str]()
+        for lane, jobs in Counter(row[1] for row in rows).items():
+            taken[scans[lane - 1].lane.tenant] += jobs
+        _remember(memory, scans, rows, taken, sent_at=sent_at, cost=cost)
+        for scan in scans:
+            if taken[scan.lane.tenant] < scan.share:  # It has no more, and its turns go to the others.
+                waiting.pop(scan.lane.tenant, None)
+        memory.turns.of(commands[0].types).count(taken, memory.weights, waiting=waiting)
+        if rows:
+            _note_leases(memory, rows[0]["started_at"], commands)
+        asking = [place for place in asking if len(own[place]) < commands[place].limit]
     return own
 
 
+def _deal(
+    memory: Memory, types: Sequence[str], waiting: dict[str, list[tuple[Lane, LaneHint]]], jobs: int
+) -> list[Scan]:
+    """The lanes of the tenants whose turn it is."""
+    turns = memory.turns.of(types).deal(jobs, {tenant: memory.weights[tenant] for tenant in waiting})
+    shares: Counter[str] = Counter()
+    for turn in turns:
+        shares[turn.tenant] += turn.jobs
+    step = turns[0].jobs
+    return [
+        Scan(lane, hint, hint.begin(), hint.version, turn, step, share)
+        for turn, (tenant, share) in enumerate(shares.items())
+        for lane, hint in waiting[tenant]
+    ]
+
+
+async def _call(
+    db: Database, scans: list[Scan], commands: list[ClaimJobs], limits: list[int]
+) -> tuple[list[Record], float]:
+    return await db.timed(
+        CALL,
+        [scan.lane.type for scan in scans],
+        [scan.lane.tenant for scan in scans],
+        [scan.lane.limit_key for scan in scans],
+        [scan.begin[0] for scan in scans],
+        [scan.begin[1] for scan in scans],
+        [scan.begin[2] for scan in scans],
+        [scan.turn for scan in scans],
+        [scan.step for scan in scans],
+        [scan.share for scan in scans],
+        [command.worker_id for command in commands],
+        [command.host for command in commands],
+        [command.pid for command in commands],
+        limits,
+        [command.lease for command in commands],
+    )
+
+
 def _remember(
-    memory: Memory, scans: list[Scan], rows: Sequence[Record], *, sent_at: float, cost: float, short: bool
+    memory: Memory, scans: list[Scan], rows: Sequence[Record], taken: Counter[str], *, sent_at: float, cost: float
 ) -> None:
     """Note how far each lane was claimed, and which have nothing more."""
     # They come in order, so that the last of a lane tells.
     last = {row["lane"]: row for row in (rows if len(scans) > 1 else rows[-1:])}
-    for number, (lane, hint, begin, version) in enumerate(scans, start=1):
-        if begin == START:
+    for number, scan in enumerate(scans, start=1):
+        lane, hint = scan.lane, scan.hint
+        if scan.begin == START:
             hint.whole_at = sent_at
             hint.patience = patience(cost, least=HINT_SECONDS)
         if row := last.get(number):
-            hint.claimed(begin, (row["priority"], row["run_at"], row["id"]), version)
-        if short and begin == START and hint.version == version:
+            hint.claimed(scan.begin, (row["priority"], row["run_at"], row["id"]), scan.version)
+        if scan.begin == START and taken[lane.tenant] < scan.share and hint.version == scan.version:
             memory.drop(lane)
+
+
+def _note_leases(memory: Memory, started_at: int, commands: Sequence[ClaimJobs]) -> None:
+    for lease in {command.lease for command in commands}:
+        memory.expires_at(started_at + lease)

@@ -7,10 +7,11 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from ingot.engines.postgres.connection import CONFLICTS_MAX, AlreadyThere, Database, Record
-from ingot.engines.postgres.memory import Lane, Memory
+from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.rows import job_of, new_job_of
 from ingot.engines.postgres.sql import SQL
 from ingot.identity.model import TenantNotFound
+from ingot.jobs.lanes import Lane
 from ingot.jobs.errors import DuplicateJob, IdempotencyMismatch
 from ingot.jobs.model import Enqueued, Job, NewJob
 from ingot.jobs.ports import Enqueue

@@ -13,15 +13,16 @@ from ingot.kernel.ids import is_id
 FIND = "SELECT * FROM ingot.find_tenants($1, $2)"
 
 
-async def create_tenant(db: Database, command: CreateTenant) -> Tenant:
+async def create_tenant(db: Database, memory: Memory, command: CreateTenant) -> Tenant:
     """Make a tenant."""
     tenant = command.tenant
     row = (tenant.id, tenant.slug, tenant.weight, tenant.time_zone, _text(tenant.limits))
     await db.call("SELECT ingot.create_tenant($1, $2, $3, $4, $5)", *row)
+    memory.weights[tenant.id] = tenant.weight
     return tenant
 
 
-async def change_tenant(db: Database, command: ChangeTenant) -> Tenant:
+async def change_tenant(db: Database, memory: Memory, command: ChangeTenant) -> Tenant:
     """Change some of a tenant's values."""
     if not is_id(command.id):
         raise TenantNotFound
@@ -30,6 +31,7 @@ async def change_tenant(db: Database, command: ChangeTenant) -> Tenant:
     await db.call("SELECT ingot.change_tenant($1, $2, $3, $4, $5)", *row)
     changed = await get_tenant(db, command.id)
     assert changed is not None, "tenants are not deleted"
+    memory.weights[changed.id] = changed.weight
     return changed
 
 

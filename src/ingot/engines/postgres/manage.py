@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.engines.postgres.connection import Database
-from ingot.engines.postgres.memory import Lane, Memory
+from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.rows import job_of
 from ingot.engines.postgres.sql import SQL
+from ingot.jobs.lanes import Lane
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.model import Job, JobStatus
 from ingot.jobs.ports import CancelJob, ChangeJob, RetryJob

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
 import msgspec
 
+from ingot.identity.model import WEIGHT_DEFAULT
+from ingot.jobs.lanes import Lane, Turns
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.logs import report
 
@@ -24,14 +26,6 @@ NIL: Final = "00000000-0000-0000-0000-000000000000"
 
 Position = tuple[int, int, str]
 START: Final[Position] = (0, 0, NIL)
-
-
-class Lane(msgspec.Struct, frozen=True, order=True):
-    """Where ready work queues up: one line per type, tenant and limit key."""
-
-    type: str
-    tenant: str
-    limit_key: str
 
 
 def patience(seconds: float, *, least: float) -> float:
@@ -74,8 +68,10 @@ class Memory:
         self._clock = clock
         self._ahead = 0  # The database's clock, compared with ours.
         self.lease = lease
-        self.lanes: dict[str, dict[Lane, LaneHint]] = {}
+        self.lanes: dict[str, dict[str, dict[Lane, LaneHint]]] = {}
+        self.turns = Turns()
         self.tenants: set[str] = set()
+        self.weights: defaultdict[str, int] = defaultdict(lambda: WEIGHT_DEFAULT)  # As far as we have seen them.
         self.next_due: int | None = None
         self.next_expiry: int | None = None
         self.promoted_to = 0  # Nothing became due before this that was not looked at.
@@ -116,30 +112,34 @@ class Memory:
 
     def hear(self, lane: Lane, jobs: int, *, first: Position = START) -> None:
         """More work of this lane is ready, whoever made it so."""
-        hint = self.lanes.setdefault(lane.type, {}).setdefault(lane, LaneHint())
+        hint = self.lanes.setdefault(lane.type, {}).setdefault(lane.tenant, {}).setdefault(lane, LaneHint())
         hint.put(first)
         for tell in self.on_ready:
             _tell(tell, lane.tenant, lane.type, jobs)
 
     def drop(self, lane: Lane) -> None:
         """All ready work of this lane was taken."""
-        lanes = self.lanes.get(lane.type, {})
+        tenants = self.lanes.get(lane.type, {})
+        lanes = tenants.get(lane.tenant, {})
         lanes.pop(lane, None)
         if not lanes:
+            tenants.pop(lane.tenant, None)
+        if not tenants:
             self.lanes.pop(lane.type, None)
 
-    def lanes_for(self, types: Iterable[str], tenant: str | None) -> list[tuple[Lane, LaneHint]]:
-        """The lanes a claim may take from."""
-        return [
-            (lane, hint)
-            for type in types
-            for lane, hint in self.lanes.get(type, {}).items()
-            if tenant is None or lane.tenant == tenant
-        ]
+    def lanes_for(self, types: Iterable[str], tenant: str | None) -> dict[str, list[tuple[Lane, LaneHint]]]:
+        """The lanes a claim may take from, by tenant."""
+        found: dict[str, list[tuple[Lane, LaneHint]]] = {}
+        for type in dict.fromkeys(types):
+            tenants = self.lanes.get(type, {})
+            for known in tenants if tenant is None else tenants.keys() & {tenant}:
+                found.setdefault(known, []).extend(tenants[known].items())
+        return found
 
-    def see(self, lane: Lane) -> None:
+    def see(self, lane: Lane, weight: int) -> None:
         """A look found ready work in this lane. Work that this process has not heard of is told."""
-        hint = self.lanes.get(lane.type, {}).get(lane)
+        self.weights[lane.tenant] = weight
+        hint = self.lanes.get(lane.type, {}).get(lane.tenant, {}).get(lane)
         if hint is None:
             self.hear(lane, 1)
         elif time.monotonic() - hint.whole_at > hint.patience:

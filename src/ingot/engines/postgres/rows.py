@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from ingot.engines.postgres.connection import Record
-from ingot.engines.postgres.memory import Lane
+from ingot.jobs.lanes import Lane
 from ingot.jobs.model import (
     NULL,
     Attempt,

@@ -9,8 +9,9 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from ingot.engines.postgres.connection import Database, Record
-from ingot.engines.postgres.memory import NIL, Lane, Memory
+from ingot.engines.postgres.memory import NIL, Memory
 from ingot.engines.postgres.rows import STATUSES
+from ingot.jobs.lanes import Lane
 from ingot.jobs.errors import JobNotFound, LeaseLost
 from ingot.jobs.model import Done, Failed, Heartbeat, JobStatus, Outcome, Settle, Settled, Snooze
 from ingot.jobs.ports import Beat, RenewLeases, SettleJobs

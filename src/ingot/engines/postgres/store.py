@@ -188,11 +188,11 @@ class PostgresStore(Reads):
 
     def create_tenant(self, command: CreateTenant) -> Awaitable[Tenant]:
         """See `TenantStore`."""
-        return identity.create_tenant(self._db, command)
+        return identity.create_tenant(self._db, self._memory, command)
 
     def change_tenant(self, command: ChangeTenant) -> Awaitable[Tenant]:
         """See `TenantStore`."""
-        return identity.change_tenant(self._db, command)
+        return identity.change_tenant(self._db, self._memory, command)
 
 
 async def _check(connection: Any) -> None:

@@ -14,11 +14,11 @@ from ingot.engines.postgres.memory import (
     NIL,
     SWEEP_EVERY,
     WHOLE_SWEEP_SECONDS,
-    Lane,
     Memory,
     patience,
 )
 from ingot.engines.postgres.settle import came_back
+from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Tended
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import StoreError
@@ -48,7 +48,7 @@ async def look(db: Database, memory: Memory) -> None:
             memory.see_agenda(row["next_due"], row["next_expiry"])
             memory.deltas = row["deltas"]
         else:
-            memory.see(Lane(row["type"], row["tenant"], row["limit_key"]))
+            memory.see(Lane(row["type"], row["tenant"], row["limit_key"]), row["weight"])
 
 
 async def fold(db: Database) -> None:

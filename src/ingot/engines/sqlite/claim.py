@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from heapq import merge
 from itertools import groupby, islice
 
-from ingot.engines.sqlite.memory import FENCES_PER_EPOCH, Lane
+from ingot.engines.sqlite.memory import FENCES_PER_EPOCH
 from ingot.engines.sqlite.rows import JobRow, claim_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.tend import promote, sweep
 from ingot.engines.sqlite.transaction import Later, Transaction, as_json
 from ingot.identity.model import TenantNotFound
+from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Claim, Definition, JobStatus
 from ingot.jobs.ports import ClaimJobs
 from ingot.kernel.errors import IngotError
@@ -67,18 +69,39 @@ def _claims(claimed: list[tuple[JobRow, Definition]]) -> list[Claim]:
 
 
 def _pick(tx: Transaction, command: ClaimJobs, limit: int) -> list[int]:
-    """The numbers of the first ready jobs over all lanes that such a claim may take from."""
-    heads: dict[Lane, list[Place]] = {}
-    for lane in tx.memory.lanes_for(command.types, command.tenant):
-        heads[lane] = tx.read(
-            list[Place], SQL.ready_in_lane, lane.type, tx.memory.tenants[lane.tenant], lane.limit_key, limit
-        )
-    picked = [place[3] for place in islice(merge(*heads.values()), limit)]
-    taken = set(picked)
-    for lane, places in heads.items():
-        if len(places) < limit and all(place[3] in taken for place in places):
-            tx.memory.drop_lane(lane)
+    """The numbers of the next ready jobs: tenants take turns, and each gives the first of all its lanes."""
+    waiting = tx.memory.lanes_for(command.types, command.tenant)
+    line = tx.memory.turns.of(command.types)
+    picked: list[int] = []
+    given: Counter[str] = Counter()
+    while waiting and len(picked) < limit:
+        dealt = line.deal(limit - len(picked), {tenant: tx.memory.weights[tenant] for tenant in waiting})
+        wanted: Counter[str] = Counter()
+        for turn in dealt:
+            wanted[turn.tenant] += turn.jobs
+        heads = {tenant: _first(tx, waiting[tenant], given[tenant], jobs) for tenant, jobs in wanted.items()}
+        taken = {tenant: len(places) for tenant, places in heads.items()}
+        given.update(taken)
+        for tenant, jobs in wanted.items():
+            if taken[tenant] < jobs:  # It has no more, and its turns go to the others.
+                for lane in waiting.pop(tenant):
+                    tx.memory.drop_lane(lane)
+        line.count(taken, tx.memory.weights, waiting=waiting)
+        in_line = {tenant: iter(places) for tenant, places in heads.items()}
+        for turn in dealt:
+            picked += [place[3] for place in islice(in_line[turn.tenant], turn.jobs)]
     return picked
+
+
+def _first(tx: Transaction, lanes: Sequence[Lane], given: int, jobs: int) -> list[Place]:
+    """The first jobs over some lanes of one tenant, after those that were given away already."""
+    heads: list[list[Place]] = [
+        tx.read(
+            list[Place], SQL.ready_in_lane, lane.type, tx.memory.tenants[lane.tenant], lane.limit_key, given + jobs
+        )
+        for lane in lanes
+    ]
+    return list(islice(merge(*heads), given, given + jobs))
 
 
 def next_fence(tx: Transaction) -> int:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from ingot.engines.sqlite.memory import Lane
 from ingot.engines.sqlite.rows import JobRow, State, job_of, new_job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Later, Transaction, as_json
 from ingot.identity.model import TenantNotFound
+from ingot.jobs.lanes import Lane
 from ingot.jobs.errors import DuplicateJob, IdempotencyMismatch
 from ingot.jobs.model import Enqueued, JobStatus, NewJob
 from ingot.jobs.ports import Enqueue

@@ -20,6 +20,7 @@ def create_tenant(tx: Transaction, command: CreateTenant) -> Tenant:
     except apsw.ConstraintError:
         raise TenantExists(f"there is a tenant {tenant.slug!r} already") from None
     tx.memory.tenants[tenant.id] = number
+    tx.memory.weights[tenant.id] = tenant.weight
     return tenant
 
 
@@ -40,4 +41,5 @@ def change_tenant(tx: Transaction, command: ChangeTenant) -> Tenant:
         tx.execute(SQL.update_tenant, *row)
     except apsw.ConstraintError:
         raise TenantExists(f"there is a tenant {tenant.slug!r} already") from None
+    tx.memory.weights[tenant.id] = tenant.weight
     return tenant

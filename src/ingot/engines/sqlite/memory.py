@@ -9,19 +9,12 @@ import apsw
 import msgspec
 
 from ingot.engines.sqlite.sql import SQL
+from ingot.jobs.lanes import Lane, Turns
 from ingot.jobs.model import Definition
 from ingot.kernel.clock import MICROS
 
 SWEEP_EVERY = MICROS
 FENCES_PER_EPOCH = 2**32
-
-
-class Lane(msgspec.Struct, frozen=True, order=True):
-    """Where ready work queues up: one line per type, tenant and limit key."""
-
-    type: str
-    tenant: str
-    limit_key: str
 
 
 class Memory:
@@ -32,12 +25,13 @@ class Memory:
         self.fence = epoch * FENCES_PER_EPOCH
         self.swept_at = 0
         self._sweep_from = sweep_from
+        self.turns = Turns()
         self.reload()
 
     def reload(self) -> None:
         """Read everything again that a rollback may have made untrue."""
         rows = self._connection.execute(SQL.live_lanes)
-        self.lanes: dict[str, set[Lane]] = {}
+        self.lanes: dict[str, dict[str, set[Lane]]] = {}
         for type, tenant, limit_key in rows:
             self.add_lane(Lane(type, tenant, limit_key))
         self.epoch: int = self._connection.execute(SQL.store_epoch).get
@@ -45,25 +39,35 @@ class Memory:
         self.next_expiry: int | None = self._connection.execute(SQL.next_expiry).get
         self.last_job_number: int = self._connection.execute(SQL.last_job_number).get
         self.last_batch: int = self._connection.execute(SQL.last_event_batch).get
-        tenants = self._connection.execute(SQL.tenant_numbers).get
-        self.tenants = msgspec.json.decode(tenants, type=dict[str, int])
+        tenants = msgspec.json.decode(
+            self._connection.execute(SQL.tenant_weights).get, type=list[tuple[str, int, int]]
+        )
+        self.tenants = {id: number for id, number, _ in tenants}
+        self.weights = {id: weight for id, _, weight in tenants}
         definitions = msgspec.json.decode(self._connection.execute(SQL.all_definitions).get, type=list[Definition])
         self.definitions = {(definition.tenant, definition.type): definition for definition in definitions}
 
     def add_lane(self, lane: Lane) -> None:
         """There is ready work in this lane."""
-        self.lanes.setdefault(lane.type, set()).add(lane)
+        self.lanes.setdefault(lane.type, {}).setdefault(lane.tenant, set()).add(lane)
 
     def drop_lane(self, lane: Lane) -> None:
         """All ready work of this lane was taken."""
-        lanes = self.lanes[lane.type]
-        lanes.discard(lane)
-        if not lanes:
+        tenants = self.lanes[lane.type]
+        tenants[lane.tenant].discard(lane)
+        if not tenants[lane.tenant]:
+            del tenants[lane.tenant]
+        if not tenants:
             del self.lanes[lane.type]
 
-    def lanes_for(self, types: Iterable[str], tenant: str | None) -> list[Lane]:
-        """The lanes a claim may take from."""
-        return [lane for type in types for lane in self.lanes.get(type, ()) if tenant is None or lane.tenant == tenant]
+    def lanes_for(self, types: Iterable[str], tenant: str | None) -> dict[str, list[Lane]]:
+        """The lanes a claim may take from, by tenant."""
+        found: dict[str, list[Lane]] = {}
+        for type in dict.fromkeys(types):
+            tenants = self.lanes.get(type, {})
+            for known in tenants if tenant is None else tenants.keys() & {tenant}:
+                found.setdefault(known, []).extend(tenants[known])
+        return found
 
     def due_at(self, run_at: int) -> None:
         """Some work becomes due then."""

@@ -9,11 +9,11 @@ from functools import partial
 import apsw
 
 from ingot.engines.sqlite.connection import DISK_ERRORS
-from ingot.engines.sqlite.memory import Lane
 from ingot.engines.sqlite.rows import State
 from ingot.engines.sqlite.settle import end_attempt
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction
+from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Lost, Tended
 from ingot.jobs.ports import Tend
 from ingot.kernel.logs import report

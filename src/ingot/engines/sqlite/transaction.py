@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
-from ingot.engines.sqlite.memory import Lane, Memory
+from ingot.engines.sqlite.memory import Memory
 from ingot.engines.sqlite.rows import JobRow, State, job_of, progress_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.statements import chunk_sizes, repeat_row
 from ingot.jobs.errors import JobNotFound
+from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Job, JobNews, JobStatus
 from ingot.kernel.clock import to_datetime
 

@@ -1,8 +1,10 @@
--- Lease ready jobs of these lanes to those who ask, in the order in which they asked. A scan of a lane begins after
+-- Lease ready jobs of these lanes to those who ask, in the order in which they asked. Tenants take turns of so many
+-- jobs (`steps`) and give so many in all (`shares`); the lanes of a tenant have the same turn. A scan of a lane begins after
 -- the position given for it. The answer names lanes and askers by their place, counted from 1.
 CREATE OR REPLACE FUNCTION ingot.claim(
     lane_types text[], lane_tenants uuid[], lane_keys text[],
     after_priorities smallint[], after_run_ats bigint[], after_ids uuid[],
+    turns integer[], steps integer[], shares integer[],
     worker_ids text[], hosts text[], pids bigint[], limits integer[], lease_lengths bigint[]
 ) RETURNS TABLE (
     asker integer, lane integer, id text, priority smallint, run_at bigint, attempts integer, failures integer,
@@ -29,16 +31,17 @@ BEGIN
     END IF;
     RETURN QUERY
     WITH lanes AS MATERIALIZED (
-        SELECT * FROM unnest(lane_types, lane_tenants, lane_keys, after_priorities, after_run_ats, after_ids)
-            WITH ORDINALITY AS l (type, tenant, limit_key, priority, run_at, id, lane)
+        SELECT * FROM unnest(
+            lane_types, lane_tenants, lane_keys, after_priorities, after_run_ats, after_ids, turns, steps, shares
+        ) WITH ORDINALITY AS l (type, tenant, limit_key, priority, run_at, id, turn, step, share, lane)
     ),
     heads AS MATERIALIZED (
-        SELECT r.*, l.lane::integer FROM lanes AS l CROSS JOIN LATERAL (
+        SELECT r.*, l.lane::integer, l.turn, l.step, l.share FROM lanes AS l CROSS JOIN LATERAL (
             SELECT r.ctid AS at, r.id, r.priority, r.run_at FROM ingot.ready AS r
             WHERE r.type = l.type AND r.tenant = l.tenant AND r.limit_key = l.limit_key
                 AND (r.priority, r.run_at, r.id) > (l.priority, l.run_at, l.id)
             ORDER BY r.priority, r.run_at, r.id
-            LIMIT wanted
+            LIMIT least(l.share, wanted)
             FOR UPDATE SKIP LOCKED
         ) AS r
     ),
@@ -51,7 +54,11 @@ BEGIN
     picked AS MATERIALIZED (
         SELECT h.at, h.lane, h.place, a.asker::integer, a.fence, a.worker_id, a.host, a.pid, now + a.lease AS expires_at
         FROM (
-            SELECT at, lane, row_number() OVER (ORDER BY priority, run_at, id) AS place FROM heads ORDER BY place LIMIT wanted
+            SELECT h.at, h.lane, row_number() OVER (ORDER BY (h.rank - 1) / h.step, h.turn, h.rank) AS place
+            FROM (
+                SELECT *, row_number() OVER (PARTITION BY turn ORDER BY priority, run_at, id) AS rank FROM heads
+            ) AS h
+            WHERE h.rank <= h.share ORDER BY place LIMIT wanted
         ) AS h
         CROSS JOIN LATERAL (
             SELECT * FROM askers AS a WHERE h.place > a.upto - a.jobs AND h.place <= a.upto LIMIT 1

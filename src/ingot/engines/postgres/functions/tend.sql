@@ -92,7 +92,7 @@ $$;
 -- the index, the next instants on the agenda (a row without a lane), and the time.
 CREATE OR REPLACE FUNCTION ingot.look()
 RETURNS TABLE (
-    type text, tenant text, limit_key text, now bigint, next_due bigint, next_expiry bigint, deltas boolean
+    type text, tenant text, limit_key text, weight integer, now bigint, next_due bigint, next_expiry bigint, deltas boolean
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -115,9 +115,11 @@ BEGIN
             ORDER BY r.type, r.tenant, r.limit_key LIMIT 1
         ) AS n
     )
-    SELECT l.type, l.tenant::text, l.limit_key, NULL::bigint, NULL::bigint, NULL::bigint, NULL::boolean FROM lanes AS l
+    SELECT l.type, l.tenant::text, l.limit_key, (SELECT t.weight FROM ingot.tenants AS t WHERE t.id = l.tenant),
+        NULL::bigint, NULL::bigint, NULL::bigint, NULL::boolean
+    FROM lanes AS l
     UNION ALL
-    SELECT NULL, NULL, NULL, ingot.clock(), (SELECT min(w.run_at) FROM ingot.later AS w),
+    SELECT NULL, NULL, NULL, NULL, ingot.clock(), (SELECT min(w.run_at) FROM ingot.later AS w),
         (SELECT min(l.expires_at) FROM ingot.leases AS l), EXISTS (SELECT FROM ingot.count_deltas);
 END
 $$;

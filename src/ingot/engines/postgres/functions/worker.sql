@@ -74,6 +74,7 @@ BEGIN
         lanes, array_fill(tenant, ARRAY[cardinality(lanes)]), array_fill(''::text, ARRAY[cardinality(lanes)]),
         array_fill(0::smallint, ARRAY[cardinality(lanes)]), array_fill(0::bigint, ARRAY[cardinality(lanes)]),
         array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[cardinality(lanes)]),
+        array_fill(1, ARRAY[cardinality(lanes)]), array_fill(jobs, ARRAY[cardinality(lanes)]), array_fill(jobs, ARRAY[cardinality(lanes)]),
         ARRAY[worker_id], ARRAY[host], ARRAY[pid], ARRAY[jobs], ARRAY[lease_length]
     ) AS c;
 END

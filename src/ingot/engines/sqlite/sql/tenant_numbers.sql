@@ -1,1 +1,0 @@
-SELECT CAST(json_group_object(id, number) AS BLOB) FROM tenants

@@ -1,0 +1,82 @@
+"""Lanes of ready work, and turns between tenants: by weight, and not by how much anybody has waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from heapq import heapify, heapreplace
+from typing import Final
+
+import msgspec
+
+ROUNDS: Final = 4  # How often everybody comes up in one deal, when there are jobs enough.
+TENANTS_MAX: Final = 10_000
+LINES_MAX: Final = 1_000
+
+
+class Lane(msgspec.Struct, frozen=True, order=True):
+    """Where ready work queues up: one line per type, tenant and limit key."""
+
+    type: str
+    tenant: str
+    limit_key: str
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """Some jobs of one tenant in a row."""
+
+    tenant: str
+    jobs: int
+
+
+class Line:
+    """Deals the next jobs to the tenants that have ready work.
+
+    Every tenant has gone some way: the jobs it got, divided by its weight. The next turn is that of the one who has
+    gone least. Who had nothing to do for a while does not save up turns, but goes on from where the others are.
+    """
+
+    def __init__(self) -> None:
+        self._gone: dict[str, float] = {}
+        self._front = 0.0  # How far everybody has gone who has work.
+
+    def deal(self, jobs: int, weights: Mapping[str, int]) -> list[Turn]:
+        """Whose turn it is for the next jobs. Nothing is counted before they were taken."""
+        if len(weights) == 1:
+            return [Turn(tenant, jobs) for tenant in weights]
+        line = [(self._gone_by(tenant), tenant) for tenant in weights]
+        heapify(line)
+        step = max(1, jobs // (ROUNDS * len(line)))
+        turns = []
+        while jobs > 0:
+            gone, tenant = line[0]
+            share = min(step, jobs)
+            turns.append(Turn(tenant, share))
+            jobs -= share
+            heapreplace(line, (gone + share / weights[tenant], tenant))
+        return turns
+
+    def count(self, jobs: Mapping[str, int], weights: Mapping[str, int], *, waiting: Iterable[str]) -> None:
+        """So many jobs were taken from each of these tenants; some are waiting with more."""
+        for tenant, taken in jobs.items():
+            self._gone[tenant] = self._gone_by(tenant) + taken / weights[tenant]
+        in_line = [self._gone_by(tenant) for tenant in waiting]
+        self._front = min(in_line, default=max((self._gone_by(tenant) for tenant in jobs), default=self._front))
+        if len(self._gone) > TENANTS_MAX:
+            self._gone = {tenant: gone for tenant, gone in self._gone.items() if gone > self._front}
+
+    def _gone_by(self, tenant: str) -> float:
+        return max(self._gone.get(tenant, 0.0), self._front)
+
+
+class Turns:
+    """A line for each set of types that workers ask for: who gets much of one type has not gone far in another."""
+
+    def __init__(self) -> None:
+        self._lines: dict[frozenset[str], Line] = {}
+
+    def of(self, types: Iterable[str]) -> Line:
+        """The line for claims of these types."""
+        key = frozenset(types)
+        if key not in self._lines and len(self._lines) >= LINES_MAX:
+            del self._lines[next(iter(self._lines))]  # The oldest: its tenants begin level again.
+        return self._lines.setdefault(key, Line())
