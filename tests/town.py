@@ -11,7 +11,7 @@ import asyncpg
 
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.connection import PlainConnection as Raw
-from ingot.jobs import JobStatus
+from ingot.jobs import Definition, JobStatus
 from ingot.kernel.ids import new_id
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.postgres import Database, clocked, database_for, with_database
@@ -75,10 +75,16 @@ async def open_town(folder: Path) -> AsyncIterator[Town]:
             for status in (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED):
                 await bench.make_job_in(status, "ended", tenant=tenant, tags=["red", "blue"])
             await bench.make_job("noop", tenant=tenant, delay=60, idempotency_key="key", dedupe_key="key")
-            await bench.make_claim("held", tenant=tenant)
+            claim = await bench.make_claim("held", tenant=tenant)
+            await bench.make_job("noop", tenant=tenant, after=[claim.job.id], batch="together")
+            await bench.jobs.pause(tenant, "asleep")
+            await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=tenant)
+        await bench.jobs.define(Definition(type="past", retention_seconds=0, keep_history=True))
+        await bench.jobs.collect()
         await bench.store._db.call("SELECT ingot.fold_counts(1000)")  # type: ignore[union-attr]
+        await bench.store._db.call("SELECT * FROM ingot.fold_batches(1000)")  # type: ignore[union-attr]
         for tenant in tenants:
-            await bench.make_job("noop", tenant=tenant)
+            await bench.make_job("noop", tenant=tenant, batch="together")
         made = Town(bench, database, tenants)
         try:
             yield made

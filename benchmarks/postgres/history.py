@@ -48,6 +48,10 @@ BEGIN
             SELECT id, token, of_tenant, 'prefill', at + 200, 'succeeded', true, 'succeeded', at, 1, 0, 0, 5, 3, false,
                 at + 700, 0
             FROM made
+        ),
+        noted AS (
+            INSERT INTO ingot.endings (tenant, type, finished_at, size, jobs)
+            SELECT of_tenant, of_type, at + 700, 1, ARRAY[id] FROM made
         )
         INSERT INTO ingot.events (tenant, position, at, entries)
         SELECT of_tenant, ingot.position(pg_current_xact_id()), max(at) + 700, '[' || string_agg(

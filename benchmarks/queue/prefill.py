@@ -70,6 +70,11 @@ INSERT INTO outcomes (job, fence, outcome, retry, status_after, attempts, finish
 SELECT number, fence, 'succeeded', 1, 'succeeded', 1, finished_at FROM states WHERE number > :base
 """
 
+_ENDINGS: Final = """
+INSERT INTO endings (tenant, type, finished_at, size, jobs)
+SELECT :tenant, :type, finished_at, 1, json_array(number) FROM states WHERE number > :base
+"""
+
 _COUNTS: Final = """
 INSERT INTO counts (tenant, type, status, jobs) VALUES (:tenant, :type, iif(:done, 'succeeded', 'queued'), :jobs)
 ON CONFLICT (tenant, type, status) DO UPDATE SET jobs = jobs + excluded.jobs
@@ -145,7 +150,7 @@ def _add(connection: apsw.Connection, *, done: int, jobs: int, **values: Any) ->
         "worker": WORKER,
         "per_row": JOBS_PER_EVENT_ROW,
     }
-    history = [_ATTEMPTS, _OUTCOMES] if done else []
+    history = [_ATTEMPTS, _OUTCOMES, _ENDINGS] if done else []
     for statement in [_JOBS, _STATES, _KEYS, *history, _COUNTS, _EVENTS]:
         connection.execute(statement, values)
 

@@ -14,6 +14,7 @@ from ingot.events.service import Events
 from ingot.identity.model import Tenant
 from ingot.identity.service import Tenants
 from ingot.jobs.maintenance import Maintenance
+from ingot.jobs.retention import Retention
 from ingot.jobs.service import Jobs
 from ingot.kernel.clock import Clock, SystemClock
 from ingot.kernel.logs import configure_logs
@@ -28,6 +29,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     events: Events
     default_tenant: Tenant
     maintenance: Maintenance
+    retention: Retention
 
 
 @asynccontextmanager
@@ -54,20 +56,24 @@ async def open(  # noqa: A001 - read as `ingot.open`
     try:
         tenants = Tenants(store)
         maintenance = Maintenance(store)
+        retention = Retention(store)
         ingot = Ingot(
             jobs=Jobs(store, lease_seconds=settings.lease_seconds),
             tenants=tenants,
             events=Events(store),
             default_tenant=await tenants.ensure_default(),
             maintenance=maintenance,
+            retention=retention,
         )
         if tend:
             maintenance.start()
+            retention.start()
             if isinstance(store, PostgresStore):
                 store.watch.start()
         try:
             yield ingot
         finally:
+            await retention.stop()
             await maintenance.stop()
             await ingot.jobs.close()
     finally:

@@ -14,7 +14,7 @@ from tests.factories import Bench
 
 
 async def picture(bench: Bench) -> Any:
-    """Every tenant with its counts, definitions, events, jobs and attempts, as plain values."""
+    """Every tenant with its counts, definitions, pauses, events, jobs and attempts, as plain values."""
     tenants = []
     for tenant in await bench.tenants.list():
         jobs = (await bench.jobs.list(tenant.id, limit=1000)).items
@@ -23,6 +23,7 @@ async def picture(bench: Bench) -> Any:
                 "tenant": tenant,
                 "counts": (await bench.jobs.summary(tenant.id)).counts,
                 "definitions": await bench.jobs.definitions(tenant=tenant.id),
+                "pauses": await bench.jobs.pauses(tenant.id),
                 "events": await bench.events.read(tenant.id, limit=1000),
                 "jobs": jobs,
                 "attempts": [await bench.jobs.attempts(tenant.id, job.id) for job in jobs],

@@ -357,6 +357,20 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
     "an infinite cap": {"backoff": Backoff(max_seconds=math.inf)},
     "a shrinking backoff": {"backoff": Backoff(factor=0.5)},
     "an infinite factor": {"backoff": Backoff(factor=math.inf)},
+    "none may run": {"max_running": 0},
+    "too many may run": {"max_running": 1_000_001},
+    "none of a key may run": {"limit_key": "{a}", "max_running_per_key": 0},
+    "too many of a key may run": {"limit_key": "{a}", "max_running_per_key": 1_000_001},
+    "a limit per key without a key": {"max_running_per_key": 1},
+    "an empty limit key": {"limit_key": ""},
+    "a limit key without braces": {"limit_key": "account"},
+    "a limit key with an open brace": {"limit_key": "{a}{b"},
+    "a limit key with a stray brace": {"limit_key": "{a}}"},
+    "a limit key that names nothing": {"limit_key": "{}"},
+    "a limit key with an empty part": {"limit_key": "{a..b}"},
+    "a limit key with spaces inside": {"limit_key": "{a b}"},
+    "a long limit key": {"limit_key": "{a}" * 200},
+    "a limit key with a zero character": {"limit_key": "{a}\x00"},
 }
 
 

@@ -11,7 +11,7 @@ from ingot.jobs import JobStatus, Outcome
 from ingot.kernel.ids import new_id
 from tests.conformance.machines import strategies as draw
 from tests.conformance.machines.records import Draft
-from tests.conformance.machines.rules import Asking, Machine, Steering, Time, Work
+from tests.conformance.machines.rules import Asking, Limiting, Machine, Steering, Time, Work
 
 EXAMPLES, STEPS = 200, 50
 EXAMPLES_WANTED = max(EXAMPLES, settings().max_examples)
@@ -125,7 +125,13 @@ class ManyTenants(Work, Steering, Time):
         return owners[whose % len(owners)]
 
 
-@pytest.mark.parametrize("machine", [Life, Keys, ManyTenants])
+class Limited(Work, Steering, Time, Limiting):
+    """Jobs of two tenants under limits, caps and pauses that come and go."""
+
+    slugs = SLUGS[:1]
+
+
+@pytest.mark.parametrize("machine", [Life, Keys, ManyTenants, Limited])
 def test_a_store_lives_as_its_model_does(machine: type[Machine], engine: str) -> None:
     machine = type(machine.__name__, (machine,), {"engine": engine})
     run_state_machine_as_test(

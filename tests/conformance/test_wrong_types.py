@@ -180,6 +180,18 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
     "define type": (_define("type"), [*NOT_TEXT, None]),
     "define tenant": (_define("tenant"), NOT_TEXT),
     **{f"define {name}": (_define(name), [*NOT_WHOLE, None]) for name in ("priority", "max_attempts", "crash_cap")},
+    "define max_running": (_define("max_running"), NOT_WHOLE),
+    "define limit_key": (_define("limit_key"), NOT_TEXT),
+    "define max_running_per_key": (
+        lambda bench, claim, bad: bench.jobs.define(Definition(type="noop", limit_key="{a}", max_running_per_key=bad)),
+        NOT_WHOLE,
+    ),
+    "pause tenant": (lambda bench, claim, bad: bench.jobs.pause(bad, "noop"), NOT_TENANT),
+    "pause type": (lambda bench, claim, bad: bench.jobs.pause(bench.tenant, bad), [*NOT_TEXT, None]),
+    "pause by": (lambda bench, claim, bad: bench.jobs.pause(bench.tenant, "noop", by=bad), NOT_TEXT),
+    "resume tenant": (lambda bench, claim, bad: bench.jobs.resume(bad, "noop"), NOT_TENANT),
+    "resume type": (lambda bench, claim, bad: bench.jobs.resume(bench.tenant, bad), [*NOT_TEXT, None]),
+    "pauses tenant": (lambda bench, claim, bad: bench.jobs.pauses(bad), NOT_TENANT),
     "define timeout_seconds": (_define("timeout_seconds"), [*NOT_NUMBER, None]),
     "define backoff": (_define("backoff"), [None, 5, {"factor": 2}]),
     **{

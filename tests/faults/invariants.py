@@ -273,7 +273,7 @@ class Comparison:
                     yield f"J1 the job {job_id} was steered ({verb}) and is lost"
             elif verb == "retry" and not acked <= job.retries <= possible:
                 yield f"J5 {acked} to {possible} retries of {job_id} happened; the log has {job.retries}"
-            elif verb == "cancel" and not min(acked, 1) <= job.cancels <= possible:
+            elif verb == "cancel" and not min(acked, 1) - job.swept_along <= job.cancels <= possible:
                 yield f"J5 {acked} to {possible} cancels of {job_id} happened; the log has {job.cancels}"
             elif verb == "change":
                 yield from self._changed(job_id, calls)

@@ -96,6 +96,11 @@ RULES: dict[str, str] = {
         ) AS c GROUP BY tenant, type, status HAVING sum(jobs) <> 0""",
     "no attempt ends before it began": """
         SELECT job::text, fence FROM ingot.outcomes WHERE finished_at < started_at""",
+    "a finished job is named among the endings": """
+        SELECT s.id::text FROM ingot.job_rows AS s WHERE s.finished_at IS NOT NULL AND NOT EXISTS (
+            SELECT FROM ingot.endings AS e
+            WHERE e.tenant = s.tenant AND e.type = s.type AND e.finished_at = s.finished_at AND s.id = ANY (e.jobs))
+        UNION ALL SELECT 'of a wrong size' FROM ingot.endings WHERE size <> cardinality(jobs) OR size = 0""",
     "a tag belongs to a job of its tenant": """
         SELECT g.job::text, g.tag FROM ingot.tags AS g LEFT JOIN ingot.jobs AS j ON j.id = g.job AND j.tenant = g.tenant
         WHERE j.id IS NULL""",

@@ -10,6 +10,7 @@ import msgspec
 
 from ingot.engines.postgres.rows import NewsRow
 from ingot.jobs import Definition
+from ingot.jobs.model import JobNews
 from tests.faults.tables import AttemptRow, EventRow, JobRow, Tables
 
 Owner = Any  # A connection of a role that sees every row, or one out of a pool.
@@ -66,6 +67,7 @@ async def read_tables(connection: Owner) -> Tables:
             for tenant, position, at, entries in await connection.fetch(_EVENTS)
             for entry in _entries.decode(entries)
             for news in entry.news()
+            if isinstance(news, JobNews)
         ]
         return Tables(
             tenants=_pairs(await connection.fetch("SELECT slug, id::text FROM ingot.tenants")),

@@ -201,6 +201,8 @@ class Shift(Workload):
     of the asking, whatever else the machine does.
     """
 
+    waits_for_others = False
+
     def __init__(
         self,
         store: PostgresStore,

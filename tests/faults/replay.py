@@ -12,7 +12,7 @@ from ingot.jobs.lifecycle import FINISHED
 from ingot.kernel.clock import MICROS, to_micros
 from tests.faults.tables import AttemptRow, EventRow, JobRow, Tables
 
-QUEUED, RUNNING, SUCCEEDED = JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED
+BLOCKED, QUEUED, RUNNING, SUCCEEDED = JobStatus.BLOCKED, JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED
 DEAD, CANCELED = JobStatus.DEAD, JobStatus.CANCELED
 # Said once more, so that the promise is checked and not the code that makes it.
 RETURN_AFTER_LOSS_MAX = 5 * MICROS
@@ -34,6 +34,8 @@ class Standing(msgspec.Struct):
     retries: int = 0
     resets: int = 0
     cancels: int = 0  # How often a cancel changed something.
+    swept_along: int = 0  # How often it was canceled with one it waited for.
+    ended_in: set[JobStatus] = msgspec.field(default_factory=set)
     ends: int = 0
 
 
@@ -64,8 +66,9 @@ class Replay:
         news = event.news
         if event.name == "job.created":
             self._expect(news.id not in self.jobs, "J1 a job was made twice")
-            self.jobs[news.id] = Standing(QUEUED)
-            self._wait(event, self.jobs[news.id])
+            self.jobs[news.id] = Standing(BLOCKED)
+            if news.id not in self._tables.waits:
+                self._wait(event, self.jobs[news.id])
         elif news.id not in self.jobs:
             self.wrong.append("J5 a job moved before it was made")
             self.jobs[news.id] = Standing(news.status)
@@ -160,6 +163,7 @@ class Replay:
     def _end(self, event: EventRow, job: Standing, status: JobStatus) -> None:
         self._expect(job.status not in FINISHED, f"J6 a {job.status} job ended again")
         job.status = status
+        job.ended_in.add(status)
         job.ends += 1
         self._queues[event.tenant, event.news.type].discard(event.news.id)
 
@@ -170,7 +174,9 @@ class Replay:
         self._queues[event.tenant, event.news.type].add(event.news.id)
 
     def _cancel(self, event: EventRow, job: Standing) -> None:
-        if job.status is QUEUED:
+        if job.status is BLOCKED and self._ends_of_parents(event.news.id) & {DEAD, CANCELED}:
+            job.swept_along += 1
+        elif job.status in (QUEUED, BLOCKED):
             job.cancels += 1
         else:
             self._expect(job.cancel_requested, f"J5 a {job.status} job was canceled and nobody asked for it")
@@ -196,8 +202,25 @@ class Replay:
         elif job.status is RUNNING and news.cancel_requested and not job.cancel_requested:
             job.cancel_requested = True
             job.cancels += 1
+        elif job.status is BLOCKED and news.status is QUEUED:
+            self._expect(self._may_go_on(news.id), "a job went on before those it waits for")
+            self._wait(event, job)
         elif job.status is QUEUED:
             self._wait(event, job)
+
+    def _ends_of_parents(self, job_id: str) -> set[JobStatus]:
+        """How those this job waits for have ever ended, without those of which any end will do."""
+        ends: set[JobStatus] = set()
+        for parent, runs_anyway in self._tables.waits.get(job_id, ()):
+            ends |= set() if runs_anyway else self.jobs[parent].ended_in
+        return ends
+
+    def _may_go_on(self, job_id: str) -> bool:
+        """Whether all have ended that this job waits for, and well where it matters."""
+        return all(
+            self.jobs[parent].ended_in if runs_anyway else SUCCEEDED in self.jobs[parent].ended_in
+            for parent, runs_anyway in self._tables.waits[job_id]
+        )
 
     def _check_delay(self, attempt: AttemptRow, job: Standing, definition: Definition) -> None:
         waits = job.run_at - (attempt.finished_at or 0)

@@ -72,6 +72,21 @@ RULES: dict[str, str] = {
             SELECT tenant, type, status, 1 AS jobs FROM states
             UNION ALL SELECT tenant, type, status, -jobs FROM counts
         ) GROUP BY tenant, type, status HAVING sum(jobs) <> 0""",
+    "a job waits for others exactly while it is blocked": """
+        SELECT s.id FROM states AS s
+        WHERE (s.status = 'blocked') <> EXISTS (SELECT 1 FROM waits AS w WHERE w.job = s.number AND w.open = 1)
+        UNION ALL
+        SELECT w.job FROM waits AS w
+        LEFT JOIN states AS s ON s.number = w.job LEFT JOIN states AS p ON p.number = w.parent
+        WHERE s.number IS NULL OR p.number IS NULL OR p.tenant <> s.tenant""",
+    "batches are counted exactly": """
+        SELECT tenant, batch FROM (
+            SELECT tenant, batch, 1 AS total, status = 'succeeded' AS succeeded, status = 'dead' AS dead,
+                status = 'canceled' AS canceled
+            FROM states WHERE batch IS NOT NULL
+            UNION ALL SELECT tenant, batch, -total, -succeeded, -dead, -canceled FROM batches
+        ) GROUP BY tenant, batch
+        HAVING sum(total) <> 0 OR sum(succeeded) <> 0 OR sum(dead) <> 0 OR sum(canceled) <> 0""",
     "no time is above the store's clock": """
         SELECT at FROM (
             SELECT max(created_at) AS at FROM jobs UNION ALL SELECT max(started_at) FROM attempts
@@ -90,6 +105,11 @@ RULES: dict[str, str] = {
             FROM attempts GROUP BY fence
         ) WHERE at < before
         UNION ALL SELECT number FROM states WHERE lease_expires_at < started_at""",
+    "a finished job is named among the endings": """
+        SELECT s.id FROM states AS s WHERE s.finished_at IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM endings AS e, json_each(e.jobs) AS j
+            WHERE e.tenant = s.tenant AND e.type = s.type AND e.finished_at = s.finished_at AND j.value = s.number)
+        UNION ALL SELECT batch FROM endings WHERE size <> json_array_length(jobs) OR size = 0""",
     "a tag belongs to a job of its tenant": """
         SELECT g.job, g.tag FROM tags AS g LEFT JOIN states AS s ON s.number = g.job AND s.tenant = g.tenant
         WHERE s.number IS NULL""",

@@ -69,6 +69,7 @@ class Tables(msgspec.Struct, frozen=True):
     attempts: dict[tuple[str, int], AttemptRow]
     events: list[EventRow]
     tags: set[tuple[str, str]]
+    waits: dict[str, list[tuple[str, bool]]] = {}  # For whom a job waits, and whether any end of it will do.
 
 
 EMPTY = Tables({}, {}, {}, [], set())
@@ -89,7 +90,13 @@ SELECT t.id, e.batch, e.at, e.entries FROM events AS e JOIN tenants AS t ON t.nu
 """
 _TAGS = "SELECT s.id, g.tag FROM tags AS g JOIN states AS s ON s.number = g.job"
 
-_entries = msgspec.json.Decoder(list[tuple[str, JobNews]])
+_WAITS = """
+SELECT s.id, p.id, w.runs_anyway FROM waits AS w
+JOIN states AS s ON s.number = w.job JOIN states AS p ON p.number = w.parent
+"""
+
+_entries = msgspec.json.Decoder(list[tuple[str, msgspec.Raw]])
+_news = msgspec.json.Decoder(JobNews)
 
 
 def open_file(path: Path) -> apsw.Connection:
@@ -108,9 +115,10 @@ def read_tables(connection: apsw.Connection) -> Tables:
     jobs = [_row(JobRow, values) for values in connection.execute(_JOBS)]
     attempts = [_row(AttemptRow, values) for values in connection.execute(_ATTEMPTS)]
     events = [
-        EventRow(tenant, batch, at, name, news)
+        EventRow(tenant, batch, at, name, _news.decode(news))
         for tenant, batch, at, entries in connection.execute(_EVENTS)
         for name, news in _entries.decode(entries)
+        if name != "batch.completed"
     ]
     tables = Tables(
         tenants=dict(connection.execute("SELECT slug, id FROM tenants")),
@@ -118,9 +126,17 @@ def read_tables(connection: apsw.Connection) -> Tables:
         attempts={(attempt.job_id, attempt.fence): attempt for attempt in attempts},
         events=events,
         tags=set(connection.execute(_TAGS)),
+        waits=_waits(connection),
     )
     connection.execute("COMMIT")
     return tables
+
+
+def _waits(connection: apsw.Connection) -> dict[str, list[tuple[str, bool]]]:
+    waits: dict[str, list[tuple[str, bool]]] = {}
+    for job, parent, runs_anyway in connection.execute(_WAITS):
+        waits.setdefault(job, []).append((parent, bool(runs_anyway)))
+    return waits
 
 
 def dump(connection: apsw.Connection) -> dict[str, list[tuple[Any, ...]]]:

@@ -15,7 +15,7 @@ import pytest
 
 from ingot.engines.sqlite import SQLiteStore
 from ingot.engines.sqlite.opening import FILE_NAME
-from ingot.jobs import Failed, Release, Snooze
+from ingot.jobs import Failed, OnDead, Release, Snooze
 from ingot.kernel.clock import ManualClock
 from tests.faults.history import History, Line, ListRecorder
 from tests.faults.invariants import Broken, check_file, violations
@@ -130,6 +130,12 @@ async def scenario(folder: Path, lines: list[Line]) -> None:
     (running,) = await recorded.claim("plain", limit=1)
     await recorded.beat(held_by(running))
     await recorded.enqueue(plain)
+    (parent,) = await recorded.enqueue(plain | {"delay": 60, "batch": "batch"})
+    for _ in range(2):
+        await recorded.enqueue(plain | {"after": [parent.job.id]})
+    await recorded.enqueue(plain | {"after": [parent.job.id], "on_dead": OnDead.RUN, "delay": 60})
+    await recorded.cancel(tenant, parent.job.id)
+    await recorded.enqueue(plain | {"after": [running.job.id]})
     await store.close()
 
 
@@ -175,8 +181,11 @@ SPOILED_ROWS: dict[str, str] = {
     ),
     "J17 a job returns in good time": "UPDATE outcomes SET run_at = run_at + 10000000 WHERE outcome = 'failed'",
     "counts are exact": "UPDATE counts SET jobs = jobs + 1",
+    "a job waits for others exactly while it is blocked": "UPDATE waits SET open = 1 - open",
+    "batches are counted exactly": "UPDATE batches SET canceled = canceled + 1",
     "no time is above the store's clock": "UPDATE store SET clock = clock - 10000000",
     "time never goes backwards": "UPDATE events SET at = at - 500000 WHERE batch = (SELECT max(batch) FROM events)",
+    "a finished job is named among the endings": "UPDATE endings SET finished_at = finished_at + 1",
     "a tag belongs to a job of its tenant": "UPDATE tags SET tenant = 99",
 }
 

@@ -102,6 +102,7 @@ PLANTED: list[tuple[str, str]] = [
     ("counts are exact", "INSERT INTO ingot.count_deltas SELECT tenant, type, 'queued', 1 FROM ingot.jobs LIMIT 1"),
     ("counts are exact", "DELETE FROM ingot.count_deltas WHERE status = 'running' AND jobs > 0"),
     ("no attempt ends before it began", "UPDATE ingot.outcomes SET started_at = 8e15"),
+    ("a finished job is named among the endings", "UPDATE ingot.endings SET finished_at = finished_at + 1"),
     ("a tag belongs to a job of its tenant", "UPDATE ingot.tags SET job = gen_random_uuid()"),
     ("J5 an event tells", "DELETE FROM ingot.events WHERE entries LIKE '%job.started%'"),
     (

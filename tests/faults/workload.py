@@ -6,10 +6,10 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, ClassVar
 
 from ingot.engines.sqlite import SQLiteStore
-from ingot.jobs import Claim, Failed, Outcome, Release, Snooze
+from ingot.jobs import Claim, Failed, OnDead, Outcome, Release, Snooze
 from ingot.kernel.clock import MICROS, Clock
 from tests.faults.history import Recorder
 from tests.faults.verbs import DEFINITIONS, Held, RecordedJobs, done, held_by
@@ -23,6 +23,8 @@ SNOOZE_MICROS_MAX = 200_000
 
 class Workload:
     """Tasks that use every verb of the jobs room on one store, at random."""
+
+    waits_for_others: ClassVar = True
 
     def __init__(
         self,
@@ -121,7 +123,15 @@ class Workload:
             return wish | {"idempotency_key": key, "payload": {"key": key, "version": int(self._chance(0.15))}}
         if type in STEERED and kind < 0.3:
             return wish | {"dedupe_key": f"dedupe-{self._random.randrange(60)}"}
+        if type in STEERED and kind < 0.45 and self.waits_for_others:
+            return wish | self._wait_for_some(wish["tenant"])
         return wish
+
+    def _wait_for_some(self, tenant: str) -> dict[str, Any]:
+        """One or more of the latest jobs of the same tenant, whatever has become of them."""
+        own = [job_id for owner, job_id in self._known if owner == tenant][-30:]
+        parents = self._random.sample(own, min(len(own), self._random.choice((1, 1, 2, 4))))
+        return {"after": parents, "on_dead": self._random.choice(list(OnDead))} if parents else {}
 
     async def _claim(self, *types: str, limit: int, tenant: str | None = None, wait: float = 0) -> list[Claim]:
         claims = await self._recorded.claim(*types, limit=limit, tenant=tenant, wait=wait)

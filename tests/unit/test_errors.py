@@ -14,20 +14,25 @@ from ingot.kernel.errors import IngotError, InvalidInput, StoreError
 
 # Codes are part of the API: clients branch on them, so they never change.
 CODES = {
+    "BatchNotFound": ("batch_not_found", 404),
     "Conflict": ("conflict", 409),
+    "DependencyCycle": ("dependency_cycle", 422),
     "DuplicateJob": ("duplicate_job", 409),
     "IdempotencyMismatch": ("idempotency_mismatch", 422),
     "IngotError": ("error", 500),
     "InvalidCursor": ("invalid_cursor", 422),
     "InvalidInput": ("invalid_input", 422),
     "JobFinished": ("job_finished", 409),
+    "JobLimitExceeded": ("job_limit_exceeded", 429),
     "JobNotFinished": ("job_not_finished", 409),
     "JobNotFound": ("job_not_found", 404),
     "JobNotQueued": ("job_not_queued", 409),
     "LeaseLost": ("lease_lost", 409),
     "NotFound": ("not_found", 404),
     "OutcomeUnknown": ("outcome_unknown", 503),
+    "ParentNotFound": ("parent_not_found", 422),
     "PayloadTooLarge": ("payload_too_large", 413),
+    "RateLimited": ("rate_limited", 429),
     "SettingsError": ("invalid_setting", 500),
     "StorageFull": ("storage_full", 507),
     "StoreBusy": ("store_busy", 503),
@@ -37,6 +42,7 @@ CODES = {
     "StoreTooNew": ("store_too_new", 500),
     "TenantExists": ("tenant_exists", 409),
     "TenantNotFound": ("tenant_not_found", 404),
+    "TooMany": ("too_many", 429),
 }
 
 

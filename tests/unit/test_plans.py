@@ -31,10 +31,15 @@ SHORT = {
     "tenants": "one row per tenant",
 }
 ALLOWED = {
+    ("all_pauses", "p"): "one row per type that is paused",
     ("attempts_of_job", "a"): "the attempts of one job, found by its key before",
     ("expired_leases", "s"): "as many as the limit says, found by the index before",
+    ("kinds_to_collect", "k"): "the tenants and types themselves",
     ("live_lanes", "l"): "the lanes themselves",
     ("live_lanes", "states"): "stops at the first row: the head of the first lane",
+    ("oldest_ready", "l"): "the lanes themselves",
+    ("running_under", "states"): "the jobs that run",
+    ("parents", "p"): "the jobs that others wait for",
     ("save_states", "new"): "the rows of the statement itself",
 }
 

@@ -131,6 +131,10 @@ async def make_call(connection: Raw, call: str, job: Job) -> list[Record]:
             await connection.execute("SELECT ingot.retry($1, $2, false, NULL, NULL, NULL)", job.tenant, job.id)
         case "change":
             await connection.execute("SELECT ingot.change($1, $2, 1, $3, NULL, NULL)", job.tenant, job.id, NOW + SOON)
+        case "label":
+            await connection.execute("SELECT ingot.change($1, $2, NULL, NULL, NULL, '{red}')", job.tenant, job.id)
+        case "collect":
+            return await connection.fetch("SELECT * FROM ingot.collect(1000)")
         case _:
             raise AssertionError(f"there is no call {call}")
     return []
@@ -395,8 +399,8 @@ async def test_a_job_in_two_places_is_noticed(yard: Yard) -> None:
     change = yard.owner.transaction()
     await change.start()
     await yard.owner.execute(
-        "INSERT INTO ingot.ready SELECT id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures,"
-        " crashes, max_attempts, fence, told_at FROM ingot.leases WHERE id = $1",
+        "INSERT INTO ingot.ready SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts,"
+        " failures, crashes, max_attempts, fence, told_at FROM ingot.leases WHERE id = $1",
         job.id,
     )
     with pytest.raises(AssertionError, match="it is in"):

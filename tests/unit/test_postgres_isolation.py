@@ -27,19 +27,35 @@ from tests.town import REFUSED, Town, refused, store_with_one_connection, tables
 
 READABLE: Final = [
     "attempts",
+    "batch_deltas",
+    "batches",
+    "blocked",
     "canceled",
     "count_deltas",
     "counts",
+    "endings",
     "events",
+    "history",
     "job_rows",
     "jobs",
     "later",
     "leases",
     "outcomes",
+    "pauses",
     "ready",
     "tags",
+    "waits",
 ]
-HIDDEN: Final = ["dedupe_keys", "definitions", "idempotency_keys", "tenants", "worker_roles"]
+HIDDEN: Final = [
+    "askers",
+    "buckets",
+    "dedupe_keys",
+    "definitions",
+    "idempotency_keys",
+    "reuse_keys",
+    "tenants",
+    "worker_roles",
+]
 OF_SERVER: Final = {
     "at_home",
     "cancel",
@@ -47,24 +63,36 @@ OF_SERVER: Final = {
     "change_tenant",
     "claim",
     "clock",
+    "close_batches",
+    "collect",
     "create_tenant",
+    "ended_parents",
     "enqueue",
+    "expect_room",
     "expired",
     "find_attempts",
     "find_definitions",
+    "find_limits",
     "find_orders",
     "find_tenants",
+    "fold_batches",
     "fold_counts",
+    "keeping",
     "look",
+    "pause",
     "position",
     "next_due",
     "next_expiry",
+    "note_askers",
     "promote",
     "put_definition",
+    "release",
     "renew",
+    "resume",
     "retry",
     "settle",
     "shift",
+    "sums_of_batch",
     "sweep",
     "tell",
     "up_since",
@@ -455,7 +483,7 @@ async def test_a_text_that_is_no_id_never_gets_into_a_statement(town: Town) -> N
 async def test_a_connection_that_is_not_reset_keeps_no_tenant(town: Town) -> None:
     async with store_with_one_connection(town) as store:
         for tenant in town.tenants:
-            assert len((await store.list_jobs(JobFilter(tenant=tenant), before=None, limit=100))[0]) == 6
+            assert len((await store.list_jobs(JobFilter(tenant=tenant), before=None, limit=100))[0]) == 7
         assert await seen_by(store) == NOTHING
 
 

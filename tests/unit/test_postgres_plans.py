@@ -47,6 +47,10 @@ FILL: Final = """
         attempts, failures, crashes, max_attempts, priority, cancel_requested, finished_at, told_at)
         SELECT id, n, '{tenant}', 'worker', at, 'succeeded', true, 'succeeded', at, 1, 0, 0, 5, 3, false, at, 0
         FROM numbered WHERE finished ORDER BY n;
+    INSERT INTO ingot.endings (tenant, type, finished_at, size, jobs)
+        SELECT '{tenant}', 'noop', at, 1, ARRAY[id] FROM numbered WHERE finished ORDER BY n;
+    INSERT INTO ingot.history (tenant, finished_at, id, type, status, attempts, created_at)
+        SELECT '{tenant}', at - 1, id, 'noop', 'succeeded', 1, at - 2 FROM numbered WHERE finished ORDER BY n;
     INSERT INTO ingot.events (tenant, position, at, entries)
         SELECT '{tenant}', {first_position} + n / {together}, max(at), '[' || string_agg(
             ingot.news('job.completed', ingot.ids(id), 'noop', 'succeeded', 1, 0, 0, n, NULL, NULL, NULL, NULL, false,
@@ -100,7 +104,7 @@ ENQUEUE: Final = """
 """
 FIND_ORDERS: Final = """
     SELECT * FROM ingot.find_orders($1, array_fill($2::uuid, '{50}'), array_fill('noop'::text, '{50}'),
-        array_fill('k'::text, '{50}'), array_fill('k'::text, '{50}'))
+        array_fill('k'::text, '{50}'), array_fill('k'::text, '{50}'), array_fill('k'::bytea, '{50}'))
 """
 SUMMARY: Final = "summary_of_tenant"
 SCAN: Final = "a statement without an index"
@@ -115,6 +119,9 @@ READS: Final[dict[str, tuple[str, str]]] = {
     "read_events, the first": (SQL.read_events, f"'{{tenant}}', '0', {BATCH}"),
     SUMMARY: (SQL.summary_of_tenant, "'{tenant}'"),
     SCAN: ("SELECT count(*) FROM ingot.outcomes WHERE exit_code = 7", ""),
+    "page_of_history": (SQL.page_of_history, f"'{{tenant}}', {2**62}, '{TOP}', {BATCH}"),
+    "page_of_history_by_type": (SQL.page_of_history_by_type, f"'{{tenant}}', {2**62}, '{TOP}', {BATCH}, 'noop'"),
+    "preview_retention": (SQL.preview_retention, f"'{{tenant}}', {BATCH}"),
     "read_events, the last": (SQL.read_events, f"'{{tenant}}', '{FIRST_POSITION + 1}', {BATCH}"),
 }
 
@@ -165,7 +172,14 @@ class Store:
             "next_expiry": await meter.call("SELECT ingot.next_expiry(0)"),
             "find_attempts": await meter.call("SELECT * FROM ingot.find_attempts($1, $2)", *held),
             "find_orders": await meter.call(FIND_ORDERS, new, tenant),
+            "collect nothing": await self._measure_collect(meter, seconds=1e10),
+            "collect": await self._measure_collect(meter, seconds=0),
         }
+
+    async def _measure_collect(self, meter: Meter, *, seconds: float) -> int:
+        limits = msgspec.json.encode({"retention_seconds": seconds}).decode()
+        await self.owner.execute("SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2)", self.tenant, limits)
+        return await meter.call("SELECT * FROM ingot.collect($1)", BATCH)
 
     async def _measure_reads(self, meter: Meter) -> dict[str, int]:
         newest = await self._newest(BATCH)

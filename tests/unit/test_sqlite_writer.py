@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,12 +14,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from ingot.engines.sqlite import writer as writer_module
-from ingot.identity import Tenant, TenantNotFound
+from ingot.identity import Limits, Tenant, TenantNotFound
 from ingot.identity.ports import CreateTenant
-from ingot.jobs import Definition, Done, Enqueued, Job, JobNotFound, JobStatus, Settle, Settled
+from ingot.jobs import Definition, Done, Enqueued, Job, JobNotFound, JobStatus, RateLimited, Settle, Settled
 from ingot.jobs.orders import new_job
 from ingot.jobs.ports import CancelJob, Enqueue, SettleJobs
-from ingot.kernel.errors import IngotError, StoreBusy, StoreError
+from ingot.kernel.errors import IngotError, StoreBusy, StoreError, TooMany
 from ingot.kernel.ids import new_id
 from tests.factories import Bench, open_bench
 
@@ -101,6 +102,52 @@ async def test_a_batch_with_one_order_the_file_does_not_take_is_refused_whole(be
         await bench.store.enqueue(Enqueue(orders=orders))
     assert (await bench.jobs.list(bench.tenant)).items == []
     assert await bench.event_names() == []
+
+
+class Gate:
+    """Keeps the writer in a commit until opened, so that what comes meanwhile waits together."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._reached, self._open = threading.Event(), threading.Event()
+        bench.sqlite._connection.set_commit_hook(self._on_commit)
+
+    def _on_commit(self) -> bool:
+        self._reached.set()
+        self._open.wait(10)
+        return False
+
+    async def reached(self) -> None:
+        assert await asyncio.to_thread(self._reached.wait, 10)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.mark.parametrize("limits", [Limits(max_unfinished_jobs=5), Limits(rate=0.001, burst=5)])
+async def test_caps_hold_in_a_group_that_is_run_one_by_one(bench: Bench, limits: Limits) -> None:
+    await bench.tenants.change(bench.tenant, limits=limits)
+    gate = Gate(bench)
+    first = asyncio.create_task(bench.make_job())
+    await gate.reached()
+    calls: list[Any] = [bench.make_job() for _ in range(3)]
+    calls += [bench.store.enqueue(_broken(bench, priority=9)), *(bench.make_job() for _ in range(5))]
+    waiting = asyncio.gather(*calls, return_exceptions=True)
+    await asyncio.sleep(0)
+    gate.open()
+    answers = [await first, *await waiting]
+    assert [isinstance(answer, Job) for answer in answers] == [True] * 4 + [False, True] + [False] * 4
+    with pytest.raises(TooMany):
+        await bench.make_job()
+
+
+async def test_a_group_that_failed_and_was_run_again_counts_once_against_the_rate(bench: Bench) -> None:
+    await bench.tenants.change(bench.tenant, limits=Limits(rate=0.001, burst=3))
+    await asyncio.gather(
+        bench.make_job(), bench.store.enqueue(_broken(bench, priority=9)), bench.make_job(), return_exceptions=True
+    )
+    await bench.make_job()
+    with pytest.raises(RateLimited):
+        await bench.make_job()
 
 
 async def test_after_a_failed_group_the_store_goes_on_as_before(bench: Bench) -> None:

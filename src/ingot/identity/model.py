@@ -8,19 +8,26 @@ from ingot.kernel.errors import Conflict, NotFound
 
 WEIGHT_DEFAULT = 1
 WEIGHT_MAX = 1000
-FRACTIONAL_LIMITS = frozenset({"rate", "query_seconds"})
+FRACTIONAL_LIMITS = frozenset({"rate", "query_seconds", "retention_seconds"})
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a tenant may use; `None` is without limit."""
+    """What a tenant may use; `None` is without limit.
+
+    `rate` is how many jobs it may enqueue in a second, and `burst` how many at once after a while without any; without
+    a burst it is what comes in one second. `retention_seconds` is how long its finished jobs are kept, where their
+    definition does not say it.
+    """
 
     rate: float | None = None
     burst: int | None = None
     quota_bytes: int | None = None
     max_unfinished_jobs: int | None = None
+    max_running_jobs: int | None = None
     query_seconds: float | None = None
     query_rows: int | None = None
     query_bytes: int | None = None
+    retention_seconds: float | None = None
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):

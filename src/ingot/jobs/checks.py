@@ -7,10 +7,12 @@ import math
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 
 import msgspec
 
-from ingot.jobs.errors import JobNotFound, PayloadTooLarge
+from ingot.jobs.errors import DependencyCycle, JobNotFound, ParentNotFound, PayloadTooLarge
+from ingot.jobs.limits import PART
 from ingot.jobs.model import (
     PRIORITY_MAX,
     PRIORITY_MIN,
@@ -20,13 +22,26 @@ from ingot.jobs.model import (
     Job,
     JobStatus,
     NewJob,
+    OnDead,
     Progress,
     Source,
 )
 from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id
-from ingot.kernel.values import instance, number, several, shown, sound, storable, text, whole_number, within
+from ingot.kernel.values import (
+    NUMBER_MAX,
+    flag,
+    instance,
+    number,
+    several,
+    shown,
+    sound,
+    storable,
+    text,
+    whole_number,
+    within,
+)
 
 PAYLOAD_BYTES_MAX = 64 * 1024
 METADATA_BYTES_MAX = 16 * 1024
@@ -51,6 +66,13 @@ SECONDS_MAX = 366 * 86_400
 LEASE_MICROS_MAX = 7 * 86_400 * MICROS
 DELAY_MICROS_MAX = DELAY_DAYS_MAX * 86_400 * MICROS
 DEPTH_MAX = 16
+RUNNING_MAX = 1_000_000
+PARENTS_MAX = 1_000
+BATCH_CHARS_MAX = 128
+INPUTS_MAX = 1_000
+INPUT_CHARS_MAX = 128
+RETENTION_SECONDS_MAX = 100 * 366 * 86_400
+COLLECT_JOBS_MAX = 10_000
 
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 _encode = msgspec.json.Encoder().encode
@@ -210,6 +232,35 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
+def after(values: object) -> tuple[str, ...]:
+    """The jobs that a job waits for, each named once."""
+    try:
+        unique = tuple(sorted({job_id(value) for value in several(values, what="after")}))
+    except JobNotFound as error:
+        raise ParentNotFound(error.detail) from None
+    if len(unique) > PARENTS_MAX:
+        raise InvalidInput(f"there are {len(unique)} jobs in after; the most is {PARENTS_MAX}")
+    return unique
+
+
+def inputs(values: object) -> tuple[str, ...]:
+    """The digests of what a job works on, in order."""
+    known = tuple([text(value, what="input") for value in several(values, what="inputs")])
+    if len(known) > INPUTS_MAX:
+        raise InvalidInput(f"there are {len(known)} inputs; the most is {INPUTS_MAX}")
+    for value in known:
+        within(value, what="input", chars_max=INPUT_CHARS_MAX)
+    return known
+
+
+def on_dead(value: object) -> OnDead:
+    """One of the ways there are."""
+    try:
+        return OnDead(text(value, what="on_dead"))
+    except ValueError:
+        raise InvalidInput(f"on_dead is {shown(value)}; it is one of {', '.join(OnDead)}") from None
+
+
 def tags(values: object) -> tuple[str, ...]:
     """Tags without repeats, in a stable order."""
     unique = tuple(sorted({text(tag, what="tag") for tag in several(values, what="tags")}))
@@ -318,7 +369,30 @@ def definition(value: object) -> Definition:
     number(backoff.first_seconds, what="backoff.first_seconds", least=0, most=SECONDS_MAX)
     number(backoff.max_seconds, what="backoff.max_seconds", least=0, most=SECONDS_MAX)
     number(backoff.factor, what="backoff.factor", least=1, most=SECONDS_MAX)
+    for name in ("max_running", "max_running_per_key"):
+        if (limit := getattr(known, name)) is not None:
+            whole_number(limit, what=name, least=1, most=RUNNING_MAX)
+    flag(known.reuse, what="reuse")
+    whole_number(known.version, what="version", least=1, most=NUMBER_MAX)
+    if known.limit_key is not None:
+        limit_key(known.limit_key)
+    elif known.max_running_per_key is not None:
+        raise InvalidInput("max_running_per_key is given without limit_key", hint="Say which key; nothing was changed.")
+    if known.retention_seconds is not None:
+        number(known.retention_seconds, what="retention_seconds", least=0, most=RETENTION_SECONDS_MAX)
+    flag(known.keep_history, what="keep_history")
     return sound(known)
+
+
+def limit_key(value: object) -> str:
+    """A template that names parts of the payload."""
+    known = within(text(value, what="limit_key"), what="limit_key", chars_max=KEY_CHARS_MAX)
+    if not PART.search(known) or "{" in PART.sub("", known) or "}" in PART.sub("", known):
+        raise InvalidInput(
+            f"the limit_key {shown(known)} names no part of the payload",
+            hint="Name parts in braces, as in {account.id}; nothing was changed.",
+        )
+    return known
 
 
 def order(value: object) -> NewJob:
@@ -351,6 +425,17 @@ def order(value: object) -> NewJob:
     if not isinstance(known.tags, tuple):
         raise InvalidInput(f"tags is a {type(known.tags).__name__}; it is a tuple of texts")
     labels = tags(known.tags) if known.tags else ()
+    if known.after and after(known.after) != known.after:
+        raise InvalidInput(
+            "after names jobs twice or out of order", hint="Make orders with new_job; nothing was changed."
+        )
+    if not isinstance(known.on_dead, OnDead):
+        raise InvalidInput(f"on_dead is a {type(known.on_dead).__name__}; it is an OnDead")
+    if known.inputs and inputs(known.inputs) != known.inputs:
+        raise InvalidInput(f"inputs is a {type(known.inputs).__name__}; it is a tuple of texts")
+    flag(known.force, what="force")
+    if known.batch is not None:
+        short_text(known.batch, what="batch", chars_max=BATCH_CHARS_MAX)
     notes = None if known.metadata is None else metadata(_plain_bytes(known.metadata, what="metadata"))
     if (body, labels, notes) != (known.payload, known.tags, known.metadata):
         return msgspec.structs.replace(known, payload=body, tags=labels, metadata=notes)
@@ -374,4 +459,19 @@ def orders(values: object) -> tuple[NewJob, ...]:
     given = several(values, what="orders")
     if len(given) > BATCH_JOBS_MAX:
         raise InvalidInput(f"there are {len(given)} jobs; the most at once is {BATCH_JOBS_MAX}")
-    return tuple([order(value) for value in given])
+    checked = tuple([order(value) for value in given])
+    if any(order.after for order in checked):
+        _check_cycles({order.id: order.after for order in checked})
+    return checked
+
+
+def _check_cycles(waits: dict[str, tuple[str, ...]]) -> None:
+    """Refuse orders of one call that wait for each other; what was enqueued before waits for none of them."""
+    try:
+        tuple(
+            TopologicalSorter(
+                {job: [p for p in parents if p in waits] for job, parents in waits.items()}
+            ).static_order()
+        )
+    except CycleError as error:
+        raise DependencyCycle(f"the job {error.args[1][0]} would wait for itself") from None

@@ -1,24 +1,49 @@
 """What can go wrong with a job.
 
-NotFound ── JobNotFound
+NotFound ─┬─ JobNotFound
+          └─ BatchNotFound
 InvalidInput ─┬─ PayloadTooLarge
-              └─ IdempotencyMismatch
+              ├─ IdempotencyMismatch
+              ├─ ParentNotFound
+              └─ DependencyCycle
 Conflict ─┬─ LeaseLost
           ├─ DuplicateJob
           ├─ JobFinished
           ├─ JobNotFinished
           └─ JobNotQueued
+TooMany ─┬─ JobLimitExceeded
+         └─ RateLimited
 """
 
 from __future__ import annotations
 
-from ingot.kernel.errors import Conflict, InvalidInput, NotFound
+from ingot.kernel.errors import Conflict, InvalidInput, NotFound, TooMany
 
 
 class JobNotFound(NotFound):
     """There is no such job in this tenant."""
 
     code = "job_not_found"
+
+
+class BatchNotFound(NotFound):
+    """There is no job of such a batch in this tenant."""
+
+    code = "batch_not_found"
+
+
+class ParentNotFound(InvalidInput):
+    """A job that this one is to wait for is not there."""
+
+    code = "parent_not_found"
+    hint = "Enqueue the jobs it waits for before it, or in the same call; nothing was changed."
+
+
+class DependencyCycle(InvalidInput):
+    """These jobs would wait for each other."""
+
+    code = "dependency_cycle"
+    hint = "Let some job wait for none of the others; nothing was changed."
 
 
 class PayloadTooLarge(InvalidInput):
@@ -73,3 +98,21 @@ class JobNotQueued(Conflict):
 
     code = "job_not_queued"
     hint = "A running job keeps its place; a finished one can be retried. Nothing was changed."
+
+
+class JobLimitExceeded(TooMany):
+    """The tenant has as many unfinished jobs as it may have."""
+
+    code = "job_limit_exceeded"
+    hint = "Wait until jobs finish, cancel some, or have the limit raised; nothing was changed."
+
+
+class RateLimited(TooMany):
+    """The tenant enqueues faster than it may."""
+
+    code = "rate_limited"
+    hint = "Wait as long as it says, then send it again; nothing was changed."
+
+    def __init__(self, detail: str | None = None, *, retry_after_seconds: float) -> None:
+        super().__init__(detail)
+        self.retry_after_seconds = retry_after_seconds

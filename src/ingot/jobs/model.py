@@ -13,6 +13,7 @@ PRIORITY_MIN, PRIORITY_DEFAULT, PRIORITY_MAX = 1, 3, 5
 MAX_ATTEMPTS_DEFAULT = 5
 CRASH_CAP_DEFAULT = 3
 TIMEOUT_SECONDS_DEFAULT = 3600
+AHEAD_MAX = 10_000
 
 
 class JobStatus(StrEnum):
@@ -48,6 +49,13 @@ class Source(StrEnum):
     DOCUMENT = "document"
 
 
+class OnDead(StrEnum):
+    """What becomes of a job when one it waits for is dead or canceled."""
+
+    CANCEL = "cancel"
+    RUN = "run"
+
+
 class Backoff(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     """How long a failed job waits: `first_seconds`, then `factor` times more each time, never over `max_seconds`."""
 
@@ -57,7 +65,18 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknow
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What jobs of a type get when they do not say otherwise. `tenant` is `None` in a definition for all."""
+    """What jobs of a type get when they do not say otherwise. `tenant` is `None` in a definition for all.
+
+    `max_running` is how many of a tenant's jobs of this type may run at once. `limit_key` names parts of the payload,
+    as in `{account.id}`; of the jobs for which they are the same, `max_running_per_key` may run at once. Jobs whose
+    payload has none of them are not limited by key.
+
+    With `reuse` a job that asks for the same as one before it (type, `version` of the definition, payload and inputs)
+    is not made: that one is the answer, unless it is dead or canceled.
+
+    Finished jobs are removed after `retention_seconds`; `None` leaves that to the tenant's limits, and with none there
+    they are kept for ever. With `keep_history` a short entry about each is left in the history.
+    """
 
     type: str
     tenant: str | None = None
@@ -66,6 +85,21 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     crash_cap: int = CRASH_CAP_DEFAULT
     priority: int = PRIORITY_DEFAULT
     backoff: Backoff = Backoff()
+    max_running: int | None = None
+    limit_key: str | None = None
+    max_running_per_key: int | None = None
+    reuse: bool = False
+    version: int = 1
+    retention_seconds: float | None = None
+    keep_history: bool = False
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A tenant's jobs of this type are not handed out. Those that run go on."""
+
+    type: str
+    since: datetime
+    by: str | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -97,6 +131,11 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     source_ref: str | None = None
     created_by: str | None = None
     depth: int = 0
+    after: tuple[str, ...] = ()
+    on_dead: OnDead = OnDead.CANCEL
+    batch: str | None = None
+    inputs: tuple[str, ...] = ()
+    force: bool = False
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -128,6 +167,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     dedupe_key: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
+    after: list[str] = []
+    on_dead: OnDead = OnDead.CANCEL
+    batch: str | None = None
+    inputs: list[str] = []
     metadata: msgspec.Raw = NULL
     tags: list[str] = []
     worker_id: str | None = None
@@ -145,10 +188,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Enqueued(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The job, and whether this call made it (`False`: its idempotency key had made it before)."""
+    """The job, and whether this call made it: its idempotency key may have made it before, or it is `reused`."""
 
     job: Job
     created: bool
+    reused: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -254,6 +298,17 @@ class JobNews(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     progress: Progress | None = None
 
 
+class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The jobs of a tenant that were enqueued under one name, in numbers, exact."""
+
+    batch: str
+    total: int
+    unfinished: int
+    succeeded: int = 0
+    dead: int = 0
+    canceled: int = 0
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tenant's jobs in numbers, exact."""
 
@@ -262,8 +317,79 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     oldest_queued_seconds: float | None
 
 
+class HeldLimit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A limit on what runs at once, how many jobs run under it, and some of them."""
+
+    scope: Literal["tenant", "type", "key"]
+    most: int
+    running: int
+    holders: list[str]
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What keeps a job from running, as the store finds it.
+
+    `ahead` counts the ready jobs of its type and limit key that go before it, up to `AHEAD_MAX`. `asked_at` is when a
+    worker last asked for its type.
+    """
+
+    job: Job
+    now: datetime
+    ahead: int = 0
+    pause: Pause | None = None
+    parents: list[tuple[str, JobStatus]] = []
+    limits: list[HeldLimit] = []
+    asked_at: datetime | None = None
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One thing that keeps a job from running, in words and as data."""
+
+    code: str
+    message: str
+    data: dict[str, Any] = {}
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Why a job is where it is. The first reason is the one to look at first."""
+
+    job_id: str
+    status: JobStatus
+    reasons: list[Reason]
+
+
 class Tended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a round of tending did: jobs that became due, leases that had run out."""
 
     promoted: int = 0
     swept: int = 0
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a collection did: jobs removed, those of them kept as history, and whether there are more to remove."""
+
+    removed: int = 0
+    kept: int = 0
+    more: bool = False
+
+
+class Doomed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Finished jobs of one type that the next collections remove. With `more` there are more than were counted."""
+
+    type: str
+    jobs: int
+    oldest_finished_at: datetime
+    more: bool = False
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is kept of a job that was removed. `last_error` is cut short."""
+
+    id: str
+    tenant: str
+    type: str
+    status: JobStatus
+    attempts: int
+    created_at: datetime
+    finished_at: datetime
+    last_error: str | None = None

@@ -9,9 +9,10 @@ from typing import Any, Final, TypedDict, Unpack
 
 from ingot.jobs import checks
 from ingot.jobs.checks import CheckedJob
-from ingot.jobs.model import Done, NewJob, Source
+from ingot.jobs.model import Done, NewJob, OnDead, Source
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
+from ingot.kernel.values import flag
 
 
 class JobOptions(TypedDict, total=False):
@@ -30,6 +31,11 @@ class JobOptions(TypedDict, total=False):
     source: Source
     source_ref: str | None
     created_by: str | None
+    after: Iterable[str]
+    on_dead: OnDead
+    batch: str | None
+    inputs: Iterable[str]
+    force: bool
 
 
 CHECKS: Final[dict[str, Callable[[Any], object]]] = {
@@ -46,6 +52,11 @@ CHECKS: Final[dict[str, Callable[[Any], object]]] = {
     "source": checks.source,
     "source_ref": partial(checks.short_text, what="source ref"),
     "created_by": partial(checks.short_text, what="created by"),
+    "after": checks.after,
+    "on_dead": checks.on_dead,
+    "batch": partial(checks.short_text, what="batch", chars_max=checks.BATCH_CHARS_MAX),
+    "inputs": checks.inputs,
+    "force": partial(flag, what="force"),
 }
 
 

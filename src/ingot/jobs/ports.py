@@ -14,17 +14,23 @@ import msgspec
 
 from ingot.jobs.model import (
     Attempt,
+    Batch,
     Claim,
+    Collected,
     Definition,
+    Doomed,
     Enqueued,
     Heartbeat,
+    HistoryEntry,
     Job,
     JobStatus,
     NewJob,
+    Pause,
     Settle,
     Settled,
     Summary,
     Tended,
+    Waiting,
 )
 from ingot.kernel.errors import IngotError
 
@@ -103,10 +109,31 @@ class Tend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Move work that has become due to the ready work, and sweep leases that have run out."""
 
 
+class Collect(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Remove finished jobs that have been kept long enough, looking at up to `limit` of them."""
+
+    limit: int
+
+
 class PutDefinition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Make or replace the definition of a type."""
 
     definition: Definition
+
+
+class PauseType(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Hand out no more of a tenant's jobs of this type."""
+
+    tenant: str
+    type: str
+    by: str | None = None
+
+
+class ResumeType(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Hand out a tenant's jobs of this type again."""
+
+    tenant: str
+    type: str
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -129,6 +156,19 @@ class JobStore(Protocol):
         `DuplicateJob` with the holder's id. An unknown tenant: `TenantNotFound`. Without a priority or
         `max_attempts` of its own a job takes those of its definition. A `run_at` in the past means now. An order
         whose id is there already, as when it is sent again after an unknown outcome, answers with that job.
+
+        A job with `after` is blocked until every job it names has succeeded, and is queued then, or at its `run_at`
+        when that is later. When one of them is dead or canceled, at whatever time, it is canceled, unless it says
+        `on_dead=run`: then that one is as good as succeeded. Jobs may wait for jobs of the same command.
+        `ParentNotFound` for one that is not there or not in the tenant. What waits is moved soon after the
+        last it waited for ended, in bounded steps; canceling passes on to those that wait for what was canceled.
+
+        When its definition says `reuse` and a job of the tenant asks for the same as one before it that is blocked,
+        queued, running or succeeded, the answer is that one with `reused=True`; with `force` it is made, and is the one
+        to be reused from then on.
+
+        `JobLimitExceeded` when the tenant would have more than `max_unfinished_jobs` blocked, queued or running;
+        `RateLimited` when it enqueues faster than `rate` and `burst`. Both count new jobs only, and a retry too.
         """
 
     def claim(self, command: ClaimJobs) -> Awaitable[list[Claim]]:
@@ -138,6 +178,10 @@ class JobStore(Protocol):
         before, across restarts too, below 2**53, and writes the attempt's row. Claims also do what `tend` does,
         when it is time for it; when more jobs become due together than one round promotes, they join the ready
         work in the order of their times. `TenantNotFound` for a tenant that is not there.
+
+        Tenants with ready work take turns by weight; inside a tenant the order is strict. No more jobs run at once
+        than the tenant's `max_running_jobs` and the definition's `max_running` and `max_running_per_key` say, whoever
+        claims; work that has to wait for that is passed over. Types that are paused are not handed out.
         """
 
     def renew(self, command: RenewLeases) -> Awaitable[list[Heartbeat | IngotError]]:
@@ -179,6 +223,29 @@ class JobStore(Protocol):
         canceled when that was asked for. Nothing is swept within one lease length of the store coming up.
         """
 
+    def collect(self, command: Collect) -> Awaitable[Collected]:
+        """Remove up to `limit` finished jobs whose retention is over, of any tenant, of a type from the oldest on.
+
+        How long a job is kept is what its definition says now, or else its tenant's limits, counted from the moment it
+        finished last. A removed job is gone with its attempts and tags, its idempotency key is free, and it is counted
+        no more; with `keep_history` one entry stays. A job that is not finished, or was retried meanwhile, is never
+        touched. No events are written.
+        """
+
+    def preview_retention(self, tenant: str) -> Awaitable[list[Doomed]]:
+        """What collections would remove of a tenant's jobs now, by type, counting a bounded number of each.
+
+        `TenantNotFound` for a tenant that is not there.
+        """
+
+    def list_history(
+        self, tenant: str, type: str | None, *, before: str | None, limit: int
+    ) -> Awaitable[tuple[list[HistoryEntry], str | None]]:
+        """Entries after the position `before`, last finished first, and the position to go on from (`None`: no more).
+
+        `TenantNotFound` for a tenant that is not there.
+        """
+
     def put_definition(self, command: PutDefinition) -> Awaitable[Definition]:
         """Make or replace a definition. It holds for attempts that end, and jobs that come, from now on."""
 
@@ -187,6 +254,15 @@ class JobStore(Protocol):
 
     def list_definitions(self, tenant: str | None) -> Awaitable[list[Definition]]:
         """The stored definitions a tenant can see: its own and those for all, by type."""
+
+    def pause(self, command: PauseType) -> Awaitable[Pause]:
+        """Pause a type; one that is paused stays as it was. `TenantNotFound` for a tenant that is not there."""
+
+    def resume(self, command: ResumeType) -> Awaitable[None]:
+        """Resume a type; one that is not paused stays as it is. Waiting claims are told of its ready work."""
+
+    def list_pauses(self, tenant: str) -> Awaitable[list[Pause]]:
+        """The types of a tenant that are paused, by type."""
 
     def get_job(self, tenant: str, job_id: str) -> Awaitable[Job | None]:
         """The job, or `None` when it is not there or not in this tenant."""
@@ -205,6 +281,15 @@ class JobStore(Protocol):
         """Exact counts of a tenant's jobs by status, and the age of the work that has been ready longest.
 
         `TenantNotFound` for a tenant that is not there.
+        """
+
+    def find_waiting(self, tenant: str, job_id: str) -> Awaitable[Waiting | None]:
+        """What keeps a job from running, or `None` when it is not there or not in this tenant. Bounded in cost."""
+
+    def get_batch(self, tenant: str, batch: str) -> Awaitable[Batch | None]:
+        """The jobs of a batch in numbers, or `None` when the tenant has none of that name.
+
+        Whenever the last unfinished job of a batch ends, an event `batch.completed` tells these numbers.
         """
 
     def on_ready(self, tell: Callable[[str, str, int], None]) -> None:

@@ -11,19 +11,26 @@ from typing import TypeVar, Unpack
 import msgspec
 
 from ingot.jobs import checks
-from ingot.jobs.errors import JobNotFound
+from ingot.jobs.errors import BatchNotFound, JobNotFound
+from ingot.jobs.explain import explain
 from ingot.jobs.model import (
     Attempt,
+    Batch,
     Claim,
+    Collected,
     Definition,
     Done,
+    Doomed,
     Enqueued,
+    Explanation,
     Failed,
     Heartbeat,
+    HistoryEntry,
     Job,
     JobStatus,
     NewJob,
     Outcome,
+    Pause,
     Progress,
     Release,
     Settle,
@@ -38,11 +45,14 @@ from ingot.jobs.ports import (
     CancelJob,
     ChangeJob,
     ClaimJobs,
+    Collect,
     Enqueue,
     JobFilter,
     JobStore,
+    PauseType,
     PutDefinition,
     RenewLeases,
+    ResumeType,
     RetryJob,
     SettleJobs,
     Tend,
@@ -83,7 +93,8 @@ class Jobs:
     async def enqueue(self, tenant: str, type: str, payload: object = None, **options: Unpack[JobOptions]) -> Enqueued:
         """Accept one job. `payload` and `metadata` are JSON values, or `bytes` of JSON text kept as received.
 
-        Raises `InvalidInput`, `PayloadTooLarge`, `TenantNotFound`, `IdempotencyMismatch` or `DuplicateJob`.
+        Raises `InvalidInput`, `PayloadTooLarge`, `TenantNotFound`, `ParentNotFound`, `IdempotencyMismatch`,
+        `DuplicateJob`, `JobLimitExceeded` or `RateLimited`.
         """
         order = new_job(tenant, type, payload, **options)
         (enqueued,) = await self._store.enqueue(Enqueue(orders=(order,)))
@@ -251,7 +262,10 @@ class Jobs:
         max_attempts: int | None = None,
         run_at: datetime | None = None,
     ) -> Job:
-        """Run a finished job again. Raises `JobNotFound`, `JobNotFinished`, `DuplicateJob` or `InvalidInput`."""
+        """Run a finished job again.
+
+        Raises `JobNotFound`, `JobNotFinished`, `DuplicateJob`, `JobLimitExceeded` or `RateLimited`.
+        """
         return await self._store.retry(
             RetryJob(
                 tenant=checks.tenant(tenant),
@@ -288,6 +302,11 @@ class Jobs:
     async def tend(self) -> Tended:
         """Promote due work and sweep expired leases now; the maintenance loop does this by itself."""
         return await self._store.tend(Tend())
+
+    async def collect(self, limit: int = 1000) -> Collected:
+        """Remove finished jobs that have been kept long enough now; the retention loop does this by itself."""
+        most = checks.COLLECT_JOBS_MAX
+        return await self._store.collect(Collect(limit=values.whole_number(limit, what="limit", least=1, most=most)))
 
     # -- looking --------------------------------------------------------------------------------------------
 
@@ -328,6 +347,51 @@ class Jobs:
     async def summary(self, tenant: str) -> Summary:
         """Exact counts of a tenant's jobs by status."""
         return await self._store.summarize(checks.tenant(tenant))
+
+    async def explain(self, tenant: str, job_id: str) -> Explanation:
+        """Why a job is not running, in words and as data. Raises `JobNotFound`."""
+        waiting = await self._store.find_waiting(checks.tenant(tenant), checks.job_id(job_id))
+        if waiting is None:
+            raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
+        return explain(waiting)
+
+    async def batch(self, tenant: str, batch: str) -> Batch:
+        """The jobs enqueued under this name, in numbers. Raises `BatchNotFound`."""
+        name = values.within(values.text(batch, what="batch"), what="batch", chars_max=checks.BATCH_CHARS_MAX)
+        found = await self._store.get_batch(checks.tenant(tenant), name)
+        if found is None:
+            raise BatchNotFound(f"there is no batch {name!r} in this tenant")
+        return found
+
+    async def preview_retention(self, tenant: str) -> Sequence[Doomed]:
+        """What collections would remove of a tenant's finished jobs now, by type. Changes nothing."""
+        return await self._store.preview_retention(checks.tenant(tenant))
+
+    async def history(
+        self, tenant: str, *, type: str | None = None, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
+    ) -> Page[HistoryEntry]:
+        """A page of what is kept of a tenant's removed jobs, last finished first. Raises `InvalidCursor`."""
+        tenant, type = checks.tenant(tenant), checks.filter_text(type, what="type")
+        bound_to = ("history", tenant, type)
+        before = None if cursor is None else read_cursor(values.text(cursor, what="cursor"), bound_to=bound_to)
+        entries, position = await self._store.list_history(tenant, type, before=before, limit=check_limit(limit))
+        return Page(items=entries, next_cursor=None if position is None else write_cursor(position, bound_to=bound_to))
+
+    # -- pausing ----------------------------------------------------------------------------------------
+
+    async def pause(self, tenant: str, type: str, *, by: str | None = None) -> Pause:
+        """Hand out no more jobs of this type; those that run go on, new ones are accepted. Again changes nothing."""
+        return await self._store.pause(
+            PauseType(tenant=checks.tenant(tenant), type=checks.job_type(type), by=checks.short_text(by, what="by"))
+        )
+
+    async def resume(self, tenant: str, type: str) -> None:
+        """Hand out jobs of this type again. Again changes nothing."""
+        await self._store.resume(ResumeType(tenant=checks.tenant(tenant), type=checks.job_type(type)))
+
+    async def pauses(self, tenant: str) -> Sequence[Pause]:
+        """The types that are paused, by type."""
+        return await self._store.list_pauses(checks.tenant(tenant))
 
     # -- definitions ----------------------------------------------------------------------------------------
 

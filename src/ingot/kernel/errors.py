@@ -4,6 +4,7 @@
     ├── InvalidInput            422  what was sent cannot be accepted
     ├── NotFound                404  not there, or not yours
     ├── Conflict                409  the state of things forbids it
+    ├── TooMany                 429  a limit is reached
     └── StoreError              503  the store could not do its work
         ├── StoreBusy           503  too much waits already
         ├── StoreLocked         503  another process holds the data folder
@@ -63,6 +64,14 @@ class Conflict(IngotError):
     code = "conflict"
     status = 409
     hint = "Read the current state and decide again."
+
+
+class TooMany(IngotError):
+    """A limit is reached."""
+
+    code = "too_many"
+    status = 429
+    hint = "Nothing was changed; try again later, or have the limit raised."
 
 
 class StoreError(IngotError):

@@ -37,6 +37,8 @@ class Inspection:
         await asyncio.gather(
             self._jobs(bench, tenant, jobs), self._counts(bench, tenant, jobs), self._events(bench, tenant, jobs)
         )
+        pauses = {pause.type: pause for pause in await bench.jobs.pauses(tenant)}
+        assert pauses == {type: pause for (owner, type), pause in self._model.pauses.items() if owner == tenant}
 
     async def _jobs(self, bench: Bench, tenant: str, jobs: list[Record]) -> None:
         page = await bench.jobs.list(tenant, limit=PAGE)

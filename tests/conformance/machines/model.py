@@ -5,10 +5,11 @@ Chance is the store's: where jitter decides, the model states the documented ran
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ingot.identity import TenantNotFound
+from ingot.identity import Limits, TenantNotFound
 from ingot.jobs import (
     AttemptOutcome,
     Definition,
@@ -17,12 +18,15 @@ from ingot.jobs import (
     Failed,
     IdempotencyMismatch,
     JobFinished,
+    JobLimitExceeded,
     JobNotFinished,
     JobNotFound,
     JobNotQueued,
     JobStatus,
     LeaseLost,
+    OnDead,
     Outcome,
+    Pause,
     Progress,
     Release,
     Settled,
@@ -44,6 +48,8 @@ class Model:
     jobs: dict[str, Record] = field(default_factory=dict)
     keys: dict[tuple[str, str, str], tuple[str, object]] = field(default_factory=dict)
     definitions: dict[tuple[str | None, str], Definition] = field(default_factory=dict)
+    limits: dict[str, Limits] = field(default_factory=dict)
+    pauses: dict[tuple[str, str], Pause] = field(default_factory=dict)
     now: int = 0
     ahead: int = 0
     sweep_from: int = 0
@@ -76,13 +82,34 @@ class Model:
             return []
         return [job for job in self.jobs.values() if job.is_running and job.lease_expires_at <= self.now]
 
+    def follow(self) -> None:
+        """Jobs that waited for others that have ended go on, or are canceled, and so on."""
+        moved = True
+        while moved:
+            moved = False
+            for job in self.jobs.values():
+                ended = {parent for parent in job.open if self.jobs[parent].status not in UNFINISHED}
+                bad = any(self.jobs[parent].status is not JobStatus.SUCCEEDED for parent in ended)
+                job.open -= ended
+                if job.status is JobStatus.BLOCKED and bad and job.on_dead is OnDead.CANCEL:
+                    job.open, job.status, job.finished_at = set(), JobStatus.CANCELED, self.now
+                    job.tell("job.canceled")
+                    moved = True
+                elif job.status is JobStatus.BLOCKED and not job.open:
+                    job.status = JobStatus.QUEUED
+                    job.wait(job.run_at, self.now)
+                    job.tell("job.updated")
+
     # -- asking for work ------------------------------------------------------------------------------------
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[tuple[Record, bool]]:
         """The jobs and whether each was made; all or none."""
         jobs, keys = self.jobs.copy(), self.keys.copy()
         try:
-            return [self._enqueue_one(draft) for draft in drafts]
+            answers = [self._enqueue_one(draft) for draft in drafts]
+            for tenant in {job.tenant for job, made in answers if made}:
+                self._check_cap(tenant, more=0)
+            return answers
         except Exception:
             self.jobs, self.keys = jobs, keys
             raise
@@ -103,6 +130,12 @@ class Model:
         job.tell("job.created")
         return job, True
 
+    def _check_cap(self, tenant: str, *, more: int) -> None:
+        unfinished = sum(job.tenant == tenant and job.status in UNFINISHED for job in self.jobs.values())
+        most = self.limits.get(tenant, Limits()).max_unfinished_jobs
+        if most is not None and unfinished + more > most:
+            raise JobLimitExceeded
+
     def _check_dedupe_key(self, tenant: str, key: str | None) -> None:
         for other in self.jobs.values():
             if key is not None and (other.tenant, other.dedupe_key) == (tenant, key) and other.status in UNFINISHED:
@@ -116,17 +149,42 @@ class Model:
     # -- doing work -----------------------------------------------------------------------------------------
 
     def ready(self, types: Iterable[str], tenant: str | None) -> list[Record]:
-        """What a claim may take, in the order in which it starts."""
+        """What a claim may take, in the order in which it starts: what is not paused and has room beside the rest."""
         wanted = [job for job in self.jobs.values() if job.type in types and tenant in (None, job.tenant)]
-        return sorted(
+        waiting = sorted(
             (job for job in wanted if job.status is JobStatus.QUEUED and job.run_at <= self.now),
             key=lambda job: (job.priority, job.run_at, job.id),
         )
+        running = self.running()
+        ready = []
+        for job in waiting:
+            if (job.tenant, job.type) not in self.pauses and self._has_room(job, running):
+                ready.append(job)
+                running.update(_bounds(job))
+        return ready
+
+    def running(self) -> Counter[tuple[str, ...]]:
+        """How many jobs run: of each tenant, of it and each type, and of these and each key."""
+        return Counter(bound for job in self.jobs.values() if job.is_running for bound in _bounds(job))
+
+    def _has_room(self, job: Record, running: Counter[tuple[str, ...]]) -> bool:
+        return all(most is None or running[bound] < most for bound, most in self.most(job).items())
+
+    def most(self, job: Record) -> dict[tuple[str, ...], int | None]:
+        """How many jobs may run at once, as far as it concerns this one."""
+        definition = self.definition(job.tenant, job.type)
+        most = (
+            self.limits.get(job.tenant, Limits()).max_running_jobs,
+            definition.max_running,
+            definition.max_running_per_key if job.limit_key else None,
+        )
+        return dict(zip(_bounds(job), most, strict=True))
 
     def start(self, job: Record, *, fence: int, worker: str) -> None:
         """A claim hands the job out."""
         assert fence > max(job.runs, default=0), f"fence {fence} is not above {list(job.runs)}"
         assert fence < 2**53
+        assert not job.open, f"{job.id} waits for {job.open}"
         job.runs[fence] = Run(fence=fence, number=len(job.runs) + 1, worker_id=worker, started_at=self.now)
         job.status, job.fence, job.worker_id, job.started_at = JobStatus.RUNNING, fence, worker, self.now
         job.lease_expires_at, job.progress = self.now + self.lease, None
@@ -261,8 +319,8 @@ class Model:
         if job.is_running and not job.cancel_requested:
             job.cancel_requested = True
             job.tell("job.updated")
-        elif job.status is JobStatus.QUEUED:
-            job.status, job.finished_at, job.apart = JobStatus.CANCELED, self.now, False
+        elif job.status in (JobStatus.QUEUED, JobStatus.BLOCKED):
+            job.status, job.finished_at, job.apart, job.open = JobStatus.CANCELED, self.now, False, set()
             job.tell("job.canceled")
         return job
 
@@ -274,6 +332,7 @@ class Model:
         if job.status in UNFINISHED:
             raise JobNotFinished
         self._check_dedupe_key(tenant, job.dedupe_key)
+        self._check_cap(tenant, more=1)
         job.status, job.finished_at, job.cancel_requested, job.result = JobStatus.QUEUED, None, False, b"null"
         if reset:
             job.failures = job.crashes = 0
@@ -295,7 +354,7 @@ class Model:
         """A waiting job is changed, or the tags of any."""
         job = self.found(job_id, tenant)
         moving = not (priority is None and attempts is None and run_at is None)
-        if moving and job.status is not JobStatus.QUEUED:
+        if moving and job.status not in (JobStatus.QUEUED, JobStatus.BLOCKED):
             raise JobNotQueued
         if moving:
             job.priority, job.max_attempts = priority or job.priority, attempts or job.max_attempts
@@ -305,3 +364,7 @@ class Model:
         if moving or tags is not None:
             job.tell("job.updated")
         return job
+
+
+def _bounds(job: Record) -> list[tuple[str, ...]]:
+    return [(job.tenant,), (job.tenant, job.type), (job.tenant, job.type, job.limit_key)]

@@ -13,6 +13,7 @@ from ingot.jobs import (
     Definition,
     Job,
     JobStatus,
+    OnDead,
     Outcome,
     Progress,
     Settled,
@@ -35,6 +36,8 @@ class Draft:
     idempotency_key: str | None = None
     dedupe_key: str | None = None
     tags: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    on_dead: OnDead = OnDead.CANCEL
 
     @property
     def meaning(self) -> object:
@@ -90,7 +93,7 @@ class News(NamedTuple):
 
 @dataclass(kw_only=True)
 class Record:
-    """One job of the model. `apart` is set while it waits for its time."""
+    """One job of the model. `apart` is set while it waits for its time; `open` are those it waits for."""
 
     id: str
     tenant: str
@@ -103,6 +106,10 @@ class Record:
     idempotency_key: str | None
     dedupe_key: str | None
     tags: list[str]
+    after: list[str]
+    on_dead: OnDead
+    open: set[str]
+    limit_key: str = ""
     apart: bool = False
     status: JobStatus = JobStatus.QUEUED
     failures: int = 0
@@ -134,7 +141,13 @@ class Record:
             idempotency_key=draft.idempotency_key,
             dedupe_key=draft.dedupe_key,
             tags=sorted(draft.tags),
+            after=sorted(set(draft.after)),
+            on_dead=draft.on_dead if draft.after else OnDead.CANCEL,
+            open=set(draft.after),
+            limit_key=_key_of(draft.meaning, definition.limit_key),
         )
+        if draft.after:
+            job.status = JobStatus.BLOCKED
         job.wait(max(now, draft.run_at or 0), now)
         return job
 
@@ -144,8 +157,8 @@ class Record:
         return self.status is JobStatus.RUNNING
 
     def wait(self, run_at: int, now: int) -> None:
-        """Wait in the queue until then."""
-        self.run_at, self.apart = run_at, run_at > now
+        """Wait in the queue until then, or for others and until then."""
+        self.run_at, self.apart = run_at, run_at > now and self.status is not JobStatus.BLOCKED
 
     def tell(self, name: str) -> None:
         """The store must tell this now."""
@@ -179,6 +192,8 @@ class Record:
             idempotency_key=self.idempotency_key,
             dedupe_key=self.dedupe_key,
             tags=self.tags,
+            after=self.after,
+            on_dead=self.on_dead,
             worker_id=self.worker_id,
             started_at=to_datetime_or_none(self.started_at),
             lease_expires_at=to_datetime_or_none(self.lease_expires_at or None),
@@ -188,3 +203,11 @@ class Record:
             last_error=self.last_error(),
             finished_at=to_datetime_or_none(self.finished_at),
         )
+
+
+def _key_of(payload: object, template: str | None) -> str:
+    """The limit key, for templates of one name."""
+    if template is None or not isinstance(payload, dict):
+        return ""
+    value = payload.get(template.strip("{}"))
+    return "" if value is None else msgspec.json.encode(value).decode()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ingot.jobs import Definition, JobStatus, Outcome, Progress, Release, Settle
+from ingot.identity import Limits
+from ingot.jobs import Definition, JobStatus, OnDead, Outcome, Progress, Release, Settle
 from ingot.kernel.clock import MICROS
 from tests.conformance.machines import strategies as draw
 from tests.conformance.machines.records import Draft, Record
@@ -15,6 +17,7 @@ from tests.conformance.machines.world import World
 from tests.factories import LEASE_SECONDS
 
 UNFINISHED_JOBS_MAX = 6
+JOBS_MAX = 40
 FINISHED = (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED)
 
 
@@ -277,6 +280,22 @@ class Asking(Machine):
         drafts = [Draft(tenant=self.tenant, type=draw.TYPES[n % 2], priority=priority) for n in range(count)]
         self.world.run(self.world.enqueue_many(drafts))
 
+    @precondition(Machine.has_jobs)
+    @precondition(Machine.has_room)
+    @rule(
+        places=st.lists(draw.places, min_size=1, max_size=3),
+        unfinished=st.booleans(),
+        on_dead=st.sampled_from(list(OnDead)),
+        seconds=draw.seconds_from_now,
+    )
+    def enqueue_after(self, places: list[int], unfinished: bool, on_dead: OnDead, seconds: float | None) -> None:
+        preferred = [status for status in JobStatus if status not in FINISHED] * unfinished
+        parents = tuple(self.job(place, *preferred).id for place in places)
+        draft = Draft(
+            tenant=self.tenant, type=draw.TYPES[0], run_at=self.moment(seconds), after=parents, on_dead=on_dead
+        )
+        self.world.run(self.world.enqueue(draft))
+
     @rule(definition=draw.definitions)
     def define(self, definition: Definition) -> None:
         self.world.run(self.world.define(definition))
@@ -288,3 +307,42 @@ class Asking(Machine):
     )
     def look(self, status: JobStatus | None, type: str | None, limit: int) -> None:
         self.world.run(self.world.look(self.tenant, status=status, type=type, limit=limit))
+
+
+class Limiting(Machine):
+    """Limits are set and lifted, types are paused and resumed."""
+
+    def owner(self, whose: int) -> str:
+        """One of the tenants."""
+        owners = [self.tenant, *self.world.tenants]
+        return owners[whose % len(owners)]
+
+    @rule(definition=draw.limiting_definitions, whose=st.none() | st.integers(0, 1))
+    def limit_a_type(self, definition: Definition, whose: int | None) -> None:
+        tenant = None if whose is None else self.owner(whose)
+        self.world.run(self.world.define(msgspec.structs.replace(definition, tenant=tenant)))
+
+    @rule(limits=draw.tenant_limits, whose=st.integers(0, 1))
+    def limit_a_tenant(self, limits: Limits, whose: int) -> None:
+        self.world.run(self.world.limit(self.owner(whose), limits))
+
+    @rule(type=st.sampled_from(draw.TYPES), whose=st.integers(0, 1))
+    def pause(self, type: str, whose: int) -> None:
+        self.world.run(self.world.pause(self.owner(whose), type))
+
+    @rule(whose=st.integers(0, 1))
+    def resume_all(self, whose: int) -> None:
+        for type in draw.TYPES:
+            self.world.run(self.world.resume(self.owner(whose), type))
+
+    @precondition(lambda self: len(self.world.model.jobs) < JOBS_MAX)
+    @rule(
+        orders=st.lists(
+            st.tuples(st.sampled_from(draw.TYPES), draw.keyed_payloads, draw.priorities), min_size=1, max_size=5
+        ),
+        whose=st.integers(0, 1),
+    )
+    def enqueue_some(self, orders: list[tuple[str, bytes, int | None]], whose: int) -> None:
+        tenant = self.owner(whose)
+        drafts = [Draft(tenant=tenant, type=type, payload=payload, priority=n) for type, payload, n in orders]
+        self.world.run(self.world.enqueue_many(drafts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import strategies as st
 
+from ingot.identity import Limits
 from ingot.jobs import Backoff, Definition, Done, Failed, Outcome, Progress, Release, Snooze
 from ingot.kernel.clock import MICROS
 from tests.factories import LEASE_SECONDS
@@ -60,4 +61,17 @@ definitions = st.builds(
         factor=st.sampled_from([1.0, 3.0]),
         max_seconds=st.sampled_from([10.0, 60.0]),
     ),
+)
+
+keyed_payloads = st.sampled_from([b"null", b'{"a": 1}', b'{"a": 2, "b": 1}', b'{"b": 1}', b'{"a": "x"}'])
+few = st.none() | st.integers(1, 3)
+limiting_definitions = st.builds(
+    Definition,
+    type=st.sampled_from(TYPES),
+    max_running=few,
+    limit_key=st.sampled_from(["{a}", "{b}"]),
+    max_running_per_key=few,
+)
+tenant_limits = st.builds(
+    Limits, max_running_jobs=st.none() | st.integers(0, 4), max_unfinished_jobs=st.none() | st.integers(0, 7)
 )

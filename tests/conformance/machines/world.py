@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ingot.identity import Tenants
+from ingot.engines.postgres import PostgresStore
+from ingot.identity import Limits, Tenants
 from ingot.jobs import (
     Claim,
     Definition,
@@ -19,6 +20,7 @@ from ingot.jobs import (
     Job,
     JobStatus,
     Outcome,
+    Pause,
     Progress,
     Settle,
     Settled,
@@ -111,6 +113,13 @@ class World:
         for job in lost:
             seen = await self.bench.jobs.get(job.tenant, job.id)
             self.model.lose(job, to_micros(seen.run_at))
+        await self._follow()
+
+    async def _follow(self) -> None:
+        """What follows when jobs have ended; PostgreSQL does it beside the calls."""
+        if isinstance(self.bench.store, PostgresStore):
+            await self.bench.store._follow.settle_down()
+        self.model.follow()
 
     # -- asking for work ------------------------------------------------------------------------------------
 
@@ -120,6 +129,7 @@ class World:
         answer = await _answer(self.bench.jobs.enqueue(draft.tenant, draft.type, draft.payload, **_options(draft)))
         made = replace(draft, id=answer.job.id) if isinstance(answer, Enqueued) and answer.created else draft
         _compare(lambda: self._made([made])[0], answer)
+        await self._follow()
 
     async def enqueue_many(self, drafts: Sequence[Draft]) -> None:
         """Ask for many jobs at once."""
@@ -128,6 +138,7 @@ class World:
         answer = await _answer(self.bench.jobs.enqueue_many(orders))
         made = [replace(draft, id=order.id) for draft, order in zip(drafts, orders, strict=True)]
         _compare(lambda: self._made(made), answer)
+        await self._follow()
 
     def _made(self, drafts: Sequence[Draft]) -> list[Enqueued]:
         return [Enqueued(job=job.job(), created=created) for job, created in self.model.enqueue(drafts)]
@@ -137,6 +148,25 @@ class World:
         self._command()
         assert await self.bench.jobs.define(definition) == definition
         self.model.definitions[definition.tenant, definition.type] = definition
+
+    async def limit(self, tenant: str, limits: Limits) -> None:
+        """Say what a tenant may use."""
+        self._command()
+        assert (await self.bench.tenants.change(tenant, limits=limits)).limits == limits
+        self.model.limits[tenant] = limits
+
+    async def pause(self, tenant: str, type: str) -> None:
+        """Hand out no more of a type."""
+        self._command()
+        pause = Pause(type=type, since=to_datetime(self.model.now))
+        wanted = self.model.pauses.setdefault((tenant, type), pause)
+        assert await self.bench.jobs.pause(tenant, type) == wanted
+
+    async def resume(self, tenant: str, type: str) -> None:
+        """Hand it out again."""
+        self._command()
+        await self.bench.jobs.resume(tenant, type)
+        self.model.pauses.pop((tenant, type), None)
 
     # -- doing work -----------------------------------------------------------------------------------------
 
@@ -154,6 +184,13 @@ class World:
             assert got == [job.id for job in ready if job.tenant == owner][: len(got)]
         for claim in claims:
             self._start(claim, worker)
+            self._check_limits(self.model.jobs[claim.job.id])
+
+    def _check_limits(self, started: Record) -> None:
+        assert (started.tenant, started.type) not in self.model.pauses
+        running = self.model.running()
+        for bound, most in self.model.most(started).items():
+            assert most is None or running[bound] <= most
 
     def _start(self, claim: Claim, worker: str) -> None:
         job = self.model.jobs[claim.job.id]
@@ -189,6 +226,7 @@ class World:
         answer = await _answer(self.bench.jobs.settle(job_id, fence, outcome, tenant=tenant))
         settle = Settle(job_id=job_id, fence=fence, outcome=outcome, tenant=tenant)
         _compare(partial(self._settled, settle, _seen(answer)), answer)
+        await self._follow()
 
     async def settle_many(self, settles: Sequence[Settle]) -> None:
         """Say how many attempts ended; each has its own answer."""
@@ -201,6 +239,7 @@ class World:
         answers = await self.bench.jobs.settle_many(settles)
         for settle, answer in zip(settles, answers, strict=True):
             _compare(partial(self._settled, settle, _seen(answer)), answer)
+        await self._follow()
 
     def _settled(self, settle: Settle, seen: int | None) -> Settled:
         return self.model.settle(settle.job_id, settle.fence, settle.outcome, settle.tenant, seen)
@@ -212,6 +251,7 @@ class World:
         self._command()
         answer = await _answer(self.bench.jobs.cancel(tenant, job_id))
         _compare(lambda: self.model.cancel(tenant, job_id).job(), answer)
+        await self._follow()
 
     async def retry(
         self, tenant: str, job_id: str, *, reset: bool, priority: int | None, attempts: int | None, run_at: int | None
@@ -278,6 +318,8 @@ def _options(draft: Draft) -> dict[str, Any]:
         "idempotency_key": draft.idempotency_key,
         "dedupe_key": draft.dedupe_key,
         "tags": draft.tags,
+        "after": draft.after,
+        "on_dead": draft.on_dead,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from benchmarks.queue.prefill import PAYLOAD
+from ingot.identity import Limits
 from ingot.jobs import (
     Definition,
     Done,
@@ -18,6 +19,7 @@ from ingot.jobs import (
     Settle,
     Snooze,
 )
+from ingot.jobs.checks import RETENTION_SECONDS_MAX
 from ingot.jobs.orders import new_job
 from ingot.kernel.clock import MICROS
 from tests.factories import LEASE_SECONDS, Bench
@@ -33,7 +35,11 @@ async def run_errand(bench: Bench) -> None:
     await _ask_for_work(bench)
     await _do_work(bench)
     await _steer(bench)
+    await _limit(bench)
+    await _wait_for_others(bench)
+    await _ask_why(bench)
     await _look(bench)
+    await _collect(bench)
 
 
 async def _identity(bench: Bench) -> None:
@@ -86,6 +92,39 @@ async def _steer(bench: Bench) -> None:
     await bench.jobs.cancel(tenant, old.id)
 
 
+async def _limit(bench: Bench) -> None:
+    tenant = bench.tenant
+    await bench.jobs.define(Definition(type="keyed", max_running=BATCH, limit_key="{a}", max_running_per_key=1))
+    await bench.tenants.change(tenant, limits=Limits(max_unfinished_jobs=10_000_000, max_running_jobs=1000))
+    await bench.jobs.enqueue_many([new_job(tenant, "keyed", {"a": n % 5}) for n in range(BATCH)])
+    for _ in range(2):
+        await bench.jobs.claim("w1", [TYPE, "keyed"], limit=10)
+    await bench.jobs.pause(tenant, TYPE)
+    assert len(await bench.jobs.pauses(tenant)) == 1
+    assert await bench.jobs.claim("w1", [TYPE]) == []
+    await bench.jobs.resume(tenant, TYPE)
+
+
+async def _ask_why(bench: Bench) -> None:
+    tenant = bench.tenant
+    await bench.jobs.define(Definition(type="same", reuse=True, max_running=1))
+    first = (await bench.jobs.enqueue(tenant, "same")).job
+    assert (await bench.jobs.enqueue(tenant, "same")).reused
+    assert (await bench.jobs.explain(tenant, first.id)).status is first.status
+    blocked = (await bench.jobs.enqueue(tenant, TYPE, after=[first.id])).job
+    assert (await bench.jobs.explain(tenant, blocked.id)).reasons[0].code == "waits_for"
+
+
+async def _wait_for_others(bench: Bench) -> None:
+    tenant = bench.tenant
+    first = (await bench.jobs.enqueue(tenant, TYPE, batch="batch")).job
+    second = (await bench.jobs.enqueue(tenant, TYPE, after=[first.id], batch="batch")).job
+    await bench.jobs.enqueue(tenant, TYPE, after=[first.id, second.id], batch="batch")
+    await bench.jobs.cancel(tenant, first.id)
+    batch = await bench.jobs.batch(tenant, "batch")
+    assert (batch.total, batch.canceled) == (3, 3)
+
+
 async def _look(bench: Bench) -> None:
     tenant = bench.tenant
     page = await bench.jobs.list(tenant, limit=BATCH)
@@ -96,3 +135,21 @@ async def _look(bench: Bench) -> None:
     await bench.jobs.summary(tenant)
     events = await bench.events.read(tenant, limit=BATCH)
     await bench.events.read(tenant, after=events[-1].id, limit=BATCH)
+
+
+async def _collect(bench: Bench) -> None:
+    tenant = bench.tenant
+    await bench.jobs.define(Definition(type=TYPE, retention_seconds=RETENTION_SECONDS_MAX))
+    assert (await bench.jobs.collect(BATCH)).removed == 0
+    await bench.jobs.define(Definition(type=TYPE, retention_seconds=0, keep_history=True))
+    (doomed,) = await bench.jobs.preview_retention(tenant)
+    assert doomed.more
+    assert (await bench.jobs.collect(BATCH)).kept == BATCH
+    await bench.jobs.enqueue_many([new_job(tenant, "together", n) for n in range(BATCH)])
+    claims = await bench.jobs.claim("w1", ["together"], limit=BATCH)
+    await bench.jobs.settle_many([Settle(job_id=c.job.id, fence=c.fence, outcome=Done()) for c in claims])
+    await bench.jobs.define(Definition(type=TYPE))
+    await bench.jobs.define(Definition(type="together", retention_seconds=0, keep_history=True))
+    assert (await bench.jobs.collect(BATCH - 1)).kept == BATCH - 1
+    await bench.jobs.history(tenant, limit=BATCH)
+    await bench.jobs.history(tenant, type=TYPE, limit=BATCH)

@@ -11,6 +11,7 @@ from ingot.kernel.errors import IngotError, StoreBusy, StoreError
 from ingot.kernel.logs import report
 
 IN_FLIGHT_MAX: Final = 4
+IN_FLIGHT_LARGE_MAX: Final = 2
 BATCH_ROWS_MAX: Final = 500
 WAITING_MAX: Final = 10_000
 
@@ -21,11 +22,18 @@ Run = Callable[[list[C]], Awaitable[Sequence[A | IngotError]]]
 
 
 class Batches(Generic[C, A]):
-    """Runs commands of one kind in batches. `weigh` says how many rows a command stands for."""
+    """Runs commands of one kind in batches. `weigh` says how many rows a command stands for.
 
-    def __init__(self, run: Run[C, A], *, weigh: Callable[[C], int]) -> None:
+    `rows_max` says how many go together. What many tenants share is written once for each of them, so that fewer and
+    larger batches are better there.
+    """
+
+    def __init__(
+        self, run: Run[C, A], *, weigh: Callable[[C], int], rows_max: Callable[[], int] = lambda: BATCH_ROWS_MAX
+    ) -> None:
         self._run = run
         self._weigh = weigh
+        self._rows_max = rows_max
         self._gathered: list[tuple[C, asyncio.Future[A]]] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -57,11 +65,13 @@ class Batches(Generic[C, A]):
             await asyncio.wait(self._under_way)
 
     def _start(self) -> None:
-        while self._gathered and len(self._under_way) < IN_FLIGHT_MAX:
+        rows_max = self._rows_max()
+        in_flight_max = IN_FLIGHT_MAX if rows_max <= BATCH_ROWS_MAX else IN_FLIGHT_LARGE_MAX
+        while self._gathered and len(self._under_way) < in_flight_max:
             rows, count = 0, 0
             for command, _ in self._gathered:
                 rows += self._weigh(command)
-                if count and rows > BATCH_ROWS_MAX:
+                if count and rows > rows_max:
                     break
                 count += 1
             batch, self._gathered = self._gathered[:count], self._gathered[count:]

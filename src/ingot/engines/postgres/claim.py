@@ -16,6 +16,7 @@ from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Claim
 from ingot.jobs.ports import ClaimJobs
 
+BUSY: Final = -1  # What is told of a limited lane that somebody else claims from at this moment.
 CALL: Final = "SELECT * FROM ingot.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 
 
@@ -40,14 +41,15 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
         limits = [commands[place].limit - len(own[place]) for place in asking]
         scans = _deal(memory, commands[0].types, waiting, sum(limits))
         sent_at = time.monotonic()
-        rows, cost = await _call(db, scans, [commands[place] for place in asking], limits)
+        rows, cost = await _call(db, memory, scans, [commands[place] for place in asking], limits)
+        rooms = _note_limits(memory, scans, rows)
         for row in rows:
             asker, lane = asking[row[0] - 1], row[1] - 1
             own[asker].append(claim_of(row, scans[lane].lane, commands[asker]))
         taken = Counter[str]()
         for lane, jobs in Counter(row[1] for row in rows).items():
             taken[scans[lane - 1].lane.tenant] += jobs
-        _remember(memory, scans, rows, taken, sent_at=sent_at, cost=cost)
+        _remember(memory, scans, rows, taken, rooms, sent_at=sent_at, cost=cost)
         for scan in scans:
             if taken[scan.lane.tenant] < scan.share:  # It has no more, and its turns go to the others.
                 waiting.pop(scan.lane.tenant, None)
@@ -75,6 +77,15 @@ def _deal(
 
 
 async def _call(
+    db: Database, memory: Memory, scans: list[Scan], commands: list[ClaimJobs], limits: list[int]
+) -> tuple[list[Record], float]:
+    if memory.limited and any((scan.lane.tenant, scan.lane.type) in memory.limited for scan in scans):
+        async with memory.limited_turn:  # Two claims of ours at once would stand in each other's way.
+            return await _send(db, scans, commands, limits)
+    return await _send(db, scans, commands, limits)
+
+
+async def _send(
     db: Database, scans: list[Scan], commands: list[ClaimJobs], limits: list[int]
 ) -> tuple[list[Record], float]:
     return await db.timed(
@@ -96,8 +107,29 @@ async def _call(
     )
 
 
+def _note_limits(memory: Memory, scans: list[Scan], rows: list[Record]) -> dict[Lane, int]:
+    """Take off the rows that tell how many more may run of limited lanes, and answer that."""
+    told = next((place for place, row in enumerate(rows) if row[0]), len(rows))
+    rooms = {scans[row["lane"] - 1].lane: row["attempts"] for row in rows[:told]}
+    del rows[:told]
+    for lane, room in rooms.items():
+        memory.limited.add((lane.tenant, lane.type))
+        if room == BUSY:
+            memory.knock(lane)
+        elif room == 0:
+            memory.park(lane)
+    return rooms
+
+
 def _remember(
-    memory: Memory, scans: list[Scan], rows: Sequence[Record], taken: Counter[str], *, sent_at: float, cost: float
+    memory: Memory,
+    scans: list[Scan],
+    rows: Sequence[Record],
+    taken: Counter[str],
+    rooms: dict[Lane, int],
+    *,
+    sent_at: float,
+    cost: float,
 ) -> None:
     """Note how far each lane was claimed, and which have nothing more."""
     # They come in order, so that the last of a lane tells.
@@ -109,7 +141,8 @@ def _remember(
             hint.patience = patience(cost, least=HINT_SECONDS)
         if row := last.get(number):
             hint.claimed(scan.begin, (row["priority"], row["run_at"], row["id"]), scan.version)
-        if scan.begin == START and taken[lane.tenant] < scan.share and hint.version == scan.version:
+        asked = min(scan.share, rooms.get(lane, scan.share))  # With no more room than this, it may have more.
+        if scan.begin == START and taken[lane.tenant] < asked and hint.version == scan.version:
             memory.drop(lane)
 
 

@@ -12,7 +12,15 @@ from urllib.parse import parse_qsl
 import asyncpg
 
 from ingot.identity.model import TenantExists, TenantNotFound
-from ingot.jobs.errors import DuplicateJob, JobFinished, JobNotFinished, JobNotFound, JobNotQueued
+from ingot.jobs.errors import (
+    DuplicateJob,
+    JobFinished,
+    JobLimitExceeded,
+    JobNotFinished,
+    JobNotFound,
+    JobNotQueued,
+    RateLimited,
+)
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError, StoreMisconfigured
 from ingot.kernel.ids import is_id
 from ingot.kernel.logs import report
@@ -62,6 +70,8 @@ REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN005": lambda message, other: DuplicateJob(message, holder_id=other),
     "IN006": lambda message, _: TenantNotFound(message),
     "IN007": lambda message, _: TenantExists(message),
+    "IN008": lambda message, _: JobLimitExceeded(message),
+    "IN009": lambda message, wait: RateLimited(message, retry_after_seconds=float(wait)),
 }
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from ingot.engines.postgres.connection import Database
-from ingot.engines.postgres.memory import NIL
+from ingot.engines.postgres.memory import NIL, Memory
 from ingot.identity.model import TenantNotFound
-from ingot.jobs.model import Definition
-from ingot.jobs.ports import PutDefinition
+from ingot.jobs.model import Definition, Pause
+from ingot.jobs.ports import PauseType, PutDefinition, ResumeType
+from ingot.kernel.clock import to_datetime
 from ingot.kernel.ids import is_id
 
 FIND = "SELECT * FROM ingot.find_definitions($1, $2)"
 
 
-async def put_definition(db: Database, command: PutDefinition) -> Definition:
+async def put_definition(db: Database, memory: Memory, command: PutDefinition) -> Definition:
     """Make or replace a definition."""
     definition = command.definition
     if definition.tenant is not None and not is_id(definition.tenant):
@@ -32,7 +33,27 @@ async def put_definition(db: Database, command: PutDefinition) -> Definition:
         float(definition.backoff.factor),
         float(definition.backoff.max_seconds),
     )
+    memory.free_all()
     return definition
+
+
+async def pause(db: Database, command: PauseType) -> Pause:
+    """Hand out no more of a tenant's jobs of this type."""
+    _check(command.tenant)
+    (row,) = await db.call("SELECT * FROM ingot.pause($1, $2, $3)", command.tenant, command.type, command.by)
+    return Pause(type=command.type, since=to_datetime(row["since"]), by=row["by"])
+
+
+async def resume(db: Database, memory: Memory, command: ResumeType) -> None:
+    """Hand out a tenant's jobs of this type again."""
+    _check(command.tenant)
+    await db.call("SELECT ingot.resume($1, $2)", command.tenant, command.type)
+    memory.free(command.tenant)
+
+
+def _check(tenant: str) -> None:
+    if not is_id(tenant):
+        raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
 
 
 async def get_definition(db: Database, tenant: str | None, type: str) -> Definition:

@@ -6,20 +6,26 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
+import msgspec
+
+from ingot.engines.postgres import definitions
 from ingot.engines.postgres.connection import CONFLICTS_MAX, AlreadyThere, Database, Record
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.rows import job_of, new_job_of
 from ingot.engines.postgres.sql import SQL
 from ingot.identity.model import TenantNotFound
+from ingot.jobs.errors import DuplicateJob, IdempotencyMismatch, ParentNotFound
 from ingot.jobs.lanes import Lane
-from ingot.jobs.errors import DuplicateJob, IdempotencyMismatch
-from ingot.jobs.model import Enqueued, Job, NewJob
+from ingot.jobs.limits import render
+from ingot.jobs.model import Definition, Enqueued, Job, NewJob, OnDead
 from ingot.jobs.ports import Enqueue
-from ingot.kernel.errors import IngotError, StoreBusy, StoreError
+from ingot.jobs.reuse import reuse_key
+from ingot.kernel.errors import IngotError, StoreBusy, StoreError, TooMany
 from ingot.kernel.ids import is_id
 
-CALL: Final = f"SELECT * FROM ingot.enqueue({', '.join(f'${n}' for n in range(1, 24))})"
-FIND: Final = "SELECT * FROM ingot.find_orders($1, $2, $3, $4, $5)"
+CALL: Final = f"SELECT * FROM ingot.enqueue({', '.join(f'${n}' for n in range(1, 37))})"
+ROOM: Final = "SELECT ingot.expect_room($1)"
+FIND: Final = "SELECT * FROM ingot.find_orders($1, $2, $3, $4, $5, $6)"
 
 Answer = list[Enqueued] | IngotError
 
@@ -30,7 +36,7 @@ async def enqueue(db: Database, memory: Memory, commands: Sequence[Enqueue]) -> 
     answers: dict[int, Answer] = {}
     together: list[int] = []
     for place, command in enumerate(commands):
-        keys = [key for order in command.orders for key in _keys(order)]
+        keys = [key for order in command.orders for key in _keys(memory, order)]
         if not all(is_id(order.tenant) for order in command.orders):
             answers[place] = TenantNotFound("there is no such tenant")
         elif len(set(keys)) == len(keys) and taken.isdisjoint(keys):
@@ -49,9 +55,11 @@ async def enqueue(db: Database, memory: Memory, commands: Sequence[Enqueue]) -> 
             for place, command in enumerate(commands)]  # fmt: skip
 
 
-def _keys(order: NewJob) -> list[tuple[str, ...]]:
+def _keys(memory: Memory, order: NewJob) -> list[tuple[str, ...]]:
     """What no two orders of one call may share."""
     keys: list[tuple[str, ...]] = [(order.id,)]
+    if memory.rules and (same := _reuse_key(memory, order)) is not None:
+        keys.append(("reuse", order.tenant, order.type, same.hex()))
     if order.idempotency_key is not None:
         keys.append(("idempotency", order.tenant, order.type, order.idempotency_key))
     if order.dedupe_key is not None:
@@ -64,7 +72,7 @@ async def _send(
 ) -> tuple[list[list[Enqueued] | None], bool]:
     """Make the jobs of each group, or none of it: `None` is a group that met something. And: was it sent twice?"""
     orders = [order for group in groups for order in group]
-    made_rows, sent_twice = await db.insert(CALL, *_columns(groups))
+    made_rows, sent_twice = await db.insert(CALL, *_columns(memory, groups))
     rows = {row["place"]: row for row in made_rows}
     _remember(memory, orders, rows)
     in_order = (rows.get(place + 1) for place in range(len(orders)))
@@ -77,7 +85,7 @@ async def _send(
     return answers, sent_twice
 
 
-def _columns(groups: Sequence[Sequence[NewJob]]) -> list[list[Any]]:
+def _columns(memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[list[Any] | None]:
     """The orders as the arrays that `ingot.enqueue` takes."""
     numbered = [(number, o) for number, group in enumerate(groups) for o in group]
     orders = [order for _, order in numbered]
@@ -103,20 +111,76 @@ def _columns(groups: Sequence[Sequence[NewJob]]) -> list[list[Any]]:
         [o.trace_id for o in orders],
         [o.depth for o in orders],
         *([row[column] for row in tagged] for column in range(4)),
+        *_rules(memory, orders),
+        [_inputs(o) for o in orders] if any(o.inputs for o in orders) else None,
+        [o.batch for o in orders] if any(o.batch for o in orders) else None,
+        *_waits(groups),
     ]
+
+
+def _waits(groups: Sequence[Sequence[NewJob]]) -> list[list[Any] | None]:
+    """Which orders wait, and for whom: jobs, parents, tenants, whether they run anyway, parents inside, commands."""
+    if not any(order.after for group in groups for order in group):
+        return [None] * 7
+    edges: list[tuple[Any, ...]] = []
+    for number, group in enumerate(groups):
+        inside = {(order.tenant, order.id) for order in group}
+        edges += [
+            (order.id, parent, order.tenant, order.on_dead is OnDead.RUN, (order.tenant, parent) in inside, number)
+            for order in group
+            for parent in order.after
+        ]
+    waiting = [bool(order.after) for group in groups for order in group]
+    return [waiting, *map(list, zip(*edges, strict=True))]
+
+
+def _rules(memory: Memory, orders: Sequence[NewJob]) -> list[list[Any] | None]:
+    """With which rules orders are made, their limit keys and reuse keys, and which are forced; without any, nothing."""
+    found = [memory.rules.get((order.tenant, order.type)) for order in orders] if memory.rules else []
+    if not any(found):
+        return [None] * 4
+    made = list(zip(orders, found, strict=True))
+    return [
+        [None if rule is None else rule_text(rule) for _, rule in made],
+        [None if rule is None else _limit_key(rule, order) for order, rule in made],
+        [_reuse_key(memory, order) for order in orders],
+        [order.force for order in orders],
+    ]
+
+
+def _inputs(order: NewJob) -> str | None:
+    return msgspec.json.encode(order.inputs).decode() if order.inputs else None
+
+
+def rule_text(rule: Definition) -> str:
+    """What `ingot.definitions` calls the rule."""
+    return f"{rule.limit_key or ''}\n{rule.version if rule.reuse else ''}"
+
+
+def _limit_key(rule: Definition, order: NewJob) -> str | None:
+    return None if rule.limit_key is None else render(rule.limit_key, order.payload) or None
+
+
+def _reuse_key(memory: Memory, order: NewJob) -> bytes | None:
+    rule = memory.rules.get((order.tenant, order.type))
+    return None if rule is None or not rule.reuse else reuse_key(rule, order)
 
 
 def _remember(memory: Memory, orders: Sequence[NewJob], rows: dict[int, Record]) -> None:
     lanes: dict[Lane, list[tuple[int, int, str]]] = {}
     for place, row in rows.items():
         order = orders[place - 1]
+        if order.after:
+            continue
         if row["run_at"] <= row["now_"]:
-            lane = Lane(order.type, order.tenant, "")
+            lane = Lane(order.type, order.tenant, row["limit_key"])
             lanes.setdefault(lane, []).append((row["priority"], row["run_at"], order.id))
         else:
             memory.due_at(row["run_at"])
     for lane, positions in lanes.items():
         memory.add(lane, len(positions), first=min(positions))
+    if parents := {parent for place in rows for parent in orders[place - 1].after}:
+        memory.ended(parents, ())
 
 
 async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, maybe_ours: bool) -> Answer:
@@ -126,20 +190,26 @@ async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, mayb
     """
     for _ in range(CONFLICTS_MAX):
         try:
-            known = await _resolve(db, orders)
+            await _learn_rules(db, memory, orders)
+            known, reused = await _resolve(db, memory, orders)
         except IngotError as error:
             return error
         new = list({order.id: order for order in orders if order.id not in known}.values())
-        made: list[Enqueued] | None = []
+        made: list[Enqueued] = []
         try:
             if new:
-                ((made,), sent_twice) = await _send(db, memory, [new])
+                ((accepted,), sent_twice) = await _send(db, memory, [new])
                 maybe_ours = maybe_ours or sent_twice
+                if accepted is None:  # Somebody was quicker, there is no room, or what it waits for is not there.
+                    await _check_parents(db, new)
+                    await db.call(ROOM, [order.tenant for order in new])
+                    continue
+                made = accepted
         except AlreadyThere as error:
             maybe_ours = maybe_ours or error.maybe_ours
             continue
-        if made is None:
-            continue
+        except (TooMany, ParentNotFound) as error:
+            return error
         jobs = {enqueued.job.id: enqueued for enqueued in made}
         there = await _read(db, orders, {job_id for job_id in known.values() if job_id not in jobs})
         if maybe_ours:
@@ -147,18 +217,46 @@ async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, mayb
             there = {job_id: Enqueued(job=old.job, created=job_id in ours) for job_id, old in there.items()}
         answers = [jobs.get(order.id) or jobs.get(known.get(order.id, "")) or there.get(known.get(order.id, ""))
                    for order in orders]  # fmt: skip
+        found = [answer for answer in answers if answer is not None]
+        if len(found) < len(answers):  # One that was there has been removed since, and its key is free.
+            maybe_ours = maybe_ours or bool(made)
+            continue
         first: set[str] = set()
         whole: list[Enqueued] = []
-        for answer in answers:
-            assert answer is not None
-            whole.append(Enqueued(job=answer.job, created=answer.created and answer.job.id not in first))
+        for order, answer in zip(orders, found, strict=True):
+            created = answer.created and answer.job.id not in first
+            whole.append(Enqueued(job=answer.job, created=created, reused=order.id in reused))
             first.add(answer.job.id)
         return whole
     return StoreBusy()
 
 
-async def _resolve(db: Database, orders: Sequence[NewJob]) -> dict[str, str]:
-    """Orders that need not be made, by id, with the job that is there for them. Raises what stands in the way."""
+async def _check_parents(db: Database, orders: Sequence[NewJob]) -> None:
+    """Raise `ParentNotFound` when these would wait for what is not there."""
+    for tenant in {order.tenant for order in orders if order.after}:
+        own = [order for order in orders if order.tenant == tenant]
+        parents = {parent for order in own for parent in order.after} - {order.id for order in own}
+        there = {job.id for job in map(job_of, await db.read(tenant, SQL.get_jobs, list(parents)))}
+        for parent in sorted(parents - there):
+            raise ParentNotFound(f"there is no job {parent} in this tenant")
+
+
+async def _learn_rules(db: Database, memory: Memory, orders: Sequence[NewJob]) -> None:
+    """See with which rules these orders must be made."""
+    for tenant, type in {(order.tenant, order.type) for order in orders}:
+        definition = await definitions.get_definition(db, tenant, type)
+        if definition.limit_key is not None or definition.reuse:
+            memory.rules[tenant, type] = definition
+        else:
+            memory.rules.pop((tenant, type), None)
+
+
+async def _resolve(db: Database, memory: Memory, orders: Sequence[NewJob]) -> tuple[dict[str, str], set[str]]:
+    """Orders that need not be made, by id, with the job that is there for them, and those of them that are reused.
+
+    Raises what stands in the way.
+    """
+    keys = [_reuse_key(memory, order) for order in orders]
     found = await db.call(
         FIND,
         [order.id for order in orders],
@@ -166,12 +264,15 @@ async def _resolve(db: Database, orders: Sequence[NewJob]) -> dict[str, str]:
         [order.type for order in orders],
         [order.idempotency_key for order in orders],
         [order.dedupe_key for order in orders],
+        keys,
     )
     known: dict[str, str] = {}
+    reused: set[str] = set()
+    reusable: dict[tuple[str, str, bytes], str] = {}
     made: dict[tuple[str, str, str], tuple[str, bytes | None]] = {}
     holders: dict[tuple[str, str], str] = {}
     seen: set[str] = set()
-    for order, row in zip(orders, found, strict=True):
+    for order, key, row in zip(orders, keys, found, strict=True):
         if not row["known"]:
             raise TenantNotFound(f"there is no tenant {order.tenant[:64]!r}")
         if row["owner"] == order.tenant:
@@ -182,19 +283,28 @@ async def _resolve(db: Database, orders: Sequence[NewJob]) -> dict[str, str]:
         if order.id in seen:
             continue
         seen.add(order.id)
-        if order.idempotency_key is not None:
-            before = (row["made"], row["digest"]) if row["made"] else (order.id, order.payload_digest)
-            job_id, digest = made.setdefault((order.tenant, order.type, order.idempotency_key), before)
-            if digest != order.payload_digest:
-                raise IdempotencyMismatch
-            if job_id != order.id:
+        name = None if order.idempotency_key is None else (order.tenant, order.type, order.idempotency_key)
+        if name is not None:
+            job_id, digest = made.get(name) or (row["made"], row["digest"])
+            if job_id is not None:
+                if digest != order.payload_digest:
+                    raise IdempotencyMismatch
                 known[order.id] = job_id
                 continue
+        if key is not None:
+            same = reusable.get((order.tenant, order.type, key)) or row["reusable"]
+            if same is not None and not order.force:
+                known[order.id] = same
+                reused.add(order.id)
+                continue
+            reusable[order.tenant, order.type, key] = order.id
+        if name is not None:
+            made[name] = order.id, order.payload_digest
         if order.dedupe_key is not None:
             holder = row["holder"] or holders.setdefault((order.tenant, order.dedupe_key), order.id)
             if holder != order.id:
                 raise DuplicateJob(f"the unfinished job {holder} holds this dedupe key", holder_id=holder)
-    return known
+    return known, reused
 
 
 async def _read(db: Database, orders: Sequence[NewJob], ids: set[str]) -> dict[str, Enqueued]:

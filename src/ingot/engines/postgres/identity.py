@@ -32,6 +32,7 @@ async def change_tenant(db: Database, memory: Memory, command: ChangeTenant) -> 
     changed = await get_tenant(db, command.id)
     assert changed is not None, "tenants are not deleted"
     memory.weights[changed.id] = changed.weight
+    memory.free(changed.id)
     return changed
 
 

@@ -8,8 +8,8 @@ from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.rows import job_of
 from ingot.engines.postgres.sql import SQL
-from ingot.jobs.lanes import Lane
 from ingot.jobs.errors import JobNotFound
+from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Job, JobStatus
 from ingot.jobs.ports import CancelJob, ChangeJob, RetryJob
 from ingot.kernel.clock import to_micros
@@ -55,14 +55,18 @@ async def _call(
 ) -> Job:
     if not (is_id(command.tenant) and is_id(command.job_id)):
         raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
-    (row,) = await db.call_and_read(
+    rows = await db.call_and_read(
         call, (command.tenant, command.job_id, *values), command.tenant, SQL.get_job, command.job_id, once=once
     )
-    job = job_of(row)
+    if not rows:  # It was finished, and has been removed since.
+        raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
+    job = job_of(rows[0])
+    if job.status is JobStatus.CANCELED:
+        memory.ended([job.id], [] if job.batch is None else [(job.tenant, job.batch)])
     if job.status is JobStatus.QUEUED:
         run_at = to_micros(job.run_at)
         if run_at <= memory.now():
-            memory.add(Lane(job.type, job.tenant, ""), 1)
+            memory.add(Lane(job.type, job.tenant, rows[0]["limit_key"]), 1)
         else:
             memory.due_at(run_at)
     return job

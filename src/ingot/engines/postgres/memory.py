@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
@@ -10,8 +11,10 @@ from typing import Final
 
 import msgspec
 
+from ingot.engines.postgres.batches import BATCH_ROWS_MAX
 from ingot.identity.model import WEIGHT_DEFAULT
 from ingot.jobs.lanes import Lane, Turns
+from ingot.jobs.model import Definition
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.logs import report
 
@@ -22,6 +25,10 @@ WHOLE_SWEEP_SECONDS: Final = 10.0
 COST_FACTOR: Final = 50  # A look that walks over much that is dead may take this share of the time, and no more.
 PATIENCE_SECONDS_MAX: Final = 120.0
 RECENT_MAX: Final = 256  # More than can be put into a lane while a claim is under way, most of the time.
+BUSY_SECONDS: Final = 0.01
+JOBS_PER_TENANT: Final = 8
+BATCH_ROWS_LARGE_MAX: Final = 8000
+ALL: Final = 1_000_000
 NIL: Final = "00000000-0000-0000-0000-000000000000"
 
 Position = tuple[int, int, str]
@@ -70,6 +77,13 @@ class Memory:
         self.lease = lease
         self.lanes: dict[str, dict[str, dict[Lane, LaneHint]]] = {}
         self.turns = Turns()
+        self.parked: dict[str, dict[Lane, LaneHint]] = {}  # Lanes of tenants without room, until some of it is free.
+        self.limited: set[tuple[str, str]] = set()  # Tenants and types of lanes that were found to be limited.
+        self.limited_turn = asyncio.Lock()
+        self.bounded = False  # Whether anything is limited, so that others may wait for what ends here.
+        self.rules: dict[
+            tuple[str, str], Definition
+        ] = {}  # Definitions with which orders must be made, as we know them.
         self.tenants: set[str] = set()
         self.weights: defaultdict[str, int] = defaultdict(lambda: WEIGHT_DEFAULT)  # As far as we have seen them.
         self.next_due: int | None = None
@@ -87,6 +101,9 @@ class Memory:
         self.looked_at = -LOOK_SECONDS
         self.look_patience = LOOK_SECONDS
         self.look_cost = 0.0
+        self.on_end: list[Callable[[Iterable[str], Iterable[tuple[str, str]]], None]] = []
+        self.asked: dict[tuple[str, str], int] = {}  # By type and tenant, since the others were told.
+        self.waits = False  # Whether some jobs wait for others.
         self.deltas = False  # Whether there is something to fold into the counts.
         self.on_ready: list[Callable[[str, str, int], None]] = []
         self.on_agenda: list[Callable[[], None]] = []
@@ -127,6 +144,52 @@ class Memory:
         if not tenants:
             self.lanes.pop(lane.type, None)
 
+    def park(self, lane: Lane) -> None:
+        """Nothing more may run of this lane for now."""
+        hint = self.lanes.get(lane.type, {}).get(lane.tenant, {}).get(lane)
+        if hint is not None:
+            self.parked.setdefault(lane.tenant, {})[lane] = hint
+            self.drop(lane)
+
+    def free(self, tenant: str, jobs: int = ALL) -> None:
+        """So many jobs of this tenant ended, or may run again: its lanes are worth a look."""
+        for lane, hint in self.parked.pop(tenant, {}).items():
+            known = self.lanes.setdefault(lane.type, {}).setdefault(tenant, {})
+            known.setdefault(lane, hint)
+            for tell in self.on_ready:
+                _tell(tell, tenant, lane.type, jobs)
+        if self.bounded:
+            self.news = True
+            for tell_others in self.on_news:
+                _tell(tell_others)
+
+    def free_all(self) -> None:
+        """The limits changed."""
+        self.limited.clear()
+        for tenant in list(self.parked):
+            self.free(tenant)
+
+    def ended(self, parents: Iterable[str], batches: Iterable[tuple[str, str]]) -> None:
+        """These jobs have ended, or others have come to wait for them; jobs of these batches have ended."""
+        for tell in self.on_end:
+            _tell(tell, parents, batches)
+
+    def ask(self, types: Iterable[str], tenant: str | None) -> None:
+        """A worker asked for these types."""
+        now = self.now()
+        for type in types:
+            self.asked[type, tenant or NIL] = now
+
+    def asked_at(self, type: str, tenant: str) -> int | None:
+        """When a worker last asked for this type, as far as this process knows."""
+        times = (self.asked.get((type, known)) for known in (tenant, NIL))
+        return max((at for at in times if at is not None), default=None)
+
+    def knock(self, lane: Lane) -> None:
+        """Somebody else claims from this lane at this moment: those who wait try again in a while."""
+        for tell in self.on_ready:
+            asyncio.get_running_loop().call_later(BUSY_SECONDS, _tell, tell, lane.tenant, lane.type, 1)
+
     def lanes_for(self, types: Iterable[str], tenant: str | None) -> dict[str, list[tuple[Lane, LaneHint]]]:
         """The lanes a claim may take from, by tenant."""
         found: dict[str, list[tuple[Lane, LaneHint]]] = {}
@@ -135,6 +198,16 @@ class Memory:
             for known in tenants if tenant is None else tenants.keys() & {tenant}:
                 found.setdefault(known, []).extend(tenants[known].items())
         return found
+
+    def rows_max(self) -> int:
+        """How many jobs are best claimed or settled together: some of each tenant, and many of what is limited.
+
+        What is limited is claimed by one at a time, so that all who wait for it had better go together.
+        """
+        if self.limited:
+            return BATCH_ROWS_LARGE_MAX
+        tenants = max(map(len, self.lanes.values()), default=0)
+        return min(max(BATCH_ROWS_MAX, JOBS_PER_TENANT * tenants), BATCH_ROWS_LARGE_MAX)
 
     def see(self, lane: Lane, weight: int) -> None:
         """A look found ready work in this lane. Work that this process has not heard of is told."""

@@ -8,14 +8,15 @@ from typing import Final
 
 import msgspec
 
-from ingot.engines.postgres import definitions, identity
+from ingot.engines.history import read_position, write_position
+from ingot.engines.postgres import collect, definitions, explain, identity
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.rows import NewsRow, attempt_of, job_of
 from ingot.engines.postgres.sql import SQL
 from ingot.events.model import Event
 from ingot.identity.model import Tenant
-from ingot.jobs.model import Attempt, Definition, Job, JobStatus, Summary
+from ingot.jobs.model import Attempt, Batch, Definition, Doomed, HistoryEntry, Job, JobStatus, Pause, Summary, Waiting
 from ingot.jobs.ports import JobFilter
 from ingot.kernel.clock import MICROS, to_datetime
 from ingot.kernel.ids import is_id
@@ -24,6 +25,7 @@ from ingot.kernel.pages import InvalidCursor
 PAGE_LOOKS_MAX: Final = 10_000
 PAGE_LOOKS_AT_ONCE: Final = 500
 ABOVE_ALL_IDS: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+ABOVE_ALL_INSTANTS: Final = 2**62
 EVENT_PLACES: Final = 2**16
 HORIZON_SECONDS_MAX: Final = 0.25
 HORIZON_PAUSE_SECONDS: Final = 0.002
@@ -88,6 +90,45 @@ class Reads:
     async def list_definitions(self, tenant: str | None) -> list[Definition]:
         """See `JobStore`."""
         return await definitions.list_definitions(self._db, tenant)
+
+    async def find_waiting(self, tenant: str, job_id: str) -> Waiting | None:
+        """See `JobStore`."""
+        return await explain.find_waiting(self._db, self._memory, tenant, job_id)
+
+    async def get_batch(self, tenant: str, batch: str) -> Batch | None:
+        """See `JobStore`."""
+        await identity.check_tenant(self._db, self._memory, tenant)
+        ((total, succeeded, dead, canceled),) = await self._db.read(tenant, SQL.get_batch, tenant, batch)
+        unfinished = total - succeeded - dead - canceled
+        if total == 0:
+            return None
+        return Batch(batch=batch, total=total, unfinished=unfinished, succeeded=succeeded, dead=dead, canceled=canceled)
+
+    async def list_pauses(self, tenant: str) -> list[Pause]:
+        """See `JobStore`."""
+        await identity.check_tenant(self._db, self._memory, tenant)
+        rows = await self._db.read(tenant, SQL.pauses_of_tenant, tenant)
+        return [Pause(type=row["type"], since=to_datetime(row["since"]), by=row["by"]) for row in rows]
+
+    async def preview_retention(self, tenant: str) -> list[Doomed]:
+        """See `JobStore`."""
+        await identity.check_tenant(self._db, self._memory, tenant)
+        return await collect.preview(self._db, tenant)
+
+    async def list_history(
+        self, tenant: str, type: str | None, *, before: str | None, limit: int
+    ) -> tuple[list[HistoryEntry], str | None]:
+        """See `JobStore`."""
+        await identity.check_tenant(self._db, self._memory, tenant)
+        position = (ABOVE_ALL_INSTANTS, ABOVE_ALL_IDS) if before is None else read_position(before)
+        values = (tenant, *position, limit + 1)
+        if type is None:
+            rows = await self._db.read(tenant, SQL.page_of_history, *values)
+        else:
+            rows = await self._db.read(tenant, SQL.page_of_history_by_type, *values, type)
+        entries = [collect.entry_of(row, tenant) for row in rows[:limit]]
+        last = rows[limit - 1] if len(rows) > limit else None
+        return entries, None if last is None else write_position(last["finished_at"], last["id"])
 
     # -- tenants --------------------------------------------------------------------------------------------
 

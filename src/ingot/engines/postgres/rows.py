@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -12,17 +13,20 @@ from ingot.jobs.model import (
     NULL,
     Attempt,
     AttemptOutcome,
+    Batch,
     Claim,
     Job,
     JobNews,
     JobStatus,
     NewJob,
+    OnDead,
     Progress,
     Source,
 )
 from ingot.jobs.ports import ClaimJobs
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
+BATCH_COMPLETED: Final = "batch.completed"
 STATUSES: Final = {status.value: status for status in JobStatus}
 SOURCES: Final = {source.value: source for source in Source}
 
@@ -46,8 +50,11 @@ class NewsRow(msgspec.Struct, array_like=True, gc=False):
     percent: float | None = None
     stage: str | None = None
 
-    def news(self) -> list[JobNews]:
-        """The same for people, for each job."""
+    def news(self) -> Sequence[JobNews | Batch]:
+        """The same for people, for each job. Of a batch the numbers stand where those of a job would."""
+        if self.name == BATCH_COMPLETED:
+            numbers = {"succeeded": self.failures, "dead": self.crashes, "canceled": self.fence}
+            return [Batch(batch=str(self.ids), total=self.attempts, unfinished=0, **numbers)]
         return [
             JobNews(
                 id,
@@ -84,7 +91,7 @@ def new_job_of(order: NewJob, row: Record) -> Job:
         id=order.id,
         tenant=order.tenant,
         type=order.type,
-        status=JobStatus.QUEUED,
+        status=JobStatus.BLOCKED if order.after else JobStatus.QUEUED,
         priority=row["priority"],
         payload=msgspec.Raw(order.payload),
         run_at=to_datetime(row["run_at"]),
@@ -102,6 +109,10 @@ def new_job_of(order: NewJob, row: Record) -> Job:
         dedupe_key=order.dedupe_key,
         correlation_id=order.correlation_id,
         trace_id=order.trace_id,
+        after=list(order.after),
+        on_dead=order.on_dead if order.after else OnDead.CANCEL,
+        batch=order.batch,
+        inputs=list(order.inputs),
         metadata=raw(order.metadata),
         tags=list(order.tags),
     )
@@ -131,6 +142,10 @@ def job_of(row: Record) -> Job:
         dedupe_key=row["dedupe_key"],
         correlation_id=row["correlation_id"],
         trace_id=row["trace_id"],
+        after=list(row["after"]),
+        on_dead=OnDead.RUN if row["runs_anyway"] else OnDead.CANCEL,
+        batch=row["batch"],
+        inputs=row["inputs"] or [],
         metadata=raw(row["metadata"]),
         tags=row["tags"],
         worker_id=row["worker_id"],
@@ -172,6 +187,10 @@ def claim_of(row: Record, lane: Lane, command: ClaimJobs) -> Claim:
         tags,
         last_error,
         timeout_seconds,
+        batch,
+        after,
+        runs_anyway,
+        inputs,
     ) = row
     lease_expires_at = to_datetime(started_at + command.lease)
     job = Job(
@@ -196,6 +215,10 @@ def claim_of(row: Record, lane: Lane, command: ClaimJobs) -> Claim:
         dedupe_key=dedupe_key,
         correlation_id=correlation_id,
         trace_id=trace_id,
+        after=after or [],
+        on_dead=OnDead.RUN if runs_anyway else OnDead.CANCEL,
+        batch=batch,
+        inputs=inputs or [],
         metadata=raw(metadata),
         tags=tags or [],
         worker_id=command.worker_id,

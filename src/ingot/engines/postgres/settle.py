@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.memory import NIL, Memory
 from ingot.engines.postgres.rows import STATUSES
-from ingot.jobs.lanes import Lane
 from ingot.jobs.errors import JobNotFound, LeaseLost
+from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Done, Failed, Heartbeat, JobStatus, Outcome, Settle, Settled, Snooze
 from ingot.jobs.ports import Beat, RenewLeases, SettleJobs
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
@@ -123,11 +123,15 @@ def _column(values: tuple[Any, ...], usual: Any) -> tuple[Any, ...] | None:
 
 
 def came_back(memory: Memory, row: Record) -> None:
-    """Note jobs that wait again after their attempt."""
+    """Note that attempts ended, and jobs that wait again after theirs."""
+    memory.free(row["tenant"], len(row["places"]))
+    if row["parents"] or row["batches"]:
+        memory.ended(row["parents"] or (), [(row["tenant"], batch) for batch in row["batches"] or ()])
     if row["status"] != JobStatus.QUEUED:
         return
     if row["first"] is not None:
-        memory.add(Lane(row["type"], row["tenant"], ""), len(row["places"]), first=(*row["first"], NIL))
+        lane = Lane(row["type"], row["tenant"], row["limit_key"])
+        memory.add(lane, len(row["places"]), first=(*row["first"], NIL))
     else:
         memory.due_at(row["run_at"])
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from ingot.engines.postgres import claim, definitions, enqueue, identity, manage, settle, tend
+from ingot.engines.postgres import claim, collect, definitions, enqueue, identity, manage, settle, tend
 from ingot.engines.postgres.batches import Batches
 from ingot.engines.postgres.connection import (
     CONNECTIONS_MAX,
@@ -20,20 +20,24 @@ from ingot.engines.postgres.connection import (
     open_pool,
     place,
 )
+from ingot.engines.postgres.follow import Follow
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.migrate import check, migrations
 from ingot.engines.postgres.reads import Reads
 from ingot.engines.postgres.watch import Watch
 from ingot.identity.model import Tenant
 from ingot.identity.ports import ChangeTenant, CreateTenant
-from ingot.jobs.model import Claim, Definition, Enqueued, Heartbeat, Job, Settled, Tended
+from ingot.jobs.model import Claim, Collected, Definition, Enqueued, Heartbeat, Job, Pause, Settled, Tended
 from ingot.jobs.ports import (
     CancelJob,
     ChangeJob,
     ClaimJobs,
+    Collect,
     Enqueue,
+    PauseType,
     PutDefinition,
     RenewLeases,
+    ResumeType,
     RetryJob,
     SettleJobs,
     Tend,
@@ -53,15 +57,18 @@ SELECT current_user, current_setting('synchronous_commit'), current_setting('ser
 class PostgresStore(Reads):
     """Jobs, tenants and events in one PostgreSQL database. Made by `open`; used on one event loop."""
 
-    def __init__(self, db: Database, memory: Memory, watch: Watch) -> None:
+    def __init__(self, db: Database, memory: Memory, follow: Follow, watch: Watch) -> None:
         self._db = db
         self._memory = memory
+        self._follow = follow
         self.watch = watch
         self._enqueues: Batches[Enqueue, list[Enqueued]] = Batches(
             partial(enqueue.enqueue, db, memory), weigh=lambda command: len(command.orders)
         )
         self._settles: Batches[SettleJobs, list[Settled | IngotError]] = Batches(
-            partial(settle.settle, db, memory), weigh=lambda command: len(command.settles)
+            partial(settle.settle, db, memory),
+            weigh=lambda command: len(command.settles),
+            rows_max=memory.rows_max,
         )
         self._renews: Batches[RenewLeases, list[Heartbeat | IngotError]] = Batches(
             partial(settle.renew, db, memory), weigh=lambda command: len(command.beats)
@@ -92,7 +99,8 @@ class PostgresStore(Reads):
             db = Database(pool, pooled=pooled)
             await tend.look(db, memory)
             memory.sweep_from = memory.now() + memory.lease
-            return cls(db, memory, Watch(url, db, memory, listens=not pooled))
+            follow = Follow(db, memory)
+            return cls(db, memory, follow, Watch(url, db, memory, follow, listens=not pooled))
         except BaseException as error:
             await pool.close()
             if isinstance(error, asyncpg.PostgresError):
@@ -109,6 +117,7 @@ class PostgresStore(Reads):
             await claims.close()
         if self._tending is not None:
             await asyncio.wait([self._tending])
+        await self._follow.settle_down()
         await self._db.pool.close()
 
     # -- hints ----------------------------------------------------------------------------------------------
@@ -136,6 +145,7 @@ class PostgresStore(Reads):
         """See `JobStore`."""
         if command.tenant is not None:
             await identity.check_tenant(self._db, self._memory, command.tenant)
+        self._memory.ask(command.types, command.tenant)
         await self._tend_when_due()
         scope = tuple(command.types), command.tenant
         batches = self._claims.get(scope)
@@ -143,15 +153,19 @@ class PostgresStore(Reads):
             for idle in [key for key, known in self._claims.items() if known.idle]:
                 del self._claims[idle]
             batches = self._claims[scope] = Batches(
-                partial(claim.claim, self._db, self._memory), weigh=lambda command: command.limit
+                partial(claim.claim, self._db, self._memory),
+                weigh=lambda command: command.limit,
+                rows_max=self._memory.rows_max,
             )
         return await batches.submit(command)
 
     async def _tend_when_due(self) -> None:
         """Claims do what is due themselves, all of them together."""
+        await self._follow.settle_down()
         agenda = self._memory.agenda()
         if self._memory.look_is_old() or (agenda is not None and agenda <= self._memory.now()):
             await self._tend_together()
+            await self._follow.settle_down()
 
     async def _tend_together(self) -> Tended:
         if self._tending is None or self._tending.done():
@@ -178,13 +192,28 @@ class PostgresStore(Reads):
         """See `JobStore`."""
         return manage.change(self._db, self._memory, command)
 
-    def tend(self, command: Tend) -> Awaitable[Tended]:  # noqa: ARG002 - one of the port's commands
+    async def tend(self, command: Tend) -> Tended:  # noqa: ARG002 - one of the port's commands
         """See `JobStore`."""
-        return self._tend_together()
+        await self._follow.settle_down()
+        tended = await self._tend_together()
+        await self._follow.settle_down()
+        return tended
+
+    def collect(self, command: Collect) -> Awaitable[Collected]:
+        """See `JobStore`."""
+        return collect.collect(self._db, command)
 
     def put_definition(self, command: PutDefinition) -> Awaitable[Definition]:
         """See `JobStore`."""
-        return definitions.put_definition(self._db, command)
+        return definitions.put_definition(self._db, self._memory, command)
+
+    def pause(self, command: PauseType) -> Awaitable[Pause]:
+        """See `JobStore`."""
+        return definitions.pause(self._db, command)
+
+    def resume(self, command: ResumeType) -> Awaitable[None]:
+        """See `JobStore`."""
+        return definitions.resume(self._db, self._memory, command)
 
     def create_tenant(self, command: CreateTenant) -> Awaitable[Tenant]:
         """See `TenantStore`."""

@@ -47,8 +47,11 @@ async def look(db: Database, memory: Memory) -> None:
             memory.set_clock(row["now"])
             memory.see_agenda(row["next_due"], row["next_expiry"])
             memory.deltas = row["deltas"]
+            memory.bounded = row["bounded"]
+            memory.waits = row["waits"]
         else:
             memory.see(Lane(row["type"], row["tenant"], row["limit_key"]), row["weight"])
+    memory.parked.clear()  # What has work was seen, and is tried again.
 
 
 async def fold(db: Database) -> None:
@@ -56,6 +59,14 @@ async def fold(db: Database) -> None:
     folded = FOLD_DELTAS_MAX
     while folded == FOLD_DELTAS_MAX:
         ((folded,),) = await db.call("SELECT ingot.fold_counts($1)", FOLD_DELTAS_MAX)
+
+
+async def note_askers(db: Database, memory: Memory) -> None:
+    """Let the others know what workers ask for."""
+    asked = memory.asked.copy()
+    types, tenants = zip(*sorted(asked), strict=True)
+    await db.call("SELECT ingot.note_askers($1, $2)", list(types), list(tenants))
+    memory.asked = {key: at for key, at in memory.asked.items() if asked.get(key) != at}
 
 
 async def promote(db: Database, memory: Memory) -> int:

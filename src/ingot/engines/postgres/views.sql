@@ -21,7 +21,10 @@ SELECT
     ARRAY(SELECT g.tag FROM ingot.tags AS g WHERE g.job = j.id ORDER BY g.tag) AS tags,
     CASE WHEN coalesce(h.failures + h.crashes, c.failures + c.crashes, o.failures + o.crashes) > 0 THEN (
         SELECT e.error FROM ingot.outcomes AS e WHERE e.job = j.id AND e.error IS NOT NULL ORDER BY e.fence DESC LIMIT 1
-    ) END AS last_error
+    ) END AS last_error,
+    coalesce(j.limit_key, '') AS limit_key, j.batch, j.inputs, j.reuse_key,
+    ARRAY(SELECT w.parent::text FROM ingot.waits AS w WHERE w.job = j.id ORDER BY w.parent) AS after,
+    EXISTS (SELECT FROM ingot.waits AS w WHERE w.job = j.id AND w.runs_anyway) AS runs_anyway
 FROM ingot.jobs AS j
 LEFT JOIN LATERAL (
     SELECT 'queued' AS status, r.priority, r.run_at, r.attempts, r.failures, r.crashes, r.max_attempts, r.fence, r.told_at,
@@ -32,6 +35,10 @@ LEFT JOIN LATERAL (
     SELECT 'queued', w.priority, w.run_at, w.attempts, w.failures, w.crashes, w.max_attempts, w.fence, w.told_at,
         NULL, NULL, NULL, false, NULL, NULL
     FROM ingot.later AS w WHERE w.id = j.id
+    UNION ALL
+    SELECT 'blocked', b.priority, b.run_at, b.attempts, b.failures, b.crashes, b.max_attempts, b.fence, b.told_at,
+        NULL, NULL, NULL, false, NULL, NULL
+    FROM ingot.blocked AS b WHERE b.id = j.id
     UNION ALL
     SELECT 'running', l.priority, l.run_at, l.attempts, l.failures, l.crashes, l.max_attempts, l.fence, l.told_at,
         l.worker_id, l.started_at, l.expires_at, l.cancel_requested, l.percent, l.stage

@@ -12,6 +12,7 @@ import asyncpg
 
 from ingot.engines.postgres import tend
 from ingot.engines.postgres.connection import AWAY, Connection, Database
+from ingot.engines.postgres.follow import Follow
 from ingot.engines.postgres.memory import COST_FACTOR, LOOK_SECONDS, Memory
 from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import new_id
@@ -21,6 +22,7 @@ from ingot.kernel.loops import Loop
 CHANNEL: Final = "ingot_ready"
 TELL_SECONDS: Final = 0.05
 FOLD_SECONDS: Final = 5.0
+NOTE_SECONDS: Final = 10.0
 
 
 class Watch(Loop):
@@ -32,14 +34,15 @@ class Watch(Loop):
 
     name = "postgres.watch"
 
-    def __init__(self, url: str, db: Database, memory: Memory, *, listens: bool) -> None:
+    def __init__(self, url: str, db: Database, memory: Memory, follow: Follow, *, listens: bool) -> None:
         super().__init__()
+        self._follow = follow
         self._url, self._db, self._memory, self._listens = url, db, memory, listens
         self._me = new_id()
         self._listener: asyncpg.Connection[asyncpg.Record] | None = None
         self._telling: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._folded_at = time.monotonic()
+        self._folded_at = self._noted_at = time.monotonic()
         memory.on_news.append(self._note_news)
 
     async def run_once(self) -> None:
@@ -48,9 +51,14 @@ class Watch(Loop):
             await self._listen()
         if self._memory.look_is_old():
             await tend.look(self._db, self._memory)
+            await self._follow.look()
+        if self._memory.asked and time.monotonic() - self._noted_at > NOTE_SECONDS:
+            self._noted_at = time.monotonic()
+            await tend.note_askers(self._db, self._memory)
         if self._memory.deltas and time.monotonic() - self._folded_at > FOLD_SECONDS:
             self._folded_at = time.monotonic()
             await tend.fold(self._db)
+            await self._follow.fold()
 
     async def rest(self) -> None:
         """Wait until the next look, a little longer each time by chance, so that processes do not go in step."""

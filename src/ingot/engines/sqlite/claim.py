@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from heapq import merge
 from itertools import groupby, islice
 
+from ingot.engines.sqlite.follow import follow
 from ingot.engines.sqlite.memory import FENCES_PER_EPOCH
+from ingot.engines.sqlite.ready import Queue, Room
 from ingot.engines.sqlite.rows import JobRow, claim_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.tend import promote, sweep
 from ingot.engines.sqlite.transaction import Later, Transaction, as_json
 from ingot.identity.model import TenantNotFound
-from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Claim, Definition, JobStatus
 from ingot.jobs.ports import ClaimJobs
 from ingot.kernel.errors import IngotError
-
-Place = tuple[int, int, str, int]  # priority, run_at, id: the order in which work starts; and the job's number
 
 
 def claim(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[Later | IngotError]:
     """Serve claims in the order in which they came; neighbors that ask for the same are served together."""
     promote(tx)
     sweep(tx)
+    follow(tx)
     answers: list[Later | IngotError] = []
+    for command in commands:
+        for type in command.types:
+            tx.memory.asked[type, command.tenant] = tx.now
     for (_, tenant), alike in groupby(commands, key=lambda command: (command.types, command.tenant)):
         if tenant is None or tenant in tx.memory.tenants:
             answers += _claim_alike(tx, list(alike))
@@ -70,38 +72,25 @@ def _claims(claimed: list[tuple[JobRow, Definition]]) -> list[Claim]:
 
 def _pick(tx: Transaction, command: ClaimJobs, limit: int) -> list[int]:
     """The numbers of the next ready jobs: tenants take turns, and each gives the first of all its lanes."""
-    waiting = tx.memory.lanes_for(command.types, command.tenant)
+    lanes = tx.memory.lanes_for(command.types, command.tenant)
+    room = Room(tx, command.types, lanes.keys())
+    waiting = {tenant: Queue(tx, own, room) for tenant, heads in lanes.items() if (own := room.sift(tenant, heads))}
     line = tx.memory.turns.of(command.types)
     picked: list[int] = []
-    given: Counter[str] = Counter()
     while waiting and len(picked) < limit:
         dealt = line.deal(limit - len(picked), {tenant: tx.memory.weights[tenant] for tenant in waiting})
         wanted: Counter[str] = Counter()
         for turn in dealt:
             wanted[turn.tenant] += turn.jobs
-        heads = {tenant: _first(tx, waiting[tenant], given[tenant], jobs) for tenant, jobs in wanted.items()}
-        taken = {tenant: len(places) for tenant, places in heads.items()}
-        given.update(taken)
+        given = {tenant: waiting[tenant].take(jobs) for tenant, jobs in wanted.items()}
         for tenant, jobs in wanted.items():
-            if taken[tenant] < jobs:  # It has no more, and its turns go to the others.
-                for lane in waiting.pop(tenant):
-                    tx.memory.drop_lane(lane)
-        line.count(taken, tx.memory.weights, waiting=waiting)
-        in_line = {tenant: iter(places) for tenant, places in heads.items()}
+            if len(given[tenant]) < jobs:  # It has no more to give, and its turns go to the others.
+                del waiting[tenant]
+        line.count({tenant: len(own) for tenant, own in given.items()}, tx.memory.weights, waiting=waiting)
+        in_line = {tenant: iter(own) for tenant, own in given.items()}
         for turn in dealt:
-            picked += [place[3] for place in islice(in_line[turn.tenant], turn.jobs)]
+            picked += islice(in_line[turn.tenant], turn.jobs)
     return picked
-
-
-def _first(tx: Transaction, lanes: Sequence[Lane], given: int, jobs: int) -> list[Place]:
-    """The first jobs over some lanes of one tenant, after those that were given away already."""
-    heads: list[list[Place]] = [
-        tx.read(
-            list[Place], SQL.ready_in_lane, lane.type, tx.memory.tenants[lane.tenant], lane.limit_key, given + jobs
-        )
-        for lane in lanes
-    ]
-    return list(islice(merge(*heads), given, given + jobs))
 
 
 def next_fence(tx: Transaction) -> int:

@@ -1,12 +1,13 @@
-"""Definitions: a small table that changes rarely."""
+"""Definitions and pauses: small tables that change rarely."""
 
 from __future__ import annotations
 
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity.model import TenantNotFound
-from ingot.jobs.model import Definition
-from ingot.jobs.ports import PutDefinition
+from ingot.jobs.model import Definition, Pause
+from ingot.jobs.ports import PauseType, PutDefinition, ResumeType
+from ingot.kernel.clock import to_datetime
 
 
 def put_definition(tx: Transaction, command: PutDefinition) -> Definition:
@@ -15,5 +16,29 @@ def put_definition(tx: Transaction, command: PutDefinition) -> Definition:
     if definition.tenant is not None and definition.tenant not in tx.memory.tenants:
         raise TenantNotFound
     tx.execute(SQL.put_definition, definition.tenant or "", definition.type, as_json(definition))
-    tx.memory.definitions[definition.tenant, definition.type] = definition
+    if definition.type in tx.memory.limited_types:  # It may leave more room than the one before.
+        concerned = tx.memory.tenants if definition.tenant is None else [definition.tenant]
+        for tenant in tx.memory.lanes.get(definition.type, {}).keys() & concerned:
+            tx.tell_room(tenant, definition.type)
+    tx.memory.add_definition(definition)
     return definition
+
+
+def pause(tx: Transaction, command: PauseType) -> Pause:
+    """Hand out no more of a tenant's jobs of a type."""
+    if command.tenant not in tx.memory.tenants:
+        raise TenantNotFound(f"there is no tenant {command.tenant[:64]!r}")
+    known = tx.memory.pauses.get((command.tenant, command.type))
+    if known is not None:
+        return known
+    tx.execute(SQL.insert_pauses, tx.memory.tenants[command.tenant], command.type, tx.now, command.by)
+    made = Pause(type=command.type, since=to_datetime(tx.now), by=command.by)
+    tx.memory.pauses[command.tenant, command.type] = made
+    return made
+
+
+def resume(tx: Transaction, command: ResumeType) -> None:
+    """Hand out a tenant's jobs of a type again."""
+    if tx.memory.pauses.pop((command.tenant, command.type), None) is not None:
+        tx.execute(SQL.delete_pause, tx.memory.tenants[command.tenant], command.type)
+        tx.tell_room(command.tenant, command.type)

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 
-from ingot.engines.sqlite.rows import JobRow, State, job_of, new_job_of
+import msgspec
+
+from ingot.engines.sqlite.caps import Caps
+from ingot.engines.sqlite.follow import follow
+from ingot.engines.sqlite.rows import JobRow, Place, State, job_of, new_job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Later, Transaction, as_json
 from ingot.identity.model import TenantNotFound
+from ingot.jobs.errors import DuplicateJob, IdempotencyMismatch, ParentNotFound
 from ingot.jobs.lanes import Lane
-from ingot.jobs.errors import DuplicateJob, IdempotencyMismatch
-from ingot.jobs.model import Enqueued, JobStatus, NewJob
+from ingot.jobs.limits import render
+from ingot.jobs.model import Enqueued, JobStatus, NewJob, OnDead
 from ingot.jobs.ports import Enqueue
+from ingot.jobs.reuse import reuse_key
 from ingot.kernel.errors import IngotError
 
 Accepted = tuple[NewJob, State]
-Answers = list[Accepted | int]  # A number is that of the job which an idempotency key made before.
+Parent = tuple[str, str, int, bool]  # id, tenant, number, and whether it has ended
+
+
+class Reused(msgspec.Struct, frozen=True):
+    """The number of a job that answers because it asks for the same."""
+
+    number: int
+
+
+Answers = list[Accepted | int | Reused]  # A number is that of the job which an idempotency key made before.
 
 
 def enqueue(tx: Transaction, commands: Sequence[Enqueue]) -> list[Later | IngotError]:
@@ -30,6 +45,7 @@ def enqueue(tx: Transaction, commands: Sequence[Enqueue]) -> list[Later | IngotE
         except IngotError as error:
             results.append(error)
     batch.write()
+    follow(tx)
     return [result if isinstance(result, IngotError) else batch.answer(result) for result in results]
 
 
@@ -41,8 +57,10 @@ class _Batch:
         self._accepted: list[Accepted] = []
         self._made: dict[tuple[str, str, str], tuple[int, bytes | None]] = {}
         self._holders: dict[tuple[str, str], str] = {}
-        # An order sent again after an unknown outcome carries the id it had before.
-        self._there = tx.states([order.id for order in orders]) if tx.careful else {}
+        self._caps = Caps(tx, {order.tenant for order in orders})
+        # An order sent again after an unknown outcome carries the id it had before, and is not counted again.
+        self._careful = tx.careful or self._caps.some
+        self._there = tx.states([order.id for order in orders]) if self._careful else {}
         tenants = tx.memory.tenants
         keyed = [(o.tenant, o.type, o.idempotency_key) for o in orders if o.idempotency_key is not None]
         if keyed:
@@ -54,20 +72,38 @@ class _Batch:
             asked = as_json([(tenants.get(tenant), key) for tenant, key in deduped])
             for at, job_id in tx.read(list[tuple[int, str]], SQL.jobs_by_dedupe_key, asked):
                 self._holders[deduped[at]] = job_id
+        self._reusable: dict[tuple[str, str, bytes], int] = {}
+        same = [key for order in orders if (key := _reuse_key(tx, order)) is not None]
+        if same:
+            asked = as_json([(tenants.get(tenant), type, key.hex()) for tenant, type, key in same])
+            for at, number in tx.read(list[tuple[int, int]], SQL.jobs_by_reuse_key, asked):
+                self._reusable[same[at]] = number
+        self._parents: dict[tuple[str, str], tuple[int, bool]] = {}
+        if wanted := {parent for order in orders for parent in order.after}:
+            for job_id, tenant, number, ended in tx.read(list[Parent], SQL.parents_by_id, as_json(sorted(wanted))):
+                self._parents[tenant, job_id] = number, ended
 
     def accept(self, orders: Sequence[NewJob]) -> Answers:
         """Take all orders of a command, or raise and take none."""
-        kept, made, holders = len(self._accepted), self._made, self._holders
+        kept, made, holders, reusable = len(self._accepted), self._made, self._holders, self._reusable
+        self._reusable = reusable.copy()
         if any(order.idempotency_key or order.dedupe_key for order in orders):
             self._made, self._holders = made.copy(), holders.copy()
         try:
-            return [self._accept_one(order) for order in orders]
+            answers = [self._accept_one(order) for order in orders]
+            if any(order.after for order in orders):
+                self._check_parents(self._accepted[kept:])
+            if self._caps.some:
+                self._caps.count(Counter(order.tenant for order, _ in self._accepted[kept:]))
+            return answers
         except IngotError:
+            for order, _ in self._accepted[kept:]:
+                self._there.pop(order.id, None)
             del self._accepted[kept:]
-            self._made, self._holders = made, holders
+            self._made, self._holders, self._reusable = made, holders, reusable
             raise
 
-    def _accept_one(self, order: NewJob) -> Accepted | int:
+    def _accept_one(self, order: NewJob) -> Accepted | int | Reused:
         tx = self._tx
         if order.tenant not in tx.memory.tenants:
             raise TenantNotFound(f"there is no tenant {order.tenant[:64]!r}")
@@ -75,14 +111,18 @@ class _Batch:
         if there is not None and there.tenant == order.tenant:
             return there.number
         number = tx.memory.last_job_number + 1
-        if order.idempotency_key is not None:
-            made, digest = self._made.setdefault(
-                (order.tenant, order.type, order.idempotency_key), (number, order.payload_digest)
-            )
+        key = None if order.idempotency_key is None else (order.tenant, order.type, order.idempotency_key)
+        if key is not None and key in self._made:
+            made, digest = self._made[key]
             if digest != order.payload_digest:
                 raise IdempotencyMismatch
-            if made != number:
-                return made
+            return made
+        if (same := _reuse_key(tx, order)) is not None:
+            if same in self._reusable and not order.force:
+                return Reused(self._reusable[same])
+            self._reusable[same] = number
+        if key is not None:
+            self._made[key] = number, order.payload_digest
         if order.dedupe_key is not None:
             holder = self._holders.setdefault((order.tenant, order.dedupe_key), order.id)
             if holder != order.id:
@@ -96,14 +136,26 @@ class _Batch:
             priority=order.priority or definition.priority,
             run_at=max(tx.now + order.delay, order.run_at or 0),
             max_attempts=order.max_attempts or definition.max_attempts,
+            limit_key="" if definition.limit_key is None else render(definition.limit_key, order.payload),
             dedupe_key=order.dedupe_key,
+            status=JobStatus.BLOCKED if order.after else JobStatus.QUEUED,
+            batch=order.batch,
         )
         tx.memory.last_job_number = number
         accepted = order, state
         self._accepted.append(accepted)
-        if tx.careful:
+        if self._careful:
             self._there[order.id] = state
         return accepted
+
+    def _check_parents(self, accepted: Sequence[Accepted]) -> None:
+        """Raise `ParentNotFound` when one of these would wait for what is not there."""
+        inside = {(order.tenant, order.id): (state.number, False) for order, state in accepted}
+        for order, _ in accepted:
+            for parent in order.after:
+                if (order.tenant, parent) not in self._parents and (order.tenant, parent) not in inside:
+                    raise ParentNotFound(f"there is no job {parent} in this tenant")
+        self._parents.update(inside)
 
     def write(self) -> None:
         """Write what was accepted."""
@@ -111,13 +163,17 @@ class _Batch:
         jobs: list[tuple[object, ...]] = []
         keys: list[tuple[object, ...]] = []
         tags: list[tuple[object, ...]] = []
-        ready: Counter[tuple[str, str, str]] = Counter()
+        reusable: list[tuple[object, ...]] = []
+        waits: list[tuple[object, ...]] = []
+        ready: defaultdict[tuple[str, str, str], list[Place]] = defaultdict(list)
         for order, state in self._accepted:
-            if state.run_at <= tx.now:
-                ready[state.type, state.tenant, state.limit_key] += 1
+            if order.after:
+                waits += self._edges(order, state)
+            elif state.run_at <= tx.now:
+                ready[state.type, state.tenant, state.limit_key].append(state.place)
             else:
                 tx.queue_up(state, state.run_at)
-            tx.moved(state, None, JobStatus.QUEUED)
+            tx.moved(state, None, state.status)
             tx.emit("job.created", state)
             jobs.append(
                 (
@@ -131,31 +187,60 @@ class _Batch:
                     order.correlation_id,
                     order.trace_id,
                     order.idempotency_key,
+                    as_json(order.inputs) if order.inputs else None,
+                    None if (same := _reuse_key(tx, order)) is None else same[2],
                     order.depth,
                 )
             )
             tenant = tx.memory.tenants[order.tenant]
             if order.idempotency_key is not None:
                 keys.append((tenant, order.type, order.idempotency_key, state.number, order.payload_digest))
+            if same is not None:
+                reusable.append((tenant, order.type, same[2], state.number))
             tags += [(state.number, tag, tenant) for tag in order.tags]
-        for lane, number in ready.items():
-            tx.tell_ready(Lane(*lane), number)
+        for lane, places in ready.items():
+            tx.tell_ready(Lane(*lane), len(places), first=min(places))
         tx.write_rows(SQL.insert_jobs, jobs)
         tx.insert_states([state for _, state in self._accepted])
         tx.write_rows(SQL.insert_idempotency_keys, keys)
+        tx.write_rows(SQL.insert_reuse_keys, reusable)
         tx.write_rows(SQL.insert_tags, tags)
+        tx.write_rows(SQL.insert_waits, waits)
+
+    def _edges(self, order: NewJob, state: State) -> list[tuple[object, ...]]:
+        """Whom this job waits for; one that has ended already is looked at like one that ends later."""
+        parents = [self._parents[order.tenant, parent] for parent in order.after]
+        self._tx.memory.parents.update(number for number, _ in parents)
+        self._tx.memory.ended.update(number for number, ended in parents if ended)
+        return [(state.number, number, order.on_dead is OnDead.RUN) for number, _ in parents]
 
     def answer(self, answers: Answers) -> Later:
         """The jobs that were accepted, and those that were there before."""
-        known = [answer for answer in answers if isinstance(answer, int)]
+        known = [number for answer in answers if (number := _number(answer)) is not None]
         rows = self._tx.whole_jobs(known) if known else {}
         return Later(partial(_enqueued, answers, rows, self._tx.now))
 
 
 def _enqueued(answers: Answers, rows: dict[int, JobRow], now: int) -> list[Enqueued]:
-    return [
-        Enqueued(job=job_of(rows[answer].state, rows[answer].body), created=False)
-        if isinstance(answer, int)
-        else Enqueued(job=new_job_of(*answer, now), created=True)
-        for answer in answers
-    ]
+    enqueued: list[Enqueued] = []
+    for answer in answers:
+        if isinstance(answer, tuple):
+            enqueued.append(Enqueued(job=new_job_of(*answer, now), created=True))
+        else:
+            row = rows[answer.number if isinstance(answer, Reused) else answer]
+            job = job_of(row.state, row.body)
+            enqueued.append(Enqueued(job=job, created=False, reused=isinstance(answer, Reused)))
+    return enqueued
+
+
+def _number(answer: Accepted | int | Reused) -> int | None:
+    """The number of a job that was there before."""
+    if isinstance(answer, tuple):
+        return None
+    return answer.number if isinstance(answer, Reused) else answer
+
+
+def _reuse_key(tx: Transaction, order: NewJob) -> tuple[str, str, bytes] | None:
+    """What this order shares with those that ask for the same; `None` when its definition knows no reuse."""
+    definition = tx.memory.definition(order.tenant, order.type)
+    return (order.tenant, order.type, reuse_key(definition, order)) if definition.reuse else None

@@ -21,6 +21,7 @@ def create_tenant(tx: Transaction, command: CreateTenant) -> Tenant:
         raise TenantExists(f"there is a tenant {tenant.slug!r} already") from None
     tx.memory.tenants[tenant.id] = number
     tx.memory.weights[tenant.id] = tenant.weight
+    tx.memory.add_limits(tenant.id, tenant.limits)
     return tenant
 
 
@@ -42,4 +43,8 @@ def change_tenant(tx: Transaction, command: ChangeTenant) -> Tenant:
     except apsw.ConstraintError:
         raise TenantExists(f"there is a tenant {tenant.slug!r} already") from None
     tx.memory.weights[tenant.id] = tenant.weight
+    tx.memory.add_limits(tenant.id, tenant.limits)
+    if tenant.limits.max_running_jobs != old.limits.max_running_jobs:
+        for type in tx.memory.types_ready_for(tenant.id):
+            tx.tell_room(tenant.id, type)
     return tenant

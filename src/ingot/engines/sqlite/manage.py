@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ingot.engines.sqlite.caps import Caps
+from ingot.engines.sqlite.follow import close_edges_of, follow
 from ingot.engines.sqlite.rows import State
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
@@ -26,6 +28,9 @@ def cancel(tx: Transaction, command: CancelJob) -> Job:
         tx.moved(state, before, state.status)
         tx.emit("job.canceled", state)
         tx.save_states([state])
+        if before is JobStatus.BLOCKED:
+            close_edges_of(tx, {state.number})
+        follow(tx)
     return tx.job(state.number)
 
 
@@ -35,6 +40,7 @@ def retry(tx: Transaction, command: RetryJob) -> Job:
     if state.status not in FINISHED:
         raise JobNotFinished(f"the job is {state.status}")
     _check_dedupe_key(tx, state)
+    Caps(tx, {state.tenant}).count({state.tenant: 1})
     before = state.status
     state.status, state.finished_at, state.cancel_requested = JobStatus.QUEUED, None, False
     if command.reset_attempts:
@@ -60,6 +66,8 @@ def change(tx: Transaction, command: ChangeJob) -> Job:
         run_at = state.run_at if command.run_at is None else max(tx.now, command.run_at)
         if state.status is JobStatus.QUEUED:
             tx.queue_up(state, run_at)
+        else:
+            state.run_at = run_at
         tx.save_states([state])
     if command.tags is not None:
         tx.execute(SQL.delete_tags, state.number)

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import TypeVar
 
 import apsw
 import msgspec
 
+from ingot.engines.sqlite.rows import Place
 from ingot.engines.sqlite.sql import SQL
+from ingot.identity.model import Limits
 from ingot.jobs.lanes import Lane, Turns
-from ingot.jobs.model import Definition
-from ingot.kernel.clock import MICROS
+from ingot.jobs.limits import Bounds
+from ingot.jobs.model import Definition, Pause
+from ingot.kernel.clock import MICROS, to_datetime
 
 SWEEP_EVERY = MICROS
 FENCES_PER_EPOCH = 2**32
 
+FIRST: Place = (0, 0, "", 0)  # Before all work there can be.
+T = TypeVar("T")
+
+
+class Bucket(msgspec.Struct, frozen=True, gc=False):
+    """How many jobs a tenant could enqueue at this instant."""
+
+    jobs: float
+    at: int
+
 
 class Memory:
-    """Lanes with ready work, the next instants on the agenda, definitions, and the last numbers given out."""
+    """Lanes with ready work, the next instants on the agenda, definitions, limits, who is waited for, last numbers."""
 
     def __init__(self, connection: apsw.Connection, *, epoch: int, sweep_from: int) -> None:
         self._connection = connection
@@ -26,12 +40,14 @@ class Memory:
         self.swept_at = 0
         self._sweep_from = sweep_from
         self.turns = Turns()
+        self.asked: dict[tuple[str, str | None], int] = {}  # When a worker last asked for a type, of a tenant or all.
+        self.buckets: dict[str, Bucket] = {}  # Of tenants that have a rate; one that is not there is full.
         self.reload()
 
     def reload(self) -> None:
         """Read everything again that a rollback may have made untrue."""
         rows = self._connection.execute(SQL.live_lanes)
-        self.lanes: dict[str, dict[str, set[Lane]]] = {}
+        self.lanes: dict[str, dict[str, dict[Lane, Place]]] = {}  # Each with a place before which it has nothing.
         for type, tenant, limit_key in rows:
             self.add_lane(Lane(type, tenant, limit_key))
         self.epoch: int = self._connection.execute(SQL.store_epoch).get
@@ -39,35 +55,94 @@ class Memory:
         self.next_expiry: int | None = self._connection.execute(SQL.next_expiry).get
         self.last_job_number: int = self._connection.execute(SQL.last_job_number).get
         self.last_batch: int = self._connection.execute(SQL.last_event_batch).get
-        tenants = msgspec.json.decode(
-            self._connection.execute(SQL.tenant_weights).get, type=list[tuple[str, int, int]]
-        )
-        self.tenants = {id: number for id, number, _ in tenants}
-        self.weights = {id: weight for id, _, weight in tenants}
-        definitions = msgspec.json.decode(self._connection.execute(SQL.all_definitions).get, type=list[Definition])
-        self.definitions = {(definition.tenant, definition.type): definition for definition in definitions}
+        self._read_tenants()
+        self.definitions: dict[tuple[str | None, str], Definition] = {}
+        self.limited_types: set[str] = set()
+        for definition in self._read(list[Definition], SQL.all_definitions):
+            self.add_definition(definition)
+        self.pauses = {
+            (tenant, type): Pause(type=type, since=to_datetime(since), by=by)
+            for tenant, type, since, by in self._read(list[tuple[str, str, int, str | None]], SQL.all_pauses)
+        }
+        parents = self._read(list[tuple[int, bool]], SQL.parents)
+        self.parents = {number for number, _ in parents}  # The jobs that others wait for,
+        self.ended = {number for number, ended in parents if ended}  # and those of them that have ended.
 
-    def add_lane(self, lane: Lane) -> None:
-        """There is ready work in this lane."""
-        self.lanes.setdefault(lane.type, {}).setdefault(lane.tenant, set()).add(lane)
+    def _read(self, type: type[T], statement: str) -> T:
+        return msgspec.json.decode(self._connection.execute(statement).get, type=type)
+
+    def _read_tenants(self) -> None:
+        self.tenants: dict[str, int] = {}
+        self.weights: dict[str, int] = {}
+        self.limits: dict[str, Limits] = {}
+        self.limited_tenants: set[str] = set()
+        for id, number, weight, limits in self._read(list[tuple[str, int, int, Limits]], SQL.known_tenants):
+            self.tenants[id] = number
+            self.weights[id] = weight
+            self.add_limits(id, limits)
+
+    # -- lanes ----------------------------------------------------------------------------------------------
+
+    def add_lane(self, lane: Lane, first: Place = FIRST) -> None:
+        """There is new ready work in this lane, from this place on. A lane that was not there had nothing."""
+        lanes = self.lanes.setdefault(lane.type, {}).setdefault(lane.tenant, {})
+        lanes[lane] = min(first, lanes.get(lane, first))
+
+    def begin_lane(self, lane: Lane, first: Place) -> None:
+        """The ready work of this lane begins here, until more is added."""
+        self.lanes[lane.type][lane.tenant][lane] = first
 
     def drop_lane(self, lane: Lane) -> None:
         """All ready work of this lane was taken."""
         tenants = self.lanes[lane.type]
-        tenants[lane.tenant].discard(lane)
+        del tenants[lane.tenant][lane]
         if not tenants[lane.tenant]:
             del tenants[lane.tenant]
         if not tenants:
             del self.lanes[lane.type]
 
-    def lanes_for(self, types: Iterable[str], tenant: str | None) -> dict[str, list[Lane]]:
-        """The lanes a claim may take from, by tenant."""
-        found: dict[str, list[Lane]] = {}
+    def lanes_for(self, types: Iterable[str], tenant: str | None) -> dict[str, list[tuple[Place, Lane]]]:
+        """The lanes a claim may take from, by tenant, each with a place before which it has nothing."""
+        found: dict[str, list[tuple[Place, Lane]]] = {}
         for type in dict.fromkeys(types):
             tenants = self.lanes.get(type, {})
             for known in tenants if tenant is None else tenants.keys() & {tenant}:
-                found.setdefault(known, []).extend(tenants[known])
+                if (known, type) not in self.pauses:
+                    found.setdefault(known, []).extend((first, lane) for lane, first in tenants[known].items())
         return found
+
+    # -- limits ---------------------------------------------------------------------------------------------
+
+    def add_limits(self, tenant: str, limits: Limits) -> None:
+        """This is what the tenant may use from now on."""
+        self.limits[tenant] = limits
+        if limits.max_running_jobs is None:
+            self.limited_tenants.discard(tenant)
+        else:
+            self.limited_tenants.add(tenant)
+
+    def add_definition(self, definition: Definition) -> None:
+        """This definition holds from now on. A type that was limited once is looked at a little closer."""
+        self.definitions[definition.tenant, definition.type] = definition
+        if definition.max_running is not None or definition.max_running_per_key is not None:
+            self.limited_types.add(definition.type)
+
+    def bounds(self, tenant: str, type: str) -> Bounds:
+        """How many of a tenant's jobs may run at once, as far as it concerns those of this type."""
+        definition = self.definition(tenant, type)
+        return Bounds(self.limits[tenant].max_running_jobs, definition.max_running, definition.max_running_per_key)
+
+    def types_ready_for(self, tenant: str) -> list[str]:
+        """The types of which a tenant has ready work."""
+        return [type for type, tenants in self.lanes.items() if tenant in tenants]
+
+    def held_up_by(self, tenant: str, type: str) -> list[str]:
+        """The types with ready work that a limit may have kept waiting for a job of this type to end."""
+        if tenant in self.limited_tenants:
+            return self.types_ready_for(tenant)
+        return [type] if type in self.limited_types and tenant in self.lanes.get(type, {}) else []
+
+    # -- the agenda -----------------------------------------------------------------------------------------
 
     def due_at(self, run_at: int) -> None:
         """Some work becomes due then."""
@@ -86,6 +161,8 @@ class Memory:
 
     def agenda(self) -> int | None:
         """The next instant at which something is to be done."""
+        if self.ended:
+            return 0
         instants = [instant for instant in (self.next_due, self.next_sweep()) if instant is not None]
         return min(instants, default=None)
 

@@ -7,27 +7,43 @@ import threading
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import apsw
 import msgspec
 
+from ingot.engines.history import read_position, write_position
+from ingot.engines.sqlite.collect import Entry, Kind, first_batches
 from ingot.engines.sqlite.connection import explain, open_reader
 from ingot.engines.sqlite.memory import Memory
-from ingot.engines.sqlite.rows import AttemptRow, JobRow, job_of
+from ingot.engines.sqlite.rows import AttemptRow, JobRow, State, job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
 from ingot.events.model import Event
 from ingot.identity.model import Tenant, TenantNotFound
-from ingot.jobs.model import Attempt, Definition, Job, JobStatus, Summary
+from ingot.jobs.model import (
+    AHEAD_MAX,
+    Attempt,
+    Batch,
+    Definition,
+    Doomed,
+    HeldLimit,
+    HistoryEntry,
+    Job,
+    JobStatus,
+    Pause,
+    Summary,
+    Waiting,
+)
 from ingot.jobs.ports import JobFilter
-from ingot.kernel.clock import MICROS, Clock, to_datetime
+from ingot.kernel.clock import MICROS, Clock, to_datetime, to_datetime_or_none
 from ingot.kernel.errors import StoreError
 from ingot.kernel.pages import InvalidCursor
 
 READERS = 2
 PAGE_LOOKS_MAX = 10_000
 PAGE_LOOKS_AT_ONCE = 500
+PREVIEW_JOBS_MAX = 10_000
 ABOVE_ALL_NUMBERS = 2**62
 EVENT_PLACES = 2**16
 
@@ -142,6 +158,11 @@ class Reads:
         counts = {status: counted.get(status, 0) for status in JobStatus}
         return Summary(counts=counts, running=counts[JobStatus.RUNNING], oldest_queued_seconds=age)
 
+    def get_batch(self, tenant: str, batch: str) -> Awaitable[Batch | None]:
+        """See `JobStore`."""
+        self._check_tenant(tenant)
+        return self._run(self._read, Batch, SQL.batch_of_tenant, tenant, batch)
+
     def get_definition(self, tenant: str | None, type: str) -> Awaitable[Definition]:
         """See `JobStore`."""
         return self._run(self._get_definition, tenant, type)
@@ -152,6 +173,103 @@ class Reads:
     def list_definitions(self, tenant: str | None) -> Awaitable[list[Definition]]:
         """See `JobStore`."""
         return self._run(self._read, list[Definition], SQL.definitions_of_tenant, tenant or "")
+
+    def find_waiting(self, tenant: str, job_id: str) -> Awaitable[Waiting | None]:
+        """See `JobStore`."""
+        return self._run(self._find_waiting, tenant, job_id)
+
+    def _find_waiting(self, tenant: str, job_id: str) -> Waiting | None:
+        waiting = None
+        with self._reader() as reader:  # One snapshot for all of it.
+            number = reader.execute(SQL.number_of_job, (job_id, tenant)).get
+            for row in [] if number is None else self._read(list[JobRow], SQL.whole_jobs, as_json([number])) or ():
+                waiting = self._waiting(row)
+        return waiting
+
+    def _waiting(self, row: JobRow) -> Waiting:
+        state = row.state
+        times = (self._memory.asked.get((state.type, asker)) for asker in (state.tenant, None))
+        asked_at = max((at for at in times if at is not None), default=None)
+        now = to_datetime(self._clock.micros())
+        waiting = Waiting(job=job_of(state, row.body), now=now, asked_at=to_datetime_or_none(asked_at))
+        if state.status is JobStatus.BLOCKED:
+            parents = self._read(list[tuple[str, JobStatus]], SQL.open_parents, state.number) or []
+            return msgspec.structs.replace(waiting, parents=parents)
+        if state.status is not JobStatus.QUEUED:
+            return waiting
+        lane = (state.type, self._memory.tenants[state.tenant], state.limit_key)
+        position = (state.priority, state.run_at, state.id)
+        ahead = self._reader().execute(SQL.ready_ahead, (*lane, *position, AHEAD_MAX)).get
+        pause = self._memory.pauses.get((state.tenant, state.type))
+        return msgspec.structs.replace(waiting, ahead=ahead, pause=pause, limits=self._limits(state))
+
+    def _limits(self, state: State) -> list[HeldLimit]:
+        """The limits there are, from the widest to the narrowest, and who runs under each."""
+        bounds = self._memory.bounds(state.tenant, state.type)
+        scopes: list[tuple[Literal["tenant", "type", "key"], int | None, str | None, str | None]] = [
+            ("tenant", bounds.tenant, None, None),
+            ("type", bounds.type, state.type, None),
+            ("key", bounds.key if state.limit_key else None, state.type, state.limit_key),
+        ]
+        limits: list[HeldLimit] = []
+        for scope, most, type, key in scopes:
+            if most is not None:
+                number = self._memory.tenants[state.tenant]
+                found = self._read(tuple[int, list[str]], SQL.running_under, number, type, key)
+                assert found is not None
+                limits.append(HeldLimit(scope=scope, most=most, running=found[0], holders=found[1]))
+        return limits
+
+    def list_pauses(self, tenant: str) -> Awaitable[list[Pause]]:
+        """See `JobStore`."""
+        return self._run(self._list_pauses, tenant)
+
+    def _list_pauses(self, tenant: str) -> list[Pause]:
+        rows = self._read(list[tuple[str, int, str | None]], SQL.pauses_of_tenant, tenant) or ()
+        return [Pause(type=type, since=to_datetime(since), by=by) for type, since, by in rows]
+
+    def preview_retention(self, tenant: str) -> Awaitable[list[Doomed]]:
+        """See `JobStore`."""
+        self._check_tenant(tenant)
+        return self._run(self._preview_retention, self._memory.tenants[tenant])
+
+    def _preview_retention(self, tenant: int) -> list[Doomed]:
+        found: list[Doomed] = []
+        now = self._clock.micros()
+        with self._reader():  # One snapshot for all looks.
+            for kind in self._read(list[Kind], SQL.kinds_to_collect, tenant) or ():
+                which = (kind.number, kind.type, kind.cutoff(now))
+                endings = self._read(list[tuple[int, int]], SQL.endings_before, *which, PREVIEW_JOBS_MAX + 1) or []
+                batches = first_batches(endings, PREVIEW_JOBS_MAX + 1)
+                named = self._read(dict[int, list[int]], SQL.jobs_of_endings, as_json(batches)) or {}
+                numbers = [number for batch in batches for number in named[batch]]
+                looked = as_json(numbers[:PREVIEW_JOBS_MAX])
+                rows = self._read(list[tuple[int, JobStatus, int]], SQL.jobs_finished_before, looked, *which)
+                if rows:
+                    oldest = to_datetime(min(finished_at for _, _, finished_at in rows))
+                    more = len(numbers) > PREVIEW_JOBS_MAX
+                    found.append(Doomed(type=kind.type, jobs=len(rows), oldest_finished_at=oldest, more=more))
+        return found
+
+    def list_history(
+        self, tenant: str, type: str | None, *, before: str | None, limit: int
+    ) -> Awaitable[tuple[list[HistoryEntry], str | None]]:
+        """See `JobStore`."""
+        self._check_tenant(tenant)
+        return self._run(self._list_history, tenant, type, before, limit)
+
+    def _list_history(
+        self, tenant: str, type: str | None, before: str | None, limit: int
+    ) -> tuple[list[HistoryEntry], str | None]:
+        position = (ABOVE_ALL_NUMBERS, "") if before is None else read_position(before)
+        values = (self._memory.tenants[tenant], *position, limit + 1)
+        if type is None:
+            rows = self._read(list[Entry], SQL.page_of_history, *values) or []
+        else:
+            rows = self._read(list[Entry], SQL.page_of_history_by_type, *values, type) or []
+        entries = [row.entry(tenant) for row in rows[:limit]]
+        last = rows[limit - 1] if len(rows) > limit else None
+        return entries, None if last is None else write_position(last.finished_at, last.id)
 
     # -- tenants --------------------------------------------------------------------------------------------
 

@@ -16,10 +16,13 @@ from ingot.jobs.model import (
     Job,
     JobStatus,
     NewJob,
+    OnDead,
     Progress,
     Source,
 )
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
+
+Place = tuple[int, int, str, int]  # priority, run_at, id: the order in which work starts; and the job's number
 
 
 class State(msgspec.Struct, array_like=True, gc=False):
@@ -48,6 +51,12 @@ class State(msgspec.Struct, array_like=True, gc=False):
     stage: str | None = None
     told_at: int = 0
     finished_at: int | None = None
+    batch: str | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where it stands in its lane when it is ready."""
+        return self.priority, self.run_at, self.id, self.number
 
 
 class Body(msgspec.Struct, array_like=True, gc=False):
@@ -62,8 +71,11 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     correlation_id: str | None
     trace_id: str | None
     idempotency_key: str | None
+    inputs: list[str]
     depth: int
     tags: list[str]
+    after: list[str]
+    runs_anyway: bool
     last_error: str | None
     result: msgspec.Raw
 
@@ -157,6 +169,10 @@ def new_job_of(order: NewJob, state: State, now: int) -> Job:
         dedupe_key=order.dedupe_key,
         correlation_id=order.correlation_id,
         trace_id=order.trace_id,
+        after=list(order.after),
+        on_dead=order.on_dead if order.after else OnDead.CANCEL,
+        batch=order.batch,
+        inputs=list(order.inputs),
         metadata=NULL if order.metadata is None else msgspec.Raw(order.metadata),
         tags=list(order.tags),
     )
@@ -186,6 +202,10 @@ def job_of(state: State, body: Body) -> Job:
         dedupe_key=state.dedupe_key,
         correlation_id=body.correlation_id,
         trace_id=body.trace_id,
+        after=body.after,
+        on_dead=OnDead.RUN if body.runs_anyway else OnDead.CANCEL,
+        batch=state.batch,
+        inputs=body.inputs,
         metadata=body.metadata.copy(),
         tags=body.tags,
         worker_id=state.worker_id,

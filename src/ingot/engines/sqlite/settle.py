@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from ingot.engines.sqlite.follow import follow
 from ingot.engines.sqlite.rows import OutcomeRow, State
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json, spread
@@ -47,6 +48,7 @@ def settle(tx: Transaction, commands: Sequence[SettleJobs]) -> list[list[Settled
     batch = _Settling(tx, [call for command in commands for call in command.settles])
     answers = _answers(batch.settle, [command.settles for command in commands])
     batch.write()
+    follow(tx)
     return answers
 
 

@@ -9,21 +9,24 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from ingot.engines.sqlite import claim, definitions, enqueue, identity, manage, settle, tend
+from ingot.engines.sqlite import claim, collect, definitions, enqueue, identity, manage, settle, tend
 from ingot.engines.sqlite.opening import Opened, open_folder
 from ingot.engines.sqlite.reads import Reads
 from ingot.engines.sqlite.transaction import Transaction
 from ingot.engines.sqlite.writer import Handler, Told, Writer
 from ingot.identity.model import Tenant
 from ingot.identity.ports import ChangeTenant, CreateTenant
-from ingot.jobs.model import Claim, Definition, Enqueued, Heartbeat, Job, Settled, Tended
+from ingot.jobs.model import Claim, Collected, Definition, Enqueued, Heartbeat, Job, Pause, Settled, Tended
 from ingot.jobs.ports import (
     CancelJob,
     ChangeJob,
     ClaimJobs,
+    Collect,
     Enqueue,
+    PauseType,
     PutDefinition,
     RenewLeases,
+    ResumeType,
     RetryJob,
     SettleJobs,
     Tend,
@@ -58,6 +61,8 @@ HANDLERS: dict[type, Handler] = {
     CreateTenant: each(identity.create_tenant),
     ChangeTenant: each(identity.change_tenant),
     PutDefinition: each(definitions.put_definition),
+    PauseType: each(definitions.pause),
+    ResumeType: each(definitions.resume),
     RenewLeases: settle.renew,
     SettleJobs: settle.settle,
     CancelJob: each(manage.cancel),
@@ -66,6 +71,7 @@ HANDLERS: dict[type, Handler] = {
     Enqueue: enqueue.enqueue,
     Tend: tend.tend,
     ClaimJobs: claim.claim,
+    Collect: each(collect.collect),
 }
 
 
@@ -149,6 +155,14 @@ class SQLiteStore(Reads):
         """See `JobStore`."""
         return self._writer.submit(command)
 
+    def pause(self, command: PauseType) -> Awaitable[Pause]:
+        """See `JobStore`."""
+        return self._writer.submit(command)
+
+    def resume(self, command: ResumeType) -> Awaitable[None]:
+        """See `JobStore`."""
+        return self._writer.submit(command)
+
     def enqueue(self, command: Enqueue) -> Awaitable[list[Enqueued]]:
         """See `JobStore`."""
         return self._writer.submit(command)
@@ -178,6 +192,10 @@ class SQLiteStore(Reads):
         return self._writer.submit(command)
 
     def tend(self, command: Tend) -> Awaitable[Tended]:
+        """See `JobStore`."""
+        return self._writer.submit(command)
+
+    def collect(self, command: Collect) -> Awaitable[Collected]:
         """See `JobStore`."""
         return self._writer.submit(command)
 

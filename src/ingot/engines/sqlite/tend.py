@@ -9,6 +9,7 @@ from functools import partial
 import apsw
 
 from ingot.engines.sqlite.connection import DISK_ERRORS
+from ingot.engines.sqlite.follow import follow
 from ingot.engines.sqlite.rows import State
 from ingot.engines.sqlite.settle import end_attempt
 from ingot.engines.sqlite.sql import SQL
@@ -25,6 +26,7 @@ SWEEP_JOBS_MAX = 1000
 def tend(tx: Transaction, commands: Sequence[Tend]) -> list[Tended]:
     """One round of each, whoever asked for it."""
     tended = Tended(promoted=promote(tx), swept=sweep(tx))
+    follow(tx)
     return [tended for _ in commands]
 
 

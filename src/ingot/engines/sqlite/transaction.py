@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
 import apsw
 import msgspec
 
-from ingot.engines.sqlite.memory import Memory
-from ingot.engines.sqlite.rows import JobRow, State, job_of, progress_of
+from ingot.engines.sqlite.memory import FIRST, Memory
+from ingot.engines.sqlite.rows import JobRow, Place, State, job_of, progress_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.statements import chunk_sizes, repeat_row
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.lanes import Lane
-from ingot.jobs.model import Job, JobNews, JobStatus
+from ingot.jobs.lifecycle import FINISHED
+from ingot.jobs.model import Batch, Job, JobNews, JobStatus
 from ingot.kernel.clock import to_datetime
 
 EVENTS_PER_ROW_MAX = 512
+BATCH_ENDS = (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED)
 
 T = TypeVar("T")
+BatchKey = tuple[str, str]  # Its tenant and its name.
 _encode = msgspec.json.Encoder().encode
 
 
@@ -36,9 +39,12 @@ class Staged:
     """What a group of commands wants written or told at the end: its events, counts and hints."""
 
     def __init__(self) -> None:
-        self.events: defaultdict[str, list[tuple[str, JobNews]]] = defaultdict(list)
+        self.events: defaultdict[str, list[tuple[str, JobNews | Batch]]] = defaultdict(list)
         self.counts: Counter[tuple[str, str, JobStatus]] = Counter()
         self.ready: Counter[tuple[str, str]] = Counter()
+        self.enqueued: Counter[str] = Counter()  # Jobs that count against the rate of their tenant.
+        self.endings: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+        self.batches: defaultdict[BatchKey, Counter[JobStatus | None]] = defaultdict(Counter)  # New jobs are `None`.
 
     def merge(self, other: Staged) -> None:
         """Take over what another group wants."""
@@ -47,6 +53,11 @@ class Staged:
         for key, jobs in other.counts.items():
             self.counts[key] += jobs
         self.ready += other.ready
+        self.enqueued += other.enqueued
+        for kind, numbers in other.endings.items():
+            self.endings[kind] += numbers
+        for batch, ends in other.batches.items():
+            self.batches[batch].update(ends)
 
 
 class Transaction:
@@ -58,22 +69,25 @@ class Transaction:
         self.now = now
         self.careful = careful  # The batch failed once: handlers look before they write what they usually just write.
         self.staged = Staged()
+        self._outer: list[Staged] = []  # What was staged before the attempts that are under way.
         self._changes_before = connection.total_changes()
 
     def attempt(self, work: Callable[[], T]) -> T:
         """Do some work whole: when it raises, all it wrote and staged is undone."""
-        before, self.staged = self.staged, Staged()
         self._connection.execute("SAVEPOINT attempt")
+        before, self.staged = self.staged, Staged()
+        self._outer.append(before)
         try:
             result = work()
         except BaseException:
-            self.staged = before
+            self.staged = self._outer.pop()
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK TO attempt")
                 self._connection.execute("RELEASE attempt")
                 self.memory.reload()
             raise
         self._connection.execute("RELEASE attempt")
+        self._outer.pop()
         before.merge(self.staged)
         self.staged = before
         return result
@@ -125,6 +139,7 @@ class Transaction:
                 s.priority,
                 s.run_at,
                 s.max_attempts,
+                s.batch,
             )
             for s in states
         ]
@@ -148,23 +163,66 @@ class Transaction:
         state.run_at = run_at
         state.due = run_at <= self.now
         if state.due:
-            self.tell_ready(Lane(state.type, state.tenant, state.limit_key))
+            self.tell_ready(Lane(state.type, state.tenant, state.limit_key), first=state.place)
         else:
             self.memory.due_at(run_at)
 
+    # -- limits ---------------------------------------------------------------------------------------------
+
+    def unfinished(self, tenants: Iterable[str]) -> Counter[tuple[str, str, JobStatus]]:
+        """How many unfinished jobs these tenants have now, by tenant, type and status."""
+        asked = {tenant: self.memory.tenants[tenant] for tenant in tenants}
+        rows = self.read(list[tuple[str, str, JobStatus, int]], SQL.unfinished_of_tenants, as_json([*asked.values()]))
+        jobs = Counter({(tenant, type, status): number for tenant, type, status, number in rows})
+        for staged in (*self._outer, self.staged):
+            for key, number in staged.counts.items():
+                if key[0] in asked and key[2] not in FINISHED:
+                    jobs[key] += number
+        return jobs
+
+    def enqueued(self, tenant: str) -> int:
+        """How many jobs this transaction has counted against the rate of the tenant."""
+        return sum(staged.enqueued[tenant] for staged in (*self._outer, self.staged))
+
     # -- at the end -----------------------------------------------------------------------------------------
 
-    def tell_ready(self, lane: Lane, jobs: int = 1) -> None:
-        """More jobs of this lane are ready."""
-        self.memory.add_lane(lane)
+    def tell_ready(self, lane: Lane, jobs: int = 1, *, first: Place = FIRST) -> None:
+        """More jobs of this lane are ready, from this place on."""
+        self.memory.add_lane(lane, first)
         self.staged.ready[lane.tenant, lane.type] += jobs
 
+    def tell_room(self, tenant: str, type: str) -> None:
+        """All ready jobs of this type may be handed out now, as far as anybody knows."""
+        if tenant in self.memory.lanes.get(type, {}):
+            jobs = self.unfinished([tenant])[tenant, type, JobStatus.QUEUED]
+            self.staged.ready[tenant, type] += max(1, jobs)
+
     def moved(self, state: State, before: JobStatus | None, after: JobStatus | None) -> None:
-        """Count a job that moved; `None` is outside."""
+        """Count a job that moved, and note one that finished; `None` is outside. When it no longer runs, others may."""
         if before is not None:
             self.staged.counts[state.tenant, state.type, before] -= 1
+        if before is JobStatus.RUNNING:
+            for type in self.memory.held_up_by(state.tenant, state.type):
+                self.staged.ready[state.tenant, type] += 1
         if after is not None:
             self.staged.counts[state.tenant, state.type, after] += 1
+            if after in FINISHED:
+                self.staged.endings[state.tenant, state.type].append(state.number)
+        if state.number in self.memory.parents:
+            if after in FINISHED:
+                self.memory.ended.add(state.number)
+            else:
+                self.memory.ended.discard(state.number)
+        if state.batch is not None:
+            self._count_in_batch((state.tenant, state.batch), before, after)
+
+    def _count_in_batch(self, batch: BatchKey, before: JobStatus | None, after: JobStatus | None) -> None:
+        if before is None:
+            self.staged.batches[batch][None] += 1
+        elif before in FINISHED:
+            self.staged.batches[batch][before] -= 1
+        if after in FINISHED:
+            self.staged.batches[batch][after] += 1
 
     def emit(self, name: str, state: State, *, will_retry: bool | None = None, error: str | None = None) -> None:
         """Append an event about a job, as it stands in `state`."""
@@ -177,7 +235,7 @@ class Transaction:
             state.crashes,
             state.fence,
             state.worker_id if state.status is JobStatus.RUNNING else None,
-            to_datetime(state.run_at) if state.status is JobStatus.QUEUED else None,
+            to_datetime(state.run_at) if state.status in (JobStatus.QUEUED, JobStatus.BLOCKED) else None,
             will_retry,
             error,
             state.cancel_requested,
@@ -186,7 +244,9 @@ class Transaction:
         self.staged.events[state.tenant].append((name, news))
 
     def flush(self) -> None:
-        """Write the events, the counts and the clock of the whole transaction."""
+        """Write the events, the counts, what finished and the clock of the whole transaction."""
+        if self.staged.batches:
+            self._count_batches()
         rows = []
         for tenant, entries in self.staged.events.items():
             for start in range(0, len(entries), EVENTS_PER_ROW_MAX):
@@ -200,8 +260,25 @@ class Transaction:
             if jobs
         ]
         self.write_rows(SQL.add_counts, counts)
+        endings = [
+            (self.memory.tenants[tenant], type, self.now, len(numbers), as_json(numbers))
+            for (tenant, type), numbers in self.staged.endings.items()
+        ]
+        self.write_rows(SQL.insert_endings, endings)
         if self._connection.total_changes() > self._changes_before:  # A claim that found nothing has nothing to sync.
             self.execute(SQL.keep_clock, self.now)
+
+    def _count_batches(self) -> None:
+        """Write the numbers of batches, and tell of those in which nothing is left unfinished now."""
+        tenants = self.memory.tenants
+        rows = [
+            (tenants[tenant], batch, ends[None], *(ends[status] for status in BATCH_ENDS))
+            for (tenant, batch), ends in self.staged.batches.items()
+        ]
+        self.write_rows(SQL.add_batches, rows)
+        touched = as_json([row[:2] for row in rows])
+        for tenant, batch in self.read(list[tuple[str, Batch]], SQL.complete_batches, touched):
+            self.staged.events[tenant].append(("batch.completed", batch))
 
 
 def _moving(state: State) -> tuple[object, ...]:

@@ -18,6 +18,7 @@ from typing import Any
 import apsw
 import msgspec
 
+from ingot.engines.sqlite.caps import keep_levels
 from ingot.engines.sqlite.connection import DISK_ERRORS
 from ingot.engines.sqlite.memory import Memory
 from ingot.engines.sqlite.transaction import Later, Transaction
@@ -166,6 +167,7 @@ class Writer:
         assert self._connection.in_transaction, "the transaction ended before its time"
         tx.flush()
         self._connection.execute("COMMIT")
+        keep_levels(tx)
         return results, tx.staged.ready
 
     def _recover(self) -> None:

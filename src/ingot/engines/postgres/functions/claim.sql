@@ -9,7 +9,8 @@ CREATE OR REPLACE FUNCTION ingot.claim(
 ) RETURNS TABLE (
     asker integer, lane integer, id text, priority smallint, run_at bigint, attempts integer, failures integer,
     crashes integer, max_attempts integer, fence bigint, started_at bigint, payload bytea, metadata bytea, created_at bigint, source text, source_ref text, created_by text,
-    correlation_id text, trace_id text, idempotency_key text, dedupe_key text, depth integer, tags text[], last_error text, timeout_seconds double precision
+    correlation_id text, trace_id text, idempotency_key text, dedupe_key text, depth integer, tags text[], last_error text, timeout_seconds double precision,
+    batch text, after text[], runs_anyway boolean, inputs text[]
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -23,27 +24,62 @@ AS $$
 #variable_conflict use_column
 DECLARE
     now bigint := ingot.clock();
+    bounded boolean := ingot.is_bounded();
+    tenant_rooms bigint[];
+    type_rooms bigint[];
+    rooms bigint[];
+    busy boolean[];
     wanted integer := (SELECT sum(l) FROM unnest(limits) AS l);
 BEGIN
     IF wanted IS NULL OR EXISTS (SELECT FROM unnest(limits, lease_lengths) AS a (jobs, lease) WHERE
         a.jobs IS NULL OR a.jobs NOT BETWEEN 1 AND 1000 OR a.lease IS NULL OR a.lease NOT BETWEEN 1 AND 604800000000) THEN
         RAISE EXCEPTION 'a claim is for 1 to 1000 jobs, and for up to a week' USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    IF bounded THEN
+        SELECT array_agg(r.of_tenant), array_agg(r.of_type), array_agg(CASE WHEN r.busy THEN 0 ELSE
+                greatest(least(r.of_tenant, r.of_type, r.of_key), CASE WHEN r.limited THEN 0 END) END),
+            array_agg(r.busy)
+        INTO tenant_rooms, type_rooms, rooms, busy
+        FROM (
+            SELECT r.*, coalesce(r.of_tenant, r.of_type, r.of_key) IS NOT NULL AS limited
+            FROM ingot.rooms(lane_types, lane_tenants, lane_keys) AS r
+        ) AS r;
+        -- Rows of nobody tell how many more may run of the lanes that are limited; -1 of those that somebody else claims now.
+        FOR asker, lane, attempts IN
+            SELECT 0, s.lane::integer, CASE WHEN s.busy THEN -1 ELSE s.room END
+            FROM unnest(rooms, busy) WITH ORDINALITY AS s (room, busy, lane) WHERE s.room IS NOT NULL
+        LOOP
+            RETURN NEXT;
+        END LOOP;
+    END IF;
     RETURN QUERY
     WITH lanes AS MATERIALIZED (
         SELECT * FROM unnest(
-            lane_types, lane_tenants, lane_keys, after_priorities, after_run_ats, after_ids, turns, steps, shares
-        ) WITH ORDINALITY AS l (type, tenant, limit_key, priority, run_at, id, turn, step, share, lane)
+            lane_types, lane_tenants, lane_keys, after_priorities, after_run_ats, after_ids, turns, steps, shares,
+            rooms, tenant_rooms, type_rooms
+        ) WITH ORDINALITY AS l (
+            type, tenant, limit_key, priority, run_at, id, turn, step, share, room, tenant_room, type_room, lane
+        )
     ),
     heads AS MATERIALIZED (
-        SELECT r.*, l.lane::integer, l.turn, l.step, l.share FROM lanes AS l CROSS JOIN LATERAL (
+        SELECT r.*, l.lane::integer, l.turn, l.step, least(l.share, l.tenant_room) AS share, l.type, l.type_room
+        FROM lanes AS l CROSS JOIN LATERAL (
             SELECT r.ctid AS at, r.id, r.priority, r.run_at FROM ingot.ready AS r
             WHERE r.type = l.type AND r.tenant = l.tenant AND r.limit_key = l.limit_key
                 AND (r.priority, r.run_at, r.id) > (l.priority, l.run_at, l.id)
             ORDER BY r.priority, r.run_at, r.id
-            LIMIT least(l.share, wanted)
+            LIMIT least(l.share, wanted, l.room)
             FOR UPDATE SKIP LOCKED
         ) AS r
+    ),
+    -- Lanes of a type share what may run of it.
+    allowed AS (
+        SELECT at, lane, id, priority, run_at, turn, step, share FROM heads WHERE NOT bounded
+        UNION ALL
+        SELECT at, lane, id, priority, run_at, turn, step, share FROM (
+            SELECT *, row_number() OVER (PARTITION BY turn, type ORDER BY priority, run_at, id) AS of_type FROM heads
+        ) AS h
+        WHERE bounded AND of_type <= coalesce(type_room, of_type)
     ),
     askers AS MATERIALIZED (
         SELECT a.*, sum(a.jobs) OVER (ORDER BY a.asker) AS upto, nextval('ingot.fences') AS fence
@@ -56,7 +92,7 @@ BEGIN
         FROM (
             SELECT h.at, h.lane, row_number() OVER (ORDER BY (h.rank - 1) / h.step, h.turn, h.rank) AS place
             FROM (
-                SELECT *, row_number() OVER (PARTITION BY turn ORDER BY priority, run_at, id) AS rank FROM heads
+                SELECT *, row_number() OVER (PARTITION BY turn ORDER BY priority, run_at, id) AS rank FROM allowed
             ) AS h
             WHERE h.rank <= h.share ORDER BY place LIMIT wanted
         ) AS h
@@ -66,7 +102,7 @@ BEGIN
     ),
     taken AS (
         DELETE FROM ingot.ready AS r USING picked AS p WHERE r.ctid = p.at
-        RETURNING r.id, r.tenant, r.type, r.limit_key, r.dedupe_key, r.priority, r.run_at, r.attempts + 1 AS attempts,
+        RETURNING r.id, r.tenant, r.type, r.limit_key, r.batch, r.dedupe_key, r.priority, r.run_at, r.attempts + 1 AS attempts,
             r.failures, r.crashes, r.max_attempts, r.told_at, p.lane, p.fence, p.place, p.asker, p.worker_id, p.host, p.pid, p.expires_at
     ),
     alike AS MATERIALIZED (
@@ -75,20 +111,22 @@ BEGIN
         FROM taken GROUP BY lane, tenant, type, attempts, failures, crashes, fence, worker_id
     ),
     kinds AS MATERIALIZED (
-        SELECT l.lane, coalesce((
-            SELECT d.timeout_seconds FROM ingot.definitions AS d
-            WHERE d.type = l.type AND d.tenant IN (l.tenant, '00000000-0000-0000-0000-000000000000')
-            ORDER BY d.tenant DESC LIMIT 1
-        ), 3600) AS timeout_seconds,
-        EXISTS (SELECT FROM ingot.tags AS g) AS tags
-        FROM (SELECT DISTINCT lane, type, tenant FROM alike) AS l
+        -- By the place of the lane: a join would look at every lane for every job.
+        SELECT CASE WHEN EXISTS (SELECT FROM ingot.definitions) THEN ARRAY(
+            SELECT coalesce((
+                SELECT d.timeout_seconds FROM ingot.definitions AS d
+                WHERE d.type = l.type AND d.tenant IN (l.tenant, '00000000-0000-0000-0000-000000000000')
+                ORDER BY d.tenant DESC LIMIT 1
+            ), 3600) FROM lanes AS l ORDER BY l.lane
+        ) END AS timeouts,
+        EXISTS (SELECT FROM ingot.tags AS g) AS tags, EXISTS (SELECT FROM ingot.waits AS w) AS waits
     ),
     leased AS (
         INSERT INTO ingot.leases (
-            id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+            id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
             told_at, worker_id, host, pid, started_at, expires_at, changed_by
         )
-        SELECT id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+        SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
             told_at, worker_id, host, pid, now, expires_at, pg_current_xact_id()
         FROM taken
     ),
@@ -113,9 +151,11 @@ BEGIN
         CASE WHEN t.failures + t.crashes > 0 THEN (
             SELECT o.error FROM ingot.outcomes AS o WHERE o.job = t.id AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1
         ) END,
-        k.timeout_seconds
+        coalesce(k.timeouts[t.lane], 3600), t.batch,
+        CASE WHEN k.waits THEN nullif(ARRAY(SELECT w.parent::text FROM ingot.waits AS w WHERE w.job = t.id ORDER BY w.parent), '{}') END,
+        CASE WHEN k.waits THEN EXISTS (SELECT FROM ingot.waits AS w WHERE w.job = t.id AND w.runs_anyway) END, j.inputs
     FROM (SELECT * FROM taken ORDER BY place) AS t
-    CROSS JOIN LATERAL (SELECT k.* FROM kinds AS k WHERE k.lane = t.lane LIMIT 1) AS k
+    CROSS JOIN kinds AS k
     CROSS JOIN LATERAL (SELECT j.* FROM ingot.jobs AS j WHERE j.id = t.id LIMIT 1) AS j;
 END
 $$;

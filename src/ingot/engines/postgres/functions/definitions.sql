@@ -19,6 +19,7 @@ BEGIN
         definition = excluded.definition, priority = excluded.priority, max_attempts = excluded.max_attempts,
         crash_cap = excluded.crash_cap, timeout_seconds = excluded.timeout_seconds, first_seconds = excluded.first_seconds, factor = excluded.factor,
         max_seconds = excluded.max_seconds;
+    PERFORM ingot.count_leases();
 END
 $$;
 

@@ -5,8 +5,13 @@ CREATE OR REPLACE FUNCTION ingot.enqueue(
     priorities smallint[], run_ats bigint[], delays bigint[], max_attempts integer[],
     idempotency_keys text[], digests bytea[], dedupe_keys text[], sources text[], source_refs text[],
     created_bys text[], correlation_ids text[], trace_ids text[], depths integer[],
-    tagged_ids uuid[], tagged_tenants uuid[], tags text[], tagged_commands integer[]
-) RETURNS TABLE (place integer, priority smallint, run_at bigint, max_attempts_ integer, now_ bigint)
+    tagged_ids uuid[], tagged_tenants uuid[], tags text[], tagged_commands integer[],
+    rules text[] DEFAULT NULL, limit_keys text[] DEFAULT NULL, reuse_keys bytea[] DEFAULT NULL,
+    forces boolean[] DEFAULT NULL, all_inputs jsonb[] DEFAULT NULL, batches text[] DEFAULT NULL,
+    waiting boolean[] DEFAULT NULL, wait_jobs uuid[] DEFAULT NULL, wait_parents uuid[] DEFAULT NULL,
+    wait_tenants uuid[] DEFAULT NULL, wait_anyway boolean[] DEFAULT NULL, wait_inside boolean[] DEFAULT NULL,
+    wait_commands integer[] DEFAULT NULL
+) RETURNS TABLE (place integer, priority smallint, run_at bigint, max_attempts_ integer, now_ bigint, limit_key text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -19,20 +24,27 @@ AS $$
 #variable_conflict use_column
 DECLARE
     now bigint := ingot.clock();
+    capped uuid[];
 BEGIN
+    IF EXISTS (SELECT FROM ingot.tenants WHERE max_unfinished IS NOT NULL OR rate IS NOT NULL) THEN
+        capped := ingot.lock_capped(tenants);
+        now := ingot.clock();
+    END IF;
     RETURN QUERY
     WITH asked AS MATERIALIZED (
         SELECT * FROM unnest(
             commands, ids, tenants, types, payloads, metadatas, priorities, run_ats, delays, max_attempts,
-            idempotency_keys, digests, dedupe_keys, sources, source_refs, created_bys, correlation_ids, trace_ids, depths
+            idempotency_keys, digests, dedupe_keys, sources, source_refs, created_bys, correlation_ids, trace_ids, depths,
+            rules, limit_keys, reuse_keys, forces, all_inputs, batches, waiting
         ) WITH ORDINALITY AS o (
             command, id, tenant, type, payload, metadata, priority, run_at, delay, max_attempts,
-            idempotency_key, digest, dedupe_key, source, source_ref, created_by, correlation_id, trace_id, depth, place
+            idempotency_key, digest, dedupe_key, source, source_ref, created_by, correlation_id, trace_id, depth,
+            rule, limit_key, reuse_key, force, inputs, batch, waits, place
         )
     ),
     kinds AS MATERIALIZED (
         SELECT k.tenant, k.type, t.id IS NOT NULL AS known,
-            coalesce(d.priority, 3::smallint) AS priority, coalesce(d.max_attempts, 5) AS max_attempts
+            coalesce(d.priority, 3::smallint) AS priority, coalesce(d.max_attempts, 5) AS max_attempts, d.rule
         FROM (SELECT DISTINCT tenant, type FROM asked) AS k
         LEFT JOIN ingot.tenants AS t ON t.id = k.tenant
         LEFT JOIN LATERAL (
@@ -41,8 +53,25 @@ BEGIN
             ORDER BY d.tenant DESC LIMIT 1
         ) AS d ON true
     ),
+    edges AS MATERIALIZED (
+        -- Whoever removes finished jobs lets those be that are waited for from now on.
+        SELECT e.*, e.inside OR p.id IS NOT NULL AS there
+        FROM unnest(wait_jobs, wait_parents, wait_tenants, wait_anyway, wait_inside, wait_commands)
+            AS e (job, parent, tenant, runs_anyway, inside, command)
+        LEFT JOIN LATERAL (
+            SELECT j.id FROM ingot.jobs AS j WHERE NOT e.inside AND j.id = e.parent AND j.tenant = e.tenant FOR SHARE
+        ) AS p ON true
+    ),
     refused AS MATERIALIZED (
         SELECT o.command FROM asked AS o JOIN kinds AS k ON k.tenant = o.tenant AND k.type = o.type WHERE NOT k.known
+            OR k.rule IS DISTINCT FROM o.rule  -- Somebody else changed it: the caller must make its keys anew.
+        UNION ALL
+        SELECT u.command FROM (
+            SELECT o.command, o.tenant, sum(count(*)) OVER (PARTITION BY o.tenant ORDER BY o.command) AS upto
+            FROM asked AS o WHERE o.tenant = ANY (capped) GROUP BY o.tenant, o.command
+        ) AS u
+        JOIN ingot.caps(capped, now) AS c ON c.tenant = u.tenant
+        WHERE u.upto > least(c.jobs_left, c.whole)
         UNION ALL
         SELECT o.command FROM asked AS o CROSS JOIN LATERAL (
             SELECT FROM ingot.idempotency_keys AS k
@@ -54,6 +83,16 @@ BEGIN
             SELECT FROM ingot.dedupe_keys AS k WHERE k.tenant = o.tenant AND k.key = o.dedupe_key LIMIT 1
         ) AS k
         WHERE o.dedupe_key IS NOT NULL
+        UNION ALL
+        SELECT o.command FROM asked AS o CROSS JOIN LATERAL (
+            SELECT s.status FROM ingot.reuse_keys AS k CROSS JOIN LATERAL (
+                SELECT s.status FROM ingot.job_rows AS s WHERE s.id = k.job
+            ) AS s
+            WHERE k.tenant = o.tenant AND k.type = o.type AND k.key = o.reuse_key LIMIT 1
+        ) AS k
+        WHERE o.reuse_key IS NOT NULL AND o.force IS NOT TRUE AND k.status NOT IN ('dead', 'canceled')
+        UNION ALL
+        SELECT e.command FROM edges AS e WHERE NOT e.there
     ),
     taken AS MATERIALIZED (
         SELECT o.*, coalesce(o.priority, k.priority) AS own_priority,
@@ -65,16 +104,34 @@ BEGIN
     made AS (
         INSERT INTO ingot.jobs (
             id, tenant, type, payload, metadata, created_at, source, source_ref, created_by, correlation_id, trace_id,
-            idempotency_key, dedupe_key, depth
+            idempotency_key, dedupe_key, limit_key, batch, inputs, reuse_key, depth
         )
         SELECT id, tenant, type, payload, metadata, now, source, source_ref, created_by, correlation_id, trace_id,
-            idempotency_key, dedupe_key, depth
+            idempotency_key, dedupe_key, limit_key, batch,
+            CASE WHEN inputs IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(inputs)) END, reuse_key, depth
         FROM taken
     ),
     keyed AS (
         INSERT INTO ingot.idempotency_keys (tenant, type, key, job, digest)
         SELECT tenant, type, idempotency_key, id, digest FROM taken WHERE idempotency_key IS NOT NULL
         ORDER BY tenant, type, idempotency_key
+    ),
+    -- One whose job is dead or canceled is replaced, as is any when that is forced; a new one that somebody else has made
+    -- meanwhile stands in the way, which it would not if the row were updated. Of several that are forced the last counts.
+    last AS MATERIALIZED (
+        SELECT DISTINCT ON (t.tenant, t.type, t.reuse_key) t.tenant, t.type, t.reuse_key, t.id FROM taken AS t
+        WHERE t.reuse_key IS NOT NULL ORDER BY t.tenant, t.type, t.reuse_key, t.place DESC
+    ),
+    cleared AS (
+        DELETE FROM ingot.reuse_keys AS k USING last AS t
+        WHERE k.tenant = t.tenant AND k.type = t.type AND k.key = t.reuse_key
+        RETURNING k.key
+    ),
+    reusable AS (
+        INSERT INTO ingot.reuse_keys (tenant, type, key, job)
+        SELECT t.tenant, t.type, t.reuse_key, t.id FROM last AS t
+        WHERE (SELECT count(*) FROM cleared) >= 0  -- After they are gone.
+        ORDER BY t.tenant, t.type, t.reuse_key
     ),
     held AS (
         INSERT INTO ingot.dedupe_keys (tenant, key, job)
@@ -89,30 +146,57 @@ BEGIN
     ),
     due AS (
         INSERT INTO ingot.ready (
-            id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
+            id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
         )
-        SELECT id, tenant, type, '', dedupe_key, own_priority, due_at, 0, 0, 0, own_max_attempts, 0 FROM taken WHERE due_at <= now
+        SELECT id, tenant, type, coalesce(limit_key, ''), batch, dedupe_key, own_priority, due_at, 0, 0, 0, own_max_attempts, 0
+        FROM taken WHERE due_at <= now AND waits IS NOT TRUE
     ),
-    waiting AS (
+    put_off AS (
         INSERT INTO ingot.later (
-            id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
+            id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
         )
-        SELECT id, tenant, type, '', dedupe_key, own_priority, due_at, 0, 0, 0, own_max_attempts, 0 FROM taken WHERE due_at > now
+        SELECT id, tenant, type, coalesce(limit_key, ''), batch, dedupe_key, own_priority, due_at, 0, 0, 0, own_max_attempts, 0
+        FROM taken WHERE due_at > now AND waits IS NOT TRUE
+    ),
+    blocked AS (
+        INSERT INTO ingot.blocked (
+            id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
+        )
+        SELECT id, tenant, type, coalesce(limit_key, ''), batch, dedupe_key, own_priority, due_at, 0, 0, 0,
+            own_max_attempts, 0
+        FROM taken WHERE waits
+    ),
+    tied AS (
+        INSERT INTO ingot.waits (job, parent, tenant, runs_anyway)
+        SELECT job, parent, tenant, runs_anyway FROM edges WHERE command NOT IN (SELECT command FROM refused)
+    ),
+    batched AS (
+        INSERT INTO ingot.batch_deltas (tenant, batch, status, jobs)
+        SELECT tenant, batch, 'queued', count(*) FROM taken WHERE batch IS NOT NULL GROUP BY tenant, batch
     ),
     told AS (
         INSERT INTO ingot.events (tenant, position, at, entries)
         SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(entry, ',') || ']'
         FROM (
-            SELECT tenant, ingot.news('job.created', '["' || string_agg(id::text, '","' ORDER BY place) || '"]', type, 'queued',
-                0, 0, 0, 0, NULL, due_at, NULL, NULL, false, NULL, NULL) AS entry
-            FROM taken GROUP BY tenant, type, due_at
+            SELECT tenant, ingot.news('job.created', '["' || string_agg(id::text, '","' ORDER BY place) || '"]', type,
+                CASE WHEN waits THEN 'blocked' ELSE 'queued' END, 0, 0, 0, 0, NULL, due_at, NULL, NULL, false, NULL, NULL) AS entry
+            FROM taken GROUP BY tenant, type, due_at, waits
         ) AS t
         GROUP BY tenant
     ),
+    spent AS (
+        INSERT INTO ingot.buckets AS b (tenant, jobs, at)
+        SELECT c.tenant, c.rate_left - t.jobs, now
+        FROM (SELECT tenant, count(*) AS jobs FROM taken WHERE tenant = ANY (capped) GROUP BY tenant) AS t
+        JOIN ingot.caps(capped, now) AS c ON c.tenant = t.tenant
+        WHERE c.rate_left IS NOT NULL
+        ON CONFLICT (tenant) DO UPDATE SET jobs = excluded.jobs, at = excluded.at
+    ),
     counted AS (
         INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
-        SELECT tenant, type, 'queued', count(*) FROM taken GROUP BY tenant, type
+        SELECT tenant, type, CASE WHEN waits THEN 'blocked' ELSE 'queued' END, count(*)
+        FROM taken GROUP BY tenant, type, waits
     )
-    SELECT place::integer, own_priority, due_at, own_max_attempts, now FROM taken ORDER BY place;
+    SELECT place::integer, own_priority, due_at, own_max_attempts, now, coalesce(limit_key, '') FROM taken ORDER BY place;
 END
 $$;

@@ -6,7 +6,8 @@ CREATE OR REPLACE FUNCTION ingot.settle(
     ids uuid[], fences bigint[], tenants uuid[], outcomes text[], retries boolean[], delays bigint[],
     exit_codes bigint[], errors text[], results bytea[]
 ) RETURNS TABLE (
-    places integer[], status text, attempts integer, run_at bigint, type text, tenant text, first bigint[]
+    places integer[], status text, attempts integer, run_at bigint, type text, tenant text, limit_key text,
+    first bigint[], parents text[], batches text[]
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -35,7 +36,7 @@ BEGIN
     judged AS MATERIALIZED (
         SELECT CASE WHEN v.status = 'queued' THEN v.run_at_after END AS again_at, v.status, h.dedupe_key, h.tenant, h.type,
             h.id, h.fence, h.attempts, v.failures_after, v.crashes_after, h.cancel_requested, h.said, v.error, h.place,
-            h.max_attempts, h.priority, h.limit_key, h.run_at, h.told_at, h.worker_id, h.host, h.pid, h.started_at,
+            h.max_attempts, h.priority, h.limit_key, h.batch, h.run_at, h.told_at, h.worker_id, h.host, h.pid, h.started_at,
             h.retry, h.exit_code, h.result, h.percent, h.stage
         FROM (
             SELECT l.*, a.said, a.retry, a.delay, a.exit_code, a.said_error, a.result, a.place, ingot.spread() AS spread,
@@ -82,28 +83,36 @@ BEGIN
             told_at
         FROM judged
     ),
+    noted AS (
+        INSERT INTO ingot.endings (tenant, type, finished_at, size, jobs)
+        SELECT tenant, type, now, count(*), array_agg(id) FROM judged WHERE again_at IS NULL GROUP BY tenant, type
+    ),
     due AS (
         INSERT INTO ingot.ready (
-            id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence, told_at
+            id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence, told_at
         )
-        SELECT id, tenant, type, limit_key, dedupe_key, priority, again_at, attempts, failures_after, crashes_after,
+        SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, again_at, attempts, failures_after, crashes_after,
             max_attempts, fence, told_at
         FROM judged WHERE again_at <= now
     ),
     waiting AS (
         INSERT INTO ingot.later (
-            id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence, told_at
+            id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence, told_at
         )
-        SELECT id, tenant, type, limit_key, dedupe_key, priority, again_at, attempts, failures_after, crashes_after,
+        SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, again_at, attempts, failures_after, crashes_after,
             max_attempts, fence, told_at
         FROM judged WHERE again_at > now
     ),
     alike AS MATERIALIZED (
-        SELECT tenant, type, said, status, attempts, failures_after, crashes_after, fence, again_at, error, cancel_requested,
-            '["' || string_agg(id::text, '","') || '"]' AS ids, count(*) AS jobs, array_agg(place::integer) AS places,
-            min(CASE WHEN again_at <= now THEN ARRAY[priority, again_at] END) AS first
+        SELECT tenant, type, limit_key, said, status, attempts, failures_after, crashes_after, fence, again_at, error,
+            cancel_requested, '["' || string_agg(id::text, '","') || '"]' AS ids, count(*) AS jobs, array_agg(place::integer) AS places,
+            min(CASE WHEN again_at <= now THEN ARRAY[priority, again_at] END) AS first,
+            array_agg(id::text) FILTER (WHERE status <> 'queued' AND (SELECT EXISTS (SELECT FROM ingot.waits AS w WHERE w.open))
+                AND EXISTS (SELECT FROM ingot.waits AS w WHERE w.parent = judged.id AND w.open)) AS parents,
+            array_agg(DISTINCT batch) FILTER (WHERE status <> 'queued' AND batch IS NOT NULL) AS batches
         FROM judged
-        GROUP BY tenant, type, said, status, attempts, failures_after, crashes_after, fence, again_at, error, cancel_requested
+        GROUP BY tenant, type, limit_key, said, status, attempts, failures_after, crashes_after, fence, again_at, error,
+            cancel_requested
     ),
     told AS (
         INSERT INTO ingot.events (tenant, position, at, entries)
@@ -122,13 +131,18 @@ BEGIN
         FROM alike GROUP BY tenant
         ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
     ),
+    batched AS (
+        INSERT INTO ingot.batch_deltas (tenant, batch, status, jobs)
+        SELECT tenant, batch, status, count(*) FROM judged WHERE batch IS NOT NULL AND status <> 'queued'
+        GROUP BY tenant, batch, status
+    ),
     counted AS (
         INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
         SELECT c.tenant, c.type, s.status, s.jobs
         FROM (SELECT tenant, type, status, sum(jobs) AS jobs FROM alike GROUP BY tenant, type, status) AS c
         CROSS JOIN LATERAL (VALUES ('running', -c.jobs), (c.status, c.jobs)) AS s (status, jobs)
     )
-    SELECT places, status, attempts, again_at, type, tenant::text, first FROM alike;
+    SELECT places, status, attempts, again_at, type, tenant::text, limit_key, first, parents, batches FROM alike;
 END
 $$;
 

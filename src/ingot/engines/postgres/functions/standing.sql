@@ -1,8 +1,8 @@
 -- What stands in the way of orders: the job their key made before, with the digest of its payload, the holder of their
--- dedupe key, the tenant of a job with their id, and whether their tenant is there.
+-- dedupe key, the tenant of a job with their id, whether their tenant is there, and the job that can be reused.
 CREATE OR REPLACE FUNCTION ingot.find_orders(
-    ids uuid[], tenants uuid[], types text[], idempotency_keys text[], dedupe_keys text[]
-) RETURNS TABLE (place integer, made text, digest bytea, holder text, owner text, known boolean)
+    ids uuid[], tenants uuid[], types text[], idempotency_keys text[], dedupe_keys text[], reuse_keys bytea[]
+) RETURNS TABLE (place integer, made text, digest bytea, holder text, owner text, known boolean, reusable text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -15,13 +15,19 @@ AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT o.place::integer, k.job::text, k.digest, d.job::text, j.tenant::text, t.id IS NOT NULL
-    FROM unnest(ids, tenants, types, idempotency_keys, dedupe_keys)
-        WITH ORDINALITY AS o (id, tenant, type, idempotency_key, dedupe_key, place)
+    SELECT o.place::integer, k.job::text, k.digest, d.job::text, j.tenant::text, t.id IS NOT NULL, r.job::text
+    FROM unnest(ids, tenants, types, idempotency_keys, dedupe_keys, reuse_keys)
+        WITH ORDINALITY AS o (id, tenant, type, idempotency_key, dedupe_key, reuse_key, place)
     LEFT JOIN ingot.idempotency_keys AS k ON k.tenant = o.tenant AND k.type = o.type AND k.key = o.idempotency_key
     LEFT JOIN ingot.dedupe_keys AS d ON d.tenant = o.tenant AND d.key = o.dedupe_key
     LEFT JOIN ingot.jobs AS j ON j.id = o.id
     LEFT JOIN ingot.tenants AS t ON t.id = o.tenant
+    LEFT JOIN LATERAL (
+        SELECT r.job FROM ingot.reuse_keys AS r CROSS JOIN LATERAL (
+            SELECT s.status FROM ingot.job_rows AS s WHERE s.id = r.job
+        ) AS s
+        WHERE r.tenant = o.tenant AND r.type = o.type AND r.key = o.reuse_key AND s.status NOT IN ('dead', 'canceled')
+    ) AS r ON true
     ORDER BY o.place;
 END
 $$;

@@ -26,10 +26,10 @@ BEGIN
     ),
     moved AS (
         INSERT INTO ingot.ready (
-            id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+            id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
             told_at
         )
-        SELECT id, tenant, type, limit_key, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+        SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
             told_at
         FROM gone
     )
@@ -68,7 +68,8 @@ $$;
 -- Take these attempts for lost, as far as their leases have run out.
 CREATE OR REPLACE FUNCTION ingot.sweep(ids uuid[], fences bigint[])
 RETURNS TABLE (
-    places integer[], status text, attempts integer, run_at bigint, type text, tenant text, first bigint[]
+    places integer[], status text, attempts integer, run_at bigint, type text, tenant text, limit_key text,
+    first bigint[], parents text[], batches text[]
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -92,7 +93,8 @@ $$;
 -- the index, the next instants on the agenda (a row without a lane), and the time.
 CREATE OR REPLACE FUNCTION ingot.look()
 RETURNS TABLE (
-    type text, tenant text, limit_key text, weight integer, now bigint, next_due bigint, next_expiry bigint, deltas boolean
+    type text, tenant text, limit_key text, weight integer, now bigint, next_due bigint, next_expiry bigint,
+    deltas boolean, bounded boolean, waits boolean
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -116,11 +118,12 @@ BEGIN
         ) AS n
     )
     SELECT l.type, l.tenant::text, l.limit_key, (SELECT t.weight FROM ingot.tenants AS t WHERE t.id = l.tenant),
-        NULL::bigint, NULL::bigint, NULL::bigint, NULL::boolean
+        NULL::bigint, NULL::bigint, NULL::bigint, NULL::boolean, NULL::boolean, NULL::boolean
     FROM lanes AS l
     UNION ALL
     SELECT NULL, NULL, NULL, NULL, ingot.clock(), (SELECT min(w.run_at) FROM ingot.later AS w),
-        (SELECT min(l.expires_at) FROM ingot.leases AS l), EXISTS (SELECT FROM ingot.count_deltas);
+        (SELECT min(l.expires_at) FROM ingot.leases AS l), EXISTS (SELECT FROM ingot.count_deltas),
+        ingot.is_bounded(), EXISTS (SELECT FROM ingot.waits WHERE open);
 END
 $$;
 

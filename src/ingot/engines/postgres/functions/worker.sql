@@ -76,7 +76,8 @@ BEGIN
         array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[cardinality(lanes)]),
         array_fill(1, ARRAY[cardinality(lanes)]), array_fill(jobs, ARRAY[cardinality(lanes)]), array_fill(jobs, ARRAY[cardinality(lanes)]),
         ARRAY[worker_id], ARRAY[host], ARRAY[pid], ARRAY[jobs], ARRAY[lease_length]
-    ) AS c;
+    ) AS c
+    WHERE c.asker > 0;
 END
 $$;
 

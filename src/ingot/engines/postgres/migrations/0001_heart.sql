@@ -15,7 +15,21 @@ CREATE TABLE ingot.tenants (
     slug        text NOT NULL UNIQUE,
     weight      integer NOT NULL CHECK (weight > 0),
     time_zone   text NOT NULL,
-    limits      text NOT NULL
+    limits      text NOT NULL,
+    max_running     integer GENERATED ALWAYS AS ((limits::jsonb ->> 'max_running_jobs')::integer) STORED,
+    max_unfinished  bigint GENERATED ALWAYS AS ((limits::jsonb ->> 'max_unfinished_jobs')::bigint) STORED,
+    rate            double precision GENERATED ALWAYS AS ((limits::jsonb ->> 'rate')::double precision) STORED,
+    burst           double precision GENERATED ALWAYS AS ((limits::jsonb ->> 'burst')::double precision) STORED
+);
+-- Whether there are any limits at all is asked by every call.
+CREATE INDEX tenants_bounded ON ingot.tenants (id) WHERE max_running IS NOT NULL;
+CREATE INDEX tenants_capped ON ingot.tenants (id) WHERE max_unfinished IS NOT NULL OR rate IS NOT NULL;
+
+-- How many jobs a tenant whose rate is limited could have enqueued at an instant.
+CREATE TABLE ingot.buckets (
+    tenant      uuid PRIMARY KEY,
+    jobs        double precision NOT NULL,
+    at          bigint NOT NULL
 );
 
 -- The roles of workers that talk to PostgreSQL themselves, each for one tenant.
@@ -60,6 +74,33 @@ CREATE TABLE ingot.definitions (
     first_seconds   double precision NOT NULL,
     factor          double precision NOT NULL,
     max_seconds     double precision NOT NULL,
+    max_running     integer GENERATED ALWAYS AS ((definition::jsonb ->> 'max_running')::integer) STORED,
+    max_running_per_key integer GENERATED ALWAYS AS ((definition::jsonb ->> 'max_running_per_key')::integer) STORED,
+    PRIMARY KEY (type, tenant)
+);
+-- What an order must be made with: from which parts its limit key comes, and whether it may be answered by another.
+ALTER TABLE ingot.definitions ADD COLUMN rule text GENERATED ALWAYS AS (CASE
+    WHEN definition::jsonb ->> 'limit_key' IS NOT NULL OR (definition::jsonb ->> 'reuse')::boolean THEN
+        coalesce(definition::jsonb ->> 'limit_key', '') || E'\n'
+        || CASE WHEN (definition::jsonb ->> 'reuse')::boolean THEN definition::jsonb ->> 'version' ELSE '' END
+END) STORED;
+CREATE INDEX definitions_bounded ON ingot.definitions (type)
+    WHERE max_running IS NOT NULL OR max_running_per_key IS NOT NULL;
+
+-- Types of which a tenant's jobs are not handed out.
+CREATE TABLE ingot.pauses (
+    tenant      uuid NOT NULL,
+    type        text NOT NULL,
+    since       bigint NOT NULL,
+    by          text,
+    PRIMARY KEY (tenant, type)
+);
+
+-- When a worker last asked for jobs of a type; the tenant of all zeros stands for those that serve all.
+CREATE TABLE ingot.askers (
+    type        text NOT NULL,
+    tenant      uuid NOT NULL,
+    at          bigint NOT NULL,
     PRIMARY KEY (type, tenant)
 );
 
@@ -77,6 +118,10 @@ CREATE TABLE ingot.jobs (
     trace_id        text,
     idempotency_key text,
     dedupe_key      text,
+    limit_key       text,
+    batch           text,
+    inputs          text[],
+    reuse_key       bytea,
     depth           integer NOT NULL
 );
 CREATE INDEX jobs_by_tenant ON ingot.jobs (tenant, id);
@@ -87,6 +132,15 @@ CREATE TABLE ingot.idempotency_keys (
     key         text NOT NULL,
     job         uuid NOT NULL,
     digest      bytea NOT NULL,
+    PRIMARY KEY (tenant, type, key)
+);
+
+-- Which job answers those that ask for the same.
+CREATE TABLE ingot.reuse_keys (
+    tenant      uuid NOT NULL,
+    type        text NOT NULL,
+    key         bytea NOT NULL,
+    job         uuid NOT NULL,
     PRIMARY KEY (tenant, type, key)
 );
 
@@ -112,6 +166,7 @@ CREATE TABLE ingot.ready (
     tenant          uuid NOT NULL,
     type            text NOT NULL,
     limit_key       text NOT NULL,
+    batch           text,
     dedupe_key      text,
     priority        smallint NOT NULL CHECK (priority BETWEEN 1 AND 5),
     run_at          bigint NOT NULL,
@@ -126,6 +181,18 @@ CREATE INDEX ready_in_order ON ingot.ready (type, tenant, limit_key, priority, r
 
 CREATE TABLE ingot.later (LIKE ingot.ready INCLUDING CONSTRAINTS INCLUDING DEFAULTS, PRIMARY KEY (id));
 CREATE INDEX later_in_order ON ingot.later (run_at, id);
+
+-- Jobs that wait for others: every edge is open until the other has ended.
+CREATE TABLE ingot.blocked (LIKE ingot.ready INCLUDING CONSTRAINTS INCLUDING DEFAULTS, PRIMARY KEY (id));
+CREATE TABLE ingot.waits (
+    job         uuid NOT NULL,
+    parent      uuid NOT NULL,
+    tenant      uuid NOT NULL,
+    runs_anyway boolean NOT NULL,       -- whether a parent that is dead or canceled is as good as one that succeeded
+    open        boolean NOT NULL DEFAULT true,
+    PRIMARY KEY (job, parent)
+);
+CREATE INDEX waits_open ON ingot.waits (parent, job) WHERE open;
 
 CREATE TABLE ingot.leases (
     LIKE ingot.ready INCLUDING DEFAULTS,
@@ -178,6 +245,33 @@ CREATE TABLE ingot.outcomes (
     PRIMARY KEY (job, fence)
 );
 
+-- Which jobs finished when: one row for those of a tenant and type that did so in one call, so that what has been kept
+-- long enough is found without a look at the rest. A job that was retried since is still named here; whoever reads
+-- this looks at the job itself.
+CREATE TABLE ingot.endings (
+    tenant      uuid NOT NULL,
+    type        text NOT NULL,
+    finished_at bigint NOT NULL,
+    size        integer NOT NULL,
+    jobs        uuid[] NOT NULL
+);
+ALTER TABLE ingot.endings ALTER COLUMN jobs SET STORAGE EXTERNAL;  -- Ids hardly get smaller when they are packed.
+CREATE INDEX endings_in_order ON ingot.endings (tenant, type, finished_at);
+
+-- What is kept of jobs that were removed.
+CREATE TABLE ingot.history (
+    tenant      uuid NOT NULL,
+    finished_at bigint NOT NULL,
+    id          uuid NOT NULL,
+    type        text NOT NULL,
+    status      text NOT NULL,
+    attempts    integer NOT NULL,
+    created_at  bigint NOT NULL,
+    last_error  text,
+    PRIMARY KEY (tenant, finished_at, id)
+);
+CREATE INDEX history_by_type ON ingot.history (tenant, type, finished_at, id);
+
 -- A tenant's jobs by type and status are `counts` plus all deltas that have not been folded into them.
 CREATE TABLE ingot.counts (
     tenant      uuid NOT NULL,
@@ -194,6 +288,28 @@ CREATE TABLE ingot.count_deltas (
 );
 CREATE INDEX count_deltas_by_tenant ON ingot.count_deltas (tenant);
 
+-- The same for batches: how many jobs were enqueued, and how many of them have ended in which way. `told` is the total
+-- for which the completion was told last.
+CREATE TABLE ingot.batches (
+    tenant      uuid NOT NULL,
+    batch       text NOT NULL,
+    total       bigint NOT NULL,
+    succeeded   bigint NOT NULL,
+    dead        bigint NOT NULL,
+    canceled    bigint NOT NULL,
+    told        bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, batch)
+);
+CREATE INDEX batches_to_tell ON ingot.batches (tenant, batch)
+    WHERE total = succeeded + dead + canceled AND told <> total;
+CREATE TABLE ingot.batch_deltas (
+    tenant      uuid NOT NULL,
+    batch       text NOT NULL,
+    status      text NOT NULL,          -- that in which so many jobs more have ended; those enqueued are 'queued'
+    jobs        bigint NOT NULL
+);
+CREATE INDEX batch_deltas_by_batch ON ingot.batch_deltas (tenant, batch);
+
 -- Who may do what. Reads run as `ingot_server` with the tenant set for their transaction: unset, there is nothing to
 -- see. Every write is a function of `ingot_owner`, a role that nobody logs in as.
 DO $$
@@ -207,7 +323,8 @@ BEGIN
         EXECUTE format('CREATE POLICY owner ON ingot.%I TO ingot_owner USING (true) WITH CHECK (true)', isolated);
     END LOOP;
     FOREACH isolated IN ARRAY ARRAY[
-        'events', 'jobs', 'tags', 'ready', 'later', 'leases', 'canceled', 'outcomes', 'counts', 'count_deltas'
+        'events', 'jobs', 'tags', 'ready', 'later', 'leases', 'canceled', 'outcomes', 'counts', 'count_deltas',
+        'pauses', 'blocked', 'waits', 'batches', 'batch_deltas', 'endings', 'history'
     ] LOOP
         EXECUTE format('GRANT SELECT ON ingot.%I TO ingot_server', isolated);
         EXECUTE format(

@@ -1,8 +1,9 @@
 -- The heart: tenants, events, definitions and jobs.
 --
 -- A job is an immutable body (`jobs`) and one small row that moves (`states`). Which work is ready, which is due
--- later, which lease runs out next and who holds a dedupe key are partial indexes of `states`: a finished job is in
--- none of them, so history of any size costs the claim nothing. Attempts are written at claim, outcomes at the end.
+-- later, which lease runs out next, what runs under a limit key and who holds a dedupe key are partial indexes of
+-- `states`: a finished job is in none of them, so history of any size costs the claim nothing. Attempts are written
+-- at claim, outcomes at the end.
 -- Instants are microseconds since 1970 UTC. Inside the file tenants and jobs go by small numbers, given in the order
 -- in which they were accepted: keys stay short and new rows go to the end of every tree.
 
@@ -39,6 +40,15 @@ CREATE TABLE definitions (
     PRIMARY KEY (tenant, type)
 ) STRICT, WITHOUT ROWID;
 
+-- A tenant's jobs of a type that are not handed out.
+CREATE TABLE pauses (
+    tenant      INTEGER NOT NULL,
+    type        TEXT NOT NULL,
+    since       INTEGER NOT NULL,
+    "by"        TEXT,
+    PRIMARY KEY (tenant, type)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE jobs (
     number          INTEGER PRIMARY KEY,
     payload         BLOB NOT NULL,
@@ -50,6 +60,8 @@ CREATE TABLE jobs (
     correlation_id  TEXT,
     trace_id        TEXT,
     idempotency_key TEXT,
+    inputs          TEXT,       -- a JSON array
+    reuse_key       BLOB,
     depth           INTEGER NOT NULL
 ) STRICT;
 
@@ -78,6 +90,7 @@ CREATE TABLE states (
     stage               TEXT,
     told_at             INTEGER NOT NULL,   -- when progress was last told in an event
     finished_at         INTEGER,
+    batch               TEXT,
     CHECK ((status = 'running') = (lease_expires_at IS NOT NULL)),
     CHECK ((status IN ('succeeded', 'dead', 'canceled')) = (finished_at IS NOT NULL))
 ) STRICT;
@@ -85,6 +98,7 @@ CREATE TABLE states (
 CREATE INDEX states_ready ON states (type, tenant, limit_key, priority, run_at, id) WHERE status = 'queued' AND due = 1;
 CREATE INDEX states_later ON states (run_at) WHERE status = 'queued' AND due = 0;
 CREATE INDEX states_leased ON states (lease_expires_at) WHERE status = 'running';
+CREATE INDEX states_keyed ON states (tenant, type, limit_key) WHERE status = 'running' AND limit_key <> '';
 CREATE UNIQUE INDEX states_dedupe ON states (tenant, dedupe_key)
     WHERE dedupe_key IS NOT NULL AND status IN ('blocked', 'queued', 'running');
 CREATE INDEX states_by_tenant ON states (tenant);
@@ -100,6 +114,26 @@ WHEN old.status <> new.status AND NOT (
 BEGIN
     SELECT raise(ABORT, 'a job cannot move that way');
 END;
+
+-- Jobs that wait for others: every edge is open until the other has ended, and stays.
+CREATE TABLE waits (
+    job         INTEGER NOT NULL,
+    parent      INTEGER NOT NULL,
+    runs_anyway INTEGER NOT NULL CHECK (runs_anyway IN (0, 1)),     -- a dead or canceled parent is as good as any
+    open        INTEGER NOT NULL CHECK (open IN (0, 1)),
+    PRIMARY KEY (job, parent)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX waits_open ON waits (parent, job) WHERE open = 1;
+CREATE INDEX waits_open_of_job ON waits (job) WHERE open = 1;
+
+-- Which job answers those that ask for the same.
+CREATE TABLE reuse_keys (
+    tenant      INTEGER NOT NULL,
+    type        TEXT NOT NULL,
+    key         BLOB NOT NULL,
+    job         INTEGER NOT NULL,
+    PRIMARY KEY (tenant, type, key)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE idempotency_keys (
     tenant      INTEGER NOT NULL,
@@ -153,3 +187,41 @@ CREATE TABLE counts (
     jobs        INTEGER NOT NULL,
     PRIMARY KEY (tenant, type, status)
 ) STRICT, WITHOUT ROWID;
+
+-- The same for batches: how many jobs were enqueued, and how many of them have ended in which way.
+CREATE TABLE batches (
+    tenant      INTEGER NOT NULL,
+    batch       TEXT NOT NULL,
+    total       INTEGER NOT NULL,
+    succeeded   INTEGER NOT NULL,
+    dead        INTEGER NOT NULL,
+    canceled    INTEGER NOT NULL,
+    PRIMARY KEY (tenant, batch)
+) STRICT, WITHOUT ROWID;
+
+-- Which jobs finished when: one row for those of a tenant and type that did so in one transaction, with a JSON array of
+-- their numbers, so that what has been kept long enough is found without a look at the rest. A job that was retried
+-- since is still named here; whoever reads this looks at the job itself.
+CREATE TABLE endings (
+    batch       INTEGER PRIMARY KEY,
+    tenant      INTEGER NOT NULL,
+    type        TEXT NOT NULL,
+    finished_at INTEGER NOT NULL,
+    size        INTEGER NOT NULL,
+    jobs        TEXT NOT NULL
+) STRICT;
+CREATE INDEX endings_in_order ON endings (tenant, type, finished_at);
+
+-- What is kept of jobs that were removed.
+CREATE TABLE history (
+    tenant      INTEGER NOT NULL,
+    finished_at INTEGER NOT NULL,
+    id          TEXT NOT NULL,
+    type        TEXT NOT NULL,
+    status      TEXT NOT NULL,
+    attempts    INTEGER NOT NULL,
+    created_at  INTEGER NOT NULL,
+    last_error  TEXT,
+    PRIMARY KEY (tenant, finished_at, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX history_by_type ON history (tenant, type, finished_at, id);

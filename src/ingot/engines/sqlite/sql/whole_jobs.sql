@@ -4,7 +4,8 @@ SELECT CAST('[' || coalesce(group_concat('[' ||
     json_array(
         s.number, s.id, t.id, s.type, s.limit_key, s.status, json(iif(s.due, 'true', 'false')), s.priority, s.run_at,
         s.attempts, s.failures, s.crashes, s.max_attempts, s.fence, s.dedupe_key, s.worker_id, s.started_at,
-        s.lease_expires_at, json(iif(s.cancel_requested, 'true', 'false')), s.percent, s.stage, s.told_at, s.finished_at)
+        s.lease_expires_at, json(iif(s.cancel_requested, 'true', 'false')), s.percent, s.stage, s.told_at, s.finished_at,
+        s.batch)
     || ',[' || CAST(j.payload AS TEXT)
     || ',' || coalesce(CAST(j.metadata AS TEXT), 'null')
     || ',' || json_quote(j.created_at)
@@ -14,8 +15,13 @@ SELECT CAST('[' || coalesce(group_concat('[' ||
     || ',' || json_quote(j.correlation_id)
     || ',' || json_quote(j.trace_id)
     || ',' || json_quote(j.idempotency_key)
+    || ',' || coalesce(j.inputs, '[]')
     || ',' || json_quote(j.depth)
     || ',' || (SELECT json_group_array(g.tag) FROM tags AS g WHERE g.job = s.number)
+    || ',' || (
+        SELECT json_group_array(p.id ORDER BY p.id) FROM waits AS w JOIN states AS p ON p.number = w.parent
+        WHERE w.job = s.number)
+    || ',' || iif(EXISTS (SELECT 1 FROM waits AS w WHERE w.job = s.number AND w.runs_anyway), 'true', 'false')
     || ',' || iif(s.failures + s.crashes > 0, json_quote((
         SELECT o.error FROM outcomes AS o
         WHERE o.job = s.number AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1)), 'null')

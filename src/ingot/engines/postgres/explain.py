@@ -1,0 +1,66 @@
+"""What keeps a job from running."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ingot.engines.postgres.connection import Database, Record
+from ingot.engines.postgres.memory import Memory
+from ingot.engines.postgres.rows import STATUSES, job_of
+from ingot.engines.postgres.sql import SQL
+from ingot.jobs.model import AHEAD_MAX, HeldLimit, Job, JobStatus, Pause, Waiting
+from ingot.kernel.clock import to_datetime, to_datetime_or_none, to_micros
+from ingot.kernel.ids import is_id
+
+
+async def find_waiting(db: Database, memory: Memory, tenant: str, job_id: str) -> Waiting | None:
+    """Look at everything that could be in the way of a job."""
+    rows = await db.read(tenant, SQL.get_job, job_id) if is_id(tenant) and is_id(job_id) else []
+    if not rows:
+        return None
+    job, limit_key = job_of(rows[0]), rows[0]["limit_key"]
+    ((now, *most, asked_at),) = await db.call("SELECT * FROM ingot.find_limits($1, $2)", tenant, job.type)
+    asked_at = max((at for at in (asked_at, memory.asked_at(job.type, tenant)) if at is not None), default=None)
+    waiting = Waiting(job=job, now=to_datetime(now), asked_at=to_datetime_or_none(asked_at))
+    if job.status is JobStatus.BLOCKED:
+        parents = await db.read(tenant, SQL.open_parents, job.id)
+        return _with(waiting, parents=[(row["parent"], STATUSES[row["status"]]) for row in parents])
+    if job.status is not JobStatus.QUEUED:
+        return waiting
+    pauses = await db.read(tenant, SQL.pauses_of_tenant, tenant)
+    return _with(
+        waiting,
+        ahead=await _ahead(db, job, limit_key),
+        pause=next((_pause(row) for row in pauses if row["type"] == job.type), None),
+        limits=await _limits(db, job, limit_key, most),
+    )
+
+
+async def _ahead(db: Database, job: Job, limit_key: str) -> int:
+    position = (job.priority, to_micros(job.run_at), job.id)
+    ((ahead,),) = await db.read(job.tenant, SQL.ready_ahead, job.type, job.tenant, limit_key, *position, AHEAD_MAX)
+    return int(ahead)
+
+
+async def _limits(db: Database, job: Job, limit_key: str, most: list[int | None]) -> list[HeldLimit]:
+    """The limits there are, from the widest to the narrowest, and who runs under each."""
+    of_tenant, of_type, of_key = most
+    limits: list[HeldLimit] = []
+    if of_tenant is not None:
+        (row,) = await db.read(job.tenant, SQL.running_under, job.tenant, None, None)
+        limits.append(HeldLimit(scope="tenant", most=of_tenant, running=row["running"], holders=row["holders"] or []))
+    if of_type is not None:
+        (row,) = await db.read(job.tenant, SQL.running_under, job.tenant, job.type, None)
+        limits.append(HeldLimit(scope="type", most=of_type, running=row["running"], holders=row["holders"] or []))
+    if of_key is not None and limit_key:
+        (row,) = await db.read(job.tenant, SQL.running_under, job.tenant, job.type, limit_key)
+        limits.append(HeldLimit(scope="key", most=of_key, running=row["running"], holders=row["holders"] or []))
+    return limits
+
+
+def _pause(row: Record) -> Pause:
+    return Pause(type=row["type"], since=to_datetime(row["since"]), by=row["by"])
+
+
+def _with(waiting: Waiting, **found: object) -> Waiting:
+    return msgspec.structs.replace(waiting, **found)

@@ -1,0 +1,21 @@
+-- What collections would remove of the jobs of the tenant that is set, by type: how many of a bounded number that were
+-- named are due, when the first of them finished, and how many were named.
+SELECT k.type, d.jobs, d.oldest, d.named
+FROM ingot.keeping($1) AS k CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE s.finished_at <= k.cutoff) AS jobs,
+        min(s.finished_at) FILTER (WHERE s.finished_at <= k.cutoff) AS oldest, max(n.place) AS named
+    FROM (
+        SELECT DISTINCT ON (n.id) n.id, n.place FROM (
+            SELECT j.id, row_number() OVER (ORDER BY e.finished_at) AS place
+            FROM ingot.endings AS e CROSS JOIN unnest(e.jobs) AS j (id)
+            WHERE e.tenant = $1 AND e.type = k.type AND e.finished_at <= k.cutoff
+            LIMIT $2 + 1
+        ) AS n
+        ORDER BY n.id, n.place DESC
+    ) AS n
+    LEFT JOIN LATERAL (
+        SELECT s.finished_at FROM ingot.job_rows AS s WHERE s.id = n.id AND n.place <= $2
+    ) AS s ON true
+) AS d
+WHERE d.jobs > 0
+ORDER BY k.type

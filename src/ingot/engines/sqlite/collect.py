@@ -1,0 +1,139 @@
+"""Removing finished jobs that have been kept long enough."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.jobs.model import Collected, HistoryEntry, JobStatus
+from ingot.jobs.ports import Collect
+from ingot.kernel.clock import MICROS, to_datetime
+
+KEPT_SECONDS_MAX: Final = 10**10  # More than three hundred years, and still an instant that can be counted back to.
+ERROR_CHARS_KEPT: Final = 200
+REMOVALS: Final = (
+    SQL.remove_idempotency_keys,
+    SQL.remove_reuse_keys,
+    SQL.remove_jobs,
+    SQL.remove_states,
+    SQL.remove_attempts,
+    SQL.remove_outcomes,
+    SQL.remove_tags,
+    SQL.remove_waits,
+)
+
+
+class Kind(msgspec.Struct, array_like=True, gc=False):
+    """A tenant's type whose finished jobs are not kept for ever."""
+
+    tenant: str
+    number: int
+    type: str
+    seconds: float
+    keeps: bool
+
+    def cutoff(self, now: int) -> int:
+        """What finished up to then has been kept long enough."""
+        return now - round(min(self.seconds, KEPT_SECONDS_MAX) * MICROS)
+
+
+class Entry(msgspec.Struct, array_like=True, gc=False):
+    """A row of `history`."""
+
+    id: str
+    type: str
+    status: JobStatus
+    attempts: int
+    created_at: int
+    finished_at: int
+    last_error: str | None
+
+    def entry(self, tenant: str) -> HistoryEntry:
+        """The entry for people."""
+        return HistoryEntry(
+            id=self.id,
+            tenant=tenant,
+            type=self.type,
+            status=self.status,
+            attempts=self.attempts,
+            created_at=to_datetime(self.created_at),
+            finished_at=to_datetime(self.finished_at),
+            last_error=self.last_error,
+        )
+
+
+def collect(tx: Transaction, command: Collect) -> Collected:
+    """Remove jobs of one kind after the other, until as many as the limit says have been looked at."""
+    looked = removed = kept = 0
+    for kind in tx.read(list[Kind], SQL.kinds_to_collect, None):
+        cutoff = kind.cutoff(tx.now)
+        numbers, more = _take(tx, kind, cutoff, command.limit - looked)
+        looked += len(numbers)
+        statuses = _finished(tx, kind, numbers, cutoff)
+        removed += len(statuses)
+        kept += len(statuses) if kind.keeps else 0
+        _remove(tx, kind, statuses)
+        if more:
+            return Collected(removed=removed, kept=kept, more=True)
+    return Collected(removed=removed, kept=kept)
+
+
+def _take(tx: Transaction, kind: Kind, cutoff: int, limit: int) -> tuple[list[int], bool]:
+    """Up to `limit` of the jobs that finished first, which are named no more, and whether there are others."""
+    endings = tx.read(list[tuple[int, int]], SQL.endings_before, kind.number, kind.type, cutoff, limit + 1)
+    batches = first_batches(endings, limit)
+    if not batches:
+        return [], bool(endings)
+    named = tx.read(dict[int, list[int]], SQL.jobs_of_endings, as_json(batches))
+    numbers = list(chain.from_iterable(named[batch] for batch in batches))
+    more = len(numbers) > limit or len(batches) < len(endings)
+    if left := numbers[limit:]:
+        tx.execute(SQL.cut_ending, as_json(left), len(left), batches.pop())
+    tx.execute(SQL.remove_endings, as_json(batches))
+    return numbers[:limit], more
+
+
+def first_batches(endings: list[tuple[int, int]], limit: int) -> list[int]:
+    """As many of the batches, each with its size, as it takes to hold so many jobs."""
+    batches: list[int] = []
+    jobs = 0
+    for batch, size in endings:
+        if jobs >= limit:
+            break
+        batches.append(batch)
+        jobs += size
+    return batches
+
+
+def _finished(tx: Transaction, kind: Kind, numbers: list[int], cutoff: int) -> dict[int, JobStatus]:
+    """Those of the jobs that are finished, and were so by then: one that was retried is named again when it ends."""
+    if not numbers:
+        return {}
+    rows = tx.read(
+        list[tuple[int, JobStatus, int]],
+        SQL.jobs_finished_before,
+        as_json(numbers),
+        kind.number,
+        kind.type,
+        cutoff,
+    )
+    if awaited := [number for number, _, _ in rows if number in tx.memory.parents]:
+        tx.staged.endings[kind.tenant, kind.type] += awaited  # Those who wait for it go on first.
+    return {number: status for number, status, _ in rows if number not in tx.memory.parents}
+
+
+def _remove(tx: Transaction, kind: Kind, statuses: dict[int, JobStatus]) -> None:
+    if not statuses:
+        return
+    numbers = as_json(list(statuses))
+    if kind.keeps:
+        tx.execute(SQL.insert_history, ERROR_CHARS_KEPT, numbers)
+    for statement in REMOVALS:
+        tx.execute(statement, numbers)
+    for status, jobs in Counter(statuses.values()).items():
+        tx.staged.counts[kind.tenant, kind.type, status] -= jobs

@@ -1,0 +1,1 @@
+UPDATE endings SET jobs = ?, size = ? WHERE batch = ?

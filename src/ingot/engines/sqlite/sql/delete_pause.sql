@@ -1,0 +1,1 @@
+DELETE FROM pauses WHERE tenant = ? AND type = ?

@@ -1,0 +1,1 @@
+INSERT INTO pauses (tenant, type, since, "by") VALUES (?, ?, ?, ?)

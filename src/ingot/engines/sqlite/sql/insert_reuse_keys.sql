@@ -1,0 +1,1 @@
+INSERT OR REPLACE INTO reuse_keys (tenant, type, key, job) VALUES (?, ?, ?, ?)

@@ -1,0 +1,1 @@
+DELETE FROM endings WHERE batch IN (SELECT value FROM json_each(?))

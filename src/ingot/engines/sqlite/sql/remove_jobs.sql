@@ -1,0 +1,1 @@
+DELETE FROM jobs WHERE number IN (SELECT value FROM json_each(?))

@@ -1,0 +1,1 @@
+DELETE FROM waits WHERE job IN (SELECT value FROM json_each(?))

@@ -1,1 +1,0 @@
-SELECT CAST(json_group_array(json_array(id, number, weight)) AS BLOB) FROM tenants

@@ -1,0 +1,34 @@
+"""The loop that removes finished jobs which have been kept long enough."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ingot.jobs.model import Collected
+from ingot.jobs.ports import Collect, JobStore
+from ingot.kernel.loops import Loop
+
+EVERY_SECONDS = 60.0
+BATCH_JOBS = 1000
+REST_SECONDS = 0.05  # Others come first between two batches.
+
+
+class Retention(Loop):
+    """Removes in bounded batches, with a rest after each, so that a claim never waits for more than one of them."""
+
+    name = "jobs.retention"
+
+    def __init__(self, store: JobStore) -> None:
+        super().__init__()
+        self._store = store
+        self._more = False
+
+    async def run_once(self) -> Collected:
+        """Remove one batch."""
+        collected = await self._store.collect(Collect(limit=BATCH_JOBS))
+        self._more = collected.more
+        return collected
+
+    async def rest(self) -> None:
+        """Wait a little when there is more to remove, and otherwise until the next round."""
+        await asyncio.sleep(REST_SECONDS if self._more else EVERY_SECONDS)

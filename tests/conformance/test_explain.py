@@ -1,0 +1,329 @@
+"""Why is it not running? Each reason is found where it is one, and only there."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingot.identity import Limits
+from ingot.jobs import Backoff, Definition, Job, JobNotFound, JobStatus
+from ingot.jobs.explain import ASKED_SECONDS_MAX
+from ingot.jobs.model import Explanation, Reason
+from ingot.jobs.orders import new_job
+from ingot.kernel.clock import ManualClock
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.ids import new_id
+from tests.conformance.following import end
+from tests.conformance.pictures import picture
+from tests.factories import LEASE_SECONDS, Bench, open_bench
+
+KEYED = Definition(type="noop", limit_key="{key}", max_running_per_key=2)
+
+
+async def explain(bench: Bench, job: Job) -> Explanation:
+    return await bench.jobs.explain(job.tenant, job.id)
+
+
+async def codes(bench: Bench, job: Job) -> list[str]:
+    return [reason.code for reason in (await explain(bench, job)).reasons]
+
+
+async def reason(bench: Bench, job: Job, code: str) -> Reason:
+    """The one reason of this code."""
+    (found,) = [reason for reason in (await explain(bench, job)).reasons if reason.code == code]
+    return found
+
+
+async def ask(bench: Bench, *types: str, tenant: str | None = None) -> None:
+    """Let a worker ask for work of these types, and give back what it gets."""
+    for claim in await bench.jobs.claim("asking", types or ["noop"], limit=1000, tenant=tenant):
+        await bench.jobs.release(claim)
+
+
+async def run(bench: Bench, jobs: int, payload: object = None, type: str = "noop", **options: Any) -> list[str]:
+    """Make so many jobs and let them run; their ids."""
+    tenant = options.pop("tenant", bench.tenant)
+    await bench.jobs.enqueue_many([new_job(tenant, type, payload, **options) for _ in range(jobs)])
+    claims = await bench.jobs.claim("worker", [type], limit=jobs, tenant=tenant)
+    assert len(claims) == jobs
+    return [claim.job.id for claim in claims]
+
+
+# -- what is over or under way ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED])
+async def test_a_finished_job_is_finished(bench: Bench, status: JobStatus) -> None:
+    job = await bench.make_job_in(status)
+    explanation = await explain(bench, job)
+    assert (explanation.job_id, explanation.status) == (job.id, status)
+    assert [(found.code, found.data) for found in explanation.reasons] == [
+        ("finished", {"finished_at": job.finished_at})
+    ]
+
+
+async def test_a_running_job_names_its_worker(bench: Bench) -> None:
+    claim = await bench.make_claim(worker="w-1")
+    (found,) = (await explain(bench, claim.job)).reasons
+    assert (found.code, found.message) == ("running", "It runs at worker w-1, attempt 1.")
+    assert found.data == {"worker_id": "w-1", "started_at": claim.job.started_at}
+    await bench.jobs.cancel(bench.tenant, claim.job.id)
+    assert (await reason(bench, claim.job, "running")).message.endswith("It was asked to stop.")
+
+
+async def test_to_explain_changes_nothing(bench: Bench) -> None:
+    parent = await bench.make_job()
+    jobs = [parent, await bench.make_job(after=[parent.id]), await bench.make_job(delay=60)]
+    before = await picture(bench)
+    for job in jobs:
+        assert await explain(bench, job) == await explain(bench, job)
+    assert await picture(bench) == before
+
+
+async def test_a_job_that_is_not_yours_is_not_there(bench: Bench) -> None:
+    other = (await bench.tenants.create("other")).id
+    job = await bench.make_job()
+    for tenant, job_id in [
+        (other, job.id),
+        (bench.tenant, new_id()),
+        (new_id(), job.id),
+        ("nobody", job.id),
+        (bench.tenant, "no id"),
+    ]:
+        with pytest.raises(JobNotFound):
+            await bench.jobs.explain(tenant, job_id)
+
+
+@pytest.mark.parametrize("job_id", [None, 5, b"id"])
+async def test_what_is_no_text_is_refused(bench: Bench, job_id: Any) -> None:
+    with pytest.raises(InvalidInput):
+        await bench.jobs.explain(bench.tenant, job_id)
+
+
+async def test_a_removed_job_is_not_there(bench: Bench) -> None:
+    await bench.jobs.define(Definition(type="noop", retention_seconds=1.0))
+    job = await bench.make_job_in(JobStatus.SUCCEEDED)
+    bench.clock.advance(seconds=2)
+    await bench.jobs.collect()
+    with pytest.raises(JobNotFound):
+        await explain(bench, job)
+
+
+# -- jobs that wait for jobs --------------------------------------------------------------------------------
+
+
+async def test_a_blocked_job_names_those_it_still_waits_for(bench: Bench) -> None:
+    running = await bench.make_claim("running")
+    queued, done = await bench.make_job("queued"), await bench.make_job("done")
+    child = await bench.make_job(after=[running.job.id, queued.id, done.id])
+    await end(bench, done)
+    (found,) = (await explain(bench, child)).reasons
+    first, second = sorted([(running.job.id, "running"), (queued.id, "queued")])
+    assert found.code == "waits_for"
+    assert found.message == f"It waits for {first[0]} ({first[1]}), {second[0]} ({second[1]})."
+    assert found.data == {"after": [first[0], second[0]]}
+    await bench.jobs.complete(running)
+    await end(bench, queued)
+    assert "waits_for" not in await codes(bench, child)
+
+
+async def test_of_very_many_parents_some_are_named(bench: Bench) -> None:
+    parents = await bench.jobs.enqueue_many([new_job(bench.tenant, "first") for _ in range(150)])
+    child = await bench.make_job(after=[parent.job.id for parent in parents])
+    found = await reason(bench, child, "waits_for")
+    assert found.data["after"] == sorted(parent.job.id for parent in parents)[:100]
+
+
+# -- time ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_scheduled_job_says_when_it_runs(bench: Bench) -> None:
+    job = await bench.make_job(delay=60)
+    await ask(bench)
+    assert await codes(bench, job) == ["scheduled"]
+    assert (await reason(bench, job, "scheduled")).data == {"run_at": job.run_at}
+    bench.clock.advance(seconds=60)
+    assert await codes(bench, job) == ["in_line"]
+
+
+async def test_a_snoozed_job_is_scheduled(bench: Bench) -> None:
+    claim = await bench.make_claim()
+    await bench.jobs.snooze(claim, 60)
+    assert await codes(bench, claim.job) == ["scheduled"]
+
+
+async def test_a_job_that_failed_says_when_its_next_try_is(bench: Bench) -> None:
+    await bench.jobs.define(Definition(type="noop", backoff=Backoff(first_seconds=60.0)))
+    claim = await bench.make_claim()
+    settled = await bench.jobs.fail(claim, "no")
+    assert await codes(bench, claim.job) == ["retrying"]
+    assert (await reason(bench, claim.job, "retrying")).data == {"run_at": settled.run_at}
+    bench.clock.advance(seconds=60)
+    assert await codes(bench, claim.job) == ["in_line"]
+
+
+# -- pauses and limits --------------------------------------------------------------------------------------
+
+
+async def test_a_pause_says_who_and_since_when(bench: Bench) -> None:
+    other = (await bench.tenants.create("other")).id
+    await ask(bench, "noop", "free")
+    paused, free = await bench.make_job(), await bench.make_job("free")
+    elsewhere = await bench.make_job(tenant=other)
+    pause = await bench.jobs.pause(bench.tenant, "noop", by="ada")
+    assert await codes(bench, paused) == ["paused", "in_line"]
+    found = await reason(bench, paused, "paused")
+    assert "paused by ada since" in found.message
+    assert found.data == {"type": "noop", "since": pause.since}
+    assert await codes(bench, free) == await codes(bench, elsewhere) == ["in_line"]
+    await bench.jobs.resume(bench.tenant, "noop")
+    assert await codes(bench, paused) == ["in_line"]
+
+
+@pytest.mark.parametrize("scope", ["tenant", "type", "key"])
+async def test_a_full_limit_names_those_that_run_under_it(bench: Bench, scope: str) -> None:
+    if scope == "tenant":
+        await bench.tenants.change(bench.tenant, limits=Limits(max_running_jobs=2))
+    else:
+        await bench.jobs.define(KEYED if scope == "key" else Definition(type="noop", max_running=2))
+    holders = await run(bench, 1, {"key": "k"})
+    job = await bench.make_job(payload={"key": "k"})
+    assert await codes(bench, job) == ["in_line"]
+    holders += await run(bench, 1, {"key": "k"}, priority=1)
+    assert await codes(bench, job) == [f"{scope}_limit", "in_line"]
+    data = (await reason(bench, job, f"{scope}_limit")).data
+    assert (data["most"], data["running"], sorted(data["holders"])) == (2, 2, sorted(holders))
+
+
+async def test_only_what_runs_under_a_limit_fills_it(bench: Bench) -> None:
+    other = (await bench.tenants.create("other")).id
+    await bench.jobs.define(Definition(type="noop", limit_key="{key}", max_running_per_key=1, max_running=3))
+    await run(bench, 2, None, "else")
+    for place, key in enumerate(("k", "l")):
+        await run(bench, 1, {"key": key}, tenant=other)
+        if place:
+            await run(bench, 1, {"key": key})
+    job = await bench.make_job(payload={"key": "k"})
+    full = await bench.make_job(payload={"key": "l"})
+    free = await bench.make_job(payload={})
+    assert [await codes(bench, known) for known in (job, full, free)] == [
+        ["in_line"],
+        ["key_limit", "in_line"],
+        ["in_line"],
+    ]
+    await run(bench, 2, {})
+    assert await codes(bench, full) == ["type_limit", "key_limit", "in_line"]
+    await bench.tenants.change(bench.tenant, limits=Limits(max_running_jobs=5))
+    assert await codes(bench, full) == ["tenant_limit", "type_limit", "key_limit", "in_line"]
+    assert (await reason(bench, full, "tenant_limit")).data["running"] == 5
+
+
+async def test_a_limit_set_below_what_runs_says_how_many_run(bench: Bench) -> None:
+    holders = await run(bench, 12)
+    await bench.jobs.define(Definition(type="noop", max_running=5))
+    found = await reason(bench, await bench.make_job(), "type_limit")
+    assert (found.data["most"], found.data["running"]) == (5, 12)
+    assert len(set(found.data["holders"])) == 10
+    assert set(found.data["holders"]) <= set(holders)
+    assert found.message.startswith("12 of 5 jobs of the type noop that may run at once are running: ")
+    assert found.message.endswith(" and others.")
+
+
+# -- workers ------------------------------------------------------------------------------------------------
+
+
+async def test_a_type_that_nobody_asks_for_says_so(bench: Bench) -> None:
+    job = await bench.make_job()
+    await ask(bench, "other")
+    assert await codes(bench, job) == ["no_worker", "in_line"]
+    assert (await reason(bench, job, "no_worker")).data == {"type": "noop", "asked_at": None}
+    asked_at = bench.clock.now()
+    await ask(bench, "more", "noop")
+    assert await codes(bench, job) == ["in_line"]
+    bench.clock.advance(seconds=ASKED_SECONDS_MAX)
+    assert await codes(bench, job) == ["in_line"]
+    bench.clock.advance(seconds=1)
+    assert await codes(bench, job) == ["no_worker", "in_line"]
+    found = await reason(bench, job, "no_worker")
+    assert abs(found.data["asked_at"] - asked_at) < timedelta(seconds=1)
+    await ask(bench)
+    assert await codes(bench, job) == ["in_line"]
+
+
+async def test_a_worker_of_one_tenant_does_not_count_for_another(bench: Bench) -> None:
+    other = (await bench.tenants.create("other")).id
+    job, elsewhere = await bench.make_job(), await bench.make_job(tenant=other)
+    await ask(bench, tenant=other)
+    assert await codes(bench, job) == ["no_worker", "in_line"]
+    assert await codes(bench, elsewhere) == ["in_line"]
+    await bench.jobs.tend()
+    assert await codes(bench, job) == ["no_worker", "in_line"]
+    await ask(bench)
+    assert await codes(bench, job) == ["in_line"]
+
+
+async def test_the_latest_of_those_who_asked_counts(bench: Bench) -> None:
+    job = await bench.make_job()
+    await ask(bench)
+    bench.clock.advance(seconds=ASKED_SECONDS_MAX)
+    await ask(bench, tenant=bench.tenant)
+    bench.clock.advance(seconds=ASKED_SECONDS_MAX)
+    assert await codes(bench, job) == ["in_line"]
+    await ask(bench)
+    bench.clock.advance(seconds=ASKED_SECONDS_MAX)
+    assert await codes(bench, job) == ["in_line"]
+
+
+# -- the place in line --------------------------------------------------------------------------------------
+
+
+async def ahead(bench: Bench, *jobs: Job) -> list[int]:
+    """How many go before each of these."""
+    return [(await reason(bench, job, "in_line")).data["ahead"] for job in jobs]
+
+
+async def test_the_place_in_line_goes_by_priority_then_by_time(bench: Bench) -> None:
+    jobs: list[Job] = []
+    for priority in (3, 5, 1, 3):
+        jobs.append(await bench.make_job(priority=priority))
+        bench.clock.advance(seconds=1)
+    assert await ahead(bench, *jobs) == [1, 3, 0, 2]
+    (claim,) = await bench.jobs.claim("worker", ["noop"])
+    assert claim.job.id == jobs[2].id
+    assert await ahead(bench, jobs[0], jobs[1], jobs[3]) == [0, 2, 1]
+    await bench.jobs.reschedule(bench.tenant, jobs[1].id, priority=1)
+    assert await ahead(bench, jobs[0], jobs[1], jobs[3]) == [1, 0, 2]
+
+
+async def test_only_ready_jobs_of_the_same_tenant_type_and_key_go_before_one(bench: Bench) -> None:
+    other = (await bench.tenants.create("other")).id
+    await bench.jobs.define(KEYED)
+    parent = await bench.make_job("else", priority=1)
+    await bench.make_job(tenant=other, payload={"key": "k"}, priority=1)
+    await bench.make_job(payload={"key": "l"}, priority=1)
+    await bench.make_job(payload={"key": "k"}, priority=1, delay=60)
+    await bench.make_job(payload={"key": "k"}, priority=1, after=[parent.id])
+    first, second = [await bench.make_job(payload={"key": "k"}) for _ in range(2)]
+    assert await ahead(bench, first, second) == [0, 1]
+    assert (await reason(bench, second, "in_line")).message == "1 job of its type goes before it."
+
+
+# -- restarts -----------------------------------------------------------------------------------------------
+
+
+async def test_reasons_are_found_after_a_restart(engine: str, tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_bench(engine, tmp_path / "data", clock) as bench:
+        await bench.jobs.define(Definition(type="noop", max_running=1))
+        held = await bench.make_claim()
+        await bench.jobs.pause(bench.tenant, "noop", by="ada")
+        job = await bench.make_job()
+        child = await bench.make_job(after=[job.id])
+    clock.advance(seconds=LEASE_SECONDS)
+    async with open_bench(engine, tmp_path / "data", clock) as bench:
+        assert [code for code in await codes(bench, job) if code != "no_worker"] == ["paused", "type_limit", "in_line"]
+        assert (await reason(bench, job, "type_limit")).data["holders"] == [held.job.id]
+        assert (await reason(bench, child, "waits_for")).data == {"after": [job.id]}

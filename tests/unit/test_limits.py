@@ -1,0 +1,86 @@
+"""Limit keys: what a template makes of a payload."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingot.jobs.limits import KEY_CHARS_MAX, Bounds, render
+
+PAYLOAD = msgspec.json.encode(
+    {"account": {"id": "x", "2": "two"}, "files": ["a", {"name": "b"}], "n": 5, "yes": True, "none": None, "empty": ""}
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "key"),
+    [
+        ("{n}", "5"),
+        ("{account.id}", "x"),
+        ("{account.2}", "two"),
+        ("{files.0}", "a"),
+        ("{files.1.name}", "b"),
+        ("{yes}", "true"),
+        ("{account}", '{"2":"two","id":"x"}'),
+        ("{files}", '["a",{"name":"b"}]'),
+        ("account-{account.id}/{n}", "account-x/5"),
+        ("{missing}", ""),
+        ("account-{missing}", ""),
+        ("{none}", ""),
+        ("{empty}", ""),
+        ("{account.id}-{missing}", "x-"),
+        ("{missing}-{account.id}", "-x"),
+        ("{files.2}", ""),
+        ("{files.name}", ""),
+        ("{files.-1}", ""),
+        ("{n.deeper}", ""),
+        ("{account.id.deeper}", ""),
+    ],
+)
+def test_a_key_is_the_template_with_the_parts_it_names(template: str, key: str) -> None:
+    assert render(template, PAYLOAD) == key
+
+
+@pytest.mark.parametrize("payload", [b"null", b"5", b"[]", b'"text"', b"{}", b"not json"])
+def test_a_payload_without_the_parts_has_no_key(payload: bytes) -> None:
+    assert render("key-{a}", payload) == ""
+
+
+def test_a_long_key_is_replaced_by_its_digest() -> None:
+    texts = ["x" * KEY_CHARS_MAX, "x" * (KEY_CHARS_MAX + 1), "x" * 60_000, "y" * 60_000]
+    keys = [render("{a}", msgspec.json.encode({"a": text})) for text in texts]
+    assert keys[0] == texts[0]
+    assert [len(key) for key in keys[1:]] == [64, 64, 64]
+    assert len(set(keys)) == 4
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(value=json_values, template=st.sampled_from(["{a}", "{a.b}", "{0}", "{a.0}-{b}", "x{a}y{a}"]))
+def test_every_payload_has_a_short_key_that_can_be_stored(value: object, template: str) -> None:
+    key = render(template, msgspec.json.encode({"a": value, "b": value}))
+    assert len(key) <= KEY_CHARS_MAX
+    assert "\x00" not in key
+    key.encode()
+
+
+@given(value=st.dictionaries(st.text(max_size=5), st.integers(), min_size=2))
+def test_values_that_mean_the_same_have_the_same_key(value: dict[str, int]) -> None:
+    turned = dict(reversed(value.items()))
+    assert render("{a}", msgspec.json.encode({"a": value})) == render("{a}", msgspec.json.encode({"a": turned}))
+
+
+def test_bounds_say_whether_there_are_any() -> None:
+    assert not Bounds().some
+    assert all(bounds.some for bounds in (Bounds(tenant=0), Bounds(type=1), Bounds(key=1)))

@@ -1,0 +1,63 @@
+"""Two parties at one limit: what one has begun counts for the other, whether it holds or goes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ingot.engines.postgres.connection import Record
+from ingot.kernel.ids import new_id
+from tests.unit.test_postgres_interleavings import (
+    ENQUEUE,
+    NIL,
+    Yard,
+    claim,
+    cluster,  # noqa: F401 - a fixture
+    yard,  # noqa: F401 - a fixture
+)
+
+CHANGE = "SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2)"
+DEFINE = "SELECT ingot.put_definition($1, 'noop', $2, 3, 5, 3, 60, 1, 2, 60)"
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+
+
+async def limit(yard: Yard, kind: str) -> None:  # noqa: F811
+    """Let one job run at a time."""
+    if kind == "tenant":
+        await yard.owner.execute(CHANGE, yard.tenant, '{"max_running_jobs": 1}')
+    else:
+        await yard.owner.execute(DEFINE, NIL if kind == "type" else yard.tenant, '{"max_running": 1}')
+
+
+def jobs(rows: list[Record]) -> list[str]:
+    """The jobs in an answer, without what it tells of rooms."""
+    return [row["id"] for row in rows if row[0]]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("kind", ["tenant", "type", "type of a tenant"])
+async def test_a_claim_under_way_leaves_no_room_for_another(yard: Yard, kind: str, commits: bool) -> None:  # noqa: F811
+    await limit(yard, kind)
+    for _ in range(2):
+        await yard.first.fetch(ENQUEUE, new_id(), yard.tenant, "noop", 0, None)
+    await yard.first.execute("BEGIN")
+    assert len(jobs(await claim(yard.first, yard, ["noop"], [2]))) == 1
+    assert jobs(await claim(yard.second, yard, ["noop"], [2])) == []
+    await yard.first.execute("COMMIT" if commits else "ROLLBACK")
+    assert len(jobs(await claim(yard.second, yard, ["noop"], [2]))) == (0 if commits else 1)
+    assert await yard.owner.fetchval("SELECT count(*) FROM ingot.leases") == 1
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("limits", ['{"max_unfinished_jobs": 1}', '{"rate": 0.001, "burst": 1}'])
+async def test_an_enqueue_under_way_counts_against_the_cap(yard: Yard, limits: str, commits: bool) -> None:  # noqa: F811
+    await yard.owner.execute(CHANGE, yard.tenant, limits)
+    await yard.first.execute("BEGIN")
+    assert len(await yard.first.fetch(ENQUEUE, new_id(), yard.tenant, "noop", 0, None)) == 1
+    other = asyncio.ensure_future(yard.second.fetch(ENQUEUE, new_id(), yard.tenant, "noop", 0, None))
+    while not other.done() and not await yard.owner.fetchval(WAITS, yard.first.get_server_pid()):
+        pass
+    await yard.first.execute("COMMIT" if commits else "ROLLBACK")
+    assert len(await other) == (0 if commits else 1)
+    assert await yard.owner.fetchval("SELECT count(*) FROM ingot.jobs") == 1

@@ -1,0 +1,102 @@
+"""What claims read of lanes: nothing of those without room, and little of those whose turn has not come."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from ingot.identity import Limits
+from ingot.jobs import Definition
+from ingot.jobs.orders import new_job
+from tests.factories import Bench, open_bench
+from tests.unit.plans.meter import Meter, metered
+
+WAITING = 100_000
+KEYS = 500
+
+
+async def _fill(bench: Bench, jobs: int, type: str = "keyed") -> None:
+    for start in range(0, jobs, 10_000):
+        size = min(10_000, jobs - start)
+        await bench.jobs.enqueue_many([new_job(bench.tenant, type, {"key": "full"}) for _ in range(size)])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("full", ["key", "type", "tenant", "paused"])
+async def test_a_hundred_thousand_jobs_without_room_are_not_read(tmp_path: Path, full: str) -> None:
+    with metered() as meter:
+        async with open_bench("sqlite", tmp_path / "data") as bench:
+            other = (await bench.tenants.create("other")).id
+            await bench.jobs.define(
+                Definition(
+                    type="keyed",
+                    tenant=bench.tenant,
+                    max_running=1 if full == "type" else None,
+                    limit_key="{key}",
+                    max_running_per_key=1 if full == "key" else None,
+                )
+            )
+            if full == "tenant":
+                await bench.tenants.change(bench.tenant, limits=Limits(max_running_jobs=1))
+            await _fill(bench, WAITING)
+            assert len(await bench.jobs.claim("w", ["keyed"])) == 1
+            if full == "paused":
+                await bench.jobs.pause(bench.tenant, "keyed")
+            jobs = [await bench.make_job("keyed", {"key": f"k{n}"}, tenant=other) for n in range(20)]
+            meter.steps.clear()
+            claims = [claim for _ in range(25) for claim in await bench.jobs.claim("w", ["keyed"])]
+            steps, reads = sum(map(sum, meter.steps.values())), len(meter.steps["ready_in_lane"])
+    assert [claim.job.id for claim in claims] == [job.id for job in jobs]
+    assert reads <= len(jobs) + 1  # One for each, and one that finds nothing more.
+    assert steps < WAITING // 2
+
+
+async def _reads_of_claims(bench: Bench, meter: Meter, claims: int) -> int:
+    meter.steps.clear()
+    for _ in range(claims):
+        (claim,) = await bench.jobs.claim("w", ["keyed"])
+        await bench.jobs.complete(claim)
+    return len(meter.steps["ready_in_lane"])
+
+
+async def test_lanes_whose_turn_has_not_come_are_not_read(tmp_path: Path) -> None:
+    with metered() as meter:
+        async with open_bench("sqlite", tmp_path / "data") as bench:
+            await bench.jobs.define(Definition(type="keyed", limit_key="{key}", max_running_per_key=1))
+            orders = [new_job(bench.tenant, "keyed", {"key": n % KEYS}) for n in range(3 * KEYS)]
+            await bench.jobs.enqueue_many(orders)
+            assert await _reads_of_claims(bench, meter, 50) <= 150
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_work_of_many_keys_starts_in_its_order_whatever_comes_between(tmp_path: Path, seed: int) -> None:
+    """What is known of where lanes begin never hides work that came, came back, or was moved to the front."""
+    chance = random.Random(seed)
+    async with open_bench("sqlite", tmp_path / "data") as bench:
+        await bench.jobs.define(Definition(type="keyed", limit_key="{key}"))
+        for _ in range(150):
+            waiting = [job for job in (await bench.jobs.list(bench.tenant, limit=1000)).items if job.status == "queued"]
+            match chance.randrange(5):
+                case 0 | 1:
+                    key, delay = chance.randrange(6), chance.choice([0, 0, 5])
+                    priorities = [chance.randint(1, 5) for _ in range(chance.randint(1, 3))]
+                    await bench.jobs.enqueue_many(
+                        [new_job(bench.tenant, "keyed", {"key": key}, priority=n, delay=delay) for n in priorities]
+                    )
+                case 2 if waiting:
+                    job = chance.choice(waiting)
+                    await bench.jobs.reschedule(bench.tenant, job.id, priority=chance.randint(1, 5))
+                case 3 if waiting:
+                    await bench.jobs.cancel(bench.tenant, chance.choice(waiting).id)
+                case _:
+                    bench.clock.advance(seconds=chance.choice([0, 5]))
+                    due = [job for job in waiting if job.run_at <= bench.clock.now()]
+                    due.sort(key=lambda job: (job.priority, job.run_at, job.id))
+                    limit = chance.randint(1, 4)
+                    claims = await bench.jobs.claim("w", ["keyed"], limit=limit)
+                    assert [claim.job.id for claim in claims] == [job.id for job in due[:limit]]
+                    for claim in claims:
+                        end = chance.choice([bench.jobs.complete, bench.jobs.release])
+                        await end(claim)
