@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.fair.scenes import KEYS, SCENES, TYPE, Figures, Order, Scene, shares
+from benchmarks.fair.scenes import KEYS, SCENES, TENANTS, TYPE, Figures, Order, Scene, shares
 from benchmarks.postgres.server import as_role
 from benchmarks.queue.adapter import component
 from ingot.engines.postgres import PostgresStore, migrate
@@ -28,7 +28,7 @@ from ingot.kernel.clock import SystemClock
 
 LEASE_SECONDS: Final = 600
 ENQUEUE_JOBS: Final = 1000
-WINDOW: Final = 1000
+WINDOW: Final = 2 * TENANTS  # Half of a fair share of so many starts is one start.
 FILL: Final = "x" * 180
 
 Store = SQLiteStore | PostgresStore
@@ -91,7 +91,7 @@ async def work(jobs: Jobs, claim_jobs: int, starts: list[tuple[int, int, str]], 
 
 
 def least_share(starts: Sequence[str], waiting: Counter[str]) -> int:
-    """The least number of starts in any 1,000 in a row, of tenants that had work before and after them."""
+    """The least number of starts in a window of them, of tenants that had work before and after it."""
     left = Counter(waiting)
     least = WINDOW
     for at in range(0, len(starts) - WINDOW, WINDOW):

@@ -37,7 +37,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run found. `least_share` is the least number of starts that a tenant with work had in 1,000 of them."""
+    """What a run found. `least_share` is the least number of starts that a tenant with work had in twice as many as
+    there are tenants."""
 
     jobs_per_second: float
     least_share: int

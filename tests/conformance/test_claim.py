@@ -241,3 +241,16 @@ async def test_a_running_job_is_not_handed_out_again(bench: Bench) -> None:
 async def test_a_claim_sees_what_was_enqueued_with_it(bench: Bench) -> None:
     job, claims = await asyncio.gather(bench.make_job(), bench.jobs.claim("worker", ["noop"], wait_seconds=10))
     assert [claim.job.id for claim in claims] == [job.id]
+
+
+async def test_many_types_of_a_tenant_give_their_first_jobs_in_order(bench: Bench) -> None:
+    types = [f"type-{number}" for number in range(12)]
+    orders = [new_job(bench.tenant, type, priority=3) for type in types for _ in range(20)]
+    orders += [new_job(bench.tenant, types[0], priority=1) for _ in range(100)]
+    orders += [new_job(bench.tenant, types[1], priority=2) for _ in range(60)]
+    made = [enqueued.job for enqueued in await bench.jobs.enqueue_many(orders)]
+    expected = sorted(made, key=lambda job: (job.priority, job.run_at, job.id))
+    claims = await bench.jobs.claim("worker", types, limit=200)
+    assert [claim.job.id for claim in claims] == [job.id for job in expected[:200]]
+    rest = await bench.jobs.claim("worker", types, limit=1000)
+    assert [claim.job.id for claim in rest] == [job.id for job in expected[200:]]

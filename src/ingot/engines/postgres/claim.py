@@ -16,12 +16,13 @@ from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Claim
 from ingot.jobs.ports import ClaimJobs
 
+READS_MIN: Final = 8
 BUSY: Final = -1  # What is told of a limited lane that somebody else claims from at this moment.
-CALL: Final = "SELECT * FROM ingot.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+CALL: Final = "SELECT * FROM ingot.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
 
 
 class Scan(msgspec.Struct):
-    """A lane that is looked into: where, since which version of it, and the share and place of its tenant."""
+    """A lane that is looked into: where, how far, since which version of it, and the share and place of its tenant."""
 
     lane: Lane
     hint: LaneHint
@@ -30,6 +31,7 @@ class Scan(msgspec.Struct):
     turn: int
     step: int
     share: int
+    reads: int
 
 
 async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> list[list[Claim]]:
@@ -49,10 +51,10 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
         taken = Counter[str]()
         for lane, jobs in Counter(row[1] for row in rows).items():
             taken[scans[lane - 1].lane.tenant] += jobs
-        _remember(memory, scans, rows, taken, rooms, sent_at=sent_at, cost=cost)
-        for scan in scans:
-            if taken[scan.lane.tenant] < scan.share:  # It has no more, and its turns go to the others.
-                waiting.pop(scan.lane.tenant, None)
+        more = _cut(scans, rows)
+        _remember(memory, scans, rows, taken, rooms, more, sent_at=sent_at, cost=cost)
+        for tenant in _exhausted(scans, taken, more):  # They have no more, and their turns go to the others.
+            waiting.pop(tenant, None)
         memory.turns.of(commands[0].types).count(taken, memory.weights, waiting=waiting)
         if rows:
             _note_leases(memory, rows[0]["started_at"], commands)
@@ -70,10 +72,28 @@ def _deal(
         shares[turn.tenant] += turn.jobs
     step = turns[0].jobs
     return [
-        Scan(lane, hint, hint.begin(), hint.version, turn, step, share)
+        Scan(lane, hint, hint.begin(), hint.version, turn, step, share, _reads(share, len(waiting[tenant])))
         for turn, (tenant, share) in enumerate(shares.items())
         for lane, hint in waiting[tenant]
     ]
+
+
+def _reads(share: int, lanes: int) -> int:
+    """How far to look into each of a tenant's lanes, that they give its share together."""
+    return share if lanes == 1 else min(share, max(READS_MIN, -(-2 * share // lanes)))
+
+
+def _cut(scans: list[Scan], rows: Sequence[Record]) -> set[str]:
+    """The tenants with a lane that gave all that was read of it: they may have more than they could give."""
+    if all(scan.reads == scan.share for scan in scans):
+        return set()
+    given = Counter(row["lane"] for row in rows)
+    return {scan.lane.tenant for number, scan in enumerate(scans, start=1) if given[number] == scan.reads < scan.share}
+
+
+def _exhausted(scans: list[Scan], taken: Counter[str], more: set[str]) -> set[str]:
+    tenants = {scan.lane.tenant for scan in scans if taken[scan.lane.tenant] < scan.share}
+    return tenants - more
 
 
 async def _call(
@@ -104,6 +124,7 @@ async def _send(
         [command.pid for command in commands],
         limits,
         [command.lease for command in commands],
+        None if all(scan.reads == scan.share for scan in scans) else [scan.reads for scan in scans],
     )
 
 
@@ -127,6 +148,7 @@ def _remember(
     rows: Sequence[Record],
     taken: Counter[str],
     rooms: dict[Lane, int],
+    more: set[str],
     *,
     sent_at: float,
     cost: float,
@@ -142,6 +164,8 @@ def _remember(
         if row := last.get(number):
             hint.claimed(scan.begin, (row["priority"], row["run_at"], row["id"]), scan.version)
         asked = min(scan.share, rooms.get(lane, scan.share))  # With no more room than this, it may have more.
+        if lane.tenant in more:
+            continue
         if scan.begin == START and taken[lane.tenant] < asked and hint.version == scan.version:
             memory.drop(lane)
 

@@ -1,11 +1,13 @@
 -- Lease ready jobs of these lanes to those who ask, in the order in which they asked. Tenants take turns of so many
 -- jobs (`steps`) and give so many in all (`shares`); the lanes of a tenant have the same turn. A scan of a lane begins after
--- the position given for it. The answer names lanes and askers by their place, counted from 1.
+-- the position given for it, and where a tenant has several it ends after so many jobs (`all_reads`): when one of them
+-- ends there, what comes behind that is left for the next call, since more of this lane may come before it. The answer names lanes and askers by their place, counted from 1.
 CREATE OR REPLACE FUNCTION ingot.claim(
     lane_types text[], lane_tenants uuid[], lane_keys text[],
     after_priorities smallint[], after_run_ats bigint[], after_ids uuid[],
     turns integer[], steps integer[], shares integer[],
-    worker_ids text[], hosts text[], pids bigint[], limits integer[], lease_lengths bigint[]
+    worker_ids text[], hosts text[], pids bigint[], limits integer[], lease_lengths bigint[],
+    all_reads integer[] DEFAULT NULL
 ) RETURNS TABLE (
     asker integer, lane integer, id text, priority smallint, run_at bigint, attempts integer, failures integer,
     crashes integer, max_attempts integer, fence bigint, started_at bigint, payload bytea, metadata bytea, created_at bigint, source text, source_ref text, created_by text,
@@ -25,6 +27,7 @@ AS $$
 DECLARE
     now bigint := ingot.clock();
     bounded boolean := ingot.is_bounded();
+    crowded boolean := all_reads IS NOT NULL;
     tenant_rooms bigint[];
     type_rooms bigint[];
     rooms bigint[];
@@ -56,30 +59,37 @@ BEGIN
     WITH lanes AS MATERIALIZED (
         SELECT * FROM unnest(
             lane_types, lane_tenants, lane_keys, after_priorities, after_run_ats, after_ids, turns, steps, shares,
-            rooms, tenant_rooms, type_rooms
+            all_reads, rooms, tenant_rooms, type_rooms
         ) WITH ORDINALITY AS l (
-            type, tenant, limit_key, priority, run_at, id, turn, step, share, room, tenant_room, type_room, lane
+            type, tenant, limit_key, priority, run_at, id, turn, step, share, reads, room, tenant_room, type_room, lane
         )
     ),
     heads AS MATERIALIZED (
-        SELECT r.*, l.lane::integer, l.turn, l.step, least(l.share, l.tenant_room) AS share, l.type, l.type_room
+        SELECT r.*, l.lane::integer, l.turn, l.step, least(l.share, l.tenant_room) AS share, l.type, l.type_room, l.reads
         FROM lanes AS l CROSS JOIN LATERAL (
             SELECT r.ctid AS at, r.id, r.priority, r.run_at FROM ingot.ready AS r
             WHERE r.type = l.type AND r.tenant = l.tenant AND r.limit_key = l.limit_key
                 AND (r.priority, r.run_at, r.id) > (l.priority, l.run_at, l.id)
             ORDER BY r.priority, r.run_at, r.id
-            LIMIT least(l.share, wanted, l.room)
+            LIMIT least(l.share, wanted, l.reads, l.room)
             FOR UPDATE SKIP LOCKED
         ) AS r
     ),
     -- Lanes of a type share what may run of it.
     allowed AS (
-        SELECT at, lane, id, priority, run_at, turn, step, share FROM heads WHERE NOT bounded
+        SELECT at, lane, id, priority, run_at, turn, step, share FROM heads WHERE NOT bounded AND NOT crowded
         UNION ALL
         SELECT at, lane, id, priority, run_at, turn, step, share FROM (
-            SELECT *, row_number() OVER (PARTITION BY turn, type ORDER BY priority, run_at, id) AS of_type FROM heads
+            SELECT *, min(CASE WHEN in_lane = reads THEN rank END) OVER (PARTITION BY turn) AS last_sure FROM (
+                SELECT *, row_number() OVER (PARTITION BY turn ORDER BY priority, run_at, id) AS rank FROM (
+                    SELECT *, row_number() OVER (PARTITION BY turn, type ORDER BY priority, run_at, id) AS of_type,
+                        row_number() OVER (PARTITION BY lane ORDER BY priority, run_at, id) AS in_lane
+                    FROM heads
+                ) AS h
+                WHERE of_type <= coalesce(type_room, of_type)
+            ) AS h
         ) AS h
-        WHERE bounded AND of_type <= coalesce(type_room, of_type)
+        WHERE (bounded OR crowded) AND rank <= coalesce(last_sure, rank)
     ),
     askers AS MATERIALIZED (
         SELECT a.*, sum(a.jobs) OVER (ORDER BY a.asker) AS upto, nextval('ingot.fences') AS fence
