@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from ingot.engines.postgres.connection import Database, Record
+from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import Memory
-from ingot.engines.postgres.rows import STATUSES, job_of
+from ingot.engines.postgres.rows import STATUSES, job_of, pause_of
 from ingot.engines.postgres.sql import SQL
-from ingot.jobs.model import AHEAD_MAX, HeldLimit, Job, JobStatus, Pause, Waiting
+from ingot.jobs.model import AHEAD_MAX, HeldLimit, Job, JobStatus, Waiting
 from ingot.kernel.clock import to_datetime, to_datetime_or_none, to_micros
 from ingot.kernel.ids import is_id
 
@@ -31,7 +31,7 @@ async def find_waiting(db: Database, memory: Memory, tenant: str, job_id: str) -
     return _with(
         waiting,
         ahead=await _ahead(db, job, limit_key),
-        pause=next((_pause(row) for row in pauses if row["type"] == job.type), None),
+        pause=next((pause_of(row) for row in pauses if row["type"] == job.type), None),
         limits=await _limits(db, job, limit_key, most),
     )
 
@@ -56,10 +56,6 @@ async def _limits(db: Database, job: Job, limit_key: str, most: list[int | None]
         (row,) = await db.read(job.tenant, SQL.running_under, job.tenant, job.type, limit_key)
         limits.append(HeldLimit(scope="key", most=of_key, running=row["running"], holders=row["holders"] or []))
     return limits
-
-
-def _pause(row: Record) -> Pause:
-    return Pause(type=row["type"], since=to_datetime(row["since"]), by=row["by"])
 
 
 def _with(waiting: Waiting, **found: object) -> Waiting:

@@ -8,6 +8,7 @@ from typing import Final
 
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import NIL, Memory
+from ingot.engines.postgres.tend import FOLD_DELTAS_MAX
 from ingot.jobs.lanes import Lane
 from ingot.jobs.model import JobStatus
 from ingot.kernel.errors import IngotError
@@ -15,7 +16,6 @@ from ingot.kernel.logs import report
 
 RELEASE_JOBS_MAX: Final = 1000
 LOOK_PARENTS_MAX: Final = 500
-FOLD_DELTAS_MAX: Final = 20_000
 
 Batches = set[tuple[str, str]]
 

@@ -12,7 +12,7 @@ from ingot.engines.history import read_position, write_position
 from ingot.engines.postgres import collect, definitions, explain, identity
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import Memory
-from ingot.engines.postgres.rows import NewsRow, attempt_of, job_of
+from ingot.engines.postgres.rows import NewsRow, attempt_of, job_of, pause_of
 from ingot.engines.postgres.sql import SQL
 from ingot.events.model import Event
 from ingot.identity.model import Tenant
@@ -108,7 +108,7 @@ class Reads:
         """See `JobStore`."""
         await identity.check_tenant(self._db, self._memory, tenant)
         rows = await self._db.read(tenant, SQL.pauses_of_tenant, tenant)
-        return [Pause(type=row["type"], since=to_datetime(row["since"]), by=row["by"]) for row in rows]
+        return [pause_of(row) for row in rows]
 
     async def preview_retention(self, tenant: str) -> list[Doomed]:
         """See `JobStore`."""
