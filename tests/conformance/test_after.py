@@ -49,7 +49,7 @@ async def events_of(bench: Bench, job: Job) -> list[tuple[str, str]]:
 async def test_a_job_waits_until_its_parent_has_succeeded(bench: Bench) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", {"n": 1}, after=[parent.id])
-    assert (child.status, child.after, child.on_dead) == (BLOCKED, [parent.id], OnDead.CANCEL)
+    assert (child.status, child.after, child.on_dead) == (BLOCKED, (parent.id,), OnDead.CANCEL)
     assert await bench.reload(child) == child
     assert await counted(bench) == {BLOCKED: 1, QUEUED: 1}
     assert await bench.jobs.claim("worker", ["second"]) == []
@@ -59,12 +59,12 @@ async def test_a_job_waits_until_its_parent_has_succeeded(bench: Bench) -> None:
     (claim,) = await bench.jobs.claim("worker", ["second"])
     assert (claim.job.id, claim.job.after, claim.job.read(), claim.job.run_at) == (
         child.id,
-        [parent.id],
+        (parent.id,),
         {"n": 1},
         child.run_at,
     )
     await bench.jobs.complete(claim)
-    assert (await bench.reload(child)).after == [parent.id]
+    assert (await bench.reload(child)).after == (parent.id,)
     assert await events_of(bench, child) == [
         ("job.created", "blocked"),
         ("job.updated", "queued"),
@@ -179,7 +179,7 @@ async def test_a_diamond_comes_together_at_its_end(bench: Bench) -> None:
     left = await bench.make_job("left", after=[top.id])
     right = await bench.make_job("right", after=[top.id])
     bottom = await bench.make_job("bottom", after=[right.id, left.id])
-    assert bottom.after == sorted([left.id, right.id])
+    assert bottom.after == tuple(sorted([left.id, right.id]))
     await end(bench, top)
     assert await statuses(bench, left, right, bottom) == [QUEUED, QUEUED, BLOCKED]
     await end(bench, right)
@@ -187,7 +187,7 @@ async def test_a_diamond_comes_together_at_its_end(bench: Bench) -> None:
     assert await bench.jobs.claim("worker", ["bottom"]) == []
     await end(bench, left)
     assert await statuses(bench, bottom) == [QUEUED]
-    assert (await bench.reload(bottom)).after == sorted([left.id, right.id])
+    assert (await bench.reload(bottom)).after == tuple(sorted([left.id, right.id]))
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -334,7 +334,7 @@ async def test_jobs_may_wait_for_jobs_of_the_same_call_in_any_order(bench: Bench
 async def test_a_parent_named_twice_is_waited_for_once(bench: Bench) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", after=[parent.id, parent.id])
-    assert child.after == [parent.id]
+    assert child.after == (parent.id,)
     await end(bench, parent)
     assert await statuses(bench, child) == [QUEUED]
 
@@ -430,7 +430,7 @@ async def test_a_blocked_job_can_be_canceled_and_stays_so(bench: Bench) -> None:
     child = await bench.make_job("second", after=[parent.id])
     grandchild = await bench.make_job("third", after=[child.id])
     answer = await bench.jobs.cancel(bench.tenant, child.id)
-    assert (answer.status, answer.finished_at, answer.after) == (CANCELED, bench.clock.now(), [parent.id])
+    assert (answer.status, answer.finished_at, answer.after) == (CANCELED, bench.clock.now(), (parent.id,))
     await settle_down(bench)
     assert await statuses(bench, child, grandchild) == [CANCELED, CANCELED]
     await end(bench, parent)
@@ -451,7 +451,7 @@ async def test_a_blocked_job_can_be_changed_and_stays_blocked(bench: Bench) -> N
         1,
         9,
         later,
-        ["red"],
+        ("red",),
     )
     assert await bench.reload(child) == changed
     await settle_down(bench)
@@ -505,7 +505,7 @@ async def test_a_retried_job_does_not_wait_again(bench: Bench) -> None:
     await bench.jobs.cancel(bench.tenant, child.id)
     assert (await bench.jobs.retry(bench.tenant, child.id)).status is QUEUED
     (claim,) = await bench.jobs.claim("worker", ["second"])
-    assert claim.job.after == [parent.id]
+    assert claim.job.after == (parent.id,)
     await end(bench, parent, CANCELED)
     assert await statuses(bench, child) == [RUNNING]
     await bench.jobs.complete(claim)

@@ -224,7 +224,7 @@ async def test_a_good_order_made_by_hand_is_taken(bench: Bench) -> None:
         depth=16,
     )
     (enqueued,) = await bench.jobs.enqueue_many([order])
-    assert (enqueued.job.id, enqueued.job.read(), enqueued.job.tags) == (order.id, {"a": 1}, ["a", "b"])
+    assert (enqueued.job.id, enqueued.job.read(), enqueued.job.tags) == (order.id, {"a": 1}, ("a", "b"))
     assert enqueued.job == await bench.reload(enqueued.job)
     again = await bench.jobs.enqueue(bench.tenant, "noop", {"a": 1}, idempotency_key="k")
     assert (again.created, again.job.id) == (False, order.id)

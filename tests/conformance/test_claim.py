@@ -56,7 +56,7 @@ async def test_a_claim_says_all_a_worker_needs(bench: Bench) -> None:
     assert (claim.lease_expires_at, claim.timeout_seconds) == (lease_end, 42.5)
     assert (held.id, held.status, held.attempts, held.worker_id) == (job.id, JobStatus.RUNNING, 1, "host-1/boot-7")
     assert (held.fence, held.lease_expires_at, held.started_at) == (claim.fence, lease_end, bench.clock.now())
-    assert (held.read(), held.tags, held.read("metadata")) == ({"n": 1}, ["a"], [2])
+    assert (held.read(), held.tags, held.read("metadata")) == ({"n": 1}, ("a",), [2])
 
 
 async def test_a_claimed_job_reads_as_it_was_handed_out(bench: Bench) -> None:

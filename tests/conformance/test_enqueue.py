@@ -59,7 +59,7 @@ async def test_a_job_comes_back_as_it_was_sent(bench: Bench) -> None:
         "dedupe_key": "ada",
         "correlation_id": "c-1",
         "trace_id": "t-1",
-        "tags": ["a", "b"],
+        "tags": ("a", "b"),
         "worker_id": None,
         "started_at": None,
         "lease_expires_at": None,
@@ -87,7 +87,7 @@ async def test_the_answer_is_the_job_that_is_stored(bench: Bench) -> None:
 async def test_a_job_that_says_little_gets_the_defaults(bench: Bench) -> None:
     job = await bench.make_job()
     said = (job.priority, job.max_attempts, job.run_at, job.source, job.tags, job.read(), job.read("metadata"))
-    assert (3, 5, bench.clock.now(), Source.MANUAL, [], None, None) == said
+    assert (3, 5, bench.clock.now(), Source.MANUAL, (), None, None) == said
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ async def test_many_jobs_are_accepted_in_the_order_given(bench: Bench) -> None:
     answers = await bench.jobs.enqueue_many(orders)
     assert [(order.id, True) for order in orders] == [(answer.job.id, answer.created) for answer in answers]
     stored = (await bench.jobs.list(bench.tenant, limit=1000)).items
-    assert [(n, [f"t{n % 3}"]) for n in reversed(range(300))] == [(job.read(), job.tags) for job in stored]
+    assert [(n, (f"t{n % 3}",)) for n in reversed(range(300))] == [(job.read(), job.tags) for job in stored]
 
 
 async def test_no_jobs_are_accepted_without_a_question(bench: Bench) -> None:

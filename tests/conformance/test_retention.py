@@ -264,7 +264,7 @@ async def test_keys_and_ids_are_free_again(bench: Bench) -> None:
         await bench.make_job(dedupe_key="alone")
     (resent,) = await bench.jobs.enqueue_many([NewJob(id=first.job.id, tenant=bench.tenant, type="noop")])
     again = await bench.reload(resent.job)
-    assert (resent.created, again.id, again.attempts, again.tags) == (True, first.job.id, 0, [])
+    assert (resent.created, again.id, again.attempts, again.tags) == (True, first.job.id, 0, ())
     assert await bench.jobs.attempts(bench.tenant, again.id) == []
 
 

@@ -50,7 +50,7 @@ async def test_a_retry_changes_what_it_names_and_keeps_the_rest(bench: Bench) ->
     later = bench.clock.now() + timedelta(hours=1)
     answer = await bench.jobs.retry(bench.tenant, job.id, priority=1, max_attempts=9, run_at=later)
     assert (answer.priority, answer.max_attempts, answer.run_at) == (1, 9, later)
-    assert (answer.read(), answer.tags, answer.failures, answer.attempts) == ({"n": 1}, ["a"], 1, 1)
+    assert (answer.read(), answer.tags, answer.failures, answer.attempts) == ({"n": 1}, ("a",), 1, 1)
     assert await bench.jobs.claim("worker", ["noop"]) == []
 
 

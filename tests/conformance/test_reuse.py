@@ -387,7 +387,7 @@ async def test_what_was_asked_for_is_known_after_a_restart(engine: str, tmp_path
 
 # -- inputs -------------------------------------------------------------------------------------------------
 
-INPUTS = ["b" * 64, "a" * 64, "b" * 64, "ключ", 'quo"ted, {and} so on']
+INPUTS = ("b" * 64, "a" * 64, "b" * 64, "ключ", 'quo"ted, {and} so on')
 
 
 @pytest.mark.parametrize("reuse", [False, True])
@@ -395,9 +395,9 @@ async def test_inputs_are_kept_in_their_order_and_seen_everywhere(bench: Bench, 
     await define(bench, reuse=reuse)
     job = (await ask(bench, inputs=INPUTS)).job
     plain = await bench.make_job("plain")
-    assert (job.inputs, plain.inputs) == (INPUTS, [])
+    assert (job.inputs, plain.inputs) == (INPUTS, ())
     assert (await bench.reload(job)).inputs == INPUTS
-    assert [known.inputs for known in (await bench.jobs.list(bench.tenant)).items] == [[], INPUTS]
+    assert [known.inputs for known in (await bench.jobs.list(bench.tenant)).items] == [(), INPUTS]
     (claim,) = await bench.jobs.claim("worker", ["noop"])
     assert claim.job.inputs == INPUTS
     await bench.jobs.complete(claim)
@@ -406,7 +406,7 @@ async def test_inputs_are_kept_in_their_order_and_seen_everywhere(bench: Bench, 
 
 
 async def test_a_thousand_inputs_are_kept(bench: Bench) -> None:
-    many = [f"{n:0128}" for n in range(INPUTS_MAX)]
+    many = tuple(f"{n:0128}" for n in range(INPUTS_MAX))
     assert (await bench.reload((await ask(bench, inputs=many)).job)).inputs == many
 
 

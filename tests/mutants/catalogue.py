@@ -234,8 +234,8 @@ MUTANTS = [
         name="claim that takes its limit from every lane",
         breaks="J12: a claim never gets more than its limit, and loses nothing",
         file="engines/postgres/functions/claim.sql",
-        old="WHERE h.place > a.upto - a.jobs AND h.place <= a.upto LIMIT 1",
-        new="WHERE h.place > a.upto - a.jobs LIMIT 1",
+        old="WHERE h.place > a.upto - a.jobs AND h.place <= a.upto LIMIT a.jobs",
+        new="WHERE h.place > a.upto - a.jobs",
         caught_by="tests/unit/test_postgres_interleavings.py::test_a_claim_keeps_to_its_limit_under_every_plan",
     ),
     Mutant(

@@ -167,12 +167,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     dedupe_key: str | None = None
     correlation_id: str | None = None
     trace_id: str | None = None
-    after: list[str] = []
+    after: tuple[str, ...] = ()
     on_dead: OnDead = OnDead.CANCEL
     batch: str | None = None
-    inputs: list[str] = []
+    inputs: tuple[str, ...] = ()
     metadata: msgspec.Raw = NULL
-    tags: list[str] = []
+    tags: tuple[str, ...] = ()
     worker_id: str | None = None
     started_at: datetime | None = None
     lease_expires_at: datetime | None = None

@@ -360,7 +360,7 @@ class Model:
             job.priority, job.max_attempts = priority or job.priority, attempts or job.max_attempts
             job.wait(job.run_at if run_at is None else max(self.now, run_at), self.now)
         if tags is not None:
-            job.tags = sorted(tags)
+            job.tags = tuple(sorted(tags))
         if moving or tags is not None:
             job.tell("job.updated")
         return job

@@ -105,8 +105,8 @@ class Record:
     created_at: int
     idempotency_key: str | None
     dedupe_key: str | None
-    tags: list[str]
-    after: list[str]
+    tags: tuple[str, ...]
+    after: tuple[str, ...]
     on_dead: OnDead
     open: set[str]
     limit_key: str = ""
@@ -140,8 +140,8 @@ class Record:
             created_at=now,
             idempotency_key=draft.idempotency_key,
             dedupe_key=draft.dedupe_key,
-            tags=sorted(draft.tags),
-            after=sorted(set(draft.after)),
+            tags=tuple(sorted(draft.tags)),
+            after=tuple(sorted(set(draft.after))),
             on_dead=draft.on_dead if draft.after else OnDead.CANCEL,
             open=set(draft.after),
             limit_key=_key_of(draft.meaning, definition.limit_key),

@@ -27,6 +27,7 @@ from ingot.jobs.model import (
 from ingot.jobs.ports import ClaimJobs
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
+NO_TEXTS: Final = (None,) * 7  # Of those that most jobs do not have.
 BATCH_COMPLETED: Final = "batch.completed"
 STATUSES: Final = {status.value: status for status in JobStatus}
 SOURCES: Final = {source.value: source for source in Source}
@@ -110,12 +111,12 @@ def new_job_of(order: NewJob, row: Record) -> Job:
         dedupe_key=order.dedupe_key,
         correlation_id=order.correlation_id,
         trace_id=order.trace_id,
-        after=list(order.after),
+        after=order.after,
         on_dead=order.on_dead if order.after else OnDead.CANCEL,
         batch=order.batch,
-        inputs=list(order.inputs),
+        inputs=order.inputs,
         metadata=raw(order.metadata),
-        tags=list(order.tags),
+        tags=order.tags,
     )
 
 
@@ -143,12 +144,12 @@ def job_of(row: Record) -> Job:
         dedupe_key=row["dedupe_key"],
         correlation_id=row["correlation_id"],
         trace_id=row["trace_id"],
-        after=list(row["after"]),
+        after=tuple(row["after"]),
         on_dead=OnDead.RUN if row["runs_anyway"] else OnDead.CANCEL,
         batch=row["batch"],
-        inputs=row["inputs"] or [],
+        inputs=tuple(row["inputs"] or ()),
         metadata=raw(row["metadata"]),
-        tags=row["tags"],
+        tags=tuple(row["tags"]),
         worker_id=row["worker_id"],
         started_at=to_datetime_or_none(row["started_at"]),
         lease_expires_at=to_datetime_or_none(row["expires_at"]),
@@ -178,21 +179,16 @@ def claim_of(row: Record, lane: Lane, command: ClaimJobs) -> Claim:
         metadata,
         created_at,
         source,
-        source_ref,
-        created_by,
-        correlation_id,
-        trace_id,
-        idempotency_key,
-        dedupe_key,
         depth,
+        timeout_seconds,
+        texts,
         tags,
         last_error,
-        timeout_seconds,
-        batch,
         after,
         runs_anyway,
         inputs,
     ) = row
+    source_ref, created_by, correlation_id, trace_id, idempotency_key, dedupe_key, batch = texts or NO_TEXTS
     lease_expires_at = to_datetime(started_at + command.lease)
     job = Job(
         id=id,
@@ -216,12 +212,12 @@ def claim_of(row: Record, lane: Lane, command: ClaimJobs) -> Claim:
         dedupe_key=dedupe_key,
         correlation_id=correlation_id,
         trace_id=trace_id,
-        after=after or [],
+        after=tuple(after) if after else (),
         on_dead=OnDead.RUN if runs_anyway else OnDead.CANCEL,
         batch=batch,
-        inputs=inputs or [],
+        inputs=tuple(inputs) if inputs else (),
         metadata=raw(metadata),
-        tags=tags or [],
+        tags=tuple(tags) if tags else (),
         worker_id=command.worker_id,
         started_at=to_datetime(started_at),
         lease_expires_at=lease_expires_at,

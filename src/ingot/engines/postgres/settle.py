@@ -71,7 +71,7 @@ async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Set
     answers: dict[int, Settled | IngotError] = {}
     for row in rows:
         status, attempts, run_at = row["status"], row["attempts"], row["run_at"]
-        for place in row["places"]:
+        for place in row["places"] or ():
             answers[place - 1] = _settled(calls[place - 1].job_id, status, attempts, run_at)
         came_back(memory, row)
     missing = [place for place in range(len(calls)) if place not in answers]
@@ -124,9 +124,10 @@ def _column(values: tuple[Any, ...], usual: Any) -> tuple[Any, ...] | None:
 
 def came_back(memory: Memory, row: Record) -> None:
     """Note that attempts ended, and jobs that wait again after theirs."""
+    if row["places"] is None:
+        memory.ended(row["parents"] or (), [(row["tenant"], row["batch"])] if row["batch"] else ())
+        return
     memory.free(row["tenant"], len(row["places"]))
-    if row["parents"] or row["batches"]:
-        memory.ended(row["parents"] or (), [(row["tenant"], batch) for batch in row["batches"] or ()])
     if row["status"] != JobStatus.QUEUED:
         return
     if row["first"] is not None:

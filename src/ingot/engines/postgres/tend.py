@@ -137,7 +137,7 @@ async def _end(db: Database, memory: Memory, expired: list[Record]) -> int:
                 report("sweep_failed", error, job_id=row["id"])
     for row in rows:
         came_back(memory, row)
-    return sum(len(row["places"]) for row in rows)
+    return sum(len(row["places"] or ()) for row in rows)
 
 
 async def _lose(db: Database, expired: list[Record]) -> list[Record]:

@@ -71,10 +71,10 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     correlation_id: str | None
     trace_id: str | None
     idempotency_key: str | None
-    inputs: list[str]
+    inputs: tuple[str, ...]
     depth: int
-    tags: list[str]
-    after: list[str]
+    tags: tuple[str, ...]
+    after: tuple[str, ...]
     runs_anyway: bool
     last_error: str | None
     result: msgspec.Raw
@@ -169,12 +169,12 @@ def new_job_of(order: NewJob, state: State, now: int) -> Job:
         dedupe_key=order.dedupe_key,
         correlation_id=order.correlation_id,
         trace_id=order.trace_id,
-        after=list(order.after),
+        after=order.after,
         on_dead=order.on_dead if order.after else OnDead.CANCEL,
         batch=order.batch,
-        inputs=list(order.inputs),
+        inputs=order.inputs,
         metadata=NULL if order.metadata is None else msgspec.Raw(order.metadata),
-        tags=list(order.tags),
+        tags=order.tags,
     )
 
 

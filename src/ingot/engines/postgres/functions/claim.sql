@@ -10,9 +10,9 @@ CREATE OR REPLACE FUNCTION ingot.claim(
     all_reads integer[] DEFAULT NULL
 ) RETURNS TABLE (
     asker integer, lane integer, id text, priority smallint, run_at bigint, attempts integer, failures integer,
-    crashes integer, max_attempts integer, fence bigint, started_at bigint, payload bytea, metadata bytea, created_at bigint, source text, source_ref text, created_by text,
-    correlation_id text, trace_id text, idempotency_key text, dedupe_key text, depth integer, tags text[], last_error text, timeout_seconds double precision,
-    batch text, after text[], runs_anyway boolean, inputs text[]
+    crashes integer, max_attempts integer, fence bigint, started_at bigint, payload bytea, metadata bytea, created_at bigint,
+    source text, depth integer, timeout_seconds double precision, texts text[], tags text[], last_error text, after text[],
+    runs_anyway boolean, inputs text[]
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -28,6 +28,7 @@ DECLARE
     now bigint := ingot.clock();
     bounded boolean := ingot.is_bounded();
     crowded boolean := all_reads IS NOT NULL;
+    alone boolean := cardinality(lane_types) = 1;
     tenant_rooms bigint[];
     type_rooms bigint[];
     rooms bigint[];
@@ -91,6 +92,17 @@ BEGIN
         ) AS h
         WHERE (bounded OR crowded) AND rank <= coalesce(last_sure, rank)
     ),
+    ranked AS MATERIALIZED (
+        SELECT at, lane, row_number() OVER () AS place FROM heads WHERE alone
+        UNION ALL
+        SELECT at, lane, place FROM (
+            SELECT at, lane, row_number() OVER (ORDER BY (rank - 1) / step, turn, rank) AS place FROM (
+                SELECT *, row_number() OVER (PARTITION BY turn ORDER BY priority, run_at, id) AS rank FROM allowed
+            ) AS h
+            WHERE rank <= share
+        ) AS h
+        WHERE NOT alone AND place <= wanted
+    ),
     askers AS MATERIALIZED (
         SELECT a.*, sum(a.jobs) OVER (ORDER BY a.asker) AS upto, nextval('ingot.fences') AS fence
         FROM unnest(worker_ids, hosts, pids, limits, lease_lengths)
@@ -99,16 +111,9 @@ BEGIN
     ),
     picked AS MATERIALIZED (
         SELECT h.at, h.lane, h.place, a.asker::integer, a.fence, a.worker_id, a.host, a.pid, now + a.lease AS expires_at
-        FROM (
-            SELECT h.at, h.lane, row_number() OVER (ORDER BY (h.rank - 1) / h.step, h.turn, h.rank) AS place
-            FROM (
-                SELECT *, row_number() OVER (PARTITION BY turn ORDER BY priority, run_at, id) AS rank FROM allowed
-            ) AS h
-            WHERE h.rank <= h.share ORDER BY place LIMIT wanted
+        FROM askers AS a CROSS JOIN LATERAL (
+            SELECT * FROM ranked AS h WHERE h.place > a.upto - a.jobs AND h.place <= a.upto LIMIT a.jobs
         ) AS h
-        CROSS JOIN LATERAL (
-            SELECT * FROM askers AS a WHERE h.place > a.upto - a.jobs AND h.place <= a.upto LIMIT 1
-        ) AS a
     ),
     taken AS (
         DELETE FROM ingot.ready AS r USING picked AS p WHERE r.ctid = p.at
@@ -155,13 +160,13 @@ BEGIN
         CROSS JOIN (VALUES ('queued', -1), ('running', 1)) AS s (status, sign)
     )
     SELECT t.asker, t.lane, t.id::text, t.priority, t.run_at, t.attempts, t.failures, t.crashes, t.max_attempts, t.fence, now,
-        j.payload, j.metadata, j.created_at, j.source, j.source_ref, j.created_by, j.correlation_id, j.trace_id,
-        j.idempotency_key, j.dedupe_key, j.depth,
+        j.payload, j.metadata, j.created_at, j.source, j.depth, coalesce(k.timeouts[t.lane], 3600),
+        CASE WHEN coalesce(j.source_ref, j.created_by, j.correlation_id, j.trace_id, j.idempotency_key, j.dedupe_key, j.batch) IS NOT NULL
+            THEN ARRAY[j.source_ref, j.created_by, j.correlation_id, j.trace_id, j.idempotency_key, j.dedupe_key, j.batch] END,
         CASE WHEN k.tags THEN nullif(ARRAY(SELECT g.tag FROM ingot.tags AS g WHERE g.job = t.id ORDER BY g.tag), '{}') END,
         CASE WHEN t.failures + t.crashes > 0 THEN (
             SELECT o.error FROM ingot.outcomes AS o WHERE o.job = t.id AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1
         ) END,
-        coalesce(k.timeouts[t.lane], 3600), t.batch,
         CASE WHEN k.waits THEN nullif(ARRAY(SELECT w.parent::text FROM ingot.waits AS w WHERE w.job = t.id ORDER BY w.parent), '{}') END,
         CASE WHEN k.waits THEN EXISTS (SELECT FROM ingot.waits AS w WHERE w.job = t.id AND w.runs_anyway) END, j.inputs
     FROM (SELECT * FROM taken ORDER BY place) AS t

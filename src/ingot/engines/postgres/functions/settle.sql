@@ -1,13 +1,13 @@
 -- End the attempts that are held under these fences, each as `judge` says; the others are left out of the answer.
 -- What is not said is taken for granted: a success, of any tenant, with nothing to tell.
 -- A lease that is taken for lost must have run out. Attempts that ended alike are answered together, by their places,
--- counted from 1.
+-- counted from 1. Rows without places name those that others wait for, and the batches they are of.
 CREATE OR REPLACE FUNCTION ingot.settle(
     ids uuid[], fences bigint[], tenants uuid[], outcomes text[], retries boolean[], delays bigint[],
     exit_codes bigint[], errors text[], results bytea[]
 ) RETURNS TABLE (
     places integer[], status text, attempts integer, run_at bigint, type text, tenant text, limit_key text,
-    first bigint[], parents text[], batches text[]
+    first bigint[], parents text[], batch text
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -65,14 +65,6 @@ BEGIN
         -- By id, never by place: a row that was renewed after our snapshot is found where it is now.
         DELETE FROM ingot.leases AS l WHERE l.id = ANY (ARRAY(SELECT id FROM judged))
     ),
-    freed AS (
-        DELETE FROM ingot.dedupe_keys AS k WHERE k.ctid = ANY (ARRAY(
-            SELECT d.at FROM judged AS j CROSS JOIN LATERAL (
-                SELECT d.ctid AS at FROM ingot.dedupe_keys AS d WHERE d.tenant = j.tenant AND d.key = j.dedupe_key LIMIT 1
-            ) AS d
-            WHERE j.dedupe_key IS NOT NULL AND j.status <> 'queued'
-        ))
-    ),
     ended AS (
         INSERT INTO ingot.outcomes (
             job, fence, tenant, worker_id, host, pid, started_at, outcome, retry, status_after, run_at, attempts, failures, crashes, max_attempts, priority,
@@ -87,13 +79,25 @@ BEGIN
         INSERT INTO ingot.endings (tenant, type, finished_at, size, jobs)
         SELECT tenant, type, now, count(*), array_agg(id) FROM judged WHERE again_at IS NULL GROUP BY tenant, type
     ),
+    -- What few of them have.
+    rest AS MATERIALIZED (
+        SELECT * FROM judged WHERE again_at IS NOT NULL OR dedupe_key IS NOT NULL OR batch IS NOT NULL
+    ),
+    freed AS (
+        DELETE FROM ingot.dedupe_keys AS k WHERE k.ctid = ANY (ARRAY(
+            SELECT d.at FROM rest AS j CROSS JOIN LATERAL (
+                SELECT d.ctid AS at FROM ingot.dedupe_keys AS d WHERE d.tenant = j.tenant AND d.key = j.dedupe_key LIMIT 1
+            ) AS d
+            WHERE j.dedupe_key IS NOT NULL AND j.status <> 'queued'
+        ))
+    ),
     due AS (
         INSERT INTO ingot.ready (
             id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence, told_at
         )
         SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, again_at, attempts, failures_after, crashes_after,
             max_attempts, fence, told_at
-        FROM judged WHERE again_at <= now
+        FROM rest WHERE again_at <= now
     ),
     waiting AS (
         INSERT INTO ingot.later (
@@ -101,15 +105,12 @@ BEGIN
         )
         SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, again_at, attempts, failures_after, crashes_after,
             max_attempts, fence, told_at
-        FROM judged WHERE again_at > now
+        FROM rest WHERE again_at > now
     ),
     alike AS MATERIALIZED (
         SELECT tenant, type, limit_key, said, status, attempts, failures_after, crashes_after, fence, again_at, error,
             cancel_requested, '["' || string_agg(id::text, '","') || '"]' AS ids, count(*) AS jobs, array_agg(place::integer) AS places,
-            min(CASE WHEN again_at <= now THEN ARRAY[priority, again_at] END) AS first,
-            array_agg(id::text) FILTER (WHERE status <> 'queued' AND (SELECT EXISTS (SELECT FROM ingot.waits AS w WHERE w.open))
-                AND EXISTS (SELECT FROM ingot.waits AS w WHERE w.parent = judged.id AND w.open)) AS parents,
-            array_agg(DISTINCT batch) FILTER (WHERE status <> 'queued' AND batch IS NOT NULL) AS batches
+            min(CASE WHEN again_at <= now THEN ARRAY[priority, again_at] END) AS first
         FROM judged
         GROUP BY tenant, type, limit_key, said, status, attempts, failures_after, crashes_after, fence, again_at, error,
             cancel_requested
@@ -133,8 +134,9 @@ BEGIN
     ),
     batched AS (
         INSERT INTO ingot.batch_deltas (tenant, batch, status, jobs)
-        SELECT tenant, batch, status, count(*) FROM judged WHERE batch IS NOT NULL AND status <> 'queued'
+        SELECT tenant, batch, status, count(*) FROM rest WHERE batch IS NOT NULL AND status <> 'queued'
         GROUP BY tenant, batch, status
+        RETURNING tenant, batch
     ),
     counted AS (
         INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
@@ -142,7 +144,14 @@ BEGIN
         FROM (SELECT tenant, type, status, sum(jobs) AS jobs FROM alike GROUP BY tenant, type, status) AS c
         CROSS JOIN LATERAL (VALUES ('running', -c.jobs), (c.status, c.jobs)) AS s (status, jobs)
     )
-    SELECT places, status, attempts, again_at, type, tenant::text, limit_key, first, parents, batches FROM alike;
+    SELECT places, status, attempts, again_at, type, tenant::text, limit_key, first, NULL::text[], NULL FROM alike
+    UNION ALL
+    SELECT NULL, NULL, NULL, NULL, NULL, tenant::text, NULL, NULL, NULL, batch FROM batched
+    UNION ALL
+    SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, array_agg(id::text), NULL
+    FROM judged AS j WHERE (SELECT EXISTS (SELECT FROM ingot.waits AS w WHERE w.open)) AND status <> 'queued'
+        AND EXISTS (SELECT FROM ingot.waits AS w WHERE w.parent = j.id AND w.open)
+    HAVING count(*) > 0;
 END
 $$;
 
