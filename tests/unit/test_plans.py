@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import apsw
 import apsw.ext
@@ -14,14 +16,32 @@ import pytest
 from benchmarks.queue.prefill import prefill
 from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.engines.sqlite.sql import SQL
-from ingot.kernel.clock import ManualClock
+from ingot.jobs import JobStatus, Source
+from ingot.kernel.clock import ManualClock, to_datetime
 from tests.factories import open_bench
-from tests.unit.plans.errand import TYPE, run_errand
+from tests.unit.plans.errand import BATCH, TYPE, run_errand
 from tests.unit.plans.meter import Meter, metered
 
 SMALL = {"finished": 20_000, "queued": 12_000}  # Enough to fill every page.
 BIG = {"finished": 1_000_000, "queued": 100_000}
 MORE_STEPS_MAX = 1.1  # A deeper tree costs no step; only rows that are looked at do.
+
+RARE = 300
+# Of each kind so many, evenly among the finished jobs. What nothing can move to is put there without the trigger.
+RARE_ONES = """
+BEGIN;
+DROP TRIGGER states_move;
+UPDATE states SET type = 'rare' WHERE number % {every} = 0 AND number <= {finished};
+UPDATE jobs SET source = 'schedule' WHERE number % {every} = 1 AND number <= {finished};
+UPDATE states SET status = 'dead' WHERE number % {every} = 2 AND number <= {finished};
+UPDATE states SET status = 'canceled' WHERE number % {every} = 3 AND number <= {finished};
+INSERT INTO tags SELECT number, 'rare', tenant FROM states WHERE number % {every} = 0 AND number <= {finished};
+INSERT INTO tags SELECT number, 'common', tenant FROM states WHERE number > {finished};
+DELETE FROM counts;
+INSERT INTO counts SELECT tenant, type, status, count(*) FROM states GROUP BY tenant, type, status;
+COMMIT;
+"""
+STATES = [JobStatus.QUEUED, JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED]
 
 # What may be read from end to end, by its name in the plan, and why that stays small.
 SHORT = {
@@ -40,6 +60,7 @@ ALLOWED = {
     ("oldest_ready", "l"): "the lanes themselves",
     ("running_under", "states"): "the jobs that run",
     ("parents", "p"): "the jobs that others wait for",
+    ("running_jobs", "states"): "as many as the limit says, of those that run",
     ("save_states", "new"): "the rows of the statement itself",
 }
 
@@ -66,6 +87,71 @@ async def test_a_million_finished_jobs_cost_no_statement_a_step(tmp_path: Path) 
     grown = {name: steps for name, steps in most.items() if steps[1] > steps[0] * MORE_STEPS_MAX}
     assert grown == {}
     assert big.automatic_indexes == set()
+
+
+@pytest.mark.long
+async def test_a_page_of_any_filter_takes_no_more_steps_of_a_million_jobs(tmp_path: Path) -> None:
+    small = await steps_of_pages(tmp_path / "small", **SMALL)
+    big = await steps_of_pages(tmp_path / "big", **BIG)
+    # Finding a number for a time takes as many looks as the largest number has digits.
+    allowed = {name: MORE_STEPS_MAX * steps + (500 if "time" in name else 0) for name, steps in small.items()}
+    assert {name: (small[name], steps) for name, steps in big.items() if steps > allowed[name]} == {}
+
+
+async def steps_of_pages(folder: Path, *, finished: int, queued: int) -> dict[str, int]:
+    """The steps of the first page of every filter, and of the next, in a store with so many jobs."""
+    clock = ManualClock()
+    async with open_bench("sqlite", folder, clock) as bench:
+        tenant = bench.tenant
+    prefill(folder, finished=finished, queued=queued, tenant=tenant, type=TYPE)
+    connection = apsw.Connection(str(folder / FILE_NAME))
+    connection.execute(RARE_ONES.format(every=finished // RARE, finished=finished))
+    middle = to_datetime(connection.execute("SELECT created_at FROM jobs WHERE number = ?", (finished // 2,)).get)
+    connection.close()
+    found = {}
+    with metered() as meter:
+        async with open_bench("sqlite", folder, clock) as bench:
+            for name, filters in pages(middle).items():
+                cursor = None
+                for place in ("first", "next"):
+                    meter.steps.clear()
+                    page = await bench.jobs.list(tenant, cursor=cursor, limit=BATCH, **filters)
+                    cursor = page.next_cursor
+                    assert (len(page.items), cursor is None) == (BATCH, False), name
+                    found[f"{name}, {place}"] = sum(sum(steps) for steps in meter.steps.values())
+    shutil.rmtree(folder)
+    return found
+
+
+def pages(middle: datetime) -> dict[str, dict[str, Any]]:
+    """Filters that each have many jobs in a filled store."""
+    alone: dict[str, dict[str, Any]] = {
+        "type": {"type": TYPE},
+        "rare type": {"type": "rare"},
+        "tag": {"tag": "common"},
+        "rare tag": {"tag": "rare"},
+        "source": {"source": Source.MANUAL},
+        "rare source": {"source": Source.SCHEDULE},
+        "time": {"created_before": middle},
+        **{status.value: {"status": status} for status in STATES},
+    }
+    together = {
+        f"{one} and {other}": alone[one] | alone[other]
+        for one, other in [
+            ("type", "queued"),
+            ("type", "succeeded"),
+            ("type", "dead"),
+            ("type", "tag"),
+            ("rare tag", "succeeded"),
+            ("tag", "queued"),
+            ("time", "type"),
+            ("time", "succeeded"),
+            ("time", "dead"),
+            ("time", "rare tag"),
+            ("time", "source"),
+        ]
+    }
+    return {"all": {}} | alone | together
 
 
 @pytest.fixture

@@ -25,11 +25,14 @@ from tests.postgres import SETTINGS, Server, with_database
 
 SMALL: Final = {"finished": 1_000, "queued": 1_000}
 BIG: Final = {"finished": 1_000_000, "queued": 100_000}
+RARE: Final = 200  # Jobs of each rare kind, evenly among the finished ones.
 FINISHED_AT_ONCE: Final = 50  # Jobs that one batch of events tells of.
 RUNS: Final = 5
 READ_RUNS: Final = 8  # The first five are planned with their values.
 BATCH: Final = 50
+NEWCOMER_PAGES_MAX: Final = 50  # Down a few indexes.
 TOP: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+BOTTOM: Final = "'00000000-0000-0000-0000-000000000000'"
 FIRST_POSITION: Final = 1_000_000_000  # Above those of the calls that are measured.
 START: Final = 1_700_000_000_000_000
 OWN_SETTINGS: Final = f"{SETTINGS}\nautovacuum = off\nmax_wal_size = 8GB\ncheckpoint_timeout = 1h\n"
@@ -39,13 +42,18 @@ FILL: Final = """
     CREATE TEMP TABLE numbered AS SELECT n, (
         lpad(to_hex({start} / 1000 + n), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8'
             || substr(md5(n::text), 4, 15)
-    )::uuid AS id, {start} + n * 1000 AS at, n <= {finished} AS finished
+    )::uuid AS id, {start} + n * 1000 AS at, n <= {finished} AS finished,
+        CASE WHEN n <= {finished} THEN 'succeeded' ELSE 'queued' END AS status,
+        CASE WHEN n <= {finished} THEN n % ({finished} / {rare}) END AS kind
     FROM generate_series(1, {finished} + {queued}) AS n;
-    INSERT INTO ingot.jobs (id, tenant, type, payload, created_at, source, depth)
-        SELECT id, '{tenant}', 'noop', '{{"n":1}}', at, 'manual', 0 FROM numbered ORDER BY n;
+    INSERT INTO ingot.jobs (id, tenant, type, payload, created_at, source, depth, drift)
+        SELECT id, '{tenant}', CASE WHEN kind = 0 THEN 'rare' ELSE 'noop' END, '{{"n":1}}', at,
+            CASE WHEN kind = 1 THEN 'schedule' ELSE 'manual' END, 0, CASE WHEN kind = 1 THEN 3 END
+        FROM numbered ORDER BY n;
     INSERT INTO ingot.outcomes (job, fence, tenant, worker_id, started_at, outcome, retry, status_after, run_at,
         attempts, failures, crashes, max_attempts, priority, cancel_requested, finished_at, told_at)
-        SELECT id, n, '{tenant}', 'worker', at, 'succeeded', true, 'succeeded', at, 1, 0, 0, 5, 3, false, at, 0
+        SELECT id, n, '{tenant}', 'worker', at, CASE WHEN kind IN (2, 3) THEN 'failed' ELSE 'succeeded' END, true,
+            CASE kind WHEN 2 THEN 'dead' WHEN 3 THEN 'canceled' ELSE 'succeeded' END, at, 1, 0, 0, 5, 3, false, at, 0
         FROM numbered WHERE finished ORDER BY n;
     INSERT INTO ingot.endings (tenant, type, finished_at, size, jobs)
         SELECT '{tenant}', 'noop', at, 1, ARRAY[id] FROM numbered WHERE finished ORDER BY n;
@@ -65,8 +73,11 @@ FILL: Final = """
         SELECT id, '{tenant}', 'noop', '', 3, at + 4000000000000000, 0, 0, 0, 5, 0
         FROM numbered WHERE NOT finished AND n % 2 = 1;
     INSERT INTO ingot.tags (job, tag, tenant) SELECT id, 'red', '{tenant}' FROM numbered WHERE NOT finished ORDER BY n;
-    INSERT INTO ingot.counts SELECT '{tenant}', 'noop', CASE WHEN finished THEN 'succeeded' ELSE 'queued' END, count(*)
-        FROM numbered GROUP BY finished;
+    INSERT INTO ingot.tags (job, tag, tenant) SELECT id, 'rare', '{tenant}' FROM numbered WHERE kind = 0 ORDER BY n;
+    INSERT INTO ingot.counts
+        SELECT '{tenant}', CASE WHEN kind = 0 THEN 'rare' ELSE 'noop' END,
+            CASE kind WHEN 2 THEN 'dead' WHEN 3 THEN 'canceled' ELSE status END, count(*)
+        FROM numbered GROUP BY 2, 3;
 """
 # A tree of a million rows is one or two pages deeper, each time a call goes down an index. Measured: a claim touches
 # 1.12 times the pages, a settle 1.00, a page of jobs 1.19, and at most 1.42 times where most of it is going down.
@@ -106,6 +117,50 @@ FIND_ORDERS: Final = """
     SELECT * FROM ingot.find_orders($1, array_fill($2::uuid, '{50}'), array_fill('noop'::text, '{50}'),
         array_fill('k'::text, '{50}'), array_fill('k'::text, '{50}'), array_fill('k'::bytea, '{50}'))
 """
+TYPES: Final = ["type noop", "type rare"]
+PAGES: Final[dict[str, tuple[list[str], dict[str, str]]]] = {
+    "all": (TYPES, {}),
+    "type": (["type noop"], {"type": "'noop'"}),
+    "rare type": (["type rare"], {"type": "'rare'"}),
+    "queued": (TYPES, {"status": "'queued'"}),
+    "few queued": (["ready rare", "later noop"], {"status": "'queued'"}),
+    "blocked": (["blocked noop"], {"status": "'blocked'"}),
+    "running": (["leases"], {"status": "'running'"}),
+    "succeeded": (TYPES, {"status": "'succeeded'"}),
+    "few succeeded": (["endings rare"], {"status": "'succeeded'"}),
+    "dead": (["ended"], {"status": "'dead'"}),
+    "canceled": (["ended", "canceled noop"], {"status": "'canceled'"}),
+    "tag": (["tag"], {"tag": "'red'"}),
+    "rare tag": (["tag"], {"tag": "'rare'"}),
+    "source": (TYPES, {"source": "'manual'"}),
+    "rare source": (["source"], {"source": "'schedule'"}),
+    "time": ([*TYPES, "drift"], {"after": "'{after}'", "created_after": str(START)}),
+    "type and queued": (["type noop"], {"status": "'queued'", "type": "'noop'"}),
+    "type and succeeded": (["type noop"], {"status": "'succeeded'", "type": "'noop'"}),
+    "type and tag": (["tag"], {"type": "'noop'", "tag": "'red'"}),
+    "tag and queued": (TYPES, {"status": "'queued'", "tag": "'red'"}),
+    "rare tag and succeeded": (["tag"], {"status": "'succeeded'", "tag": "'rare'"}),
+    "time and dead": (["ended", "drift"], {"status": "'dead'", "after": "'{after}'", "created_after": str(START)}),
+    "time and tag": (["tag", "drift"], {"tag": "'red'", "after": "'{after}'", "created_after": str(START)}),
+}
+
+
+def page_values(lines: list[str], given: dict[str, str], *, before: str, at_once: int) -> str:
+    """What `page_of_jobs` is given for some lines and a filter."""
+    named = [(*line.split(), "")[:2] for line in lines]
+    columns = [
+        ("text", [f"'{kind}'" for kind, _ in named]),
+        ("uuid", [f"'{before}'" for _ in named]),
+        ("uuid", [BOTTOM if kind == "drift" else given.get("after", BOTTOM) for kind, _ in named]),
+        ("text", [f"'{type}'" for _, type in named]),
+        ("smallint", ["3" for _ in named]),
+    ]
+    arrays = [f"ARRAY[{', '.join(values)}]::{kind}[]" for kind, values in columns]
+    names = ("status", "type", "tag", "source", "created_after", "created_before")
+    asked = [given.get(name, "NULL") for name in names]
+    return ", ".join(["'{tenant}'", *arrays, str(at_once), *asked, str(BATCH)])
+
+
 SUMMARY: Final = "summary_of_tenant"
 SCAN: Final = "a statement without an index"
 READS: Final[dict[str, tuple[str, str]]] = {
@@ -113,9 +168,17 @@ READS: Final[dict[str, tuple[str, str]]] = {
     "get_job of a waiting job": (SQL.get_job, "'{queued}'"),
     "attempts_of_job": (SQL.attempts_of_job, "'{finished}'"),
     "get_jobs": (SQL.get_jobs, "'{{{several}}}'"),
-    "page_of_jobs, the first": (SQL.page_of_jobs, f"'{{tenant}}', '{TOP}', NULL, NULL, {BATCH}"),
-    "page_of_jobs, deep": (SQL.page_of_jobs, f"'{{tenant}}', '{{finished}}', NULL, NULL, {BATCH}"),
-    "page_of_jobs, by status": (SQL.page_of_jobs, f"'{{tenant}}', '{TOP}', 'succeeded', 'noop', 500"),
+    **{
+        f"page_of_jobs, {name}, {place}": (
+            SQL.page_of_jobs,
+            page_values(lines, given, before=before, at_once=500 if given else BATCH),
+        )
+        for name, (lines, given) in PAGES.items()
+        for place, before in [("the first", TOP), ("deep", "{middle}")]
+    },
+    "counts_of_tenant": (SQL.counts_of_tenant, "'{tenant}'"),
+    "rows_of_tag": (SQL.rows_of_tag, "'{tenant}', 'red', 500"),
+    "rows_of_source": (SQL.rows_of_source, "'{tenant}', 'schedule', 500"),
     "read_events, the first": (SQL.read_events, f"'{{tenant}}', '0', {BATCH}"),
     SUMMARY: (SQL.summary_of_tenant, "'{tenant}'"),
     SCAN: ("SELECT count(*) FROM ingot.outcomes WHERE exit_code = 7", ""),
@@ -143,6 +206,21 @@ class Store:
         try:
             meter = Meter(session, self.tenant)
             return await self._measure_calls(meter) | await self._measure_reads(meter)
+        finally:
+            await session.close()
+
+    async def measure_newcomer(self) -> dict[str, int]:
+        """The pages that lists of a tenant touch that came after the statistics and has no jobs yet."""
+        tenant = new_id()
+        await self.owner.execute("SELECT ingot.create_tenant($1, 'newcomer', 1, 'UTC', '{}')", tenant)
+        names = {"tenant": tenant, "middle": await self._middle(), "after": await self._oldest()}
+        session = await asyncpg.connect(self.url)
+        try:
+            meter = Meter(session, tenant)
+            lists = {name: read for name, read in READS.items() if name.startswith(("page_of_jobs", "rows_of"))}
+            return {
+                name: await meter.read(statement, values.format(**names)) for name, (statement, values) in lists.items()
+            }
         finally:
             await session.close()
 
@@ -188,6 +266,8 @@ class Store:
             "queued": newest[0],
             "finished": await self._oldest(),
             "several": ",".join(newest),
+            "middle": await self._middle(),
+            "after": await self._oldest(),
         }
         return {
             name: await meter.read(statement, values.format(**names)) for name, (statement, values) in READS.items()
@@ -199,6 +279,12 @@ class Store:
 
     async def _oldest(self) -> str:
         return str(await self.owner.fetchval("SELECT id::text FROM ingot.jobs ORDER BY id LIMIT 1 OFFSET 100"))
+
+    async def _middle(self) -> str:
+        middle = (
+            "SELECT job::text FROM ingot.outcomes ORDER BY job LIMIT 1 OFFSET (SELECT count(*) FROM ingot.outcomes) / 2"
+        )
+        return str(await self.owner.fetchval(middle))
 
 
 class Meter:
@@ -256,7 +342,7 @@ async def make_store(cluster: str, *, finished: int, queued: int) -> Store:
     owner = await asyncpg.connect(url)
     await owner.execute("SELECT ingot.create_tenant($1, 'default', 1, 'UTC', '{}')", tenant)
     async with owner.transaction():
-        fixed = {"start": START, "first_position": FIRST_POSITION, "together": FINISHED_AT_ONCE}
+        fixed = {"start": START, "first_position": FIRST_POSITION, "together": FINISHED_AT_ONCE, "rare": RARE}
         await owner.execute(FILL.format(tenant=tenant, finished=finished, queued=queued, **fixed))
     await owner.execute("VACUUM")
     return Store(with_database(cluster, name, "ingot_server"), owner, tenant)
@@ -276,6 +362,7 @@ async def measure(cluster: str) -> dict[str, dict[str, int]]:
     found["big without statistics"] = await big.measure()
     await big.owner.execute("VACUUM ANALYZE")
     found["big"] = await big.measure()
+    found["newcomer"] = await big.measure_newcomer()
     await small.owner.close()
     await big.owner.close()
     return found
@@ -314,3 +401,7 @@ def test_a_summary_costs_no_more_with_a_hundred_thousand_queued_jobs(measured: d
 
 def test_reads_keep_their_index_before_there_are_statistics(measured: dict[str, dict[str, int]]) -> None:
     assert without(grown(measured, "big without statistics"), SCAN, SUMMARY) == {}
+
+
+def test_lists_of_a_new_tenant_do_not_walk_over_the_jobs_of_others(measured: dict[str, dict[str, int]]) -> None:
+    assert {name: pages for name, pages in measured["newcomer"].items() if pages > NEWCOMER_PAGES_MAX} == {}

@@ -28,6 +28,7 @@ from ingot.jobs.model import (
     Pause,
     Settle,
     Settled,
+    Source,
     Summary,
     Tended,
     Waiting,
@@ -137,11 +138,15 @@ class ResumeType(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which jobs of a tenant to list; `None` is all."""
+    """Which jobs of a tenant to list; `None` is all. Made at `created_after` or later, and before `created_before`."""
 
     tenant: str
     status: JobStatus | None = None
     type: str | None = None
+    tag: str | None = None
+    source: Source | None = None
+    created_after: int | None = None
+    created_before: int | None = None
 
 
 class JobStore(Protocol):
@@ -270,8 +275,13 @@ class JobStore(Protocol):
     def list_jobs(self, where: JobFilter, *, before: str | None, limit: int) -> Awaitable[tuple[list[Job], str | None]]:
         """Jobs after the position `before`, newest first, and the position to go on from (`None`: no more).
 
-        Looks at a bounded number of rows, so a page may be short although there are more. `TenantNotFound` for a
-        tenant that is not there.
+        Every listed job fits the filter, as it is listed. Looks at a bounded number of rows, so a page may be short,
+        or empty, although there are more. `TenantNotFound` for a tenant that is not there.
+
+        From the first page to the last no job is listed twice, and every job is listed that was there before the first
+        page was read and fits the filter all the while. Jobs that come meanwhile, or that begin or cease to fit, may be
+        listed or not. A job keeps its place for good: the order is that in which jobs were accepted, or that of their
+        ids, which new ones made by one process continue.
         """
 
     def list_attempts(self, tenant: str, job_id: str) -> Awaitable[list[Attempt]]:
@@ -290,6 +300,12 @@ class JobStore(Protocol):
         """The jobs of a batch in numbers, or `None` when the tenant has none of that name.
 
         Whenever the last unfinished job of a batch ends, an event `batch.completed` tells these numbers.
+        """
+
+    def count_jobs(self, tenant: str) -> Awaitable[dict[str, dict[JobStatus, int]]]:
+        """Exact counts of a tenant's jobs by type, in order, and by status. Types and states without jobs are left out.
+
+        `TenantNotFound` for a tenant that is not there.
         """
 
     def on_ready(self, tell: Callable[[str, str, int], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TypeVar, Unpack
@@ -36,6 +36,7 @@ from ingot.jobs.model import (
     Settle,
     Settled,
     Snooze,
+    Source,
     Summary,
     Tended,
 )
@@ -323,16 +324,28 @@ class Jobs:
         *,
         status: JobStatus | None = None,
         type: str | None = None,
+        tag: str | None = None,
+        source: Source | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
         cursor: str | None = None,
         limit: int = PAGE_ROWS_DEFAULT,
     ) -> Page[Job]:
-        """A page of a tenant's jobs, newest first. Raises `InvalidCursor` for a cursor of another list."""
+        """A page of a tenant's jobs that fit every filter given, newest first.
+
+        Jobs made at `created_after` are listed, those made at `created_before` are not. A page may be short although
+        there are more. Raises `InvalidCursor` for a cursor of another list.
+        """
         where = JobFilter(
             tenant=checks.tenant(tenant),
             status=None if status is None else checks.status(status),
             type=checks.filter_text(type, what="type"),
+            tag=checks.filter_text(tag, what="tag"),
+            source=None if source is None else checks.source(source),
+            created_after=checks.moment(created_after),
+            created_before=checks.moment(created_before),
         )
-        bound_to = ("jobs", where.tenant, where.status, where.type)
+        bound_to = ("jobs", *(None if value is None else str(value) for value in msgspec.structs.astuple(where)))
         before = None if cursor is None else read_cursor(values.text(cursor, what="cursor"), bound_to=bound_to)
         jobs, position = await self._store.list_jobs(where, before=before, limit=check_limit(limit))
         return Page(items=jobs, next_cursor=None if position is None else write_cursor(position, bound_to=bound_to))
@@ -376,6 +389,10 @@ class Jobs:
         before = None if cursor is None else read_cursor(values.text(cursor, what="cursor"), bound_to=bound_to)
         entries, position = await self._store.list_history(tenant, type, before=before, limit=check_limit(limit))
         return Page(items=entries, next_cursor=None if position is None else write_cursor(position, bound_to=bound_to))
+
+    async def counts(self, tenant: str) -> Mapping[str, Mapping[JobStatus, int]]:
+        """Exact counts of a tenant's jobs by type and status. What there is none of is left out."""
+        return await self._store.count_jobs(checks.tenant(tenant))
 
     # -- pausing ----------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from ingot.jobs import (
     Release,
     Settle,
     Snooze,
+    Source,
 )
 from ingot.jobs.checks import RETENTION_SECONDS_MAX
 from ingot.jobs.orders import new_job
@@ -129,7 +130,13 @@ async def _look(bench: Bench) -> None:
     tenant = bench.tenant
     page = await bench.jobs.list(tenant, limit=BATCH)
     await bench.jobs.list(tenant, limit=BATCH, cursor=page.next_cursor)
-    await bench.jobs.list(tenant, limit=BATCH, status=JobStatus.SUCCEEDED)
+    for status in JobStatus:
+        await bench.jobs.list(tenant, limit=BATCH, status=status)
+    await bench.jobs.list(tenant, limit=BATCH, type=TYPE)
+    await bench.jobs.list(tenant, limit=BATCH, tag="green")
+    await bench.jobs.list(tenant, limit=BATCH, source=Source.SCHEDULE)
+    await bench.jobs.list(tenant, limit=BATCH, created_before=page.items[-1].created_at)
+    await bench.jobs.counts(tenant)
     await bench.jobs.get(tenant, page.items[0].id)
     await bench.jobs.attempts(tenant, page.items[0].id)
     await bench.jobs.summary(tenant)

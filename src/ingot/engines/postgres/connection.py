@@ -32,6 +32,12 @@ TRIES_SECONDS: Final = 20.0  # How long a call goes on against a server that is 
 PAUSE_SECONDS_MAX: Final = 0.5
 CALL_SECONDS_MAX: Final = 60.0  # A server that does not answer for so long is taken for gone.
 CONFLICTS_MAX: Final = 50
+# Reads that find what they need by an index, all as of one moment.
+AT_ONE_MOMENT: Final = """
+    BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+    SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
+    SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off
+"""
 
 T = TypeVar("T")
 
@@ -132,6 +138,10 @@ class Database:
         """Run a statement that sees the rows of one tenant."""
         return await self._persist(lambda: self._read(tenant, [(statement, values)]))
 
+    async def look(self, tenant: str, reads: Callable[[Any], Awaitable[T]]) -> T:
+        """Run several statements that see the rows of one tenant, all as they were at one moment."""
+        return await self._persist(lambda: self._look(tenant, reads))
+
     async def call_and_read(
         self, call: str, values: tuple[Any, ...], tenant: str, read: str, *of: Any, once: bool
     ) -> list[Record]:
@@ -151,6 +161,10 @@ class Database:
             for statement, values in steps:
                 rows = await connection.fetch(statement, *values)
         return rows
+
+    async def _look(self, tenant: str, reads: Callable[[Any], Awaitable[T]]) -> T:
+        async with self.pool.acquire() as connection, as_tenant(connection, tenant, begin=AT_ONE_MOMENT):
+            return await reads(connection)
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]], *, once: bool = False, unique: bool = False) -> T:
         """Try again while another transaction is in the way, or the server is away.
@@ -190,11 +204,11 @@ class Database:
 
 
 @asynccontextmanager
-async def as_tenant(connection: Any, tenant: str) -> AsyncIterator[None]:
+async def as_tenant(connection: Any, tenant: str, *, begin: str = "BEGIN") -> AsyncIterator[None]:
     """A transaction that sees the rows of one tenant. Begun with one round trip, the tenant in its text."""
     assert is_id(tenant), "only an id may stand in the text of a statement"
     try:
-        await connection.execute(f"BEGIN; SET LOCAL ingot.tenant = '{tenant}'")
+        await connection.execute(f"{begin}; SET LOCAL ingot.tenant = '{tenant}'")
         yield
         await connection.execute("COMMIT")
     except BaseException:

@@ -12,6 +12,7 @@ from ingot.engines.history import read_position, write_position
 from ingot.engines.postgres import collect, definitions, explain, identity
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import Memory
+from ingot.engines.postgres.pages import read_counts, read_page
 from ingot.engines.postgres.rows import NewsRow, attempt_of, job_of, pause_of
 from ingot.engines.postgres.sql import SQL
 from ingot.events.model import Event
@@ -22,8 +23,6 @@ from ingot.kernel.clock import MICROS, to_datetime
 from ingot.kernel.ids import is_id
 from ingot.kernel.pages import InvalidCursor
 
-PAGE_LOOKS_MAX: Final = 10_000
-PAGE_LOOKS_AT_ONCE: Final = 500
 ABOVE_ALL_IDS: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 ABOVE_ALL_INSTANTS: Final = 2**62
 EVENT_PLACES: Final = 2**16
@@ -49,24 +48,7 @@ class Reads:
     async def list_jobs(self, where: JobFilter, *, before: str | None, limit: int) -> tuple[list[Job], str | None]:
         """See `JobStore`."""
         await identity.check_tenant(self._db, self._memory, where.tenant)
-        filtered = where.status is not None or where.type is not None
-        at_once = PAGE_LOOKS_AT_ONCE if filtered else limit
-        position = ABOVE_ALL_IDS if before is None else _parse_position(before)
-        ids: list[str] = []
-        more = True
-        for _ in range(PAGE_LOOKS_MAX // at_once if filtered else 1):
-            asked = (where.tenant, position, where.status, where.type, at_once)
-            (look,) = await self._db.read(where.tenant, SQL.page_of_jobs, *asked)
-            ids += look["fit"]
-            more = look["seen"] == at_once
-            if len(ids) > limit:
-                more, ids = True, ids[:limit]
-            position = ids[-1] if len(ids) == limit else look["last"] or position
-            if not more or len(ids) == limit:
-                break
-        rows = await self._db.read(where.tenant, SQL.get_jobs, ids) if ids else []
-        jobs = {job.id: job for job in map(job_of, rows)}
-        return [jobs[job_id] for job_id in ids if job_id in jobs], position if more else None
+        return await self._db.look(where.tenant, lambda reads: read_page(reads, where, before=before, limit=limit))
 
     async def list_attempts(self, tenant: str, job_id: str) -> list[Attempt]:
         """See `JobStore`."""
@@ -82,6 +64,11 @@ class Reads:
         age = None if oldest is None else max(0.0, (now - oldest) / MICROS)
         counts = {status: counted.get(status, 0) for status in JobStatus}
         return Summary(counts=counts, running=counts[JobStatus.RUNNING], oldest_queued_seconds=age)
+
+    async def count_jobs(self, tenant: str) -> dict[str, dict[JobStatus, int]]:
+        """See `JobStore`."""
+        await identity.check_tenant(self._db, self._memory, tenant)
+        return await self._db.look(tenant, lambda reads: read_counts(reads, tenant))
 
     async def get_definition(self, tenant: str | None, type: str) -> Definition:
         """See `JobStore`."""
@@ -165,12 +152,6 @@ class Reads:
             if hidden is None or len(events) >= limit or time.monotonic() > deadline:
                 return events
             await asyncio.sleep(HORIZON_PAUSE_SECONDS)
-
-
-def _parse_position(text: str) -> str:
-    if not is_id(text):
-        raise InvalidCursor
-    return text
 
 
 def _parse_event_id(text: str) -> tuple[int, int]:

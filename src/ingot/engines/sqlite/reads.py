@@ -16,6 +16,7 @@ from ingot.engines.history import read_position, write_position
 from ingot.engines.sqlite.collect import Entry, Kind, first_batches
 from ingot.engines.sqlite.connection import explain, open_reader
 from ingot.engines.sqlite.memory import Memory
+from ingot.engines.sqlite.pages import Count, Pages
 from ingot.engines.sqlite.rows import AttemptRow, JobRow, State, job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
@@ -41,19 +42,11 @@ from ingot.kernel.errors import StoreError
 from ingot.kernel.pages import InvalidCursor
 
 READERS = 2
-PAGE_LOOKS_MAX = 10_000
-PAGE_LOOKS_AT_ONCE = 500
 PREVIEW_JOBS_MAX = 10_000
-ABOVE_ALL_NUMBERS = 2**62
+ABOVE_ALL_INSTANTS = 2**62
 EVENT_PLACES = 2**16
 
 T = TypeVar("T")
-
-
-class _Look(msgspec.Struct):
-    last: int | None
-    seen: int
-    fit: list[int]
 
 
 class Reads:
@@ -118,24 +111,10 @@ class Reads:
         return self._run(self._list_jobs, where, before, limit)
 
     def _list_jobs(self, where: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
-        filtered = where.status is not None or where.type is not None
-        at_once = PAGE_LOOKS_AT_ONCE if filtered else limit
-        position = ABOVE_ALL_NUMBERS if before is None else _parse_position(before)
-        numbers: list[int] = []
-        more = True
-        with self._reader():  # One snapshot for all looks.
-            for _ in range(PAGE_LOOKS_MAX // at_once if filtered else 1):
-                look = self._read(_Look, SQL.page_of_jobs, where.tenant, position, where.status, where.type, at_once)
-                assert look is not None
-                numbers += look.fit
-                more = look.seen == at_once
-                if len(numbers) > limit:
-                    more, numbers = True, numbers[:limit]
-                position = numbers[-1] if len(numbers) == limit else look.last or position
-                if not more or len(numbers) == limit:
-                    break
+        with self._reader() as reader:  # One snapshot for all looks.
+            numbers, position = Pages(reader, self._memory.tenants[where.tenant], where).read(before, limit)
             jobs = self._whole_jobs(numbers)
-        return jobs, str(position) if more else None
+        return jobs, position
 
     def list_attempts(self, tenant: str, job_id: str) -> Awaitable[list[Attempt]]:
         """See `JobStore`."""
@@ -162,6 +141,17 @@ class Reads:
         """See `JobStore`."""
         self._check_tenant(tenant)
         return self._run(self._read, Batch, SQL.batch_of_tenant, tenant, batch)
+
+    def count_jobs(self, tenant: str) -> Awaitable[dict[str, dict[JobStatus, int]]]:
+        """See `JobStore`."""
+        self._check_tenant(tenant)
+        return self._run(self._count_jobs, tenant)
+
+    def _count_jobs(self, tenant: str) -> dict[str, dict[JobStatus, int]]:
+        counts: dict[str, dict[JobStatus, int]] = {}
+        for type, status, jobs in self._read(list[Count], SQL.counts_by_type, self._memory.tenants[tenant]) or ():
+            counts.setdefault(type, {})[status] = jobs
+        return counts
 
     def get_definition(self, tenant: str | None, type: str) -> Awaitable[Definition]:
         """See `JobStore`."""
@@ -261,7 +251,7 @@ class Reads:
     def _list_history(
         self, tenant: str, type: str | None, before: str | None, limit: int
     ) -> tuple[list[HistoryEntry], str | None]:
-        position = (ABOVE_ALL_NUMBERS, "") if before is None else read_position(before)
+        position = (ABOVE_ALL_INSTANTS, "") if before is None else read_position(before)
         values = (self._memory.tenants[tenant], *position, limit + 1)
         if type is None:
             rows = self._read(list[Entry], SQL.page_of_history, *values) or []
@@ -301,12 +291,6 @@ class Reads:
                 rows.close(True)
                 break
         return events[:limit]
-
-
-def _parse_position(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < len(str(ABOVE_ALL_NUMBERS))):
-        raise InvalidCursor
-    return int(text)
 
 
 def _explained(read: Any, *args: Any) -> Any:

@@ -25,11 +25,16 @@ AS $$
 DECLARE
     now bigint := ingot.clock();
     capped uuid[];
+    -- The first and the last id of those made within a second of now, as nearly all are.
+    lowest uuid;
+    highest uuid;
 BEGIN
     IF EXISTS (SELECT FROM ingot.tenants WHERE max_unfinished IS NOT NULL OR rate IS NOT NULL) THEN
         capped := ingot.lock_capped(tenants);
         now := ingot.clock();
     END IF;
+    lowest := (lpad(to_hex(greatest(now / 1000 - 1000, 0)), 12, '0') || '00000000000000000000')::uuid;
+    highest := (lpad(to_hex(now / 1000 + 1000), 12, '0') || 'ffffffffffffffffffff')::uuid;
     RETURN QUERY
     WITH asked AS MATERIALIZED (
         SELECT * FROM unnest(
@@ -104,11 +109,12 @@ BEGIN
     made AS (
         INSERT INTO ingot.jobs (
             id, tenant, type, payload, metadata, created_at, source, source_ref, created_by, correlation_id, trace_id,
-            idempotency_key, dedupe_key, limit_key, batch, inputs, reuse_key, depth
+            idempotency_key, dedupe_key, limit_key, batch, inputs, reuse_key, depth, drift
         )
         SELECT id, tenant, type, payload, metadata, now, source, source_ref, created_by, correlation_id, trace_id,
             idempotency_key, dedupe_key, limit_key, batch,
-            CASE WHEN inputs IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(inputs)) END, reuse_key, depth
+            CASE WHEN inputs IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(inputs)) END, reuse_key, depth,
+            CASE WHEN id NOT BETWEEN lowest AND highest THEN ingot.drift_of(id, now) END
         FROM taken
     ),
     keyed AS (
@@ -199,4 +205,12 @@ BEGIN
     )
     SELECT place::integer, own_priority, due_at, own_max_attempts, now, coalesce(limit_key, '') FROM taken ORDER BY place;
 END
+$$;
+
+-- How far the time in an id is from another one, as a class: a minute, an hour, or more.
+CREATE OR REPLACE FUNCTION ingot.drift_of(id uuid, at bigint) RETURNS smallint
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN d <= 60000 THEN 1 WHEN d <= 3600000 THEN 2 ELSE 3 END::smallint
+    FROM (SELECT abs(('x' || translate(left(id::text, 13), '-', ''))::bit(48)::bigint - at / 1000) AS d) AS d
 $$;

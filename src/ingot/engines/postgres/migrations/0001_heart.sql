@@ -122,9 +122,13 @@ CREATE TABLE ingot.jobs (
     batch           text,
     inputs          text[],
     reuse_key       bytea,
-    depth           integer NOT NULL
+    depth           integer NOT NULL,
+    drift           smallint    -- how far the time in the id is from `created_at`, as a class, when that is far
 );
-CREATE INDEX jobs_by_tenant ON ingot.jobs (tenant, id);
+-- Lists are walked by id, newest first: by type, and by what is rare. Jobs of all types are its types merged.
+CREATE INDEX jobs_by_type ON ingot.jobs (tenant, type, id);
+CREATE INDEX jobs_by_source ON ingot.jobs (tenant, source, id) WHERE source <> 'manual';
+CREATE INDEX jobs_by_drift ON ingot.jobs (tenant, drift, id) WHERE drift IS NOT NULL;
 
 CREATE TABLE ingot.idempotency_keys (
     tenant      uuid NOT NULL,
@@ -181,9 +185,11 @@ CREATE INDEX ready_in_order ON ingot.ready (type, tenant, limit_key, priority, r
 
 CREATE TABLE ingot.later (LIKE ingot.ready INCLUDING CONSTRAINTS INCLUDING DEFAULTS, PRIMARY KEY (id));
 CREATE INDEX later_in_order ON ingot.later (run_at, id);
+CREATE INDEX later_by_type ON ingot.later (tenant, type, id);
 
 -- Jobs that wait for others: every edge is open until the other has ended.
 CREATE TABLE ingot.blocked (LIKE ingot.ready INCLUDING CONSTRAINTS INCLUDING DEFAULTS, PRIMARY KEY (id));
+CREATE INDEX blocked_by_type ON ingot.blocked (tenant, type, id);
 CREATE TABLE ingot.waits (
     job         uuid NOT NULL,
     parent      uuid NOT NULL,
@@ -215,6 +221,7 @@ CREATE TABLE ingot.canceled (
     finished_at     bigint NOT NULL,
     PRIMARY KEY (id)
 );
+CREATE INDEX canceled_by_type ON ingot.canceled (tenant, type, id);
 
 -- Attempts that have ended, and how the job stood after each.
 CREATE TABLE ingot.outcomes (
@@ -244,6 +251,8 @@ CREATE TABLE ingot.outcomes (
     told_at             bigint NOT NULL,
     PRIMARY KEY (job, fence)
 );
+CREATE INDEX outcomes_without_success ON ingot.outcomes (tenant, status_after, job)
+    WHERE status_after IN ('dead', 'canceled');
 
 -- Which jobs finished when: one row for those of a tenant and type that did so in one call, so that what has been kept
 -- long enough is found without a look at the rest. A job that was retried since is still named here; whoever reads

@@ -1,9 +1,88 @@
--- Jobs of the tenant that is set, newest first, below one id: those of a bounded number that fit, and how far we looked.
-WITH looked AS MATERIALIZED (
-    SELECT j.id, j.type FROM ingot.jobs AS j WHERE j.tenant = $1 AND j.id < $2 ORDER BY j.id DESC LIMIT $5
+-- Jobs of the tenant that is set, newest first.
+-- The lines ($2) hold every job that fits, each in the order of ids, below one id ($3) and from another on ($4); some are
+-- of one type ($5) or of one class of drift ($6). So many ($7) of each line are looked at. Where a line goes on, what
+-- others have below its end is left for the next look. Pairs are compared whole and put in order whole, so that no index
+-- but the one of the line will do: walking all jobs for those of one type must never seem good.
+WITH lines AS MATERIALIZED (
+    SELECT * FROM unnest($2::text[], $3::uuid[], $4::uuid[], $5::text[], $6::smallint[])
+        WITH ORDINALITY AS l (kind, below, lowest, type, drift, line)
+),
+looked AS MATERIALIZED (
+    SELECT l.line, j.id, row_number() OVER (PARTITION BY l.line ORDER BY j.id DESC) AS place
+    FROM lines AS l CROSS JOIN LATERAL (
+        (
+            SELECT j.id FROM ingot.jobs AS j
+            WHERE l.kind = 'type' AND j.tenant = $1
+                AND (j.type, j.id) < (l.type, l.below) AND (j.type, j.id) >= (l.type, l.lowest)
+            ORDER BY j.type DESC, j.id DESC LIMIT $7
+        ) UNION ALL (
+            SELECT j.id FROM ingot.jobs AS j
+            WHERE l.kind = 'drift' AND j.tenant = $1 AND j.drift IS NOT NULL
+                AND (j.drift, j.id) < (l.drift, l.below) AND (j.drift, j.id) >= (l.drift, l.lowest)
+            ORDER BY j.drift DESC, j.id DESC LIMIT $7
+        ) UNION ALL (
+            SELECT j.id FROM ingot.jobs AS j
+            WHERE l.kind = 'source' AND j.tenant = $1 AND j.source <> 'manual'
+                AND (j.source, j.id) < ($11, l.below) AND (j.source, j.id) >= ($11, l.lowest)
+            ORDER BY j.source DESC, j.id DESC LIMIT $7
+        ) UNION ALL (
+            SELECT g.job FROM ingot.tags AS g
+            WHERE l.kind = 'tag'
+                AND (g.tag, g.tenant, g.job) < ($10, $1, l.below) AND (g.tag, g.tenant, g.job) >= ($10, $1, l.lowest)
+            ORDER BY g.tag DESC, g.tenant DESC, g.job DESC LIMIT $7
+        ) UNION ALL (
+            SELECT w.id FROM ingot.later AS w
+            WHERE l.kind = 'later' AND w.tenant = $1
+                AND (w.type, w.id) < (l.type, l.below) AND (w.type, w.id) >= (l.type, l.lowest)
+            ORDER BY w.type DESC, w.id DESC LIMIT $7
+        ) UNION ALL (
+            SELECT b.id FROM ingot.blocked AS b
+            WHERE l.kind = 'blocked' AND b.tenant = $1
+                AND (b.type, b.id) < (l.type, l.below) AND (b.type, b.id) >= (l.type, l.lowest)
+            ORDER BY b.type DESC, b.id DESC LIMIT $7
+        ) UNION ALL (
+            SELECT c.id FROM ingot.canceled AS c
+            WHERE l.kind = 'canceled' AND c.tenant = $1
+                AND (c.type, c.id) < (l.type, l.below) AND (c.type, c.id) >= (l.type, l.lowest)
+            ORDER BY c.type DESC, c.id DESC LIMIT $7
+        ) UNION ALL (
+            SELECT o.job FROM ingot.outcomes AS o
+            WHERE l.kind = 'ended' AND o.tenant = $1 AND o.status_after IN ('dead', 'canceled')
+                AND (o.status_after, o.job) < ($8, l.below) AND (o.status_after, o.job) >= ($8, l.lowest)
+            ORDER BY o.status_after DESC, o.job DESC LIMIT $7
+        ) UNION ALL (
+            -- Those of all tenants: there are only as many as run.
+            SELECT s.id FROM ingot.leases AS s
+            WHERE l.kind = 'leases' AND s.tenant = $1 AND s.id < l.below AND s.id >= l.lowest
+            ORDER BY s.id DESC LIMIT $7
+        ) UNION ALL (
+            -- These two are not in order and are read to their end. They are only taken where there are few.
+            SELECT r.id FROM (SELECT r.id FROM ingot.ready AS r WHERE r.type = l.type AND r.tenant = $1 OFFSET 0) AS r
+            WHERE l.kind = 'ready' AND r.id < l.below AND r.id >= l.lowest
+            ORDER BY r.id DESC LIMIT $7
+        ) UNION ALL (
+            SELECT f.job FROM ingot.endings AS e CROSS JOIN LATERAL unnest(e.jobs) AS f (job)
+            WHERE l.kind = 'endings' AND e.tenant = $1 AND e.type = l.type AND f.job < l.below AND f.job >= l.lowest
+            ORDER BY f.job DESC LIMIT $7
+        )
+    ) AS j
+),
+goes_on AS MATERIALIZED (SELECT k.id FROM looked AS k WHERE k.place = $7 ORDER BY k.id DESC LIMIT 1),
+seen AS MATERIALIZED (
+    SELECT DISTINCT k.id FROM looked AS k
+    WHERE k.id >= coalesce((SELECT id FROM goes_on), '00000000-0000-0000-0000-000000000000')
 )
-SELECT (SELECT min(id::text) FROM looked) AS last, (SELECT count(*) FROM looked) AS seen, ARRAY(
-    SELECT l.id::text FROM looked AS l CROSS JOIN LATERAL (SELECT s.status FROM ingot.job_rows AS s WHERE s.id = l.id) AS s
-    WHERE ($3::text IS NULL OR s.status = $3) AND ($4::text IS NULL OR l.type = $4)
-    ORDER BY l.id DESC
+SELECT (SELECT id::text FROM goes_on) AS goes_on, (SELECT count(*) FROM looked) AS looked,
+    (SELECT id::text FROM seen ORDER BY id LIMIT 1) AS last, ARRAY(
+    -- In order from the start, so that no more are asked about than are wanted; what costs most is asked last.
+    SELECT k.id::text FROM (SELECT id FROM seen ORDER BY id DESC) AS k CROSS JOIN LATERAL (
+        SELECT j.id, j.type, j.source, j.created_at FROM ingot.jobs AS j WHERE j.id = k.id LIMIT 1
+    ) AS j
+    WHERE ($9::text IS NULL OR j.type = $9)
+        AND ($11::text IS NULL OR j.source = $11)
+        AND ($12::bigint IS NULL OR j.created_at >= $12)
+        AND ($13::bigint IS NULL OR j.created_at < $13)
+        AND ($10::text IS NULL OR (SELECT true FROM ingot.tags AS g WHERE g.job = j.id AND g.tag = $10))
+        AND ($8::text IS NULL OR (SELECT s.status FROM ingot.job_rows AS s WHERE s.id = j.id) = $8)
+    ORDER BY k.id DESC LIMIT $14
 ) AS fit

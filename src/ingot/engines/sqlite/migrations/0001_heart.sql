@@ -51,9 +51,7 @@ CREATE TABLE pauses (
 
 CREATE TABLE jobs (
     number          INTEGER PRIMARY KEY,
-    payload         BLOB NOT NULL,
-    metadata        BLOB,
-    created_at      INTEGER NOT NULL,
+    created_at      INTEGER NOT NULL,   -- never less than that of a lower number
     source          TEXT NOT NULL CHECK (source IN ('manual', 'event', 'schedule', 'system', 'document')),
     source_ref      TEXT,
     created_by      TEXT,
@@ -62,8 +60,11 @@ CREATE TABLE jobs (
     idempotency_key TEXT,
     inputs          TEXT,       -- a JSON array
     reuse_key       BLOB,
-    depth           INTEGER NOT NULL
+    depth           INTEGER NOT NULL,
+    payload         BLOB NOT NULL,      -- last: what is asked of many jobs at once must not lie behind what is wide
+    metadata        BLOB
 ) STRICT;
+CREATE INDEX jobs_by_source ON jobs (source) WHERE source <> 'manual';
 
 CREATE TABLE states (
     number              INTEGER PRIMARY KEY,
@@ -97,11 +98,13 @@ CREATE TABLE states (
 
 CREATE INDEX states_ready ON states (type, tenant, limit_key, priority, run_at, id) WHERE status = 'queued' AND due = 1;
 CREATE INDEX states_later ON states (run_at) WHERE status = 'queued' AND due = 0;
-CREATE INDEX states_leased ON states (lease_expires_at) WHERE status = 'running';
+CREATE INDEX states_leased ON states (lease_expires_at, tenant) WHERE status = 'running';
 CREATE INDEX states_keyed ON states (tenant, type, limit_key) WHERE status = 'running' AND limit_key <> '';
 CREATE UNIQUE INDEX states_dedupe ON states (tenant, dedupe_key)
     WHERE dedupe_key IS NOT NULL AND status IN ('blocked', 'queued', 'running');
-CREATE INDEX states_by_tenant ON states (tenant);
+-- Lists are walked by number, newest first. A job changes the index once, when it finishes.
+CREATE INDEX states_live ON states (tenant, type) WHERE finished_at IS NULL;
+CREATE INDEX states_finished ON states (tenant, status, type) WHERE finished_at IS NOT NULL;
 
 -- The table of moves once more, so that no bug in our code can break it.
 CREATE TRIGGER states_move BEFORE UPDATE OF status ON states

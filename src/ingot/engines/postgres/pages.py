@@ -1,0 +1,161 @@
+"""Pages of jobs: the way through the indexes that has the fewest rows, and looks along it until a page is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from ingot.engines.postgres.connection import PlainConnection
+from ingot.engines.postgres.rows import STATUSES, job_of
+from ingot.engines.postgres.sql import SQL
+from ingot.jobs.model import Job, JobStatus, Source
+from ingot.jobs.ports import JobFilter
+from ingot.kernel.ids import is_id
+from ingot.kernel.pages import InvalidCursor
+
+LOOKS_MAX: Final = 4_000  # Rows that a page looks at.
+LOOKS_AT_ONCE: Final = 500
+COUNTED_MAX: Final = 1_000  # Rows of a tag or a source are counted so far.
+UNCOUNTED: Final = 10 * COUNTED_MAX  # How many there are taken to be when there are more.
+READ_WHOLE_MAX: Final = 2_000  # Rows of a line that is not in order.
+DRIFT_MILLIS_MAX: Final = (1_000, 60_000, 3_600_000, None)  # By class, as in `ingot.enqueue`.
+BELOW_ALL_IDS: Final = "00000000-0000-0000-0000-000000000000"
+ABOVE_ALL_IDS: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+FINISHED: Final = (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED)
+
+Counts = Mapping[str, Mapping[JobStatus, int]]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """Jobs in the order of their ids: of one kind, perhaps of one type, and of one class of drift."""
+
+    kind: str
+    type: str | None = None
+    drift: int = 0
+
+
+class Way(msgspec.Struct, frozen=True):
+    """Lines that together hold every job that fits, and about how many rows they have."""
+
+    rows: int
+    lines: list[Line]
+
+
+async def read_page(
+    connection: PlainConnection, where: JobFilter, *, before: str | None, limit: int
+) -> tuple[list[Job], str | None]:
+    """The page, and the position to go on from."""
+    position: str | None = ABOVE_ALL_IDS if before is None else _parse_position(before)
+    lines = (await _choose(connection, where)).lines
+    if not lines:
+        return [], None
+    at_once = limit if where == JobFilter(tenant=where.tenant) else LOOKS_AT_ONCE
+    at_once = max(1, min(at_once, LOOKS_MAX // len(lines)))
+    bounds = [_ids_between(where, line) for line in lines]
+    ids: list[str] = []
+    looked = 0
+    while position is not None and len(ids) < limit and looked < LOOKS_MAX:
+        look = await connection.fetchrow(
+            SQL.page_of_jobs,
+            where.tenant,
+            [line.kind for line in lines],
+            [min(below, position) for below, _ in bounds],
+            [lowest for _, lowest in bounds],
+            [line.type for line in lines],
+            [line.drift for line in lines],
+            at_once,
+            where.status,
+            where.type,
+            where.tag,
+            where.source,
+            where.created_after,
+            where.created_before,
+            limit - len(ids),
+        )
+        assert look is not None
+        ids += look["fit"]
+        looked += look["looked"]
+        position = look["goes_on"]
+        if len(ids) == limit and (position is not None or ids[-1] != look["last"]):
+            position = ids[-1]
+    rows = await connection.fetch(SQL.get_jobs, ids) if ids else []
+    jobs = {job.id: job for job in map(job_of, rows)}
+    return [jobs[id] for id in ids], position
+
+
+async def read_counts(connection: PlainConnection, tenant: str) -> dict[str, dict[JobStatus, int]]:
+    """The tenant's jobs by type and status."""
+    counts: dict[str, dict[JobStatus, int]] = {}
+    for type, status, jobs in await connection.fetch(SQL.counts_of_tenant, tenant):
+        counts.setdefault(type, {})[STATUSES[status]] = jobs
+    return counts
+
+
+async def _choose(connection: PlainConnection, where: JobFilter) -> Way:
+    """The way with the fewest rows. For a time, jobs whose id tells another one are lines of their own."""
+    counts = await read_counts(connection, where.tenant)
+    ways = [_by_type(where, counts), *_by_status(where, counts)]
+    if where.tag is not None:
+        rows = await connection.fetchval(SQL.rows_of_tag, where.tenant, where.tag, COUNTED_MAX)
+        ways.append(Way(rows if rows < COUNTED_MAX else UNCOUNTED, [Line("tag")]))
+    if where.source not in (None, Source.MANUAL):
+        rows = await connection.fetchval(SQL.rows_of_source, where.tenant, where.source, COUNTED_MAX)
+        ways.append(Way(rows if rows < COUNTED_MAX else UNCOUNTED, [Line("source")]))
+    way = min(ways, key=lambda way: way.rows)
+    if way.lines and (where.created_after is not None or where.created_before is not None):
+        return Way(way.rows, way.lines + [Line("drift", drift=drift) for drift in range(1, len(DRIFT_MILLIS_MAX))])
+    return way
+
+
+def _by_status(where: JobFilter, counts: Counts) -> Iterator[Way]:
+    """Those that wait for a worker and those that succeeded have no order by id: they are read if they are few."""
+    types = {type: states for type, states in counts.items() if where.type in (None, type)}
+    rows = sum(states.get(where.status, 0) for states in types.values()) if where.status else 0
+    match where.status:
+        case JobStatus.BLOCKED:
+            yield Way(rows, [Line("blocked", type) for type in types])
+        case JobStatus.QUEUED if rows <= READ_WHOLE_MAX:
+            yield Way(rows, [Line(kind, type) for kind in ("ready", "later") for type in types])
+        case JobStatus.RUNNING:
+            yield Way(rows, [Line("leases")])
+        case JobStatus.SUCCEEDED:
+            finished = sum(states.get(status, 0) for states in types.values() for status in FINISHED)
+            if finished <= READ_WHOLE_MAX:
+                yield Way(finished, [Line("endings", type) for type in types])
+        case JobStatus.DEAD:
+            yield Way(rows, [Line("ended")])
+        case JobStatus.CANCELED:
+            yield Way(rows, [Line("ended"), *(Line("canceled", type) for type in types)])
+
+
+def _by_type(where: JobFilter, counts: Counts) -> Way:
+    types = [
+        type
+        for type, states in counts.items()
+        if where.type in (None, type) and (where.status is None or where.status in states)
+    ]
+    return Way(sum(sum(counts[type].values()) for type in types), [Line("type", type) for type in types])
+
+
+def _ids_between(where: JobFilter, line: Line) -> tuple[str, str]:
+    """The id below which jobs of a line are that were made between two times, and the least that they have."""
+    below, lowest = ABOVE_ALL_IDS, BELOW_ALL_IDS
+    drift = DRIFT_MILLIS_MAX[line.drift]
+    if where.created_before is not None and drift is not None:
+        below = _first_id(where.created_before // 1000 + drift + 1)
+    if where.created_after is not None and drift is not None:
+        lowest = _first_id(max(0, where.created_after // 1000 - drift))
+    return below, lowest
+
+
+def _first_id(millis: int) -> str:
+    """The least id that tells this time, written as ids are, so that they compare."""
+    return f"{millis >> 16:08x}-{millis & 0xFFFF:04x}-0000-0000-000000000000"
+
+
+def _parse_position(text: str) -> str:
+    if not is_id(text):
+        raise InvalidCursor
+    return text
