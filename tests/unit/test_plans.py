@@ -48,6 +48,7 @@ SHORT = {
     "CONSTANT ROW": "the rows of the statement itself",
     "definitions": "one row per type that was defined",
     "store": "one row",
+    "takers": "the rows of the statement itself",
     "tenants": "one row per tenant",
 }
 ALLOWED = {
