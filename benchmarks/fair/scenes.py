@@ -44,6 +44,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     least_share: int
 
 
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a call took in a store with very many jobs."""
+
+    call: str
+    median_ms: float
+    worst_ms: float
+
+
 SCENES: Final = (
     Scene(name="one", title="one tenant, no limits"),
     Scene(name="many", title=f"{TENANTS:,} tenants, one with {SKEW} × the jobs of the others", tenants=TENANTS),

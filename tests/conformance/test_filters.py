@@ -262,6 +262,17 @@ async def test_a_rare_status_below_many_others_is_on_the_first_page(bench: Bench
         assert ([found.id for found in page.items], page.next_cursor) == ([job.id], None)
 
 
+async def test_what_succeeded_is_listed_below_many_attempts_of_others(bench: Bench) -> None:
+    other = (await bench.tenants.create("other")).id
+    mine = [await bench.make_job_in(JobStatus.SUCCEEDED) for _ in range(2)]
+    await bench.jobs.enqueue_many([new_job(other, "theirs") for _ in range(1_500)])
+    await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", delay=60) for _ in range(3_000)])
+    for claim in await bench.jobs.claim("worker", ["theirs"], limit=1_000):
+        await bench.jobs.complete(claim)
+    found = await read_all(bench, status=JobStatus.SUCCEEDED)
+    assert [job.id for job in found] == [job.id for job in mine][::-1]
+
+
 async def test_a_rare_tag_or_source_below_many_others_is_on_the_first_page(bench: Bench) -> None:
     other = (await bench.tenants.create("other")).id
     await bench.make_job(tenant=other, tags=["rare"], source=Source.EVENT)

@@ -79,6 +79,7 @@ OF_SERVER: Final = {
     "fold_counts",
     "keeping",
     "look",
+    "newest_ended",
     "pause",
     "position",
     "next_due",

@@ -140,6 +140,7 @@ PAGES: Final[dict[str, tuple[list[str], dict[str, str]]]] = {
     "type and tag": (["tag"], {"type": "'noop'", "tag": "'red'"}),
     "tag and queued": (TYPES, {"status": "'queued'", "tag": "'red'"}),
     "rare tag and succeeded": (["tag"], {"status": "'succeeded'", "tag": "'rare'"}),
+    "nothing newer": (TYPES, {"after": f"'{TOP}'", "created_after": str(START)}),
     "time and dead": (["ended", "drift"], {"status": "'dead'", "after": "'{after}'", "created_after": str(START)}),
     "time and tag": (["tag", "drift"], {"tag": "'red'", "after": "'{after}'", "created_after": str(START)}),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
@@ -15,11 +16,12 @@ from ingot.jobs.ports import JobFilter
 from ingot.kernel.ids import is_id
 from ingot.kernel.pages import InvalidCursor
 
-LOOKS_MAX: Final = 4_000  # Rows that a page looks at.
+LOOKS_MAX: Final = 2_000  # Rows that a page looks at.
 LOOKS_AT_ONCE: Final = 500
 COUNTED_MAX: Final = 1_000  # Rows of a tag or a source are counted so far.
 UNCOUNTED: Final = 10 * COUNTED_MAX  # How many there are taken to be when there are more.
 READ_WHOLE_MAX: Final = 2_000  # Rows of a line that is not in order.
+ENDED_MAX: Final = 1_000  # Attempts of all tenants that are looked at for the newest that has ended.
 DRIFT_MILLIS_MAX: Final = (1_000, 60_000, 3_600_000, None)  # By class, as in `ingot.enqueue`.
 BELOW_ALL_IDS: Final = "00000000-0000-0000-0000-000000000000"
 ABOVE_ALL_IDS: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -47,13 +49,17 @@ async def read_page(
     connection: PlainConnection, where: JobFilter, *, before: str | None, limit: int
 ) -> tuple[list[Job], str | None]:
     """The page, and the position to go on from."""
-    position: str | None = ABOVE_ALL_IDS if before is None else _parse_position(before)
+    start = ABOVE_ALL_IDS if before is None else _parse_position(before)
     lines = (await _choose(connection, where)).lines
     if not lines:
         return [], None
-    at_once = limit if where == JobFilter(tenant=where.tenant) else LOOKS_AT_ONCE
-    at_once = max(1, min(at_once, LOOKS_MAX // len(lines)))
+    if where.status is JobStatus.SUCCEEDED:  # Above the newest attempt that has ended there may be very many that wait.
+        newest = await connection.fetchval("SELECT ingot.newest_ended($1, $2, $3)", where.tenant, start, ENDED_MAX)
+        start = min(start, _next_id(newest))
+    at_once = limit
+    at_once_max = max(1, min(LOOKS_AT_ONCE, LOOKS_MAX // len(lines)))
     bounds = [_ids_between(where, line) for line in lines]
+    position: str | None = start
     ids: list[str] = []
     looked = 0
     while position is not None and len(ids) < limit and looked < LOOKS_MAX:
@@ -65,7 +71,7 @@ async def read_page(
             [lowest for _, lowest in bounds],
             [line.type for line in lines],
             [line.drift for line in lines],
-            at_once,
+            min(at_once, at_once_max),
             where.status,
             where.type,
             where.tag,
@@ -78,6 +84,7 @@ async def read_page(
         ids += look["fit"]
         looked += look["looked"]
         position = look["goes_on"]
+        at_once *= 4  # Those that fit are few.
         if len(ids) == limit and (position is not None or ids[-1] != look["last"]):
             position = ids[-1]
     rows = await connection.fetch(SQL.get_jobs, ids) if ids else []
@@ -153,6 +160,11 @@ def _ids_between(where: JobFilter, line: Line) -> tuple[str, str]:
 def _first_id(millis: int) -> str:
     """The least id that tells this time, written as ids are, so that they compare."""
     return f"{millis >> 16:08x}-{millis & 0xFFFF:04x}-0000-0000-000000000000"
+
+
+def _next_id(id: UUID) -> str:
+    """The least id above one that is not the greatest."""
+    return str(UUID(int=id.int + 1))
 
 
 def _parse_position(text: str) -> str:

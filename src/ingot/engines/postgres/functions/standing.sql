@@ -58,3 +58,20 @@ BEGIN
     ORDER BY a.place;
 END
 $$;
+
+-- No attempt of this tenant on a job between this id and the one given has ended, as far as so many rows tell.
+CREATE OR REPLACE FUNCTION ingot.newest_ended(of_tenant uuid, below uuid, rows_max integer) RETURNS uuid
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+    WITH looked AS MATERIALIZED (
+        SELECT o.job, o.tenant FROM ingot.outcomes AS o WHERE o.job < below ORDER BY o.job DESC LIMIT rows_max
+    )
+    SELECT coalesce(
+        (SELECT l.job FROM looked AS l WHERE l.tenant = of_tenant ORDER BY l.job DESC LIMIT 1),
+        (SELECT l.job FROM looked AS l ORDER BY l.job DESC LIMIT 1 OFFSET rows_max - 1),
+        '00000000-0000-0000-0000-000000000000'
+    )
+$$;

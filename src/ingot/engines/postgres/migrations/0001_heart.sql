@@ -125,10 +125,11 @@ CREATE TABLE ingot.jobs (
     depth           integer NOT NULL,
     drift           smallint    -- how far the time in the id is from `created_at`, as a class, when that is far
 );
--- Lists are walked by id, newest first: by type, and by what is rare. Jobs of all types are its types merged.
-CREATE INDEX jobs_by_type ON ingot.jobs (tenant, type, id);
-CREATE INDEX jobs_by_source ON ingot.jobs (tenant, source, id) WHERE source <> 'manual';
-CREATE INDEX jobs_by_drift ON ingot.jobs (tenant, drift, id) WHERE drift IS NOT NULL;
+-- Lists are walked by id, newest first: by type, and by what is rare. Jobs of all types are its types merged. No id is
+-- null; `NULLS FIRST` is an order that no primary key has, so that whoever asks for it gets this index and no other.
+CREATE INDEX jobs_by_type ON ingot.jobs (tenant, type, id NULLS FIRST);
+CREATE INDEX jobs_by_source ON ingot.jobs (tenant, source, id NULLS FIRST) WHERE source <> 'manual';
+CREATE INDEX jobs_by_drift ON ingot.jobs (tenant, drift, id NULLS FIRST) WHERE drift IS NOT NULL;
 
 CREATE TABLE ingot.idempotency_keys (
     tenant      uuid NOT NULL,
@@ -163,7 +164,7 @@ CREATE TABLE ingot.tags (
     PRIMARY KEY (job, tag)
 );
 -- The tag first: a tenant alone must not look like a way to find the tags of one job.
-CREATE INDEX tags_by_tag ON ingot.tags (tag, tenant, job);
+CREATE INDEX tags_by_tag ON ingot.tags (tag, tenant, job NULLS FIRST);
 
 CREATE TABLE ingot.ready (
     id              uuid PRIMARY KEY,
@@ -185,11 +186,11 @@ CREATE INDEX ready_in_order ON ingot.ready (type, tenant, limit_key, priority, r
 
 CREATE TABLE ingot.later (LIKE ingot.ready INCLUDING CONSTRAINTS INCLUDING DEFAULTS, PRIMARY KEY (id));
 CREATE INDEX later_in_order ON ingot.later (run_at, id);
-CREATE INDEX later_by_type ON ingot.later (tenant, type, id);
+CREATE INDEX later_by_type ON ingot.later (tenant, type, id NULLS FIRST);
 
 -- Jobs that wait for others: every edge is open until the other has ended.
 CREATE TABLE ingot.blocked (LIKE ingot.ready INCLUDING CONSTRAINTS INCLUDING DEFAULTS, PRIMARY KEY (id));
-CREATE INDEX blocked_by_type ON ingot.blocked (tenant, type, id);
+CREATE INDEX blocked_by_type ON ingot.blocked (tenant, type, id NULLS FIRST);
 CREATE TABLE ingot.waits (
     job         uuid NOT NULL,
     parent      uuid NOT NULL,
@@ -221,7 +222,7 @@ CREATE TABLE ingot.canceled (
     finished_at     bigint NOT NULL,
     PRIMARY KEY (id)
 );
-CREATE INDEX canceled_by_type ON ingot.canceled (tenant, type, id);
+CREATE INDEX canceled_by_type ON ingot.canceled (tenant, type, id NULLS FIRST);
 
 -- Attempts that have ended, and how the job stood after each.
 CREATE TABLE ingot.outcomes (
@@ -251,7 +252,7 @@ CREATE TABLE ingot.outcomes (
     told_at             bigint NOT NULL,
     PRIMARY KEY (job, fence)
 );
-CREATE INDEX outcomes_without_success ON ingot.outcomes (tenant, status_after, job)
+CREATE INDEX outcomes_without_success ON ingot.outcomes (tenant, status_after, job NULLS FIRST)
     WHERE status_after IN ('dead', 'canceled');
 
 -- Which jobs finished when: one row for those of a tenant and type that did so in one call, so that what has been kept

@@ -1,8 +1,8 @@
 -- Jobs of the tenant that is set, newest first.
 -- The lines ($2) hold every job that fits, each in the order of ids, below one id ($3) and from another on ($4); some are
 -- of one type ($5) or of one class of drift ($6). So many ($7) of each line are looked at. Where a line goes on, what
--- others have below its end is left for the next look. Pairs are compared whole and put in order whole, so that no index
--- but the one of the line will do: walking all jobs for those of one type must never seem good.
+-- others have below its end is left for the next look. The order is that of the index of the line and of no other:
+-- walking all jobs for those of one type must never seem good.
 WITH lines AS MATERIALIZED (
     SELECT * FROM unnest($2::text[], $3::uuid[], $4::uuid[], $5::text[], $6::smallint[])
         WITH ORDINALITY AS l (kind, below, lowest, type, drift, line)
@@ -12,44 +12,44 @@ looked AS MATERIALIZED (
     FROM lines AS l CROSS JOIN LATERAL (
         (
             SELECT j.id FROM ingot.jobs AS j
-            WHERE l.kind = 'type' AND j.tenant = $1
-                AND (j.type, j.id) < (l.type, l.below) AND (j.type, j.id) >= (l.type, l.lowest)
-            ORDER BY j.type DESC, j.id DESC LIMIT $7
+            WHERE l.kind = 'type' AND j.tenant = $1 AND j.type = l.type
+                AND j.id < l.below AND j.id >= l.lowest
+            ORDER BY j.id DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT j.id FROM ingot.jobs AS j
-            WHERE l.kind = 'drift' AND j.tenant = $1 AND j.drift IS NOT NULL
-                AND (j.drift, j.id) < (l.drift, l.below) AND (j.drift, j.id) >= (l.drift, l.lowest)
-            ORDER BY j.drift DESC, j.id DESC LIMIT $7
+            WHERE l.kind = 'drift' AND j.tenant = $1 AND j.drift = l.drift AND j.drift IS NOT NULL
+                AND j.id < l.below AND j.id >= l.lowest
+            ORDER BY j.id DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT j.id FROM ingot.jobs AS j
-            WHERE l.kind = 'source' AND j.tenant = $1 AND j.source <> 'manual'
-                AND (j.source, j.id) < ($11, l.below) AND (j.source, j.id) >= ($11, l.lowest)
-            ORDER BY j.source DESC, j.id DESC LIMIT $7
+            WHERE l.kind = 'source' AND j.tenant = $1 AND j.source = $11 AND j.source <> 'manual'
+                AND j.id < l.below AND j.id >= l.lowest
+            ORDER BY j.id DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT g.job FROM ingot.tags AS g
-            WHERE l.kind = 'tag'
-                AND (g.tag, g.tenant, g.job) < ($10, $1, l.below) AND (g.tag, g.tenant, g.job) >= ($10, $1, l.lowest)
-            ORDER BY g.tag DESC, g.tenant DESC, g.job DESC LIMIT $7
+            WHERE l.kind = 'tag' AND g.tenant = $1 AND g.tag = $10
+                AND g.job < l.below AND g.job >= l.lowest
+            ORDER BY g.job DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT w.id FROM ingot.later AS w
-            WHERE l.kind = 'later' AND w.tenant = $1
-                AND (w.type, w.id) < (l.type, l.below) AND (w.type, w.id) >= (l.type, l.lowest)
-            ORDER BY w.type DESC, w.id DESC LIMIT $7
+            WHERE l.kind = 'later' AND w.tenant = $1 AND w.type = l.type
+                AND w.id < l.below AND w.id >= l.lowest
+            ORDER BY w.id DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT b.id FROM ingot.blocked AS b
-            WHERE l.kind = 'blocked' AND b.tenant = $1
-                AND (b.type, b.id) < (l.type, l.below) AND (b.type, b.id) >= (l.type, l.lowest)
-            ORDER BY b.type DESC, b.id DESC LIMIT $7
+            WHERE l.kind = 'blocked' AND b.tenant = $1 AND b.type = l.type
+                AND b.id < l.below AND b.id >= l.lowest
+            ORDER BY b.id DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT c.id FROM ingot.canceled AS c
-            WHERE l.kind = 'canceled' AND c.tenant = $1
-                AND (c.type, c.id) < (l.type, l.below) AND (c.type, c.id) >= (l.type, l.lowest)
-            ORDER BY c.type DESC, c.id DESC LIMIT $7
+            WHERE l.kind = 'canceled' AND c.tenant = $1 AND c.type = l.type
+                AND c.id < l.below AND c.id >= l.lowest
+            ORDER BY c.id DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT o.job FROM ingot.outcomes AS o
-            WHERE l.kind = 'ended' AND o.tenant = $1 AND o.status_after IN ('dead', 'canceled')
-                AND (o.status_after, o.job) < ($8, l.below) AND (o.status_after, o.job) >= ($8, l.lowest)
-            ORDER BY o.status_after DESC, o.job DESC LIMIT $7
+            WHERE l.kind = 'ended' AND o.tenant = $1 AND o.status_after = $8 AND o.status_after IN ('dead', 'canceled')
+                AND o.job < l.below AND o.job >= l.lowest
+            ORDER BY o.job DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             -- Those of all tenants: there are only as many as run.
             SELECT s.id FROM ingot.leases AS s
@@ -83,6 +83,9 @@ SELECT (SELECT id::text FROM goes_on) AS goes_on, (SELECT count(*) FROM looked) 
         AND ($12::bigint IS NULL OR j.created_at >= $12)
         AND ($13::bigint IS NULL OR j.created_at < $13)
         AND ($10::text IS NULL OR (SELECT true FROM ingot.tags AS g WHERE g.job = j.id AND g.tag = $10))
+        AND ($8::text IS DISTINCT FROM 'succeeded' OR (
+            SELECT o.status_after FROM ingot.outcomes AS o WHERE o.job = j.id ORDER BY o.fence DESC LIMIT 1
+        ) = 'succeeded')
         AND ($8::text IS NULL OR (SELECT s.status FROM ingot.job_rows AS s WHERE s.id = j.id) = $8)
     ORDER BY k.id DESC LIMIT $14
 ) AS fit
