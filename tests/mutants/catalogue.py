@@ -244,7 +244,8 @@ MUTANTS = [
         file="engines/postgres/sql/page_of_jobs.sql",
         old="WHERE k.id >= coalesce((SELECT id FROM goes_on), '00000000-0000-0000-0000-000000000000')",
         new="WHERE k.id >= '00000000-0000-0000-0000-000000000000'",
-        caught_by="tests/conformance/test_filters.py::test_pages_of_many_types_hold_every_job_once",
+        caught_by="tests/conformance/test_filters.py"
+        "::test_jobs_of_one_type_do_not_overtake_those_of_another_below_many_that_do_not_fit",
     ),
     Mutant(
         name="an id that is taken for the time of its job",
@@ -261,14 +262,6 @@ MUTANTS = [
         old="(SELECT l.job FROM looked AS l ORDER BY l.job DESC LIMIT 1 OFFSET rows_max - 1),",
         new="",
         caught_by="tests/conformance/test_filters.py::test_what_succeeded_is_listed_below_many_attempts_of_others",
-    ),
-    Mutant(
-        name="a page that goes on after its last look at a line",
-        breaks="pages joined hold every job once, in order",
-        file="engines/sqlite/pages.py",
-        old="below, at_once = chunk[-1], LOOKS_AT_ONCE",
-        new="below, at_once = chunk[-1] - 1, LOOKS_AT_ONCE",
-        caught_by="tests/conformance/test_filters.py::test_pages_of_a_filter_joined_are_the_whole",
     ),
     Mutant(
         name="batches that lock in the order they came",
