@@ -11,7 +11,6 @@ BEGIN
     IF NOT FOUND AND NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = id AND t.slug = slug) THEN
         PERFORM ingot.refuse('IN007', format('there is a tenant ''%s'' already', slug));
     END IF;
-    PERFORM ingot.count_leases();
 END
 $$;
 
@@ -29,7 +28,6 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM ingot.refuse('IN006', 'there is no such tenant');
     END IF;
-    PERFORM ingot.count_leases();
 EXCEPTION WHEN unique_violation THEN
     PERFORM ingot.refuse('IN007', format('there is a tenant ''%s'' already', new_slug));
 END

@@ -7,16 +7,17 @@ AS $$
         OR EXISTS (SELECT FROM ingot.pauses)
 $$;
 
--- Leases are counted by tenant, type and key only where something is limited. The index is made when it is first
--- needed: it would cost every claim a twentieth of its time.
+-- Leases are counted by key only where keys are limited. The index is made when it is first needed: it would cost every
+-- claim a twentieth of its time.
 CREATE OR REPLACE FUNCTION ingot.count_leases() RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '3s'
 AS $$
 BEGIN
-    IF ingot.is_bounded() AND to_regclass('ingot.leases_by_lane') IS NULL THEN
-        CREATE INDEX IF NOT EXISTS leases_by_lane ON ingot.leases (tenant, type, limit_key);
+    IF EXISTS (SELECT FROM ingot.definitions WHERE max_running_per_key IS NOT NULL)
+        AND to_regclass('ingot.leases_by_key') IS NULL THEN
+        CREATE INDEX IF NOT EXISTS leases_by_key ON ingot.leases (tenant, type, limit_key) WHERE limit_key <> '';
     END IF;
 END
 $$;
@@ -24,7 +25,8 @@ $$;
 -- How many more jobs may run in each of these lanes, as far as they are limited: in all of the tenant, of the type, of
 -- the key. What is limited is claimed by one at a time: the widest limit that holds for a lane is locked until the
 -- transaction ends, and `busy` tells that somebody else has it. The lock gives us no transaction id, and the statement
--- that counts sees what those did who had it before.
+-- that counts sees what those did who had it before. Jobs of a tenant and of a type are counted already, exactly: what
+-- was folded and what was not yet.
 CREATE OR REPLACE FUNCTION ingot.rooms(lane_types text[], lane_tenants uuid[], lane_keys text[])
 RETURNS TABLE (of_tenant bigint, of_type bigint, of_key bigint, busy boolean)
 LANGUAGE plpgsql VOLATILE
@@ -75,13 +77,21 @@ BEGIN
     FROM (
         SELECT l.*,
             CASE WHEN l.tenant_most IS NOT NULL AND row_number() OVER (PARTITION BY l.tenant ORDER BY l.lane) = 1
-                THEN (SELECT count(*) FROM ingot.leases AS s WHERE s.tenant = l.tenant) END AS of_tenant,
+                THEN (SELECT coalesce(sum(c.jobs), 0)::bigint FROM (
+                    SELECT c.jobs FROM ingot.counts AS c WHERE c.tenant = l.tenant AND c.status = 'running' UNION ALL
+                    SELECT c.jobs FROM ingot.count_deltas AS c WHERE c.tenant = l.tenant AND c.status = 'running'
+                ) AS c) END AS of_tenant,
             CASE WHEN l.type_most > 0 AND row_number() OVER (PARTITION BY l.tenant, l.type ORDER BY l.lane) = 1
-                THEN (SELECT count(*) FROM ingot.leases AS s WHERE s.tenant = l.tenant AND s.type = l.type)
+                THEN (SELECT coalesce(sum(c.jobs), 0)::bigint FROM (
+                    SELECT c.jobs FROM ingot.counts AS c
+                    WHERE c.tenant = l.tenant AND c.type = l.type AND c.status = 'running' UNION ALL
+                    SELECT c.jobs FROM ingot.count_deltas AS c
+                    WHERE c.tenant = l.tenant AND c.type = l.type AND c.status = 'running'
+                ) AS c)
                 WHEN l.type_most = 0 THEN 0 END AS of_type,
             CASE WHEN l.key_most IS NOT NULL THEN (
                 SELECT count(*) FROM ingot.leases AS s
-                WHERE s.tenant = l.tenant AND s.type = l.type AND s.limit_key = l.limit_key
+                WHERE s.tenant = l.tenant AND s.type = l.type AND s.limit_key = l.limit_key AND s.limit_key <> ''
             ) END AS of_key
         FROM unnest(lane_types, lane_tenants, lane_keys, tenant_most, type_most, key_most, names)
             WITH ORDINALITY AS l (type, tenant, limit_key, tenant_most, type_most, key_most, name, lane)
