@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 
 import msgspec
@@ -16,6 +17,7 @@ from tests.conformance.machines.records import News, Record
 from tests.factories import Bench
 
 PAGE = 1000
+EVENTS_SECONDS_MAX = 20.0  # Events stay hidden while any transaction on the server runs that is older.
 
 
 class Inspection:
@@ -70,7 +72,12 @@ class Inspection:
 
     async def _events(self, bench: Bench, tenant: str, jobs: list[Record]) -> None:
         known = {job.id: job for job in jobs}
-        while events := await bench.events.read(tenant, after=self._cursors.get(tenant), limit=PAGE):
+        deadline = time.monotonic() + EVENTS_SECONDS_MAX
+        while True:
+            events = await bench.events.read(tenant, after=self._cursors.get(tenant), limit=PAGE)
+            told = all(self._told[job.id] == len(job.news) for job in jobs)
+            if not events and (told or time.monotonic() > deadline):
+                break
             for event in events:
                 assert event.id > self._cursors.get(tenant, "")
                 self._cursors[tenant] = event.id
