@@ -245,6 +245,21 @@ async def test_pages_of_many_types_hold_every_job_once(bench: Bench) -> None:
     assert [job.id for job in done] == [job.id for job in found if job.status is JobStatus.SUCCEEDED]
 
 
+async def test_pages_of_a_thousand_types_are_full(bench: Bench) -> None:
+    orders = [new_job(bench.tenant, f"type-{n}") for n in range(1_000)]
+    orders += [new_job(bench.tenant, "newest") for _ in range(300)]
+    await bench.jobs.enqueue_many(orders)
+    seen: list[str] = []
+    cursor = None
+    for _ in range(13):
+        page = await bench.jobs.list(bench.tenant, limit=100, cursor=cursor)
+        assert len(page.items) == 100
+        seen += [job.id for job in page.items]
+        cursor = page.next_cursor
+    assert seen == [order.id for order in orders][::-1]
+    assert cursor is None
+
+
 async def test_jobs_of_one_type_do_not_overtake_those_of_another_below_many_that_do_not_fit(bench: Bench) -> None:
     wanted = [await bench.make_job(type) for type in ("b", "a", "b", "a")]
     await bench.jobs.enqueue_many([new_job(bench.tenant, "a", source=Source.EVENT) for _ in range(1_200)])

@@ -11,7 +11,7 @@ import pytest
 
 from ingot.engines.postgres.connection import Record
 from ingot.engines.postgres.rows import NewsRow
-from ingot.jobs import JobStatus
+from ingot.jobs import Definition, JobStatus
 from ingot.jobs.checks import ERROR_CHARS_MAX
 from ingot.jobs.orders import new_job
 from ingot.jobs.ports import Enqueue
@@ -37,6 +37,23 @@ async def test_a_direct_worker_claims_renews_and_settles_jobs_of_its_own_tenant(
     assert (settled["place"], settled["status"]) == (1, "succeeded")
     statuses = [(await town.bench.reload(job)).status for job in jobs]
     assert statuses == [JobStatus.SUCCEEDED, JobStatus.RUNNING, JobStatus.QUEUED]
+
+
+async def test_a_direct_worker_gets_jobs_with_limit_keys_within_their_limits(town: Town) -> None:
+    tenant = town.tenants[0]
+    await town.bench.jobs.define(Definition(type="keyed", limit_key="{key}", max_running_per_key=1))
+    jobs = [
+        await town.bench.make_job("keyed", {"key": key}, tenant=tenant, priority=p)
+        for key, p in [("a", 3), ("b", 2), ("a", 1)]
+    ]
+    worker = await town.worker(tenant)
+    rows = await worker.fetch(CLAIM, ["keyed"], 10)
+    assert [row["id"] for row in rows] == [jobs[2].id, jobs[1].id]
+    assert await worker.fetch(CLAIM, ["keyed"], 10) == []
+    reasons = (await town.bench.jobs.explain(tenant, jobs[0].id)).reasons
+    assert [reason.code for reason in reasons] == ["key_limit", "in_line"]
+    await worker.fetch(SETTLE, [rows[0]["id"]], [rows[0]["fence"]])
+    assert [row["id"] for row in await worker.fetch(CLAIM, ["keyed"], 10)] == [jobs[0].id]
 
 
 async def test_a_direct_worker_gets_nothing_of_another_tenant(town: Town) -> None:

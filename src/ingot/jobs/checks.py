@@ -7,11 +7,11 @@ import math
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from graphlib import CycleError, TopologicalSorter
 
 import msgspec
 
-from ingot.jobs.errors import DependencyCycle, JobNotFound, ParentNotFound, PayloadTooLarge
+from ingot.jobs.after import check_cycles
+from ingot.jobs.errors import JobNotFound, ParentNotFound, PayloadTooLarge
 from ingot.jobs.limits import PART
 from ingot.jobs.model import (
     PRIORITY_MAX,
@@ -460,18 +460,10 @@ def orders(values: object) -> tuple[NewJob, ...]:
     if len(given) > BATCH_JOBS_MAX:
         raise InvalidInput(f"there are {len(given)} jobs; the most at once is {BATCH_JOBS_MAX}")
     checked = tuple([order(value) for value in given])
+    if len(same := {order.id: order for order in checked}) < len(checked):
+        for known in checked:
+            if same[known.id] != known:
+                raise InvalidInput(f"two orders that differ have the id {known.id}", hint="Make orders with new_job.")
     if any(order.after for order in checked):
-        _check_cycles({order.id: order.after for order in checked})
+        check_cycles(checked)
     return checked
-
-
-def _check_cycles(waits: dict[str, tuple[str, ...]]) -> None:
-    """Refuse orders of one call that wait for each other; what was enqueued before waits for none of them."""
-    try:
-        tuple(
-            TopologicalSorter(
-                {job: [p for p in parents if p in waits] for job, parents in waits.items()}
-            ).static_order()
-        )
-    except CycleError as error:
-        raise DependencyCycle(f"the job {error.args[1][0]} would wait for itself") from None

@@ -74,21 +74,23 @@ def _limit(limit: HeldLimit, type: str) -> Reason:
     whose = {"tenant": "of the tenant", "type": f"of the type {type}", "key": f"of the type {type} with its key"}
     shown = ", ".join(limit.holders[:SHOWN_MAX])
     more = " and others" if limit.running > SHOWN_MAX else ""
-    message = (
-        f"{limit.running} of {limit.most} jobs {whose[limit.scope]} that may run at once are running: {shown}{more}."
-    )
+    held = f": {shown}{more}" if shown else ""
+    message = f"{limit.running} of {limit.most} jobs {whose[limit.scope]} that may run at once are running{held}."
+    if limit.most == 0:
+        message = f"No job {whose[limit.scope]} may run: the limit is 0."
     data = {"most": limit.most, "running": limit.running, "holders": limit.holders}
     return Reason(code=f"{limit.scope}_limit", message=message, data=data)
 
 
 def _in_line(waiting: Waiting) -> Reason:
     ahead = waiting.ahead
+    whose = "of its type and limit key" if waiting.limit_key else "of its type"
     if ahead == 0:
-        message = "It is the next of its type."
+        message = f"It is the next {whose}."
     elif ahead >= AHEAD_MAX:
-        message = f"At least {ahead} jobs of its type go before it."
+        message = f"At least {ahead} jobs {whose} go before it."
     else:
-        message = f"{ahead} {'job' if ahead == 1 else 'jobs'} of its type {'goes' if ahead == 1 else 'go'} before it."
+        message = f"{ahead} {'job' if ahead == 1 else 'jobs'} {whose} {'goes' if ahead == 1 else 'go'} before it."
     return Reason(code="in_line", message=message, data={"ahead": ahead})
 
 

@@ -335,6 +335,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     job: Job
     now: datetime
+    limit_key: str = ""
     ahead: int = 0
     pause: Pause | None = None
     parents: list[tuple[str, JobStatus]] = []

@@ -14,6 +14,7 @@ from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.rows import job_of, new_job_of
 from ingot.engines.postgres.sql import SQL
 from ingot.identity.model import TenantNotFound
+from ingot.jobs.after import wait_for
 from ingot.jobs.errors import DuplicateJob, IdempotencyMismatch, ParentNotFound
 from ingot.jobs.lanes import Lane
 from ingot.jobs.limits import render
@@ -192,9 +193,9 @@ async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, mayb
         try:
             await _learn_rules(db, memory, orders)
             known, reused = await _resolve(db, memory, orders)
+            new = wait_for(list({order.id: order for order in orders if order.id not in known}.values()), known)
         except IngotError as error:
             return error
-        new = list({order.id: order for order in orders if order.id not in known}.values())
         made: list[Enqueued] = []
         try:
             if new:

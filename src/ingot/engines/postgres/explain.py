@@ -21,7 +21,7 @@ async def find_waiting(db: Database, memory: Memory, tenant: str, job_id: str) -
     job, limit_key = job_of(rows[0]), rows[0]["limit_key"]
     ((now, *most, asked_at),) = await db.call("SELECT * FROM ingot.find_limits($1, $2)", tenant, job.type)
     asked_at = max((at for at in (asked_at, memory.asked_at(job.type, tenant)) if at is not None), default=None)
-    waiting = Waiting(job=job, now=to_datetime(now), asked_at=to_datetime_or_none(asked_at))
+    waiting = Waiting(job=job, now=to_datetime(now), limit_key=limit_key, asked_at=to_datetime_or_none(asked_at))
     if job.status is JobStatus.BLOCKED:
         parents = await db.read(tenant, SQL.open_parents, job.id)
         return _with(waiting, parents=[(row["parent"], STATUSES[row["status"]]) for row in parents])

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from ingot.engines.postgres.connection import PlainConnection
+from ingot.engines.postgres.connection import PlainConnection, Record
 from ingot.engines.postgres.rows import STATUSES, job_of
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs.model import Job, JobStatus, Source
@@ -18,6 +18,7 @@ from ingot.kernel.pages import InvalidCursor
 
 LOOKS_MAX: Final = 2_000  # Rows that a page looks at.
 LOOKS_AT_ONCE: Final = 500
+LINES_MAX: Final = 20  # That are walked side by side.
 COUNTED_MAX: Final = 1_000  # Rows of a tag or a source are counted so far.
 UNCOUNTED: Final = 10 * COUNTED_MAX  # How many there are taken to be when there are more.
 READ_WHOLE_MAX: Final = 2_000  # Rows of a line that is not in order.
@@ -56,40 +57,77 @@ async def read_page(
     if where.status is JobStatus.SUCCEEDED:  # Above the newest attempt that has ended there may be very many that wait.
         newest = await connection.fetchval("SELECT ingot.newest_ended($1, $2, $3)", where.tenant, start, ENDED_MAX)
         start = min(start, _next_id(newest))
+    lines, floor = await _with_newest(connection, where, lines, start, most=max(LINES_MAX, limit))
     at_once = limit
     at_once_max = max(1, min(LOOKS_AT_ONCE, LOOKS_MAX // len(lines)))
-    bounds = [_ids_between(where, line) for line in lines]
     position: str | None = start
     ids: list[str] = []
     looked = 0
     while position is not None and len(ids) < limit and looked < LOOKS_MAX:
-        look = await connection.fetchrow(
-            SQL.page_of_jobs,
-            where.tenant,
-            [line.kind for line in lines],
-            [min(below, position) for below, _ in bounds],
-            [lowest for _, lowest in bounds],
-            [line.type for line in lines],
-            [line.drift for line in lines],
-            min(at_once, at_once_max),
-            where.status,
-            where.type,
-            where.tag,
-            where.source,
-            where.created_after,
-            where.created_before,
-            limit - len(ids),
+        look = await _look(
+            connection,
+            where,
+            lines,
+            below=position,
+            floor=floor,
+            at_once=min(at_once, at_once_max),
+            limit=limit - len(ids),
         )
-        assert look is not None
         ids += look["fit"]
         looked += look["looked"]
-        position = look["goes_on"]
-        at_once *= 4  # Those that fit are few.
+        position = look["goes_on"] or floor
         if len(ids) == limit and (position is not None or ids[-1] != look["last"]):
             position = ids[-1]
+        if look["goes_on"] is None:
+            break
+        at_once *= 4  # Those that fit are few.
     rows = await connection.fetch(SQL.get_jobs, ids) if ids else []
     jobs = {job.id: job for job in map(job_of, rows)}
     return [jobs[id] for id in ids], position
+
+
+async def _look(
+    connection: PlainConnection,
+    where: JobFilter,
+    lines: list[Line],
+    *,
+    below: str,
+    floor: str | None,
+    at_once: int,
+    limit: int,
+) -> Record:
+    """Look at the first jobs of each line between two ids."""
+    bounds = [_ids_between(where, line) for line in lines]
+    look = await connection.fetchrow(
+        SQL.page_of_jobs,
+        where.tenant,
+        [line.kind for line in lines],
+        [min(highest, below) for highest, _ in bounds],
+        [max(lowest, floor or lowest) for _, lowest in bounds],
+        [line.type for line in lines],
+        [line.drift for line in lines],
+        at_once,
+        where.status,
+        where.type,
+        where.tag,
+        where.source,
+        where.created_after,
+        where.created_before,
+        limit,
+    )
+    assert look is not None
+    return look
+
+
+async def _with_newest(
+    connection: PlainConnection, where: JobFilter, lines: list[Line], start: str, *, most: int
+) -> tuple[list[Line], str | None]:
+    """The lines with the newest jobs, when there are many, and the id from which on the others have nothing."""
+    if len(lines) <= most:
+        return lines, None
+    look = await _look(connection, where, lines, below=start, floor=None, at_once=1, limit=0)
+    kept = [lines[line - 1] for line in look["heads"][:most]] or lines[:1]
+    return kept, _next_id(look["ids_of_heads"][most]) if len(look["heads"]) > most else None
 
 
 async def read_counts(connection: PlainConnection, tenant: str) -> dict[str, dict[JobStatus, int]]:
@@ -118,7 +156,7 @@ async def _choose(connection: PlainConnection, where: JobFilter) -> Way:
 
 def _by_status(where: JobFilter, counts: Counts) -> Iterator[Way]:
     """Those that wait for a worker and those that succeeded have no order by id: they are read if they are few."""
-    types = {type: states for type, states in counts.items() if where.type in (None, type)}
+    types = {type: states for type, states in counts.items() if where.type in (None, type) and where.status in states}
     rows = sum(states.get(where.status, 0) for states in types.values()) if where.status else 0
     match where.status:
         case JobStatus.BLOCKED:

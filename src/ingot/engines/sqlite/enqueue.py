@@ -14,8 +14,10 @@ from ingot.engines.sqlite.rows import JobRow, Place, State, job_of, new_job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Later, Transaction, as_json
 from ingot.identity.model import TenantNotFound
+from ingot.jobs.after import wait_for
 from ingot.jobs.errors import DuplicateJob, IdempotencyMismatch, ParentNotFound
 from ingot.jobs.lanes import Lane
+from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.limits import render
 from ingot.jobs.model import Enqueued, JobStatus, NewJob, OnDead
 from ingot.jobs.ports import Enqueue
@@ -92,6 +94,7 @@ class _Batch:
         try:
             answers = [self._accept_one(order) for order in orders]
             if any(order.after for order in orders):
+                answers = self._name_parents(orders, answers, kept)
                 self._check_parents(self._accepted[kept:])
             if self._caps.some:
                 self._caps.count(Counter(order.tenant for order, _ in self._accepted[kept:]))
@@ -147,6 +150,23 @@ class _Batch:
         if self._careful:
             self._there[order.id] = state
         return accepted
+
+    def _name_parents(self, orders: Sequence[NewJob], answers: Answers, kept: int) -> Answers:
+        """Let orders of the call wait for the jobs that answer those they name."""
+        own = {state.number: state.id for _, state in self._accepted}
+        numbers = {order.id: number for order, answer in zip(orders, answers, strict=True)
+                   if (number := _number(answer)) is not None}  # fmt: skip
+        there = self._tx.whole_jobs([number for number in numbers.values() if number not in own]) if numbers else {}
+        names = {id: own.get(number) or there[number].state.id for id, number in numbers.items()}
+        if all(id == name for id, name in names.items()):
+            return answers
+        states = [state for _, state in self._accepted[kept:]]
+        waiting = wait_for([order for order, _ in self._accepted[kept:]], names)
+        self._accepted[kept:] = zip(waiting, states, strict=True)
+        for number, row in there.items():
+            self._parents[row.state.tenant, row.state.id] = number, row.state.status in FINISHED
+        renamed = {state.number: (order, state) for order, state in self._accepted[kept:]}
+        return [renamed[answer[1].number] if isinstance(answer, tuple) else answer for answer in answers]
 
     def _check_parents(self, accepted: Sequence[Accepted]) -> None:
         """Raise `ParentNotFound` when one of these would wait for what is not there."""
@@ -209,10 +229,10 @@ class _Batch:
 
     def _edges(self, order: NewJob, state: State) -> list[tuple[object, ...]]:
         """Whom this job waits for; one that has ended already is looked at like one that ends later."""
-        parents = [self._parents[order.tenant, parent] for parent in order.after]
-        self._tx.memory.parents.update(number for number, _ in parents)
-        self._tx.memory.ended.update(number for number, ended in parents if ended)
-        return [(state.number, number, order.on_dead is OnDead.RUN) for number, _ in parents]
+        parents = [(parent, *self._parents[order.tenant, parent]) for parent in order.after]
+        self._tx.memory.parents.update(number for _, number, _ in parents)
+        self._tx.memory.ended.update(number for _, number, ended in parents if ended)
+        return [(state.number, number, parent, order.on_dead is OnDead.RUN) for parent, number, _ in parents]
 
     def answer(self, answers: Answers) -> Later:
         """The jobs that were accepted, and those that were there before."""

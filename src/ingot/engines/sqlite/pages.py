@@ -80,9 +80,9 @@ class Pages:
             exact = where == JobFilter(tenant=where.tenant, tag=where.tag)
             ways.append(Way(rows, [self._line(SQL.line_of_tag, self._tenant, where.tag)], exact))
         if where.source not in (None, Source.MANUAL):
-            ways.append(
-                Way(self._counted(SQL.rows_of_source, where.source), [self._line(SQL.line_of_source, where.source)])
-            )
+            rows = self._counted(SQL.rows_of_source, where.source)
+            if rows < COUNTED_MAX:  # The line has the jobs of all tenants.
+                ways.append(Way(rows, [self._line(SQL.line_of_source, where.source)]))
         way = min(ways, key=lambda way: way.rows)
         if way is not ways[0]:  # What is newer than the newest of its type and status does not fit.
             newest = max((number for line in ways[0].lines for number in islice(line(1), 1)), default=0)

@@ -181,7 +181,8 @@ class Reads:
         times = (self._memory.asked.get((state.type, asker)) for asker in (state.tenant, None))
         asked_at = max((at for at in times if at is not None), default=None)
         now = to_datetime(self._clock.micros())
-        waiting = Waiting(job=job_of(state, row.body), now=now, asked_at=to_datetime_or_none(asked_at))
+        job, asked = job_of(state, row.body), to_datetime_or_none(asked_at)
+        waiting = Waiting(job=job, now=now, limit_key=state.limit_key, asked_at=asked)
         if state.status is JobStatus.BLOCKED:
             parents = self._read(list[tuple[str, JobStatus]], SQL.open_parents, state.number) or []
             return msgspec.structs.replace(waiting, parents=parents)

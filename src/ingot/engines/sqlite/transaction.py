@@ -266,7 +266,7 @@ class Transaction:
         ]
         self.write_rows(SQL.insert_endings, endings)
         if self._connection.total_changes() > self._changes_before:  # A claim that found nothing has nothing to sync.
-            self.execute(SQL.keep_clock, self.now)
+            self.execute(SQL.keep_clock, self.now, self.memory.last_job_number)
 
     def _count_batches(self) -> None:
         """Write the numbers of batches, and tell of those in which nothing is left unfinished now."""

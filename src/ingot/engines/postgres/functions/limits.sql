@@ -23,7 +23,7 @@ END
 $$;
 
 -- How many more jobs may run in each of these lanes, as far as they are limited: in all of the tenant, of the type, of
--- the key. What is limited is claimed by one at a time: the widest limit that holds for a lane is locked until the
+-- the key. What is limited is claimed by one at a time: its tenant where that has a limit, otherwise its type, is locked until the
 -- transaction ends, and `busy` tells that somebody else has it. The lock gives us no transaction id, and the statement
 -- that counts sees what those did who had it before. Jobs of a tenant and of a type are counted already, exactly: what
 -- was folded and what was not yet.
@@ -49,8 +49,7 @@ BEGIN
     SELECT array_agg(l.tenant_most ORDER BY l.lane), array_agg(l.type_most ORDER BY l.lane),
         array_agg(l.key_most ORDER BY l.lane), array_agg(CASE
             WHEN l.tenant_most IS NOT NULL THEN l.tenant::text
-            WHEN l.type_most IS NOT NULL THEN concat_ws(' ', l.tenant, l.type)
-            WHEN l.key_most IS NOT NULL THEN concat_ws(' ', l.tenant, l.type, l.limit_key)
+            WHEN l.type_most IS NOT NULL OR l.key_most IS NOT NULL THEN concat_ws(' ', l.tenant, l.type)
         END ORDER BY l.lane)
     INTO tenant_most, type_most, key_most, names
     FROM (
@@ -73,7 +72,7 @@ BEGIN
     RETURN QUERY
     SELECT l.tenant_most - max(l.of_tenant) OVER (PARTITION BY l.tenant),
         l.type_most - max(l.of_type) OVER (PARTITION BY l.tenant, l.type), l.key_most - l.of_key,
-        l.name IS NOT NULL AND NOT l.name = ANY (free)
+        l.name IS NOT NULL AND l.name NOT IN (SELECT f FROM unnest(free) AS f)
     FROM (
         SELECT l.*,
             CASE WHEN l.tenant_most IS NOT NULL AND row_number() OVER (PARTITION BY l.tenant ORDER BY l.lane) = 1

@@ -51,6 +51,33 @@ BEGIN
 END
 $$;
 
+CREATE OR REPLACE FUNCTION ingot.next_key(of_tenant uuid, of_type text, after text) RETURNS text
+LANGUAGE sql STABLE
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+    SELECT r.limit_key FROM ingot.ready AS r
+    WHERE r.type = of_type AND r.tenant = of_tenant AND (after IS NULL OR r.limit_key > after)
+    ORDER BY r.limit_key LIMIT 1
+$$;
+
+-- The lanes of a tenant that have ready work of these types, found by jumping from key to key; no more than some.
+CREATE OR REPLACE FUNCTION ingot.lanes_of(of_tenant uuid, of_types text[]) RETURNS TABLE (type text, key text)
+LANGUAGE sql STABLE
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+    SELECT t.type, k.key FROM unnest(of_types) AS t (type) CROSS JOIN LATERAL (
+        WITH RECURSIVE keys AS (
+            SELECT ingot.next_key(of_tenant, t.type, NULL) AS key
+            UNION ALL
+            SELECT ingot.next_key(of_tenant, t.type, k.key) FROM keys AS k WHERE k.key IS NOT NULL
+        )
+        SELECT k.key FROM keys AS k WHERE k.key IS NOT NULL LIMIT 1000
+    ) AS k
+    LIMIT 1000
+$$;
+
 CREATE OR REPLACE FUNCTION ingot.worker_claim(
     types text[], worker_id text, host text, pid bigint, jobs integer, lease_length bigint
 ) RETURNS TABLE (id text, type text, payload bytea, attempts integer, fence bigint, expires_at bigint)
@@ -60,24 +87,36 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     tenant uuid := ingot.worker_tenant();
-    lanes text[] := ARRAY(SELECT DISTINCT t FROM unnest(types) AS t WHERE t IS NOT NULL);
+    wanted text[] := ARRAY(SELECT DISTINCT t FROM unnest(types) AS t WHERE t IS NOT NULL);
+    lanes text[];
+    keys text[];
+    many integer;
 BEGIN
     -- A claim can see what came after its transaction began, and would tell of it before.
     PERFORM ingot.expect(pg_current_xact_id_if_assigned() IS NULL, 'a claim is the first call of its transaction');
-    PERFORM ingot.expect(cardinality(lanes) BETWEEN 1 AND 256, 'a claim names 1 to 256 types');
+    PERFORM ingot.expect(cardinality(wanted) BETWEEN 1 AND 256, 'a claim names 1 to 256 types');
     PERFORM ingot.expect(lease_length BETWEEN 1000000 AND 604800000000, 'a lease is for a second to a week, in microseconds');
     PERFORM ingot.expect(length(worker_id) BETWEEN 1 AND 256, 'a worker id has 1 to 256 characters');
     PERFORM ingot.expect(host IS NULL OR length(host) <= 512, 'a host has at most 512 characters');
     PERFORM ingot.expect(pid IS NULL OR pid BETWEEN 0 AND 9007199254740992, 'a pid is a number from 0 to 2^53');
+    SELECT array_agg(l.type), array_agg(l.key), count(*) INTO lanes, keys, many FROM ingot.lanes_of(tenant, wanted) AS l;
     RETURN QUERY
     SELECT c.id, lanes[c.lane], c.payload, c.attempts, c.fence, c.started_at + lease_length FROM ingot.claim(
-        lanes, array_fill(tenant, ARRAY[cardinality(lanes)]), array_fill(''::text, ARRAY[cardinality(lanes)]),
-        array_fill(0::smallint, ARRAY[cardinality(lanes)]), array_fill(0::bigint, ARRAY[cardinality(lanes)]),
-        array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[cardinality(lanes)]),
-        array_fill(1, ARRAY[cardinality(lanes)]), array_fill(jobs, ARRAY[cardinality(lanes)]), array_fill(jobs, ARRAY[cardinality(lanes)]),
-        ARRAY[worker_id], ARRAY[host], ARRAY[pid], ARRAY[jobs], ARRAY[lease_length]
+        lanes, array_fill(tenant, ARRAY[many]), keys, array_fill(0::smallint, ARRAY[many]), array_fill(0::bigint, ARRAY[many]),
+        array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[many]),
+        array_fill(1, ARRAY[many]), array_fill(jobs, ARRAY[many]), array_fill(jobs, ARRAY[many]),
+        ARRAY[worker_id], ARRAY[host], ARRAY[pid], ARRAY[jobs], ARRAY[lease_length],
+        CASE WHEN many > 1 THEN array_fill(least(jobs, greatest(8, 2 * jobs / many + 1)), ARRAY[many]) END
     ) AS c
     WHERE c.asker > 0;
+    -- After the claim, since whatever is written gives the transaction its id; and not at every claim.
+    IF EXISTS (
+        SELECT FROM unnest(wanted) AS t WHERE NOT EXISTS (
+            SELECT FROM ingot.askers AS a WHERE a.type = t AND a.tenant = tenant AND a.at > ingot.clock() - 10000000
+        )
+    ) THEN
+        PERFORM ingot.note_askers(wanted, array_fill(tenant, ARRAY[cardinality(wanted)]));
+    END IF;
 END
 $$;
 

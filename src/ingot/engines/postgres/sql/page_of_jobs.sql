@@ -72,7 +72,10 @@ seen AS MATERIALIZED (
     SELECT DISTINCT k.id FROM looked AS k
     WHERE k.id >= coalesce((SELECT id FROM goes_on), '00000000-0000-0000-0000-000000000000')
 )
-SELECT (SELECT id::text FROM goes_on) AS goes_on, (SELECT count(*) FROM looked) AS looked,
+SELECT (SELECT id::text FROM goes_on) AS goes_on,
+    ARRAY(SELECT k.line::integer FROM looked AS k WHERE k.place = 1 ORDER BY k.id DESC) AS heads,
+    ARRAY(SELECT k.id FROM looked AS k WHERE k.place = 1 ORDER BY k.id DESC) AS ids_of_heads,
+    (SELECT count(*) FROM looked) AS looked,
     (SELECT id::text FROM seen ORDER BY id LIMIT 1) AS last, ARRAY(
     -- In order from the start, so that no more are asked about than are wanted; what costs most is asked last.
     SELECT k.id::text FROM (SELECT id FROM seen ORDER BY id DESC) AS k CROSS JOIN LATERAL (

@@ -10,9 +10,10 @@
 CREATE TABLE store (
     only_row    INTEGER PRIMARY KEY CHECK (only_row = 1),
     epoch       INTEGER NOT NULL,   -- grows at every opening; the high bits of every fence
-    clock       INTEGER NOT NULL    -- the largest time this store has used
+    clock       INTEGER NOT NULL,   -- the largest time this store has used
+    last_number INTEGER NOT NULL    -- the largest number a job has had; none is used again
 ) STRICT;
-INSERT INTO store VALUES (1, 0, 0);
+INSERT INTO store VALUES (1, 0, 0, 0);
 
 CREATE TABLE tenants (
     number      INTEGER PRIMARY KEY,
@@ -122,6 +123,7 @@ END;
 CREATE TABLE waits (
     job         INTEGER NOT NULL,
     parent      INTEGER NOT NULL,
+    parent_id   TEXT NOT NULL,      -- told for good, although the parent may be removed
     runs_anyway INTEGER NOT NULL CHECK (runs_anyway IN (0, 1)),     -- a dead or canceled parent is as good as any
     open        INTEGER NOT NULL CHECK (open IN (0, 1)),
     PRIMARY KEY (job, parent)

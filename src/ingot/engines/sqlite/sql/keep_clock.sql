@@ -1,1 +1,1 @@
-UPDATE store SET clock = ?
+UPDATE store SET clock = ?, last_number = ?

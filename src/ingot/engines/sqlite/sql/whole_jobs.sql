@@ -19,8 +19,7 @@ SELECT CAST('[' || coalesce(group_concat('[' ||
     || ',' || json_quote(j.depth)
     || ',' || (SELECT json_group_array(g.tag) FROM tags AS g WHERE g.job = s.number)
     || ',' || (
-        SELECT json_group_array(p.id ORDER BY p.id) FROM waits AS w JOIN states AS p ON p.number = w.parent
-        WHERE w.job = s.number)
+        SELECT json_group_array(w.parent_id ORDER BY w.parent_id) FROM waits AS w WHERE w.job = s.number)
     || ',' || iif(EXISTS (SELECT 1 FROM waits AS w WHERE w.job = s.number AND w.runs_anyway), 'true', 'false')
     || ',' || iif(s.failures + s.crashes > 0, json_quote((
         SELECT o.error FROM outcomes AS o
