@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -139,3 +140,16 @@ async def test_two_changes_at_once_of_different_values_both_hold(bench: Bench) -
     )
     tenant = await bench.tenants.get(bench.tenant)
     assert (tenant.weight, tenant.time_zone) == (7, "Europe/Berlin")
+
+
+async def test_calls_with_a_slug_instead_of_an_id_are_refused(bench: Bench) -> None:
+    await bench.tenants.create("acme")
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: bench.jobs.pauses("acme"),
+        lambda: bench.jobs.resume("acme", "noop"),
+        lambda: bench.jobs.definition("noop", tenant="acme"),
+        lambda: bench.jobs.definitions(tenant="acme"),
+    ]
+    for call in calls:
+        async with refuses(bench, TenantNotFound):
+            await call()

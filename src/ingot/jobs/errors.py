@@ -30,6 +30,7 @@ class BatchNotFound(NotFound):
     """There is no job of such a batch in this tenant."""
 
     code = "batch_not_found"
+    hint = "Check the name and the tenant; a batch is there once a job was enqueued under its name."
 
 
 class ParentNotFound(InvalidInput):
@@ -111,7 +112,7 @@ class RateLimited(TooMany):
     """The tenant enqueues faster than it may."""
 
     code = "rate_limited"
-    hint = "Wait as long as it says, then send it again; nothing was changed."
+    hint = "Wait `retry_after_seconds` and send it again, with no more jobs than fit at once; nothing was changed."
 
     def __init__(self, detail: str | None = None, *, retry_after_seconds: float) -> None:
         super().__init__(detail)

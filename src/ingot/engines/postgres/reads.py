@@ -72,10 +72,14 @@ class Reads:
 
     async def get_definition(self, tenant: str | None, type: str) -> Definition:
         """See `JobStore`."""
+        if tenant is not None:
+            await identity.check_tenant(self._db, self._memory, tenant)
         return await definitions.get_definition(self._db, tenant, type)
 
     async def list_definitions(self, tenant: str | None) -> list[Definition]:
         """See `JobStore`."""
+        if tenant is not None:
+            await identity.check_tenant(self._db, self._memory, tenant)
         return await definitions.list_definitions(self._db, tenant)
 
     async def find_waiting(self, tenant: str, job_id: str) -> Waiting | None:

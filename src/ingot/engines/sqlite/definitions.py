@@ -39,6 +39,8 @@ def pause(tx: Transaction, command: PauseType) -> Pause:
 
 def resume(tx: Transaction, command: ResumeType) -> None:
     """Hand out a tenant's jobs of a type again."""
+    if command.tenant not in tx.memory.tenants:
+        raise TenantNotFound(f"there is no tenant {command.tenant[:64]!r}")
     if tx.memory.pauses.pop((command.tenant, command.type), None) is not None:
         tx.execute(SQL.delete_pause, tx.memory.tenants[command.tenant], command.type)
         tx.tell_room(command.tenant, command.type)

@@ -85,8 +85,8 @@ class Reads:
         except RuntimeError:  # The threads have been ended.
             raise StoreError("The store is closed.") from None
 
-    def _check_tenant(self, tenant: str) -> None:
-        if tenant not in self._memory.tenants:
+    def _check_tenant(self, tenant: str | None) -> None:
+        if tenant is not None and tenant not in self._memory.tenants:
             raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
 
     # -- jobs -----------------------------------------------------------------------------------------------
@@ -155,6 +155,7 @@ class Reads:
 
     def get_definition(self, tenant: str | None, type: str) -> Awaitable[Definition]:
         """See `JobStore`."""
+        self._check_tenant(tenant)
         return self._run(self._get_definition, tenant, type)
 
     def _get_definition(self, tenant: str | None, type: str) -> Definition:
@@ -162,6 +163,7 @@ class Reads:
 
     def list_definitions(self, tenant: str | None) -> Awaitable[list[Definition]]:
         """See `JobStore`."""
+        self._check_tenant(tenant)
         return self._run(self._read, list[Definition], SQL.definitions_of_tenant, tenant or "")
 
     def find_waiting(self, tenant: str, job_id: str) -> Awaitable[Waiting | None]:
@@ -213,6 +215,7 @@ class Reads:
 
     def list_pauses(self, tenant: str) -> Awaitable[list[Pause]]:
         """See `JobStore`."""
+        self._check_tenant(tenant)
         return self._run(self._list_pauses, tenant)
 
     def _list_pauses(self, tenant: str) -> list[Pause]:
