@@ -10,6 +10,7 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from ingot.jobs import JobStatus, Outcome
 from ingot.kernel.ids import new_id
 from tests.conformance.machines import strategies as draw
+from tests.conformance.machines.batching import Batching
 from tests.conformance.machines.records import Draft
 from tests.conformance.machines.rules import Asking, Limiting, Machine, Steering, Time, Work
 
@@ -19,7 +20,6 @@ EXAMPLES_WANTED = max(EXAMPLES, settings().max_examples)
 # With more examples than usual (`--hypothesis-profile soak`) nobody waits for the end.
 pytestmark = [pytest.mark.long, *[pytest.mark.timeout(0)] * (EXAMPLES_WANTED > EXAMPLES)]
 
-KEYS = st.none() | st.sampled_from(["k1", "k2"])
 SLUGS = ("acme", "globex")
 
 
@@ -36,14 +36,16 @@ class Keys(Work, Steering):
         return Draft(tenant=tenant, type=type, payload=payload, idempotency_key=idempotency_key, dedupe_key=dedupe_key)
 
     @precondition(Machine.has_room)
-    @rule(type=st.sampled_from(draw.TYPES), payload=draw.payloads, keys=st.tuples(KEYS, KEYS))
+    @rule(type=st.sampled_from(draw.TYPES), payload=draw.payloads, keys=st.tuples(draw.keys, draw.keys))
     def enqueue(self, type: str, payload: bytes, keys: tuple[str | None, str | None]) -> None:
         self.world.run(self.world.enqueue(self._draft(self.tenant, type, payload, keys)))
 
     @precondition(Machine.has_room)
     @rule(
         orders=st.lists(
-            st.tuples(st.sampled_from(draw.TYPES), draw.payloads, st.tuples(KEYS, KEYS)), min_size=2, max_size=4
+            st.tuples(st.sampled_from(draw.TYPES), draw.payloads, st.tuples(draw.keys, draw.keys)),
+            min_size=2,
+            max_size=4,
         )
     )
     def enqueue_many(self, orders: list[tuple[str, bytes, tuple[str | None, str | None]]]) -> None:
@@ -65,7 +67,7 @@ class ManyTenants(Work, Steering, Time):
         type=st.sampled_from(draw.TYPES),
         priority=draw.priorities,
         seconds=draw.seconds_from_now,
-        keys=st.tuples(KEYS, KEYS),
+        keys=st.tuples(draw.keys, draw.keys),
     )
     def enqueue(
         self, whose: int, type: str, priority: int | None, seconds: float | None, keys: tuple[str | None, str | None]
@@ -120,10 +122,6 @@ class ManyTenants(Work, Steering, Time):
             self.world.run(self.world.retry(stranger, job.id, reset=True, **nothing))
             self.world.run(self.world.reschedule(stranger, job.id, tags=["mine"], **nothing))
 
-    def owner(self, whose: int) -> str:
-        owners = [self.tenant, *self.world.tenants]
-        return owners[whose % len(owners)]
-
 
 class Limited(Work, Steering, Time, Limiting):
     """Jobs of two tenants under limits, caps and pauses that come and go."""
@@ -131,7 +129,13 @@ class Limited(Work, Steering, Time, Limiting):
     slugs = SLUGS[:1]
 
 
-@pytest.mark.parametrize("machine", [Life, Keys, ManyTenants, Limited])
+class Batched(Batching, Work, Steering, Time):
+    """Jobs of two tenants in batches of the same names, some of which wait for others, are refused or are there."""
+
+    slugs = SLUGS[:1]
+
+
+@pytest.mark.parametrize("machine", [Life, Keys, ManyTenants, Limited, Batched])
 def test_a_store_lives_as_its_model_does(machine: type[Machine], engine: str) -> None:
     machine = type(machine.__name__, (machine,), {"engine": engine})
     run_state_machine_as_test(

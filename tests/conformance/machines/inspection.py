@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 
 import msgspec
 
-from ingot.jobs import JobStatus
+from ingot.jobs import Batch, BatchNotFound, JobStatus
 from ingot.jobs.lifecycle import MOVES
 from ingot.jobs.model import JobNews
 from ingot.kernel.clock import MICROS
+from tests.conformance.machines import batches
 from tests.conformance.machines.model import Model
 from tests.conformance.machines.records import News, Record
 from tests.factories import Bench
@@ -28,10 +29,11 @@ class Inspection:
         self._cursors: dict[str, str] = {}
         self._told: Counter[str] = Counter()
         self._replayed: dict[str, JobStatus] = {}
+        self._completed: defaultdict[batches.Name, list[Batch]] = defaultdict(list)
         self._compared: dict[str, tuple[object, ...]] = {}
 
     async def inspect(self, bench: Bench) -> None:
-        """Compare jobs, attempts, counts and events of every tenant."""
+        """Compare jobs, attempts, counts, events and batches of every tenant."""
         await asyncio.gather(*(self._inspect_tenant(bench, tenant) for tenant in sorted(self._model.tenants)))
 
     async def _inspect_tenant(self, bench: Bench, tenant: str) -> None:
@@ -41,6 +43,19 @@ class Inspection:
         )
         pauses = {pause.type: pause for pause in await bench.jobs.pauses(tenant)}
         assert pauses == {type: pause for (owner, type), pause in self._model.pauses.items() if owner == tenant}
+        await self._batches(bench, tenant)
+
+    async def _batches(self, bench: Bench, tenant: str) -> None:
+        """Compare what is counted and what was told of every batch that any tenant has."""
+        counted = self._model.batches.count(self._model.jobs.values())
+        for batch in sorted({name for _, name in counted}):
+            found: Batch | None
+            try:
+                found = await bench.jobs.batch(tenant, batch)
+            except BatchNotFound:
+                found = None
+            assert found == counted.get((tenant, batch))
+            assert self._completed[tenant, batch] == self._model.batches.told[tenant, batch]
 
     async def _jobs(self, bench: Bench, tenant: str, jobs: list[Record]) -> None:
         page = await bench.jobs.list(tenant, limit=PAGE)
@@ -81,11 +96,25 @@ class Inspection:
             for event in events:
                 assert event.id > self._cursors.get(tenant, "")
                 self._cursors[tenant] = event.id
+                if event.name == "batch.completed":
+                    self._one_completion(tenant, jobs, msgspec.json.decode(event.data, type=Batch))
+                    continue
                 news = msgspec.json.decode(event.data, type=JobNews)
                 self._one_event(known[news.id], event.name, news)
         for job in jobs:
             assert self._told[job.id] == len(job.news)
             assert self._replayed[job.id] is job.status
+
+    def _one_completion(self, tenant: str, jobs: list[Record], batch: Batch) -> None:
+        """It comes after the last end that it tells of."""
+        self._completed[tenant, batch.batch].append(batch)
+        standing = [self._replayed.get(job.id) for job in jobs if job.batch == batch.batch]
+        ends = Counter(status for status in standing if status is not None)
+        assert (ends[JobStatus.SUCCEEDED], ends[JobStatus.DEAD], ends[JobStatus.CANCELED]) == (
+            batch.succeeded,
+            batch.dead,
+            batch.canceled,
+        )
 
     def _one_event(self, job: Record, name: str, news: JobNews) -> None:
         standing = (news.status, news.attempts, news.failures, news.crashes, news.fence, news.cancel_requested)

@@ -34,6 +34,7 @@ from ingot.jobs import (
 )
 from ingot.jobs.lifecycle import JITTER, RETURN_AFTER_LOSS_SECONDS_MAX
 from ingot.kernel.clock import MICROS, to_datetime_or_none
+from tests.conformance.machines.batches import Batches
 from tests.conformance.machines.records import Draft, Record, Run
 
 UNFINISHED = frozenset({JobStatus.BLOCKED, JobStatus.QUEUED, JobStatus.RUNNING})
@@ -50,6 +51,7 @@ class Model:
     definitions: dict[tuple[str | None, str], Definition] = field(default_factory=dict)
     limits: dict[str, Limits] = field(default_factory=dict)
     pauses: dict[tuple[str, str], Pause] = field(default_factory=dict)
+    batches: Batches = field(default_factory=Batches)
     now: int = 0
     ahead: int = 0
     sweep_from: int = 0
@@ -83,7 +85,7 @@ class Model:
         return [job for job in self.jobs.values() if job.is_running and job.lease_expires_at <= self.now]
 
     def follow(self) -> None:
-        """Jobs that waited for others that have ended go on, or are canceled, and so on."""
+        """Jobs that waited for others that have ended go on, or are canceled, and so on; then batches are complete."""
         moved = True
         while moved:
             moved = False
@@ -99,6 +101,7 @@ class Model:
                     job.status = JobStatus.QUEUED
                     job.wait(job.run_at, self.now)
                     job.tell("job.updated")
+        self.batches.tell(self.jobs.values())
 
     # -- asking for work ------------------------------------------------------------------------------------
 

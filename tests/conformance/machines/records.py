@@ -38,6 +38,7 @@ class Draft:
     tags: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     on_dead: OnDead = OnDead.CANCEL
+    batch: str | None = None
 
     @property
     def meaning(self) -> object:
@@ -109,6 +110,7 @@ class Record:
     after: tuple[str, ...]
     on_dead: OnDead
     open: set[str]
+    batch: str | None = None
     limit_key: str = ""
     apart: bool = False
     status: JobStatus = JobStatus.QUEUED
@@ -144,6 +146,7 @@ class Record:
             after=tuple(sorted(set(draft.after))),
             on_dead=draft.on_dead if draft.after else OnDead.CANCEL,
             open=set(draft.after),
+            batch=draft.batch,
             limit_key=_key_of(draft.meaning, definition.limit_key),
         )
         if draft.after:
@@ -194,6 +197,7 @@ class Record:
             tags=self.tags,
             after=self.after,
             on_dead=self.on_dead,
+            batch=self.batch,
             worker_id=self.worker_id,
             started_at=to_datetime_or_none(self.started_at),
             lease_expires_at=to_datetime_or_none(self.lease_expires_at or None),

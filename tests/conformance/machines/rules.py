@@ -45,6 +45,11 @@ class Machine(RuleBasedStateMachine):
     def tenant(self) -> str:
         return self.world.bench.tenant
 
+    def owner(self, whose: int) -> str:
+        """One of the tenants."""
+        owners = [self.tenant, *self.world.tenants]
+        return owners[whose % len(owners)]
+
     def job(self, place: int, *preferred: JobStatus) -> Record:
         """One of the jobs, from the newest back; one in a preferred status when there is any."""
         jobs = list(self.world.model.jobs.values())
@@ -311,11 +316,6 @@ class Asking(Machine):
 
 class Limiting(Machine):
     """Limits are set and lifted, types are paused and resumed."""
-
-    def owner(self, whose: int) -> str:
-        """One of the tenants."""
-        owners = [self.tenant, *self.world.tenants]
-        return owners[whose % len(owners)]
 
     @rule(definition=draw.limiting_definitions, whose=st.none() | st.integers(0, 1))
     def limit_a_type(self, definition: Definition, whose: int | None) -> None:

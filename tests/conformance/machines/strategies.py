@@ -63,6 +63,9 @@ definitions = st.builds(
     ),
 )
 
+keys = st.none() | st.sampled_from(["k1", "k2"])
+batches = st.sampled_from([None, "b1", "b1", "b2"])
+
 keyed_payloads = st.sampled_from([b"null", b'{"a": 1}', b'{"a": 2, "b": 1}', b'{"b": 1}', b'{"a": "x"}'])
 few = st.none() | st.integers(1, 3)
 limiting_definitions = st.builds(

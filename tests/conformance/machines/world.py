@@ -320,6 +320,7 @@ def _options(draft: Draft) -> dict[str, Any]:
         "tags": draft.tags,
         "after": draft.after,
         "on_dead": draft.on_dead,
+        "batch": draft.batch,
     }
 
 
