@@ -12,6 +12,7 @@ from ingot.kernel.ids import new_id
 from tests.conformance.machines import strategies as draw
 from tests.conformance.machines.batching import Batching
 from tests.conformance.machines.records import Draft
+from tests.conformance.machines.reusing import Reusing
 from tests.conformance.machines.rules import Asking, Limiting, Machine, Steering, Time, Work
 
 EXAMPLES, STEPS = 200, 50
@@ -135,7 +136,13 @@ class Batched(Batching, Work, Steering, Time):
     slugs = SLUGS[:1]
 
 
-@pytest.mark.parametrize("machine", [Life, Keys, ManyTenants, Limited, Batched])
+class Reused(Reusing, Work, Steering, Time):
+    """Work of two tenants that is asked for again and again, under definitions that come and go."""
+
+    slugs = SLUGS[:1]
+
+
+@pytest.mark.parametrize("machine", [Life, Keys, ManyTenants, Limited, Batched, Reused])
 def test_a_store_lives_as_its_model_does(machine: type[Machine], engine: str) -> None:
     machine = type(machine.__name__, (machine,), {"engine": engine})
     run_state_machine_as_test(

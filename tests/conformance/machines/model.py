@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from ingot.identity import Limits, TenantNotFound
 from ingot.jobs import (
@@ -35,9 +36,17 @@ from ingot.jobs import (
 from ingot.jobs.lifecycle import JITTER, RETURN_AFTER_LOSS_SECONDS_MAX
 from ingot.kernel.clock import MICROS, to_datetime_or_none
 from tests.conformance.machines.batches import Batches
-from tests.conformance.machines.records import Draft, Record, Run
+from tests.conformance.machines.records import Draft, Record, Run, Work
 
 UNFINISHED = frozenset({JobStatus.BLOCKED, JobStatus.QUEUED, JobStatus.RUNNING})
+
+
+class How(Enum):
+    """How a job answers who asks for one."""
+
+    MADE = "made"
+    REPEATED = "its idempotency key made it before"
+    REUSED = "it asks for the same"
 
 
 @dataclass
@@ -48,6 +57,7 @@ class Model:
     tenants: set[str] = field(default_factory=set)
     jobs: dict[str, Record] = field(default_factory=dict)
     keys: dict[tuple[str, str, str], tuple[str, object]] = field(default_factory=dict)
+    works: dict[Work, str] = field(default_factory=dict)
     definitions: dict[tuple[str | None, str], Definition] = field(default_factory=dict)
     limits: dict[str, Limits] = field(default_factory=dict)
     pauses: dict[tuple[str, str], Pause] = field(default_factory=dict)
@@ -105,33 +115,45 @@ class Model:
 
     # -- asking for work ------------------------------------------------------------------------------------
 
-    def enqueue(self, drafts: Sequence[Draft]) -> list[tuple[Record, bool]]:
-        """The jobs and whether each was made; all or none."""
-        jobs, keys = self.jobs.copy(), self.keys.copy()
+    def enqueue(self, drafts: Sequence[Draft]) -> list[tuple[Record, How]]:
+        """The jobs and how each answers; all or none."""
+        before = self.jobs.copy(), self.keys.copy(), self.works.copy()
         try:
             answers = [self._enqueue_one(draft) for draft in drafts]
-            for tenant in {job.tenant for job, made in answers if made}:
+            for tenant in {job.tenant for job, how in answers if how is How.MADE}:
                 self._check_cap(tenant, more=0)
             return answers
         except Exception:
-            self.jobs, self.keys = jobs, keys
+            self.jobs, self.keys, self.works = before
             raise
 
-    def _enqueue_one(self, draft: Draft) -> tuple[Record, bool]:
+    def _enqueue_one(self, draft: Draft) -> tuple[Record, How]:
         if draft.tenant not in self.tenants:
             raise TenantNotFound
-        if draft.idempotency_key is not None:
-            key = draft.tenant, draft.type, draft.idempotency_key
-            made, meaning = self.keys.setdefault(key, (draft.id, draft.meaning))
+        key = draft.tenant, draft.type, draft.idempotency_key or ""
+        if key in self.keys:
+            made, meaning = self.keys[key]
             if meaning != draft.meaning:
                 raise IdempotencyMismatch
-            if made != draft.id:
-                return self.jobs[made], False
+            return self.jobs[made], How.REPEATED
+        definition = self.definition(draft.tenant, draft.type)
+        work = draft.work(definition)
+        if work is not None and not draft.force and (same := self._reusable(work)) is not None:
+            return same, How.REUSED
         self._check_dedupe_key(draft.tenant, draft.dedupe_key)
-        job = Record.of(draft, self.definition(draft.tenant, draft.type), self.now)
+        job = Record.of(draft, definition, self.now)
         self.jobs[job.id] = job
+        if draft.idempotency_key is not None:
+            self.keys[key] = job.id, draft.meaning
+        if work is not None:
+            self.works[work] = job.id
         job.tell("job.created")
-        return job, True
+        return job, How.MADE
+
+    def _reusable(self, work: Work) -> Record | None:
+        """The latest job that was made for this, unless it is dead or canceled."""
+        job = self.jobs.get(self.works.get(work, ""))
+        return None if job is None or job.status in (JobStatus.DEAD, JobStatus.CANCELED) else job
 
     def _check_cap(self, tenant: str, *, more: int) -> None:
         unfinished = sum(job.tenant == tenant and job.status in UNFINISHED for job in self.jobs.values())

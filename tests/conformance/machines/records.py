@@ -22,6 +22,16 @@ from ingot.jobs import (
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
 
+class Work(NamedTuple):
+    """What a job asks for."""
+
+    tenant: str
+    type: str
+    version: int
+    payload: bytes
+    inputs: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Draft:
     """A job to be asked for. `payload` is JSON text; `id` is known once it was made."""
@@ -39,11 +49,20 @@ class Draft:
     after: tuple[str, ...] = ()
     on_dead: OnDead = OnDead.CANCEL
     batch: str | None = None
+    inputs: tuple[str, ...] = ()
+    force: bool = False
 
     @property
     def meaning(self) -> object:
         """The payload's value: texts that mean the same are the same to an idempotency key."""
         return msgspec.json.decode(self.payload)
+
+    def work(self, definition: Definition) -> Work | None:
+        """What jobs that ask for the same have in common; `None` when the definition knows no reuse."""
+        if not definition.reuse:
+            return None
+        payload = msgspec.json.encode(self.meaning, order="sorted")
+        return Work(self.tenant, self.type, definition.version, payload, self.inputs)
 
 
 @dataclass(kw_only=True)
@@ -111,6 +130,7 @@ class Record:
     on_dead: OnDead
     open: set[str]
     batch: str | None = None
+    inputs: tuple[str, ...] = ()
     limit_key: str = ""
     apart: bool = False
     status: JobStatus = JobStatus.QUEUED
@@ -147,6 +167,7 @@ class Record:
             on_dead=draft.on_dead if draft.after else OnDead.CANCEL,
             open=set(draft.after),
             batch=draft.batch,
+            inputs=draft.inputs,
             limit_key=_key_of(draft.meaning, definition.limit_key),
         )
         if draft.after:
@@ -198,6 +219,7 @@ class Record:
             after=self.after,
             on_dead=self.on_dead,
             batch=self.batch,
+            inputs=self.inputs,
             worker_id=self.worker_id,
             started_at=to_datetime_or_none(self.started_at),
             lease_expires_at=to_datetime_or_none(self.lease_expires_at or None),

@@ -26,12 +26,15 @@ class Machine(RuleBasedStateMachine):
 
     engine: ClassVar[str]
     slugs: ClassVar[tuple[str, ...]] = ()
+    definitions: ClassVar[tuple[Definition, ...]] = ()
 
     world: World
 
     @initialize()
     def open(self) -> None:
         self.world = World(self.engine, self.slugs)
+        for definition in self.definitions:
+            self.world.run(self.world.define(definition))
 
     def teardown(self) -> None:
         if hasattr(self, "world"):

@@ -66,6 +66,12 @@ definitions = st.builds(
 keys = st.none() | st.sampled_from(["k1", "k2"])
 batches = st.sampled_from([None, "b1", "b1", "b2"])
 
+few_payloads = st.sampled_from([b"1", b'{"a": 1, "b": [2]}', b'{ "b":[2],"a":1 }'])
+few_inputs = st.sampled_from([(), ("x",), ("x", "y"), ("y", "x")])
+reusing_definitions = st.builds(
+    Definition, type=st.sampled_from(TYPES), reuse=st.sampled_from([True, True, False]), version=st.integers(1, 2)
+)
+
 keyed_payloads = st.sampled_from([b"null", b'{"a": 1}', b'{"a": 2, "b": 1}', b'{"b": 1}', b'{"a": "x"}'])
 few = st.none() | st.integers(1, 3)
 limiting_definitions = st.builds(

@@ -30,7 +30,7 @@ from ingot.jobs.orders import new_job
 from ingot.kernel.clock import MICROS, to_datetime, to_datetime_or_none, to_micros
 from ingot.kernel.errors import IngotError
 from tests.conformance.machines.inspection import Inspection
-from tests.conformance.machines.model import Model
+from tests.conformance.machines.model import How, Model
 from tests.conformance.machines.records import Draft, Record
 from tests.factories import LEASE_SECONDS, Bench, open_store
 from tests.postgres import ChanceClock
@@ -141,7 +141,10 @@ class World:
         await self._follow()
 
     def _made(self, drafts: Sequence[Draft]) -> list[Enqueued]:
-        return [Enqueued(job=job.job(), created=created) for job, created in self.model.enqueue(drafts)]
+        return [
+            Enqueued(job=job.job(), created=how is How.MADE, reused=how is How.REUSED)
+            for job, how in self.model.enqueue(drafts)
+        ]
 
     async def define(self, definition: Definition) -> None:
         """Say what jobs of a type get."""
@@ -321,6 +324,8 @@ def _options(draft: Draft) -> dict[str, Any]:
         "after": draft.after,
         "on_dead": draft.on_dead,
         "batch": draft.batch,
+        "inputs": draft.inputs,
+        "force": draft.force,
     }
 
 
