@@ -11,6 +11,7 @@ from ingot.jobs import JobStatus, Outcome
 from ingot.kernel.ids import new_id
 from tests.conformance.machines import strategies as draw
 from tests.conformance.machines.batching import Batching
+from tests.conformance.machines.looking import Looking
 from tests.conformance.machines.records import Draft
 from tests.conformance.machines.reusing import Reusing
 from tests.conformance.machines.rules import Asking, Limiting, Machine, Steering, Time, Work
@@ -142,7 +143,13 @@ class Reused(Reusing, Work, Steering, Time):
     slugs = SLUGS[:1]
 
 
-@pytest.mark.parametrize("machine", [Life, Keys, ManyTenants, Limited, Batched, Reused])
+class Listed(Looking, Work, Steering, Time):
+    """Jobs of two tenants from all sources, with tags that change, listed by whatever can be said of them."""
+
+    slugs = SLUGS[:1]
+
+
+@pytest.mark.parametrize("machine", [Life, Keys, ManyTenants, Limited, Batched, Reused, Listed])
 def test_a_store_lives_as_its_model_does(machine: type[Machine], engine: str) -> None:
     machine = type(machine.__name__, (machine,), {"engine": engine})
     run_state_machine_as_test(

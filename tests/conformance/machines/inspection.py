@@ -79,6 +79,12 @@ class Inspection:
         counts = Counter(job.status for job in jobs)
         assert summary.counts == {status: counts[status] for status in JobStatus}
         assert summary.running == counts[JobStatus.RUNNING]
+        by_type: defaultdict[str, Counter[JobStatus]] = defaultdict(Counter)
+        for job in jobs:
+            by_type[job.type][job.status] += 1
+        found = await bench.jobs.counts(tenant)
+        assert found == by_type
+        assert list(found) == sorted(by_type)
         ready = [job.run_at for job in jobs if job.status is JobStatus.QUEUED and not job.apart]
         if not ready:
             assert summary.oldest_queued_seconds is None

@@ -51,6 +51,7 @@ class Draft:
     batch: str | None = None
     inputs: tuple[str, ...] = ()
     force: bool = False
+    source: Source = Source.MANUAL
 
     @property
     def meaning(self) -> object:
@@ -131,6 +132,7 @@ class Record:
     open: set[str]
     batch: str | None = None
     inputs: tuple[str, ...] = ()
+    source: Source = Source.MANUAL
     limit_key: str = ""
     apart: bool = False
     status: JobStatus = JobStatus.QUEUED
@@ -168,6 +170,7 @@ class Record:
             open=set(draft.after),
             batch=draft.batch,
             inputs=draft.inputs,
+            source=draft.source,
             limit_key=_key_of(draft.meaning, definition.limit_key),
         )
         if draft.after:
@@ -210,7 +213,7 @@ class Record:
             crashes=self.crashes,
             max_attempts=self.max_attempts,
             fence=self.fence,
-            source=Source.MANUAL,
+            source=self.source,
             depth=0,
             created_at=to_datetime(self.created_at),
             idempotency_key=self.idempotency_key,

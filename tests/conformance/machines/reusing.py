@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -55,3 +56,4 @@ class Reusing(Machine):
         drafts = [Draft(tenant=self.owner(whose), **{**order, "force": force}) for force in forces]
         for part in [drafts] if at_once else [[draft] for draft in drafts]:
             self.world.run(self.world.enqueue_many(part))
+        self.world.run(self.world.enqueue(replace(drafts[0], force=False)))

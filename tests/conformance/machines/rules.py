@@ -308,14 +308,6 @@ class Asking(Machine):
     def define(self, definition: Definition) -> None:
         self.world.run(self.world.define(definition))
 
-    @rule(
-        status=st.none() | st.sampled_from(list(JobStatus)),
-        type=st.none() | st.sampled_from(draw.TYPES),
-        limit=st.integers(1, 3),
-    )
-    def look(self, status: JobStatus | None, type: str | None, limit: int) -> None:
-        self.world.run(self.world.look(self.tenant, status=status, type=type, limit=limit))
-
 
 class Limiting(Machine):
     """Limits are set and lifted, types are paused and resumed."""

@@ -20,7 +20,8 @@ seconds_from_now = st.none() | st.sampled_from([-60.0, 0.0, 0.000001, 1.0, 7.5, 
 spans = st.sampled_from([1.0, 1.5, 5.0, 60.0, LEASE_SECONDS - 1, LEASE_SECONDS, LEASE_SECONDS + 1, 4000.0])
 type_lists = st.just(list(TYPES)) | st.lists(st.sampled_from(TYPES), min_size=1, max_size=2)
 payloads = st.sampled_from([b"null", b"1", b'{"a": 1, "b": [2]}', b'{ "b":[2],"a":1 }', b' {"a": 1}\n'])
-tags = st.none() | st.lists(st.sampled_from(["red", "green", "blue"]), unique=True)
+tag = st.sampled_from(["red", "green", "blue"])
+tags = st.none() | st.lists(tag, unique=True)
 progresses = st.none() | st.builds(
     Progress, percent=st.sampled_from([0.0, 12.5, 100.0]), stage=st.sampled_from(["", "half way"])
 )

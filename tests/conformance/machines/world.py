@@ -17,8 +17,6 @@ from ingot.jobs import (
     Definition,
     Enqueued,
     Heartbeat,
-    Job,
-    JobStatus,
     Outcome,
     Pause,
     Progress,
@@ -297,21 +295,6 @@ class World:
         """Whatever can be read must be as the model has it."""
         await self.inspection.inspect(self.bench)
 
-    async def look(self, tenant: str, *, status: JobStatus | None, type: str | None, limit: int) -> None:
-        """Page through a filtered list."""
-        found: list[Job] = []
-        cursor: str | None = None
-        while True:
-            page = await self.bench.jobs.list(tenant, status=status, type=type, cursor=cursor, limit=limit)
-            assert len(page.items) <= limit
-            found += page.items
-            cursor = page.next_cursor
-            if cursor is None:
-                break
-        wanted = [job for job in self.model.jobs.values() if job.tenant == tenant]
-        wanted = [job for job in wanted if status in (None, job.status) and type in (None, job.type)]
-        assert found == [job.job() for job in sorted(wanted, key=lambda job: job.id, reverse=True)]
-
 
 def _options(draft: Draft) -> dict[str, Any]:
     return {
@@ -326,6 +309,7 @@ def _options(draft: Draft) -> dict[str, Any]:
         "batch": draft.batch,
         "inputs": draft.inputs,
         "force": draft.force,
+        "source": draft.source,
     }
 
 
