@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,11 +24,13 @@ from ingot.jobs import (
 )
 from ingot.jobs.orders import new_job
 from ingot.jobs.retention import BATCH_JOBS, Retention
+from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.pages import InvalidCursor
+from tests.conformance.following import end
 from tests.conformance.pictures import picture, refuses
-from tests.factories import LEASE_SECONDS, Bench
+from tests.factories import LEASE_SECONDS, Bench, open_bench
 
 HOUR = 3600.0
 FINISHED = [JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED]
@@ -275,6 +278,22 @@ async def test_a_key_of_a_job_that_stays_is_not_freed(bench: Bench) -> None:
     bench.clock.advance(seconds=HOUR)
     assert await collect_all(bench) == 1
     assert not (await bench.jobs.enqueue(bench.tenant, "stays", 1, idempotency_key="same")).created
+
+
+async def test_what_a_job_waited_for_stays_to_be_seen(engine: str, tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_bench(engine, tmp_path / "data", clock) as bench:
+        await keep(bench, HOUR, "parent")
+        parent = new_job(bench.tenant, "parent")
+        child = new_job(bench.tenant, "child", after=[parent.id])
+        _, made = await bench.jobs.enqueue_many([child, parent])
+        await end(bench, made.job)
+        clock.advance(seconds=HOUR)
+        assert await collect_all(bench) == 1
+        assert (await bench.jobs.get(bench.tenant, child.id)).after == (parent.id,)
+    async with open_bench(engine, tmp_path / "data", clock) as bench:
+        await bench.make_job("another")
+        assert (await bench.jobs.get(bench.tenant, child.id)).after == (parent.id,)
 
 
 async def test_events_stay_and_none_is_written(bench: Bench) -> None:
