@@ -11,6 +11,7 @@ from ingot.jobs import JobStatus, Outcome
 from ingot.kernel.ids import new_id
 from tests.conformance.machines import strategies as draw
 from tests.conformance.machines.batching import Batching
+from tests.conformance.machines.keeping import Keeping
 from tests.conformance.machines.looking import Looking
 from tests.conformance.machines.records import Draft
 from tests.conformance.machines.reusing import Reusing
@@ -149,7 +150,13 @@ class Listed(Looking, Work, Steering, Time):
     slugs = SLUGS[:1]
 
 
-@pytest.mark.parametrize("machine", [Life, Keys, ManyTenants, Limited, Batched, Reused, Listed])
+class Kept(Keeping, Work, Steering, Time):
+    """Jobs of two tenants that are kept for a while, with all that refers to them when they are gone."""
+
+    slugs = SLUGS[:1]
+
+
+@pytest.mark.parametrize("machine", [Life, Keys, ManyTenants, Limited, Batched, Reused, Listed, Kept])
 def test_a_store_lives_as_its_model_does(machine: type[Machine], engine: str) -> None:
     machine = type(machine.__name__, (machine,), {"engine": engine})
     run_state_machine_as_test(

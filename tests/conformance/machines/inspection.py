@@ -47,7 +47,7 @@ class Inspection:
 
     async def _batches(self, bench: Bench, tenant: str) -> None:
         """Compare what is counted and what was told of every batch that any tenant has."""
-        counted = self._model.batches.count(self._model.jobs.values())
+        counted = self._model.batches.count(self._model.ever())
         for batch in sorted({name for _, name in counted}):
             found: Batch | None
             try:
@@ -103,7 +103,7 @@ class Inspection:
                 assert event.id > self._cursors.get(tenant, "")
                 self._cursors[tenant] = event.id
                 if event.name == "batch.completed":
-                    self._one_completion(tenant, jobs, msgspec.json.decode(event.data, type=Batch))
+                    self._one_completion(tenant, msgspec.json.decode(event.data, type=Batch))
                     continue
                 news = msgspec.json.decode(event.data, type=JobNews)
                 self._one_event(known[news.id], event.name, news)
@@ -111,10 +111,11 @@ class Inspection:
             assert self._told[job.id] == len(job.news)
             assert self._replayed[job.id] is job.status
 
-    def _one_completion(self, tenant: str, jobs: list[Record], batch: Batch) -> None:
+    def _one_completion(self, tenant: str, batch: Batch) -> None:
         """It comes after the last end that it tells of."""
         self._completed[tenant, batch.batch].append(batch)
-        standing = [self._replayed.get(job.id) for job in jobs if job.batch == batch.batch]
+        ever = [job for job in self._model.ever() if (job.tenant, job.batch) == (tenant, batch.batch)]
+        standing = [self._replayed.get(job.id) for job in ever]
         ends = Counter(status for status in standing if status is not None)
         assert (ends[JobStatus.SUCCEEDED], ends[JobStatus.DEAD], ends[JobStatus.CANCELED]) == (
             batch.succeeded,

@@ -17,6 +17,7 @@ from ingot.jobs import (
     Done,
     DuplicateJob,
     Failed,
+    HistoryEntry,
     IdempotencyMismatch,
     JobFinished,
     JobLimitExceeded,
@@ -27,6 +28,7 @@ from ingot.jobs import (
     LeaseLost,
     OnDead,
     Outcome,
+    ParentNotFound,
     Pause,
     Progress,
     Release,
@@ -62,6 +64,8 @@ class Model:
     limits: dict[str, Limits] = field(default_factory=dict)
     pauses: dict[tuple[str, str], Pause] = field(default_factory=dict)
     batches: Batches = field(default_factory=Batches)
+    removed: list[Record] = field(default_factory=list)
+    history: list[HistoryEntry] = field(default_factory=list)
     now: int = 0
     ahead: int = 0
     sweep_from: int = 0
@@ -111,7 +115,22 @@ class Model:
                     job.status = JobStatus.QUEUED
                     job.wait(job.run_at, self.now)
                     job.tell("job.updated")
-        self.batches.tell(self.jobs.values())
+        self.batches.tell(self.ever())
+
+    # -- what was there -------------------------------------------------------------------------------------
+
+    def ever(self) -> list[Record]:
+        """All jobs that were ever made."""
+        return [*self.jobs.values(), *self.removed]
+
+    def remove(self, job: Record) -> None:
+        """A job is gone, with what it held; of some an entry stays."""
+        del self.jobs[job.id]
+        self.removed.append(job)
+        self.keys = {key: made for key, made in self.keys.items() if made[0] != job.id}
+        self.works = {work: made for work, made in self.works.items() if made != job.id}
+        if self.definition(job.tenant, job.type).keep_history:
+            self.history.append(job.entry())
 
     # -- asking for work ------------------------------------------------------------------------------------
 
@@ -141,6 +160,8 @@ class Model:
         if work is not None and not draft.force and (same := self._reusable(work)) is not None:
             return same, How.REUSED
         self._check_dedupe_key(draft.tenant, draft.dedupe_key)
+        if not all(parent in self.jobs and self.jobs[parent].tenant == draft.tenant for parent in draft.after):
+            raise ParentNotFound
         job = Record.of(draft, definition, self.now)
         self.jobs[job.id] = job
         if draft.idempotency_key is not None:
@@ -280,7 +301,8 @@ class Model:
 
     def forgot(self, job_id: str, fence: int, outcome: Outcome) -> bool:
         """A snooze that a cancel overtook keeps no delay, so a store may take another snooze for the same again."""
-        run = self.jobs[job_id].runs.get(fence)
+        job = self.jobs.get(job_id)
+        run = None if job is None else job.runs.get(fence)
         overtaken = run is not None and isinstance(run.said, Snooze) and run.status_after is JobStatus.CANCELED
         return overtaken and isinstance(outcome, Snooze)
 

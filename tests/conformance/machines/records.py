@@ -11,6 +11,7 @@ from ingot.jobs import (
     Attempt,
     AttemptOutcome,
     Definition,
+    HistoryEntry,
     Job,
     JobStatus,
     OnDead,
@@ -197,6 +198,21 @@ class Record:
         if self.failures + self.crashes == 0:
             return None
         return next((run.error for run in reversed(self.runs.values()) if run.error is not None), None)
+
+    def entry(self) -> HistoryEntry:
+        """What the store must keep of it in the history."""
+        error = self.last_error()
+        assert self.finished_at is not None
+        return HistoryEntry(
+            id=self.id,
+            tenant=self.tenant,
+            type=self.type,
+            status=self.status,
+            attempts=len(self.runs),
+            created_at=to_datetime(self.created_at),
+            finished_at=to_datetime(self.finished_at),
+            last_error=None if error is None else error[:200],
+        )
 
     def job(self) -> Job:
         """What the store must show of it."""

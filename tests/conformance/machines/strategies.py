@@ -73,6 +73,16 @@ reusing_definitions = st.builds(
     Definition, type=st.sampled_from(TYPES), reuse=st.sampled_from([True, True, False]), version=st.integers(1, 2)
 )
 
+retentions = st.sampled_from([None, 0.0, 60.0, 4000.0])
+keeping_definitions = st.builds(
+    Definition,
+    type=st.sampled_from(TYPES),
+    retention_seconds=retentions,
+    keep_history=st.booleans(),
+    reuse=st.booleans(),
+    max_attempts=st.integers(1, 3),
+)
+
 keyed_payloads = st.sampled_from([b"null", b'{"a": 1}', b'{"a": 2, "b": 1}', b'{"b": 1}', b'{"a": "x"}'])
 few = st.none() | st.integers(1, 3)
 limiting_definitions = st.builds(

@@ -64,7 +64,7 @@ class World:
     async def _open(self, slugs: Sequence[str]) -> None:
         store = await open_store(self._engine, Path(self._folder.name) / "data", self.clock)
         self.model.opened(self.clock.micros())
-        self._command()
+        self.command()
         self.bench = Bench(store, self.clock, await Tenants(store).ensure_default())
         self.tenants = [(await self.bench.tenants.create(slug)).id for slug in slugs]
         self.model.tenants |= {self.bench.tenant, *self.tenants}
@@ -96,12 +96,13 @@ class World:
         running = [job for job in self.model.jobs.values() if job.is_running]
         return min((job.lease_expires_at - now for job in running), default=0) / MICROS
 
-    def _command(self) -> None:
+    def command(self) -> None:
+        """A command is about to be sent."""
         self.model.command(self.clock.micros())
 
     async def tend(self) -> None:
         """Promote and sweep."""
-        self._command()
+        self.command()
         lost = self.model.expired()
         tended = await self.bench.jobs.tend()
         assert (tended.promoted, tended.swept) == (self.model.promote(), len(lost))
@@ -123,7 +124,7 @@ class World:
 
     async def enqueue(self, draft: Draft) -> None:
         """Ask for one job."""
-        self._command()
+        self.command()
         answer = await _answer(self.bench.jobs.enqueue(draft.tenant, draft.type, draft.payload, **_options(draft)))
         made = replace(draft, id=answer.job.id) if isinstance(answer, Enqueued) and answer.created else draft
         _compare(lambda: self._made([made])[0], answer)
@@ -131,7 +132,7 @@ class World:
 
     async def enqueue_many(self, drafts: Sequence[Draft]) -> None:
         """Ask for many jobs at once."""
-        self._command()
+        self.command()
         orders = [new_job(draft.tenant, draft.type, draft.payload, **_options(draft)) for draft in drafts]
         answer = await _answer(self.bench.jobs.enqueue_many(orders))
         made = [replace(draft, id=order.id) for draft, order in zip(drafts, orders, strict=True)]
@@ -146,26 +147,26 @@ class World:
 
     async def define(self, definition: Definition) -> None:
         """Say what jobs of a type get."""
-        self._command()
+        self.command()
         assert await self.bench.jobs.define(definition) == definition
         self.model.definitions[definition.tenant, definition.type] = definition
 
     async def limit(self, tenant: str, limits: Limits) -> None:
         """Say what a tenant may use."""
-        self._command()
+        self.command()
         assert (await self.bench.tenants.change(tenant, limits=limits)).limits == limits
         self.model.limits[tenant] = limits
 
     async def pause(self, tenant: str, type: str) -> None:
         """Hand out no more of a type."""
-        self._command()
+        self.command()
         pause = Pause(type=type, since=to_datetime(self.model.now))
         wanted = self.model.pauses.setdefault((tenant, type), pause)
         assert await self.bench.jobs.pause(tenant, type) == wanted
 
     async def resume(self, tenant: str, type: str) -> None:
         """Hand it out again."""
-        self._command()
+        self.command()
         await self.bench.jobs.resume(tenant, type)
         self.model.pauses.pop((tenant, type), None)
 
@@ -173,7 +174,7 @@ class World:
 
     async def claim(self, worker: str, types: Sequence[str], *, limit: int, tenant: str | None = None) -> None:
         """Take work. Inside a tenant its order is exact; whose turn it is among tenants is the store's choice."""
-        self._command()
+        self.command()
         lost = self.model.expired()
         claims = await self.bench.jobs.claim(worker, types, limit=limit, tenant=tenant)
         self.model.promote()
@@ -209,7 +210,7 @@ class World:
         self, job_id: str, fence: int, progress: Progress | None = None, tenant: str | None = None
     ) -> None:
         """Say that the worker lives."""
-        self._command()
+        self.command()
         answer = await _answer(self.bench.jobs.heartbeat(job_id, fence, progress=progress, tenant=tenant))
 
         def expected() -> Heartbeat:
@@ -223,7 +224,7 @@ class World:
         """Say how an attempt ended."""
         if self.model.forgot(job_id, fence, outcome):
             return
-        self._command()
+        self.command()
         answer = await _answer(self.bench.jobs.settle(job_id, fence, outcome, tenant=tenant))
         settle = Settle(job_id=job_id, fence=fence, outcome=outcome, tenant=tenant)
         _compare(partial(self._settled, settle, _seen(answer)), answer)
@@ -236,7 +237,7 @@ class World:
         settles = [  # The second of two snoozes of one attempt may be taken for the first.
             one for one in settles if not isinstance(one.outcome, Snooze) or snoozes[one.job_id, one.fence] is one
         ]
-        self._command()
+        self.command()
         answers = await self.bench.jobs.settle_many(settles)
         for settle, answer in zip(settles, answers, strict=True):
             _compare(partial(self._settled, settle, _seen(answer)), answer)
@@ -249,7 +250,7 @@ class World:
 
     async def cancel(self, tenant: str, job_id: str) -> None:
         """Stop a job."""
-        self._command()
+        self.command()
         answer = await _answer(self.bench.jobs.cancel(tenant, job_id))
         _compare(lambda: self.model.cancel(tenant, job_id).job(), answer)
         await self._follow()
@@ -258,7 +259,7 @@ class World:
         self, tenant: str, job_id: str, *, reset: bool, priority: int | None, attempts: int | None, run_at: int | None
     ) -> None:
         """Run a finished job again."""
-        self._command()
+        self.command()
         moment = to_datetime_or_none(run_at)
         answer = await _answer(
             self.bench.jobs.retry(
@@ -279,7 +280,7 @@ class World:
         tags: Sequence[str] | None,
     ) -> None:
         """Change a waiting job."""
-        self._command()
+        self.command()
         moment = to_datetime_or_none(run_at)
         answer = await _answer(
             self.bench.jobs.reschedule(
