@@ -11,6 +11,7 @@ from ingot.jobs import JobStatus, Outcome
 from ingot.kernel.ids import new_id
 from tests.conformance.machines import strategies as draw
 from tests.conformance.machines.batching import Batching
+from tests.conformance.machines.explaining import Explaining
 from tests.conformance.machines.keeping import Keeping
 from tests.conformance.machines.looking import Looking
 from tests.conformance.machines.records import Draft
@@ -156,7 +157,16 @@ class Kept(Keeping, Work, Steering, Time):
     slugs = SLUGS[:1]
 
 
-@pytest.mark.parametrize("machine", [Life, Keys, ManyTenants, Limited, Batched, Reused, Listed, Kept])
+class Explained(Explaining, Limiting, Work, Steering, Time):
+    """Jobs of two tenants that wait for time, for others, for room, for workers and for their turn."""
+
+    slugs = SLUGS[:1]
+
+
+MACHINES = [Life, Keys, ManyTenants, Limited, Batched, Reused, Listed, Kept, Explained]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_a_store_lives_as_its_model_does(machine: type[Machine], engine: str) -> None:
     machine = type(machine.__name__, (machine,), {"engine": engine})
     run_state_machine_as_test(

@@ -146,6 +146,16 @@ class Keeping(Machine):
             self.world.run(preview(self.world, tenant))
             self.world.run(read_history(self.world, tenant, None, limit=1000))
 
+    @precondition(Machine.has_finished)
+    @rule(place=draw.places, seconds=draw.spans)
+    def end_again(self, place: int, seconds: float) -> None:
+        """What ended twice is kept from its last end on."""
+        job = self.job(place, *FINISHED)
+        self.world.pass_time(seconds)
+        self.world.run(self.world.retry(job.tenant, job.id, reset=True, priority=1, attempts=None, run_at=None))
+        self.world.run(self.world.cancel(job.tenant, job.id))
+        self.world.run(collect(self.world, limit=1000))
+
     @rule(whose=st.integers(0, 1), type=st.none() | st.sampled_from(draw.TYPES), limit=st.integers(1, 3))
     def read_history(self, whose: int, type: str | None, limit: int) -> None:
         self.world.run(read_history(self.world, self.owner(whose), type, limit=limit))

@@ -63,6 +63,7 @@ class Model:
     definitions: dict[tuple[str | None, str], Definition] = field(default_factory=dict)
     limits: dict[str, Limits] = field(default_factory=dict)
     pauses: dict[tuple[str, str], Pause] = field(default_factory=dict)
+    asked: dict[tuple[str, str | None], int] = field(default_factory=dict)
     batches: Batches = field(default_factory=Batches)
     removed: list[Record] = field(default_factory=list)
     history: list[HistoryEntry] = field(default_factory=list)
@@ -73,7 +74,8 @@ class Model:
     # -- time -----------------------------------------------------------------------------------------------
 
     def opened(self, clock: int) -> None:
-        """The store came up: its time goes on from what it stored, and it sweeps nobody for one lease."""
+        """The store came up: its time goes on from what it stored, sweeps nobody for one lease, and knows no worker."""
+        self.asked.clear()
         self.ahead = max(0, self.now - clock)
         self.sweep_from = self.time(clock) + self.lease
 
@@ -206,12 +208,12 @@ class Model:
         for job in waiting:
             if (job.tenant, job.type) not in self.pauses and self._has_room(job, running):
                 ready.append(job)
-                running.update(_bounds(job))
+                running.update(bounds(job))
         return ready
 
     def running(self) -> Counter[tuple[str, ...]]:
         """How many jobs run: of each tenant, of it and each type, and of these and each key."""
-        return Counter(bound for job in self.jobs.values() if job.is_running for bound in _bounds(job))
+        return Counter(bound for job in self.jobs.values() if job.is_running for bound in bounds(job))
 
     def _has_room(self, job: Record, running: Counter[tuple[str, ...]]) -> bool:
         return all(most is None or running[bound] < most for bound, most in self.most(job).items())
@@ -224,7 +226,7 @@ class Model:
             definition.max_running,
             definition.max_running_per_key if job.limit_key else None,
         )
-        return dict(zip(_bounds(job), most, strict=True))
+        return dict(zip(bounds(job), most, strict=True))
 
     def start(self, job: Record, *, fence: int, worker: str) -> None:
         """A claim hands the job out."""
@@ -413,5 +415,6 @@ class Model:
         return job
 
 
-def _bounds(job: Record) -> list[tuple[str, ...]]:
+def bounds(job: Record) -> list[tuple[str, ...]]:
+    """What its tenant, its type and its key are counted under."""
     return [(job.tenant,), (job.tenant, job.type), (job.tenant, job.type, job.limit_key)]

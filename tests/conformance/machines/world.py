@@ -177,6 +177,7 @@ class World:
         self.command()
         lost = self.model.expired()
         claims = await self.bench.jobs.claim(worker, types, limit=limit, tenant=tenant)
+        self.model.asked |= {(type, tenant): self.model.now for type in types}
         self.model.promote()
         await self._lose(lost)
         ready = self.model.ready(types, tenant)
