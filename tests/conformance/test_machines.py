@@ -16,7 +16,7 @@ from tests.conformance.machines.keeping import Keeping
 from tests.conformance.machines.looking import Looking
 from tests.conformance.machines.records import Draft
 from tests.conformance.machines.reusing import Reusing
-from tests.conformance.machines.rules import Asking, Limiting, Machine, Steering, Time, Work
+from tests.conformance.machines.rules import Asking, Finishing, Limiting, Machine, Steering, Time, Work
 
 EXAMPLES, STEPS = 200, 50
 EXAMPLES_WANTED = max(EXAMPLES, settings().max_examples)
@@ -133,25 +133,25 @@ class Limited(Work, Steering, Time, Limiting):
     slugs = SLUGS[:1]
 
 
-class Batched(Batching, Work, Steering, Time):
+class Batched(Batching, Finishing, Work, Steering, Time):
     """Jobs of two tenants in batches of the same names, some of which wait for others, are refused or are there."""
 
     slugs = SLUGS[:1]
 
 
-class Reused(Reusing, Work, Steering, Time):
+class Reused(Reusing, Finishing, Steering, Time):
     """Work of two tenants that is asked for again and again, under definitions that come and go."""
 
     slugs = SLUGS[:1]
 
 
-class Listed(Looking, Work, Steering, Time):
+class Listed(Looking, Finishing, Work, Steering, Time):
     """Jobs of two tenants from all sources, with tags that change, listed by whatever can be said of them."""
 
     slugs = SLUGS[:1]
 
 
-class Kept(Keeping, Work, Steering, Time):
+class Kept(Keeping, Finishing, Steering, Time):
     """Jobs of two tenants that are kept for a while, with all that refers to them when they are gone."""
 
     slugs = SLUGS[:1]

@@ -223,6 +223,18 @@ async def test_a_job_that_ended_twice_is_removed_once(bench: Bench) -> None:
     assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.SUCCEEDED] == 0
 
 
+async def test_a_job_that_ended_again_is_kept_from_then_on(bench: Bench) -> None:
+    await keep(bench, HOUR)
+    job = await bench.make_job_in(JobStatus.SUCCEEDED)
+    bench.clock.advance(seconds=HOUR)
+    await bench.jobs.retry(bench.tenant, job.id)
+    await bench.jobs.cancel(bench.tenant, job.id)
+    assert await bench.jobs.preview_retention(bench.tenant) == []
+    assert await collect_all(bench) == 0
+    bench.clock.advance(seconds=HOUR)
+    assert await collect_all(bench) == 1
+
+
 async def test_jobs_that_were_swept_or_canceled_while_they_ran_go_too(bench: Bench) -> None:
     await keep(bench, HOUR, crash_cap=1)
     await bench.make_claim()

@@ -39,7 +39,7 @@ class Inspection:
     async def _inspect_tenant(self, bench: Bench, tenant: str) -> None:
         jobs = [job for job in self._model.jobs.values() if job.tenant == tenant]
         await asyncio.gather(
-            self._jobs(bench, tenant, jobs), self._counts(bench, tenant, jobs), self._events(bench, tenant, jobs)
+            self._jobs(bench, tenant, jobs), self._counts(bench, tenant, jobs), self._events(bench, tenant)
         )
         pauses = {pause.type: pause for pause in await bench.jobs.pauses(tenant)}
         assert pauses == {type: pause for (owner, type), pause in self._model.pauses.items() if owner == tenant}
@@ -91,12 +91,13 @@ class Inspection:
         else:
             assert summary.oldest_queued_seconds == (self._model.time(bench.clock.micros()) - min(ready)) / MICROS
 
-    async def _events(self, bench: Bench, tenant: str, jobs: list[Record]) -> None:
-        known = {job.id: job for job in jobs}
+    async def _events(self, bench: Bench, tenant: str) -> None:
+        """Compare what was told of all jobs, those that are gone too."""
+        known = {job.id: job for job in self._model.ever() if job.tenant == tenant}
         deadline = time.monotonic() + EVENTS_SECONDS_MAX
         while True:
             events = await bench.events.read(tenant, after=self._cursors.get(tenant), limit=PAGE)
-            told = all(self._told[job.id] == len(job.news) for job in jobs)
+            told = all(self._told[job.id] == len(job.news) for job in known.values())
             if not events and (told or time.monotonic() > deadline):
                 break
             for event in events:
@@ -107,7 +108,7 @@ class Inspection:
                     continue
                 news = msgspec.json.decode(event.data, type=JobNews)
                 self._one_event(known[news.id], event.name, news)
-        for job in jobs:
+        for job in known.values():
             assert self._told[job.id] == len(job.news)
             assert self._replayed[job.id] is job.status
 

@@ -71,6 +71,7 @@ async def collect(world: World, *, limit: int) -> bool:
         there |= {job.id for job in (await world.bench.jobs.list(tenant, limit=1000)).items}
     gone = [job for job in due if job.id not in there]
     left = [job for job in due if job.id in there]
+    assert there == model.jobs.keys() - {job.id for job in gone}
     assert answer.removed == len(gone) <= limit
     assert answer.kept == len(keeping & {job.id for job in gone})
     assert answer.more or not left

@@ -184,6 +184,23 @@ class Work(Machine):
             self.world.run(self.world.heartbeat(job.id, job.fence + off))
 
 
+class Finishing(Machine):
+    """Workers take work and end it at once, or some of it."""
+
+    @rule(ends=st.lists(draw.ends, min_size=1, max_size=4), types=draw.type_lists, more=st.integers(0, 1))
+    def finish(self, ends: list[Outcome], types: list[str], more: int) -> None:
+        before = len(self.world.claims)
+        self.world.run(self.world.claim("finisher", types, limit=len(ends) + more))
+        for (job_id, fence), outcome in zip(self.world.claims[before:], ends, strict=False):
+            self.world.run(self.world.settle(job_id, fence, outcome))
+
+    @precondition(Machine.has_running)
+    @rule(place=draw.places, outcome=draw.ends)
+    def end(self, place: int, outcome: Outcome) -> None:
+        job = self.job(place, JobStatus.RUNNING)
+        self.world.run(self.world.settle(job.id, job.fence, outcome))
+
+
 class Steering(Machine):
     """People cancel, retry and reschedule."""
 

@@ -38,6 +38,8 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.just(Release()),
 )
 
+ends: st.SearchStrategy[Outcome] = st.sampled_from([Done(), Done(result=b"1"), Failed(error="broken", retry=False)])
+
 # One part of what a worker said, said otherwise.
 changes: st.SearchStrategy[dict[str, object]] = st.sampled_from(
     [{"error": "worse"}, {"retry": False}, {"retry": True}, {"exit_code": 1}, {"result": b"2"}, {"delay": 7}]
@@ -73,7 +75,7 @@ reusing_definitions = st.builds(
     Definition, type=st.sampled_from(TYPES), reuse=st.sampled_from([True, True, False]), version=st.integers(1, 2)
 )
 
-retentions = st.sampled_from([None, 0.0, 60.0, 4000.0])
+retentions = st.sampled_from([None, 0.0, 60.0, 60.0, 60.0, 4000.0])
 keeping_definitions = st.builds(
     Definition,
     type=st.sampled_from(TYPES),
