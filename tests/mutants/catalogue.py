@@ -172,7 +172,7 @@ MUTANTS = [
         file="engines/sqlite/manage.py",
         old="    Caps(tx, {state.tenant}).count({state.tenant: 1})\n",
         new="",
-        caught_by=f"{MACHINES}[sqlite-Limited]",
+        caught_by="tests/conformance/test_caps.py::test_a_retry_counts[sqlite]",
     ),
     Mutant(
         name="policy open while no tenant is set",
@@ -433,5 +433,21 @@ MUTANTS = [
         old="AND r.limit_key = $3 AND",
         new="AND $3::text IS NOT NULL AND",
         caught_by="tests/conformance/test_explain.py::test_only_ready_jobs_of_the_same_tenant_type_and_key_go_before_one",
+    ),
+    Mutant(
+        name="removal by an earlier end on PostgreSQL",
+        breaks="a job is kept from the moment it finished last",
+        file="engines/postgres/functions/collect.sql",
+        old="s.type = a.type AND s.finished_at <= a.cutoff",
+        new="s.type = a.type AND s.finished_at IS NOT NULL",
+        caught_by="tests/conformance/test_retention.py::test_a_job_that_ended_again_is_kept_from_then_on[postgres]",
+    ),
+    Mutant(
+        name="forced job that its own call overlooks",
+        breaks="a job that was forced is the one to be reused from then on",
+        file="engines/sqlite/enqueue.py",
+        old="            self._reusable[same] = number\n",
+        new="            self._reusable.setdefault(same, number)\n",
+        caught_by="tests/conformance/test_reuse.py::test_within_one_call_force_counts_in_the_order_given[sqlite-True]",
     ),
 ]
