@@ -19,7 +19,7 @@ from tests.conformance.machines.reusing import Reusing
 from tests.conformance.machines.rules import Asking, Finishing, Limiting, Machine, Steering, Time, Work
 
 # An example on PostgreSQL takes about five times as long.
-EXAMPLES, STEPS = {"sqlite": 50, "postgres": 12}, 50
+EXAMPLES, STEPS = {"sqlite": 60, "postgres": 15}, 50
 SOAKS = settings().max_examples > settings.get_profile("ingot").max_examples
 
 # With more examples than usual (`--hypothesis-profile soak`) nobody waits for the end.
