@@ -30,6 +30,14 @@ async def limit(yard: Yard, kind: str) -> None:  # noqa: F811
         await yard.owner.execute(DEFINE, NIL if kind == "type" else yard.tenant, '{"max_running": 1}')
 
 
+@pytest.mark.parametrize("limits", ["{}", '{"max_unfinished_jobs": 5, "rate": 1}'])
+async def test_nothing_is_limited_that_has_no_limit(yard: Yard, limits: str) -> None:  # noqa: F811
+    await yard.owner.execute(CHANGE, yard.tenant, limits)
+    assert not await yard.owner.fetchval("SELECT ingot.is_bounded()")
+    await yard.owner.execute(CHANGE, yard.tenant, '{"max_running_jobs": 1099511627776}')
+    assert await yard.owner.fetchval("SELECT ingot.is_bounded()")
+
+
 def jobs(rows: list[Record]) -> list[str]:
     """The jobs in an answer, without what it tells of rooms."""
     return [row["id"] for row in rows if row[0]]

@@ -16,8 +16,8 @@ CREATE TABLE ingot.tenants (
     weight      integer NOT NULL CHECK (weight > 0),
     time_zone   text NOT NULL,
     limits      text NOT NULL,
-    max_running     integer GENERATED ALWAYS AS (
-        least((limits::jsonb ->> 'max_running_jobs')::bigint, 2147483647)::integer) STORED,
+    max_running     integer GENERATED ALWAYS AS (CASE WHEN limits::jsonb ->> 'max_running_jobs' IS NOT NULL THEN
+        least((limits::jsonb ->> 'max_running_jobs')::bigint, 2147483647)::integer END) STORED,
     max_unfinished  bigint GENERATED ALWAYS AS ((limits::jsonb ->> 'max_unfinished_jobs')::bigint) STORED,
     rate            double precision GENERATED ALWAYS AS ((limits::jsonb ->> 'rate')::double precision) STORED,
     burst           double precision GENERATED ALWAYS AS ((limits::jsonb ->> 'burst')::double precision) STORED
