@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 ROUNDS: Final = 4  # How often everybody comes up in one deal, when there are jobs enough.
+ROUND_JOBS_MAX: Final = 1000  # Everybody comes up in so many jobs, whoever else claims at the same time.
 TENANTS_MAX: Final = 10_000
 LINES_MAX: Final = 1_000
 
@@ -45,7 +46,7 @@ class Line:
             return [Turn(tenant, jobs) for tenant in weights]
         line = [(self._gone_by(tenant), tenant) for tenant in weights]
         heapify(line)
-        step = max(1, jobs // (ROUNDS * len(line)))
+        step = max(1, min(jobs // ROUNDS, ROUND_JOBS_MAX) // len(line))
         turns = []
         while jobs > 0:
             gone, tenant = line[0]
