@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingot.jobs.limits import KEY_CHARS_MAX, Bounds, render
+from ingot.jobs.limits import KEY_CHARS_MAX, render
 
 PAYLOAD = msgspec.json.encode(
     {"account": {"id": "x", "2": "two"}, "files": ["a", {"name": "b"}], "n": 5, "yes": True, "none": None, "empty": ""}
@@ -79,8 +79,3 @@ def test_every_payload_has_a_short_key_that_can_be_stored(value: object, templat
 def test_values_that_mean_the_same_have_the_same_key(value: dict[str, int]) -> None:
     turned = dict(reversed(value.items()))
     assert render("{a}", msgspec.json.encode({"a": value})) == render("{a}", msgspec.json.encode({"a": turned}))
-
-
-def test_bounds_say_whether_there_are_any() -> None:
-    assert not Bounds().some
-    assert all(bounds.some for bounds in (Bounds(tenant=0), Bounds(type=1), Bounds(key=1)))

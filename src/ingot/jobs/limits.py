@@ -55,8 +55,3 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     tenant: int | None = None
     type: int | None = None
     key: int | None = None
-
-    @property
-    def some(self) -> bool:
-        """Whether there are any."""
-        return self.tenant is not None or self.type is not None or self.key is not None
