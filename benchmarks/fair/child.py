@@ -75,9 +75,8 @@ async def fill(jobs: Jobs, tenants: Tenants, scene: Scene, count: int) -> Counte
     whose = list(waiting.elements())
     random.Random(0).shuffle(whose)
     for at in range(0, len(whose), ENQUEUE_JOBS):
-        await jobs.enqueue_many(
-            [new_job(tenant, TYPE, {"fill": FILL, "key": at % KEYS}) for tenant in whose[at : at + ENQUEUE_JOBS]]
-        )
+        part = enumerate(whose[at : at + ENQUEUE_JOBS], start=at)
+        await jobs.enqueue_many([new_job(tenant, TYPE, {"fill": FILL, "key": place % KEYS}) for place, tenant in part])
     return waiting
 
 
