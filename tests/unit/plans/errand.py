@@ -50,6 +50,14 @@ async def _identity(bench: Bench) -> None:
     await bench.jobs.define(Definition(type="other", max_attempts=2))
     await bench.jobs.definition("other", tenant=bench.tenant)
     await bench.jobs.definitions(tenant=bench.tenant)
+    for tenant in (acme.id, bench.tenant):
+        await bench.jobs.enqueue(tenant, "turns")
+    await bench.jobs.settle_many(
+        [
+            Settle(job_id=claim.job.id, fence=claim.fence, outcome=Done())
+            for claim in await bench.jobs.claim("w1", ["turns"], limit=4)
+        ]
+    )
 
 
 async def _ask_for_work(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from itertools import groupby, islice
 
 from ingot.engines.sqlite.follow import follow
 from ingot.engines.sqlite.memory import FENCES_PER_EPOCH
-from ingot.engines.sqlite.ready import Queue, Room
+from ingot.engines.sqlite.ready import Queue, Room, read_ahead
 from ingot.engines.sqlite.rows import JobRow, claim_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.tend import promote, sweep
@@ -82,6 +82,7 @@ def _pick(tx: Transaction, command: ClaimJobs, limit: int) -> list[int]:
         wanted: Counter[str] = Counter()
         for turn in dealt:
             wanted[turn.tenant] += turn.jobs
+        read_ahead(tx, waiting, wanted)
         given = {tenant: waiting[tenant].take(jobs) for tenant, jobs in wanted.items()}
         for tenant, jobs in wanted.items():
             if len(given[tenant]) < jobs:  # It has no more to give, and its turns go to the others.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from heapq import heapify, heappop, heapreplace
 
 from ingot.engines.sqlite.rows import Place
@@ -81,6 +81,10 @@ class Queue:
         self._read: dict[Lane, list[Place]] = {}  # The last first.
         self._given: Counter[Lane] = Counter()
 
+    def unread(self) -> Lane | None:
+        """The lane of a tenant that has only one, and of which nothing was read."""
+        return self._heads[0][1] if len(self._heads) == 1 and not self._read else None
+
     def take(self, jobs: int) -> list[int]:
         """The numbers of the next jobs; fewer when there are no more that have room."""
         taken: list[int] = []
@@ -106,7 +110,11 @@ class Queue:
         tenant = self._tx.memory.tenants[lane.tenant]
         places = self._tx.read(
             list[Place], SQL.ready_in_lane, lane.type, tenant, lane.limit_key, given + min(most, share)
-        )[given:]
+        )
+        self.put(lane, places[given:])
+
+    def put(self, lane: Lane, places: list[Place]) -> None:
+        """These are the next jobs of this lane."""
         if not places:
             heappop(self._heads)
             self._tx.memory.drop_lane(lane)
@@ -114,3 +122,15 @@ class Queue:
         self._tx.memory.begin_lane(lane, places[0])
         self._read[lane] = places[::-1]
         heapreplace(self._heads, (places[0], lane))
+
+
+def read_ahead(tx: Transaction, queues: Mapping[str, Queue], wanted: Mapping[str, int]) -> None:
+    """Read the few jobs that are wanted of each of many tenants with one statement."""
+    few = {tenant: jobs for tenant, jobs in wanted.items() if jobs <= READ_JOBS_MIN}
+    lanes = {tenant: lane for tenant in few if (lane := queues[tenant].unread()) is not None}
+    if len(lanes) < 2:
+        return
+    asked = as_json([(lane.type, tx.memory.tenants[tenant], lane.limit_key) for tenant, lane in lanes.items()])
+    read = tx.read(list[list[Place]], SQL.ready_in_lanes, asked, max(few.values()))
+    for (tenant, lane), places in zip(lanes.items(), read, strict=True):
+        queues[tenant].put(lane, places)
