@@ -77,7 +77,6 @@ OF_SERVER: Final = {
     "find_tenants",
     "fold_batches",
     "fold_counts",
-    "heads",
     "keeping",
     "look",
     "newest_ended",

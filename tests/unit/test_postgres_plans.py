@@ -113,9 +113,6 @@ ENQUEUE: Final = """
         a.keys, a.sources, a.no_texts, a.no_texts, a.no_texts, a.no_texts, a.zeros, a.ids, a.tenants, a.keys, a.zeros
     ) AS e
 """
-HEADS: Final = """
-    SELECT * FROM ingot.heads('{noop}', ARRAY[$1::uuid], '{""}', '{0}', '{0}', '{00000000-0000-0000-0000-000000000000}')
-"""
 FIND_ORDERS: Final = """
     SELECT * FROM ingot.find_orders($1, array_fill($2::uuid, '{50}'), array_fill('noop'::text, '{50}'),
         array_fill('k'::text, '{50}'), array_fill('k'::text, '{50}'), array_fill('k'::bytea, '{50}'))
@@ -250,7 +247,6 @@ class Store:
             "promote nothing": await meter.call("SELECT * FROM ingot.promote(5000, 0)"),
             "expired": await meter.call("SELECT * FROM ingot.expired(0, 1000, 0)"),
             "look": await meter.call("SELECT * FROM ingot.look()"),
-            "heads": await meter.call(HEADS, tenant),
             "next_due": await meter.call("SELECT ingot.next_due(0)"),
             "next_expiry": await meter.call("SELECT ingot.next_expiry(0)"),
             "find_attempts": await meter.call("SELECT * FROM ingot.find_attempts($1, $2)", *held),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from math import ceil, sqrt
 from typing import Final
 
 import msgspec
 
 from ingot.engines.postgres.connection import Database, Record
-from ingot.engines.postgres.heads import LANES_MAX, Known, foremost
 from ingot.engines.postgres.memory import HINT_SECONDS, START, LaneHint, Memory, Position, patience
 from ingot.engines.postgres.rows import claim_of
 from ingot.jobs.lanes import Lane
@@ -19,8 +17,6 @@ from ingot.jobs.model import Claim
 from ingot.jobs.ports import ClaimJobs
 
 READS_MIN: Final = 8
-READS_SPREAD: Final = 3.0  # Lanes that are filled by chance differ by so many roots of what each has.
-LANES_FACTOR: Final = 4
 BUSY: Final = -1  # What is told of a limited lane that somebody else claims from at this moment.
 CALL: Final = "SELECT * FROM ingot.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
 
@@ -43,13 +39,12 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
     waiting = memory.lanes_for(commands[0].types, commands[0].tenant)
     own: list[list[Claim]] = [[] for _ in commands]
     asking = [place for place, command in enumerate(commands) if command.limit]
-    lanes_max = LANES_MAX
     while waiting and asking:
         limits = [commands[place].limit - len(own[place]) for place in asking]
-        scans, left_out = await _deal(db, memory, commands[0].types, waiting, sum(limits), lanes_max)
+        scans = _deal(memory, commands[0].types, waiting, sum(limits))
         sent_at = time.monotonic()
         rows, cost = await _call(db, memory, scans, [commands[place] for place in asking], limits)
-        rooms, full = _note_limits(memory, scans, rows, left_out)
+        rooms = _note_limits(memory, scans, rows)
         for row in rows:
             asker, lane = asking[row[0] - 1], row[1] - 1
             own[asker].append(claim_of(row, scans[lane].lane, commands[asker]))
@@ -58,12 +53,8 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
             taken[scans[lane - 1].lane.tenant] += jobs
         more = _cut(scans, rows)
         _remember(memory, scans, rows, taken, rooms, more, sent_at=sent_at, cost=cost)
-        for tenant in _exhausted(scans, taken, more):  # Their lanes have no more, and their turns go to the others.
-            if rest := _left_out(waiting[tenant], scans, full) if tenant in left_out else []:
-                waiting[tenant] = rest
-                lanes_max *= LANES_FACTOR
-            else:
-                del waiting[tenant]
+        for tenant in _exhausted(scans, taken, more):  # They have no more, and their turns go to the others.
+            waiting.pop(tenant, None)
         memory.turns.of(commands[0].types).count(taken, memory.weights, waiting=waiting)
         if rows:
             _note_leases(memory, rows[0]["started_at"], commands)
@@ -71,39 +62,25 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
     return own
 
 
-async def _deal(
-    db: Database, memory: Memory, types: Sequence[str], waiting: dict[str, list[Known]], jobs: int, lanes_max: int
-) -> tuple[list[Scan], set[str]]:
-    """The lanes of the tenants whose turn it is, and which tenants have still others."""
+def _deal(
+    memory: Memory, types: Sequence[str], waiting: dict[str, list[tuple[Lane, LaneHint]]], jobs: int
+) -> list[Scan]:
+    """The lanes of the tenants whose turn it is."""
     turns = memory.turns.of(types).deal(jobs, {tenant: memory.weights[tenant] for tenant in waiting})
     shares: Counter[str] = Counter()
     for turn in turns:
         shares[turn.tenant] += turn.jobs
     step = turns[0].jobs
-    scans: list[Scan] = []
-    left_out = set()
-    for place, (tenant, share) in enumerate(shares.items()):
-        lanes = waiting[tenant]
-        if len(lanes) > max(share, lanes_max):
-            lanes = await foremost(db, memory, lanes, max(share, lanes_max))
-            left_out.add(tenant)
-        reads = _reads(share, len(lanes))
-        scans += [Scan(lane, hint, hint.begin(), hint.version, place, step, share, reads) for lane, hint in lanes]
-    return scans, left_out
+    return [
+        Scan(lane, hint, hint.begin(), hint.version, turn, step, share, _reads(share, len(waiting[tenant])))
+        for turn, (tenant, share) in enumerate(shares.items())
+        for lane, hint in waiting[tenant]
+    ]
 
 
 def _reads(share: int, lanes: int) -> int:
     """How far to look into each of a tenant's lanes, that they give its share together."""
-    if lanes == 1:
-        return share
-    part = share / lanes
-    return min(share, max(READS_MIN, ceil(part + READS_SPREAD * sqrt(part))))
-
-
-def _left_out(lanes: list[Known], scans: list[Scan], full: set[tuple[str, str]]) -> list[Known]:
-    """Those of a tenant's lanes that were not looked into, and may have room."""
-    seen = {scan.lane for scan in scans}
-    return [known for known in lanes if known[0] not in seen and (known[0].tenant, known[0].type) not in full]
+    return share if lanes == 1 else min(share, max(READS_MIN, -(-2 * share // lanes)))
 
 
 def _cut(scans: list[Scan], rows: Sequence[Record]) -> set[str]:
@@ -151,26 +128,18 @@ async def _send(
     )
 
 
-def _note_limits(
-    memory: Memory, scans: list[Scan], rows: list[Record], left_out: set[str]
-) -> tuple[dict[Lane, int], set[tuple[str, str]]]:
-    """Take off the rows that tell how many more may run of limited lanes, and answer that.
-
-    Also the tenants and types of which nothing more can be had now, whatever the lane.
-    """
+def _note_limits(memory: Memory, scans: list[Scan], rows: list[Record]) -> dict[Lane, int]:
+    """Take off the rows that tell how many more may run of limited lanes, and answer that."""
     told = next((place for place, row in enumerate(rows) if row[0]), len(rows))
     rooms = {scans[row["lane"] - 1].lane: row["attempts"] for row in rows[:told]}
-    closed = [scans[row["lane"] - 1].lane for row in rows[:told] if row["attempts"] == BUSY or row["failures"] == 0]
-    full = {(lane.tenant, lane.type) for lane in closed}
     del rows[:told]
     for lane, room in rooms.items():
-        kind = lane.tenant, lane.type
-        memory.limited.add(kind)
+        memory.limited.add((lane.tenant, lane.type))
         if room == BUSY:
             memory.knock(lane)
-        elif room == 0 and (kind not in full or lane.tenant not in left_out):  # Those left out would come before it.
+        elif room == 0:
             memory.park(lane)
-    return rooms, full
+    return rooms
 
 
 def _remember(

@@ -33,7 +33,6 @@ NIL: Final = "00000000-0000-0000-0000-000000000000"
 
 Position = tuple[int, int, str]
 START: Final[Position] = (0, 0, NIL)
-FAR: Final[Position] = (2**15, 0, NIL)  # Behind everything.
 
 
 def patience(seconds: float, *, least: float) -> float:
@@ -42,25 +41,17 @@ def patience(seconds: float, *, least: float) -> float:
 
 
 class LaneHint(msgspec.Struct):
-    """How far a lane was claimed. `version` grows with everything put into the lane; `recent` says where it went.
-
-    `head` is where its work begins, where that was asked and has not changed.
-    """
+    """How far a lane was claimed. `version` grows with everything put into the lane; `recent` says where it went."""
 
     version: int = 0
     after: Position = START
-    head: Position | None = None
     whole_at: float = 0.0
     patience: float = HINT_SECONDS
     recent: deque[Position] = msgspec.field(default_factory=lambda: deque(maxlen=RECENT_MAX))
 
     def begin(self) -> Position:
         """Where the next scan of this lane begins."""
-        return START if self.is_old() else self.after
-
-    def is_old(self) -> bool:
-        """Whether others may have put something before the position, so that the whole lane is to be looked at."""
-        return time.monotonic() - self.whole_at > self.patience
+        return START if time.monotonic() - self.whole_at > self.patience else self.after
 
     def put(self, first: Position) -> None:
         """More was put into the lane, the first of it at this position."""
@@ -68,7 +59,6 @@ class LaneHint(msgspec.Struct):
         self.version += 1
         self.recent.append(before)
         self.after = min(self.after, before)
-        self.head = None
 
     def claimed(self, begin: Position, last: Position, version: int) -> None:
         """A scan that began there, at that version, took everything up to `last`."""
@@ -225,7 +215,7 @@ class Memory:
         hint = self.lanes.get(lane.type, {}).get(lane.tenant, {}).get(lane)
         if hint is None:
             self.hear(lane, 1)
-        elif hint.is_old():
+        elif time.monotonic() - hint.whole_at > hint.patience:
             for tell in self.on_ready:
                 _tell(tell, lane.tenant, lane.type, 1)
 
