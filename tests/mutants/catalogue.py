@@ -231,6 +231,40 @@ MUTANTS = [
         caught_by="tests/unit/test_postgres_interleavings.py::test_claims_of_ten_jobs_pass_each_other_without_waiting",
     ),
     Mutant(
+        name="a claim that looks into any of very many lanes",
+        breaks="J14: inside a tenant priority is strict",
+        file="engines/postgres/heads.py",
+        old="first = nsmallest(most + 1, lanes, key=_head)",
+        new="first = list(lanes)[: most + 1]",
+        caught_by="tests/conformance/test_many_keys.py::test_the_first_of_all_keys_come_first",
+    ),
+    Mutant(
+        name="lanes that were left out and are taken for empty",
+        breaks="a claim is empty only when nothing may start",
+        file="engines/postgres/claim.py",
+        old="if rest := _worth_a_look(waiting[tenant], scans, given, closed) if tenant in crowded else []:",
+        new="if rest := []:",
+        caught_by="tests/conformance/test_many_keys.py::test_many_keys_without_room_are_passed_over",
+    ),
+    Mutant(
+        name="a claim that takes what lies behind lanes it left out",
+        breaks="J14: inside a tenant priority is strict",
+        file="engines/postgres/functions/claim.sql",
+        old="AND (r.priority, r.run_at, r.id) < (l.end_priority, l.end_run_at, l.end_id)",
+        new="",
+        caught_by="tests/conformance/test_many_keys.py"
+        "::test_what_keys_with_room_have_later_waits_for_what_others_have_sooner",
+    ),
+    Mutant(
+        name="a lane asked from its beginning, and then read from behind it",
+        breaks="decision 7: what others put before a position is found after a second",
+        file="engines/postgres/heads.py",
+        old="hint.after = START if hint.head == FAR else (hint.head[0], hint.head[1], NIL)",
+        new="",
+        caught_by="tests/unit/test_postgres_watch.py"
+        "::test_what_another_process_puts_into_one_of_very_many_lanes_is_found_after_a_while",
+    ),
+    Mutant(
         name="claim that takes its limit from every lane",
         breaks="J12: a claim never gets more than its limit, and loses nothing",
         file="engines/postgres/functions/claim.sql",
@@ -284,7 +318,7 @@ MUTANTS = [
         name="position hint that lives for ever",
         breaks="decision 7: what others put before a position is found after a second",
         file="engines/postgres/memory.py",
-        old="return START if time.monotonic() - self.whole_at > self.patience else self.after",
+        old="return START if self.is_old() else self.after",
         new="return self.after",
         caught_by="tests/unit/test_postgres_watch.py"
         "::test_work_put_before_a_position_by_another_process_is_found_after_a_while",

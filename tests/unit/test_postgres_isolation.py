@@ -77,6 +77,7 @@ OF_SERVER: Final = {
     "find_tenants",
     "fold_batches",
     "fold_counts",
+    "heads",
     "keeping",
     "look",
     "newest_ended",

@@ -87,7 +87,8 @@ MORE_PAGES_MAX: Final = 10
 
 CLAIM: Final = """
     SELECT * FROM ingot.claim('{noop}', ARRAY[$1::uuid], '{""}', '{0}', '{0}',
-        '{00000000-0000-0000-0000-000000000000}', '{1}', '{1000}', ARRAY[$2::integer], '{w}', '{NULL}', '{NULL}',
+        '{00000000-0000-0000-0000-000000000000}', '{32767}', '{0}', '{00000000-0000-0000-0000-000000000000}',
+        '{1}', '{1000}', ARRAY[$2::integer], '{w}', '{NULL}', '{NULL}',
         ARRAY[$2::integer], '{180000000}')
 """
 SETTLE: Final = """
@@ -112,6 +113,9 @@ ENQUEUE: Final = """
         a.zeros, a.ids, a.tenants, a.types, a.payloads, a.no_bytes, NULL, NULL, a.delays, NULL, a.keys, a.payloads,
         a.keys, a.sources, a.no_texts, a.no_texts, a.no_texts, a.no_texts, a.zeros, a.ids, a.tenants, a.keys, a.zeros
     ) AS e
+"""
+HEADS: Final = """
+    SELECT * FROM ingot.heads('{noop}', ARRAY[$1::uuid], '{""}', '{0}', '{0}', '{00000000-0000-0000-0000-000000000000}')
 """
 FIND_ORDERS: Final = """
     SELECT * FROM ingot.find_orders($1, array_fill($2::uuid, '{50}'), array_fill('noop'::text, '{50}'),
@@ -247,6 +251,7 @@ class Store:
             "promote nothing": await meter.call("SELECT * FROM ingot.promote(5000, 0)"),
             "expired": await meter.call("SELECT * FROM ingot.expired(0, 1000, 0)"),
             "look": await meter.call("SELECT * FROM ingot.look()"),
+            "heads": await meter.call(HEADS, tenant),
             "next_due": await meter.call("SELECT ingot.next_due(0)"),
             "next_expiry": await meter.call("SELECT ingot.next_expiry(0)"),
             "find_attempts": await meter.call("SELECT * FROM ingot.find_attempts($1, $2)", *held),

@@ -15,8 +15,9 @@ from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.connection import Connection, Record
 from ingot.engines.postgres.tend import fold
 from ingot.identity import Tenants
-from ingot.jobs import Jobs, JobStatus
+from ingot.jobs import Definition, Jobs, JobStatus
 from ingot.jobs.maintenance import Maintenance
+from ingot.jobs.orders import new_job
 from ingot.kernel.clock import SystemClock
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.postgres import database_for, open_postgres
@@ -72,6 +73,25 @@ async def test_work_put_before_a_position_by_another_process_is_found_after_a_wh
                 found += [claim.job.id for claim in await there.jobs.claim("w", ["noop"], limit=1)]
                 await asyncio.sleep(0.3)
         assert sorted(found) == sorted([first.id, jobs[1].id, jobs[2].id])
+
+
+async def test_what_another_process_puts_into_one_of_very_many_lanes_is_found_after_a_while(tmp_path: Path) -> None:
+    async with two_stores(tmp_path, listens=False) as (here, there):
+        await here.jobs.define(Definition(type="noop", limit_key="{key}"))
+        await there.jobs.enqueue_many(
+            [
+                *[new_job(there.tenant, "noop", {"key": "x"}, priority=2) for _ in range(2)],
+                *[new_job(there.tenant, "noop", {"key": n % 100}, priority=4) for n in range(1000)],
+            ]
+        )
+        assert len(await there.jobs.claim("w", ["noop"], limit=1)) == 1
+        urgent = await here.make_job(payload={"key": "x"}, priority=1)
+        async with asyncio.timeout(15):
+            found: list[str] = []
+            while urgent.id not in found:
+                found += [claim.job.id for claim in await there.jobs.claim("w", ["noop"], limit=3)]
+                await asyncio.sleep(0.3)
+        assert len(found) < 200
 
 
 async def test_a_listener_that_lost_its_connection_listens_again(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ async def test_a_direct_worker_reads_no_table_and_calls_nothing_else(town: Town)
             assert await refused(worker, statement.format(name)), statement.format(name)
     claim_for_all = (
         "SELECT * FROM ingot.claim('{noop}', ARRAY[$1::uuid], '{\"\"}', '{0}', '{0}', ARRAY[$1::uuid],"
-        " '{1}', '{1}', '{1}', '{w}', '{NULL}', '{NULL}', '{1}', '{1}')"
+        " '{9}', '{0}', ARRAY[$1::uuid], '{1}', '{1}', '{1}', '{w}', '{NULL}', '{NULL}', '{1}', '{1}')"
     )
     assert await refused(worker, claim_for_all, town.tenants[0])
     for call in (

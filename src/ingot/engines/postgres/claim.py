@@ -5,28 +5,35 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from math import ceil, sqrt
 from typing import Final
 
 import msgspec
 
 from ingot.engines.postgres.connection import Database, Record
-from ingot.engines.postgres.memory import HINT_SECONDS, START, LaneHint, Memory, Position, patience
+from ingot.engines.postgres.heads import LANES_MAX, Known, foremost
+from ingot.engines.postgres.memory import FAR, HINT_SECONDS, START, LaneHint, Memory, Position, patience
 from ingot.engines.postgres.rows import claim_of
 from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Claim
 from ingot.jobs.ports import ClaimJobs
 
+Kind = tuple[str, str]  # A tenant and a type.
+
 READS_MIN: Final = 8
+READS_SPREAD: Final = 3.0  # Lanes that are filled by chance differ by so many roots of what each has.
+LANES_FACTOR: Final = 4
 BUSY: Final = -1  # What is told of a limited lane that somebody else claims from at this moment.
-CALL: Final = "SELECT * FROM ingot.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
+CALL: Final = f"SELECT * FROM ingot.claim({', '.join(f'${n}' for n in range(1, 19))})"
 
 
 class Scan(msgspec.Struct):
-    """A lane that is looked into: where, how far, since which version of it, and the share and place of its tenant."""
+    """A lane that is looked into: from where to where, how far, and the share and place of its tenant."""
 
     lane: Lane
     hint: LaneHint
     begin: Position
+    end: Position
     version: int
     turn: int
     step: int
@@ -39,22 +46,28 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
     waiting = memory.lanes_for(commands[0].types, commands[0].tenant)
     own: list[list[Claim]] = [[] for _ in commands]
     asking = [place for place, command in enumerate(commands) if command.limit]
+    lanes_max = LANES_MAX
     while waiting and asking:
         limits = [commands[place].limit - len(own[place]) for place in asking]
-        scans = _deal(memory, commands[0].types, waiting, sum(limits))
+        scans, crowded = await _deal(db, memory, commands[0].types, waiting, sum(limits), lanes_max)
         sent_at = time.monotonic()
         rows, cost = await _call(db, memory, scans, [commands[place] for place in asking], limits)
-        rooms = _note_limits(memory, scans, rows)
+        rooms, closed = _note_limits(memory, scans, rows, crowded)
         for row in rows:
             asker, lane = asking[row[0] - 1], row[1] - 1
             own[asker].append(claim_of(row, scans[lane].lane, commands[asker]))
+        given = Counter(row[1] for row in rows)
         taken = Counter[str]()
-        for lane, jobs in Counter(row[1] for row in rows).items():
+        for lane, jobs in given.items():
             taken[scans[lane - 1].lane.tenant] += jobs
         more = _cut(scans, rows)
-        _remember(memory, scans, rows, taken, rooms, more, sent_at=sent_at, cost=cost)
-        for tenant in _exhausted(scans, taken, more):  # They have no more, and their turns go to the others.
-            waiting.pop(tenant, None)
+        _remember(memory, scans, rows, taken, rooms, more | crowded, sent_at=sent_at, cost=cost)
+        for tenant in _exhausted(scans, taken, more):  # Their lanes have no more, and their turns go to the others.
+            if rest := _worth_a_look(waiting[tenant], scans, given, closed) if tenant in crowded else []:
+                waiting[tenant] = rest
+            else:
+                del waiting[tenant]
+        lanes_max *= LANES_FACTOR
         memory.turns.of(commands[0].types).count(taken, memory.weights, waiting=waiting)
         if rows:
             _note_leases(memory, rows[0]["started_at"], commands)
@@ -62,25 +75,44 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
     return own
 
 
-def _deal(
-    memory: Memory, types: Sequence[str], waiting: dict[str, list[tuple[Lane, LaneHint]]], jobs: int
-) -> list[Scan]:
-    """The lanes of the tenants whose turn it is."""
+async def _deal(
+    db: Database, memory: Memory, types: Sequence[str], waiting: dict[str, list[Known]], jobs: int, lanes_max: int
+) -> tuple[list[Scan], set[str]]:
+    """The lanes of the tenants whose turn it is, and the tenants that have still others.
+
+    Of those, what lies behind the beginning of a lane that is left out is not taken: that comes first.
+    """
     turns = memory.turns.of(types).deal(jobs, {tenant: memory.weights[tenant] for tenant in waiting})
     shares: Counter[str] = Counter()
     for turn in turns:
         shares[turn.tenant] += turn.jobs
     step = turns[0].jobs
-    return [
-        Scan(lane, hint, hint.begin(), hint.version, turn, step, share, _reads(share, len(waiting[tenant])))
-        for turn, (tenant, share) in enumerate(shares.items())
-        for lane, hint in waiting[tenant]
-    ]
+    scans: list[Scan] = []
+    crowded = set()
+    for place, (tenant, share) in enumerate(shares.items()):
+        lanes: Sequence[Known] = waiting[tenant]
+        end = FAR
+        if len(lanes) > max(share, lanes_max):
+            lanes, end = await foremost(db, memory, lanes, max(share, lanes_max))
+            end = FAR if end == START else end  # Something was put into very many lanes at this moment.
+            crowded.add(tenant)
+        reads = _reads(share, len(lanes))
+        scans += [Scan(lane, hint, hint.begin(), end, hint.version, place, step, share, reads) for lane, hint in lanes]
+    return scans, crowded
 
 
 def _reads(share: int, lanes: int) -> int:
     """How far to look into each of a tenant's lanes, that they give its share together."""
-    return share if lanes == 1 else min(share, max(READS_MIN, -(-2 * share // lanes)))
+    if lanes == 1:
+        return share
+    part = share / lanes
+    return min(share, max(READS_MIN, ceil(part + READS_SPREAD * sqrt(part))))
+
+
+def _worth_a_look(lanes: list[Known], scans: list[Scan], given: Counter[int], closed: set[Kind]) -> list[Known]:
+    """A tenant's lanes but those that can give nothing now: looked into for nothing, or of a type without room."""
+    idle = {scan.lane for number, scan in enumerate(scans, start=1) if not given[number]}
+    return [known for known in lanes if known[0] not in idle and _kind(known[0]) not in closed]
 
 
 def _cut(scans: list[Scan], rows: Sequence[Record]) -> set[str]:
@@ -116,6 +148,9 @@ async def _send(
         [scan.begin[0] for scan in scans],
         [scan.begin[1] for scan in scans],
         [scan.begin[2] for scan in scans],
+        [scan.end[0] for scan in scans],
+        [scan.end[1] for scan in scans],
+        [scan.end[2] for scan in scans],
         [scan.turn for scan in scans],
         [scan.step for scan in scans],
         [scan.share for scan in scans],
@@ -128,18 +163,31 @@ async def _send(
     )
 
 
-def _note_limits(memory: Memory, scans: list[Scan], rows: list[Record]) -> dict[Lane, int]:
-    """Take off the rows that tell how many more may run of limited lanes, and answer that."""
+def _note_limits(
+    memory: Memory, scans: list[Scan], rows: list[Record], crowded: set[str]
+) -> tuple[dict[Lane, int], set[Kind]]:
+    """Take off the rows that tell how many more may run of limited lanes, and answer that.
+
+    Also the types of tenants of which nothing can be had now, whatever the lane.
+    """
     told = next((place for place, row in enumerate(rows) if row[0]), len(rows))
     rooms = {scans[row["lane"] - 1].lane: row["attempts"] for row in rows[:told]}
+    full = {_kind(scans[row["lane"] - 1].lane) for row in rows[:told] if row["failures"] == 0}
     del rows[:told]
     for lane, room in rooms.items():
-        memory.limited.add((lane.tenant, lane.type))
+        memory.limited.add(_kind(lane))
         if room == BUSY:
             memory.knock(lane)
         elif room == 0:
             memory.park(lane)
-    return rooms
+    for tenant, type in full:
+        if tenant in crowded:  # Those that were left out are not to come before the others.
+            memory.park_all(tenant, type)
+    return rooms, full | {_kind(lane) for lane, room in rooms.items() if room == BUSY}
+
+
+def _kind(lane: Lane) -> Kind:
+    return lane.tenant, lane.type
 
 
 def _remember(
@@ -167,7 +215,7 @@ def _remember(
         if lane.tenant in more:
             continue
         if scan.begin == START and taken[lane.tenant] < asked and hint.version == scan.version:
-            memory.drop(lane)
+            memory.drop(lane, hint)
 
 
 def _note_leases(memory: Memory, started_at: int, commands: Sequence[ClaimJobs]) -> None:

@@ -33,6 +33,7 @@ NIL: Final = "00000000-0000-0000-0000-000000000000"
 
 Position = tuple[int, int, str]
 START: Final[Position] = (0, 0, NIL)
+FAR: Final[Position] = (2**15 - 1, 0, NIL)  # Behind everything.
 
 
 def patience(seconds: float, *, least: float) -> float:
@@ -41,17 +42,25 @@ def patience(seconds: float, *, least: float) -> float:
 
 
 class LaneHint(msgspec.Struct):
-    """How far a lane was claimed. `version` grows with everything put into the lane; `recent` says where it went."""
+    """How far a lane was claimed. `version` grows with everything put into the lane; `recent` says where it went.
+
+    `head` is where its work begins, where that was asked and has not changed.
+    """
 
     version: int = 0
     after: Position = START
+    head: Position | None = None
     whole_at: float = 0.0
     patience: float = HINT_SECONDS
     recent: deque[Position] = msgspec.field(default_factory=lambda: deque(maxlen=RECENT_MAX))
 
     def begin(self) -> Position:
         """Where the next scan of this lane begins."""
-        return START if time.monotonic() - self.whole_at > self.patience else self.after
+        return START if self.is_old() else self.after
+
+    def is_old(self) -> bool:
+        """Whether others may have put something before the position, so that the whole lane is to be looked at."""
+        return time.monotonic() - self.whole_at > self.patience
 
     def put(self, first: Position) -> None:
         """More was put into the lane, the first of it at this position."""
@@ -59,6 +68,7 @@ class LaneHint(msgspec.Struct):
         self.version += 1
         self.recent.append(before)
         self.after = min(self.after, before)
+        self.head = None
 
     def claimed(self, begin: Position, last: Position, version: int) -> None:
         """A scan that began there, at that version, took everything up to `last`."""
@@ -134,11 +144,13 @@ class Memory:
         for tell in self.on_ready:
             _tell(tell, lane.tenant, lane.type, jobs)
 
-    def drop(self, lane: Lane) -> None:
-        """All ready work of this lane was taken."""
+    def drop(self, lane: Lane, hint: LaneHint) -> None:
+        """All ready work of this lane was taken, unless it was dropped before and has new work since."""
         tenants = self.lanes.get(lane.type, {})
         lanes = tenants.get(lane.tenant, {})
-        lanes.pop(lane, None)
+        if lanes.get(lane) is not hint:
+            return
+        del lanes[lane]
         if not lanes:
             tenants.pop(lane.tenant, None)
         if not tenants:
@@ -149,7 +161,12 @@ class Memory:
         hint = self.lanes.get(lane.type, {}).get(lane.tenant, {}).get(lane)
         if hint is not None:
             self.parked.setdefault(lane.tenant, {})[lane] = hint
-            self.drop(lane)
+            self.drop(lane, hint)
+
+    def park_all(self, tenant: str, type: str) -> None:
+        """Nothing more may run of this type of a tenant for now."""
+        for lane in list(self.lanes.get(type, {}).get(tenant, {})):
+            self.park(lane)
 
     def free(self, tenant: str, jobs: int = ALL) -> None:
         """So many jobs of this tenant ended, or may run again: its lanes are worth a look."""
@@ -215,7 +232,7 @@ class Memory:
         hint = self.lanes.get(lane.type, {}).get(lane.tenant, {}).get(lane)
         if hint is None:
             self.hear(lane, 1)
-        elif time.monotonic() - hint.whole_at > hint.patience:
+        elif hint.is_old():
             for tell in self.on_ready:
                 _tell(tell, lane.tenant, lane.type, 1)
 

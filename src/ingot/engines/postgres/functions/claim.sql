@@ -1,10 +1,11 @@
 -- Lease ready jobs of these lanes to those who ask, in the order in which they asked. Tenants take turns of so many
 -- jobs (`steps`) and give so many in all (`shares`); the lanes of a tenant have the same turn. A scan of a lane begins after
--- the position given for it, and where a tenant has several it ends after so many jobs (`all_reads`): when one of them
+-- one position and ends before another that are given for it, and where a tenant has several it ends after so many jobs (`all_reads`): when one of them
 -- ends there, what comes behind that is left for the next call, since more of this lane may come before it. The answer names lanes and askers by their place, counted from 1.
 CREATE OR REPLACE FUNCTION ingot.claim(
     lane_types text[], lane_tenants uuid[], lane_keys text[],
     after_priorities smallint[], after_run_ats bigint[], after_ids uuid[],
+    end_priorities smallint[], end_run_ats bigint[], end_ids uuid[],
     turns integer[], steps integer[], shares integer[],
     worker_ids text[], hosts text[], pids bigint[], limits integer[], lease_lengths bigint[],
     all_reads integer[] DEFAULT NULL
@@ -27,12 +28,13 @@ AS $$
 DECLARE
     now bigint := ingot.clock();
     bounded boolean := ingot.is_bounded();
-    crowded boolean := all_reads IS NOT NULL;
     alone boolean := cardinality(lane_types) = 1;
+    crowded boolean := NOT alone AND (SELECT count(DISTINCT t) FROM unnest(turns) AS t) < cardinality(turns);  -- Lanes share a turn.
     tenant_rooms bigint[];
     type_rooms bigint[];
     rooms bigint[];
     busy boolean[];
+    typed boolean := false;  -- Whether a limit is shared by the lanes of a type.
     wanted integer := (SELECT sum(l) FROM unnest(limits) AS l);
 BEGIN
     IF wanted IS NULL OR EXISTS (SELECT FROM unnest(limits, lease_lengths) AS a (jobs, lease) WHERE
@@ -48,10 +50,15 @@ BEGIN
             SELECT r.*, coalesce(r.of_tenant, r.of_type, r.of_key) IS NOT NULL AS limited
             FROM ingot.rooms(lane_types, lane_tenants, lane_keys) AS r
         ) AS r;
+        typed := EXISTS (SELECT FROM unnest(type_rooms) AS r WHERE r IS NOT NULL);
         -- Rows of nobody tell how many more may run of the lanes that are limited; -1 of those that somebody else claims now.
-        FOR asker, lane, attempts IN
-            SELECT 0, s.lane::integer, CASE WHEN s.busy THEN -1 ELSE s.room END
-            FROM unnest(rooms, busy) WITH ORDINALITY AS s (room, busy, lane) WHERE s.room IS NOT NULL
+        -- Failures stand for what may run of all lanes of the tenant and type.
+        FOR asker, lane, attempts, failures IN
+            SELECT 0, s.lane::integer, CASE WHEN s.busy THEN -1 ELSE s.room END,
+                CASE WHEN coalesce(s.tenant_room, s.type_room) IS NOT NULL THEN greatest(least(s.tenant_room, s.type_room), 0) END
+            FROM unnest(rooms, busy, tenant_rooms, type_rooms)
+                WITH ORDINALITY AS s (room, busy, tenant_room, type_room, lane)
+            WHERE s.room IS NOT NULL
         LOOP
             RETURN NEXT;
         END LOOP;
@@ -59,49 +66,55 @@ BEGIN
     RETURN QUERY
     WITH lanes AS MATERIALIZED (
         SELECT * FROM unnest(
-            lane_types, lane_tenants, lane_keys, after_priorities, after_run_ats, after_ids, turns, steps, shares,
-            all_reads, rooms, tenant_rooms, type_rooms
+            lane_types, lane_tenants, lane_keys, after_priorities, after_run_ats, after_ids, end_priorities, end_run_ats,
+            end_ids, turns, steps, shares, all_reads, rooms, tenant_rooms, type_rooms
         ) WITH ORDINALITY AS l (
-            type, tenant, limit_key, priority, run_at, id, turn, step, share, reads, room, tenant_room, type_room, lane
+            type, tenant, limit_key, priority, run_at, id, end_priority, end_run_at, end_id, turn, step, share, reads, room,
+            tenant_room, type_room, lane
         )
     ),
     heads AS MATERIALIZED (
         SELECT r.*, l.lane::integer, l.turn, l.step, least(l.share, l.tenant_room) AS share, l.type, l.type_room, l.reads
         FROM lanes AS l CROSS JOIN LATERAL (
-            SELECT r.ctid AS at, r.id, r.priority, r.run_at FROM ingot.ready AS r
-            WHERE r.type = l.type AND r.tenant = l.tenant AND r.limit_key = l.limit_key
-                AND (r.priority, r.run_at, r.id) > (l.priority, l.run_at, l.id)
-            ORDER BY r.priority, r.run_at, r.id
-            LIMIT least(l.share, wanted, l.reads, l.room)
-            FOR UPDATE SKIP LOCKED
+            SELECT r.*, row_number() OVER () AS in_lane FROM (
+                SELECT r.ctid AS at, r.id, r.priority, r.run_at FROM ingot.ready AS r
+                WHERE r.type = l.type AND r.tenant = l.tenant AND r.limit_key = l.limit_key
+                    AND (r.priority, r.run_at, r.id) > (l.priority, l.run_at, l.id)
+                    AND (r.priority, r.run_at, r.id) < (l.end_priority, l.end_run_at, l.end_id)
+                ORDER BY r.priority, r.run_at, r.id
+                LIMIT least(l.share, wanted, l.reads, l.room)
+                FOR UPDATE SKIP LOCKED
+            ) AS r
         ) AS r
     ),
-    -- Lanes of a type share what may run of it.
-    allowed AS (
-        SELECT at, lane, id, priority, run_at, turn, step, share FROM heads WHERE NOT bounded AND NOT crowded
+    -- What each tenant gives, in its order: with one lane that of the lane, otherwise that of all that is allowed. Lanes of
+    -- a type share what may run of it.
+    offered AS (
+        SELECT at, lane, turn, step, share, in_lane AS rank FROM heads WHERE NOT crowded
         UNION ALL
-        SELECT at, lane, id, priority, run_at, turn, step, share FROM (
+        SELECT at, lane, turn, step, share, rank FROM (
             SELECT *, min(CASE WHEN in_lane = reads THEN rank END) OVER (PARTITION BY turn) AS last_sure FROM (
                 SELECT *, row_number() OVER (PARTITION BY turn ORDER BY priority, run_at, id) AS rank FROM (
-                    SELECT *, row_number() OVER (PARTITION BY turn, type ORDER BY priority, run_at, id) AS of_type,
-                        row_number() OVER (PARTITION BY lane ORDER BY priority, run_at, id) AS in_lane
-                    FROM heads
+                    SELECT * FROM heads WHERE crowded AND NOT typed
+                    UNION ALL
+                    SELECT at, id, priority, run_at, in_lane, lane, turn, step, share, type, type_room, reads FROM (
+                        SELECT *, row_number() OVER (PARTITION BY turn, type COLLATE "C" ORDER BY priority, run_at, id) AS of_type
+                        FROM heads WHERE crowded AND typed
+                    ) AS h
+                    WHERE of_type <= coalesce(type_room, of_type)
                 ) AS h
-                WHERE of_type <= coalesce(type_room, of_type)
             ) AS h
         ) AS h
-        WHERE (bounded OR crowded) AND rank <= coalesce(last_sure, rank)
+        WHERE rank <= coalesce(last_sure, rank)
     ),
     ranked AS MATERIALIZED (
-        SELECT at, lane, row_number() OVER () AS place FROM heads WHERE alone
+        SELECT at, lane, rank AS place FROM offered WHERE alone
         UNION ALL
         SELECT at, lane, place FROM (
-            SELECT at, lane, row_number() OVER (ORDER BY (rank - 1) / step, turn, rank) AS place FROM (
-                SELECT *, row_number() OVER (PARTITION BY turn ORDER BY priority, run_at, id) AS rank FROM allowed
-            ) AS h
-            WHERE rank <= share
+            SELECT at, lane, row_number() OVER (ORDER BY (rank - 1) / step, turn, rank) AS place FROM offered
+            WHERE NOT alone AND rank <= share
         ) AS h
-        WHERE NOT alone AND place <= wanted
+        WHERE place <= wanted
     ),
     askers AS MATERIALIZED (
         SELECT a.*, sum(a.jobs) OVER (ORDER BY a.asker) AS upto, nextval('ingot.fences') AS fence
@@ -121,9 +134,9 @@ BEGIN
             r.failures, r.crashes, r.max_attempts, r.told_at, p.lane, p.fence, p.place, p.asker, p.worker_id, p.host, p.pid, p.expires_at
     ),
     alike AS MATERIALIZED (
-        SELECT lane, tenant, type, attempts, failures, crashes, fence, worker_id,
+        SELECT tenant, type, attempts, failures, crashes, fence, worker_id,
             '["' || string_agg(id::text, '","') || '"]' AS ids, count(*) AS jobs
-        FROM taken GROUP BY lane, tenant, type, attempts, failures, crashes, fence, worker_id
+        FROM taken GROUP BY tenant, type, attempts, failures, crashes, fence, worker_id
     ),
     kinds AS MATERIALIZED (
         -- By the place of the lane: a join would look at every lane for every job.
@@ -172,5 +185,32 @@ BEGIN
     FROM (SELECT * FROM taken ORDER BY place) AS t
     CROSS JOIN kinds AS k
     CROSS JOIN LATERAL (SELECT j.* FROM ingot.jobs AS j WHERE j.id = t.id LIMIT 1) AS j;
+END
+$$;
+
+-- Where the ready work of each of these lanes begins that has some, after the position given for it.
+CREATE OR REPLACE FUNCTION ingot.heads(
+    lane_types text[], lane_tenants uuid[], lane_keys text[],
+    after_priorities smallint[], after_run_ats bigint[], after_ids uuid[]
+) RETURNS TABLE (lane integer, priority smallint, run_at bigint, id text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT l.lane::integer, r.priority, r.run_at, r.id::text
+    FROM unnest(lane_types, lane_tenants, lane_keys, after_priorities, after_run_ats, after_ids)
+        WITH ORDINALITY AS l (type, tenant, limit_key, priority, run_at, id, lane)
+    CROSS JOIN LATERAL (
+        SELECT r.priority, r.run_at, r.id FROM ingot.ready AS r
+        WHERE r.type = l.type AND r.tenant = l.tenant AND r.limit_key = l.limit_key
+            AND (r.priority, r.run_at, r.id) > (l.priority, l.run_at, l.id)
+        ORDER BY r.priority, r.run_at, r.id LIMIT 1
+    ) AS r;
 END
 $$;

@@ -108,11 +108,11 @@ BEGIN
         FROM rest WHERE again_at > now
     ),
     alike AS MATERIALIZED (
-        SELECT tenant, type, limit_key, said, status, attempts, failures_after, crashes_after, fence, again_at, error,
+        SELECT tenant, type, CASE WHEN again_at IS NOT NULL THEN limit_key END AS limit_key, said, status, attempts, failures_after, crashes_after, fence, again_at, error,
             cancel_requested, '["' || string_agg(id::text, '","') || '"]' AS ids, count(*) AS jobs, array_agg(place::integer) AS places,
             min(CASE WHEN again_at <= now THEN ARRAY[priority, again_at] END) AS first
         FROM judged
-        GROUP BY tenant, type, limit_key, said, status, attempts, failures_after, crashes_after, fence, again_at, error,
+        GROUP BY tenant, type, CASE WHEN again_at IS NOT NULL THEN limit_key END, said, status, attempts, failures_after, crashes_after, fence, again_at, error,
             cancel_requested
     ),
     told AS (

@@ -103,7 +103,8 @@ BEGIN
     RETURN QUERY
     SELECT c.id, lanes[c.lane], c.payload, c.attempts, c.fence, c.started_at + lease_length FROM ingot.claim(
         lanes, array_fill(tenant, ARRAY[many]), keys, array_fill(0::smallint, ARRAY[many]), array_fill(0::bigint, ARRAY[many]),
-        array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[many]),
+        array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[many]), array_fill(32767::smallint, ARRAY[many]),
+        array_fill(0::bigint, ARRAY[many]), array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[many]),
         array_fill(1, ARRAY[many]), array_fill(jobs, ARRAY[many]), array_fill(jobs, ARRAY[many]),
         ARRAY[worker_id], ARRAY[host], ARRAY[pid], ARRAY[jobs], ARRAY[lease_length],
         CASE WHEN many > 1 THEN array_fill(least(jobs, greatest(8, 2 * jobs / many + 1)), ARRAY[many]) END
