@@ -11,6 +11,9 @@ import asyncpg
 
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.connection import PlainConnection as Raw
+from ingot.identity.access import Access
+from ingot.identity.grants import Grant
+from ingot.identity.tokens import Credentials
 from ingot.jobs import Definition, JobStatus
 from ingot.kernel.ids import new_id
 from tests.factories import LEASE_SECONDS, Bench, open_bench
@@ -78,6 +81,9 @@ async def open_town(folder: Path) -> AsyncIterator[Town]:
             claim = await bench.make_claim("held", tenant=tenant)
             await bench.make_job("noop", tenant=tenant, after=[claim.job.id], batch="together")
             await bench.jobs.pause(tenant, "asleep")
+            credentials = Credentials(bench.store, Access(bench.store, bench.clock), bench.clock)
+            await credentials.create_token(tenant, description="of a program", grants=[Grant(action="jobs.*")])
+            await credentials.create_worker(tenant, f"press-{tenant}")
             await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=tenant)
         await bench.jobs.define(Definition(type="past", retention_seconds=0, keep_history=True))
         await bench.jobs.collect()

@@ -11,8 +11,10 @@ import msgspec
 from ingot.engines.postgres import PostgresStore, migrate
 from ingot.engines.sqlite import SQLiteStore
 from ingot.events.service import Events
+from ingot.identity.access import Access
 from ingot.identity.model import Tenant
 from ingot.identity.service import Tenants
+from ingot.identity.tokens import Credentials
 from ingot.jobs.maintenance import Maintenance
 from ingot.jobs.retention import Retention
 from ingot.jobs.service import Jobs
@@ -27,6 +29,8 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     jobs: Jobs
     tenants: Tenants
     events: Events
+    access: Access
+    credentials: Credentials
     default_tenant: Tenant
     maintenance: Maintenance
     retention: Retention
@@ -52,15 +56,19 @@ async def open(  # noqa: A001 - read as `ingot.open`
                 hint="Leave out one of them.",
             )
         settings = msgspec.structs.replace(settings, data=Path(data))
-    store = await _open_store(settings, clock or SystemClock())
+    clock = clock or SystemClock()
+    store = await _open_store(settings, clock)
     try:
         tenants = Tenants(store)
         maintenance = Maintenance(store)
         retention = Retention(store)
+        access = Access(store, clock)
         ingot = Ingot(
             jobs=Jobs(store, lease_seconds=settings.lease_seconds),
             tenants=tenants,
             events=Events(store),
+            access=access,
+            credentials=Credentials(store, access, clock),
             default_tenant=await tenants.ensure_default(),
             maintenance=maintenance,
             retention=retention,

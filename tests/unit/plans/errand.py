@@ -6,6 +6,10 @@ from contextlib import suppress
 
 from benchmarks.queue.prefill import PAYLOAD
 from ingot.identity import Limits
+from ingot.identity.access import Access
+from ingot.identity.grants import Grant
+from ingot.identity.ports import NoteUse
+from ingot.identity.tokens import Credentials
 from ingot.jobs import (
     Definition,
     Done,
@@ -33,6 +37,7 @@ BATCH = 50
 async def run_errand(bench: Bench) -> None:
     """Ask for everything once."""
     await _identity(bench)
+    await _credentials(bench)
     await _ask_for_work(bench)
     await _do_work(bench)
     await _steer(bench)
@@ -58,6 +63,21 @@ async def _identity(bench: Bench) -> None:
             for claim in await bench.jobs.claim("w1", ["turns"], limit=4)
         ]
     )
+
+
+async def _credentials(bench: Bench) -> None:
+    access = Access(bench.store, bench.clock)
+    credentials = Credentials(bench.store, access, bench.clock)
+    token = await credentials.create_token(bench.tenant, description="a program", grants=[Grant(action="jobs.*")])
+    await access.of_token(token.text)
+    worker = await credentials.create_worker(bench.tenant, "press")
+    await access.of_worker("press", worker.secret)
+    now = bench.clock.micros()
+    await bench.store.note_use(NoteUse(tokens={token.token.id: now}, workers={"press": now}))
+    await credentials.list_tokens(bench.tenant)
+    await credentials.list_workers(bench.tenant)
+    await credentials.revoke_token(bench.tenant, token.token.id)
+    await credentials.enable_worker(bench.tenant, "press", enabled=False)
 
 
 async def _ask_for_work(bench: Bench) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 
 import asyncpg
 
+from ingot.identity.credentials import CredentialExists, CredentialNotFound, TokenNotFound
 from ingot.identity.model import TenantExists, TenantNotFound
 from ingot.jobs.errors import (
     DuplicateJob,
@@ -77,6 +78,9 @@ REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN006": lambda message, _: TenantNotFound(message),
     "IN007": lambda message, _: TenantExists(message),
     "IN008": lambda message, _: JobLimitExceeded(message),
+    "IN010": lambda message, _: TokenNotFound(message),
+    "IN011": lambda message, _: CredentialNotFound(message),
+    "IN012": lambda message, _: CredentialExists(message),
     "IN009": lambda message, wait: RateLimited(message, retry_after_seconds=float(wait)),
 }
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Final
 
 import msgspec
 
 from ingot.engines.history import read_position, write_position
-from ingot.engines.postgres import collect, definitions, explain, identity
+from ingot.engines.postgres import collect, credentials, definitions, explain, identity
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.pages import read_counts, read_page
 from ingot.engines.postgres.rows import NewsRow, attempt_of, job_of, pause_of
 from ingot.engines.postgres.sql import SQL
 from ingot.events.model import Event
+from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant
+from ingot.identity.ports import FoundToken, FoundWorkerCredential
 from ingot.jobs.model import Attempt, Batch, Definition, Doomed, HistoryEntry, Job, JobStatus, Pause, Summary, Waiting
 from ingot.jobs.ports import JobFilter
 from ingot.kernel.clock import MICROS, to_datetime
@@ -120,6 +123,26 @@ class Reads:
         entries = [collect.entry_of(row, tenant) for row in rows[:limit]]
         last = rows[limit - 1] if len(rows) > limit else None
         return entries, None if last is None else write_position(last["finished_at"], last["id"])
+
+    # -- credentials ----------------------------------------------------------------------------------------
+
+    def find_token(self, token_id: str) -> Awaitable[FoundToken | None]:
+        """See `CredentialStore`."""
+        return credentials.find_token(self._db, token_id)
+
+    def list_tokens(self, tenant: str | None, *, before: str | None, limit: int) -> Awaitable[list[Token]]:
+        """See `CredentialStore`."""
+        return credentials.list_tokens(self._db, tenant, before=before, limit=limit)
+
+    def find_worker_credential(self, credential_id: str) -> Awaitable[FoundWorkerCredential | None]:
+        """See `CredentialStore`."""
+        return credentials.find_worker_credential(self._db, credential_id)
+
+    def list_worker_credentials(
+        self, tenant: str | None, *, after: str | None, limit: int
+    ) -> Awaitable[list[WorkerCredential]]:
+        """See `CredentialStore`."""
+        return credentials.list_worker_credentials(self._db, tenant, after=after, limit=limit)
 
     # -- tenants --------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from ingot.engines.postgres import claim, collect, definitions, enqueue, identity, manage, settle, tend
+from ingot.engines.postgres import claim, collect, credentials, definitions, enqueue, identity, manage, settle, tend
 from ingot.engines.postgres.batches import Batches
 from ingot.engines.postgres.connection import (
     CONNECTIONS_MAX,
@@ -25,8 +25,17 @@ from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.migrate import check, migrations
 from ingot.engines.postgres.reads import Reads
 from ingot.engines.postgres.watch import Watch
+from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant
-from ingot.identity.ports import ChangeTenant, CreateTenant
+from ingot.identity.ports import (
+    ChangeTenant,
+    ChangeWorkerCredential,
+    CreateTenant,
+    CreateToken,
+    CreateWorkerCredential,
+    NoteUse,
+    RevokeToken,
+)
 from ingot.jobs.model import Claim, Collected, Definition, Enqueued, Heartbeat, Job, Pause, Settled, Tended
 from ingot.jobs.ports import (
     CancelJob,
@@ -222,6 +231,26 @@ class PostgresStore(Reads):
     def change_tenant(self, command: ChangeTenant) -> Awaitable[Tenant]:
         """See `TenantStore`."""
         return identity.change_tenant(self._db, self._memory, command)
+
+    def create_token(self, command: CreateToken) -> Awaitable[Token]:
+        """See `CredentialStore`."""
+        return credentials.create_token(self._db, command)
+
+    def revoke_token(self, command: RevokeToken) -> Awaitable[Token]:
+        """See `CredentialStore`."""
+        return credentials.revoke_token(self._db, command)
+
+    def create_worker_credential(self, command: CreateWorkerCredential) -> Awaitable[WorkerCredential]:
+        """See `CredentialStore`."""
+        return credentials.create_worker_credential(self._db, command)
+
+    def change_worker_credential(self, command: ChangeWorkerCredential) -> Awaitable[WorkerCredential]:
+        """See `CredentialStore`."""
+        return credentials.change_worker_credential(self._db, command)
+
+    def note_use(self, command: NoteUse) -> Awaitable[None]:
+        """See `CredentialStore`."""
+        return credentials.note_use(self._db, command)
 
 
 async def _check(connection: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 import apsw
 import msgspec
 
+from ingot.engines.credentials import TokenRow, WorkerCredentialRow
 from ingot.engines.history import read_position, write_position
 from ingot.engines.sqlite.collect import Entry, Kind, first_batches
 from ingot.engines.sqlite.connection import explain, open_reader
@@ -21,7 +22,9 @@ from ingot.engines.sqlite.rows import AttemptRow, JobRow, State, job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
 from ingot.events.model import Event
+from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant, TenantNotFound
+from ingot.identity.ports import FoundToken, FoundWorkerCredential
 from ingot.jobs.model import (
     AHEAD_MAX,
     Attempt,
@@ -44,6 +47,7 @@ from ingot.kernel.pages import InvalidCursor
 READERS = 2
 PREVIEW_JOBS_MAX = 10_000
 ABOVE_ALL_INSTANTS = 2**62
+ABOVE_ALL_TEXTS = "\U0010ffff"
 EVENT_PLACES = 2**16
 
 T = TypeVar("T")
@@ -274,6 +278,40 @@ class Reads:
     def list_tenants(self) -> Awaitable[list[Tenant]]:
         """See `TenantStore`."""
         return self._run(self._read, list[Tenant], SQL.all_tenants)
+
+    # -- credentials ----------------------------------------------------------------------------------------
+
+    def find_token(self, token_id: str) -> Awaitable[FoundToken | None]:
+        """See `CredentialStore`."""
+        return self._run(self._find, TokenRow, SQL.token_by_id, token_id)
+
+    def list_tokens(self, tenant: str | None, *, before: str | None, limit: int) -> Awaitable[list[Token]]:
+        """See `CredentialStore`."""
+        self._check_tenant(tenant)
+        return self._run(self._list_tokens, tenant, before or ABOVE_ALL_TEXTS, limit)
+
+    def _list_tokens(self, *values: Any) -> list[Token]:
+        rows = self._read(list[TokenRow], SQL.tokens_of_tenant, *values)
+        return [row.token() for row in rows or ()]
+
+    def find_worker_credential(self, credential_id: str) -> Awaitable[FoundWorkerCredential | None]:
+        """See `CredentialStore`."""
+        return self._run(self._find, WorkerCredentialRow, SQL.worker_credential_by_id, credential_id)
+
+    def list_worker_credentials(
+        self, tenant: str | None, *, after: str | None, limit: int
+    ) -> Awaitable[list[WorkerCredential]]:
+        """See `CredentialStore`."""
+        self._check_tenant(tenant)
+        return self._run(self._list_worker_credentials, tenant, after or "", limit)
+
+    def _list_worker_credentials(self, *values: Any) -> list[WorkerCredential]:
+        rows = self._read(list[WorkerCredentialRow], SQL.worker_credentials_of_tenant, *values)
+        return [row.credential() for row in rows or ()]
+
+    def _find(self, type: type[TokenRow | WorkerCredentialRow], statement: str, id: str) -> Any:
+        row = self._read(type, statement, id)
+        return None if row is None else row.found()
 
     # -- events ---------------------------------------------------------------------------------------------
 

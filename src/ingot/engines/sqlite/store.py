@@ -9,13 +9,22 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from ingot.engines.sqlite import claim, collect, definitions, enqueue, identity, manage, settle, tend
+from ingot.engines.sqlite import claim, collect, credentials, definitions, enqueue, identity, manage, settle, tend
 from ingot.engines.sqlite.opening import Opened, open_folder
 from ingot.engines.sqlite.reads import Reads
 from ingot.engines.sqlite.transaction import Transaction
 from ingot.engines.sqlite.writer import Handler, Told, Writer
+from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant
-from ingot.identity.ports import ChangeTenant, CreateTenant
+from ingot.identity.ports import (
+    ChangeTenant,
+    ChangeWorkerCredential,
+    CreateTenant,
+    CreateToken,
+    CreateWorkerCredential,
+    NoteUse,
+    RevokeToken,
+)
 from ingot.jobs.model import Claim, Collected, Definition, Enqueued, Heartbeat, Job, Pause, Settled, Tended
 from ingot.jobs.ports import (
     CancelJob,
@@ -60,6 +69,11 @@ def each(run: Callable[[Transaction, C], R]) -> Handler:
 HANDLERS: dict[type, Handler] = {
     CreateTenant: each(identity.create_tenant),
     ChangeTenant: each(identity.change_tenant),
+    CreateToken: each(credentials.create_token),
+    RevokeToken: each(credentials.revoke_token),
+    CreateWorkerCredential: each(credentials.create_worker_credential),
+    ChangeWorkerCredential: each(credentials.change_worker_credential),
+    NoteUse: each(credentials.note_use),
     PutDefinition: each(definitions.put_definition),
     PauseType: each(definitions.pause),
     ResumeType: each(definitions.resume),
@@ -149,6 +163,26 @@ class SQLiteStore(Reads):
 
     def change_tenant(self, command: ChangeTenant) -> Awaitable[Tenant]:
         """See `TenantStore`."""
+        return self._writer.submit(command)
+
+    def create_token(self, command: CreateToken) -> Awaitable[Token]:
+        """See `CredentialStore`."""
+        return self._writer.submit(command)
+
+    def revoke_token(self, command: RevokeToken) -> Awaitable[Token]:
+        """See `CredentialStore`."""
+        return self._writer.submit(command)
+
+    def create_worker_credential(self, command: CreateWorkerCredential) -> Awaitable[WorkerCredential]:
+        """See `CredentialStore`."""
+        return self._writer.submit(command)
+
+    def change_worker_credential(self, command: ChangeWorkerCredential) -> Awaitable[WorkerCredential]:
+        """See `CredentialStore`."""
+        return self._writer.submit(command)
+
+    def note_use(self, command: NoteUse) -> Awaitable[None]:
+        """See `CredentialStore`."""
         return self._writer.submit(command)
 
     def put_definition(self, command: PutDefinition) -> Awaitable[Definition]:

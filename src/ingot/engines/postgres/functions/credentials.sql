@@ -1,0 +1,151 @@
+-- Keep a token. The same call sent again, after its answer was lost, finds its own row.
+CREATE OR REPLACE FUNCTION ingot.create_token(
+    new_id uuid, of_tenant uuid, new_digest bytea, new_description text, new_grants text, new_limits text, new_ending text,
+    new_created_by text, new_expires_at bigint
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM ingot.expect_tenant(of_tenant);
+    INSERT INTO ingot.tokens (id, tenant, digest, description, grants, limits, ending, created_at, created_by, expires_at)
+    VALUES (new_id, of_tenant, new_digest, new_description, new_grants, new_limits, new_ending, ingot.clock(), new_created_by,
+        new_expires_at)
+    ON CONFLICT (id) DO NOTHING;
+END
+$$;
+
+-- End a token of a tenant, or of anybody.
+CREATE OR REPLACE FUNCTION ingot.revoke_token(of_id uuid, of_tenant uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    UPDATE ingot.tokens AS t SET revoked_at = coalesce(t.revoked_at, ingot.clock())
+    WHERE t.id = of_id AND (of_tenant IS NULL OR t.tenant = of_tenant);
+    IF NOT FOUND THEN
+        PERFORM ingot.refuse('IN010', format('there is no token ''%s''', of_id));
+    END IF;
+END
+$$;
+
+-- The token with this id, as JSON.
+CREATE OR REPLACE FUNCTION ingot.find_token(of_id uuid) RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT json_build_object(
+        'id', t.id, 'tenant', t.tenant, 'digest', encode(t.digest, 'hex'), 'description', t.description,
+        'grants', t.grants::json, 'limits', t.limits::json, 'ending', t.ending, 'created_at', t.created_at,
+        'created_by', t.created_by, 'expires_at', t.expires_at, 'last_used_at', t.last_used_at, 'revoked_at', t.revoked_at)
+    FROM ingot.tokens AS t WHERE t.id = of_id
+$$;
+
+-- Tokens of a tenant, or of the operator; newest first, from below an id.
+CREATE OR REPLACE FUNCTION ingot.list_tokens(of_tenant uuid, before uuid, most integer) RETURNS SETOF text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT json_build_object(
+        'id', t.id, 'tenant', t.tenant, 'digest', '', 'description', t.description,
+        'grants', t.grants::json, 'limits', t.limits::json, 'ending', t.ending, 'created_at', t.created_at,
+        'created_by', t.created_by, 'expires_at', t.expires_at, 'last_used_at', t.last_used_at, 'revoked_at', t.revoked_at)
+    FROM ingot.tokens AS t
+    WHERE (t.tenant = of_tenant OR of_tenant IS NULL AND t.tenant IS NULL) AND t.id < before
+    ORDER BY t.id DESC LIMIT most
+$$;
+
+-- Keep a worker credential. The same call sent again finds its own row.
+CREATE OR REPLACE FUNCTION ingot.create_worker_credential(
+    new_id text, of_tenant uuid, new_digest bytea, new_types text[], new_ending text, new_created_by text
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM ingot.expect_tenant(of_tenant);
+    INSERT INTO ingot.worker_credentials (id, tenant, digest, types, enabled, ending, created_at, created_by)
+    VALUES (new_id, of_tenant, new_digest, new_types, true, new_ending, ingot.clock(), new_created_by)
+    ON CONFLICT (id) DO NOTHING;
+    IF NOT FOUND AND NOT EXISTS (
+        SELECT FROM ingot.worker_credentials AS w WHERE w.id = new_id AND w.digest = new_digest
+    ) THEN
+        PERFORM ingot.refuse('IN012', format('there is a worker credential ''%s'' already', new_id));
+    END IF;
+END
+$$;
+
+-- Enable or disable the credential of a tenant, or of anybody, or give it another secret.
+CREATE OR REPLACE FUNCTION ingot.change_worker_credential(
+    of_id text, of_tenant uuid, new_enabled boolean, new_digest bytea, new_ending text
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    UPDATE ingot.worker_credentials AS w SET
+        enabled = coalesce(new_enabled, w.enabled), digest = coalesce(new_digest, w.digest),
+        ending = coalesce(new_ending, w.ending),
+        regenerated_at = CASE WHEN new_digest IS NULL THEN w.regenerated_at ELSE ingot.clock() END
+    WHERE w.id = of_id AND (of_tenant IS NULL OR w.tenant = of_tenant);
+    IF NOT FOUND THEN
+        PERFORM ingot.refuse('IN011', format('there is no worker credential ''%s''', of_id));
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION ingot.find_worker_credential(of_id text) RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT json_build_object(
+        'id', w.id, 'tenant', w.tenant, 'digest', encode(w.digest, 'hex'), 'types', w.types, 'enabled', w.enabled,
+        'ending', w.ending, 'created_at', w.created_at, 'created_by', w.created_by, 'regenerated_at', w.regenerated_at,
+        'last_used_at', w.last_used_at)
+    FROM ingot.worker_credentials AS w WHERE w.id = of_id
+$$;
+
+-- Worker credentials of a tenant, or those shared by all; by id, from behind one.
+CREATE OR REPLACE FUNCTION ingot.list_worker_credentials(of_tenant uuid, after text, most integer) RETURNS SETOF text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT json_build_object(
+        'id', w.id, 'tenant', w.tenant, 'digest', '', 'types', w.types, 'enabled', w.enabled,
+        'ending', w.ending, 'created_at', w.created_at, 'created_by', w.created_by, 'regenerated_at', w.regenerated_at,
+        'last_used_at', w.last_used_at)
+    FROM ingot.worker_credentials AS w
+    WHERE (w.tenant = of_tenant OR of_tenant IS NULL AND w.tenant IS NULL) AND w.id > after COLLATE "C"
+    ORDER BY w.id LIMIT most
+$$;
+
+-- Remember when credentials were last used; in the order of their ids, so that two who do it do not wait for each other.
+CREATE OR REPLACE FUNCTION ingot.note_use(token_ids uuid[], token_times bigint[], worker_ids text[], worker_times bigint[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    used record;
+BEGIN
+    FOR used IN SELECT * FROM unnest(token_ids, token_times) AS u (id, at) ORDER BY u.id LOOP
+        UPDATE ingot.tokens AS t SET last_used_at = used.at
+        WHERE t.id = used.id AND coalesce(t.last_used_at, 0) < used.at;
+    END LOOP;
+    FOR used IN SELECT * FROM unnest(worker_ids, worker_times) AS u (id, at) ORDER BY u.id LOOP
+        UPDATE ingot.worker_credentials AS w SET last_used_at = used.at
+        WHERE w.id = used.id AND coalesce(w.last_used_at, 0) < used.at;
+    END LOOP;
+END
+$$;
+
+-- Refuse a tenant that is not there; none stands for all.
+CREATE OR REPLACE FUNCTION ingot.expect_tenant(of_tenant uuid) RETURNS void
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    IF of_tenant IS NOT NULL AND NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = of_tenant) THEN
+        PERFORM ingot.refuse('IN006', 'there is no such tenant');
+    END IF;
+END
+$$;

@@ -1,0 +1,92 @@
+"""Credentials: small tables that change rarely."""
+
+from __future__ import annotations
+
+import apsw
+
+from ingot.engines.credentials import TokenRow, WorkerCredentialRow
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.identity.credentials import CredentialExists, CredentialNotFound, Token, TokenNotFound, WorkerCredential
+from ingot.identity.model import TenantNotFound
+from ingot.identity.ports import ChangeWorkerCredential, CreateToken, CreateWorkerCredential, NoteUse, RevokeToken
+from ingot.kernel.clock import to_micros
+
+
+def create_token(tx: Transaction, command: CreateToken) -> Token:
+    """Keep a token."""
+    token = command.token
+    expires_at = None if token.expires_at is None else to_micros(token.expires_at)
+    tx.execute(
+        SQL.insert_tokens,
+        token.id,
+        _tenant_number(tx, token.tenant),
+        command.digest,
+        token.description,
+        as_json(token.grants),
+        as_json(token.limits),
+        token.ending,
+        tx.now,
+        token.created_by,
+        expires_at,
+    )
+    return _token(tx, token.id)
+
+
+def revoke_token(tx: Transaction, command: RevokeToken) -> Token:
+    """End a token."""
+    if command.tenant is not None and _token(tx, command.id).tenant != command.tenant:
+        raise TokenNotFound(f"there is no token {command.id!r} in this tenant")
+    tx.execute(SQL.revoke_token, command.id, tx.now)
+    return _token(tx, command.id)
+
+
+def create_worker_credential(tx: Transaction, command: CreateWorkerCredential) -> WorkerCredential:
+    """Keep a worker credential."""
+    made = command.credential
+    tenant = _tenant_number(tx, made.tenant)
+    row = (made.id, tenant, command.digest, as_json(made.types), made.enabled, made.ending, tx.now, made.created_by)
+    try:
+        tx.execute(SQL.insert_worker_credentials, *row)
+    except apsw.ConstraintError:
+        raise CredentialExists(f"there is a worker credential {made.id!r} already") from None
+    return _worker(tx, made.id)
+
+
+def change_worker_credential(tx: Transaction, command: ChangeWorkerCredential) -> WorkerCredential:
+    """Enable, disable, or give another secret."""
+    if command.tenant is not None and _worker(tx, command.id).tenant != command.tenant:
+        raise CredentialNotFound(f"there is no worker credential {command.id!r} in this tenant")
+    row = (command.id, command.enabled, command.digest, command.ending, tx.now)
+    tx.execute(SQL.change_worker_credential, *row)
+    return _worker(tx, command.id)
+
+
+def note_use(tx: Transaction, command: NoteUse) -> None:
+    """Remember when credentials were last used."""
+    for token_id, at in command.tokens.items():
+        tx.execute(SQL.note_token_use, token_id, at)
+    for worker_id, at in command.workers.items():
+        tx.execute(SQL.note_worker_use, worker_id, at)
+
+
+def _tenant_number(tx: Transaction, tenant: str | None) -> int | None:
+    if tenant is None:
+        return None
+    if tenant not in tx.memory.tenants:
+        raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
+    return tx.memory.tenants[tenant]
+
+
+def _token(tx: Transaction, token_id: str) -> Token:
+    text = tx.execute(SQL.token_by_id, token_id).get
+    if text is None:
+        raise TokenNotFound(f"there is no token {token_id[:64]!r}")
+    return TokenRow.read(text).token()
+
+
+def _worker(tx: Transaction, worker_id: str) -> WorkerCredential:
+    text = tx.execute(SQL.worker_credential_by_id, worker_id).get
+    if text is None:
+        raise CredentialNotFound(f"there is no worker credential {worker_id[:64]!r}")
+    return WorkerCredentialRow.read(text).credential()

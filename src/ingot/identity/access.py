@@ -1,0 +1,96 @@
+"""Who is asking: from what a request carries to the caller it makes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from ingot.identity import secrets
+from ingot.identity.credentials import Caller, TokenLimits, Unauthorized
+from ingot.identity.grants import Grant
+from ingot.identity.ports import CredentialStore
+from ingot.kernel.clock import MICROS, Clock, to_micros
+
+KNOWN_SECONDS: Final = 2.0  # A revoked credential is refused after this time, everywhere.
+KNOWN_MAX: Final = 10_000
+USED_SECONDS: Final = 60.0
+WORKER_GRANTS: Final = (Grant(action="workers.run"), Grant(action="workers.read"))
+INSTANCE_CHARS_MAX: Final = 128
+
+
+class Known(msgspec.Struct):
+    """A caller that was found, and until when that is taken for true."""
+
+    caller: Caller
+    until: int
+
+
+class Access:
+    """Finds callers by their credentials, and remembers them for a moment."""
+
+    def __init__(self, store: CredentialStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._known: OrderedDict[bytes, Known] = OrderedDict()
+
+    async def of_token(self, token: str) -> Caller:
+        """The caller with this token. Raises `Unauthorized`."""
+        return await self._remembered(secrets.digest(token), lambda: self._find_token(token))
+
+    async def of_worker(self, worker_id: str, secret: str) -> Caller:
+        """The worker with this id and secret. Its id is that of the credential, or that and an instance behind `/`.
+
+        Raises `Unauthorized`.
+        """
+        credential = worker_id.partition("/")[0]
+        key = secrets.digest(f"{credential}\n{secret}")
+        return await self._remembered(key, lambda: self._find_worker(credential, secret))
+
+    def forget(self) -> None:
+        """A credential has changed."""
+        self._known.clear()
+
+    async def _remembered(self, key: bytes, find: Callable[[], Awaitable[Caller]]) -> Caller:
+        now = self._clock.micros()
+        known = self._known.get(key)
+        if known is None or known.until <= now:
+            caller = await find()
+            known = self._known[key] = Known(caller, now + round(KNOWN_SECONDS * MICROS))
+            self._known.move_to_end(key)
+            if len(self._known) > KNOWN_MAX:
+                self._known.popitem(last=False)
+        if known.caller.expires_at is not None and to_micros(known.caller.expires_at) <= now:
+            raise Unauthorized("the token has expired")
+        return known.caller
+
+    async def _find_token(self, token: str) -> Caller:
+        token_id = secrets.id_of_token(token)
+        found = None if token_id is None else await self._store.find_token(token_id)
+        if found is None or not secrets.matches(token, found.digest) or found.token.revoked_at is not None:
+            raise Unauthorized("there is no such token, or it was revoked")
+        known = found.token
+        return Caller(
+            id=known.id,
+            kind="token",
+            tenant=known.tenant,
+            grants=known.grants,
+            limits=known.limits,
+            expires_at=known.expires_at,
+        )
+
+    async def _find_worker(self, worker_id: str, secret: str) -> Caller:
+        found = await self._store.find_worker_credential(worker_id) if secrets.is_worker_secret(secret) else None
+        if found is None or not secrets.matches(secret, found.digest) or not found.credential.enabled:
+            raise Unauthorized("there is no such worker, its secret is another one, or it is disabled")
+        known = found.credential
+        return Caller(
+            id=known.id,
+            kind="worker",
+            tenant=known.tenant,
+            grants=WORKER_GRANTS,
+            types=known.types,
+            limits=TokenLimits(),
+        )

@@ -1,0 +1,124 @@
+"""Credentials: tokens of programs, secrets of workers, and the callers they make."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from ingot.identity.grants import ANY, Grant, allows
+from ingot.kernel.errors import Conflict, IngotError, NotFound
+
+
+class Unauthorized(IngotError):
+    """The credential is missing or does not hold."""
+
+    code = "unauthorized"
+    status = 401
+    hint = "Send `Authorization: Bearer ingot_…`, or X-Worker-ID and X-Worker-Secret; a new token may be needed."
+
+
+class Forbidden(IngotError):
+    """The credential does not allow this."""
+
+    code = "forbidden"
+    status = 403
+    hint = "Ask for a token with a grant for this action and resource."
+
+
+class TokenNotFound(NotFound):
+    """There is no such token."""
+
+    code = "token_not_found"
+
+
+class CredentialNotFound(NotFound):
+    """There is no such worker credential."""
+
+    code = "worker_credential_not_found"
+
+
+class CredentialExists(Conflict):
+    """A worker credential with this id exists already."""
+
+    code = "worker_credential_exists"
+    hint = "Choose another id, or regenerate the secret of the one that is there."
+
+
+class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How many requests a token may make in a second, and how many at once after a while without any."""
+
+    rate: float | None = None
+    burst: int | None = None
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a token. Its text is shown once, when it is made; `ending` are the last letters of it.
+
+    A token with no tenant is the operator's: it acts in any tenant.
+    """
+
+    id: str
+    tenant: str | None
+    description: str
+    grants: tuple[Grant, ...]
+    ending: str
+    created_at: datetime
+    limits: TokenLimits = TokenLimits()
+    created_by: str | None = None
+    expires_at: datetime | None = None
+    last_used_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+class WorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker proves itself with. One with no tenant is shared, and serves every tenant in turn.
+
+    With `types` it may only run jobs of these; with none, of all.
+    """
+
+    id: str
+    tenant: str | None
+    ending: str
+    created_at: datetime
+    types: tuple[str, ...] = ()
+    enabled: bool = True
+    created_by: str | None = None
+    regenerated_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is asking. `tenant` is `None` for who acts in every tenant: an operator, or a shared worker."""
+
+    id: str
+    kind: Literal["token", "worker"]
+    tenant: str | None
+    grants: tuple[Grant, ...]
+    types: tuple[str, ...] = ()  # Of a worker: what it may run; all when there are none.
+    limits: TokenLimits = TokenLimits()
+    expires_at: datetime | None = None
+
+    @property
+    def name(self) -> str:
+        """How the caller stands in what it made."""
+        return f"{self.kind}:{self.id}"
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether it may act in every tenant, and makes what holds for all."""
+        return self.tenant is None and self.kind == "token"
+
+    def may(self, action: str, resource: str = ANY) -> bool:
+        """Whether its grants allow this."""
+        return allows(self.grants, action, resource)
+
+    def has(self, action: str) -> bool:
+        """Whether its grants allow this on anything at all."""
+        return any(grant.covers(action, grant.resource) for grant in self.grants)
+
+    def expect(self, action: str, resource: str = ANY) -> None:
+        """Raises `Forbidden` unless its grants allow this."""
+        if not self.may(action, resource):
+            raise Forbidden(f"the credential has no grant for {action} on {resource[:64]}")

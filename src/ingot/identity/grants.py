@@ -1,0 +1,99 @@
+"""Grants: what a caller may do, with what. Both are compared segment by segment, never letter by letter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.values import instance, several, text, within
+
+ANY: Final = "*"
+ACTIONS: Final = frozenset(
+    {
+        "jobs.create",  # enqueue, alone and in batches
+        "jobs.read",  # look at jobs, attempts, logs, summaries, definitions
+        "jobs.manage",  # cancel, retry, change, pause
+        "workers.run",  # claim, renew and settle
+        "workers.read",
+        "workers.manage",  # drain and remove
+        "events.read",
+        "events.create",
+        "admin.tenants",
+        "admin.definitions",
+        "admin.tokens",
+        "admin.workers",
+    }
+)
+FAMILIES: Final = frozenset(action.split(".")[0] for action in ACTIONS)
+GRANTS_MAX: Final = 100
+RESOURCE_CHARS_MAX: Final = 300
+_SEGMENTS = re.compile(r"[/.]")
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Leave to do something with some things.
+
+    `action` is one of `ACTIONS`, a family of them as in `jobs.*`, or `*`. `resource` names things by the beginning of
+    their name, in whole segments between `/` and `.`: `jobs/report` covers `jobs/report.daily`, and not
+    `jobs/reports`. `*` is everything in the tenant.
+    """
+
+    action: str
+    resource: str = ANY
+
+    def covers(self, action: str, resource: str) -> bool:
+        """Whether this allows all of that. Both may be patterns themselves."""
+        return _action_covers(self.action, action) and _resource_covers(self.resource, resource)
+
+
+ALL: Final = Grant(action=ANY)
+
+
+def allows(grants: Iterable[Grant], action: str, resource: str = ANY) -> bool:
+    """Whether one of these grants allows this."""
+    return any(grant.covers(action, resource) for grant in grants)
+
+
+def check_grants(value: object) -> tuple[Grant, ...]:
+    """Grants that can be given. Raises `InvalidInput`."""
+    given = several(value, what="grants")
+    if not 1 <= len(given) <= GRANTS_MAX:
+        raise InvalidInput(f"there are {len(given)} grants; it goes from 1 to {GRANTS_MAX}")
+    return tuple(_checked(instance(one, Grant, what="grant")) for one in given)
+
+
+def _checked(grant: Grant) -> Grant:
+    action = text(grant.action, what="action")
+    family, _, rest = action.partition(".")
+    if action != ANY and action not in ACTIONS and not (rest == ANY and family in FAMILIES):
+        known = ", ".join(sorted(ACTIONS))
+        raise InvalidInput(f"there is no action {action[:64]!r}", hint=f"It is one of {known}, or jobs.*, or *.")
+    resource = within(text(grant.resource, what="resource"), what="resource", chars_max=RESOURCE_CHARS_MAX)
+    if resource != ANY and ANY in resource:
+        raise InvalidInput(
+            f"the resource {resource[:64]!r} has a * in it", hint="Give the beginning of the name, or * alone for all."
+        )
+    return grant
+
+
+def _action_covers(own: str, other: str) -> bool:
+    if own in (ANY, other):
+        return True
+    family, _, rest = own.partition(".")
+    return rest == ANY and other.partition(".")[0] == family
+
+
+def _resource_covers(own: str, other: str) -> bool:
+    if own in (ANY, other):
+        return True
+    if other == ANY:
+        return False
+    return _begins(_SEGMENTS.split(other), _SEGMENTS.split(own.rstrip("/")))
+
+
+def _begins(segments: Sequence[str], first: Sequence[str]) -> bool:
+    return segments[: len(first)] == first

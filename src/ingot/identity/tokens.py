@@ -1,0 +1,244 @@
+"""Making, listing and revoking credentials."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from ingot.identity import secrets
+from ingot.identity.access import Access
+from ingot.identity.credentials import (
+    Caller,
+    CredentialNotFound,
+    Forbidden,
+    Token,
+    TokenLimits,
+    TokenNotFound,
+    WorkerCredential,
+)
+from ingot.identity.grants import ALL, Grant, check_grants
+from ingot.identity.ports import (
+    ChangeWorkerCredential,
+    CreateToken,
+    CreateWorkerCredential,
+    CredentialStore,
+    RevokeToken,
+)
+from ingot.kernel.clock import Clock, to_datetime, to_micros
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.ids import is_id, new_id
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
+from ingot.kernel.values import NUMBER_MAX, number, several, storable, text, whole_number, within
+
+NO_LIMITS: Final = TokenLimits()
+DESCRIPTION_CHARS_MAX: Final = 200
+TYPES_MAX: Final = 256
+TYPE_CHARS_MAX: Final = 200
+CREDENTIAL_HINT: Final = "Use 1 to 64 letters, digits, dots, hyphens and underscores, with a letter or digit first."
+_CREDENTIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token, with its text, which is shown this once."""
+
+    token: Token
+    text: str
+
+
+class NewWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker credential, with its secret, which is shown this once."""
+
+    credential: WorkerCredential
+    secret: str
+
+
+class Credentials:
+    """The tokens and worker credentials of this store."""
+
+    def __init__(self, store: CredentialStore, access: Access, clock: Clock) -> None:
+        self._store = store
+        self._access = access
+        self._clock = clock
+
+    # -- tokens ---------------------------------------------------------------------------------------------
+
+    async def create_token(
+        self,
+        tenant: str | None,
+        *,
+        description: str,
+        grants: list[Grant] | tuple[Grant, ...],
+        limits: TokenLimits = NO_LIMITS,
+        expires_at: datetime | None = None,
+        by: Caller | None = None,
+    ) -> NewToken:
+        """Make a token for a tenant, or for the operator. `by` gives only what it has: raises `Forbidden` otherwise.
+
+        Raises `InvalidInput` or `TenantNotFound`.
+        """
+        checked = check_grants(grants)
+        if by is not None:
+            for grant in checked:
+                by.expect(grant.action, grant.resource)
+            if tenant is None and not by.is_operator:
+                raise Forbidden("only an operator makes tokens for all tenants")
+        token_id = new_id()
+        full = secrets.new_token(token_id)
+        token = Token(
+            id=token_id,
+            tenant=tenant,
+            description=_description(description),
+            grants=checked,
+            limits=_limits(limits),
+            ending=secrets.ending(full),
+            created_at=to_datetime(self._clock.micros()),
+            created_by=None if by is None else by.name,
+            expires_at=self._later(expires_at),
+        )
+        kept = await self._store.create_token(CreateToken(token=token, digest=secrets.digest(full)))
+        return NewToken(token=kept, text=full)
+
+    async def ensure_operator(self, given: str | None) -> NewToken | None:
+        """The operator's token, made when there is none, or the given one; `None` when there is one already."""
+        if given is not None:
+            token_id = secrets.id_of_token(given)
+            if token_id is None:
+                raise InvalidInput(
+                    "the operator's token is not written as a token is",
+                    hint="Leave INGOT_OPERATOR_TOKEN out: the first start makes one and writes it to operator.token.",
+                )
+            if await self._store.find_token(token_id) is not None:
+                return None
+        elif await self._store.list_tokens(None, before=None, limit=1):
+            return None
+        full = given or secrets.new_token(new_id())
+        token = Token(
+            id=secrets.id_of_token(full) or "",
+            tenant=None,
+            description="the first operator",
+            grants=(ALL,),
+            ending=secrets.ending(full),
+            created_at=to_datetime(self._clock.micros()),
+        )
+        kept = await self._store.create_token(CreateToken(token=token, digest=secrets.digest(full)))
+        return NewToken(token=kept, text=full)
+
+    async def revoke_token(self, tenant: str | None, token_id: str) -> Token:
+        """End a token, here at once and elsewhere within seconds. Raises `TokenNotFound`."""
+        if not is_id(text(token_id, what="token id")):
+            raise TokenNotFound(f"there is no token {token_id[:64]!r}")
+        revoked = await self._store.revoke_token(RevokeToken(id=token_id, tenant=tenant))
+        self._access.forget()
+        return revoked
+
+    async def list_tokens(
+        self, tenant: str | None, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
+    ) -> Page[Token]:
+        """A page of the tokens of a tenant, or of the operator's, newest first."""
+        bound_to = ("tokens", tenant)
+        before = None if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
+        found = await self._store.list_tokens(tenant, before=before, limit=check_limit(limit))
+        more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
+        return Page(items=found, next_cursor=more)
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    async def create_worker(
+        self,
+        tenant: str | None,
+        credential_id: str,
+        *,
+        types: list[str] | tuple[str, ...] = (),
+        by: Caller | None = None,
+    ) -> NewWorkerCredential:
+        """Make a credential for workers of a tenant, or a shared one. Raises `CredentialExists` or `InvalidInput`."""
+        secret = secrets.new_worker_secret()
+        credential = WorkerCredential(
+            id=_credential_id(credential_id),
+            tenant=tenant,
+            types=_types(types),
+            ending=secrets.ending(secret),
+            created_at=to_datetime(self._clock.micros()),
+            created_by=None if by is None else by.name,
+        )
+        command = CreateWorkerCredential(credential=credential, digest=secrets.digest(secret))
+        return NewWorkerCredential(credential=await self._store.create_worker_credential(command), secret=secret)
+
+    async def regenerate_worker(self, tenant: str | None, credential_id: str) -> NewWorkerCredential:
+        """Give a credential another secret; the old one ends. Raises `CredentialNotFound`."""
+        secret = secrets.new_worker_secret()
+        changed = await self._change(
+            ChangeWorkerCredential(
+                id=_known_credential(credential_id),
+                tenant=tenant,
+                digest=secrets.digest(secret),
+                ending=secrets.ending(secret),
+            )
+        )
+        return NewWorkerCredential(credential=changed, secret=secret)
+
+    async def enable_worker(self, tenant: str | None, credential_id: str, *, enabled: bool) -> WorkerCredential:
+        """Let the workers of a credential in, or out: what they run is given back. Raises `CredentialNotFound`."""
+        return await self._change(
+            ChangeWorkerCredential(id=_known_credential(credential_id), tenant=tenant, enabled=enabled)
+        )
+
+    async def list_workers(
+        self, tenant: str | None, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
+    ) -> Page[WorkerCredential]:
+        """A page of the credentials of a tenant, or of the shared ones, by id."""
+        bound_to = ("worker credentials", tenant)
+        after = None if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
+        found = await self._store.list_worker_credentials(tenant, after=after, limit=check_limit(limit))
+        more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
+        return Page(items=found, next_cursor=more)
+
+    async def _change(self, command: ChangeWorkerCredential) -> WorkerCredential:
+        changed = await self._store.change_worker_credential(command)
+        self._access.forget()
+        return changed
+
+    def _later(self, moment: datetime | None) -> datetime | None:
+        if moment is None:
+            return None
+        if moment.tzinfo is None:
+            raise InvalidInput("expires_at has no offset", hint="Write it as 2027-01-31T12:00:00Z.")
+        if to_micros(moment) <= self._clock.micros():
+            raise InvalidInput("expires_at is in the past")
+        return moment.astimezone(UTC)
+
+
+def _description(value: object) -> str:
+    return within(text(value, what="description"), what="description", chars_max=DESCRIPTION_CHARS_MAX)
+
+
+def _limits(limits: TokenLimits) -> TokenLimits:
+    if limits.rate is not None:
+        number(limits.rate, what="limits.rate", least=0, most=NUMBER_MAX)
+    if limits.burst is not None:
+        whole_number(limits.burst, what="limits.burst", least=1, most=NUMBER_MAX)
+    return limits
+
+
+def _credential_id(value: object) -> str:
+    if not _CREDENTIAL.fullmatch(text(value, what="worker id", hint=CREDENTIAL_HINT)):
+        raise InvalidInput(f"the worker id {str(value)[:64]!r} is not usable", hint=CREDENTIAL_HINT)
+    return str(value)
+
+
+def _known_credential(value: object) -> str:
+    if not _CREDENTIAL.fullmatch(text(value, what="worker id")):
+        raise CredentialNotFound(f"there is no worker credential {str(value)[:64]!r}")
+    return str(value)
+
+
+def _types(value: object) -> tuple[str, ...]:
+    types = several(value, what="types")
+    if len(types) > TYPES_MAX:
+        raise InvalidInput(f"there are {len(types)} types; it goes up to {TYPES_MAX}")
+    return tuple(
+        storable(within(text(one, what="type"), what="type", chars_max=TYPE_CHARS_MAX), what="type") for one in types
+    )

@@ -1,0 +1,243 @@
+"""Credentials: shown once, kept as a digest, and ended for good."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from ingot.identity import secrets
+from ingot.identity.access import KNOWN_SECONDS, Access
+from ingot.identity.credentials import (
+    CredentialExists,
+    CredentialNotFound,
+    Forbidden,
+    TokenLimits,
+    TokenNotFound,
+    Unauthorized,
+)
+from ingot.identity.grants import ALL, Grant
+from ingot.identity.model import TenantNotFound
+from ingot.identity.ports import NoteUse
+from ingot.identity.tokens import Credentials, NewToken
+from ingot.kernel.clock import to_datetime
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.ids import new_id
+from tests.factories import Bench
+
+READ = Grant(action="jobs.read", resource="jobs/pdf")
+
+
+class Desk:
+    """Credentials, and another server that only recognizes them."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.access = Access(bench.store, bench.clock)
+        self.elsewhere = Access(bench.store, bench.clock)
+        self.credentials = Credentials(bench.store, self.access, bench.clock)
+
+    async def token(self, **options: object) -> NewToken:
+        given = {"description": "a test", "grants": [READ], **options}
+        tenant = given.pop("tenant", self.bench.tenant)
+        return await self.credentials.create_token(tenant, **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def desk(bench: Bench) -> Desk:
+    return Desk(bench)
+
+
+async def test_a_token_makes_its_caller(desk: Desk) -> None:
+    made = await desk.token(limits=TokenLimits(rate=5.0))
+    caller = await desk.access.of_token(made.text)
+    assert (caller.id, caller.kind, caller.tenant) == (made.token.id, "token", desk.bench.tenant)
+    assert (caller.grants, caller.limits.rate, caller.is_operator) == ((READ,), 5.0, False)
+    caller.expect("jobs.read", "jobs/pdf")
+    with pytest.raises(Forbidden):
+        caller.expect("jobs.read", "jobs/other")
+
+
+async def test_the_text_is_kept_nowhere(desk: Desk) -> None:
+    made = await desk.token()
+    (listed,) = (await desk.credentials.list_tokens(desk.bench.tenant)).items
+    assert listed == made.token
+    assert made.text.endswith(listed.ending)
+    assert made.text not in repr(listed)
+    found = await desk.bench.store.find_token(made.token.id)
+    assert found is not None
+    assert made.text.encode() not in found.digest
+
+
+async def test_what_is_no_token_makes_nobody(desk: Desk) -> None:
+    made = await desk.token()
+    other = await desk.token()
+    mixed = made.text[:28] + other.text[28:]
+    forged = secrets.new_token(made.token.id)
+    for text in ("", "ingot_", made.text[:-1], made.text.upper(), made.token.id, mixed, forged):
+        with pytest.raises(Unauthorized):
+            await desk.access.of_token(text)
+
+
+async def test_a_revoked_token_is_refused_here_at_once_and_elsewhere_soon(desk: Desk) -> None:
+    made = await desk.token()
+    for access in (desk.access, desk.elsewhere):
+        await access.of_token(made.text)
+    revoked = await desk.credentials.revoke_token(desk.bench.tenant, made.token.id)
+    assert revoked.revoked_at is not None
+    with pytest.raises(Unauthorized):
+        await desk.access.of_token(made.text)
+    desk.bench.clock.advance(seconds=KNOWN_SECONDS)
+    with pytest.raises(Unauthorized):
+        await desk.elsewhere.of_token(made.text)
+    assert KNOWN_SECONDS <= 4
+    assert await desk.credentials.revoke_token(desk.bench.tenant, made.token.id) == revoked
+
+
+async def test_a_token_ends_when_it_expires(desk: Desk) -> None:
+    made = await desk.token(expires_at=desk.bench.clock.now() + timedelta(seconds=1))
+    await desk.access.of_token(made.text)
+    desk.bench.clock.advance(seconds=1)
+    with pytest.raises(Unauthorized):
+        await desk.access.of_token(made.text)
+
+
+@pytest.mark.parametrize("whose", ["another tenant", "nobody"])
+async def test_only_its_tenant_can_revoke_a_token(desk: Desk, whose: str) -> None:
+    made = await desk.token()
+    other = await desk.bench.tenants.create("other")
+    asked = (desk.bench.tenant, new_id()) if whose == "nobody" else (other.id, made.token.id)
+    with pytest.raises(TokenNotFound):
+        await desk.credentials.revoke_token(*asked)
+    await desk.elsewhere.of_token(made.text)
+
+
+async def test_a_caller_gives_only_what_it_has(desk: Desk) -> None:
+    admin = await desk.token(grants=[Grant(action="admin.tokens"), Grant(action="jobs.*", resource="jobs/pdf")])
+    caller = await desk.access.of_token(admin.text)
+    made = await desk.token(by=caller)
+    assert made.token.created_by == f"token:{admin.token.id}"
+    for grant in (ALL, Grant(action="jobs.read"), Grant(action="jobs.*", resource="jobs/other")):
+        with pytest.raises(Forbidden):
+            await desk.token(grants=[grant], by=caller)
+    with pytest.raises(Forbidden):
+        await desk.token(tenant=None, by=caller)
+    assert len((await desk.credentials.list_tokens(desk.bench.tenant)).items) == 2
+
+
+async def test_the_first_operator_is_made_once(desk: Desk) -> None:
+    first = await desk.credentials.ensure_operator(None)
+    assert first is not None
+    caller = await desk.access.of_token(first.text)
+    assert caller.is_operator
+    assert caller.may("admin.tenants")
+    assert await desk.credentials.ensure_operator(None) is None
+    assert await desk.credentials.ensure_operator(first.text) is None
+    with pytest.raises(InvalidInput):
+        await desk.credentials.ensure_operator("secret")
+
+
+async def test_tokens_are_listed_in_pages_newest_first(desk: Desk) -> None:
+    made = [(await desk.token(description=f"number {n}")).token.id for n in range(5)]
+    other = await desk.bench.tenants.create("other")
+    await desk.token(tenant=other.id)
+    first = await desk.credentials.list_tokens(desk.bench.tenant, limit=3)
+    rest = await desk.credentials.list_tokens(desk.bench.tenant, cursor=first.next_cursor, limit=3)
+    assert [token.id for token in [*first.items, *rest.items]] == made[::-1]
+    assert rest.next_cursor is None
+    with pytest.raises(InvalidInput):
+        await desk.credentials.list_tokens(other.id, cursor=first.next_cursor)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"description": ""},
+        {"description": "x" * 201},
+        {"grants": []},
+        {"limits": TokenLimits(rate=-1.0)},
+        {"limits": TokenLimits(burst=0)},
+    ],
+)
+async def test_a_token_that_cannot_be_is_refused(desk: Desk, bad: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        await desk.token(**bad)
+    with pytest.raises(InvalidInput):
+        await desk.token(expires_at=desk.bench.clock.now())
+    with pytest.raises(TenantNotFound):
+        await desk.token(tenant=new_id())
+    assert (await desk.credentials.list_tokens(desk.bench.tenant)).items == []
+
+
+async def test_the_latest_use_is_remembered(desk: Desk) -> None:
+    token = await desk.token()
+    worker = await desk.credentials.create_worker(None, "press")
+    for at in (5, 9, 7):
+        await desk.bench.store.note_use(NoteUse(tokens={token.token.id: at, new_id(): at}, workers={"press": at}))
+    (listed,) = (await desk.credentials.list_tokens(desk.bench.tenant)).items
+    (known,) = (await desk.credentials.list_workers(None)).items
+    assert listed == msgspec.structs.replace(token.token, last_used_at=to_datetime(9))
+    assert known == msgspec.structs.replace(worker.credential, last_used_at=to_datetime(9))
+
+
+# -- workers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_worker_proves_itself_with_its_secret(desk: Desk, shared: bool) -> None:
+    tenant = None if shared else desk.bench.tenant
+    made = await desk.credentials.create_worker(tenant, "press-1", types=["pdf"])
+    for worker_id in ("press-1", "press-1/host.7.abc"):
+        caller = await desk.access.of_worker(worker_id, made.secret)
+        assert (caller.id, caller.kind, caller.tenant, caller.types) == ("press-1", "worker", tenant, ("pdf",))
+        assert caller.may("workers.run")
+        assert not caller.may("jobs.create")
+        assert not caller.is_operator
+    other = await desk.credentials.create_worker(tenant, "press-2")
+    for worker_id, secret in (("press-2", made.secret), ("press-1", other.secret), ("press", made.secret), ("", "")):
+        with pytest.raises(Unauthorized):
+            await desk.access.of_worker(worker_id, secret)
+    assert (await desk.credentials.list_workers(tenant)).items == [made.credential, other.credential]
+
+
+async def test_a_disabled_worker_is_out_until_it_is_enabled(desk: Desk) -> None:
+    made = await desk.credentials.create_worker(desk.bench.tenant, "press")
+    await desk.access.of_worker("press", made.secret)
+    disabled = await desk.credentials.enable_worker(desk.bench.tenant, "press", enabled=False)
+    assert not disabled.enabled
+    with pytest.raises(Unauthorized):
+        await desk.access.of_worker("press", made.secret)
+    await desk.credentials.enable_worker(desk.bench.tenant, "press", enabled=True)
+    await desk.access.of_worker("press", made.secret)
+
+
+async def test_a_new_secret_ends_the_old_one(desk: Desk) -> None:
+    old = await desk.credentials.create_worker(None, "press")
+    new = await desk.credentials.regenerate_worker(None, "press")
+    assert new.secret != old.secret
+    assert new.credential.regenerated_at is not None
+    assert new.secret.endswith(new.credential.ending)
+    await desk.access.of_worker("press", new.secret)
+    with pytest.raises(Unauthorized):
+        await desk.access.of_worker("press", old.secret)
+
+
+async def test_a_worker_id_is_taken_once_in_all_tenants(desk: Desk) -> None:
+    await desk.credentials.create_worker(desk.bench.tenant, "press")
+    other = await desk.bench.tenants.create("other")
+    for tenant in (desk.bench.tenant, other.id, None):
+        with pytest.raises(CredentialExists):
+            await desk.credentials.create_worker(tenant, "press")
+    with pytest.raises(CredentialNotFound):
+        await desk.credentials.enable_worker(other.id, "press", enabled=False)
+    with pytest.raises(CredentialNotFound):
+        await desk.credentials.regenerate_worker(desk.bench.tenant, "nobody")
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "a/b", "x" * 65, "-a", "é", 7])
+async def test_a_worker_id_that_cannot_be_is_refused(desk: Desk, bad: object) -> None:
+    with pytest.raises(InvalidInput):
+        await desk.credentials.create_worker(desk.bench.tenant, bad)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput):
+        await desk.credentials.create_worker(desk.bench.tenant, "press", types="pdf")  # type: ignore[arg-type]
