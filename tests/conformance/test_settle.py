@@ -55,7 +55,9 @@ async def test_done_work_succeeds_with_its_result(bench: Bench) -> None:
     claim = await bench.make_claim()
     bench.clock.advance(seconds=7)
     answer = await bench.jobs.complete(claim, {"pages": 3})
-    assert answer == Settled(job_id=claim.job.id, status=JobStatus.SUCCEEDED, attempts=1, will_retry=False, run_at=None)
+    assert answer == Settled(
+        job_id=claim.job.id, tenant=bench.tenant, status=JobStatus.SUCCEEDED, attempts=1, will_retry=False, run_at=None
+    )
     job = await bench.reload(claim)
     assert (job.status, job.read("result"), job.finished_at) == (
         JobStatus.SUCCEEDED,

@@ -256,6 +256,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where the job stands after its attempt was settled."""
 
     job_id: str
+    tenant: str
     status: JobStatus
     attempts: int
     will_retry: bool

@@ -294,6 +294,7 @@ class Model:
         again = job.status is JobStatus.QUEUED
         run.answer = Settled(
             job_id=job_id,
+            tenant=job.tenant,
             status=job.status,
             attempts=len(job.runs),
             will_retry=again,

@@ -72,7 +72,7 @@ async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Set
     for row in rows:
         status, attempts, run_at = row["status"], row["attempts"], row["run_at"]
         for place in row["places"] or ():
-            answers[place - 1] = _settled(calls[place - 1].job_id, status, attempts, run_at)
+            answers[place - 1] = _settled(calls[place - 1].job_id, row["tenant"], status, attempts, run_at)
         came_back(memory, row)
     missing = [place for place in range(len(calls)) if place not in answers]
     for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
@@ -157,18 +157,18 @@ async def _find(db: Database, calls: list[C]) -> list[Record | None]:
     return [rows.get(place + 1) for place in range(len(calls))]
 
 
-def _settled(job_id: str, status: str, attempts: int, run_at: int | None) -> Settled:
+def _settled(job_id: str, tenant: str, status: str, attempts: int, run_at: int | None) -> Settled:
     after = STATUSES[status]
     queued = after is JobStatus.QUEUED
     again_at = to_datetime_or_none(run_at) if queued else None
-    return Settled(job_id=job_id, status=after, attempts=attempts, will_retry=queued, run_at=again_at)
+    return Settled(job_id=job_id, tenant=tenant, status=after, attempts=attempts, will_retry=queued, run_at=again_at)
 
 
 def _answer_again(call: Settle, row: Record | None) -> Settled | IngotError:
     """The first answer, when this very settle was made before."""
     lost = _lost(call, row)
     if isinstance(lost, LeaseLost) and row is not None and _says_the_same(row, call.outcome):
-        return _settled(call.job_id, row["status_after"], row["attempts"], row["run_at"])
+        return _settled(call.job_id, row["tenant"], row["status_after"], row["attempts"], row["run_at"])
     return lost
 
 

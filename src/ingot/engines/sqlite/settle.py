@@ -151,6 +151,7 @@ class _Settling:
             return None
         return Settled(
             job_id=settle.job_id,
+            tenant=self._states[settle.job_id].tenant,
             status=row.status_after,
             attempts=row.attempts,
             will_retry=row.status_after is JobStatus.QUEUED,
@@ -203,6 +204,7 @@ def end_attempt(
     _tell(tx, state, verdict)
     return Settled(
         job_id=state.id,
+        tenant=state.tenant,
         status=verdict.status,
         attempts=state.attempts,
         will_retry=verdict.status is JobStatus.QUEUED,
