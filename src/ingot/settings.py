@@ -13,6 +13,7 @@ from ingot.kernel.errors import IngotError
 
 LEASE_SECONDS_MIN = 1.0
 LEASE_SECONDS_MAX = 86_400.0
+PORT_MAX = 65_535
 TYPO_LIKENESS = 0.9
 DATABASE_SCHEMES = ("postgresql://", "postgres://")
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -29,6 +30,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How this process runs."""
 
     data: Path = Path("data")
+    host: str = "127.0.0.1"
+    port: int = 8080
+    operator_token: str | None = None
     database_url: str | None = None
     database_owner_url: str | None = None
     database_pooled: bool = False
@@ -38,6 +42,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX:
             bounds = f"it goes from {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g}"
             raise SettingsError(f"lease_seconds is {self.lease_seconds}; {bounds}")
+        if not 0 <= self.port <= PORT_MAX:
+            raise SettingsError(f"port is {self.port}; it goes from 0, any that is free, to {PORT_MAX}")
         for name in ("database_url", "database_owner_url"):
             url = getattr(self, name)
             if url is not None and not url.startswith(DATABASE_SCHEMES):
@@ -64,9 +70,13 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     given: dict[str, object] = {}
     if data := environment.get("INGOT_DATA"):
         given["data"] = Path(data)
-    for name in ("database_url", "database_owner_url"):
-        if url := environment.get(f"INGOT_{name.upper()}"):
-            given[name] = url
+    for name in ("database_url", "database_owner_url", "host", "operator_token"):
+        if text := environment.get(f"INGOT_{name.upper()}"):
+            given[name] = text
+    if port := environment.get("INGOT_PORT"):
+        if not port.isascii() or not port.isdecimal():
+            raise SettingsError(f"INGOT_PORT is {port!r}; it is a number from 0 to {PORT_MAX}")
+        given["port"] = int(port)
     if pooled := environment.get("INGOT_DATABASE_POOLED"):
         if pooled.lower() not in FLAGS:
             raise SettingsError(f"INGOT_DATABASE_POOLED is {pooled!r}; it is true or false")

@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
 import msgspec
+from prometheus_client import CollectorRegistry
 
+from ingot.api.admin import AdminApi
+from ingot.api.events import EventsApi
+from ingot.api.jobs import JobsApi
+from ingot.api.ops import OpsApi
+from ingot.api.work import WorkApi
 from ingot.engines.postgres import PostgresStore, migrate
 from ingot.engines.sqlite import SQLiteStore
 from ingot.events.service import Events
+from ingot.http.app import App
+from ingot.http.gate import Gate
+from ingot.http.metrics import Metrics
+from ingot.http.rates import Rates
+from ingot.http.server import Server
+from ingot.http.table import Table
 from ingot.identity.access import Access
 from ingot.identity.model import Tenant
 from ingot.identity.service import Tenants
@@ -32,6 +45,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     access: Access
     credentials: Credentials
     default_tenant: Tenant
+    engine: Literal["sqlite", "postgres"]
     maintenance: Maintenance
     retention: Retention
 
@@ -70,6 +84,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
             access=access,
             credentials=Credentials(store, access, clock),
             default_tenant=await tenants.ensure_default(),
+            engine="postgres" if isinstance(store, PostgresStore) else "sqlite",
             maintenance=maintenance,
             retention=retention,
         )
@@ -86,6 +101,25 @@ async def open(  # noqa: A001 - read as `ingot.open`
             await ingot.jobs.close()
     finally:
         await store.close()
+
+
+def routes_of(ingot: Ingot, metrics: Metrics) -> Table:
+    """Every route of the server."""
+    rooms = (
+        JobsApi(ingot.jobs),
+        WorkApi(ingot.jobs),
+        EventsApi(ingot.events),
+        AdminApi(ingot.tenants, ingot.credentials, ingot.jobs),
+        OpsApi(ingot.jobs, metrics, engine=ingot.engine),
+    )
+    return Table(route for room in rooms for route in room.routes())
+
+
+def server_of(ingot: Ingot) -> Server:
+    """A server of this store, ready to run."""
+    metrics = Metrics(CollectorRegistry())
+    gate = Gate(ingot.access, ingot.tenants, Rates())
+    return Server(App(routes_of(ingot, metrics), gate, metrics), on_stop=ingot.jobs.stop_waiting)
 
 
 async def _open_store(settings: Settings, clock: Clock) -> SQLiteStore | PostgresStore:

@@ -84,10 +84,14 @@ class Jobs:
 
     async def close(self) -> None:
         """End waiting claims, and give back the jobs of claims whose callers went away. The store stays open."""
-        self._closing = True
-        self._waiters.wake_all()
+        self.stop_waiting()
         while self._giving_back:
             await asyncio.wait(self._giving_back)
+
+    def stop_waiting(self) -> None:
+        """End waiting claims, and let no others wait."""
+        self._closing = True
+        self._waiters.wake_all()
 
     # -- asking for work ------------------------------------------------------------------------------------
 

@@ -1,0 +1,265 @@
+"""Routes of those who run the place: tenants, definitions, tokens, worker credentials."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from ingot.http.call import Call
+from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.identity.credentials import Forbidden, Token, TokenLimits, WorkerCredential
+from ingot.identity.grants import Grant
+from ingot.identity.model import Limits, Tenant, TenantNotFound
+from ingot.identity.service import Tenants
+from ingot.identity.tokens import Credentials
+from ingot.jobs.model import (
+    CRASH_CAP_DEFAULT,
+    MAX_ATTEMPTS_DEFAULT,
+    PRIORITY_DEFAULT,
+    TIMEOUT_SECONDS_DEFAULT,
+    Backoff,
+    Definition,
+)
+from ingot.jobs.service import Jobs
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page
+from ingot.wire.jobs import Limit, Request
+
+
+class PageQuery(Request, frozen=True, kw_only=True):
+    """Where to go on, and how far."""
+
+    cursor: str | None = None
+    limit: Limit = PAGE_ROWS_DEFAULT
+
+
+class TokensQuery(PageQuery, frozen=True, kw_only=True):
+    """Which tokens to list."""
+
+    operator: bool = False
+
+
+class WorkersQuery(PageQuery, frozen=True, kw_only=True):
+    """Which worker credentials to list."""
+
+    shared: bool = False
+
+
+class NewTenant(Request, frozen=True, kw_only=True):
+    """A tenant to be made."""
+
+    slug: str
+    weight: int = 1
+    time_zone: str = "UTC"
+    limits: Limits = Limits()
+
+
+class TenantChange(Request, frozen=True, kw_only=True):
+    """What to change of a tenant; what is left out stays."""
+
+    slug: str | None = None
+    weight: int | None = None
+    time_zone: str | None = None
+    limits: Limits | None = None
+
+
+class DefinitionBody(Request, frozen=True, kw_only=True):
+    """What jobs of a type get. With `shared`, which needs an operator, it holds for all tenants."""
+
+    shared: bool = False
+    timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT
+    max_attempts: int = MAX_ATTEMPTS_DEFAULT
+    crash_cap: int = CRASH_CAP_DEFAULT
+    priority: int = PRIORITY_DEFAULT
+    backoff: Backoff = Backoff()
+    max_running: int | None = None
+    limit_key: str | None = None
+    max_running_per_key: int | None = None
+    reuse: bool = False
+    version: int = 1
+    retention_seconds: float | None = None
+    keep_history: bool = False
+
+
+class TokenOrder(Request, frozen=True, kw_only=True):
+    """A token to be made. With `operator`, which needs one, it acts in every tenant."""
+
+    description: str
+    grants: list[Grant]
+    limits: TokenLimits = TokenLimits()
+    expires_at: datetime | None = None
+    operator: bool = False
+
+
+class TokenShown(Token, frozen=True, kw_only=True):
+    """A token with its text, which is shown this once."""
+
+    token: str
+
+
+class WorkerOrder(Request, frozen=True, kw_only=True):
+    """A worker credential to be made. With `shared`, which needs an operator, it serves every tenant."""
+
+    id: str
+    types: tuple[str, ...] = ()
+    shared: bool = False
+
+
+class WorkerShown(WorkerCredential, frozen=True, kw_only=True):
+    """A worker credential with its secret, which is shown this once."""
+
+    secret: str
+
+
+class AdminApi:
+    """Administration over HTTP."""
+
+    def __init__(self, tenants: Tenants, credentials: Credentials, jobs: Jobs) -> None:
+        self._tenants = tenants
+        self._credentials = credentials
+        self._jobs = jobs
+
+    def routes(self) -> list[Route]:
+        """The routes of this room."""
+
+        def route(method: str, path: str, handler: Handler, action: str, status: int = 200) -> Route:
+            return Route(
+                method=method,
+                path=f"{PREFIX}/admin/{path}",
+                handler=handler,
+                needs=Granted(f"admin.{action}"),
+                room="admin",
+                status=status,
+                rate="read" if method == "GET" else "write",
+            )
+
+        return [
+            route("GET", "tenants", self.list_tenants, "tenants"),
+            route("POST", "tenants", self.create_tenant, "tenants", 201),
+            route("GET", "tenants/{slug}", self.get_tenant, "tenants"),
+            route("PATCH", "tenants/{slug}", self.change_tenant, "tenants"),
+            route("GET", "definitions", self.list_definitions, "definitions"),
+            route("GET", "definitions/{type}", self.get_definition, "definitions"),
+            route("PUT", "definitions/{type}", self.put_definition, "definitions"),
+            route("GET", "tokens", self.list_tokens, "tokens"),
+            route("POST", "tokens", self.create_token, "tokens", 201),
+            route("DELETE", "tokens/{id}", self.revoke_token, "tokens"),
+            route("GET", "workers", self.list_workers, "workers"),
+            route("POST", "workers", self.create_worker, "workers", 201),
+            route("POST", "workers/{id}/regenerate", self.regenerate_worker, "workers"),
+            route("POST", "workers/{id}/enable", self.enable_worker, "workers"),
+            route("POST", "workers/{id}/disable", self.disable_worker, "workers"),
+        ]
+
+    # -- tenants --------------------------------------------------------------------------------------------
+
+    async def list_tenants(self, call: Call) -> Page[Tenant]:
+        """All tenants, by slug; who is no operator sees their own."""
+        if not call.caller.is_operator:
+            return Page(items=[await self._tenants.get(call.tenant)])
+        return Page(items=await self._tenants.list())
+
+    async def create_tenant(self, call: Call, body: NewTenant) -> Tenant:
+        """Make a tenant."""
+        _expect_operator(call, "makes tenants")
+        return await self._tenants.create(body.slug, weight=body.weight, time_zone=body.time_zone, limits=body.limits)
+
+    async def get_tenant(self, call: Call, slug: str) -> Tenant:
+        """One tenant, by slug or id."""
+        if call.caller.is_operator:
+            return await self._tenants.get(slug)
+        own = await self._tenants.get(call.tenant)
+        if slug not in (own.id, own.slug):
+            raise TenantNotFound(f"there is no tenant {slug[:64]!r}")
+        return own
+
+    async def change_tenant(self, call: Call, slug: str, body: TenantChange) -> Tenant:
+        """Change a tenant: its weight, its limits, its name."""
+        _expect_operator(call, "changes tenants")
+        return await self._tenants.change(
+            slug, slug=body.slug, weight=body.weight, time_zone=body.time_zone, limits=body.limits
+        )
+
+    # -- definitions ----------------------------------------------------------------------------------------
+
+    async def list_definitions(self, call: Call) -> Page[Definition]:
+        """The definitions of the tenant and those for all."""
+        return Page(items=[*await self._jobs.definitions(tenant=call.tenant)])
+
+    async def get_definition(self, call: Call, type: str) -> Definition:
+        """The definition that holds for a type."""
+        return await self._jobs.definition(type, tenant=call.tenant)
+
+    async def put_definition(self, call: Call, type: str, body: DefinitionBody) -> Definition:
+        """Make or replace the definition of a type."""
+        if body.shared:
+            _expect_operator(call, "makes definitions for all tenants")
+        given = msgspec.structs.asdict(body)
+        del given["shared"]
+        return await self._jobs.define(Definition(type=type, tenant=None if body.shared else call.tenant, **given))
+
+    # -- tokens ---------------------------------------------------------------------------------------------
+
+    async def list_tokens(self, call: Call, query: TokensQuery) -> Page[Token]:
+        """A page of the tenant's tokens, newest first; those of operators with `operator`."""
+        tenant = self._whose(call, all_of_them=query.operator)
+        return await self._credentials.list_tokens(tenant, cursor=query.cursor, limit=query.limit)
+
+    async def create_token(self, call: Call, body: TokenOrder) -> TokenShown:
+        """Make a token. Its text is shown this once."""
+        made = await self._credentials.create_token(
+            self._whose(call, all_of_them=body.operator),
+            description=body.description,
+            grants=body.grants,
+            limits=body.limits,
+            expires_at=body.expires_at,
+            by=call.caller,
+        )
+        return TokenShown(**msgspec.structs.asdict(made.token), token=made.text)
+
+    async def revoke_token(self, call: Call, id: str) -> Token:
+        """End a token."""
+        return await self._credentials.revoke_token(_own(call), id)
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    async def list_workers(self, call: Call, query: WorkersQuery) -> Page[WorkerCredential]:
+        """A page of the tenant's worker credentials, by id; those that serve all tenants with `shared`."""
+        tenant = self._whose(call, all_of_them=query.shared)
+        return await self._credentials.list_workers(tenant, cursor=query.cursor, limit=query.limit)
+
+    async def create_worker(self, call: Call, body: WorkerOrder) -> WorkerShown:
+        """Make a worker credential. Its secret is shown this once."""
+        made = await self._credentials.create_worker(
+            self._whose(call, all_of_them=body.shared), body.id, types=body.types, by=call.caller
+        )
+        return WorkerShown(**msgspec.structs.asdict(made.credential), secret=made.secret)
+
+    async def regenerate_worker(self, call: Call, id: str) -> WorkerShown:
+        """Give a worker credential another secret, shown this once. What its workers run is given back."""
+        made = await self._credentials.regenerate_worker(_own(call), id)
+        return WorkerShown(**msgspec.structs.asdict(made.credential), secret=made.secret)
+
+    async def enable_worker(self, call: Call, id: str) -> WorkerCredential:
+        """Let the workers of a credential in again."""
+        return await self._credentials.enable_worker(_own(call), id, enabled=True)
+
+    async def disable_worker(self, call: Call, id: str) -> WorkerCredential:
+        """Put the workers of a credential out, at once. What they run is given back."""
+        return await self._credentials.enable_worker(_own(call), id, enabled=False)
+
+    def _whose(self, call: Call, *, all_of_them: bool) -> str | None:
+        if all_of_them:
+            _expect_operator(call, "has to do with what is for all tenants")
+            return None
+        return call.tenant
+
+
+def _own(call: Call) -> str | None:
+    """Whose credentials the caller may change; `None` is everybody's."""
+    return None if call.caller.is_operator else call.tenant
+
+
+def _expect_operator(call: Call, does: str) -> None:
+    if not call.caller.is_operator:
+        raise Forbidden(f"only an operator {does}", hint="Use the operator's token.")

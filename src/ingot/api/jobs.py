@@ -1,0 +1,199 @@
+"""Routes of those who want work done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ingot.http.call import Answer, Call
+from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.jobs.errors import JobNotFound
+from ingot.jobs.model import Attempt, Batch, Definition, Enqueued, Explanation, Job, NewJob, Pause, Summary
+from ingot.jobs.orders import new_job
+from ingot.jobs.service import Jobs
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.pages import Page
+from ingot.wire.jobs import JobChange, JobOrder, JobOrders, JobRetry, JobsQuery
+
+BATCH_BODY_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs of a batch, in the order in which they were sent."""
+
+    jobs: list[Enqueued]
+
+
+class JobsApi:
+    """Jobs over HTTP."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    def routes(self) -> list[Route]:
+        """The routes of this room."""
+        create, read, manage = Granted("jobs.create"), Granted("jobs.read"), Granted("jobs.manage")
+
+        def route(method: str, path: str, handler: Handler, needs: Granted, **more: Any) -> Route:
+            return Route(
+                method=method,
+                path=PREFIX + path,
+                handler=handler,
+                needs=needs,
+                room="jobs",
+                rate="read" if method == "GET" else "write",
+                **more,
+            )
+
+        return [
+            route("POST", "/jobs", self.create, create, status=201, other_statuses=(200,)),
+            route("POST", "/jobs/batch", self.create_many, create, status=201, body_bytes_max=BATCH_BODY_BYTES_MAX),
+            route("GET", "/jobs", self.list, read),
+            route("GET", "/jobs/summary", self.summary, read),
+            route("GET", "/jobs/{id}", self.get, read),
+            route("PATCH", "/jobs/{id}", self.change, manage),
+            route("POST", "/jobs/{id}/cancel", self.cancel, manage),
+            route("POST", "/jobs/{id}/retry", self.retry, manage),
+            route("GET", "/jobs/{id}/attempts", self.attempts, read),
+            route("GET", "/jobs/{id}/explain", self.explain, read),
+            route("GET", "/batches/{batch}", self.batch, read),
+            route("GET", "/definitions", self.definitions, read),
+            route("GET", "/pauses", self.pauses, read),
+            route("PUT", "/pauses/{type}", self.pause, manage),
+            route("DELETE", "/pauses/{type}", self.resume, manage, status=204),
+        ]
+
+    # -- making ---------------------------------------------------------------------------------------------
+
+    async def create(self, call: Call, body: JobOrder) -> Answer[Job]:
+        """Enqueue a job."""
+        order = self._order(call, body, key=_idempotency_key(call, body))
+        (made,) = await self._jobs.enqueue_many([order])
+        return Answer(made.job, 201 if made.created else 200, {"location": f"{PREFIX}/jobs/{made.job.id}"})
+
+    async def create_many(self, call: Call, body: JobOrders) -> Made:
+        """Enqueue many jobs, all or none."""
+        if call.headers.has("idempotency-key"):
+            raise InvalidInput("a batch has a key for each of its jobs", hint="Put idempotency_key into each job.")
+        orders = [self._order(call, order, key=order.idempotency_key) for order in body.jobs]
+        return Made(jobs=await self._jobs.enqueue_many(orders))
+
+    def _order(self, call: Call, body: JobOrder, *, key: str | None) -> NewJob:
+        call.expect("jobs.create", f"jobs/{body.type}")
+        return new_job(
+            call.tenant,
+            body.type,
+            bytes(body.payload),
+            priority=body.priority,
+            run_at=body.run_at,
+            delay=body.delay_seconds,
+            max_attempts=body.max_attempts,
+            idempotency_key=key,
+            dedupe_key=body.dedupe_key,
+            tags=body.tags,
+            metadata=bytes(body.metadata) or None,
+            after=body.after,
+            on_dead=body.on_dead,
+            inputs=body.inputs,
+            batch=body.batch,
+            force=body.force,
+            correlation_id=body.correlation_id,
+            trace_id=body.trace_id,
+            created_by=call.caller.name,
+        )
+
+    # -- looking --------------------------------------------------------------------------------------------
+
+    async def get(self, call: Call, id: str) -> Job:
+        """The job as it stands."""
+        return await self._seen(call, id)
+
+    async def list(self, call: Call, query: JobsQuery) -> Page[Job]:
+        """A page of the jobs that fit every filter, newest first."""
+        call.expect("jobs.read", "*" if query.type is None else f"jobs/{query.type}")
+        return await self._jobs.list(
+            call.tenant,
+            status=query.status,
+            type=query.type,
+            tag=query.tag,
+            source=query.source,
+            created_after=query.created_after,
+            created_before=query.created_before,
+            cursor=query.cursor,
+            limit=query.limit,
+        )
+
+    async def summary(self, call: Call) -> Summary:
+        """The jobs of the tenant in numbers, exact."""
+        call.expect("jobs.read")
+        return await self._jobs.summary(call.tenant)
+
+    async def attempts(self, call: Call, id: str) -> Page[Attempt]:
+        """The attempts of a job, oldest first."""
+        await self._seen(call, id)
+        return Page(items=[*await self._jobs.attempts(call.tenant, id)])
+
+    async def explain(self, call: Call, id: str) -> Explanation:
+        """Why a job is not running, in words and as data."""
+        await self._seen(call, id)
+        return await self._jobs.explain(call.tenant, id)
+
+    async def batch(self, call: Call, batch: str) -> Batch:
+        """The jobs enqueued under one name, in numbers."""
+        call.expect("jobs.read")
+        return await self._jobs.batch(call.tenant, batch)
+
+    async def definitions(self, call: Call) -> Page[Definition]:
+        """The definitions that the tenant can see, by type."""
+        found: Sequence[Definition] = await self._jobs.definitions(tenant=call.tenant)
+        return Page(items=[one for one in found if call.caller.may("jobs.read", f"jobs/{one.type}")])
+
+    async def _seen(self, call: Call, job_id: str, action: str = "jobs.read") -> Job:
+        """A job that the caller may do this with; one of another type is not there for them."""
+        job = await self._jobs.get(call.tenant, job_id)
+        if not call.caller.may(action, f"jobs/{job.type}"):
+            raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
+        return job
+
+    # -- steering -------------------------------------------------------------------------------------------
+
+    async def cancel(self, call: Call, id: str) -> Job:
+        """Stop a waiting job at once, ask a running one to stop."""
+        await self._seen(call, id, "jobs.manage")
+        return await self._jobs.cancel(call.tenant, id)
+
+    async def retry(self, call: Call, id: str, body: JobRetry) -> Job:
+        """Run a finished job again."""
+        await self._seen(call, id, "jobs.manage")
+        return await self._jobs.retry(call.tenant, id, **msgspec.structs.asdict(body))
+
+    async def change(self, call: Call, id: str, body: JobChange) -> Job:
+        """Change a waiting job, or the tags of any."""
+        await self._seen(call, id, "jobs.manage")
+        return await self._jobs.reschedule(call.tenant, id, **msgspec.structs.asdict(body))
+
+    async def pauses(self, call: Call) -> Page[Pause]:
+        """The types that are paused."""
+        return Page(items=[*await self._jobs.pauses(call.tenant)])
+
+    async def pause(self, call: Call, type: str) -> Pause:
+        """Hand out no more jobs of a type."""
+        call.expect("jobs.manage", f"jobs/{type}")
+        return await self._jobs.pause(call.tenant, type, by=call.caller.name)
+
+    async def resume(self, call: Call, type: str) -> None:
+        """Hand out jobs of a type again."""
+        call.expect("jobs.manage", f"jobs/{type}")
+        await self._jobs.resume(call.tenant, type)
+
+
+def _idempotency_key(call: Call, body: JobOrder) -> str | None:
+    """The key of the body, or the header that means the same."""
+    header = call.headers.get("idempotency-key")
+    if header is None:
+        return body.idempotency_key
+    if body.idempotency_key not in (None, header):
+        raise InvalidInput("the header Idempotency-Key and the body name different keys")
+    return header

@@ -1,0 +1,71 @@
+"""Routes of those who watch over the server."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Final
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from ingot.http.call import Answer, Call
+from ingot.http.metrics import Metrics
+from ingot.http.table import Granted, Open, Route
+from ingot.jobs.model import JobStatus
+from ingot.jobs.service import Jobs
+
+VERSION: Final = version("ingot")
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The server answers."""
+
+    status: str = "ok"
+    version: str = VERSION
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tenant's queue stands."""
+
+    version: str
+    engine: str
+    counts: dict[JobStatus, int]
+    running: int
+    oldest_queued_seconds: float | None
+
+
+class OpsApi:
+    """Health, status and metrics."""
+
+    def __init__(self, jobs: Jobs, metrics: Metrics, *, engine: str) -> None:
+        self._jobs = jobs
+        self._metrics = metrics
+        self._engine = engine
+
+    def routes(self) -> list[Route]:
+        """The routes of this room."""
+        return [
+            Route(method="GET", path="/healthz", handler=self.health, needs=Open(), room="ops"),
+            Route(method="GET", path="/status", handler=self.status, needs=Granted("jobs.read"), room="ops"),
+            Route(method="GET", path="/metrics", handler=self.metrics, needs=Granted("admin.tenants"), room="ops"),
+        ]
+
+    async def health(self, call: Call) -> Health:  # noqa: ARG002 - every handler gets its call
+        """Whether the server answers."""
+        return Health()
+
+    async def status(self, call: Call) -> Status:
+        """How the queue of the tenant stands."""
+        call.expect("jobs.read")
+        summary = await self._jobs.summary(call.tenant)
+        return Status(
+            version=VERSION,
+            engine=self._engine,
+            counts=summary.counts,
+            running=summary.running,
+            oldest_queued_seconds=summary.oldest_queued_seconds,
+        )
+
+    async def metrics(self, call: Call) -> Answer[bytes]:  # noqa: ARG002 - every handler gets its call
+        """Figures for Prometheus."""
+        return Answer(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})

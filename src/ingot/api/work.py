@@ -1,0 +1,196 @@
+"""Routes of those who do the work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from ingot.http.call import Answer, Call
+from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.identity.credentials import Forbidden
+from ingot.jobs import checks
+from ingot.jobs.errors import JobNotFound
+from ingot.jobs.model import Claim, Done, Failed, Heartbeat, Job, Outcome, Release, Settle, Settled, Snooze
+from ingot.jobs.service import Jobs
+from ingot.kernel.errors import IngotError
+from ingot.wire.jobs import (
+    Beat,
+    Broke,
+    Claimed,
+    ClaimRequest,
+    Completion,
+    Failure,
+    Fenced,
+    Released,
+    SettleAnswer,
+    SettleAnswers,
+    SettleRequest,
+    Snoozed,
+    Snoozing,
+    Succeeded,
+)
+
+SETTLE_BODY_BYTES_MAX = 64 * 1024 * 1024
+_encode = msgspec.json.Encoder().encode
+
+
+class WorkApi:
+    """Claiming, renewing and settling over HTTP."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    def routes(self) -> list[Route]:
+        """The routes of this room."""
+
+        def route(path: str, handler: Handler, **more: Any) -> Route:
+            given = {"rate": "write", **more}
+            return Route(
+                method="POST", path=PREFIX + path, handler=handler, needs=Granted("workers.run"), room="work", **given
+            )
+
+        return [
+            route("/jobs/claim", self.claim, other_statuses=(204,), rate="wait", waits=True),
+            route("/jobs/settle", self.settle, body_bytes_max=SETTLE_BODY_BYTES_MAX),
+            route("/jobs/{id}/heartbeat", self.heartbeat),
+            route("/jobs/{id}/complete", self.complete),
+            route("/jobs/{id}/fail", self.fail),
+            route("/jobs/{id}/release", self.release),
+            route("/jobs/{id}/snooze", self.snooze),
+        ]
+
+    async def claim(self, call: Call, body: ClaimRequest) -> Answer[Claimed | None]:
+        """Lease due jobs; with none due, wait for some."""
+        for type in body.types:
+            _expect_type(call, type)
+        claims = await self._jobs.claim(
+            worker_id_of(call, body.worker_id),
+            body.types,
+            limit=body.limit,
+            wait_seconds=body.wait_seconds,
+            tenant=_tenant(call),
+            host=body.host,
+            pid=body.pid,
+        )
+        call.undo = partial(self._give_back, claims)
+        return Answer(Claimed(jobs=[_with_timeout(claim) for claim in claims])) if claims else Answer(None, 204)
+
+    async def _give_back(self, claims: Sequence[Claim]) -> None:
+        """The answer cannot be sent: nobody knows of these claims."""
+        settles = [Settle(job_id=claim.job.id, fence=claim.fence, outcome=Release()) for claim in claims]
+        await self._jobs.settle_many(settles)
+
+    async def heartbeat(self, call: Call, id: str, body: Beat) -> Heartbeat:
+        """Renew the lease of a job, and tell how far it is."""
+        await self._expect_own(call, id)
+        return await self._jobs.heartbeat(id, body.fence, progress=body.progress, tenant=_tenant(call))
+
+    async def complete(self, call: Call, id: str, body: Completion) -> Job:
+        """The work is done."""
+        settled = await self._settle(call, id, body.fence, _done(body.result))
+        return await self._jobs.get(settled.tenant, settled.job_id)
+
+    async def fail(self, call: Call, id: str, body: Failure) -> Settled:
+        """The work failed; it is tried again later, unless told otherwise or its attempts are used up."""
+        return await self._settle(call, id, body.fence, _failed(body))
+
+    async def release(self, call: Call, id: str, body: Fenced) -> Settled:
+        """Give a job back unfinished; counts against nothing."""
+        return await self._settle(call, id, body.fence, Release())
+
+    async def snooze(self, call: Call, id: str, body: Snoozing) -> Settled:
+        """Not now: try again later; counts against nothing."""
+        return await self._settle(call, id, body.fence, Snooze(delay=checks.delay(body.seconds)))
+
+    async def settle(self, call: Call, body: SettleRequest) -> SettleAnswers:
+        """Tell how many attempts ended; each has its own answer."""
+        if not _runs_all(call):
+            for entry in body.jobs:
+                await self._expect_own(call, entry.id)
+        settles = [
+            Settle(job_id=entry.id, fence=entry.fence, outcome=_outcome(entry), tenant=_tenant(call))
+            for entry in body.jobs
+        ]
+        answers = await self._jobs.settle_many(settles)
+        return SettleAnswers(jobs=[_told(entry.id, answer) for entry, answer in zip(body.jobs, answers, strict=True)])
+
+    async def _settle(self, call: Call, job_id: str, fence: int, outcome: Outcome) -> Settled:
+        await self._expect_own(call, job_id)
+        return await self._jobs.settle(job_id, fence, outcome, tenant=_tenant(call))
+
+    async def _expect_own(self, call: Call, job_id: str) -> None:
+        """A worker of some types has nothing to do with jobs of others."""
+        if _runs_all(call) or _tenant(call) is None:
+            return
+        job = await self._jobs.get(call.tenant, job_id)
+        try:
+            _expect_type(call, job.type)
+        except Forbidden:
+            raise JobNotFound(f"there is no job {job_id[:64]!r} for this worker") from None
+
+
+def worker_id_of(call: Call, named: str | None) -> str:
+    """The id of the worker that calls: one of the credential's, or any for a token. Raises `Forbidden`."""
+    if call.caller.kind != "worker":
+        return named or call.caller.name
+    own = call.headers.get("x-worker-id") or call.caller.id
+    if named is not None and named != own and named.partition("/")[0] != call.caller.id:
+        raise Forbidden(f"the credential is that of {call.caller.id}, not of {named[:64]}")
+    return named or own
+
+
+def _tenant(call: Call) -> str | None:
+    """Whose jobs the caller works on; `None` is everybody's."""
+    return call.caller.tenant if call.caller.kind == "worker" else call.tenant
+
+
+def _runs_all(call: Call) -> bool:
+    return not call.caller.types and call.caller.may("workers.run")
+
+
+def _expect_type(call: Call, type: str) -> None:
+    """Raises `Forbidden` for a type that the caller does not run."""
+    if call.caller.types and type not in call.caller.types:
+        raise Forbidden(f"the worker does not run jobs of the type {type[:64]}")
+    call.expect("workers.run", f"jobs/{type}")
+
+
+def _with_timeout(claim: Claim) -> msgspec.Raw:
+    """A job as JSON, and behind it how long it may take."""
+    return msgspec.Raw(b'%s,"timeout_seconds":%s}' % (_encode(claim.job)[:-1], _encode(claim.timeout_seconds)))
+
+
+def _done(result: msgspec.Raw) -> Done:
+    text = bytes(result)
+    return Done(result=checks.result(text) if text else None)
+
+
+def _failed(said: Failure | Broke) -> Failed:
+    return Failed(error=checks.error_text(said.error), retry=said.retry, exit_code=said.exit_code)
+
+
+def _outcome(entry: Succeeded | Broke | Snoozed | Released) -> Outcome:
+    match entry:
+        case Succeeded():
+            return _done(entry.result)
+        case Broke():
+            return _failed(entry)
+        case Snoozed():
+            return Snooze(delay=checks.delay(entry.seconds))
+        case Released():
+            return Release()
+
+
+def _told(job_id: str, answer: Settled | IngotError) -> SettleAnswer:
+    if isinstance(answer, IngotError):
+        return SettleAnswer(id=job_id, code=answer.code, detail=answer.detail)
+    return SettleAnswer(
+        id=job_id,
+        status=answer.status,
+        attempts=answer.attempts,
+        will_retry=answer.will_retry,
+        run_at=answer.run_at,
+    )

@@ -1,0 +1,33 @@
+"""The command line: one file per noun, and one way to tell of an error."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+import typer
+from rich.console import Console
+
+from ingot.cli.serve import serve
+from ingot.kernel.errors import IngotError
+
+EXIT_CODES: Final = {404: 3, 409: 4, 422: 2, 429: 5, 503: 6}  # By the HTTP status of the error; 1 for all others.
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Durable jobs, blobs and documents, self-hosted.")
+app.command()(serve)
+
+
+@app.callback()
+def root() -> None:
+    """Durable jobs, blobs and documents, self-hosted."""
+
+
+def main() -> None:
+    """Run the command that was asked for. An error is told in a sentence, with a hint, and an exit code."""
+    try:
+        app()
+    except IngotError as error:
+        tell = Console(stderr=True, highlight=False, soft_wrap=True)
+        tell.print(f"ingot: {error.detail}", markup=False)
+        tell.print(f"Hint: {error.hint}", markup=False)
+        sys.exit(EXIT_CODES.get(error.status, 1))

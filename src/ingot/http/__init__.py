@@ -1,0 +1,1 @@
+"""HTTP: the route table, who calls, what errors look like, streams and limits."""

@@ -1,0 +1,228 @@
+"""The ASGI application: finds the route, knows the caller, reads what it takes, and answers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+import structlog
+
+from ingot.http.call import Answer, Call, Headers, Stream
+from ingot.http.gate import Gate
+from ingot.http.metrics import Metrics
+from ingot.http.problems import (
+    BodyTooLarge,
+    InternalError,
+    MalformedBody,
+    SlowSender,
+    UnsupportedMedia,
+    problem_of,
+)
+from ingot.http.table import Route, Table
+from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.ids import new_id
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+BODY_SECONDS_MAX: Final = 30.0
+QUERY_CHARS_MAX: Final = 8192
+JSON: Final = b"application/json"
+log = structlog.get_logger("ingot.http")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_encode = msgspec.json.Encoder().encode
+
+
+class Gone(Exception):
+    """The caller went away before it was answered."""
+
+
+class App:
+    """Serves the routes of a table."""
+
+    def __init__(self, table: Table, gate: Gate, metrics: Metrics) -> None:
+        self._table = table
+        self._gate = gate
+        self._metrics = metrics
+        self._readers = {id(route): _reader(route) for route in table.routes}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            raise RuntimeError(f"there is nothing that speaks {scope['type']} here")
+        began = time.perf_counter()
+        headers = Headers(scope["headers"])
+        request_id = _request_id(headers)
+        route: Route | None = None
+        call: Call | None = None
+        try:
+            route, path = self._table.find(scope["method"], scope["path"])
+            call = await self._gate.admit(route, headers, path, request_id=request_id)
+            status = await self._serve(route, call, scope, receive, send)
+        except Gone:
+            status = 499
+        except IngotError as error:
+            status = await _tell(error, send, request_id)
+        except Exception:
+            log.exception("request_failed", request_id=request_id, path=scope["path"])
+            status = await _tell(InternalError(), send, request_id)
+        self._metrics.note_request(route, status, time.perf_counter() - began)
+
+    async def _serve(self, route: Route, call: Call, scope: Scope, receive: Receive, send: Send) -> int:
+        body, query = self._readers[id(route)]
+        given: dict[str, Any] = dict(call.path)
+        if body is not None:
+            given["body"] = _decode(await _read_body(route, call.headers, receive), body)
+        if query is not None:
+            given["query"] = _read_query(scope["query_string"], query)
+        elif scope["query_string"]:
+            raise InvalidInput("this route takes no query", hint="Leave out what stands behind the question mark.")
+        work = route.handler(call, **given)
+        answer = await (_unless_gone(work, call, receive) if route.waits else work)
+        if isinstance(answer, Stream):
+            return await _stream(answer, call, receive, send)
+        status, content = route.status, answer
+        headers: dict[str, str] = {}
+        if isinstance(answer, Answer):
+            status, content, headers = answer.status or route.status, answer.content, answer.headers
+        if content is None:
+            await _send(send, status, headers, b"", call.request_id)
+        elif isinstance(content, bytes):
+            await _send(send, status, headers, content, call.request_id)
+        else:
+            await _send(send, status, {"content-type": JSON.decode(), **headers}, _encode(content), call.request_id)
+        return status
+
+
+def _reader(route: Route) -> tuple[msgspec.json.Decoder[Any] | None, Any]:
+    types = route.types()
+    body = msgspec.json.Decoder(types["body"]) if "body" in types else None
+    return body, types.get("query")
+
+
+async def _unless_gone(work: Awaitable[Any], call: Call, receive: Receive) -> Any:
+    """Wait for an answer as long as there is somebody to give it to. What was taken for them is given back."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not leaving.done():
+            return working.result()
+        working.cancel()
+        await asyncio.wait([working])
+        if call.undo is not None:
+            await call.undo()
+        raise Gone
+    finally:
+        leaving.cancel()
+        working.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _read_body(route: Route, headers: Headers, receive: Receive) -> bytes:
+    length = headers.get("content-length")
+    if length is not None and length.isdecimal() and int(length) > route.body_bytes_max:
+        raise BodyTooLarge(f"the body has {length} bytes; this route takes {route.body_bytes_max}")
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Gone
+                part = message.get("body", b"")
+                size += len(part)
+                if size > route.body_bytes_max:
+                    raise BodyTooLarge(f"the body has more than {route.body_bytes_max} bytes")
+                parts.append(part)
+                more = message.get("more_body", False)
+    except TimeoutError:
+        raise SlowSender(f"the body did not arrive within {BODY_SECONDS_MAX:g} seconds") from None
+    body = parts[0] if len(parts) == 1 else b"".join(parts)
+    if body and not (headers.get("content-type") or "").lower().startswith(JSON.decode()):
+        raise UnsupportedMedia
+    return body or b"{}"
+
+
+def _decode(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedBody(f"the body is not JSON: {str(error)[:200]}") from None
+
+
+def _read_query(query: bytes, kind: Any) -> Any:
+    if len(query) > QUERY_CHARS_MAX:
+        raise InvalidInput(f"the query has {len(query)} characters; it goes up to {QUERY_CHARS_MAX}")
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
+    except ValueError:
+        raise InvalidInput("the query cannot be read") from None
+    given = dict(pairs)
+    if len(given) != len(pairs):
+        raise InvalidInput("the query says something twice")
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(str(error)) from None
+
+
+async def _stream(stream: Stream, call: Call, receive: Receive, send: Send) -> int:
+    """Send parts as they come, until there are no more or the caller goes away."""
+    headers = {"content-type": stream.content_type, "cache-control": "no-store", "x-accel-buffering": "no"}
+    await send({"type": "http.response.start", "status": 200, "headers": _headers(headers, call.request_id)})
+    sending = asyncio.ensure_future(_send_parts(stream.parts, send))
+    leaving = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if sending.done():
+            sending.result()
+    finally:
+        leaving.cancel()
+        sending.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await sending
+    return 200
+
+
+async def _send_parts(parts: AsyncIterator[bytes], send: Send) -> None:
+    async for part in parts:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _tell(error: IngotError, send: Send, request_id: str) -> int:
+    status, headers, body = problem_of(error)
+    await _send(send, status, headers, body, request_id)
+    return status
+
+
+async def _send(send: Send, status: int, headers: dict[str, str], body: bytes, request_id: str) -> None:
+    whole = {"content-length": str(len(body)), **headers}
+    await send({"type": "http.response.start", "status": status, "headers": _headers(whole, request_id)})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _headers(headers: dict[str, str], request_id: str) -> list[tuple[bytes, bytes]]:
+    whole = {"x-request-id": request_id, "x-content-type-options": "nosniff", **headers}
+    return [(name.encode(), value.encode()) for name, value in whole.items()]
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get("x-request-id")
+    return given if given is not None and _REQUEST_ID.fullmatch(given) else new_id()

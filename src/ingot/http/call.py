@@ -1,0 +1,65 @@
+"""One call of a route: who asks, in which tenant, with what; and what a handler may answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from ingot.identity.credentials import Caller
+from ingot.identity.grants import ANY
+
+T = TypeVar("T")
+
+
+class Headers:
+    """The headers of a request. One that was sent twice is none: nobody can tell which was meant."""
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._values: dict[bytes, bytes] = {}
+        self._twice: set[bytes] = set()
+        for name, value in raw:
+            if name in self._values:
+                self._twice.add(name)
+            self._values[name] = value
+
+    def get(self, name: str) -> str | None:
+        """The value of a header, or `None`."""
+        key = name.encode()
+        value = None if key in self._twice else self._values.get(key)
+        return None if value is None else value.decode("latin-1")
+
+    def has(self, name: str) -> bool:
+        """Whether it was sent, even twice."""
+        return name.encode() in self._values
+
+
+class Call(msgspec.Struct, kw_only=True):
+    """What a handler gets to know of the request, beside its body and its query."""
+
+    caller: Caller
+    tenant: str  # The id of the tenant the call is made in; empty where a route is open to anybody.
+    headers: Headers
+    path: dict[str, str]
+    request_id: str
+    undo: Callable[[], Awaitable[None]] | None = None  # What to do when the answer cannot be sent.
+
+    def expect(self, action: str, resource: str = ANY) -> None:
+        """Raises `Forbidden` unless the caller may do this."""
+        self.caller.expect(action, resource)
+
+
+class Answer(msgspec.Struct, Generic[T], frozen=True):
+    """What a handler answers when the status or the headers are not always the same."""
+
+    content: T
+    status: int | None = None
+    headers: dict[str, str] = {}
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """An answer in parts, sent as they come."""
+
+    parts: AsyncIterator[bytes]
+    content_type: str = "text/event-stream"

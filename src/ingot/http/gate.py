@@ -1,0 +1,83 @@
+"""The gate: who calls, in which tenant, and whether they may, before anything else is looked at."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ingot.http.call import Call, Headers
+from ingot.http.rates import Rate, Rates
+from ingot.http.table import Class, Granted, Route
+from ingot.identity.access import Access
+from ingot.identity.credentials import Caller, Forbidden, Unauthorized
+from ingot.identity.service import DEFAULT_SLUG, Tenants
+
+NOBODY: Final = Caller(id="", kind="token", tenant="", grants=())
+RATES: Final[dict[Class, Rate]] = {
+    "read": Rate(1000, 2000),
+    "write": Rate(2000, 4000),
+    "wait": Rate(1000, 2000),
+}
+TENANT_FACTOR: Final = 4  # All callers of a tenant together may make so many times the requests of one.
+
+
+class Gate:
+    """Lets callers in."""
+
+    def __init__(self, access: Access, tenants: Tenants, rates: Rates) -> None:
+        self._access = access
+        self._tenants = tenants
+        self._rates = rates
+        self._slugs: dict[str, str] = {}  # The tenants that operators named, by slug; slugs change rarely.
+
+    async def admit(self, route: Route, headers: Headers, path: dict[str, str], *, request_id: str) -> Call:
+        """The call that a request makes. Raises `Unauthorized`, `Forbidden` or `TooManyRequests`."""
+        caller, tenant = NOBODY, ""
+        if isinstance(route.needs, Granted):
+            caller = await self._caller(headers)
+            self._count(route, caller)
+            if not caller.has(route.needs.action):
+                raise Forbidden(f"the credential has no grant for {route.needs.action}")
+            tenant = await self._tenant(headers, caller)
+        return Call(caller=caller, tenant=tenant, headers=headers, path=path, request_id=request_id)
+
+    async def _caller(self, headers: Headers) -> Caller:
+        worker_id, secret = headers.get("x-worker-id"), headers.get("x-worker-secret")
+        if worker_id is not None and secret is not None:
+            if headers.has("authorization"):
+                raise Unauthorized("the request has two credentials", hint="Send one of them.")
+            return await self._access.of_worker(worker_id, secret)
+        authorization = headers.get("authorization")
+        if authorization is None:
+            raise Unauthorized("the request has no credential, or two")
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            raise Unauthorized(f"the request has a credential of the kind {scheme[:20]!r}")
+        return await self._access.of_token(token.strip())
+
+    def _count(self, route: Route, caller: Caller) -> None:
+        rate = RATES[route.rate]
+        own = rate
+        if caller.limits.rate is not None:
+            own = Rate(caller.limits.rate, caller.limits.burst or max(1.0, caller.limits.rate))
+        self._rates.take((caller.name, route.rate), own)
+        if caller.tenant is not None:
+            shared = Rate(
+                max(own.per_second, rate.per_second * TENANT_FACTOR), max(own.burst, rate.burst * TENANT_FACTOR)
+            )
+            self._rates.take((caller.tenant, route.rate), shared)
+
+    async def _tenant(self, headers: Headers, caller: Caller) -> str:
+        """The tenant that the call is made in: the caller's own, or the one an operator names."""
+        named = headers.get("ingot-tenant")
+        if named is None and caller.tenant is not None:
+            return caller.tenant
+        tenant = await self._named(named or DEFAULT_SLUG)
+        if caller.tenant not in (None, tenant):
+            raise Forbidden("the credential is for another tenant", hint="Leave out the header Ingot-Tenant.")
+        return tenant
+
+    async def _named(self, slug: str) -> str:
+        known = self._slugs.get(slug)
+        if known is None:
+            known = self._slugs[slug] = (await self._tenants.get(slug)).id
+        return known

@@ -1,0 +1,39 @@
+"""Metrics in the form that Prometheus reads."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from ingot.http.table import Granted, Route
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """What this process counts about its requests."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        labels = ("method", "route", "status", "action")
+        self._requests = Counter("ingot_http_requests", "Requests answered.", labels, registry=registry)
+        self._seconds = Histogram(
+            "ingot_http_request_seconds", "Time to answer.", ("method", "route"), buckets=SECONDS, registry=registry
+        )
+        self.refused = Counter(
+            "ingot_http_rate_limited", "Requests refused by a rate limit.", ("route",), registry=registry
+        )
+        self.streams = Gauge("ingot_sse_clients", "Open event streams.", registry=registry)
+        self._known: dict[tuple[int, int], tuple[Counter, Histogram]] = {}
+
+    def note_request(self, route: Route | None, status: int, seconds: float) -> None:
+        """A request was answered."""
+        known = self._known.get((id(route), status))
+        if known is None:
+            method, path = ("", "none") if route is None else (route.method, route.path)
+            action = route.needs.action if route is not None and isinstance(route.needs, Granted) else ""
+            known = self._requests.labels(method, path, str(status), action), self._seconds.labels(method, path)
+            self._known[id(route), status] = known
+        known[0].inc()
+        known[1].observe(seconds)
+        if status == 429 and route is not None:
+            self.refused.labels(route.path).inc()

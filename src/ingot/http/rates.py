@@ -1,0 +1,63 @@
+"""Rates: how many requests a caller may make, by class of route, counted where they arrive."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from ingot.kernel.errors import TooMany
+
+BUCKETS_MAX: Final = 100_000
+
+
+class TooManyRequests(TooMany):
+    """The caller makes more requests than it may."""
+
+    code = "too_many_requests"
+    hint = "Wait as long as Retry-After says; a batch call does the work of many."
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__()
+        self.retry_after = retry_after
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """So many in a second, and so many at once after a while without any."""
+
+    per_second: float
+    burst: float
+
+
+class Bucket(msgspec.Struct):
+    """What is left, as of an instant."""
+
+    left: float
+    at: float
+
+
+class Rates:
+    """A bucket for each name. The buckets that were not used for longest are forgotten, which fills them."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._buckets: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
+
+    def take(self, name: tuple[str, str], rate: Rate) -> None:
+        """Count one request. Raises `TooManyRequests` when there is nothing left, and then counts nothing."""
+        now = self._now()
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            bucket = self._buckets[name] = Bucket(rate.burst, now)
+            if len(self._buckets) > BUCKETS_MAX:
+                self._buckets.popitem(last=False)
+        else:
+            bucket.left = min(rate.burst, bucket.left + (now - bucket.at) * rate.per_second)
+            bucket.at = now
+            self._buckets.move_to_end(name)
+        if bucket.left < 1:
+            raise TooManyRequests((1 - bucket.left) / rate.per_second if rate.per_second else 3600.0)
+        bucket.left -= 1

@@ -1,0 +1,84 @@
+"""Listening: one socket, one event loop, and an end that comes when it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import structlog
+import uvicorn
+
+from ingot.kernel.errors import IngotError
+
+STOP_SECONDS_MAX: Final = 10  # Requests that are under way get so long to end.
+IDLE_SECONDS_MAX: Final = 75  # A connection without requests is closed then.
+BACKLOG: Final = 2048
+log = structlog.get_logger("ingot.http")
+
+
+class AddressInUse(IngotError):
+    """Something else listens at this address."""
+
+    code = "address_in_use"
+    hint = "Choose another port (INGOT_PORT, or --port; 0 is any that is free)."
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at this address. Raises `AddressInUse`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise AddressInUse(f"cannot listen at {host}, port {port}: {error.strerror or error}") from error
+
+
+def url_of(listening: socket.socket) -> str:
+    """Where it can be reached."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server(uvicorn.Server):
+    """A server whose signals are ours: first those who wait are let go, then the socket."""
+
+    def __init__(self, app: Any, *, on_stop: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="uvloop",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=IDLE_SECONDS_MAX,
+                timeout_graceful_shutdown=STOP_SECONDS_MAX,
+            )
+        )
+        self._on_stop = on_stop
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop at TERM and INT; a second one stops at once."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def stop(self) -> None:
+        """End: long polls and streams are let go, requests under way are finished, then the server returns."""
+        if self.should_exit:
+            self.force_exit = True
+        log.info("stopping")
+        self._on_stop()
+        self.should_exit = True

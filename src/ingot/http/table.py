@@ -1,0 +1,120 @@
+"""The route table: every route is declared once, with what it takes, what it answers and what it needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from inspect import cleandoc
+from typing import Any, Final, Literal, get_type_hints
+
+import msgspec
+
+from ingot.http.problems import MethodNotAllowed, NoSuchRoute
+from ingot.identity.grants import ACTIONS
+
+PREFIX: Final = "/api/v1"
+BODY_BYTES_MAX: Final = 1024 * 1024
+_PARAMETER = re.compile(r"\{([a-z_]+)\}")
+
+Class = Literal["read", "write", "wait"]
+Handler = Callable[..., Awaitable[Any]]
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Anybody may call it."""
+
+
+class Granted(msgspec.Struct, frozen=True):
+    """The caller needs a grant for this action, on some resource. On which, the handler checks."""
+
+    action: str
+
+    def __post_init__(self) -> None:
+        assert self.action in ACTIONS, f"{self.action} is no action"
+
+
+Needs = Open | Granted
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One route. The handler's annotations tell its types: `body`, `query`, and what it answers.
+
+    `waits` is for handlers that wait for something to happen: they are canceled when the caller goes away.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    needs: Needs
+    room: str
+    status: int = 200
+    other_statuses: tuple[int, ...] = ()
+    rate: Class = "read"
+    waits: bool = False
+    body_bytes_max: int = BODY_BYTES_MAX
+
+    @property
+    def title(self) -> str:
+        """What it does, in a sentence: that of its handler."""
+        return cleandoc(self.handler.__doc__ or "").split("\n", 1)[0]
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names that stand in its path."""
+        return _PARAMETER.findall(self.path)
+
+    def types(self) -> dict[str, Any]:
+        """The annotations of its handler."""
+        return get_type_hints(self.handler)
+
+
+class Undeclared(Exception):
+    """A route does not say all that it must."""
+
+
+class Table:
+    """All routes, found by method and path."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes: Sequence[Route] = list(routes)
+        self._plain: dict[str, dict[str, Route]] = {}
+        self._patterns: dict[int, list[tuple[re.Pattern[str], dict[str, Route]]]] = {}  # By number of segments.
+        patterns: dict[str, dict[str, Route]] = {}
+        for route in self.routes:
+            _check(route)
+            of_path = (patterns if route.parameters else self._plain).setdefault(route.path, {})
+            if route.method in of_path:
+                raise Undeclared(f"{route.method} {route.path} is declared twice")
+            of_path[route.method] = route
+        for path, methods in patterns.items():
+            pattern = re.compile(
+                _PARAMETER.sub(r"(?P<\1>[^/]+)", re.escape(path).replace(r"\{", "{").replace(r"\}", "}"))
+            )
+            self._patterns.setdefault(path.count("/"), []).append((pattern, methods))
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """The route for a request, and what stands in the places of its path.
+
+        Raises `NoSuchRoute` or `MethodNotAllowed`.
+        """
+        methods = self._plain.get(path)
+        values: dict[str, str] = {}
+        if methods is None:
+            for pattern, known in self._patterns.get(path.count("/"), ()):
+                if match := pattern.fullmatch(path):
+                    methods, values = known, match.groupdict()
+                    break
+            else:
+                raise NoSuchRoute(f"there is nothing at {path[:100]}")
+        route = methods.get(method)
+        if route is None:
+            raise MethodNotAllowed(sorted(methods))
+        return route, values
+
+
+def _check(route: Route) -> None:
+    """What is not declared does not start."""
+    if not route.title:
+        raise Undeclared(f"{route.method} {route.path} has a handler without a docstring")
+    if "return" not in route.types():
+        raise Undeclared(f"{route.method} {route.path} does not say what it answers")

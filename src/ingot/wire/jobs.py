@@ -1,0 +1,187 @@
+"""Requests and answers about jobs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw
+
+from ingot.jobs.model import JobStatus, OnDead, Progress, Source
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
+
+ABSENT = Raw(b"")  # What was not sent.
+Limit = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
+Fence = Annotated[int, Meta(ge=1, le=2**53)]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request: what it says that nobody knows is an error."""
+
+
+class JobOrder(Request, frozen=True, kw_only=True):
+    """A job to be made. `payload` and `metadata` are kept as they were sent."""
+
+    type: str
+    payload: Raw = Raw(b"null")
+    priority: int | None = None
+    run_at: datetime | None = None
+    delay_seconds: float | None = None
+    max_attempts: int | None = None
+    idempotency_key: str | None = None
+    dedupe_key: str | None = None
+    tags: list[str] = []
+    metadata: Raw = ABSENT
+    after: list[str] = []
+    on_dead: OnDead = OnDead.CANCEL
+    inputs: list[str] = []
+    batch: str | None = None
+    force: bool = False
+    correlation_id: str | None = None
+    trace_id: str | None = None
+
+
+class JobOrders(Request, frozen=True, kw_only=True):
+    """Jobs to be made together: all or none."""
+
+    jobs: list[JobOrder]
+
+
+class JobsQuery(Request, frozen=True, kw_only=True):
+    """Which jobs to list."""
+
+    status: JobStatus | None = None
+    type: str | None = None
+    tag: str | None = None
+    source: Source | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    cursor: str | None = None
+    limit: Limit = PAGE_ROWS_DEFAULT
+
+
+class JobChange(Request, frozen=True, kw_only=True):
+    """What to change of a job; what is left out stays."""
+
+    priority: int | None = None
+    run_at: datetime | None = None
+    max_attempts: int | None = None
+    tags: list[str] | None = None
+
+
+class JobRetry(Request, frozen=True, kw_only=True):
+    """How to run a finished job again."""
+
+    reset_attempts: bool = False
+    priority: int | None = None
+    max_attempts: int | None = None
+    run_at: datetime | None = None
+
+
+class ClaimRequest(Request, frozen=True, kw_only=True):
+    """A worker asks for jobs. Without a `worker_id` it is the one of the credential."""
+
+    types: list[str]
+    worker_id: str | None = None
+    limit: int = 1
+    wait_seconds: float = 0
+    host: str | None = None
+    pid: int | None = None
+
+
+class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs that are the worker's now. Each is a job, with the seconds it may take."""
+
+    jobs: list[Raw]
+
+
+class Beat(Request, frozen=True, kw_only=True):
+    """A worker is at work on a job."""
+
+    fence: Fence
+    progress: Progress | None = None
+
+
+class Completion(Request, frozen=True, kw_only=True):
+    """The work is done."""
+
+    fence: Fence
+    result: Raw = ABSENT
+
+
+class Failure(Request, frozen=True, kw_only=True):
+    """The work failed."""
+
+    fence: Fence
+    error: str
+    retry: bool = True
+    exit_code: int | None = None
+
+
+class Fenced(Request, frozen=True, kw_only=True):
+    """What proves the right to a job."""
+
+    fence: Fence
+
+
+class Snoozing(Request, frozen=True, kw_only=True):
+    """Not now."""
+
+    fence: Fence
+    seconds: float
+
+
+class Ended(Request, frozen=True, kw_only=True, tag_field="outcome"):
+    """How one of several attempts ended."""
+
+    id: str
+    fence: Fence
+
+
+class Succeeded(Ended, frozen=True, kw_only=True, tag="succeeded"):
+    """It is done."""
+
+    result: Raw = ABSENT
+
+
+class Broke(Ended, frozen=True, kw_only=True, tag="failed"):
+    """It failed."""
+
+    error: str
+    retry: bool = True
+    exit_code: int | None = None
+
+
+class Snoozed(Ended, frozen=True, kw_only=True, tag="snoozed"):
+    """Not now."""
+
+    seconds: float
+
+
+class Released(Ended, frozen=True, kw_only=True, tag="released"):
+    """Given back unfinished."""
+
+
+class SettleRequest(Request, frozen=True, kw_only=True):
+    """How many attempts ended."""
+
+    jobs: list[Succeeded | Broke | Snoozed | Released]
+
+
+class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one of them: where the job stands, or the code of the error."""
+
+    id: str
+    status: JobStatus | None = None
+    attempts: int | None = None
+    will_retry: bool | None = None
+    run_at: datetime | None = None
+    code: str | None = None
+    detail: str | None = None
+
+
+class SettleAnswers(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer for each, in the order in which they were sent."""
+
+    jobs: list[SettleAnswer]

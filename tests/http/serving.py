@@ -1,0 +1,77 @@
+"""A real server on a real socket, with callers of every kind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ingot import wiring
+from ingot.http.server import Server, listen, url_of
+from ingot.http.table import PREFIX
+from ingot.identity.grants import ALL, Grant
+from ingot.settings import Settings
+
+EVERYTHING = [ALL]
+
+
+class Served:
+    """An open store and a server in front of it."""
+
+    def __init__(self, ingot: wiring.Ingot, server: Server, url: str, operator: str) -> None:
+        self.ingot = ingot
+        self.server = server
+        self.url = url
+        self.operator = operator
+        self.client = httpx.AsyncClient(base_url=url, timeout=30)
+
+    async def token(self, *grants: Grant, tenant: str | None = None, **options: Any) -> str:
+        """A token of the default tenant, or of another."""
+        made = await self.ingot.credentials.create_token(
+            tenant or self.ingot.default_tenant.id, description="a test", grants=grants or EVERYTHING, **options
+        )
+        return made.text
+
+    async def call(self, method: str, path: str, *, token: str | None = None, **more: Any) -> httpx.Response:
+        """A request with a token, the operator's unless told otherwise. Paths begin behind the prefix."""
+        headers = {"authorization": f"Bearer {self.operator if token is None else token}", **more.pop("headers", {})}
+        return await self.client.request(
+            method, path if path.startswith("/api") else PREFIX + path, headers=headers, **more
+        )
+
+    async def make_job(self, **options: Any) -> dict[str, Any]:
+        """A job, made over HTTP."""
+        answer = await self.call("POST", "/jobs", json={"type": "noop", **options})
+        assert answer.status_code == 201, answer.text
+        made: dict[str, Any] = answer.json()
+        return made
+
+    async def claim(self, **options: Any) -> dict[str, Any]:
+        """The next job, claimed over HTTP."""
+        answer = await self.call("POST", "/jobs/claim", json={"worker_id": "w", "types": ["noop"], **options})
+        assert answer.status_code == 200, answer.text
+        (job,) = answer.json()["jobs"]
+        return dict(job)
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[Served]:
+    """Serve a new store on SQLite."""
+    async with wiring.open(settings=Settings(data=folder)) as ingot:
+        operator = await ingot.credentials.ensure_operator(None)
+        assert operator is not None
+        with listen("127.0.0.1", 0) as listening:
+            server = wiring.server_of(ingot)
+            running = asyncio.create_task(server.serve(sockets=[listening]))
+            served = Served(ingot, server, url_of(listening), operator.text)
+            try:
+                yield served
+            finally:
+                await served.client.aclose()
+                if not server.should_exit:
+                    server.stop()
+                await running

@@ -1,0 +1,159 @@
+"""Every route of the table, with every wrong credential: a route without a check cannot hide."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from ingot import wiring
+from ingot.http.metrics import Metrics
+from ingot.http.table import Granted, Open, Route, Table, Undeclared
+from ingot.identity import secrets
+from ingot.identity.grants import ACTIONS, Grant
+from ingot.kernel.ids import new_id
+from tests.http.serving import Served
+
+OPEN = {("GET", "/healthz")}
+
+
+def table(served: Served) -> Table:
+    return wiring.routes_of(served.ingot, Metrics(CollectorRegistry()))
+
+
+def granted(served: Served) -> list[Route]:
+    return [route for route in table(served).routes if isinstance(route.needs, Granted)]
+
+
+async def ask(served: Served, route: Route, headers: dict[str, str], **names: str) -> httpx.Response:
+    """A request that the route would take, were the caller the right one."""
+    path = route.path.format(**{name: names.get(name, new_id()) for name in route.parameters})
+    return await served.client.request(route.method, path, headers=headers, json={} if route.method != "GET" else None)
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+@pytest.fixture
+def refused(served: Served) -> Callable[..., Any]:
+    """Asks all routes, and tells those that did not answer as they should."""
+
+    async def asked(headers: dict[str, str], status: int, code: str) -> list[str]:
+        wrong = []
+        for route in granted(served):
+            answer = await ask(served, route, headers)
+            if (answer.status_code, answer.json().get("code")) != (status, code):
+                wrong.append(f"{route.method} {route.path}: {answer.status_code} {answer.text[:100]}")
+        return wrong
+
+    return asked
+
+
+def test_nothing_is_open_but_what_is_meant_to_be(served: Served) -> None:
+    routes = table(served).routes
+    assert {(route.method, route.path) for route in routes if isinstance(route.needs, Open)} == OPEN
+    assert len(routes) > 40
+    used = {route.needs.action for route in routes if isinstance(route.needs, Granted)}
+    assert used <= ACTIONS
+
+
+@pytest.mark.parametrize("kind", ["none", "garbage", "basic", "forged", "two", "query", "half a worker", "worker"])
+async def test_who_is_nobody_is_refused(served: Served, refused: Callable[..., Any], kind: str) -> None:
+    made = await served.ingot.credentials.create_token(
+        served.ingot.default_tenant.id, description="x", grants=[Grant(action="*")]
+    )
+    await served.ingot.credentials.create_worker(None, "press")
+    headers: dict[str, str] = {
+        "none": {},
+        "garbage": bearer("secret"),
+        "basic": {"authorization": "Basic dXNlcjpwYXNz"},
+        "forged": bearer(secrets.new_token(made.token.id)),
+        "two": {**bearer(made.text), "x-worker-id": "press", "x-worker-secret": secrets.new_worker_secret()},
+        "query": {"x-token": made.text},
+        "half a worker": {"x-worker-id": "press"},
+        "worker": {"x-worker-id": "press", "x-worker-secret": secrets.new_worker_secret()},
+    }[kind]
+    assert await refused(headers, 401, "unauthorized") == []
+
+
+async def test_a_token_that_was_ended_is_refused(served: Served, refused: Callable[..., Any]) -> None:
+    made = await served.ingot.credentials.create_token(
+        served.ingot.default_tenant.id, description="x", grants=[Grant(action="*")]
+    )
+    assert (await served.call("GET", "/jobs", token=made.text)).status_code == 200
+    await served.call("DELETE", f"/admin/tokens/{made.token.id}")
+    assert await refused(bearer(made.text), 401, "unauthorized") == []
+
+
+async def test_a_token_that_has_expired_is_refused(served: Served, refused: Callable[..., Any]) -> None:
+    token = await served.token(expires_at=datetime.now(UTC) + timedelta(milliseconds=50))
+    await asyncio.sleep(0.06)
+    assert await refused(bearer(token), 401, "unauthorized") == []
+
+
+async def test_each_route_needs_a_grant_for_its_action(served: Served) -> None:
+    tokens = {action: await served.token(Grant(action=action)) for action in ACTIONS}
+    for route in granted(served):
+        assert isinstance(route.needs, Granted)
+        other = next(action for action in sorted(ACTIONS) if action != route.needs.action)
+        answer = await ask(served, route, bearer(tokens[other]))
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), f"{route.method} {route.path}"
+
+
+async def test_a_worker_has_no_say_outside_its_work(served: Served) -> None:
+    made = await served.ingot.credentials.create_worker(served.ingot.default_tenant.id, "press")
+    headers = {"x-worker-id": "press", "x-worker-secret": made.secret}
+    for route in granted(served):
+        assert isinstance(route.needs, Granted)
+        if not route.needs.action.startswith("workers."):
+            answer = await ask(served, route, headers)
+            assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), f"{route.method} {route.path}"
+
+
+async def test_another_tenant_finds_nothing_and_changes_nothing(served: Served) -> None:
+    job = await served.make_job()
+    worker = await served.ingot.credentials.create_worker(served.ingot.default_tenant.id, "press")
+    own = await served.ingot.credentials.create_token(
+        served.ingot.default_tenant.id, description="x", grants=[Grant(action="*")]
+    )
+    other = await served.ingot.tenants.create("other")
+    token = await served.token(tenant=other.id)
+    for route in granted(served):
+        if not route.parameters or "type" in route.parameters:
+            continue
+        names = {"id": job["id"], "slug": "default", "batch": "none"}
+        if "workers" in route.path:
+            names["id"] = worker.credential.id
+        elif "tokens" in route.path:
+            names["id"] = own.token.id
+        answer = await ask(served, route, bearer(token), **names)
+        assert answer.status_code in (403, 404, 422), f"{route.method} {route.path}: {answer.text}"
+    headers = {**bearer(token), "ingot-tenant": "default"}
+    assert (await served.client.get("/api/v1/jobs", headers=headers)).status_code == 403
+    assert (await served.call("GET", f"/jobs/{job['id']}")).json() == job
+    assert (await served.call("GET", "/jobs", token=own.text)).status_code == 200
+    assert (await served.ingot.access.of_worker("press", worker.secret)).id == "press"
+
+
+def test_a_route_that_does_not_say_all_does_not_start() -> None:
+    async def silent(call: object) -> None: ...
+
+    async def unsure(call: object):  # type: ignore[no-untyped-def]
+        """Answers something."""
+
+    async def sound(call: object) -> None:
+        """Answers nothing."""
+
+    def route(handler: Any) -> Route:
+        return Route(method="GET", path="/x", handler=handler, needs=Open(), room="test")
+
+    Table([route(sound)])
+    for routes in ([route(silent)], [route(unsure)], [route(sound), route(sound)]):
+        with pytest.raises(Undeclared):
+            Table(routes)
