@@ -105,14 +105,17 @@ async def open(  # noqa: A001 - read as `ingot.open`
 
 def routes_of(ingot: Ingot, metrics: Metrics) -> Table:
     """Every route of the server."""
+    ops = OpsApi(ingot.jobs, metrics, engine=ingot.engine)
     rooms = (
         JobsApi(ingot.jobs),
         WorkApi(ingot.jobs),
         EventsApi(ingot.events),
         AdminApi(ingot.tenants, ingot.credentials, ingot.jobs),
-        OpsApi(ingot.jobs, metrics, engine=ingot.engine),
+        ops,
     )
-    return Table(route for room in rooms for route in room.routes())
+    table = Table(route for room in rooms for route in room.routes())
+    ops.describe(table.routes)
+    return table
 
 
 def server_of(ingot: Ingot) -> Server:

@@ -46,7 +46,9 @@ def refused(served: Served) -> Callable[..., Any]:
 
     async def asked(headers: dict[str, str], status: int, code: str) -> list[str]:
         wrong = []
-        for route in granted(served):
+        for route in table(served).routes:
+            if isinstance(route.needs, Open):
+                continue
             answer = await ask(served, route, headers)
             if (answer.status_code, answer.json().get("code")) != (status, code):
                 wrong.append(f"{route.method} {route.path}: {answer.status_code} {answer.text[:100]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Final
 
@@ -10,7 +11,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from ingot.http.call import Answer, Call
 from ingot.http.metrics import Metrics
-from ingot.http.table import Granted, Open, Route
+from ingot.http.openapi import document_of
+from ingot.http.table import Granted, Known, Open, Route
 from ingot.jobs.model import JobStatus
 from ingot.jobs.service import Jobs
 
@@ -41,12 +43,14 @@ class OpsApi:
         self._jobs = jobs
         self._metrics = metrics
         self._engine = engine
+        self._document = msgspec.Raw(b"{}")
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
         return [
             Route(method="GET", path="/healthz", handler=self.health, needs=Open(), room="ops"),
             Route(method="GET", path="/status", handler=self.status, needs=Granted("jobs.read"), room="ops"),
+            Route(method="GET", path="/openapi.json", handler=self.document, needs=Known(), room="ops"),
             Route(method="GET", path="/metrics", handler=self.metrics, needs=Granted("admin.tenants"), room="ops"),
         ]
 
@@ -65,6 +69,14 @@ class OpsApi:
             running=summary.running,
             oldest_queued_seconds=summary.oldest_queued_seconds,
         )
+
+    async def document(self, call: Call) -> msgspec.Raw:  # noqa: ARG002 - every handler gets its call
+        """This API as an OpenAPI document."""
+        return self._document
+
+    def describe(self, routes: Iterable[Route]) -> None:
+        """Make the document of these routes."""
+        self._document = msgspec.Raw(msgspec.json.encode(document_of(routes, version=VERSION)))
 
     async def metrics(self, call: Call) -> Answer[bytes]:  # noqa: ARG002 - every handler gets its call
         """Figures for Prometheus."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from ingot.http.call import Call, Headers
 from ingot.http.rates import Rate, Rates
-from ingot.http.table import Class, Granted, Route
+from ingot.http.table import Class, Granted, Open, Route
 from ingot.identity.access import Access
 from ingot.identity.credentials import Caller, Forbidden, Unauthorized
 from ingot.identity.service import DEFAULT_SLUG, Tenants
@@ -32,10 +32,10 @@ class Gate:
     async def admit(self, route: Route, headers: Headers, path: dict[str, str], *, request_id: str) -> Call:
         """The call that a request makes. Raises `Unauthorized`, `Forbidden` or `TooManyRequests`."""
         caller, tenant = NOBODY, ""
-        if isinstance(route.needs, Granted):
+        if not isinstance(route.needs, Open):
             caller = await self._caller(headers)
             self._count(route, caller)
-            if not caller.has(route.needs.action):
+            if isinstance(route.needs, Granted) and not caller.has(route.needs.action):
                 raise Forbidden(f"the credential has no grant for {route.needs.action}")
             tenant = await self._tenant(headers, caller)
         return Call(caller=caller, tenant=tenant, headers=headers, path=path, request_id=request_id)

@@ -33,7 +33,11 @@ class Granted(msgspec.Struct, frozen=True):
         assert self.action in ACTIONS, f"{self.action} is no action"
 
 
-Needs = Open | Granted
+class Known(msgspec.Struct, frozen=True):
+    """Anybody with a credential may call it, whatever it allows."""
+
+
+Needs = Open | Known | Granted
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

@@ -171,14 +171,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     on_dead: OnDead = OnDead.CANCEL
     batch: str | None = None
     inputs: tuple[str, ...] = ()
-    metadata: msgspec.Raw = NULL
+    metadata: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
     tags: tuple[str, ...] = ()
     worker_id: str | None = None
     started_at: datetime | None = None
     lease_expires_at: datetime | None = None
     cancel_requested: bool = False
     progress: Progress | None = None
-    result: msgspec.Raw = NULL
+    result: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
     last_error: str | None = None
     finished_at: datetime | None = None
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw
 
-from ingot.jobs.model import JobStatus, OnDead, Progress, Source
+from ingot.jobs.model import NULL, JobStatus, OnDead, Progress, Source
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 
 ABSENT = Raw(b"")  # What was not sent.
@@ -24,7 +24,7 @@ class JobOrder(Request, frozen=True, kw_only=True):
     """A job to be made. `payload` and `metadata` are kept as they were sent."""
 
     type: str
-    payload: Raw = Raw(b"null")
+    payload: Raw = msgspec.field(default_factory=lambda: NULL)
     priority: int | None = None
     run_at: datetime | None = None
     delay_seconds: float | None = None
@@ -32,7 +32,7 @@ class JobOrder(Request, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     dedupe_key: str | None = None
     tags: list[str] = []
-    metadata: Raw = ABSENT
+    metadata: Raw = msgspec.field(default_factory=lambda: ABSENT)
     after: list[str] = []
     on_dead: OnDead = OnDead.CANCEL
     inputs: list[str] = []
@@ -107,7 +107,7 @@ class Completion(Request, frozen=True, kw_only=True):
     """The work is done."""
 
     fence: Fence
-    result: Raw = ABSENT
+    result: Raw = msgspec.field(default_factory=lambda: ABSENT)
 
 
 class Failure(Request, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ class Ended(Request, frozen=True, kw_only=True, tag_field="outcome"):
 class Succeeded(Ended, frozen=True, kw_only=True, tag="succeeded"):
     """It is done."""
 
-    result: Raw = ABSENT
+    result: Raw = msgspec.field(default_factory=lambda: ABSENT)
 
 
 class Broke(Ended, frozen=True, kw_only=True, tag="failed"):

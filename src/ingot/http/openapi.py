@@ -1,0 +1,107 @@
+"""The OpenAPI document, made of the route table: what is declared is what is documented."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from types import NoneType, UnionType
+from typing import Any, Final, get_args, get_origin
+
+import msgspec
+
+from ingot.http.call import Answer
+from ingot.http.problems import PROBLEM, Problem
+from ingot.http.table import Granted, Open, Route
+
+VERSION: Final = "3.1.0"
+REFERENCE: Final = "#/components/schemas/{name}"
+JSON: Final = "application/json"
+SECURITY: Final[list[dict[str, list[str]]]] = [{"token": []}, {"worker": [], "secret": []}]
+SCHEMES: Final = {
+    "token": {"type": "http", "scheme": "bearer", "description": "A token, `ingot_…`."},
+    "worker": {"type": "apiKey", "in": "header", "name": "X-Worker-ID"},
+    "secret": {"type": "apiKey", "in": "header", "name": "X-Worker-Secret"},
+}
+
+
+def document_of(routes: Iterable[Route], *, version: str) -> dict[str, Any]:
+    """The document of these routes."""
+    known = list(routes)
+    types = [type for route in known for type in _types(route)]
+    schemas, components = msgspec.json.schema_components([*types, Problem], ref_template=REFERENCE)
+    of_type = dict(zip([*map(_key, types), _key(Problem)], schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in known:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, of_type, components)
+    return {
+        "openapi": VERSION,
+        "info": {"title": "Ingot", "version": version, "license": {"name": "Apache-2.0"}},
+        "servers": [{"url": "/"}],
+        "tags": [{"name": room} for room in dict.fromkeys(route.room for route in known)],
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": SCHEMES},
+    }
+
+
+def _types(route: Route) -> list[Any]:
+    """The types that a route sends and takes as JSON."""
+    types = route.types()
+    return [type for type in (types.get("body"), types.get("query"), _content(types["return"])) if type is not None]
+
+
+def _content(answered: Any) -> Any:
+    """What stands in the body of an answer; `None` for nothing, or for what is no JSON."""
+    if get_origin(answered) is Answer:
+        (answered,) = get_args(answered)
+    if get_origin(answered) is UnionType:  # Of something, or nothing.
+        (answered,) = (part for part in get_args(answered) if part is not NoneType)
+    return None if answered in (NoneType, bytes) else answered
+
+
+def _key(type: Any) -> str:
+    return repr(type)
+
+
+def _operation(route: Route, of_type: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    types = route.types()
+    content = _content(types["return"])
+    answers: dict[str, Any] = {}
+    for status in (route.status, *route.other_statuses):
+        answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+        if content is not None and status != HTTPStatus.NO_CONTENT:
+            answer["content"] = {JSON: {"schema": of_type[_key(content)]}}
+        answers[str(status)] = answer
+    answers["default"] = {
+        "description": "A problem: `code` stays the same, `detail` and `hint` are for people.",
+        "content": {PROBLEM: {"schema": of_type[_key(Problem)]}},
+    }
+    operation: dict[str, Any] = {
+        "operationId": f"{route.room}_{route.handler.__name__}",
+        "summary": route.title,
+        "tags": [route.room],
+        "parameters": [*_names(route), *_query(types.get("query"), of_type, components)],
+        "responses": answers,
+        "security": [] if isinstance(route.needs, Open) else SECURITY,
+    }
+    if isinstance(route.needs, Granted):
+        operation["description"] = f"Needs a grant for `{route.needs.action}`."
+    if "body" in types:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": of_type[_key(types["body"])]}}}
+    return operation
+
+
+def _names(route: Route) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in route.parameters
+    ]
+
+
+def _query(type: Any, of_type: dict[str, Any], components: dict[str, Any]) -> list[dict[str, Any]]:
+    if type is None:
+        return []
+    schema = components.pop(of_type[_key(type)]["$ref"].rpartition("/")[2])
+    return [
+        {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": of}
+        for name, of in schema["properties"].items()
+    ]
