@@ -79,3 +79,14 @@ def test_a_lease_within_bounds_is_taken(text: str) -> None:
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         Settings().lease_seconds = 1.0  # type: ignore[misc]
+
+
+def test_where_to_listen_is_read() -> None:
+    settings = read_settings({"INGOT_HOST": "::1", "INGOT_PORT": "0"})
+    assert (settings.host, settings.port) == ("::1", 0)
+
+
+@pytest.mark.parametrize("text", ["http", "-1", "65536", "80.5", "８０"])
+def test_a_port_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"(?i)port"):
+        read_settings({"INGOT_PORT": text})
