@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
 import structlog
 
-from ingot.http.call import Answer, Call, Headers, Stream
+from ingot.http.call import Answer, Call, Headers
 from ingot.http.gate import Gate
 from ingot.http.metrics import Metrics
 from ingot.http.problems import (
@@ -86,8 +85,6 @@ class App:
             raise InvalidInput("this route takes no query", hint="Leave out what stands behind the question mark.")
         work = route.handler(call, **given)
         answer = await (_unless_gone(work, call, receive) if route.waits else work)
-        if isinstance(answer, Stream):
-            return await _stream(answer, call, receive, send)
         status, content = route.status, answer
         headers: dict[str, str] = {}
         if isinstance(answer, Answer):
@@ -180,30 +177,6 @@ def _read_query(query: bytes, kind: Any) -> Any:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidInput(str(error)) from None
-
-
-async def _stream(stream: Stream, call: Call, receive: Receive, send: Send) -> int:
-    """Send parts as they come, until there are no more or the caller goes away."""
-    headers = {"content-type": stream.content_type, "cache-control": "no-store", "x-accel-buffering": "no"}
-    await send({"type": "http.response.start", "status": 200, "headers": _headers(headers, call.request_id)})
-    sending = asyncio.ensure_future(_send_parts(stream.parts, send))
-    leaving = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if sending.done():
-            sending.result()
-    finally:
-        leaving.cancel()
-        sending.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await sending
-    return 200
-
-
-async def _send_parts(parts: AsyncIterator[bytes], send: Send) -> None:
-    async for part in parts:
-        await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _tell(error: IngotError, send: Send, request_id: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -56,10 +56,3 @@ class Answer(msgspec.Struct, Generic[T], frozen=True):
     content: T
     status: int | None = None
     headers: dict[str, str] = {}
-
-
-class Stream(msgspec.Struct, frozen=True):
-    """An answer in parts, sent as they come."""
-
-    parts: AsyncIterator[bytes]
-    content_type: str = "text/event-stream"

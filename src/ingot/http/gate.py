@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from ingot.http.call import Call, Headers
 from ingot.http.rates import Rate, Rates
 from ingot.http.table import Class, Granted, Open, Route
-from ingot.identity.access import Access
+from ingot.identity.access import KNOWN_SECONDS, Access
 from ingot.identity.credentials import Caller, Forbidden, Unauthorized
 from ingot.identity.service import DEFAULT_SLUG, Tenants
 
@@ -27,7 +28,7 @@ class Gate:
         self._access = access
         self._tenants = tenants
         self._rates = rates
-        self._slugs: dict[str, str] = {}  # The tenants that operators named, by slug; slugs change rarely.
+        self._slugs: dict[str, tuple[str, float]] = {}  # The tenants that operators named, and until when that holds.
 
     async def admit(self, route: Route, headers: Headers, path: dict[str, str], *, request_id: str) -> Call:
         """The call that a request makes. Raises `Unauthorized`, `Forbidden` or `TooManyRequests`."""
@@ -77,7 +78,8 @@ class Gate:
         return tenant
 
     async def _named(self, slug: str) -> str:
-        known = self._slugs.get(slug)
-        if known is None:
-            known = self._slugs[slug] = (await self._tenants.get(slug)).id
+        known, until = self._slugs.get(slug, ("", 0.0))
+        if until < time.monotonic():
+            known = (await self._tenants.get(slug)).id
+            self._slugs[slug] = known, time.monotonic() + KNOWN_SECONDS
         return known

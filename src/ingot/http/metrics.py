@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from ingot.http.table import Granted, Route
 
@@ -22,7 +22,6 @@ class Metrics:
         self.refused = Counter(
             "ingot_http_rate_limited", "Requests refused by a rate limit.", ("route",), registry=registry
         )
-        self.streams = Gauge("ingot_sse_clients", "Open event streams.", registry=registry)
         self._known: dict[tuple[int, int], tuple[Counter, Histogram]] = {}
 
     def note_request(self, route: Route | None, status: int, seconds: float) -> None:
