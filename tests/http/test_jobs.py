@@ -175,6 +175,10 @@ async def test_a_worker_runs_jobs_with_its_credential(served: Served, kind: str)
     for body in ({"types": ["other"]}, {"types": ["noop"], "worker_id": "other"}):
         assert (await client.post("/api/v1/jobs/claim", headers=headers, json=body)).status_code == 403
     assert (await client.get("/api/v1/jobs", headers=headers)).status_code == 403
+    again = (await served.call("POST", "/jobs", json={"type": "noop"}, headers=tenant)).json()
+    (held,) = (await client.post("/api/v1/jobs/claim", headers=headers, json={"types": ["noop"]})).json()["jobs"]
     await served.call("POST", "/admin/workers/press/disable")
+    back = (await served.call("GET", f"/jobs/{again['id']}", headers=tenant)).json()
+    assert (held["id"], back["status"], back["failures"], back["crashes"]) == (again["id"], "queued", 0, 0)
     out = await client.post("/api/v1/jobs/claim", headers=headers, json={"types": ["noop"]})
     assert out.status_code == 401

@@ -525,4 +525,12 @@ MUTANTS = [
         new="WHERE t.id = of_id;",
         caught_by="tests/conformance/test_credentials.py::test_only_its_tenant_can_revoke_a_token",
     ),
+    Mutant(
+        name="a worker that is put out with those whose names begin like its own",
+        breaks="a worker credential has no effect on another",
+        file="engines/postgres/functions/credentials.sql",
+        old="starts_with(l.worker_id, worker || '/')",
+        new="starts_with(l.worker_id, worker)",
+        caught_by="tests/conformance/test_give_back.py::test_what_all_instances_of_a_credential_run_is_given_back",
+    ),
 ]

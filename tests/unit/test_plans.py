@@ -56,6 +56,7 @@ ALLOWED = {
     ("attempts_of_job", "a"): "the attempts of one job, found by its key before",
     ("expired_leases", "s"): "as many as the limit says, found by the index before",
     ("kinds_to_collect", "k"): "the tenants and types themselves",
+    ("leases_of_worker", "states"): "the jobs that run",
     ("live_lanes", "l"): "the lanes themselves",
     ("live_lanes", "states"): "stops at the first row: the head of the first lane",
     ("oldest_ready", "l"): "the lanes themselves",

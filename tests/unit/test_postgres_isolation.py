@@ -86,6 +86,7 @@ OF_SERVER: Final = {
     "fold_counts",
     "heads",
     "keeping",
+    "leases_of_worker",
     "list_tokens",
     "list_worker_credentials",
     "look",

@@ -238,6 +238,7 @@ class AdminApi:
     async def regenerate_worker(self, call: Call, id: str) -> WorkerShown:
         """Give a worker credential another secret, shown this once. What its workers run is given back."""
         made = await self._credentials.regenerate_worker(_own(call), id)
+        await self._jobs.give_back(id)
         return WorkerShown(**msgspec.structs.asdict(made.credential), secret=made.secret)
 
     async def enable_worker(self, call: Call, id: str) -> WorkerCredential:
@@ -246,7 +247,9 @@ class AdminApi:
 
     async def disable_worker(self, call: Call, id: str) -> WorkerCredential:
         """Put the workers of a credential out, at once. What they run is given back."""
-        return await self._credentials.enable_worker(_own(call), id, enabled=False)
+        disabled = await self._credentials.enable_worker(_own(call), id, enabled=False)
+        await self._jobs.give_back(id)
+        return disabled
 
     def _whose(self, call: Call, *, all_of_them: bool) -> str | None:
         if all_of_them:

@@ -251,6 +251,19 @@ class Jobs:
         claim = checks.claim(claim)
         return await self.settle(claim.job.id, claim.fence, Release())
 
+    async def give_back(self, worker: str) -> int:
+        """Release all that a worker runs, or all instances of a credential do. Counts against nothing.
+
+        Answers how many jobs those were. It is for workers that are put out: they have no say in these jobs any more.
+        """
+        checks.worker_id(worker)
+        given_back = 0
+        while leases := await self._store.list_leases(worker, limit=checks.BATCH_JOBS_MAX):
+            settles = [Settle(job_id=job_id, fence=fence, outcome=Release()) for job_id, fence in leases]
+            answers = await self._store.settle(SettleJobs(settles=settles))
+            given_back += sum(isinstance(answer, Settled) for answer in answers)
+        return given_back
+
     # -- steering work --------------------------------------------------------------------------------------
 
     async def cancel(self, tenant: str, job_id: str) -> Job:

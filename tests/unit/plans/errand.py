@@ -78,6 +78,7 @@ async def _credentials(bench: Bench) -> None:
     await credentials.list_workers(bench.tenant)
     await credentials.revoke_token(bench.tenant, token.token.id)
     await credentials.enable_worker(bench.tenant, "press", enabled=False)
+    await bench.jobs.give_back("press")
 
 
 async def _ask_for_work(bench: Bench) -> None:

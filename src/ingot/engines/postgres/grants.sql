@@ -10,7 +10,7 @@ GRANT EXECUTE ON FUNCTION
     ingot.collect, ingot.keeping,
     ingot.create_tenant, ingot.change_tenant, ingot.put_definition, ingot.pause, ingot.resume,
     ingot.expect_room, ingot.release, ingot.ended_parents, ingot.close_batches, ingot.fold_batches,
-    ingot.create_token, ingot.revoke_token, ingot.find_token, ingot.list_tokens, ingot.create_worker_credential,
+    ingot.leases_of_worker, ingot.create_token, ingot.revoke_token, ingot.find_token, ingot.list_tokens, ingot.create_worker_credential,
     ingot.change_worker_credential, ingot.find_worker_credential, ingot.list_worker_credentials, ingot.note_use,
     ingot.sums_of_batch, ingot.note_askers, ingot.find_limits
 TO ingot_server;

@@ -29,6 +29,7 @@ from ingot.kernel.pages import InvalidCursor
 ABOVE_ALL_IDS: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 ABOVE_ALL_INSTANTS: Final = 2**62
 EVENT_PLACES: Final = 2**16
+LEASES: Final = "SELECT * FROM ingot.leases_of_worker($1, $2)"
 HORIZON_SECONDS_MAX: Final = 0.25
 HORIZON_PAUSE_SECONDS: Final = 0.002
 
@@ -97,6 +98,10 @@ class Reads:
         if total == 0:
             return None
         return Batch(batch=batch, total=total, unfinished=unfinished, succeeded=succeeded, dead=dead, canceled=canceled)
+
+    async def list_leases(self, worker: str, *, limit: int) -> list[tuple[str, int]]:
+        """See `JobStore`."""
+        return [(row["id"], row["fence"]) for row in await self._db.call(LEASES, worker, limit)]
 
     async def list_pauses(self, tenant: str) -> list[Pause]:
         """See `JobStore`."""

@@ -217,6 +217,10 @@ class Reads:
                 limits.append(HeldLimit(scope=scope, most=most, running=found[0], holders=found[1]))
         return limits
 
+    def list_leases(self, worker: str, *, limit: int) -> Awaitable[list[tuple[str, int]]]:
+        """See `JobStore`."""
+        return self._run(self._read, list[tuple[str, int]], SQL.leases_of_worker, worker, limit)
+
     def list_pauses(self, tenant: str) -> Awaitable[list[Pause]]:
         """See `JobStore`."""
         self._check_tenant(tenant)
