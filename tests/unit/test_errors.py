@@ -14,12 +14,18 @@ from ingot.kernel.errors import IngotError, InvalidInput, StoreError
 
 # Codes are part of the API: clients branch on them, so they never change.
 CODES = {
+    "AddressInUse": ("address_in_use", 500),
     "BatchNotFound": ("batch_not_found", 404),
+    "BodyTooLarge": ("body_too_large", 413),
     "Conflict": ("conflict", 409),
+    "CredentialExists": ("worker_credential_exists", 409),
+    "CredentialNotFound": ("worker_credential_not_found", 404),
     "DependencyCycle": ("dependency_cycle", 422),
     "DuplicateJob": ("duplicate_job", 409),
+    "Forbidden": ("forbidden", 403),
     "IdempotencyMismatch": ("idempotency_mismatch", 422),
     "IngotError": ("error", 500),
+    "InternalError": ("internal_error", 500),
     "InvalidCursor": ("invalid_cursor", 422),
     "InvalidInput": ("invalid_input", 422),
     "JobFinished": ("job_finished", 409),
@@ -28,12 +34,16 @@ CODES = {
     "JobNotFound": ("job_not_found", 404),
     "JobNotQueued": ("job_not_queued", 409),
     "LeaseLost": ("lease_lost", 409),
+    "MalformedBody": ("malformed_body", 400),
+    "MethodNotAllowed": ("method_not_allowed", 405),
+    "NoSuchRoute": ("no_such_route", 404),
     "NotFound": ("not_found", 404),
     "OutcomeUnknown": ("outcome_unknown", 503),
     "ParentNotFound": ("parent_not_found", 422),
     "PayloadTooLarge": ("payload_too_large", 413),
     "RateLimited": ("rate_limited", 429),
     "SettingsError": ("invalid_setting", 500),
+    "SlowSender": ("request_timeout", 408),
     "StorageFull": ("storage_full", 507),
     "StoreBusy": ("store_busy", 503),
     "StoreError": ("store_failed", 503),
@@ -42,7 +52,11 @@ CODES = {
     "StoreTooNew": ("store_too_new", 500),
     "TenantExists": ("tenant_exists", 409),
     "TenantNotFound": ("tenant_not_found", 404),
+    "TokenNotFound": ("token_not_found", 404),
     "TooMany": ("too_many", 429),
+    "TooManyRequests": ("too_many_requests", 429),
+    "Unauthorized": ("unauthorized", 401),
+    "UnsupportedMedia": ("unsupported_media_type", 415),
 }
 
 
