@@ -122,7 +122,13 @@ def server_of(ingot: Ingot) -> Server:
     """A server of this store, ready to run."""
     metrics = Metrics(CollectorRegistry())
     gate = Gate(ingot.access, ingot.tenants, Rates())
-    return Server(App(routes_of(ingot, metrics), gate, metrics), on_stop=ingot.jobs.stop_waiting)
+    app = App(routes_of(ingot, metrics), gate, metrics)
+
+    def stop() -> None:
+        ingot.jobs.stop_waiting()
+        app.stop()
+
+    return Server(app, on_stop=stop)
 
 
 async def _open_store(settings: Settings, clock: Clock) -> SQLiteStore | PostgresStore:

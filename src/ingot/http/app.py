@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
 import structlog
 
-from ingot.http.call import Answer, Call, Headers
+from ingot.http.call import Answer, Call, Headers, Stream
 from ingot.http.gate import Gate
 from ingot.http.metrics import Metrics
 from ingot.http.problems import (
@@ -23,24 +23,18 @@ from ingot.http.problems import (
     UnsupportedMedia,
     problem_of,
 )
+from ingot.http.streams import Gone, Receive, Scope, Send, Streams, gone
 from ingot.http.table import Route, Table
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
 BODY_SECONDS_MAX: Final = 30.0
 QUERY_CHARS_MAX: Final = 8192
 JSON: Final = b"application/json"
+STREAM: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
 log = structlog.get_logger("ingot.http")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _encode = msgspec.json.Encoder().encode
-
-
-class Gone(Exception):
-    """The caller went away before it was answered."""
 
 
 class App:
@@ -50,6 +44,8 @@ class App:
         self._table = table
         self._gate = gate
         self._metrics = metrics
+        self._streams = Streams(gate)
+        metrics.count_streams(lambda: len(self._streams))
         self._readers = {id(route): _reader(route) for route in table.routes}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,6 +70,10 @@ class App:
             status = await _tell(InternalError(), send, request_id)
         self._metrics.note_request(route, status, time.perf_counter() - began)
 
+    def stop(self) -> None:
+        """End the streams."""
+        self._streams.stop()
+
     async def _serve(self, route: Route, call: Call, scope: Scope, receive: Receive, send: Send) -> int:
         body, query = self._readers[id(route)]
         given: dict[str, Any] = dict(call.path)
@@ -85,6 +85,10 @@ class App:
             raise InvalidInput("this route takes no query", hint="Leave out what stands behind the question mark.")
         work = route.handler(call, **given)
         answer = await (_unless_gone(work, call, receive) if route.waits else work)
+        if isinstance(answer, Stream):
+            await send({"type": "http.response.start", "status": 200, "headers": _headers(STREAM, call.request_id)})
+            await self._streams.serve(answer, route, call, receive, send)
+            return 200
         status, content = route.status, answer
         headers: dict[str, str] = {}
         if isinstance(answer, Answer):
@@ -107,7 +111,7 @@ def _reader(route: Route) -> tuple[msgspec.json.Decoder[Any] | None, Any]:
 async def _unless_gone(work: Awaitable[Any], call: Call, receive: Receive) -> Any:
     """Wait for an answer as long as there is somebody to give it to. What was taken for them is given back."""
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(receive))
+    leaving = asyncio.ensure_future(gone(receive))
     try:
         await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
         if not leaving.done():
@@ -120,11 +124,6 @@ async def _unless_gone(work: Awaitable[Any], call: Call, receive: Receive) -> An
     finally:
         leaving.cancel()
         working.cancel()
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _read_body(route: Route, headers: Headers, receive: Receive) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -56,3 +56,9 @@ class Answer(msgspec.Struct, Generic[T], frozen=True):
     content: T
     status: int | None = None
     headers: dict[str, str] = {}
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """An answer of server-sent events, sent as they come. Each part holds whole events."""
+
+    parts: AsyncGenerator[bytes, None]

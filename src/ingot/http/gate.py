@@ -36,10 +36,14 @@ class Gate:
         if not isinstance(route.needs, Open):
             caller = await self._caller(headers)
             self._count(route, caller)
-            if isinstance(route.needs, Granted) and not caller.has(route.needs.action):
-                raise Forbidden(f"the credential has no grant for {route.needs.action}")
+            _expect(route, caller)
             tenant = await self._tenant(headers, caller)
         return Call(caller=caller, tenant=tenant, headers=headers, path=path, request_id=request_id)
+
+    async def check(self, route: Route, call: Call) -> None:
+        """Whether a call that goes on would still be let in. Raises `Unauthorized` or `Forbidden`; counts nothing."""
+        if not isinstance(route.needs, Open):
+            _expect(route, await self._caller(call.headers))
 
     async def _caller(self, headers: Headers) -> Caller:
         worker_id, secret = headers.get("x-worker-id"), headers.get("x-worker-secret")
@@ -83,3 +87,8 @@ class Gate:
             known = (await self._tenants.get(slug)).id
             self._slugs[slug] = known, time.monotonic() + KNOWN_SECONDS
         return known
+
+
+def _expect(route: Route, caller: Caller) -> None:
+    if isinstance(route.needs, Granted) and not caller.has(route.needs.action):
+        raise Forbidden(f"the credential has no grant for {route.needs.action}")

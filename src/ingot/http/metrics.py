@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ingot.http.table import Granted, Route
 
@@ -23,6 +25,10 @@ class Metrics:
             "ingot_http_rate_limited", "Requests refused by a rate limit.", ("route",), registry=registry
         )
         self._known: dict[tuple[int, int], tuple[Counter, Histogram]] = {}
+
+    def count_streams(self, count: Callable[[], int]) -> None:
+        """Where to ask how many streams are open."""
+        Gauge("ingot_sse_clients", "Streams of events that are open.", registry=self.registry).set_function(count)
 
     def note_request(self, route: Route | None, status: int, seconds: float) -> None:
         """A request was answered."""

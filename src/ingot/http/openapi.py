@@ -9,13 +9,14 @@ from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
-from ingot.http.call import Answer
+from ingot.http.call import Answer, Stream
 from ingot.http.problems import PROBLEM, Problem
 from ingot.http.table import Granted, Open, Route
 
 VERSION: Final = "3.1.0"
 REFERENCE: Final = "#/components/schemas/{name}"
 JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
 SECURITY: Final[list[dict[str, list[str]]]] = [{"token": []}, {"worker": [], "secret": []}]
 SCHEMES: Final = {
     "token": {"type": "http", "scheme": "bearer", "description": "A token, `ingot_…`."},
@@ -53,9 +54,13 @@ def _content(answered: Any) -> Any:
     """What stands in the body of an answer; `None` for nothing, or for what is no JSON."""
     if get_origin(answered) is Answer:
         (answered,) = get_args(answered)
-    if get_origin(answered) is UnionType:  # Of something, or nothing.
-        (answered,) = (part for part in get_args(answered) if part is not NoneType)
-    return None if answered in (NoneType, bytes) else answered
+    if get_origin(answered) is UnionType:  # Of something, and a stream of the same or nothing.
+        (answered,) = (part for part in get_args(answered) if part not in (NoneType, Stream))
+    return None if answered in (NoneType, bytes, Stream) else answered
+
+
+def _streams(answered: Any) -> bool:
+    return answered is Stream or Stream in get_args(answered)
 
 
 def _key(type: Any) -> str:
@@ -68,8 +73,13 @@ def _operation(route: Route, of_type: dict[str, Any], components: dict[str, Any]
     answers: dict[str, Any] = {}
     for status in (route.status, *route.other_statuses):
         answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+        kinds: dict[str, Any] = {}
         if content is not None and status != HTTPStatus.NO_CONTENT:
-            answer["content"] = {JSON: {"schema": of_type[_key(content)]}}
+            kinds[JSON] = {"schema": of_type[_key(content)]}
+        if _streams(types["return"]):
+            kinds[EVENTS] = {"schema": {"type": "string"}}
+        if kinds:
+            answer["content"] = kinds
         answers[str(status)] = answer
     answers["default"] = {
         "description": "A problem: `code` stays the same, `detail` and `hint` are for people.",

@@ -16,6 +16,7 @@ from ingot.kernel.errors import IngotError
 
 STOP_SECONDS_MAX: Final = 10  # Requests that are under way get so long to end.
 IDLE_SECONDS_MAX: Final = 75  # A connection without requests is closed then.
+TAKES_NOTHING_SECONDS_MAX: Final = 60
 BACKLOG: Final = 2048
 log = structlog.get_logger("ingot.http")
 
@@ -31,9 +32,14 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket at this address. Raises `AddressInUse`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise AddressInUse(f"cannot listen at {host}, port {port}: {error.strerror or error}") from error
+    # Connections have these too: one whose other end takes nothing, or has vanished, is closed by the kernel.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TAKES_NOTHING_SECONDS_MAX * 1000)
+    return listening
 
 
 def url_of(listening: socket.socket) -> str:

@@ -1,0 +1,123 @@
+"""Streams that are open: each ends with its caller, with its credential, or with the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing, suppress
+from typing import Any, Final
+
+from ingot.http.call import Call, Stream
+from ingot.http.gate import Gate
+from ingot.http.table import Route
+from ingot.kernel.errors import IngotError
+from ingot.kernel.logs import report
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+CHECK_SECONDS: Final = 2.0  # With what the gate remembers, a stream outlives its credential by less than five.
+SEND_SECONDS_MAX: Final = 30.0  # Who takes nothing for so long is gone.
+END_SECONDS_MAX: Final = 1.0
+
+
+class Gone(Exception):
+    """The caller went away before it was answered."""
+
+
+class Streams:
+    """Sends streams, and ends them."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._open: dict[asyncio.Future[str], tuple[Route, Call]] = {}
+        self._checking: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def stop(self) -> None:
+        """End all streams; those that come later end at once."""
+        self._stopped = True
+        for end in self._open:
+            _end(end, "stopping")
+
+    async def serve(self, stream: Stream, route: Route, call: Call, receive: Receive, send: Send) -> None:
+        """Send parts as they come, until there are no more, the caller goes away, or the stream is ended."""
+        end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._open[end] = route, call
+        if self._stopped:
+            _end(end, "stopping")
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check(), name="http.streams")
+        sending = asyncio.create_task(_send_parts(stream.parts, send))
+        leaving = asyncio.create_task(gone(receive))
+        over: list[asyncio.Future[Any]] = [sending, leaving, end]
+        try:
+            await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            del self._open[end]
+            await _cancel(sending, leaving)
+        if not leaving.cancelled():
+            raise Gone
+        reason = end.result() if end.done() else _reason(sending)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS_MAX):
+                await send(_part(b'event: end\ndata: {"reason": "%s"}\n\n' % reason.encode(), more=True))
+                await send(_part(b"", more=False))
+
+    async def _check(self) -> None:
+        """Look again and again whether the credentials of open streams hold."""
+        while self._open:
+            for end, (route, call) in list(self._open.items()):
+                try:
+                    await self._gate.check(route, call)
+                except IngotError as error:
+                    if error.status in (401, 403):
+                        _end(end, error.code)
+                    else:  # The store does not answer: nobody can tell whether the credential holds.
+                        report("stream_check_failed", error)
+                        _end(end, "unavailable")
+            await asyncio.sleep(CHECK_SECONDS)
+
+
+def _reason(sending: asyncio.Task[None]) -> str:
+    """Why there are no more parts."""
+    match sending.exception():
+        case None:
+            return "complete"
+        case TimeoutError():
+            raise Gone
+        case error:
+            report("stream_failed", error)
+            return "failed"
+
+
+def _end(end: asyncio.Future[str], reason: str) -> None:
+    if not end.done():
+        end.set_result(reason)
+
+
+async def gone(receive: Receive) -> None:
+    """Return when the caller has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send_parts(parts: AsyncGenerator[bytes, None], send: Send) -> None:
+    async with aclosing(parts):
+        async for part in parts:
+            async with asyncio.timeout(SEND_SECONDS_MAX):
+                await send(_part(part, more=True))
+
+
+def _part(body: bytes, *, more: bool) -> MutableMapping[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

@@ -1,0 +1,135 @@
+"""Streams: what comes is sent, and they end with their caller, their credential or the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from ingot import wiring
+from ingot.http import streams
+from ingot.http.app import App
+from ingot.http.call import Call, Stream
+from ingot.http.gate import Gate
+from ingot.http.metrics import Metrics
+from ingot.http.rates import Rates
+from ingot.http.server import Server, listen, url_of
+from ingot.http.table import Granted, Route, Table
+from ingot.settings import Settings
+
+
+class Ticking:
+    """A route that streams what it is told to."""
+
+    def __init__(self) -> None:
+        self.parts: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.closed = asyncio.Event()
+
+    async def ticks(self, call: Call) -> Stream:
+        """Ticks."""
+        return Stream(self._ticks())
+
+    async def _ticks(self) -> AsyncGenerator[bytes, None]:
+        try:
+            while (part := await self.parts.get()) is not None:
+                if part == b"broken":
+                    raise RuntimeError(part)
+                yield part
+        finally:
+            self.closed.set()
+
+
+class Site:
+    """A server with that route alone."""
+
+    def __init__(self, ticking: Ticking, ingot: wiring.Ingot, server: Server, url: str) -> None:
+        self.ticking = ticking
+        self.ingot = ingot
+        self.server = server
+        self.client = httpx.AsyncClient(base_url=url, timeout=10)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncGenerator[Site, None]:
+    ticking = Ticking()
+    async with wiring.open(settings=Settings(data=tmp_path)) as ingot:
+        route = Route(method="GET", path="/t", handler=ticking.ticks, needs=Granted("jobs.read"), room="ticks")
+        gate = Gate(ingot.access, ingot.tenants, Rates())
+        app = App(Table([route]), gate, Metrics(CollectorRegistry()))
+        with listen("127.0.0.1", 0) as listening:
+            server = Server(app, on_stop=app.stop)
+            running = asyncio.create_task(server.serve(sockets=[listening]))
+            one = Site(ticking, ingot, server, url_of(listening))
+            yield one
+            await one.client.aclose()
+            if not server.should_exit:
+                server.stop()
+            await running
+
+
+async def followed(site: Site) -> tuple[list[str], asyncio.Task[None], str]:
+    """Somebody follows the stream: the lines as they come, their task, and the id of their token."""
+    made = await site.ingot.credentials.ensure_operator(None)
+    assert made is not None
+    lines: list[str] = []
+    started = asyncio.Event()
+
+    async def follow() -> None:
+        headers = {"authorization": f"Bearer {made.text}"}
+        async with site.client.stream("GET", "/t", headers=headers) as answer:
+            assert answer.headers["content-type"] == "text/event-stream"
+            started.set()
+            async for line in answer.aiter_lines():
+                lines.append(line)
+
+    following = asyncio.create_task(follow())
+    async with asyncio.timeout(10):
+        await started.wait()
+    return lines, following, made.token.id
+
+
+async def test_parts_are_sent_as_they_come_and_the_end_is_told(site: Site) -> None:
+    lines, following, _ = await followed(site)
+    for part in (b"data: 1\n\n", b"data: 2\n\n", None):
+        site.ticking.parts.put_nowait(part)
+    async with asyncio.timeout(10):
+        await following
+    assert lines == ["data: 1", "", "data: 2", "", "event: end", 'data: {"reason": "complete"}', ""]
+
+
+async def test_a_stream_ends_with_its_credential(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "CHECK_SECONDS", 0.05)
+    lines, following, token_id = await followed(site)
+    await site.ingot.credentials.revoke_token(None, token_id)
+    async with asyncio.timeout(10):
+        await following
+        await site.ticking.closed.wait()
+    assert lines == ["event: end", 'data: {"reason": "unauthorized"}', ""]
+
+
+async def test_a_stream_ends_with_the_server(site: Site) -> None:
+    lines, following, _ = await followed(site)
+    site.server.stop()
+    async with asyncio.timeout(10):
+        await following
+    assert lines == ["event: end", 'data: {"reason": "stopping"}', ""]
+
+
+async def test_a_stream_that_breaks_says_so(site: Site) -> None:
+    lines, following, _ = await followed(site)
+    site.ticking.parts.put_nowait(b"broken")
+    async with asyncio.timeout(10):
+        await following
+    assert lines == ["event: end", 'data: {"reason": "failed"}', ""]
+
+
+async def test_nothing_is_left_of_a_stream_whose_caller_went_away(site: Site) -> None:
+    _, following, _ = await followed(site)
+    site.ticking.parts.put_nowait(b"data: 1\n\n")
+    following.cancel()
+    async with asyncio.timeout(10):
+        await site.ticking.closed.wait()
