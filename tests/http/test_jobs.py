@@ -182,3 +182,29 @@ async def test_a_worker_runs_jobs_with_its_credential(served: Served, kind: str)
     assert (held["id"], back["status"], back["failures"], back["crashes"]) == (again["id"], "queued", 0, 0)
     out = await client.post("/api/v1/jobs/claim", headers=headers, json={"types": ["noop"]})
     assert out.status_code == 401
+
+
+async def test_a_worker_ends_only_what_it_claimed_itself(served: Served) -> None:
+    workers = {}
+    for name in ("press", "other"):
+        made = await served.call("POST", "/admin/workers", json={"id": name, "shared": True})
+        workers[name] = {"x-worker-id": f"{name}/1", "x-worker-secret": made.json()["secret"]}
+    job = await served.make_job()
+    post = served.client.post
+    (own,) = (await post("/api/v1/jobs/claim", headers=workers["press"], json={"types": ["noop"]})).json()["jobs"]
+    for path, body in (
+        ("heartbeat", {}),
+        ("complete", {}),
+        ("fail", {"error": "x"}),
+        ("release", {}),
+        ("snooze", {"seconds": 1}),
+    ):
+        answer = await post(
+            f"/api/v1/jobs/{job['id']}/{path}", headers=workers["other"], json={"fence": own["fence"], **body}
+        )
+        assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost")
+    entry = {"id": job["id"], "fence": own["fence"], "outcome": "succeeded"}
+    told = (await post("/api/v1/jobs/settle", headers=workers["other"], json={"jobs": [entry]})).json()["jobs"]
+    assert [one.get("code") for one in told] == ["lease_lost"]
+    done = await post(f"/api/v1/jobs/{job['id']}/complete", headers=workers["press"], json={"fence": own["fence"]})
+    assert done.json()["status"] == "succeeded"

@@ -533,4 +533,22 @@ MUTANTS = [
         new="starts_with(l.worker_id, worker)",
         caught_by="tests/conformance/test_give_back.py::test_what_all_instances_of_a_credential_run_is_given_back",
     ),
+    Mutant(
+        name="a worker that settles what another claimed",
+        breaks="a worker credential has no effect on another",
+        file="engines/sqlite/settle.py",
+        old='if not is_of(state.worker_id or "", call.worker):',
+        new="if call.worker is not None and state.worker_id is None:",
+        caught_by="tests/conformance/test_whose_attempt.py"
+        "::test_another_workers_attempt_can_neither_be_renewed_nor_settled[sqlite-other]",
+    ),
+    Mutant(
+        name="a worker that settles what those with longer names claimed",
+        breaks="a worker credential has no effect on another",
+        file="engines/postgres/functions/settle.sql",
+        old="starts_with(worker_id, worker || '/')",
+        new="starts_with(worker_id, worker)",
+        caught_by="tests/conformance/test_whose_attempt.py"
+        "::test_another_workers_attempt_can_neither_be_renewed_nor_settled[postgres-pres]",
+    ),
 ]

@@ -86,7 +86,9 @@ class WorkApi:
     async def heartbeat(self, call: Call, id: str, body: Beat) -> Heartbeat:
         """Renew the lease of a job, and tell how far it is."""
         await self._expect_own(call, id)
-        return await self._jobs.heartbeat(id, body.fence, progress=body.progress, tenant=_tenant(call))
+        return await self._jobs.heartbeat(
+            id, body.fence, progress=body.progress, tenant=_tenant(call), worker=_worker(call)
+        )
 
     async def complete(self, call: Call, id: str, body: Completion) -> Job:
         """The work is done."""
@@ -107,11 +109,16 @@ class WorkApi:
 
     async def settle(self, call: Call, body: SettleRequest) -> SettleAnswers:
         """Tell how many attempts ended; each has its own answer."""
-        if not _runs_all(call):
-            for entry in body.jobs:
-                await self._expect_own(call, entry.id)
+        for entry in body.jobs:
+            await self._expect_own(call, entry.id)
         settles = [
-            Settle(job_id=entry.id, fence=entry.fence, outcome=_outcome(entry), tenant=_tenant(call))
+            Settle(
+                job_id=entry.id,
+                fence=entry.fence,
+                outcome=_outcome(entry),
+                tenant=_tenant(call),
+                worker=_worker(call),
+            )
             for entry in body.jobs
         ]
         answers = await self._jobs.settle_many(settles)
@@ -119,11 +126,11 @@ class WorkApi:
 
     async def _settle(self, call: Call, job_id: str, fence: int, outcome: Outcome) -> Settled:
         await self._expect_own(call, job_id)
-        return await self._jobs.settle(job_id, fence, outcome, tenant=_tenant(call))
+        return await self._jobs.settle(job_id, fence, outcome, tenant=_tenant(call), worker=_worker(call))
 
     async def _expect_own(self, call: Call, job_id: str) -> None:
-        """A worker of some types has nothing to do with jobs of others."""
-        if _runs_all(call) or _tenant(call) is None:
+        """A token for some types has nothing to do with jobs of others. A worker only ends what it claimed itself."""
+        if _worker(call) is not None or call.caller.may("workers.run"):
             return
         job = await self._jobs.get(call.tenant, job_id)
         try:
@@ -147,8 +154,9 @@ def _tenant(call: Call) -> str | None:
     return call.caller.tenant if call.caller.kind == "worker" else call.tenant
 
 
-def _runs_all(call: Call) -> bool:
-    return not call.caller.types and call.caller.may("workers.run")
+def _worker(call: Call) -> str | None:
+    """Whose attempts the caller may speak of: those of its own credential; `None` is everybody's."""
+    return call.caller.id if call.caller.kind == "worker" else None
 
 
 def _expect_type(call: Call, type: str) -> None:

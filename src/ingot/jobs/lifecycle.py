@@ -65,6 +65,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+def is_of(worker_id: str, worker: str | None) -> bool:
+    """Whether this is the worker, or an instance of the credential, that a call is restricted to."""
+    return worker is None or worker_id == worker or worker_id.startswith(f"{worker}/")
+
+
 def judge(job: Standing, outcome: Outcome | Lost, definition: Definition, *, now: int, spread: float) -> Verdict:
     """Decide what becomes of a running job. `spread`, from 0 up to 1, is the chance that jitter uses."""
     failures, crashes = job.failures, job.crashes

@@ -244,12 +244,16 @@ Outcome = Done | Failed | Snooze | Release
 
 
 class Settle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How the attempt with this fence ended. `tenant` restricts whose job it may be; `None` is any."""
+    """How the attempt with this fence ended.
+
+    `tenant` restricts whose job it may be, and `worker` whose attempt: a worker's, or any instance's of a credential.
+    """
 
     job_id: str
     fence: int
     outcome: Outcome
     tenant: str | None = None
+    worker: str | None = None
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):

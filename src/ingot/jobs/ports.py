@@ -55,12 +55,13 @@ class ClaimJobs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The worker lives: renew the lease of this attempt, and note how far it has come."""
+    """The worker lives: renew the lease of this attempt, and note how far it has come. Restricted as a `Settle` is."""
 
     job_id: str
     fence: int
     lease: int
     tenant: str | None = None
+    worker: str | None = None
     percent: float | None = None
     stage: str | None = None
 
@@ -193,8 +194,8 @@ class JobStore(Protocol):
         """Renew leases, one answer for each in order.
 
         `JobNotFound` for a job that is not there or not in the tenant, `LeaseLost` unless the fence is the
-        current one of a running job. A lease that ran out but was not swept is renewed. A new progress is
-        kept and told in an event, at most once a second per job.
+        current one of a running job, and the attempt that of the worker when one is named. A lease that ran out
+        but was not swept is renewed. A new progress is kept and told in an event, at most once a second per job.
         """
 
     def settle(self, command: SettleJobs) -> Awaitable[list[Settled | IngotError]]:

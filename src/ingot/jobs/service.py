@@ -183,13 +183,28 @@ class Jobs:
                 await self._store.settle(SettleJobs(settles=settles))
 
     async def heartbeat(
-        self, job_id: str, fence: int, *, progress: Progress | None = None, tenant: str | None = None
+        self,
+        job_id: str,
+        fence: int,
+        *,
+        progress: Progress | None = None,
+        tenant: str | None = None,
+        worker: str | None = None,
     ) -> Heartbeat:
         """Renew the lease and note progress. Raises `LeaseLost`, `JobNotFound` or `InvalidInput`."""
-        (answer,) = await self.heartbeat_many([self.beat(job_id, fence, progress=progress, tenant=tenant)])
+        beat = self.beat(job_id, fence, progress=progress, tenant=tenant, worker=worker)
+        (answer,) = await self.heartbeat_many([beat])
         return _or_raise(answer)
 
-    def beat(self, job_id: str, fence: int, *, progress: Progress | None = None, tenant: str | None = None) -> Beat:
+    def beat(
+        self,
+        job_id: str,
+        fence: int,
+        *,
+        progress: Progress | None = None,
+        tenant: str | None = None,
+        worker: str | None = None,
+    ) -> Beat:
         """One entry of `heartbeat_many`."""
         known = checks.progress(progress)
         return Beat(
@@ -197,6 +212,7 @@ class Jobs:
             fence=fence,
             lease=self._lease,
             tenant=tenant,
+            worker=worker,
             percent=None if known is None else known.percent,
             stage=None if known is None else known.stage,
         )
@@ -212,9 +228,12 @@ class Jobs:
         answers = iter(await self._store.renew(RenewLeases(beats=good)) if good else ())
         return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
 
-    async def settle(self, job_id: str, fence: int, outcome: Outcome, *, tenant: str | None = None) -> Settled:
+    async def settle(
+        self, job_id: str, fence: int, outcome: Outcome, *, tenant: str | None = None, worker: str | None = None
+    ) -> Settled:
         """Record how an attempt ended. Raises `LeaseLost`, `JobNotFound` or `InvalidInput`."""
-        (answer,) = await self.settle_many([Settle(job_id=job_id, fence=fence, outcome=outcome, tenant=tenant)])
+        settle = Settle(job_id=job_id, fence=fence, outcome=outcome, tenant=tenant, worker=worker)
+        (answer,) = await self.settle_many([settle])
         return _or_raise(answer)
 
     async def settle_many(self, settles: Iterable[Settle]) -> list[Settled | IngotError]:
@@ -448,6 +467,8 @@ def _checked_settle(value: object) -> Settle:
     checks.job_id(settle.job_id)
     checks.fence(settle.fence)
     checks.tenant_or_any(settle.tenant)
+    if settle.worker is not None:
+        checks.worker_id(settle.worker)
     outcome = _checked_outcome(settle.outcome)
     return settle if outcome is settle.outcome else msgspec.structs.replace(settle, outcome=outcome)
 
@@ -480,6 +501,8 @@ def _checked_beat(value: object) -> Beat:
     checks.fence(beat.fence)
     checks.lease(beat.lease)
     checks.tenant_or_any(beat.tenant)
+    if beat.worker is not None:
+        checks.worker_id(beat.worker)
     if beat.percent is not None:
         checks.percent(beat.percent)
     if beat.stage is not None:

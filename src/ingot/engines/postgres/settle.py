@@ -13,14 +13,15 @@ from ingot.engines.postgres.memory import NIL, Memory
 from ingot.engines.postgres.rows import STATUSES
 from ingot.jobs.errors import JobNotFound, LeaseLost
 from ingot.jobs.lanes import Lane
+from ingot.jobs.lifecycle import is_of
 from ingot.jobs.model import Done, Failed, Heartbeat, JobStatus, Outcome, Settle, Settled, Snooze
 from ingot.jobs.ports import Beat, RenewLeases, SettleJobs
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import is_id
 
-SETTLE: Final = "SELECT * FROM ingot.settle($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-RENEW: Final = "SELECT * FROM ingot.renew($1, $2, $3, $4, $5, $6)"
+SETTLE: Final = "SELECT * FROM ingot.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+RENEW: Final = "SELECT * FROM ingot.renew($1, $2, $3, $4, $5, $6, $7)"
 FIND: Final = "SELECT * FROM ingot.find_attempts($1, $2)"
 FENCE_MAX: Final = 2**63 - 1
 DONE: Final = ("succeeded", True, 0, None, None, None)
@@ -67,7 +68,7 @@ async def _in_rounds(
 
 async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Settled | IngotError]:
     said = [_said(call.outcome) for call in calls]
-    rows = await db.call(SETTLE, *_held(calls), *map(_column, zip(*said, strict=True), DONE))
+    rows = await db.call(SETTLE, *_held(calls), *map(_column, zip(*said, strict=True), DONE), _workers(calls))
     answers: dict[int, Settled | IngotError] = {}
     for row in rows:
         status, attempts, run_at = row["status"], row["attempts"], row["run_at"]
@@ -87,6 +88,7 @@ async def _renew(db: Database, memory: Memory, calls: list[Beat]) -> list[Heartb
         [call.lease for call in calls],
         [call.percent for call in calls],
         [call.stage for call in calls],
+        _workers(calls),
     )
     answers: dict[int, Heartbeat | IngotError] = {}
     for row in rows:
@@ -149,6 +151,10 @@ def _held(calls: Sequence[C]) -> tuple[list[str], list[int], tuple[str | None, .
     )
 
 
+def _workers(calls: Sequence[C]) -> tuple[str | None, ...] | None:
+    return _column(tuple(call.worker for call in calls), None)
+
+
 async def _find(db: Database, calls: list[C]) -> list[Record | None]:
     if not calls:
         return []
@@ -167,7 +173,8 @@ def _settled(job_id: str, tenant: str, status: str, attempts: int, run_at: int |
 def _answer_again(call: Settle, row: Record | None) -> Settled | IngotError:
     """The first answer, when this very settle was made before."""
     lost = _lost(call, row)
-    if isinstance(lost, LeaseLost) and row is not None and _says_the_same(row, call.outcome):
+    own = row is not None and is_of(row["worker_id"] or "", call.worker)
+    if isinstance(lost, LeaseLost) and row is not None and own and _says_the_same(row, call.outcome):
         return _settled(call.job_id, row["tenant"], row["status_after"], row["attempts"], row["run_at"])
     return lost
 
@@ -177,7 +184,9 @@ def _lost(call: Settle | Beat, row: Record | None) -> IngotError:
         return JobNotFound(f"there is no job {call.job_id[:64]!r} in this tenant")
     if row["status"] != JobStatus.RUNNING:
         return LeaseLost(f"the job is {row['status']} now")
-    return LeaseLost(f"the job is held under fence {row['held_fence']} now; this call came with {call.fence}")
+    if row["held_fence"] != call.fence:
+        return LeaseLost(f"the job is held under fence {row['held_fence']} now; this call came with {call.fence}")
+    return LeaseLost("the attempt is another worker's")
 
 
 def _says_the_same(row: Record, outcome: Outcome) -> bool:

@@ -131,6 +131,7 @@ class OutcomeRow(msgspec.Struct, array_like=True, gc=False):
     exit_code: int | None
     error: str | None
     result: msgspec.Raw
+    worker_id: str
 
 
 class JobRow(msgspec.Struct, array_like=True, gc=False):

@@ -10,7 +10,7 @@ from ingot.engines.sqlite.rows import OutcomeRow, State
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json, spread
 from ingot.jobs.errors import JobNotFound, LeaseLost
-from ingot.jobs.lifecycle import FINISHED, Verdict, judge
+from ingot.jobs.lifecycle import FINISHED, Verdict, is_of, judge
 from ingot.jobs.model import (
     AttemptOutcome,
     Done,
@@ -37,6 +37,8 @@ class _Call(Protocol):
     def fence(self) -> int: ...
     @property
     def tenant(self) -> str | None: ...
+    @property
+    def worker(self) -> str | None: ...
 
 
 A = TypeVar("A")
@@ -100,6 +102,8 @@ def _held(states: dict[str, State], call: _Call) -> State:
         raise LeaseLost(f"the job is {state.status} now")
     if state.fence != call.fence:
         raise LeaseLost(f"the job is held under fence {state.fence} now; this call came with {call.fence}")
+    if not is_of(state.worker_id or "", call.worker):
+        raise LeaseLost("the attempt is another worker's")
     return state
 
 
@@ -111,7 +115,7 @@ class _Settling:
         self._states = tx.states([settle.job_id for settle in settles])
         self._moved: dict[str, State] = {}
         self._outcomes: list[tuple[object, ...]] = []
-        self._settled: dict[tuple[str, int], tuple[Outcome, Settled]] = {}
+        self._settled: dict[tuple[str, int], tuple[Outcome, Settled, str]] = {}  # And the worker.
         self._before = self._settled_before(settles)
 
     def _settled_before(self, settles: Sequence[Settle]) -> dict[tuple[int, int], OutcomeRow]:
@@ -135,19 +139,20 @@ class _Settling:
             if again is None:
                 raise
             return again
+        worker_id = state.worker_id or ""
         answer = end_attempt(self._tx, state, settle.outcome, self._outcomes)
         self._moved[state.id] = state
-        self._settled[state.id, settle.fence] = settle.outcome, answer
+        self._settled[state.id, settle.fence] = settle.outcome, answer, worker_id
         return answer
 
     def _answer_again(self, settle: Settle) -> Settled | None:
         """The first answer, when this very settle was made before."""
         key = settle.job_id, settle.fence
         if key in self._settled:
-            outcome, answer = self._settled[key]
-            return answer if outcome == settle.outcome else None
+            outcome, answer, worker_id = self._settled[key]
+            return answer if outcome == settle.outcome and is_of(worker_id, settle.worker) else None
         row = self._before.get((self._states[settle.job_id].number, settle.fence))
-        if row is None or not _says_the_same(row, settle.outcome):
+        if row is None or not is_of(row.worker_id, settle.worker) or not _says_the_same(row, settle.outcome):
             return None
         return Settled(
             job_id=settle.job_id,

@@ -1,7 +1,8 @@
 -- Renew the leases that are held under these fences; the others are left out of the answer. New progress is told in an
 -- event, at most once a second per job.
 CREATE OR REPLACE FUNCTION ingot.renew(
-    ids uuid[], fences bigint[], tenants uuid[], lease_lengths bigint[], percents double precision[], stages text[]
+    ids uuid[], fences bigint[], tenants uuid[], lease_lengths bigint[], percents double precision[], stages text[],
+    workers text[] DEFAULT NULL
 ) RETURNS TABLE (place integer, expires_at bigint, cancel_requested boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -20,8 +21,8 @@ DECLARE
 BEGIN
     RETURN QUERY
     WITH asked AS MATERIALIZED (
-        SELECT * FROM unnest(ids, fences, tenants, lease_lengths, percents, stages)
-            WITH ORDINALITY AS a (id, fence, tenant, lease, percent, stage, place)
+        SELECT * FROM unnest(ids, fences, tenants, lease_lengths, percents, stages, workers)
+            WITH ORDINALITY AS a (id, fence, tenant, lease, percent, stage, worker, place)
     ),
     held AS MATERIALIZED (
         SELECT l.*, a.lease, a.percent AS new_percent, a.stage AS new_stage, a.place,
@@ -29,6 +30,7 @@ BEGIN
         FROM (SELECT * FROM asked ORDER BY id) AS a CROSS JOIN LATERAL (
             SELECT l.* FROM ingot.leases AS l
             WHERE l.id = a.id AND l.fence = a.fence AND (a.tenant IS NULL OR a.tenant = l.tenant)
+                AND ingot.is_of(l.worker_id, a.worker)
             FOR UPDATE
         ) AS l
     ),

@@ -1,10 +1,10 @@
 -- End the attempts that are held under these fences, each as `judge` says; the others are left out of the answer.
--- What is not said is taken for granted: a success, of any tenant, with nothing to tell.
+-- What is not said is taken for granted: a success, of any tenant and worker, with nothing to tell.
 -- A lease that is taken for lost must have run out. Attempts that ended alike are answered together, by their places,
 -- counted from 1. Rows without places name those that others wait for, and the batches they are of.
 CREATE OR REPLACE FUNCTION ingot.settle(
     ids uuid[], fences bigint[], tenants uuid[], outcomes text[], retries boolean[], delays bigint[],
-    exit_codes bigint[], errors text[], results bytea[]
+    exit_codes bigint[], errors text[], results bytea[], workers text[] DEFAULT NULL
 ) RETURNS TABLE (
     places integer[], status text, attempts integer, run_at bigint, type text, tenant text, limit_key text,
     first bigint[], parents text[], batch text
@@ -29,9 +29,9 @@ BEGIN
     RETURN QUERY
     WITH asked AS MATERIALIZED (
         SELECT a.id, a.fence, a.tenant, coalesce(a.said, 'succeeded') AS said, coalesce(a.retry, true) AS retry,
-            coalesce(a.delay, 0) AS delay, a.exit_code, a.said_error, a.result, a.place
-        FROM unnest(ids, fences, tenants, outcomes, retries, delays, exit_codes, errors, results)
-            WITH ORDINALITY AS a (id, fence, tenant, said, retry, delay, exit_code, said_error, result, place)
+            coalesce(a.delay, 0) AS delay, a.exit_code, a.said_error, a.result, a.worker, a.place
+        FROM unnest(ids, fences, tenants, outcomes, retries, delays, exit_codes, errors, results, workers)
+            WITH ORDINALITY AS a (id, fence, tenant, said, retry, delay, exit_code, said_error, result, worker, place)
     ),
     judged AS MATERIALIZED (
         SELECT CASE WHEN v.status = 'queued' THEN v.run_at_after END AS again_at, v.status, h.dedupe_key, h.tenant, h.type,
@@ -48,6 +48,7 @@ BEGIN
             FROM (SELECT * FROM asked ORDER BY id) AS a CROSS JOIN LATERAL (
                 SELECT l.* FROM ingot.leases AS l
                 WHERE l.id = a.id AND l.fence = a.fence AND (a.tenant IS NULL OR a.tenant = l.tenant)
+                    AND ingot.is_of(l.worker_id, a.worker)
                     AND (a.said <> 'lost' OR l.expires_at <= now)
                 FOR UPDATE
             ) AS l
@@ -154,6 +155,11 @@ BEGIN
     HAVING count(*) > 0;
 END
 $$;
+
+-- Whether this is the worker, or an instance of the credential, that a call is restricted to.
+CREATE OR REPLACE FUNCTION ingot.is_of(worker_id text, worker text) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT worker IS NULL OR worker_id = worker OR starts_with(worker_id, worker || '/') $$;
 
 -- Begin again: the caller sends the batch once more.
 CREATE OR REPLACE FUNCTION ingot.begin_again() RETURNS boolean

@@ -36,7 +36,7 @@ $$;
 CREATE OR REPLACE FUNCTION ingot.find_attempts(ids uuid[], fences bigint[])
 RETURNS TABLE (
     place integer, tenant text, status text, held_fence bigint, outcome text, retry boolean, status_after text,
-    run_at bigint, attempts integer, finished_at bigint, exit_code bigint, error text, result bytea
+    run_at bigint, attempts integer, finished_at bigint, exit_code bigint, error text, result bytea, worker_id text
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -51,7 +51,7 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT a.place::integer, s.tenant::text, s.status, s.fence, o.outcome, o.retry, o.status_after, o.run_at, o.attempts,
-        o.finished_at, o.exit_code, o.error, o.result
+        o.finished_at, o.exit_code, o.error, o.result, o.worker_id
     FROM unnest(ids, fences) WITH ORDINALITY AS a (id, fence, place)
     JOIN ingot.job_rows AS s ON s.id = a.id
     LEFT JOIN ingot.outcomes AS o ON o.job = a.id AND o.fence = a.fence
