@@ -232,6 +232,8 @@ class JobStore(Protocol):
     def collect(self, command: Collect) -> Awaitable[Collected]:
         """Remove up to `limit` finished jobs whose retention is over, of any tenant, of a type from the oldest on.
 
+        One that ended before, and was retried, may go as early as if it had ended then, once its retention is over.
+
         How long a job is kept is what its definition says now, or else its tenant's limits, counted from the moment it
         finished last. A removed job is gone with its attempts and tags, its idempotency key is free, and it is counted
         no more; with `keep_history` one entry stays. A job that is not finished, or was retried meanwhile, is never

@@ -76,9 +76,11 @@ async def collect(world: World, *, limit: int) -> bool:
     assert answer.kept == len(keeping & {job.id for job in gone})
     assert answer.more or not left
     for kind in {(job.tenant, job.type) for job in left}:
-        went = [job.finished_at or 0 for job in gone if (job.tenant, job.type) == kind]
-        stayed = [job.finished_at or 0 for job in left if (job.tenant, job.type) == kind]
-        assert max(went, default=0) <= min(stayed)
+        went, stayed = (
+            [job.finished_at or 0 for job in jobs if (job.tenant, job.type) == kind and not job.ended_before]
+            for jobs in (gone, left)
+        )
+        assert not stayed or max(went, default=0) <= min(stayed)
     for job in gone:
         model.remove(job)
     world.claims = [claim for claim in world.claims if claim[0] in model.jobs]

@@ -384,6 +384,7 @@ class Model:
         self._check_dedupe_key(tenant, job.dedupe_key)
         self._check_cap(tenant, more=1)
         job.status, job.finished_at, job.cancel_requested, job.result = JobStatus.QUEUED, None, False, b"null"
+        job.ended_before = True
         if reset:
             job.failures = job.crashes = 0
         job.priority, job.max_attempts = priority or job.priority, attempts or job.max_attempts

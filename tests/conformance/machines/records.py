@@ -148,6 +148,7 @@ class Record:
     told_at: int = 0
     result: bytes = b"null"
     finished_at: int | None = None
+    ended_before: bool = False
     runs: dict[int, Run] = field(default_factory=dict)
     news: list[News] = field(default_factory=list)
 
