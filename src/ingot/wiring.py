@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -23,7 +23,7 @@ from ingot.http.gate import Gate
 from ingot.http.metrics import Metrics
 from ingot.http.rates import Rates
 from ingot.http.server import Server
-from ingot.http.table import Table
+from ingot.http.table import Route, Table
 from ingot.identity.access import Access
 from ingot.identity.model import Tenant
 from ingot.identity.service import Tenants
@@ -103,8 +103,8 @@ async def open(  # noqa: A001 - read as `ingot.open`
         await store.close()
 
 
-def routes_of(ingot: Ingot, metrics: Metrics) -> Table:
-    """Every route of the server."""
+def routes_of(ingot: Ingot, metrics: Metrics, *, more: Iterable[Route] = ()) -> Table:
+    """Every route of the server, and more."""
     ops = OpsApi(ingot.jobs, metrics, engine=ingot.engine)
     rooms = (
         JobsApi(ingot.jobs),
@@ -113,16 +113,16 @@ def routes_of(ingot: Ingot, metrics: Metrics) -> Table:
         AdminApi(ingot.tenants, ingot.credentials, ingot.jobs),
         ops,
     )
-    table = Table(route for room in rooms for route in room.routes())
+    table = Table([*(route for room in rooms for route in room.routes()), *more])
     ops.describe(table.routes)
     return table
 
 
-def server_of(ingot: Ingot) -> Server:
-    """A server of this store, ready to run."""
+def server_of(ingot: Ingot, *, more: Iterable[Route] = ()) -> Server:
+    """A server of this store, ready to run, that serves more routes too."""
     metrics = Metrics(CollectorRegistry())
     gate = Gate(ingot.access, ingot.tenants, Rates())
-    app = App(routes_of(ingot, metrics), gate, metrics)
+    app = App(routes_of(ingot, metrics, more=more), gate, metrics)
 
     def stop() -> None:
         ingot.jobs.stop_waiting()

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from operator import attrgetter
+from typing import Any, cast
 
 import msgspec
 
 from ingot.http.call import Answer, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
 from ingot.jobs.errors import JobNotFound
-from ingot.jobs.model import Attempt, Batch, Definition, Enqueued, Explanation, Job, NewJob, Pause, Summary
-from ingot.jobs.orders import new_job
+from ingot.jobs.model import Attempt, Batch, Definition, Enqueued, Explanation, Job, Pause, Summary
+from ingot.jobs.orders import JobOptions, new_job
 from ingot.jobs.service import Jobs
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
 from ingot.wire.jobs import JobChange, JobOrder, JobOrders, JobRetry, JobsQuery
 
 BATCH_BODY_BYTES_MAX = 64 * 1024 * 1024
+OPTIONS = (
+    "priority",
+    "run_at",
+    "max_attempts",
+    "idempotency_key",
+    "dedupe_key",
+    "batch",
+    "correlation_id",
+    "trace_id",
+    "tags",
+    "after",
+    "inputs",
+    "on_dead",
+    "force",
+)
+_values_of = attrgetter(*OPTIONS)
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,40 +86,18 @@ class JobsApi:
 
     async def create(self, call: Call, body: JobOrder) -> Answer[Job]:
         """Enqueue a job."""
-        order = self._order(call, body, key=_idempotency_key(call, body))
-        (made,) = await self._jobs.enqueue_many([order])
+        options = _options(call, body)
+        if (key := _idempotency_key(call, body)) is not None:
+            options["idempotency_key"] = key
+        made = await self._jobs.enqueue(call.tenant, body.type, bytes(body.payload), **options)
         return Answer(made.job, 201 if made.created else 200, {"location": f"{PREFIX}/jobs/{made.job.id}"})
 
     async def create_many(self, call: Call, body: JobOrders) -> Made:
         """Enqueue many jobs, all or none."""
         if call.headers.has("idempotency-key"):
             raise InvalidInput("a batch has a key for each of its jobs", hint="Put idempotency_key into each job.")
-        orders = [self._order(call, order, key=order.idempotency_key) for order in body.jobs]
+        orders = [new_job(call.tenant, one.type, bytes(one.payload), **_options(call, one)) for one in body.jobs]
         return Made(jobs=await self._jobs.enqueue_many(orders))
-
-    def _order(self, call: Call, body: JobOrder, *, key: str | None) -> NewJob:
-        call.expect("jobs.create", f"jobs/{body.type}")
-        return new_job(
-            call.tenant,
-            body.type,
-            bytes(body.payload),
-            priority=body.priority,
-            run_at=body.run_at,
-            delay=body.delay_seconds,
-            max_attempts=body.max_attempts,
-            idempotency_key=key,
-            dedupe_key=body.dedupe_key,
-            tags=body.tags,
-            metadata=bytes(body.metadata) or None,
-            after=body.after,
-            on_dead=body.on_dead,
-            inputs=body.inputs,
-            batch=body.batch,
-            force=body.force,
-            correlation_id=body.correlation_id,
-            trace_id=body.trace_id,
-            created_by=call.caller.name,
-        )
 
     # -- looking --------------------------------------------------------------------------------------------
 
@@ -187,6 +182,18 @@ class JobsApi:
         """Hand out jobs of a type again."""
         call.expect("jobs.manage", f"jobs/{type}")
         await self._jobs.resume(call.tenant, type)
+
+
+def _options(call: Call, body: JobOrder) -> JobOptions:
+    """What the order says besides type and payload. Raises `Forbidden` for a type the caller may not make."""
+    call.expect("jobs.create", f"jobs/{body.type}")
+    said = zip(OPTIONS, _values_of(body), strict=True)
+    options: dict[str, Any] = {name: value for name, value in said if value not in (None, [])}
+    if metadata := bytes(body.metadata):
+        options["metadata"] = metadata
+    if body.delay_seconds is not None:
+        options["delay"] = body.delay_seconds
+    return cast("JobOptions", {**options, "created_by": call.caller.name})
 
 
 def _idempotency_key(call: Call, body: JobOrder) -> str | None:

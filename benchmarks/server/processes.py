@@ -1,0 +1,105 @@
+"""The processes of a run: each is started, asked, and ended; and what they used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.queue.others import TICKS_PER_SECOND
+from benchmarks.server.follow import Heard
+from benchmarks.server.load import Figures, Order
+from benchmarks.server.site import Site
+
+RUN_SECONDS_MAX: Final = 300
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Process:
+    """A process that is measured from outside."""
+
+    def __init__(self, running: subprocess.Popen[str]) -> None:
+        self.running = running
+
+    def line(self) -> str:
+        """The next line it prints."""
+        assert self.running.stdout is not None
+        line = self.running.stdout.readline()
+        if not line:
+            sys.exit(f"benchmark: {self.running.args!r} ended early")
+        return line
+
+    def cpu_seconds(self) -> float:
+        """How long it has computed since it began."""
+        fields = Path(f"/proc/{self.running.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+    def resident_bytes(self) -> int:
+        """How much memory it has."""
+        return int(Path(f"/proc/{self.running.pid}/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+@contextmanager
+def started(module: str, *arguments: str) -> Iterator[Process]:
+    """A process, ended at the end of the block."""
+    command = [sys.executable, "-m", f"benchmarks.server.{module}", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as running:
+        try:
+            yield Process(running)
+        finally:
+            running.terminate()
+            try:
+                running.wait(30)
+            except subprocess.TimeoutExpired:
+                running.kill()
+
+
+@contextmanager
+def site(folder: Path) -> Iterator[tuple[Process, Site]]:
+    """A server on a new folder."""
+    place = tempfile.mkdtemp(dir=folder)
+    try:
+        with started("site", place) as process:
+            yield process, msgspec.json.decode(process.line(), type=Site)
+    finally:
+        shutil.rmtree(place)
+
+
+def ask(order: Order) -> Figures:
+    """Load from one process, and what came of it."""
+    with started("load", msgspec.json.encode(order).decode()) as process:
+        return msgspec.json.decode(process.line(), type=Figures)
+
+
+@contextmanager
+def following(order: Order) -> Iterator[Process]:
+    """Many connections that follow, or wait."""
+    with started("follow", msgspec.json.encode(order).decode()) as process:
+        process.line()
+        yield process
+
+
+def heard(process: Process) -> Heard:
+    """What those who follow have heard."""
+    assert process.running.stdin is not None
+    process.running.stdin.write("tell\n")
+    process.running.stdin.flush()
+    return msgspec.json.decode(process.line(), type=Heard)
+
+
+def engine_alone(folder: Path, jobs: int, callers: int) -> Figures:
+    """Claims and settles without a server."""
+    place = tempfile.mkdtemp(dir=folder)
+    try:
+        with started("engine", place, str(jobs), str(callers)) as process:
+            return msgspec.json.decode(process.line(), type=Figures)
+    finally:
+        shutil.rmtree(place)
