@@ -39,10 +39,8 @@ class Caps:
         for tenant, limits in limited.items():
             most = limits.max_unfinished_jobs
             if most is not None and self._unfinished[tenant] + new[tenant] > most:
-                raise JobLimitExceeded(
-                    f"the tenant has {self._unfinished[tenant]} unfinished jobs of {most} that it may have; "
-                    f"{new[tenant]} more do not fit"
-                )
+                left = max(0, most - self._unfinished[tenant])
+                raise JobLimitExceeded(f"the tenant may have {left} more unfinished jobs, and these are {new[tenant]}")
         for tenant, limits in limited.items():
             if limits.rate is not None:
                 self._check_rate(tenant, limits.rate, burst_of(limits), new[tenant])
@@ -60,9 +58,7 @@ class Caps:
             )
         if jobs > left + ROUNDING:
             wait = _seconds(jobs - left, rate)
-            raise RateLimited(
-                f"the tenant may enqueue {rate:g} jobs a second; wait {wait:g} seconds", retry_after_seconds=wait
-            )
+            raise RateLimited(f"the tenant may enqueue {rate:g} jobs in a second", retry_after_seconds=wait)
 
 
 def keep_levels(tx: Transaction) -> None:

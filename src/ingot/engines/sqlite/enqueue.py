@@ -61,7 +61,7 @@ class _Batch:
         self._holders: dict[tuple[str, str], str] = {}
         self._caps = Caps(tx, {order.tenant for order in orders})
         # An order sent again after an unknown outcome carries the id it had before, and is not counted again.
-        self._careful = tx.careful or self._caps.some
+        self._careful = tx.careful or self._caps.some or len({order.id for order in orders}) < len(orders)
         self._there = tx.states([order.id for order in orders]) if self._careful else {}
         tenants = tx.memory.tenants
         keyed = [(o.tenant, o.type, o.idempotency_key) for o in orders if o.idempotency_key is not None]

@@ -64,7 +64,9 @@ class Writer:
         self._handlers = handlers
         self._tell = tell
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._gathered: list[Waiting] = []  # What came in this turn of the event loop.
+        self._queued = 0
+        self._queue: queue.SimpleQueue[list[Waiting] | None] = queue.SimpleQueue()
         self._stopping = False
         self._trusted = True  # Whether memory says what the file says.
         self._thread = threading.Thread(target=self._run, name="ingot-writer", daemon=True)
@@ -77,15 +79,25 @@ class Writer:
         answer: asyncio.Future[Any] = self._loop.create_future()
         if self._stopping:
             answer.set_exception(StoreError("The store is closed."))
-        elif self._queue.qsize() >= QUEUE_COMMANDS_MAX:
+        elif self._queued >= QUEUE_COMMANDS_MAX:
             answer.set_exception(StoreBusy())
         else:
-            self._queue.put(Waiting(command, answer))
+            # Handed over once for all that come together: to wake a thread costs more than to gather.
+            if not self._gathered:
+                self._loop.call_soon(self._hand_over)
+            self._gathered.append(Waiting(command, answer))
+            self._queued += 1
         return answer
+
+    def _hand_over(self) -> None:
+        if self._gathered:
+            self._queue.put(self._gathered)
+            self._gathered = []
 
     def end(self) -> None:
         """Take no more commands; what is queued is still done."""
         self._stopping = True
+        self._hand_over()
         self._queue.put(None)
 
     def join(self) -> None:
@@ -95,21 +107,11 @@ class Writer:
     # -- on the writer thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        waiting: list[Waiting] = []
         stopping = False
-        while not stopping:
-            batch: list[Waiting] = []
-            waiting = self._queue.get()
-            while True:
-                if waiting is None:
-                    stopping = True
-                    break
-                batch.append(waiting)
-                if len(batch) >= BATCH_COMMANDS_MAX:
-                    break
-                try:
-                    waiting = self._queue.get_nowait()
-                except queue.Empty:
-                    break
+        while waiting or not stopping:
+            stopping = self._take(waiting) or stopping
+            batch, waiting = waiting[:BATCH_COMMANDS_MAX], waiting[BATCH_COMMANDS_MAX:]
             if batch:
                 try:
                     self._answer(batch)
@@ -117,6 +119,16 @@ class Writer:
                     self._trusted = False
                     report("writer_failed", error)
                     self._give_up(batch)
+
+    def _take(self, waiting: list[Waiting]) -> bool:
+        """Add what is queued; with nothing to do, wait for some. Answers whether it was the last."""
+        with suppress(queue.Empty):
+            while len(waiting) < BATCH_COMMANDS_MAX:
+                more = self._queue.get_nowait() if waiting else self._queue.get()
+                if more is None:
+                    return True
+                waiting += more
+        return False
 
     def _give_up(self, batch: list[Waiting]) -> None:
         failures: list[Any] = [OutcomeUnknown("The store failed while it worked on this.") for _ in batch]
@@ -184,6 +196,7 @@ class Writer:
     # -- on the event loop ----------------------------------------------------------------------------------
 
     def _deliver(self, batch: list[Waiting], results: list[Any], told: Told) -> None:
+        self._queued -= len(batch)
         for waiting, result in zip(batch, results, strict=True):
             if not waiting.answer.done():
                 _finish(waiting.answer, result)
