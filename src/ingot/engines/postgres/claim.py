@@ -17,6 +17,7 @@ from ingot.engines.postgres.rows import claim_of
 from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Claim
 from ingot.jobs.ports import ClaimJobs
+from ingot.kernel.logs import report
 
 Kind = tuple[str, str]  # A tenant and a type.
 
@@ -49,9 +50,15 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
     lanes_max = LANES_MAX
     while waiting and asking:
         limits = [commands[place].limit - len(own[place]) for place in asking]
-        scans, crowded = await _deal(db, memory, commands[0].types, waiting, sum(limits), lanes_max)
-        sent_at = time.monotonic()
-        rows, cost = await _call(db, memory, scans, [commands[place] for place in asking], limits)
+        try:
+            scans, crowded = await _deal(db, memory, commands[0].types, waiting, sum(limits), lanes_max)
+            sent_at = time.monotonic()
+            rows, cost = await _call(db, memory, scans, [commands[place] for place in asking], limits)
+        except Exception as error:
+            if not any(own):
+                raise
+            report("claim_cut_short", error)  # What was leased before is for those who asked.
+            return own
         rooms, closed = _note_limits(memory, scans, rows, crowded)
         for row in rows:
             asker, lane = asking[row[0] - 1], row[1] - 1
@@ -63,7 +70,7 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
         more = _cut(scans, rows)
         _remember(memory, scans, rows, taken, rooms, more | crowded, sent_at=sent_at, cost=cost)
         for tenant in _exhausted(scans, taken, more):  # Their lanes have no more, and their turns go to the others.
-            if rest := _worth_a_look(waiting[tenant], scans, given, closed) if tenant in crowded else []:
+            if rest := _worth_a_look(waiting[tenant], scans, given, rooms, closed) if tenant in crowded else []:
                 waiting[tenant] = rest
             else:
                 del waiting[tenant]
@@ -109,9 +116,15 @@ def _reads(share: int, lanes: int) -> int:
     return min(share, max(READS_MIN, ceil(part + READS_SPREAD * sqrt(part))))
 
 
-def _worth_a_look(lanes: list[Known], scans: list[Scan], given: Counter[int], closed: set[Kind]) -> list[Known]:
-    """A tenant's lanes but those that can give nothing now: looked into for nothing, or of a type without room."""
-    idle = {scan.lane for number, scan in enumerate(scans, start=1) if not given[number]}
+def _worth_a_look(
+    lanes: list[Known], scans: list[Scan], given: Counter[int], rooms: dict[Lane, int], closed: set[Kind]
+) -> list[Known]:
+    """A tenant's lanes but those that can give nothing now: looked into to the end for nothing, or without room."""
+    idle = {
+        scan.lane
+        for number, scan in enumerate(scans, start=1)
+        if not given[number] and (scan.end == FAR or rooms.get(scan.lane, 1) <= 0)
+    }
     return [known for known in lanes if known[0] not in idle and _kind(known[0]) not in closed]
 
 
@@ -131,8 +144,10 @@ def _exhausted(scans: list[Scan], taken: Counter[str], more: set[str]) -> set[st
 async def _call(
     db: Database, memory: Memory, scans: list[Scan], commands: list[ClaimJobs], limits: list[int]
 ) -> tuple[list[Record], float]:
-    if memory.limited and any((scan.lane.tenant, scan.lane.type) in memory.limited for scan in scans):
-        async with memory.limited_turn:  # Two claims of ours at once would stand in each other's way.
+    # A claim locks more of several lanes than it takes: another of ours at the same time would pass over that.
+    crowded = len({scan.turn for scan in scans}) < len(scans)
+    if crowded or (memory.limited and any(_kind(scan.lane) in memory.limited for scan in scans)):
+        async with memory.one_at_a_time:
             return await _send(db, scans, commands, limits)
     return await _send(db, scans, commands, limits)
 
@@ -211,6 +226,8 @@ def _remember(
             hint.patience = patience(cost, least=HINT_SECONDS)
         if row := last.get(number):
             hint.claimed(scan.begin, (row["priority"], row["run_at"], row["id"]), scan.version)
+        elif scan.begin == START and hint.version == scan.version:
+            hint.after = START
         asked = min(scan.share, rooms.get(lane, scan.share))  # With no more room than this, it may have more.
         if lane.tenant in more:
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from heapq import nsmallest
+from itertools import islice
 from typing import Final
 
 from ingot.engines.postgres.connection import Database
@@ -23,12 +24,13 @@ async def foremost(db: Database, memory: Memory, lanes: Sequence[Known], most: i
     are asked again until those that seem to come first do.
     """
     asked = await _find(db, memory, [known for known in lanes if known[1].head is None or known[1].is_old()])
+    looks = most + 1
     while True:
-        first = nsmallest(most + 1, lanes, key=_head)
-        unsure = [known for known in first if known[0] not in asked]
-        if not unsure:
+        first = nsmallest(looks, lanes, key=_head)
+        if all(lane in asked for lane, _ in first[: most + 1]):
             return first[:most], _head(first[most])
-        asked |= await _find(db, memory, unsure)
+        asked |= await _find(db, memory, [known for known in first if known[0] not in asked])
+        looks *= 2  # Where those that came first have gone, others have too.
 
 
 def _head(known: Known) -> Position:
@@ -52,7 +54,9 @@ async def _find(db: Database, memory: Memory, lanes: Sequence[Known]) -> set[Lan
     )
     heads = {row["lane"]: (row["priority"], row["run_at"], row["id"]) for row in rows}
     for number, (lane, hint, begin, version) in enumerate(asked, start=1):
-        if hint.version != version:  # Something was put into it meanwhile, perhaps before all else.
+        if meanwhile := hint.version - version:  # Something was put into it, perhaps before all else.
+            if meanwhile <= len(hint.recent):
+                hint.head = min([heads.get(number, FAR), *islice(reversed(hint.recent), meanwhile)])
             continue
         hint.head = heads.get(number, FAR)
         if begin == START:

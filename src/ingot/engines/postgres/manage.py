@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import Memory
@@ -12,8 +12,10 @@ from ingot.jobs.errors import JobNotFound
 from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Job, JobStatus
 from ingot.jobs.ports import CancelJob, ChangeJob, RetryJob
-from ingot.kernel.clock import to_micros
+from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.ids import is_id
+
+CLOCKS_DIFFER: Final = MICROS  # What is due by the database's clock may seem not to be by ours, and is told either way.
 
 
 async def cancel(db: Database, memory: Memory, command: CancelJob) -> Job:
@@ -64,9 +66,9 @@ async def _call(
     if job.status is JobStatus.CANCELED:
         memory.ended([job.id], [] if job.batch is None else [(job.tenant, job.batch)])
     if job.status is JobStatus.QUEUED:
-        run_at = to_micros(job.run_at)
-        if run_at <= memory.now():
+        run_at, now = to_micros(job.run_at), memory.now()
+        if run_at <= now + CLOCKS_DIFFER:
             memory.add(Lane(job.type, job.tenant, rows[0]["limit_key"]), 1)
-        else:
+        if run_at > now:
             memory.due_at(run_at)
     return job

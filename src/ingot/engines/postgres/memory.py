@@ -68,14 +68,15 @@ class LaneHint(msgspec.Struct):
         self.version += 1
         self.recent.append(before)
         self.after = min(self.after, before)
-        self.head = None
+        self.head = None if self.head is None else min(self.head, before)
 
     def claimed(self, begin: Position, last: Position, version: int) -> None:
         """A scan that began there, at that version, took everything up to `last`."""
         meanwhile = self.version - version
         if meanwhile <= len(self.recent):
             reached = last if begin == START else max(self.after, last)
-            self.after = min([reached, *islice(reversed(self.recent), meanwhile)])
+            if begin <= self.after:  # Otherwise a look found work before it meanwhile.
+                self.after = min([reached, *islice(reversed(self.recent), meanwhile)])
 
 
 class Memory:
@@ -89,7 +90,7 @@ class Memory:
         self.turns = Turns()
         self.parked: dict[str, dict[Lane, LaneHint]] = {}  # Lanes of tenants without room, until some of it is free.
         self.limited: set[tuple[str, str]] = set()  # Tenants and types of lanes that were found to be limited.
-        self.limited_turn = asyncio.Lock()
+        self.one_at_a_time = asyncio.Lock()  # For claims that would stand in each other's way.
         self.bounded = False  # Whether anything is limited, so that others may wait for what ends here.
         self.rules: dict[
             tuple[str, str], Definition
@@ -227,14 +228,16 @@ class Memory:
         return min(max(BATCH_ROWS_MAX, JOBS_PER_TENANT * tenants), BATCH_ROWS_LARGE_MAX)
 
     def see(self, lane: Lane, weight: int) -> None:
-        """A look found ready work in this lane. Work that this process has not heard of is told."""
+        """A look found ready work in this lane. It is told, for all that this process knows it may be new."""
         self.weights[lane.tenant] = weight
         hint = self.lanes.get(lane.type, {}).get(lane.tenant, {}).get(lane)
         if hint is None:
             self.hear(lane, 1)
-        elif hint.is_old():
-            for tell in self.on_ready:
-                _tell(tell, lane.tenant, lane.type, 1)
+            return
+        if hint.head == FAR:
+            hint.head = None
+        for tell in self.on_ready:
+            _tell(tell, lane.tenant, lane.type, 1)
 
     # -- the agenda -----------------------------------------------------------------------------------------
 

@@ -40,7 +40,13 @@ async def tend(db: Database, memory: Memory) -> Tended:
 async def look(db: Database, memory: Memory) -> None:
     """See what other processes did: lanes that have work, and what is next on the agenda."""
     memory.looked_at = time.monotonic()
-    rows, memory.look_cost = await db.timed("SELECT * FROM ingot.look()")
+    parked, memory.parked = memory.parked, {}  # What has work is seen, and tried again.
+    try:
+        rows, memory.look_cost = await db.timed("SELECT * FROM ingot.look()")
+    except BaseException:
+        for tenant, lanes in parked.items():
+            memory.parked[tenant] = lanes | memory.parked.get(tenant, {})
+        raise
     memory.look_patience = patience(memory.look_cost, least=LOOK_SECONDS)
     for row in rows:
         if row["now"] is not None:
@@ -51,7 +57,6 @@ async def look(db: Database, memory: Memory) -> None:
             memory.waits = row["waits"]
         else:
             memory.see(Lane(row["type"], row["tenant"], row["limit_key"]), row["weight"])
-    memory.parked.clear()  # What has work was seen, and is tried again.
 
 
 async def fold(db: Database) -> None:
