@@ -79,6 +79,7 @@ async def open_town(folder: Path) -> AsyncIterator[Town]:
                 await bench.make_job_in(status, "ended", tenant=tenant, tags=["red", "blue"])
             await bench.make_job("noop", tenant=tenant, delay=60, idempotency_key="key", dedupe_key="key")
             claim = await bench.make_claim("held", tenant=tenant)
+            await bench.jobs.append_log(claim.job.id, claim.fence, "at work")
             await bench.make_job("noop", tenant=tenant, after=[claim.job.id], batch="together")
             await bench.jobs.pause(tenant, "asleep")
             credentials = Credentials(bench.store, Access(bench.store, bench.clock), bench.clock)

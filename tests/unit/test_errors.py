@@ -15,6 +15,7 @@ from ingot.kernel.errors import IngotError, InvalidInput, StoreError
 # Codes are part of the API: clients branch on them, so they never change.
 CODES = {
     "AddressInUse": ("address_in_use", 500),
+    "AttemptNotFound": ("attempt_not_found", 404),
     "BatchNotFound": ("batch_not_found", 404),
     "BodyTooLarge": ("body_too_large", 413),
     "Conflict": ("conflict", 409),

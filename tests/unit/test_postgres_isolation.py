@@ -40,6 +40,7 @@ READABLE: Final = [
     "jobs",
     "later",
     "leases",
+    "logs",
     "outcomes",
     "pauses",
     "ready",
@@ -59,6 +60,7 @@ HIDDEN: Final = [
     "worker_roles",
 ]
 OF_SERVER: Final = {
+    "append_logs",
     "at_home",
     "cancel",
     "change",

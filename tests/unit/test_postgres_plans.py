@@ -55,6 +55,8 @@ FILL: Final = """
         SELECT id, n, '{tenant}', 'worker', at, CASE WHEN kind IN (2, 3) THEN 'failed' ELSE 'succeeded' END, true,
             CASE kind WHEN 2 THEN 'dead' WHEN 3 THEN 'canceled' ELSE 'succeeded' END, at, 1, 0, 0, 5, 3, false, at, 0
         FROM numbered WHERE finished ORDER BY n;
+    INSERT INTO ingot.logs (job, fence, start, size, tenant, text)
+        SELECT id, n, 0, 4, '{tenant}', 'text' FROM numbered WHERE finished ORDER BY n;
     INSERT INTO ingot.endings (tenant, type, finished_at, size, jobs)
         SELECT '{tenant}', 'noop', at, 1, ARRAY[id] FROM numbered WHERE finished ORDER BY n;
     INSERT INTO ingot.history (tenant, finished_at, id, type, status, attempts, created_at)
@@ -101,6 +103,9 @@ RENEW: Final = """
     SELECT * FROM ingot.renew($1, $2, array_fill(NULL::uuid, ARRAY[cardinality($1::uuid[])]),
         array_fill(180000000::bigint, ARRAY[cardinality($1::uuid[])]),
         array_fill(50::double precision, ARRAY[cardinality($1::uuid[])]), NULL)
+"""
+APPEND: Final = """
+    SELECT * FROM ingot.append_logs($1, $2, NULL, array_fill('text'::text, ARRAY[cardinality($1::uuid[])]), NULL, 65536)
 """
 ENQUEUE: Final = """
     SELECT e.* FROM (
@@ -172,6 +177,8 @@ READS: Final[dict[str, tuple[str, str]]] = {
     "get_job of a finished job": (SQL.get_job, "'{finished}'"),
     "get_job of a waiting job": (SQL.get_job, "'{queued}'"),
     "attempts_of_job": (SQL.attempts_of_job, "'{finished}'"),
+    "log_of_attempt": (SQL.log_of_attempt, "'{finished}', NULL, 0"),
+    "log_of_attempt, one of several": (SQL.log_of_attempt, "'{finished}', 1, 2"),
     "get_jobs": (SQL.get_jobs, "'{{{several}}}'"),
     **{
         f"page_of_jobs, {name}, {place}": (
@@ -243,6 +250,7 @@ class Store:
             "fail": await meter.call(SETTLE, *held, "failed"),
             "snooze": await meter.call(SETTLE, *held, "snoozed"),
             "renew": await meter.call(RENEW, *held),
+            "append_logs": await meter.call(APPEND, *held),
             "enqueue": await meter.call(ENQUEUE, new, tenant),
             "cancel": await meter.call("SELECT ingot.cancel($1, $2)", tenant, queued),
             "cancel a running job": await meter.call("SELECT ingot.cancel($1, $2)", tenant, held[0][0]),

@@ -1,6 +1,7 @@
 """Jobs: work a tenant has asked for, from enqueued to settled."""
 
 from ingot.jobs.errors import (
+    AttemptNotFound,
     BatchNotFound,
     DependencyCycle,
     DuplicateJob,
@@ -31,6 +32,7 @@ from ingot.jobs.model import (
     Heartbeat,
     HistoryEntry,
     Job,
+    JobLog,
     JobStatus,
     NewJob,
     OnDead,
@@ -50,6 +52,7 @@ from ingot.jobs.service import Jobs
 
 __all__ = [
     "Attempt",
+    "AttemptNotFound",
     "AttemptOutcome",
     "Backoff",
     "Batch",
@@ -70,6 +73,7 @@ __all__ = [
     "Job",
     "JobFinished",
     "JobLimitExceeded",
+    "JobLog",
     "JobNotFinished",
     "JobNotFound",
     "JobNotQueued",

@@ -48,6 +48,7 @@ METADATA_BYTES_MAX = 16 * 1024
 JSON_SPACE = b" \t\n\r"
 JSON_DEPTH_MAX = 200  # What we take in, every reader of ours must be able to decode.
 ERROR_CHARS_MAX = 16 * 1024
+LOG_CHARS_MAX = 64 * 1024
 KEY_CHARS_MAX = 512
 TYPE_CHARS_MAX = 128
 WORKER_CHARS_MAX = 256
@@ -222,6 +223,17 @@ def error_text(value: object) -> str:
     """
     known = _told(value) if isinstance(value, BaseException) else text(value, what="error")
     return known.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()[:ERROR_CHARS_MAX]
+
+
+def log_text(value: object) -> str:
+    """What a worker writes about an attempt, as long as it was sent; what no engine can keep is replaced."""
+    known = text(value, what="log")
+    if len(known) > LOG_CHARS_MAX:
+        raise InvalidInput(
+            f"the log has {len(known)} characters; the most at once is {LOG_CHARS_MAX}",
+            hint="Send it in parts; nothing was changed.",
+        )
+    return known.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _told(error: BaseException) -> str:

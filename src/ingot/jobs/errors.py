@@ -1,7 +1,8 @@
 """What can go wrong with a job.
 
 NotFound ─┬─ JobNotFound
-          └─ BatchNotFound
+          ├─ BatchNotFound
+          └─ AttemptNotFound
 InvalidInput ─┬─ PayloadTooLarge
               ├─ IdempotencyMismatch
               ├─ ParentNotFound
@@ -31,6 +32,13 @@ class BatchNotFound(NotFound):
 
     code = "batch_not_found"
     hint = "Check the name and the tenant; a batch is there once a job was enqueued under its name."
+
+
+class AttemptNotFound(NotFound):
+    """The job has had no such attempt."""
+
+    code = "attempt_not_found"
+    hint = "Attempts are counted from 1; leave it out to get the newest."
 
 
 class ParentNotFound(InvalidInput):

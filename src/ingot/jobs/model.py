@@ -285,6 +285,25 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     progress: Progress | None = None
 
 
+class JobLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What an attempt has written, from one character on; places are counted in characters of the whole text.
+
+    `start`, on the wire `from`, is where the text begins: when it is greater than what was asked for, what lies before
+    it is not there any more. `to` is where the text ends, and where the next read begins. With `live` the attempt runs.
+    A job that was never claimed has the attempt 0.
+    """
+
+    job_id: str
+    attempt: int
+    fence: int
+    start: int = msgspec.field(name="from")
+    to: int
+    text: str
+    live: bool
+    attempts: int
+    status: JobStatus
+
+
 class JobNews(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What an event says about a job: where it stands after what happened, without its wide parts."""
 

@@ -23,6 +23,7 @@ from ingot.jobs.model import (
     Heartbeat,
     HistoryEntry,
     Job,
+    JobLog,
     JobStatus,
     NewJob,
     Pause,
@@ -70,6 +71,23 @@ class RenewLeases(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Renew each of these leases; each is judged by itself."""
 
     beats: Sequence[Beat]
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the attempt with this fence wrote. `offset` is how many characters it had sent before, when it knows."""
+
+    job_id: str
+    fence: int
+    text: str
+    offset: int | None = None
+    tenant: str | None = None
+    worker: str | None = None
+
+
+class AppendLogs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Append each of these texts to the log of its attempt; each is judged by itself."""
+
+    entries: Sequence[LogEntry]
 
 
 class SettleJobs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -196,6 +214,21 @@ class JobStore(Protocol):
         `JobNotFound` for a job that is not there or not in the tenant, `LeaseLost` unless the fence is the
         current one of a running job, and the attempt that of the worker when one is named. A lease that ran out
         but was not swept is renewed. A new progress is kept and told in an event, at most once a second per job.
+        """
+
+    def append_logs(self, command: AppendLogs) -> Awaitable[list[int | IngotError]]:
+        """Append to the logs of attempts, one answer for each in order: where the log of the attempt ends now.
+
+        Errors as in `renew`, and then nothing is kept. Of a text whose `offset` lies before the end of the log only
+        what is new is kept, so that a repeat adds nothing; one that lies behind it leaves a gap. Of each attempt the
+        last `LOG_CHARS_KEPT` characters can be read, for as long as the job is there. No events are written.
+        """
+
+    def read_log(self, tenant: str, job_id: str, attempt: int | None, *, after: int) -> Awaitable[JobLog | None]:
+        """What an attempt wrote from the character `after` on, up to the next gap, all as of one moment.
+
+        Without an `attempt` it is the newest. `None` when the job is not there or not in this tenant, or has had no
+        such attempt.
         """
 
     def settle(self, command: SettleJobs) -> Awaitable[list[Settled | IngotError]]:

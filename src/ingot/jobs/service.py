@@ -11,8 +11,9 @@ from typing import TypeVar, Unpack
 import msgspec
 
 from ingot.jobs import checks
-from ingot.jobs.errors import BatchNotFound, JobNotFound
+from ingot.jobs.errors import AttemptNotFound, BatchNotFound, JobNotFound
 from ingot.jobs.explain import explain
+from ingot.jobs.logs import Followers
 from ingot.jobs.model import (
     Attempt,
     Batch,
@@ -27,6 +28,7 @@ from ingot.jobs.model import (
     Heartbeat,
     HistoryEntry,
     Job,
+    JobLog,
     JobStatus,
     NewJob,
     Outcome,
@@ -42,6 +44,7 @@ from ingot.jobs.model import (
 )
 from ingot.jobs.orders import JobOptions, done, new_job
 from ingot.jobs.ports import (
+    AppendLogs,
     Beat,
     CancelJob,
     ChangeJob,
@@ -50,6 +53,7 @@ from ingot.jobs.ports import (
     Enqueue,
     JobFilter,
     JobStore,
+    LogEntry,
     PauseType,
     PutDefinition,
     RenewLeases,
@@ -65,7 +69,7 @@ from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
 
 T = TypeVar("T")
-C = TypeVar("C", Beat, Settle)
+C = TypeVar("C", Beat, LogEntry, Settle)
 
 
 class Jobs:
@@ -78,6 +82,7 @@ class Jobs:
         self._store = store
         self._lease = round(lease_seconds * MICROS)
         self._waiters = Waiters()
+        self.log_followers = Followers()
         self._closing = False
         self._giving_back: set[asyncio.Task[None]] = set()
         store.on_ready(self._waiters.wake)
@@ -226,6 +231,38 @@ class Jobs:
         checked = [_or_error(_checked_beat, beat) for beat in given]
         good = [beat for beat in checked if isinstance(beat, Beat)]
         answers = iter(await self._store.renew(RenewLeases(beats=good)) if good else ())
+        return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
+
+    async def append_log(
+        self,
+        job_id: str,
+        fence: int,
+        text: str,
+        *,
+        offset: int | None = None,
+        tenant: str | None = None,
+        worker: str | None = None,
+    ) -> int:
+        """Append text to the log of an attempt, and tell how many characters it has written in all.
+
+        `offset` is how many it had sent before, so that the same call again adds nothing. Raises `LeaseLost`,
+        `JobNotFound` or `InvalidInput`.
+        """
+        entry = LogEntry(job_id=job_id, fence=fence, text=text, offset=offset, tenant=tenant, worker=worker)
+        (answer,) = await self.append_logs([entry])
+        return _or_raise(answer)
+
+    async def append_logs(self, entries: Iterable[LogEntry]) -> list[int | IngotError]:
+        """Append to the logs of many attempts; each has its own answer, and one that fails stops no other."""
+        given = values.several(entries, what="entries")
+        if not given:
+            return []
+        values.whole_number(len(given), what="the number of entries", least=1, most=checks.BATCH_JOBS_MAX)
+        checked = [_or_error(_checked_entry, entry) for entry in given]
+        good = [entry for entry in checked if isinstance(entry, LogEntry)]
+        answers = iter(await self._store.append_logs(AppendLogs(entries=good)) if good else ())
+        for entry in good:
+            self.log_followers.wake(entry.job_id)
         return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
 
     async def settle(
@@ -393,6 +430,20 @@ class Jobs:
             await self.get(tenant, job_id)
         return attempts
 
+    async def log(self, tenant: str, job_id: str, *, attempt: int | None = None, after: int = 0) -> JobLog:
+        """What an attempt wrote from the character `after` on; without an `attempt`, the newest.
+
+        Raises `JobNotFound` or `AttemptNotFound`.
+        """
+        if attempt is not None:
+            values.whole_number(attempt, what="attempt", least=0, most=values.NUMBER_MAX)
+        values.whole_number(after, what="after", least=0, most=values.NUMBER_MAX)
+        log = await self._store.read_log(checks.tenant(tenant), checks.job_id(job_id), attempt, after=after)
+        if log is None:
+            job = await self.get(tenant, job_id)
+            raise AttemptNotFound(f"the job has had {job.attempts} attempts, and none with the number {attempt}")
+        return log
+
     async def summary(self, tenant: str) -> Summary:
         """Exact counts of a tenant's jobs by status."""
         return await self._store.summarize(checks.tenant(tenant))
@@ -508,6 +559,20 @@ def _checked_beat(value: object) -> Beat:
     if beat.stage is not None:
         checks.stage(beat.stage)
     return beat
+
+
+def _checked_entry(value: object) -> LogEntry:
+    """An entry that can be stored: odd characters are replaced, anything else out of bounds is refused."""
+    entry = values.instance(value, LogEntry, what="entry")
+    checks.job_id(entry.job_id)
+    checks.fence(entry.fence)
+    checks.tenant_or_any(entry.tenant)
+    if entry.worker is not None:
+        checks.worker_id(entry.worker)
+    if entry.offset is not None:
+        values.whole_number(entry.offset, what="offset", least=0, most=values.NUMBER_MAX)
+    clean = checks.log_text(entry.text)
+    return entry if clean == entry.text else msgspec.structs.replace(entry, text=clean)
 
 
 def _or_error(check: Callable[[object], C], call: object) -> C | IngotError:

@@ -24,7 +24,7 @@ from ingot.jobs import (
     Snooze,
     Source,
 )
-from ingot.jobs.checks import RETENTION_SECONDS_MAX
+from ingot.jobs.checks import LOG_CHARS_MAX, RETENTION_SECONDS_MAX
 from ingot.jobs.orders import new_job
 from ingot.kernel.clock import MICROS
 from tests.factories import LEASE_SECONDS, Bench
@@ -96,6 +96,9 @@ async def _do_work(bench: Bench) -> None:
     assert len(claims) == BATCH
     await bench.jobs.heartbeat_many([bench.jobs.beat(c.job.id, c.fence) for c in claims])
     await bench.jobs.heartbeat(claims[0].job.id, claims[0].fence, progress=Progress(percent=50))
+    await bench.jobs.append_log(claims[0].job.id, claims[0].fence, "." * LOG_CHARS_MAX)
+    await bench.jobs.append_log(claims[0].job.id, claims[0].fence, "more")
+    assert (await bench.jobs.log(bench.tenant, claims[0].job.id)).live
     outcomes: list[Outcome] = [Done(result=b"1"), Failed(error="broken"), Snooze(delay=MICROS), Release()]
     settles = [
         Settle(job_id=claim.job.id, fence=claim.fence, outcome=outcomes[place % 4])

@@ -123,9 +123,9 @@ class Database:
 
         return await self._persist(attempt), seconds
 
-    async def call(self, statement: str, *values: Any) -> list[Record]:
-        """Run one statement, durable when it returns; sent again while the server is away."""
-        return await self._persist(lambda: self._call(statement, values))
+    async def call(self, statement: str, *values: Any, once: bool = False) -> list[Record]:
+        """Run one statement, durable when it returns; sent again while the server is away, unless it is for `once`."""
+        return await self._persist(lambda: self._call(statement, values), once=once)
 
     async def insert(self, statement: str, *values: Any) -> tuple[list[Record], bool]:
         """The same for new rows, and whether it was sent more than once. Raises `AlreadyThere` when a row is there."""

@@ -3,6 +3,7 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA ingot FROM PUBLIC, ingot_server, ingot_wor
 REVOKE ALL ON ingot.job_rows, ingot.attempts FROM PUBLIC, ingot_server, ingot_worker;
 GRANT SELECT ON ingot.job_rows, ingot.attempts TO ingot_server;
 GRANT EXECUTE ON FUNCTION
+    ingot.append_logs,
     ingot.enqueue, ingot.claim, ingot.heads, ingot.renew, ingot.settle, ingot.cancel, ingot.retry, ingot.change,
     ingot.promote, ingot.expired, ingot.sweep, ingot.look, ingot.next_due, ingot.next_expiry, ingot.fold_counts,
     ingot.tell, ingot.clock, ingot.up_since, ingot.position, ingot.shift, ingot.at_home,

@@ -14,13 +14,26 @@ from ingot.engines.postgres import collect, credentials, definitions, explain, i
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.pages import read_counts, read_page
-from ingot.engines.postgres.rows import NewsRow, attempt_of, job_of, pause_of
+from ingot.engines.postgres.rows import STATUSES, NewsRow, attempt_of, job_of, pause_of
 from ingot.engines.postgres.sql import SQL
 from ingot.events.model import Event
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant
 from ingot.identity.ports import FoundToken, FoundWorkerCredential
-from ingot.jobs.model import Attempt, Batch, Definition, Doomed, HistoryEntry, Job, JobStatus, Pause, Summary, Waiting
+from ingot.jobs.logs import read_chunks
+from ingot.jobs.model import (
+    Attempt,
+    Batch,
+    Definition,
+    Doomed,
+    HistoryEntry,
+    Job,
+    JobLog,
+    JobStatus,
+    Pause,
+    Summary,
+    Waiting,
+)
 from ingot.jobs.ports import JobFilter
 from ingot.kernel.clock import MICROS, to_datetime
 from ingot.kernel.ids import is_id
@@ -59,6 +72,27 @@ class Reads:
         if not (is_id(tenant) and is_id(job_id)):
             return []
         return [attempt_of(row) for row in await self._db.read(tenant, SQL.attempts_of_job, job_id)]
+
+    async def read_log(self, tenant: str, job_id: str, attempt: int | None, *, after: int) -> JobLog | None:
+        """See `JobStore`."""
+        if not (is_id(tenant) and is_id(job_id)):
+            return None
+        rows = await self._db.read(tenant, SQL.log_of_attempt, job_id, attempt, after)
+        if not rows:
+            return None
+        (row,) = rows
+        start, text = read_chunks(list(zip(row["starts"] or (), row["texts"] or (), strict=True)), after=after)
+        return JobLog(
+            job_id=row["job_id"],
+            attempt=row["number"],
+            fence=row["fence"],
+            start=start,
+            to=start + len(text),
+            text=text,
+            live=row["live"],
+            attempts=row["attempts"],
+            status=STATUSES[row["status"]],
+        )
 
     async def summarize(self, tenant: str) -> Summary:
         """See `JobStore`."""

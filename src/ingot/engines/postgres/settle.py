@@ -14,20 +14,22 @@ from ingot.engines.postgres.rows import STATUSES
 from ingot.jobs.errors import JobNotFound, LeaseLost
 from ingot.jobs.lanes import Lane
 from ingot.jobs.lifecycle import is_of
+from ingot.jobs.logs import LOG_CHARS_KEPT
 from ingot.jobs.model import Done, Failed, Heartbeat, JobStatus, Outcome, Settle, Settled, Snooze
-from ingot.jobs.ports import Beat, RenewLeases, SettleJobs
+from ingot.jobs.ports import AppendLogs, Beat, LogEntry, RenewLeases, SettleJobs
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import is_id
 
 SETTLE: Final = "SELECT * FROM ingot.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
 RENEW: Final = "SELECT * FROM ingot.renew($1, $2, $3, $4, $5, $6, $7)"
+APPEND: Final = "SELECT * FROM ingot.append_logs($1, $2, $3, $4, $5, $6, $7)"
 FIND: Final = "SELECT * FROM ingot.find_attempts($1, $2)"
 FENCE_MAX: Final = 2**63 - 1
 DONE: Final = ("succeeded", True, 0, None, None, None)
 
 A = TypeVar("A")
-C = TypeVar("C", Settle, Beat)
+C = TypeVar("C", Settle, Beat, LogEntry)
 
 
 async def settle(db: Database, memory: Memory, commands: Sequence[SettleJobs]) -> list[list[Settled | IngotError]]:
@@ -40,6 +42,12 @@ async def renew(db: Database, memory: Memory, commands: Sequence[RenewLeases]) -
     """Renew each lease by itself, all of them together."""
     groups = [command.beats for command in commands]
     return await _in_rounds(groups, partial(_renew, db, memory))
+
+
+async def append_logs(db: Database, commands: Sequence[AppendLogs]) -> list[list[int | IngotError]]:
+    """Append to each log by itself, to all of them together."""
+    groups = [command.entries for command in commands]
+    return await _in_rounds(groups, partial(_append, db))
 
 
 async def _in_rounds(
@@ -98,6 +106,18 @@ async def _renew(db: Database, memory: Memory, calls: list[Beat]) -> list[Heartb
             lease_expires_at=to_datetime(row["expires_at"]),
             cancel_requested=row["cancel_requested"],
         )
+    missing = [place for place in range(len(calls)) if place not in answers]
+    for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
+        answers[place] = _lost(calls[place], found)
+    return [answers[place] for place in range(len(calls))]
+
+
+async def _append(db: Database, calls: list[LogEntry]) -> list[int | IngotError]:
+    texts, offsets = [call.text for call in calls], [call.offset for call in calls]
+    # Without an offset nobody could tell a text that is sent again from one that is the same as the last.
+    once = None in offsets
+    rows = await db.call(APPEND, *_held(calls), texts, offsets, LOG_CHARS_KEPT, _workers(calls), once=once)
+    answers: dict[int, int | IngotError] = {row["place"] - 1: row["ends"] for row in rows}
     missing = [place for place in range(len(calls)) if place not in answers]
     for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
         answers[place] = _lost(calls[place], found)
@@ -179,7 +199,7 @@ def _answer_again(call: Settle, row: Record | None) -> Settled | IngotError:
     return lost
 
 
-def _lost(call: Settle | Beat, row: Record | None) -> IngotError:
+def _lost(call: Settle | Beat | LogEntry, row: Record | None) -> IngotError:
     if row is None or call.tenant not in (None, row["tenant"]):
         return JobNotFound(f"there is no job {call.job_id[:64]!r} in this tenant")
     if row["status"] != JobStatus.RUNNING:

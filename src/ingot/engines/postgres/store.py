@@ -38,11 +38,13 @@ from ingot.identity.ports import (
 )
 from ingot.jobs.model import Claim, Collected, Definition, Enqueued, Heartbeat, Job, Pause, Settled, Tended
 from ingot.jobs.ports import (
+    AppendLogs,
     CancelJob,
     ChangeJob,
     ClaimJobs,
     Collect,
     Enqueue,
+    LogEntry,
     PauseType,
     PutDefinition,
     RenewLeases,
@@ -54,6 +56,7 @@ from ingot.jobs.ports import (
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.errors import IngotError, StoreMisconfigured, StoreTooNew
 
+LOG_CHARS_PER_ROW: Final = 1024
 Scope = tuple[tuple[str, ...], str | None]
 
 
@@ -81,6 +84,9 @@ class PostgresStore(Reads):
         )
         self._renews: Batches[RenewLeases, list[Heartbeat | IngotError]] = Batches(
             partial(settle.renew, db, memory), weigh=lambda command: len(command.beats)
+        )
+        self._logs: Batches[AppendLogs, list[int | IngotError]] = Batches(
+            partial(settle.append_logs, db), weigh=lambda command: sum(map(_weight_of_log, command.entries))
         )
         self._claims: dict[Scope, Batches[ClaimJobs, list[Claim]]] = {}
         self._tending: asyncio.Task[Tended] | None = None
@@ -120,7 +126,7 @@ class PostgresStore(Reads):
         """Finish what is queued, then let the connections go."""
         self._db.closing = True
         await self.watch.stop()
-        for close in (self._enqueues.close, self._settles.close, self._renews.close):
+        for close in (self._enqueues.close, self._settles.close, self._renews.close, self._logs.close):
             await close()
         for claims in self._claims.values():
             await claims.close()
@@ -184,6 +190,10 @@ class PostgresStore(Reads):
     def renew(self, command: RenewLeases) -> Awaitable[list[Heartbeat | IngotError]]:
         """See `JobStore`."""
         return self._renews.submit(command)
+
+    def append_logs(self, command: AppendLogs) -> Awaitable[list[int | IngotError]]:
+        """See `JobStore`."""
+        return self._logs.submit(command)
 
     def settle(self, command: SettleJobs) -> Awaitable[list[Settled | IngotError]]:
         """See `JobStore`."""
@@ -251,6 +261,11 @@ class PostgresStore(Reads):
     def note_use(self, command: NoteUse) -> Awaitable[None]:
         """See `CredentialStore`."""
         return credentials.note_use(self._db, command)
+
+
+def _weight_of_log(entry: LogEntry) -> int:
+    """A long text counts as many rows, so that what goes together stays small."""
+    return 1 + len(entry.text) // LOG_CHARS_PER_ROW
 
 
 async def _check(connection: Any) -> None:

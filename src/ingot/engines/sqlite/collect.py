@@ -25,6 +25,7 @@ REMOVALS: Final = (
     SQL.remove_outcomes,
     SQL.remove_tags,
     SQL.remove_waits,
+    SQL.remove_logs,
 )
 
 

@@ -18,13 +18,14 @@ from ingot.engines.sqlite.collect import Entry, Kind, first_batches
 from ingot.engines.sqlite.connection import explain, open_reader
 from ingot.engines.sqlite.memory import Memory
 from ingot.engines.sqlite.pages import Count, Pages
-from ingot.engines.sqlite.rows import AttemptRow, JobRow, State, job_of
+from ingot.engines.sqlite.rows import AttemptRow, JobRow, LoggedAttempt, State, job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
 from ingot.events.model import Event
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant, TenantNotFound
 from ingot.identity.ports import FoundToken, FoundWorkerCredential
+from ingot.jobs.logs import Chunk, read_chunks
 from ingot.jobs.model import (
     AHEAD_MAX,
     Attempt,
@@ -34,6 +35,7 @@ from ingot.jobs.model import (
     HeldLimit,
     HistoryEntry,
     Job,
+    JobLog,
     JobStatus,
     Pause,
     Summary,
@@ -127,6 +129,29 @@ class Reads:
     def _list_attempts(self, tenant: str, job_id: str) -> list[Attempt]:
         rows = self._read(list[AttemptRow], SQL.attempts_of_job, job_id, tenant) or ()
         return [row.attempt() for row in rows]
+
+    def read_log(self, tenant: str, job_id: str, attempt: int | None, *, after: int) -> Awaitable[JobLog | None]:
+        """See `JobStore`."""
+        return self._run(self._read_log, tenant, job_id, attempt, after)
+
+    def _read_log(self, tenant: str, job_id: str, attempt: int | None, after: int) -> JobLog | None:
+        with self._reader():  # One snapshot: what was written before the job ended is there when it has ended.
+            found = self._read(LoggedAttempt, SQL.logged_attempt, job_id, tenant, attempt)
+            chunks = found and self._read(list[Chunk], SQL.chunks_of_log, found.job, found.fence, after)
+        if found is None:
+            return None
+        start, text = read_chunks(chunks or [], after=after)
+        return JobLog(
+            job_id=found.job_id,
+            attempt=found.number,
+            fence=found.fence,
+            start=start,
+            to=start + len(text),
+            text=text,
+            live=found.live,
+            attempts=found.attempts,
+            status=found.status,
+        )
 
     def summarize(self, tenant: str) -> Awaitable[Summary]:
         """See `JobStore`."""

@@ -117,6 +117,18 @@ class AttemptRow(msgspec.Struct, array_like=True, gc=False):
         )
 
 
+class LoggedAttempt(msgspec.Struct, array_like=True, gc=False):
+    """The attempt whose log is read, and how its job stands."""
+
+    job: int
+    job_id: str
+    number: int
+    fence: int
+    live: bool
+    attempts: int
+    status: JobStatus
+
+
 class OutcomeRow(msgspec.Struct, array_like=True, gc=False):
     """How an attempt was settled: what was said, and what was answered."""
 

@@ -11,6 +11,7 @@ from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json, spread
 from ingot.jobs.errors import JobNotFound, LeaseLost
 from ingot.jobs.lifecycle import FINISHED, Verdict, is_of, judge
+from ingot.jobs.logs import LOG_CHARS_KEPT, fresh_part
 from ingot.jobs.model import (
     AttemptOutcome,
     Done,
@@ -23,7 +24,7 @@ from ingot.jobs.model import (
     Settled,
     Snooze,
 )
-from ingot.jobs.ports import Beat, RenewLeases, SettleJobs
+from ingot.jobs.ports import AppendLogs, Beat, LogEntry, RenewLeases, SettleJobs
 from ingot.kernel.clock import MICROS, to_datetime, to_datetime_or_none
 from ingot.kernel.errors import IngotError
 
@@ -77,6 +78,31 @@ def renew(tx: Transaction, commands: Sequence[RenewLeases]) -> list[list[Heartbe
 
     answers = _answers(renew_one, [command.beats for command in commands])
     tx.save_states(list(renewed.values()))
+    return answers
+
+
+def append_logs(tx: Transaction, commands: Sequence[AppendLogs]) -> list[list[int | IngotError]]:
+    """Append to each log by itself and write all together."""
+    entries = [entry for command in commands for entry in command.entries]
+    states = tx.states([entry.job_id for entry in entries])
+    attempts = {(states[entry.job_id].number, entry.fence) for entry in entries if entry.job_id in states}
+    rows = tx.read(list[tuple[int, int, int]], SQL.ends_of_logs, as_json(sorted(attempts)))
+    ends = {(job, fence): end for job, fence, end in rows}
+    chunks: dict[tuple[int, int], list[tuple[object, ...]]] = {}
+
+    def append_one(entry: LogEntry) -> int:
+        attempt = _held(states, entry).number, entry.fence
+        start, text = fresh_part(entry.text, entry.offset, end=ends[attempt])
+        if text:
+            chunks.setdefault(attempt, []).append((*attempt, start, len(text), text))
+            ends[attempt] = start + len(text)
+        return ends[attempt]
+
+    answers = _answers(append_one, [command.entries for command in commands])
+    tx.write_rows(SQL.insert_logs, [chunk for of_attempt in chunks.values() for chunk in of_attempt])
+    for attempt in chunks:
+        if (dropped := ends[attempt] - LOG_CHARS_KEPT) > 0:
+            tx.execute(SQL.trim_logs, *attempt, dropped)
     return answers
 
 

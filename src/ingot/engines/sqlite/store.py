@@ -27,6 +27,7 @@ from ingot.identity.ports import (
 )
 from ingot.jobs.model import Claim, Collected, Definition, Enqueued, Heartbeat, Job, Pause, Settled, Tended
 from ingot.jobs.ports import (
+    AppendLogs,
     CancelJob,
     ChangeJob,
     ClaimJobs,
@@ -78,6 +79,7 @@ HANDLERS: dict[type, Handler] = {
     PauseType: each(definitions.pause),
     ResumeType: each(definitions.resume),
     RenewLeases: settle.renew,
+    AppendLogs: settle.append_logs,
     SettleJobs: settle.settle,
     CancelJob: each(manage.cancel),
     RetryJob: each(manage.retry),
@@ -206,6 +208,10 @@ class SQLiteStore(Reads):
         return self._writer.submit(command)
 
     def renew(self, command: RenewLeases) -> Awaitable[list[Heartbeat | IngotError]]:
+        """See `JobStore`."""
+        return self._writer.submit(command)
+
+    def append_logs(self, command: AppendLogs) -> Awaitable[list[int | IngotError]]:
         """See `JobStore`."""
         return self._writer.submit(command)
 

@@ -159,6 +159,7 @@ BEGIN
     ),
     without_waits AS (DELETE FROM ingot.waits AS w WHERE w.job = ANY (ARRAY(SELECT id FROM doomed))),
     without_tags AS (DELETE FROM ingot.tags AS g WHERE g.job = ANY (ARRAY(SELECT id FROM doomed))),
+    without_logs AS (DELETE FROM ingot.logs AS g WHERE g.job = ANY (ARRAY(SELECT id FROM doomed))),
     without_outcomes AS (DELETE FROM ingot.outcomes AS o WHERE o.job = ANY (ARRAY(SELECT id FROM doomed))),
     without_cancel AS (DELETE FROM ingot.canceled AS c WHERE c.id = ANY (ARRAY(SELECT id FROM doomed))),
     without_body AS (DELETE FROM ingot.jobs AS j WHERE j.id = ANY (ARRAY(SELECT id FROM doomed))),

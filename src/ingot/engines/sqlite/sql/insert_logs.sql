@@ -1,0 +1,1 @@
+INSERT INTO logs (job, fence, start, size, text) VALUES (?, ?, ?, ?, ?)
