@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from ingot.api.admin import AdminApi
 from ingot.api.events import EventsApi
 from ingot.api.jobs import JobsApi
+from ingot.api.logs import LogsApi
 from ingot.api.ops import OpsApi
 from ingot.api.work import WorkApi
 from ingot.engines.postgres import PostgresStore, migrate
@@ -108,6 +109,7 @@ def routes_of(ingot: Ingot, metrics: Metrics, *, more: Iterable[Route] = ()) -> 
     ops = OpsApi(ingot.jobs, metrics, engine=ingot.engine)
     rooms = (
         JobsApi(ingot.jobs),
+        LogsApi(ingot.jobs),
         WorkApi(ingot.jobs),
         EventsApi(ingot.events),
         AdminApi(ingot.tenants, ingot.credentials, ingot.jobs),

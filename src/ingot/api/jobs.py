@@ -146,11 +146,7 @@ class JobsApi:
         return Page(items=[one for one in found if call.caller.may("jobs.read", f"jobs/{one.type}")])
 
     async def _seen(self, call: Call, job_id: str, action: str = "jobs.read") -> Job:
-        """A job that the caller may do this with; one of another type is not there for them."""
-        job = await self._jobs.get(call.tenant, job_id)
-        if not call.caller.may(action, f"jobs/{job.type}"):
-            raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
-        return job
+        return await seen_job(self._jobs, call, job_id, action)
 
     # -- steering -------------------------------------------------------------------------------------------
 
@@ -194,6 +190,14 @@ def _options(call: Call, body: JobOrder) -> JobOptions:
     if body.delay_seconds is not None:
         options["delay"] = body.delay_seconds
     return cast("JobOptions", {**options, "created_by": call.caller.name})
+
+
+async def seen_job(jobs: Jobs, call: Call, job_id: str, action: str = "jobs.read") -> Job:
+    """A job that the caller may do this with; one of another type is not there for them."""
+    job = await jobs.get(call.tenant, job_id)
+    if not call.caller.may(action, f"jobs/{job.type}"):
+        raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
+    return job
 
 
 def _idempotency_key(call: Call, body: JobOrder) -> str | None:

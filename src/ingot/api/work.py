@@ -86,9 +86,11 @@ class WorkApi:
     async def heartbeat(self, call: Call, id: str, body: Beat) -> Heartbeat:
         """Renew the lease of a job, and tell how far it is."""
         await self._expect_own(call, id)
-        return await self._jobs.heartbeat(
-            id, body.fence, progress=body.progress, tenant=_tenant(call), worker=_worker(call)
-        )
+        whose: dict[str, str | None] = {"tenant": _tenant(call), "worker": _worker(call)}
+        renewed = await self._jobs.heartbeat(id, body.fence, progress=body.progress, **whose)
+        if body.log:
+            await self._jobs.append_log(id, body.fence, body.log, offset=body.log_offset, **whose)
+        return renewed
 
     async def complete(self, call: Call, id: str, body: Completion) -> Job:
         """The work is done."""

@@ -290,7 +290,7 @@ class JobLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `start`, on the wire `from`, is where the text begins: when it is greater than what was asked for, what lies before
     it is not there any more. `to` is where the text ends, and where the next read begins. With `live` the attempt runs.
-    A job that was never claimed has the attempt 0.
+    The attempt 0 is that of a job that was never claimed.
     """
 
     job_id: str

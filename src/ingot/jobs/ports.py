@@ -227,8 +227,8 @@ class JobStore(Protocol):
     def read_log(self, tenant: str, job_id: str, attempt: int | None, *, after: int) -> Awaitable[JobLog | None]:
         """What an attempt wrote from the character `after` on, up to the next gap, all as of one moment.
 
-        Without an `attempt` it is the newest. `None` when the job is not there or not in this tenant, or has had no
-        such attempt.
+        Without an `attempt` it is the newest. Every job has an attempt 0, which never began. `None` when the job is not
+        there or not in this tenant, or has had no such attempt.
         """
 
     def settle(self, command: SettleJobs) -> Awaitable[list[Settled | IngotError]]:

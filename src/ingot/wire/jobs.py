@@ -8,11 +8,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw
 
+from ingot.jobs.checks import LOG_CHARS_MAX
 from ingot.jobs.model import NULL, JobStatus, OnDead, Progress, Source
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 
 ABSENT = Raw(b"")  # What was not sent.
 Limit = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
+Place = Annotated[int, Meta(ge=0, le=2**53)]  # In a text, counted in characters.
 Fence = Annotated[int, Meta(ge=1, le=2**53)]
 
 
@@ -97,10 +99,23 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beat(Request, frozen=True, kw_only=True):
-    """A worker is at work on a job."""
+    """A worker is at work on a job.
+
+    `log` is what the attempt wrote since the last time, and `log_offset` how many characters it had sent before: with
+    it, a heartbeat that is sent again adds nothing to the log.
+    """
 
     fence: Fence
     progress: Progress | None = None
+    log: Annotated[str, Meta(max_length=LOG_CHARS_MAX)] | None = None
+    log_offset: Place | None = None
+
+
+class LogQuery(Request, frozen=True, kw_only=True):
+    """Whose log to read, the newest attempt's unless told, and from which character on."""
+
+    attempt: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    after: Place = 0
 
 
 class Completion(Request, frozen=True, kw_only=True):

@@ -1,5 +1,5 @@
 -- An attempt of a job of the tenant that is set, that with a number ($2) or the newest, and the parts of its log, from that
--- which holds a place ($3) on. A job that was never claimed has an attempt with the number 0.
+-- which holds a place ($3) on. Every job has an attempt with the number 0, which never began.
 SELECT s.id::text AS job_id, s.status, s.attempts, coalesce(a.number, 0) AS number, coalesce(a.fence, 0) AS fence,
     coalesce(s.status = 'running' AND s.fence = a.fence, false) AS live, g.starts, g.texts
 FROM ingot.job_rows AS s
@@ -16,4 +16,4 @@ CROSS JOIN LATERAL (
         WHERE b.job = s.id AND b.fence = a.fence AND b.start <= $3 ORDER BY b.start DESC LIMIT 1
     ), 0)
 ) AS g
-WHERE s.id = $1 AND ($2 IS NULL OR a.number = $2 OR ($2 = 0 AND s.attempts = 0))
+WHERE s.id = $1 AND ($2 IS NULL OR a.number = $2 OR $2 = 0)
