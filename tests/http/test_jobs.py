@@ -208,3 +208,23 @@ async def test_a_worker_ends_only_what_it_claimed_itself(served: Served) -> None
     assert [one.get("code") for one in told] == ["lease_lost"]
     done = await post(f"/api/v1/jobs/{job['id']}/complete", headers=workers["press"], json={"fence": own["fence"]})
     assert done.json()["status"] == "succeeded"
+
+
+async def test_a_summary_takes_the_filters_of_a_list(served: Served) -> None:
+    for type, tags in (("a", ["red"]), ("a", []), ("b", ["red"])):
+        await served.make_job(type=type, tags=tags)
+    for query, jobs in (({}, 3), ({"type": "a"}, 2), ({"tag": "red"}, 2), ({"type": "a", "tag": "red"}, 1)):
+        answer = (await served.call("GET", "/jobs/summary", params=query)).json()
+        assert (answer["counts"]["queued"], answer["more"]) == (jobs, False), query
+    early = {"created_before": "2020-01-01T00:00:00Z", "status": "queued", "source": "manual"}
+    assert (await served.call("GET", "/jobs/summary", params=early)).json()["counts"] == {"queued": 0}
+    assert (await served.call("GET", "/jobs/summary", params={"cursor": "x"})).status_code == 422
+
+
+async def test_a_summary_of_one_type_needs_a_grant_for_it(served: Served) -> None:
+    await served.make_job(type="a")
+    token = await served.token(Grant(action="jobs.read", resource="jobs/a"))
+    own = await served.call("GET", "/jobs/summary", token=token, params={"type": "a"})
+    assert own.json()["counts"]["queued"] == 1
+    for query in ({}, {"type": "b"}, {"tag": "red"}):
+        assert (await served.call("GET", "/jobs/summary", token=token, params=query)).status_code == 403

@@ -334,11 +334,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A tenant's jobs in numbers, exact."""
+    """A tenant's jobs in numbers, exact. With `more` there are more than were counted: not all were looked at."""
 
     counts: dict[JobStatus, int]
     running: int
     oldest_queued_seconds: float | None
+    more: bool = False
 
 
 class HeldLimit(msgspec.Struct, frozen=True, kw_only=True, gc=False):

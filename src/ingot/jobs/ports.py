@@ -326,10 +326,16 @@ class JobStore(Protocol):
     def list_attempts(self, tenant: str, job_id: str) -> Awaitable[list[Attempt]]:
         """The attempts of a job, oldest first; none when the job is not there or not in this tenant."""
 
-    def summarize(self, tenant: str) -> Awaitable[Summary]:
+    def summarize(self, tenant: str, type: str | None = None) -> Awaitable[Summary]:
         """Exact counts of a tenant's jobs by status, and the age of the work that has been ready longest.
 
-        `TenantNotFound` for a tenant that is not there.
+        With a `type`, of the jobs of that type. `TenantNotFound` for a tenant that is not there.
+        """
+
+    def tally(self, where: JobFilter) -> Awaitable[tuple[dict[JobStatus, int], bool]]:
+        """How many jobs fit a filter, by status, and whether there may be more, for only so many rows are looked at.
+
+        States without jobs are left out. `TenantNotFound` for a tenant that is not there.
         """
 
     def find_waiting(self, tenant: str, job_id: str) -> Awaitable[Waiting | None]:

@@ -409,15 +409,7 @@ class Jobs:
         Jobs made at `created_after` are listed, those made at `created_before` are not. A page may be short although
         there are more. Raises `InvalidCursor` for a cursor of another list.
         """
-        where = JobFilter(
-            tenant=checks.tenant(tenant),
-            status=None if status is None else checks.status(status),
-            type=checks.filter_text(type, what="type"),
-            tag=checks.filter_text(tag, what="tag"),
-            source=None if source is None else checks.source(source),
-            created_after=checks.moment(created_after),
-            created_before=checks.moment(created_before),
-        )
+        where = _job_filter(tenant, status, type, tag, source, created_after, created_before)
         bound_to = ("jobs", *(None if value is None else str(value) for value in msgspec.structs.astuple(where)))
         before = None if cursor is None else read_cursor(values.text(cursor, what="cursor"), bound_to=bound_to)
         jobs, position = await self._store.list_jobs(where, before=before, limit=check_limit(limit))
@@ -444,9 +436,31 @@ class Jobs:
             raise AttemptNotFound(f"the job has had {job.attempts} attempts, and none with the number {attempt}")
         return log
 
-    async def summary(self, tenant: str) -> Summary:
-        """Exact counts of a tenant's jobs by status."""
-        return await self._store.summarize(checks.tenant(tenant))
+    async def summary(
+        self,
+        tenant: str,
+        *,
+        status: JobStatus | None = None,
+        type: str | None = None,
+        tag: str | None = None,
+        source: Source | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+    ) -> Summary:
+        """Counts of a tenant's jobs that fit every filter given, by status.
+
+        By status and type they are exact. For the other filters a bounded number of jobs is looked at, newest first,
+        and `more` tells when there are others; how long work has been waiting is not told then.
+        """
+        where = _job_filter(tenant, status, type, tag, source, created_after, created_before)
+        if where == JobFilter(tenant=where.tenant, status=where.status, type=where.type):
+            found = await self._store.summarize(where.tenant, where.type)
+        else:
+            fitting, more = await self._store.tally(where)
+            counts = {each: fitting.get(each, 0) for each in JobStatus}
+            running = counts[JobStatus.RUNNING]
+            found = Summary(counts=counts, running=running, oldest_queued_seconds=None, more=more)
+        return found if where.status is None else _only(where.status, found)
 
     async def explain(self, tenant: str, job_id: str) -> Explanation:
         """Why a job is not running, in words and as data. Raises `JobNotFound`."""
@@ -510,6 +524,35 @@ class Jobs:
     async def definitions(self, *, tenant: str | None = None) -> Sequence[Definition]:
         """The stored definitions a tenant can see, by type."""
         return await self._store.list_definitions(checks.tenant_or_any(tenant))
+
+
+def _job_filter(
+    tenant: object,
+    status: object,
+    type: object,
+    tag: object,
+    source: object,
+    created_after: object,
+    created_before: object,
+) -> JobFilter:
+    """A filter whose every value can be used."""
+    return JobFilter(
+        tenant=checks.tenant(tenant),
+        status=None if status is None else checks.status(status),
+        type=checks.filter_text(type, what="type"),
+        tag=checks.filter_text(tag, what="tag"),
+        source=None if source is None else checks.source(source),
+        created_after=checks.moment(created_after),
+        created_before=checks.moment(created_before),
+    )
+
+
+def _only(status: JobStatus, summary: Summary) -> Summary:
+    """What a summary tells about one status."""
+    jobs = summary.counts[status]
+    age = summary.oldest_queued_seconds if status is JobStatus.QUEUED else None
+    running = jobs if status is JobStatus.RUNNING else 0
+    return Summary(counts={status: jobs}, running=running, oldest_queued_seconds=age, more=summary.more)
 
 
 def _checked_settle(value: object) -> Settle:

@@ -50,8 +50,8 @@ class JobOrders(Request, frozen=True, kw_only=True):
     jobs: list[JobOrder]
 
 
-class JobsQuery(Request, frozen=True, kw_only=True):
-    """Which jobs to list."""
+class JobsFilter(Request, frozen=True, kw_only=True):
+    """Which jobs are meant: those that fit all that is given."""
 
     status: JobStatus | None = None
     type: str | None = None
@@ -59,6 +59,11 @@ class JobsQuery(Request, frozen=True, kw_only=True):
     source: Source | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
+
+
+class JobsQuery(JobsFilter, frozen=True, kw_only=True):
+    """Which jobs to list."""
+
     cursor: str | None = None
     limit: Limit = PAGE_ROWS_DEFAULT
 

@@ -172,6 +172,8 @@ async def _look(bench: Bench) -> None:
     await bench.jobs.get(tenant, page.items[0].id)
     await bench.jobs.attempts(tenant, page.items[0].id)
     await bench.jobs.summary(tenant)
+    await bench.jobs.summary(tenant, type=TYPE, status=JobStatus.QUEUED)
+    assert (await bench.jobs.summary(tenant, source=Source.MANUAL)).more
     events = await bench.events.read(tenant, limit=BATCH)
     await bench.events.read(tenant, after=events[-1].id, limit=BATCH)
 

@@ -17,6 +17,7 @@ from ingot.kernel.ids import is_id
 from ingot.kernel.pages import InvalidCursor
 
 LOOKS_MAX: Final = 2_000  # Rows that a page looks at.
+TALLY_LOOKS_MAX: Final = 10_000  # Rows that a count looks at.
 LOOKS_AT_ONCE: Final = 500
 LINES_MAX: Final = 20  # That are walked side by side.
 COUNTED_MAX: Final = 1_000  # Rows of a tag or a source are counted so far.
@@ -50,6 +51,24 @@ async def read_page(
     connection: PlainConnection, where: JobFilter, *, before: str | None, limit: int
 ) -> tuple[list[Job], str | None]:
     """The page, and the position to go on from."""
+    ids, position = await _walk(connection, where, before=before, limit=limit, looks_max=LOOKS_MAX)
+    rows = await connection.fetch(SQL.get_jobs, ids) if ids else []
+    jobs = {job.id: job for job in map(job_of, rows)}
+    return [jobs[id] for id in ids], position
+
+
+async def read_tally(connection: PlainConnection, where: JobFilter) -> tuple[dict[JobStatus, int], bool]:
+    """How many jobs fit, by status, and whether there may be more."""
+    most = TALLY_LOOKS_MAX
+    ids, position = await _walk(connection, where, before=None, limit=most, looks_max=most)
+    rows = await connection.fetch(SQL.tally_of_jobs, ids) if ids else []
+    return {STATUSES[row["status"]]: row["jobs"] for row in rows}, position is not None
+
+
+async def _walk(
+    connection: PlainConnection, where: JobFilter, *, before: str | None, limit: int, looks_max: int
+) -> tuple[list[str], str | None]:
+    """The ids of jobs that fit, newest first, and the position to go on from."""
     start = ABOVE_ALL_IDS if before is None else _parse_position(before)
     lines = (await _choose(connection, where)).lines
     if not lines:
@@ -59,11 +78,11 @@ async def read_page(
         start = min(start, _next_id(newest))
     lines, floor = await _with_newest(connection, where, lines, start, most=max(LINES_MAX, limit))
     at_once = limit
-    at_once_max = max(1, min(LOOKS_AT_ONCE, LOOKS_MAX // len(lines)))
+    at_once_max = max(1, min(LOOKS_AT_ONCE, looks_max // len(lines)))
     position: str | None = start
     ids: list[str] = []
     looked = 0
-    while position is not None and len(ids) < limit and looked < LOOKS_MAX:
+    while position is not None and len(ids) < limit and looked < looks_max:
         look = await _look(
             connection,
             where,
@@ -81,9 +100,7 @@ async def read_page(
         if look["goes_on"] is None:
             break
         at_once *= 4  # Those that fit are few.
-    rows = await connection.fetch(SQL.get_jobs, ids) if ids else []
-    jobs = {job.id: job for job in map(job_of, rows)}
-    return [jobs[id] for id in ids], position
+    return ids, position
 
 
 async def _look(

@@ -13,7 +13,7 @@ from ingot.engines.history import read_position, write_position
 from ingot.engines.postgres import collect, credentials, definitions, explain, identity
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import Memory
-from ingot.engines.postgres.pages import read_counts, read_page
+from ingot.engines.postgres.pages import read_counts, read_page, read_tally
 from ingot.engines.postgres.rows import STATUSES, NewsRow, attempt_of, job_of, pause_of
 from ingot.engines.postgres.sql import SQL
 from ingot.events.model import Event
@@ -94,14 +94,19 @@ class Reads:
             status=STATUSES[row["status"]],
         )
 
-    async def summarize(self, tenant: str) -> Summary:
+    async def summarize(self, tenant: str, type: str | None = None) -> Summary:
         """See `JobStore`."""
         await identity.check_tenant(self._db, self._memory, tenant)
-        ((counts_text, oldest, now),) = await self._db.read(tenant, SQL.summary_of_tenant, tenant)
+        ((counts_text, oldest, now),) = await self._db.read(tenant, SQL.summary_of_tenant, tenant, type)
         counted = msgspec.json.decode(counts_text or "{}", type=dict[JobStatus, int])
         age = None if oldest is None else max(0.0, (now - oldest) / MICROS)
         counts = {status: counted.get(status, 0) for status in JobStatus}
         return Summary(counts=counts, running=counts[JobStatus.RUNNING], oldest_queued_seconds=age)
+
+    async def tally(self, where: JobFilter) -> tuple[dict[JobStatus, int], bool]:
+        """See `JobStore`."""
+        await identity.check_tenant(self._db, self._memory, where.tenant)
+        return await self._db.look(where.tenant, lambda reads: read_tally(reads, where))
 
     async def count_jobs(self, tenant: str) -> dict[str, dict[JobStatus, int]]:
         """See `JobStore`."""

@@ -17,7 +17,7 @@ from ingot.engines.history import read_position, write_position
 from ingot.engines.sqlite.collect import Entry, Kind, first_batches
 from ingot.engines.sqlite.connection import explain, open_reader
 from ingot.engines.sqlite.memory import Memory
-from ingot.engines.sqlite.pages import Count, Pages
+from ingot.engines.sqlite.pages import LOOKS_MAX, Count, Pages
 from ingot.engines.sqlite.rows import AttemptRow, JobRow, LoggedAttempt, State, job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
@@ -48,6 +48,7 @@ from ingot.kernel.pages import InvalidCursor
 
 READERS = 2
 PREVIEW_JOBS_MAX = 10_000
+TALLY_PAGES = 10_000 // LOOKS_MAX
 ABOVE_ALL_INSTANTS = 2**62
 ABOVE_ALL_TEXTS = "\U0010ffff"
 EVENT_PLACES = 2**16
@@ -153,18 +154,36 @@ class Reads:
             status=found.status,
         )
 
-    def summarize(self, tenant: str) -> Awaitable[Summary]:
+    def summarize(self, tenant: str, type: str | None = None) -> Awaitable[Summary]:
         """See `JobStore`."""
         self._check_tenant(tenant)
-        return self._run(self._summarize, tenant)
+        return self._run(self._summarize, tenant, type)
 
-    def _summarize(self, tenant: str) -> Summary:
+    def _summarize(self, tenant: str, type: str | None) -> Summary:
         with self._reader():
-            counted = self._read(dict[JobStatus, int], SQL.counts_of_tenant, tenant) or {}
-            oldest = self._reader().execute(SQL.oldest_ready, (tenant,)).get
+            counted = self._read(dict[JobStatus, int], SQL.counts_of_tenant, tenant, type) or {}
+            oldest = self._reader().execute(SQL.oldest_ready, (tenant, type)).get
         age = None if oldest is None else max(0.0, (self._clock.micros() - oldest) / MICROS)
         counts = {status: counted.get(status, 0) for status in JobStatus}
         return Summary(counts=counts, running=counts[JobStatus.RUNNING], oldest_queued_seconds=age)
+
+    def tally(self, where: JobFilter) -> Awaitable[tuple[dict[JobStatus, int], bool]]:
+        """See `JobStore`."""
+        self._check_tenant(where.tenant)
+        return self._run(self._tally, where)
+
+    def _tally(self, where: JobFilter) -> tuple[dict[JobStatus, int], bool]:
+        found: list[int] = []
+        position: str | None = None
+        with self._reader() as reader:  # One snapshot for all looks.
+            pages = Pages(reader, self._memory.tenants[where.tenant], where)
+            for _ in range(TALLY_PAGES):
+                numbers, position = pages.read(position, LOOKS_MAX)
+                found += numbers
+                if position is None:
+                    break
+            counts = self._read(dict[JobStatus, int], SQL.tally_of_jobs, as_json(found)) or {}
+        return counts, position is not None
 
     def get_batch(self, tenant: str, batch: str) -> Awaitable[Batch | None]:
         """See `JobStore`."""

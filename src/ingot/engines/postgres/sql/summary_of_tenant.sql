@@ -1,10 +1,10 @@
--- The jobs of the tenant that is set, by status (what was folded and what was not yet, in one snapshot), when the longest
+-- The jobs of the tenant that is set, perhaps of one type ($2), by status (what was folded and what was not yet, in one snapshot), when the longest
 -- waiting ready one became due (the head of every lane and priority, never a full look), and the time now.
 WITH RECURSIVE counted AS MATERIALIZED (
     SELECT d.type, d.status, sum(d.jobs) AS jobs FROM (
-        SELECT type, status, jobs FROM ingot.counts WHERE tenant = $1
+        SELECT type, status, jobs FROM ingot.counts WHERE tenant = $1 AND ($2::text IS NULL OR type = $2)
         UNION ALL
-        SELECT type, status, jobs FROM ingot.count_deltas WHERE tenant = $1
+        SELECT type, status, jobs FROM ingot.count_deltas WHERE tenant = $1 AND ($2::text IS NULL OR type = $2)
     ) AS d GROUP BY d.type, d.status
 ),
 lanes AS (

@@ -1,0 +1,58 @@
+"""Two parties at one log on PostgreSQL: who comes second sees what the first has done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final, TypeVar
+
+import pytest
+
+from ingot.engines.postgres.connection import PlainConnection as Raw
+from ingot.jobs import Claim, LeaseLost
+from tests.town import Town
+
+APPEND: Final = "SELECT * FROM ingot.append_logs(ARRAY[$1::uuid], ARRAY[$2::bigint], NULL, ARRAY[$3], ARRAY[0], 65536)"
+SETTLE: Final = """
+    SELECT * FROM ingot.settle(
+        ARRAY[$1::uuid], ARRAY[$2::bigint], '{NULL}', '{succeeded}', '{t}', '{0}', '{NULL}', '{NULL}', '{NULL}'
+    )
+"""
+WAITS: Final = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+
+T = TypeVar("T")
+
+
+async def after_waiting(admin: Raw, first: Raw, second: Awaitable[T]) -> T:
+    """What the second party gets that has to wait for the first, which then commits."""
+    meeting = asyncio.ensure_future(second)
+    async with asyncio.timeout(10):
+        while not await admin.fetchval(WAITS, first.get_server_pid()):
+            assert not meeting.done(), "it did not wait"
+    await first.execute("COMMIT")
+    return await meeting
+
+
+async def begun(town: Town, statement: str, claim: Claim, *values: str) -> Raw:
+    """A party that has made its call and has not committed."""
+    first = await town.server()
+    await first.execute("BEGIN")
+    await first.fetch(statement, claim.job.id, claim.fence, *values)
+    return first
+
+
+async def test_of_texts_that_overlap_each_character_is_kept_once(town: Town) -> None:
+    claim = await town.bench.make_claim("written")
+    first = await begun(town, APPEND, claim, "abc")
+    second = town.bench.jobs.append_log(claim.job.id, claim.fence, "bcde", offset=1)
+    assert await after_waiting(await town.connect(), first, second) == 5
+    assert (await town.bench.jobs.log(town.bench.tenant, claim.job.id)).text == "abcde"
+
+
+async def test_a_text_that_meets_the_end_of_its_attempt_is_not_kept(town: Town) -> None:
+    claim = await town.bench.make_claim("written")
+    first = await begun(town, SETTLE, claim)
+    second = town.bench.jobs.append_log(claim.job.id, claim.fence, "late")
+    with pytest.raises(LeaseLost):
+        await after_waiting(await town.connect(), first, second)
+    assert (await town.bench.jobs.log(town.bench.tenant, claim.job.id)).text == ""
