@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from ingot.api.actions import ActionsApi
 from ingot.api.admin import AdminApi
 from ingot.api.events import EventsApi
 from ingot.api.jobs import JobsApi
@@ -110,6 +111,7 @@ def routes_of(ingot: Ingot, metrics: Metrics, *, more: Iterable[Route] = ()) -> 
     rooms = (
         JobsApi(ingot.jobs),
         LogsApi(ingot.jobs),
+        ActionsApi(ingot.jobs),
         WorkApi(ingot.jobs),
         EventsApi(ingot.events),
         AdminApi(ingot.tenants, ingot.credentials, ingot.jobs),

@@ -16,7 +16,7 @@ from ingot.jobs.orders import JobOptions, new_job
 from ingot.jobs.service import Jobs
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
-from ingot.wire.jobs import JobChange, JobOrder, JobOrders, JobRetry, JobsFilter, JobsQuery
+from ingot.wire.jobs import JobChange, JobOrder, JobOrders, JobRetry, JobsQuery, SummaryQuery
 
 BATCH_BODY_BYTES_MAX = 64 * 1024 * 1024
 OPTIONS = (
@@ -120,7 +120,7 @@ class JobsApi:
             limit=query.limit,
         )
 
-    async def summary(self, call: Call, query: JobsFilter) -> Summary:
+    async def summary(self, call: Call, query: SummaryQuery) -> Summary:
         """The jobs that fit every filter in numbers, exact unless it says that there are more."""
         call.expect("jobs.read", "*" if query.type is None else f"jobs/{query.type}")
         return await self._jobs.summary(call.tenant, **msgspec.structs.asdict(query))

@@ -61,6 +61,10 @@ class JobsFilter(Request, frozen=True, kw_only=True):
     created_before: datetime | None = None
 
 
+class SummaryQuery(JobsFilter, frozen=True, kw_only=True):
+    """Which jobs to count."""
+
+
 class JobsQuery(JobsFilter, frozen=True, kw_only=True):
     """Which jobs to list."""
 

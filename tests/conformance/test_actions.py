@@ -1,0 +1,237 @@
+"""Actions on many jobs: every job that fits is judged by itself, and a caller goes on until nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ingot.identity import Limits
+from ingot.jobs import Job, JobStatus, Source, actions
+from ingot.jobs.actions import Acted, Actions
+from ingot.jobs.orders import new_job
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.pages import InvalidCursor
+from tests.conformance.pictures import picture
+from tests.factories import Bench
+
+ALL = {"all_jobs": True}
+
+
+async def to_the_end(bench: Bench, name: str, **options: Any) -> list[Acted]:
+    """All steps of an action."""
+    act = getattr(Actions(bench.jobs), name)
+    steps: list[Acted] = []
+    cursor = None
+    for _ in range(1000):
+        steps.append(await act(bench.tenant, cursor=cursor, **options))
+        cursor = steps[-1].next_cursor
+        if cursor is None:
+            return steps
+    raise AssertionError("the action has no end")
+
+
+async def everywhere(bench: Bench) -> dict[JobStatus, Job]:
+    """A job in every state."""
+    made = {}
+    for status in (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED, JobStatus.RUNNING):
+        made[status] = await bench.make_job_in(status)
+    made[JobStatus.QUEUED] = await bench.make_job()
+    made[JobStatus.BLOCKED] = await bench.make_job(after=[made[JobStatus.QUEUED].id])
+    return made
+
+
+async def statuses(bench: Bench, jobs: dict[JobStatus, Job]) -> dict[JobStatus, JobStatus]:
+    """Those of the jobs that are elsewhere now."""
+    now = {before: (await bench.reload(job)).status for before, job in jobs.items()}
+    return {before: after for before, after in now.items() if before is not after}
+
+
+async def test_cancel_ends_what_waits_and_asks_what_runs_to_stop(bench: Bench) -> None:
+    jobs = await everywhere(bench)
+    (step,) = await to_the_end(bench, "cancel", **ALL)
+    assert step == Acted(matched=3, changed=3, failed=[])
+    assert await statuses(bench, jobs) == {
+        JobStatus.QUEUED: JobStatus.CANCELED,
+        JobStatus.BLOCKED: JobStatus.CANCELED,
+    }
+    assert (await bench.reload(jobs[JobStatus.RUNNING])).cancel_requested
+    assert await to_the_end(bench, "cancel", **ALL) == [Acted(matched=1, changed=0, failed=[])]
+
+
+@pytest.mark.parametrize("status", [None, JobStatus.DEAD, JobStatus.CANCELED, JobStatus.SUCCEEDED])
+async def test_retry_runs_the_dead_again_or_those_in_the_status_named(bench: Bench, status: JobStatus | None) -> None:
+    jobs = await everywhere(bench)
+    options = ALL if status is None else {"status": status}
+    assert await to_the_end(bench, "retry", priority=1, **options) == [Acted(matched=1, changed=1, failed=[])]
+    named = status or JobStatus.DEAD
+    assert await statuses(bench, jobs) == {named: JobStatus.QUEUED}
+    assert (await bench.reload(jobs[named])).priority == 1
+
+
+async def test_change_gives_what_waits_another_priority(bench: Bench) -> None:
+    jobs = await everywhere(bench)
+    await bench.make_job(priority=5)
+    assert await to_the_end(bench, "change", priority=5, **ALL) == [Acted(matched=3, changed=2, failed=[])]
+    changed = {status for status, job in jobs.items() if (await bench.reload(job)).priority == 5}
+    assert changed == {JobStatus.QUEUED, JobStatus.BLOCKED}
+
+
+@pytest.mark.parametrize("name", ["cancel", "retry", "change"])
+async def test_a_dry_run_tells_what_would_change_and_changes_nothing(bench: Bench, name: str) -> None:
+    await everywhere(bench)
+    before = await picture(bench)
+    options: dict[str, Any] = {**ALL, **({"priority": 1} if name == "change" else {})}
+    told = await to_the_end(bench, name, dry_run=True, **options)
+    assert await picture(bench) == before
+    assert await to_the_end(bench, name, **options) == told
+    assert told[0].changed > 0
+
+
+@pytest.mark.parametrize(
+    ("filters", "left"),
+    [
+        ({"type": "a"}, {2, 3}),
+        ({"tag": "red"}, {1, 3}),
+        ({"source": Source.SCHEDULE}, {0, 1, 2}),
+        ({"type": "b", "tag": "red"}, {0, 1, 3}),
+        ({"type": "none"}, {0, 1, 2, 3}),
+    ],
+)
+async def test_only_what_fits_every_filter_is_changed(bench: Bench, filters: dict[str, Any], left: set[int]) -> None:
+    jobs = [
+        await bench.make_job("a", tags=["red"]),
+        await bench.make_job("a"),
+        await bench.make_job("b", tags=["red"]),
+        await bench.make_job("b", source=Source.SCHEDULE),
+    ]
+    (step,) = await to_the_end(bench, "cancel", **filters)
+    assert (step.matched, step.changed) == (4 - len(left), 4 - len(left))
+    now = [(await bench.reload(job)).status for job in jobs]
+    assert {place for place, status in enumerate(now) if status is JobStatus.QUEUED} == left
+
+
+async def test_only_what_was_made_between_two_times_is_changed(bench: Bench) -> None:
+    jobs = []
+    for _ in range(3):
+        jobs.append(await bench.make_job())
+        bench.clock.advance(seconds=10)
+    await to_the_end(bench, "cancel", created_after=jobs[1].created_at, created_before=jobs[2].created_at)
+    now = [(await bench.reload(job)).status for job in jobs]
+    assert now == [JobStatus.QUEUED, JobStatus.CANCELED, JobStatus.QUEUED]
+
+
+async def test_another_tenant_is_not_touched(bench: Bench) -> None:
+    other = (await bench.tenants.create("other")).id
+    job = await bench.make_job(tenant=other)
+    assert await to_the_end(bench, "cancel", **ALL) == [Acted(matched=0, changed=0, failed=[])]
+    assert (await bench.reload(job)).status is JobStatus.QUEUED
+
+
+@pytest.mark.parametrize("limit", [1, 7, 150])
+async def test_steps_joined_change_every_job_once(bench: Bench, limit: int) -> None:
+    await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", n, delay=n % 2) for n in range(260)])
+    parents = [await bench.make_job("parent") for _ in range(3)]
+    await bench.jobs.enqueue_many([new_job(bench.tenant, "child", after=[parent.id]) for parent in parents])
+    steps = await to_the_end(bench, "cancel", limit=limit, **ALL)
+    assert all(step.matched <= limit for step in steps)
+    assert sum(step.matched for step in steps) == sum(step.changed for step in steps) == 266
+    assert [step.failed for step in steps if step.failed] == []
+    assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.CANCELED] == 266
+    assert (await bench.event_names()).count("job.canceled") == 266
+
+
+async def test_a_step_that_takes_long_ends_where_it_is(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actions, "STEP_SECONDS_MAX", 1e-6)
+    await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", n) for n in range(250)])
+    steps = await to_the_end(bench, "cancel", type="noop")
+    assert all(step.matched <= actions.JOBS_AT_ONCE for step in steps)
+    assert sum(step.changed for step in steps) == 250
+
+
+async def test_what_cannot_be_changed_is_told_and_stops_no_other(bench: Bench) -> None:
+    dead = [await bench.make_job_in(JobStatus.DEAD, dedupe_key=f"key-{n}") for n in range(3)]
+    await bench.make_job("other", dedupe_key="key-1")
+    (step,) = await to_the_end(bench, "retry", type="noop")
+    assert (step.matched, step.changed) == (3, 2)
+    assert [(refusal.id, refusal.code) for refusal in step.failed] == [(dead[1].id, "duplicate_job")]
+    await bench.tenants.change(bench.tenant, limits=Limits(max_unfinished_jobs=1))
+    (step,) = await to_the_end(bench, "retry", type="noop")
+    assert [refusal.code for refusal in step.failed] in (["duplicate_job"], ["job_limit_exceeded"])
+
+
+async def test_what_ends_meanwhile_is_no_error_and_not_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(5):
+        await bench.make_job()
+    (claim,) = await bench.jobs.claim("worker", ["noop"])
+    look = bench.jobs.list
+
+    async def look_and_lose(*args: Any, **options: Any) -> Any:
+        page = await look(*args, **options)
+        if options["status"] is JobStatus.RUNNING:
+            await bench.jobs.complete(claim)
+        return page
+
+    monkeypatch.setattr(bench.jobs, "list", look_and_lose)
+    assert await to_the_end(bench, "cancel", type="noop") == [Acted(matched=5, changed=4, failed=[])]
+    assert (await bench.reload(claim)).status is JobStatus.SUCCEEDED
+
+
+async def test_two_that_do_the_same_disturb_nobody(bench: Bench) -> None:
+    await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", n) for n in range(150)])
+    both = await asyncio.gather(*(to_the_end(bench, "cancel", type="noop") for _ in range(2)))
+    assert [step.failed for steps in both for step in steps if step.failed] == []
+    assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.CANCELED] == 150
+    assert (await bench.event_names()).count("job.canceled") == 150
+
+
+@pytest.mark.parametrize("name", ["cancel", "retry", "change"])
+async def test_without_a_filter_nothing_is_changed_unless_all_is_said(bench: Bench, name: str) -> None:
+    job = await bench.make_job()
+    options = {"priority": 1} if name == "change" else {}
+    with pytest.raises(InvalidInput, match="no filter") as refused:
+        await to_the_end(bench, name, **options)
+    assert "all" in refused.value.hint
+    assert await bench.reload(job) == job
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("cancel", {"status": JobStatus.DEAD}),
+        ("cancel", {"status": "broken"}),
+        ("retry", {"status": JobStatus.QUEUED}),
+        ("retry", {"priority": 6, **ALL}),
+        ("retry", {"max_attempts": 0, **ALL}),
+        ("retry", {"run_at": "now", **ALL}),
+        ("change", {"priority": 0, **ALL}),
+        ("change", {"priority": None, **ALL}),
+        ("change", {"status": JobStatus.RUNNING, "priority": 1}),
+        ("cancel", {"limit": 0, **ALL}),
+        ("cancel", {"limit": 1001, **ALL}),
+        ("cancel", {"dry_run": "yes", **ALL}),
+        ("cancel", {"all_jobs": 1}),
+        ("cancel", {"type": 5}),
+    ],
+)
+async def test_bad_actions_are_refused(bench: Bench, name: str, wrong: dict[str, Any]) -> None:
+    await everywhere(bench)
+    before = await picture(bench)
+    with pytest.raises(InvalidInput):
+        await to_the_end(bench, name, **wrong)
+    assert await picture(bench) == before
+
+
+async def test_a_cursor_fits_the_action_and_the_filter_that_made_it(bench: Bench) -> None:
+    for _ in range(3):
+        await bench.make_job()
+    steer = Actions(bench.jobs)
+    cursor = (await steer.cancel(bench.tenant, type="noop", limit=1)).next_cursor
+    with pytest.raises(InvalidCursor):
+        await steer.cancel(bench.tenant, type="other", cursor=cursor)
+    with pytest.raises(InvalidCursor):
+        await steer.change(bench.tenant, type="noop", priority=1, cursor=cursor)
+    with pytest.raises(InvalidCursor):
+        await steer.cancel(bench.tenant, type="noop", cursor="nonsense")
+    assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.CANCELED] == 1
