@@ -134,6 +134,8 @@ async def test_steps_joined_change_every_job_once(bench: Bench, limit: int) -> N
     await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", n, delay=n % 2) for n in range(260)])
     parents = [await bench.make_job("parent") for _ in range(3)]
     await bench.jobs.enqueue_many([new_job(bench.tenant, "child", after=[parent.id]) for parent in parents])
+    told = await to_the_end(bench, "cancel", limit=limit, dry_run=True, **ALL)
+    assert sum(step.matched for step in told) == sum(step.changed for step in told) == 266
     steps = await to_the_end(bench, "cancel", limit=limit, **ALL)
     assert all(step.matched <= limit for step in steps)
     assert sum(step.matched for step in steps) == sum(step.changed for step in steps) == 266

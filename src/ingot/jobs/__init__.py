@@ -1,5 +1,6 @@
 """Jobs: work a tenant has asked for, from enqueued to settled."""
 
+from ingot.jobs.actions import Acted, Actions
 from ingot.jobs.errors import (
     AttemptNotFound,
     BatchNotFound,
@@ -51,6 +52,8 @@ from ingot.jobs.model import (
 from ingot.jobs.service import Jobs
 
 __all__ = [
+    "Acted",
+    "Actions",
     "Attempt",
     "AttemptNotFound",
     "AttemptOutcome",
