@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from ingot.jobs import AttemptNotFound, Definition, JobNotFound, JobStatus, LeaseLost
-from ingot.jobs.checks import LOG_CHARS_MAX
+from ingot.jobs.checks import LOG_CHARS_MAX, LOG_OFFSET_MAX
 from ingot.jobs.logs import LOG_CHARS_KEPT
 from ingot.jobs.model import JobLog
 from ingot.jobs.ports import LogEntry
@@ -179,7 +180,14 @@ async def test_an_empty_text_adds_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"text": "x" * (LOG_CHARS_MAX + 1)}, {"text": b"x"}, {"offset": -1}, {"offset": 2**60}, {"offset": True}]
+    "wrong",
+    [
+        {"text": "x" * (LOG_CHARS_MAX + 1)},
+        {"text": b"x"},
+        {"offset": -1},
+        {"offset": LOG_OFFSET_MAX + 1},
+        {"offset": True},
+    ],
 )
 async def test_bad_entries_are_refused(bench: Bench, wrong: dict[str, object]) -> None:
     claim = await bench.make_claim()
@@ -187,6 +195,23 @@ async def test_bad_entries_are_refused(bench: Bench, wrong: dict[str, object]) -
     with pytest.raises(InvalidInput):
         await bench.jobs.append_log(claim.job.id, claim.fence, **given)  # type: ignore[arg-type]
     assert await chunks_of(bench) == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"attempt": -1}, {"attempt": True}, {"attempt": "1"}, {"after": -1}, {"after": None}]
+)
+async def test_bad_reads_are_refused(bench: Bench, wrong: dict[str, Any]) -> None:
+    job = await bench.make_job()
+    with pytest.raises(InvalidInput):
+        await bench.jobs.log(bench.tenant, job.id, **wrong)
+
+
+async def test_a_log_is_read_behind_the_greatest_offset(bench: Bench) -> None:
+    claim = await bench.make_claim()
+    await bench.jobs.append_log(claim.job.id, claim.fence, "abc", offset=LOG_OFFSET_MAX)
+    await bench.jobs.append_log(claim.job.id, claim.fence, "def")
+    log = await bench.jobs.log(bench.tenant, claim.job.id, after=LOG_OFFSET_MAX + 3)
+    assert (log.start, log.text) == (LOG_OFFSET_MAX + 3, "def")
 
 
 async def test_those_who_follow_a_log_are_woken(bench: Bench) -> None:

@@ -49,6 +49,7 @@ JSON_SPACE = b" \t\n\r"
 JSON_DEPTH_MAX = 200  # What we take in, every reader of ours must be able to decode.
 ERROR_CHARS_MAX = 16 * 1024
 LOG_CHARS_MAX = 64 * 1024
+LOG_OFFSET_MAX = 2**50  # So that where a log ends is a number that every reader of JSON takes in exactly.
 KEY_CHARS_MAX = 512
 TYPE_CHARS_MAX = 128
 WORKER_CHARS_MAX = 256

@@ -613,7 +613,7 @@ def _checked_entry(value: object) -> LogEntry:
     if entry.worker is not None:
         checks.worker_id(entry.worker)
     if entry.offset is not None:
-        values.whole_number(entry.offset, what="offset", least=0, most=values.NUMBER_MAX)
+        values.whole_number(entry.offset, what="offset", least=0, most=checks.LOG_OFFSET_MAX)
     clean = checks.log_text(entry.text)
     return entry if clean == entry.text else msgspec.structs.replace(entry, text=clean)
 

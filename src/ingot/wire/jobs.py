@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw
 
-from ingot.jobs.checks import LOG_CHARS_MAX
+from ingot.jobs.checks import LOG_CHARS_MAX, LOG_OFFSET_MAX
 from ingot.jobs.model import NULL, JobStatus, OnDead, Progress, Source
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 
@@ -117,7 +117,7 @@ class Beat(Request, frozen=True, kw_only=True):
     fence: Fence
     progress: Progress | None = None
     log: Annotated[str, Meta(max_length=LOG_CHARS_MAX)] | None = None
-    log_offset: Place | None = None
+    log_offset: Annotated[int, Meta(ge=0, le=LOG_OFFSET_MAX)] | None = None
 
 
 class LogQuery(Request, frozen=True, kw_only=True):
