@@ -105,7 +105,9 @@ RENEW: Final = """
         array_fill(50::double precision, ARRAY[cardinality($1::uuid[])]), NULL)
 """
 APPEND: Final = """
-    SELECT * FROM ingot.append_logs($1, $2, NULL, array_fill('text'::text, ARRAY[cardinality($1::uuid[])]), NULL, 65536, NULL)
+    SELECT * FROM ingot.append_logs(
+        $1, $2, NULL, array_fill('text'::text, ARRAY[cardinality($1::uuid[])]), NULL, 65536, NULL
+    )
 """
 ENQUEUE: Final = """
     SELECT e.* FROM (
