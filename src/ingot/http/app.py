@@ -58,7 +58,7 @@ class App:
         route: Route | None = None
         call: Call | None = None
         try:
-            route, path = self._table.find(scope["method"], scope["path"])
+            route, path = self._table.find(scope["method"], scope["raw_path"].decode("latin-1"))
             call = await self._gate.admit(route, headers, path, request_id=request_id)
             status = await self._serve(route, call, scope, receive, send)
         except Gone:

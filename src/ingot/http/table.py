@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from inspect import cleandoc
 from typing import Any, Final, Literal, get_type_hints
+from urllib.parse import unquote
 
 import msgspec
 
@@ -76,37 +77,59 @@ class Undeclared(Exception):
     """A route does not say all that it must."""
 
 
+class Pattern(msgspec.Struct, frozen=True):
+    """The segments of a path; where a name stands in it, `None`."""
+
+    segments: tuple[str | None, ...]
+    names: tuple[str, ...]
+    methods: dict[str, Route]
+
+    def match(self, segments: Sequence[str]) -> dict[str, str] | None:
+        """What stands in its places, or `None` when it is another path."""
+        values = []
+        for own, given in zip(self.segments, segments, strict=True):
+            if own is None and given:
+                values.append(given)
+            elif own != given:
+                return None
+        return dict(zip(self.names, values, strict=True))
+
+
 class Table:
     """All routes, found by method and path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes: Sequence[Route] = list(routes)
-        self._plain: dict[str, dict[str, Route]] = {}
-        self._patterns: dict[int, list[tuple[re.Pattern[str], dict[str, Route]]]] = {}  # By number of segments.
+        self._plain: dict[tuple[str, ...], dict[str, Route]] = {}
+        self._patterns: dict[int, list[Pattern]] = {}  # By number of segments.
         patterns: dict[str, dict[str, Route]] = {}
         for route in self.routes:
             _check(route)
-            of_path = (patterns if route.parameters else self._plain).setdefault(route.path, {})
+            known = () if route.parameters else tuple(route.path.split("/"))
+            of_path = self._plain.setdefault(known, {}) if known else patterns.setdefault(route.path, {})
             if route.method in of_path:
                 raise Undeclared(f"{route.method} {route.path} is declared twice")
             of_path[route.method] = route
         for path, methods in patterns.items():
-            pattern = re.compile(
-                _PARAMETER.sub(r"(?P<\1>[^/]+)", re.escape(path).replace(r"\{", "{").replace(r"\}", "}"))
-            )
-            self._patterns.setdefault(path.count("/"), []).append((pattern, methods))
+            segments = tuple(None if _PARAMETER.fullmatch(part) else part for part in path.split("/"))
+            pattern = Pattern(segments, tuple(_PARAMETER.findall(path)), methods)
+            self._patterns.setdefault(len(segments), []).append(pattern)
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route for a request, and what stands in the places of its path.
 
-        Raises `NoSuchRoute` or `MethodNotAllowed`.
+        The path is as it was sent: a `%2F` in it belongs to a name and does not divide. Raises `NoSuchRoute` or
+        `MethodNotAllowed`.
         """
-        methods = self._plain.get(path)
+        segments = path.split("/")
+        if "%" in path:
+            segments = [unquote(segment) for segment in segments]
+        methods = self._plain.get(tuple(segments))
         values: dict[str, str] = {}
         if methods is None:
-            for pattern, known in self._patterns.get(path.count("/"), ()):
-                if match := pattern.fullmatch(path):
-                    methods, values = known, match.groupdict()
+            for pattern in self._patterns.get(len(segments), ()):
+                if (found := pattern.match(segments)) is not None:
+                    methods, values = pattern.methods, found
                     break
             else:
                 raise NoSuchRoute(f"there is nothing at {path[:100]}")
@@ -122,3 +145,5 @@ def _check(route: Route) -> None:
         raise Undeclared(f"{route.method} {route.path} has a handler without a docstring")
     if "return" not in route.types():
         raise Undeclared(f"{route.method} {route.path} does not say what it answers")
+    if any("{" in part and not _PARAMETER.fullmatch(part) for part in route.path.split("/")):
+        raise Undeclared(f"{route.method} {route.path} has a name that is not a whole segment")
