@@ -12,6 +12,7 @@ from ingot.engines.sqlite import SQLiteStore
 from ingot.events import Events
 from ingot.identity import Tenant, Tenants
 from ingot.jobs import Claim, Job, Jobs, JobStatus
+from ingot.jobs.workers import Workers
 from ingot.kernel.clock import Clock, ManualClock
 from tests.postgres import open_postgres
 
@@ -28,6 +29,7 @@ class Bench:
         self.clock = clock
         self.tenant = tenant.id
         self.jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
+        self.workers = Workers(store, self.jobs, lease_seconds=LEASE_SECONDS)
         self.tenants = Tenants(store)
         self.events = Events(store)
 

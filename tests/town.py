@@ -85,6 +85,7 @@ async def open_town(folder: Path) -> AsyncIterator[Town]:
             credentials = Credentials(bench.store, Access(bench.store, bench.clock), bench.clock)
             await credentials.create_token(tenant, description="of a program", grants=[Grant(action="jobs.*")])
             await credentials.create_worker(tenant, f"press-{tenant}")
+            await bench.workers.register(tenant, f"press-{tenant}/1", ["noop"])
             await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=tenant)
         await bench.jobs.define(Definition(type="past", retention_seconds=0, keep_history=True))
         await bench.jobs.collect()

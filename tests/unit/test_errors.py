@@ -58,6 +58,7 @@ CODES = {
     "TooManyRequests": ("too_many_requests", 429),
     "Unauthorized": ("unauthorized", 401),
     "UnsupportedMedia": ("unsupported_media_type", 415),
+    "WorkerNotFound": ("worker_not_found", 404),
 }
 
 

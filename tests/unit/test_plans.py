@@ -64,6 +64,8 @@ ALLOWED = {
     ("parents", "p"): "the jobs that others wait for",
     ("running_jobs", "states"): "as many as the limit says, of those that run",
     ("save_states", "new"): "the rows of the statement itself",
+    ("silent_workers", "w"): "as many as the limit says, found by the index before",
+    ("workers_of_tenant", "w"): "as many as the limit says, found by the key before",
 }
 
 

@@ -2,7 +2,8 @@
 
 NotFound ─┬─ JobNotFound
           ├─ BatchNotFound
-          └─ AttemptNotFound
+          ├─ AttemptNotFound
+          └─ WorkerNotFound
 InvalidInput ─┬─ PayloadTooLarge
               ├─ IdempotencyMismatch
               ├─ ParentNotFound
@@ -39,6 +40,13 @@ class AttemptNotFound(NotFound):
 
     code = "attempt_not_found"
     hint = "Attempts are counted from 1; leave it out to get the newest."
+
+
+class WorkerNotFound(NotFound):
+    """There is no such worker in this tenant."""
+
+    code = "worker_not_found"
+    hint = "A worker registers before it beats; one that was removed, or not seen for long, registers again."
 
 
 class ParentNotFound(InvalidInput):

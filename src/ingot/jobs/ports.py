@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey
 from ingot.jobs.model import (
     Attempt,
     Batch,
@@ -361,3 +362,102 @@ class JobStore(Protocol):
 
     def seconds_to_agenda(self) -> float | None:
         """How long until work becomes due or a lease runs out; `None` when nothing is known. Costs no query."""
+
+
+class RegisterWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker is there, and ready for work. `tenant=None` is one that serves every tenant."""
+
+    tenant: str | None
+    worker_id: str
+    types: Sequence[str]
+    hostname: str | None = None
+    version: str | None = None
+    metadata: bytes | None = None
+    by: str | None = None
+
+
+class HearWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker lives, and is at work on these jobs, each named once, and on no others.
+
+    What it has held for longer than `grace` and does not name it knows nothing of. That it was seen is written down
+    when the last time is `note_after` ago.
+    """
+
+    tenant: str | None
+    worker_id: str
+    beats: Sequence[Beat]
+    grace: int
+    note_after: int
+
+
+class DrainWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker is to take no more work."""
+
+    tenant: str | None
+    worker_id: str
+
+
+class RemoveWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker is gone, and comes not back. Up to `limit` jobs that it holds are given back."""
+
+    tenant: str | None
+    worker_id: str
+    limit: int
+
+
+class TendWorkers(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Find up to `limit` workers that were silent for so long, and forget as many that were offline for so long."""
+
+    silent_after: int
+    forget_after: int
+    limit: int
+
+
+class WorkerStore(Protocol):
+    """Where workers are kept, by tenant and id. Every write is durable when it returns."""
+
+    alone: bool  # Whether nobody else writes to it, so that a process knows all by itself.
+
+    def register_worker(self, command: RegisterWorker) -> Awaitable[Worker]:
+        """Keep a worker, or what it says of itself now. It is online after that, and drains no more.
+
+        An event tells of one that was not there, or offline. `TenantNotFound` for a tenant that is not there.
+        """
+
+    def hear_worker(self, command: HearWorker) -> Awaitable[Heard]:
+        """Renew the leases that a worker names, each judged as in `JobStore.renew`, and give back those it does not.
+
+        These are the leases of this very id, of its tenant or, of a shared worker, of all tenants, that were claimed
+        longer than `grace` ago. They are released as in `JobStore.settle`, which counts against nothing. A worker
+        that was offline is online again, with an event. `WorkerNotFound`, and then nothing is done.
+        """
+
+    def drain_worker(self, command: DrainWorker) -> Awaitable[Worker]:
+        """Have a worker take no more work; again changes nothing. `WorkerNotFound`."""
+
+    def remove_worker(self, command: RemoveWorker) -> Awaitable[bool]:
+        """Give back what a worker holds and forget it, with an event when it was not offline. `WorkerNotFound`.
+
+        `False` when it holds more than the limit: then it is still there, and to be removed again.
+        """
+
+    def tend_workers(self, command: TendWorkers) -> Awaitable[CrewTended]:
+        """Take workers that were silent for offline, each with an event, and forget those that stayed so.
+
+        None is taken for offline within one lease length of the store coming up.
+        """
+
+    def get_worker(self, tenant: str | None, worker_id: str) -> Awaitable[Worker | None]:
+        """The worker, or `None`."""
+
+    def list_workers(self, tenant: str | None, *, after: str | None, limit: int) -> Awaitable[list[Worker]]:
+        """Workers of a tenant, or the shared ones for `None`, by id, from behind `after`.
+
+        `TenantNotFound` for a tenant that is not there.
+        """
+
+    def list_draining(self) -> Awaitable[list[WorkerKey]]:
+        """All workers, of all tenants, that are to take no more work and are not offline."""
+
+    def check_leases(self, leases: Sequence[Held]) -> Awaitable[list[Held]]:
+        """How these leases stand now, one answer for each in order. Renews nothing. One look for all of them."""

@@ -11,6 +11,7 @@ from typing import TypeVar, Unpack
 import msgspec
 
 from ingot.jobs import checks
+from ingot.jobs.crew import WorkerKey
 from ingot.jobs.errors import AttemptNotFound, BatchNotFound, JobNotFound
 from ingot.jobs.explain import explain
 from ingot.jobs.logs import Followers
@@ -85,6 +86,8 @@ class Jobs:
         self.log_followers = Followers()
         self._closing = False
         self._giving_back: set[asyncio.Task[None]] = set()
+        self.draining: frozenset[WorkerKey] = frozenset()  # The workers that get no more work.
+        self.on_cancel: list[Callable[[Job], None]] = []  # Who is told of running jobs that are to stop.
         store.on_ready(self._waiters.wake)
 
     async def close(self) -> None:
@@ -97,6 +100,11 @@ class Jobs:
         """End waiting claims, and let no others wait."""
         self._closing = True
         self._waiters.wake_all()
+
+    def set_draining(self, workers: Iterable[WorkerKey]) -> None:
+        """Give these workers no more work, and no others: what they wait for is answered empty now."""
+        before, self.draining = self.draining, frozenset(workers)
+        self._waiters.wake_workers(self.draining - before)
 
     # -- asking for work ------------------------------------------------------------------------------------
 
@@ -130,7 +138,8 @@ class Jobs:
     ) -> list[Claim]:
         """Lease up to `limit` due jobs of these types; with none due, wait up to `wait_seconds` for some.
 
-        `tenant=None` serves all tenants. The answer is empty only after the whole wait, or when we are closing.
+        `tenant=None` serves all tenants. The answer is empty only after the whole wait, when we are closing, or at once
+        when the worker is draining.
         """
         values.seconds(wait_seconds, what="wait_seconds", most=checks.WAIT_SECONDS_MAX)
         command = ClaimJobs(
@@ -142,13 +151,17 @@ class Jobs:
             host=checks.short_text(host, what="host"),
             pid=None if pid is None else values.whole_number(pid, what="pid", least=0, most=values.NUMBER_MAX),
         )
+        key = tenant, command.worker_id
+        claims: list[Claim] = []
         if wait_seconds == 0:
-            return await self._claim_once(command)
+            return claims if key in self.draining else await self._claim_once(command)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
-        waiter = self._waiters.add(command.types, tenant)
+        waiter = self._waiters.add(command.types, tenant, command.worker_id)
         try:
-            while not (claims := await self._look(command, waiter)) and loop.time() < deadline and not self._closing:
+            while key not in self.draining and not (claims := await self._look(command, waiter)):
+                if loop.time() >= deadline or self._closing:
+                    break
                 # Not `wait_for`: on Python 3.11 it swallows a cancel that comes together with the wake-up.
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline):
@@ -228,7 +241,7 @@ class Jobs:
         if not given:
             return []
         values.whole_number(len(given), what="the number of heartbeats", least=1, most=checks.BATCH_JOBS_MAX)
-        checked = [_or_error(_checked_beat, beat) for beat in given]
+        checked = [_or_error(checked_beat, beat) for beat in given]
         good = [beat for beat in checked if isinstance(beat, Beat)]
         answers = iter(await self._store.renew(RenewLeases(beats=good)) if good else ())
         return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
@@ -324,7 +337,11 @@ class Jobs:
 
     async def cancel(self, tenant: str, job_id: str) -> Job:
         """Stop a waiting job at once, ask a running one to stop. Raises `JobNotFound` or `JobFinished`."""
-        return await self._store.cancel(CancelJob(tenant=checks.tenant(tenant), job_id=checks.job_id(job_id)))
+        job = await self._store.cancel(CancelJob(tenant=checks.tenant(tenant), job_id=checks.job_id(job_id)))
+        if job.cancel_requested:
+            for tell in self.on_cancel:
+                tell(job)
+        return job
 
     async def retry(
         self,
@@ -589,7 +606,8 @@ def _checked_outcome(outcome: object) -> Outcome:
             raise InvalidInput(f"the outcome is a {type(outcome).__name__}; it is Done, Failed, Snooze or Release")
 
 
-def _checked_beat(value: object) -> Beat:
+def checked_beat(value: object) -> Beat:
+    """A heartbeat that can be judged. Raises `JobNotFound` for a text that no job can have."""
     beat = values.instance(value, Beat, what="beat")
     checks.job_id(beat.job_id)
     checks.fence(beat.fence)

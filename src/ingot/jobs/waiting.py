@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from ingot.jobs.crew import WorkerKey
+
 
 class Waiter(msgspec.Struct, eq=False):
     """One claim that waits. It keeps its place in the line until it has an answer."""
@@ -14,6 +16,7 @@ class Waiter(msgspec.Struct, eq=False):
     types: frozenset[str]
     tenant: str | None
     woken: asyncio.Event
+    worker_id: str = ""
     news: tuple[str, str] | None = None  # The tenant and type it was woken for and has not looked for yet.
 
 
@@ -23,9 +26,9 @@ class Waiters:
     def __init__(self) -> None:
         self._waiters: dict[int, Waiter] = {}
 
-    def add(self, types: Iterable[str], tenant: str | None) -> Waiter:
+    def add(self, types: Iterable[str], tenant: str | None, worker_id: str = "") -> Waiter:
         """Begin to wait. Register before the first look at the store, so that no arrival is missed."""
-        waiter = Waiter(frozenset(types), tenant, asyncio.Event())
+        waiter = Waiter(frozenset(types), tenant, asyncio.Event(), worker_id)
         self._waiters[id(waiter)] = waiter
         return waiter
 
@@ -39,6 +42,13 @@ class Waiters:
         """Wake everybody, for no work."""
         for waiter in self._waiters.values():
             waiter.woken.set()
+
+    def wake_workers(self, workers: Iterable[WorkerKey]) -> None:
+        """Wake all claims of these workers, for no work."""
+        known = set(workers)
+        for waiter in self._waiters.values() if known else ():
+            if (waiter.tenant, waiter.worker_id) in known:
+                waiter.woken.set()
 
     def wake(self, tenant: str, type: str, count: int) -> None:
         """Wake up to `count` claims that could take a job of this tenant and type."""

@@ -26,6 +26,7 @@ from ingot.jobs import (
 )
 from ingot.jobs.checks import LOG_CHARS_MAX, RETENTION_SECONDS_MAX
 from ingot.jobs.orders import new_job
+from ingot.jobs.workers import GRACE_SECONDS
 from ingot.kernel.clock import MICROS
 from tests.factories import LEASE_SECONDS, Bench
 
@@ -40,6 +41,7 @@ async def run_errand(bench: Bench) -> None:
     await _credentials(bench)
     await _ask_for_work(bench)
     await _do_work(bench)
+    await _crew(bench)
     await _steer(bench)
     await _limit(bench)
     await _wait_for_others(bench)
@@ -114,6 +116,25 @@ async def _do_work(bench: Bench) -> None:
     assert tended.swept == 10
     assert tended.promoted >= BATCH
     await bench.jobs.claim("w1", [TYPE], limit=1)
+
+
+async def _crew(bench: Bench) -> None:
+    tenant = bench.tenant
+    for name in ("press/1", "press/2", "press/3"):
+        await bench.workers.register(tenant, name, [TYPE])
+    held, unnamed = await bench.jobs.claim("press/1", [TYPE], tenant=tenant, limit=2)
+    bench.clock.advance(seconds=GRACE_SECONDS + 1)
+    heard = await bench.workers.heartbeat(tenant, "press/1", [bench.jobs.beat(held.job.id, held.fence)])
+    await bench.store.check_leases(heard.jobs)
+    with suppress(LeaseLost):
+        await bench.jobs.complete(unnamed)
+    await bench.workers.list(tenant)
+    await bench.workers.get(tenant, "press/1")
+    await bench.workers.drain(tenant, "press/2")
+    await bench.store.list_draining()
+    await bench.workers.remove(tenant, "press/1")
+    bench.clock.advance(seconds=LEASE_SECONDS)
+    assert (await bench.workers.tend()).silent == 2
 
 
 async def _steer(bench: Bench) -> None:

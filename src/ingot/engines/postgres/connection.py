@@ -21,6 +21,7 @@ from ingot.jobs.errors import (
     JobNotFound,
     JobNotQueued,
     RateLimited,
+    WorkerNotFound,
 )
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError, StoreMisconfigured
 from ingot.kernel.ids import is_id
@@ -81,6 +82,7 @@ REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN010": lambda message, _: TokenNotFound(message),
     "IN011": lambda message, _: CredentialNotFound(message),
     "IN012": lambda message, _: CredentialExists(message),
+    "IN020": lambda message, _: WorkerNotFound(message),
     "IN009": lambda message, wait: RateLimited(message, retry_after_seconds=float(wait)),
 }
 

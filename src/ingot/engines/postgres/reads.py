@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 import msgspec
 
 from ingot.engines.history import read_position, write_position
-from ingot.engines.postgres import collect, credentials, definitions, explain, identity
+from ingot.engines.postgres import collect, credentials, definitions, explain, identity, workers
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.pages import read_counts, read_page, read_tally
@@ -20,6 +20,7 @@ from ingot.events.model import Event
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant
 from ingot.identity.ports import FoundToken, FoundWorkerCredential
+from ingot.jobs.crew import Held, Worker, WorkerKey
 from ingot.jobs.logs import read_chunks
 from ingot.jobs.model import (
     Attempt,
@@ -187,6 +188,26 @@ class Reads:
     ) -> Awaitable[list[WorkerCredential]]:
         """See `CredentialStore`."""
         return credentials.list_worker_credentials(self._db, tenant, after=after, limit=limit)
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    def get_worker(self, tenant: str | None, worker_id: str) -> Awaitable[Worker | None]:
+        """See `WorkerStore`."""
+        return workers.get_worker(self._db, tenant, worker_id)
+
+    async def list_workers(self, tenant: str | None, *, after: str | None, limit: int) -> list[Worker]:
+        """See `WorkerStore`."""
+        if tenant is not None:
+            await identity.check_tenant(self._db, self._memory, tenant)
+        return await workers.list_workers(self._db, tenant, after=after, limit=limit)
+
+    def list_draining(self) -> Awaitable[list[WorkerKey]]:
+        """See `WorkerStore`."""
+        return workers.list_draining(self._db)
+
+    def check_leases(self, leases: Sequence[Held]) -> Awaitable[list[Held]]:
+        """See `WorkerStore`."""
+        return workers.check_leases(self._db, leases)
 
     # -- tenants --------------------------------------------------------------------------------------------
 

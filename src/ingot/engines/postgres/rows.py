@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from ingot.engines.postgres.connection import Record
+from ingot.jobs.crew import WorkerNews
 from ingot.jobs.lanes import Lane
 from ingot.jobs.model import (
     NULL,
@@ -29,6 +30,7 @@ from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
 NO_TEXTS: Final = (None,) * 7  # Of those that most jobs do not have.
 BATCH_COMPLETED: Final = "batch.completed"
+OF_WORKERS: Final = ("worker.online", "worker.offline")
 STATUSES: Final = {status.value: status for status in JobStatus}
 SOURCES: Final = {source.value: source for source in Source}
 
@@ -52,8 +54,13 @@ class NewsRow(msgspec.Struct, array_like=True, gc=False):
     percent: float | None = None
     stage: str | None = None
 
-    def news(self) -> Sequence[JobNews | Batch]:
-        """The same for people, for each job. Of a batch the numbers stand where those of a job would."""
+    def news(self) -> Sequence[JobNews | Batch | WorkerNews]:
+        """The same for people, for each job. Of a batch the numbers stand where those of a job would.
+
+        Of a worker all stands where the type of a job would, as JSON text.
+        """
+        if self.name in OF_WORKERS:
+            return [msgspec.json.decode(self.type, type=WorkerNews)]
         if self.name == BATCH_COMPLETED:
             numbers = {"succeeded": self.failures, "dead": self.crashes, "canceled": self.fence}
             return [Batch(batch=str(self.ids), total=self.attempts, unfinished=0, **numbers)]

@@ -76,7 +76,7 @@ async def _in_rounds(
 
 async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Settled | IngotError]:
     said = [_said(call.outcome) for call in calls]
-    rows = await db.call(SETTLE, *_held(calls), *map(_column, zip(*said, strict=True), DONE), _workers(calls))
+    rows = await db.call(SETTLE, *held(calls), *map(_column, zip(*said, strict=True), DONE), _workers(calls))
     answers: dict[int, Settled | IngotError] = {}
     for row in rows:
         status, attempts, run_at = row["status"], row["attempts"], row["run_at"]
@@ -92,7 +92,7 @@ async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Set
 async def _renew(db: Database, memory: Memory, calls: list[Beat]) -> list[Heartbeat | IngotError]:
     rows = await db.call(
         RENEW,
-        *_held(calls),
+        *held(calls),
         [call.lease for call in calls],
         [call.percent for call in calls],
         [call.stage for call in calls],
@@ -116,7 +116,7 @@ async def _append(db: Database, calls: list[LogEntry]) -> list[int | IngotError]
     texts, offsets = [call.text for call in calls], [call.offset for call in calls]
     # Without an offset nobody could tell a text that is sent again from one that is the same as the last.
     once = None in offsets
-    rows = await db.call(APPEND, *_held(calls), texts, offsets, LOG_CHARS_KEPT, _workers(calls), once=once)
+    rows = await db.call(APPEND, *held(calls), texts, offsets, LOG_CHARS_KEPT, _workers(calls), once=once)
     answers: dict[int, int | IngotError] = {row["place"] - 1: row["ends"] for row in rows}
     missing = [place for place in range(len(calls)) if place not in answers]
     for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
@@ -159,7 +159,7 @@ def came_back(memory: Memory, row: Record) -> None:
         memory.due_at(row["run_at"])
 
 
-def _held(calls: Sequence[C]) -> tuple[list[str], list[int], tuple[str | None, ...] | None]:
+def held(calls: Sequence[C]) -> tuple[list[str], list[int], tuple[str | None, ...] | None]:
     """Jobs, fences and tenants as the functions take them; what no row can have becomes what none has.
 
     That a job id is one the service has made sure of.
@@ -178,7 +178,7 @@ def _workers(calls: Sequence[C]) -> tuple[str | None, ...] | None:
 async def _find(db: Database, calls: list[C]) -> list[Record | None]:
     if not calls:
         return []
-    ids, fences, _ = _held(calls)
+    ids, fences, _ = held(calls)
     rows = {row["place"]: row for row in await db.call(FIND, ids, fences)}
     return [rows.get(place + 1) for place in range(len(calls))]
 

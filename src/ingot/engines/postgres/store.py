@@ -9,7 +9,18 @@ from typing import Any, Final
 
 import asyncpg
 
-from ingot.engines.postgres import claim, collect, credentials, definitions, enqueue, identity, manage, settle, tend
+from ingot.engines.postgres import (
+    claim,
+    collect,
+    credentials,
+    definitions,
+    enqueue,
+    identity,
+    manage,
+    settle,
+    tend,
+    workers,
+)
 from ingot.engines.postgres.batches import Batches
 from ingot.engines.postgres.connection import (
     CONNECTIONS_MAX,
@@ -36,6 +47,7 @@ from ingot.identity.ports import (
     NoteUse,
     RevokeToken,
 )
+from ingot.jobs.crew import CrewTended, Heard, Worker
 from ingot.jobs.model import Claim, Collected, Definition, Enqueued, Heartbeat, Job, Pause, Settled, Tended
 from ingot.jobs.ports import (
     AppendLogs,
@@ -43,15 +55,20 @@ from ingot.jobs.ports import (
     ChangeJob,
     ClaimJobs,
     Collect,
+    DrainWorker,
     Enqueue,
     LogEntry,
+    HearWorker,
     PauseType,
     PutDefinition,
+    RegisterWorker,
+    RemoveWorker,
     RenewLeases,
     ResumeType,
     RetryJob,
     SettleJobs,
     Tend,
+    TendWorkers,
 )
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.errors import IngotError, StoreMisconfigured, StoreTooNew
@@ -68,6 +85,8 @@ SELECT current_user, current_setting('synchronous_commit'), current_setting('ser
 
 class PostgresStore(Reads):
     """Jobs, tenants and events in one PostgreSQL database. Made by `open`; used on one event loop."""
+
+    alone = False
 
     def __init__(self, db: Database, memory: Memory, follow: Follow, watch: Watch) -> None:
         self._db = db
@@ -261,6 +280,26 @@ class PostgresStore(Reads):
     def note_use(self, command: NoteUse) -> Awaitable[None]:
         """See `CredentialStore`."""
         return credentials.note_use(self._db, command)
+
+    def register_worker(self, command: RegisterWorker) -> Awaitable[Worker]:
+        """See `WorkerStore`."""
+        return workers.register(self._db, command)
+
+    def hear_worker(self, command: HearWorker) -> Awaitable[Heard]:
+        """See `WorkerStore`."""
+        return workers.hear(self._db, self._memory, command)
+
+    def drain_worker(self, command: DrainWorker) -> Awaitable[Worker]:
+        """See `WorkerStore`."""
+        return workers.drain(self._db, command)
+
+    def remove_worker(self, command: RemoveWorker) -> Awaitable[bool]:
+        """See `WorkerStore`."""
+        return workers.remove(self._db, self._memory, command)
+
+    def tend_workers(self, command: TendWorkers) -> Awaitable[CrewTended]:
+        """See `WorkerStore`."""
+        return workers.tend(self._db, self._memory, command)
 
 
 def _weight_of_log(entry: LogEntry) -> int:

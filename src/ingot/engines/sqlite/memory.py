@@ -159,6 +159,10 @@ class Memory:
         expiry = self.next_expiry  # Read once: the event loop asks while the writer changes it.
         return None if expiry is None else max(expiry, self._sweep_from, self.swept_at + SWEEP_EVERY)
 
+    def may_sweep(self, now: int) -> bool:
+        """Whether the store has been up for long enough to take what is silent for gone."""
+        return now >= self._sweep_from
+
     def agenda(self) -> int | None:
         """The next instant at which something is to be done."""
         if self.ended:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -13,6 +13,7 @@ import apsw
 import msgspec
 
 from ingot.engines.credentials import TokenRow, WorkerCredentialRow
+from ingot.engines.crew import WorkerRow
 from ingot.engines.history import read_position, write_position
 from ingot.engines.sqlite.collect import Entry, Kind, first_batches
 from ingot.engines.sqlite.connection import explain, open_reader
@@ -26,6 +27,7 @@ from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant, TenantNotFound
 from ingot.identity.ports import FoundToken, FoundWorkerCredential
 from ingot.jobs.logs import Chunk, read_chunks
+from ingot.jobs.crew import Held, Worker, WorkerKey
 from ingot.jobs.model import (
     AHEAD_MAX,
     Attempt,
@@ -360,6 +362,47 @@ class Reads:
     def _find(self, type: type[TokenRow | WorkerCredentialRow], statement: str, id: str) -> Any:
         row = self._read(type, statement, id)
         return None if row is None else row.found()
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    def get_worker(self, tenant: str | None, worker_id: str) -> Awaitable[Worker | None]:
+        """See `WorkerStore`."""
+        return self._run(self._get_worker, self._number(tenant), worker_id)
+
+    def _get_worker(self, *key: Any) -> Worker | None:
+        row = self._read(WorkerRow, SQL.worker_by_id, *key)
+        return None if row is None else row.worker()
+
+    def list_workers(self, tenant: str | None, *, after: str | None, limit: int) -> Awaitable[list[Worker]]:
+        """See `WorkerStore`."""
+        self._check_tenant(tenant)
+        return self._run(self._list_workers, self._number(tenant), after or "", limit)
+
+    def _list_workers(self, *values: Any) -> list[Worker]:
+        return [row.worker() for row in self._read(list[WorkerRow], SQL.workers_of_tenant, *values) or ()]
+
+    def _number(self, tenant: str | None) -> int:
+        return 0 if tenant is None else self._memory.tenants.get(tenant, -1)
+
+    def list_draining(self) -> Awaitable[list[WorkerKey]]:
+        """See `WorkerStore`."""
+        return self._run(self._read, list[WorkerKey], SQL.draining_workers)
+
+    def check_leases(self, leases: Sequence[Held]) -> Awaitable[list[Held]]:
+        """See `WorkerStore`."""
+        return self._run(self._check_leases, leases)
+
+    def _check_leases(self, leases: Sequence[Held]) -> list[Held]:
+        asked = as_json([(held.job_id, held.fence) for held in leases])
+        rows = self._read(list[tuple[str, int, int, bool]], SQL.leases_held, asked) or ()
+        found = {(job_id, fence): (to_datetime(expires_at), cancel) for job_id, fence, expires_at, cancel in rows}
+        answers = []
+        for held in leases:
+            expires_at, cancel = found.get((held.job_id, held.fence), (None, False))
+            answers.append(
+                Held(job_id=held.job_id, fence=held.fence, lease_expires_at=expires_at, cancel_requested=cancel)
+            )
+        return answers
 
     # -- events ---------------------------------------------------------------------------------------------
 

@@ -9,7 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from ingot.engines.sqlite import claim, collect, credentials, definitions, enqueue, identity, manage, settle, tend
+from ingot.engines.sqlite import (
+    claim,
+    collect,
+    credentials,
+    definitions,
+    enqueue,
+    identity,
+    manage,
+    settle,
+    tend,
+    workers,
+)
 from ingot.engines.sqlite.opening import Opened, open_folder
 from ingot.engines.sqlite.reads import Reads
 from ingot.engines.sqlite.transaction import Transaction
@@ -25,6 +36,7 @@ from ingot.identity.ports import (
     NoteUse,
     RevokeToken,
 )
+from ingot.jobs.crew import CrewTended, Heard, Worker
 from ingot.jobs.model import Claim, Collected, Definition, Enqueued, Heartbeat, Job, Pause, Settled, Tended
 from ingot.jobs.ports import (
     AppendLogs,
@@ -32,14 +44,19 @@ from ingot.jobs.ports import (
     ChangeJob,
     ClaimJobs,
     Collect,
+    DrainWorker,
     Enqueue,
+    HearWorker,
     PauseType,
     PutDefinition,
+    RegisterWorker,
+    RemoveWorker,
     RenewLeases,
     ResumeType,
     RetryJob,
     SettleJobs,
     Tend,
+    TendWorkers,
 )
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.errors import IngotError
@@ -81,6 +98,11 @@ HANDLERS: dict[type, Handler] = {
     RenewLeases: settle.renew,
     AppendLogs: settle.append_logs,
     SettleJobs: settle.settle,
+    RegisterWorker: each(workers.register),
+    HearWorker: each(workers.hear),
+    DrainWorker: each(workers.drain),
+    RemoveWorker: each(workers.remove),
+    TendWorkers: each(workers.tend),
     CancelJob: each(manage.cancel),
     RetryJob: each(manage.retry),
     ChangeJob: each(manage.change),
@@ -93,6 +115,8 @@ HANDLERS: dict[type, Handler] = {
 
 class SQLiteStore(Reads):
     """Jobs, tenants and events in one SQLite file. Made by `open`; used on one event loop."""
+
+    alone = True
 
     def __init__(self, opened: Opened, *, vfs: str | None) -> None:
         super().__init__(opened.path, vfs=vfs)
@@ -237,6 +261,26 @@ class SQLiteStore(Reads):
 
     def collect(self, command: Collect) -> Awaitable[Collected]:
         """See `JobStore`."""
+        return self._writer.submit(command)
+
+    def register_worker(self, command: RegisterWorker) -> Awaitable[Worker]:
+        """See `WorkerStore`."""
+        return self._writer.submit(command)
+
+    def hear_worker(self, command: HearWorker) -> Awaitable[Heard]:
+        """See `WorkerStore`."""
+        return self._writer.submit(command)
+
+    def drain_worker(self, command: DrainWorker) -> Awaitable[Worker]:
+        """See `WorkerStore`."""
+        return self._writer.submit(command)
+
+    def remove_worker(self, command: RemoveWorker) -> Awaitable[bool]:
+        """See `WorkerStore`."""
+        return self._writer.submit(command)
+
+    def tend_workers(self, command: TendWorkers) -> Awaitable[CrewTended]:
+        """See `WorkerStore`."""
         return self._writer.submit(command)
 
 

@@ -15,6 +15,7 @@ from ingot.engines.sqlite.memory import FIRST, Memory
 from ingot.engines.sqlite.rows import JobRow, Place, State, job_of, progress_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.statements import chunk_sizes, repeat_row
+from ingot.jobs.crew import WorkerNews
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.lanes import Lane
 from ingot.jobs.lifecycle import FINISHED
@@ -39,7 +40,7 @@ class Staged:
     """What a group of commands wants written or told at the end: its events, counts and hints."""
 
     def __init__(self) -> None:
-        self.events: defaultdict[str, list[tuple[str, JobNews | Batch]]] = defaultdict(list)
+        self.events: defaultdict[str, list[tuple[str, JobNews | Batch | WorkerNews]]] = defaultdict(list)
         self.counts: Counter[tuple[str, str, JobStatus]] = Counter()
         self.ready: Counter[tuple[str, str]] = Counter()
         self.enqueued: Counter[str] = Counter()  # Jobs that count against the rate of their tenant.

@@ -1,0 +1,73 @@
+"""Rows of workers, as both engines read them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ingot.jobs.crew import Held, Worker, WorkerNews, WorkerStatus
+from ingot.jobs.model import NULL, Heartbeat
+from ingot.jobs.ports import Beat
+from ingot.kernel.clock import to_datetime
+from ingot.kernel.errors import IngotError
+
+
+class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of `workers`, and whether the credential it belongs to is disabled."""
+
+    id: str
+    tenant: str | None
+    types: tuple[str, ...]
+    hostname: str | None
+    version: str | None
+    metadata: str | None
+    registered_at: int
+    registered_by: str | None
+    seen_at: int
+    online: bool
+    draining: bool
+    disabled: bool
+
+    @classmethod
+    def read(cls, text: bytes | str) -> WorkerRow:
+        """The row in a JSON text."""
+        return msgspec.json.decode(text, type=cls)
+
+    @property
+    def status(self) -> WorkerStatus:
+        """How it stands: out, or not there, or about to go, or ready."""
+        if self.disabled:
+            return WorkerStatus.DISABLED
+        if not self.online:
+            return WorkerStatus.OFFLINE
+        return WorkerStatus.DRAINING if self.draining else WorkerStatus.ONLINE
+
+    def worker(self) -> Worker:
+        """The worker."""
+        return Worker(
+            id=self.id,
+            tenant=self.tenant,
+            status=self.status,
+            types=self.types,
+            registered_at=to_datetime(self.registered_at),
+            seen_at=to_datetime(self.seen_at),
+            hostname=self.hostname,
+            version=self.version,
+            metadata=NULL if self.metadata is None else msgspec.Raw(self.metadata.encode()),
+            registered_by=self.registered_by,
+        )
+
+    def news(self, status: WorkerStatus) -> WorkerNews:
+        """What an event says about it."""
+        return WorkerNews(id=self.id, status=status, types=self.types, hostname=self.hostname, version=self.version)
+
+
+def held(beat: Beat, answer: Heartbeat | IngotError) -> Held:
+    """What a worker is told of a job that it named."""
+    if isinstance(answer, IngotError):
+        return Held(job_id=beat.job_id, fence=beat.fence)
+    return Held(
+        job_id=beat.job_id,
+        fence=beat.fence,
+        lease_expires_at=answer.lease_expires_at,
+        cancel_requested=answer.cancel_requested,
+    )

@@ -1,0 +1,25 @@
+-- Workers that have registered. Those of the tenant of all zeros serve all tenants.
+CREATE TABLE ingot.workers (
+    tenant          uuid NOT NULL,
+    id              text COLLATE "C" NOT NULL,
+    types           text[] NOT NULL,
+    hostname        text,
+    version         text,
+    metadata        bytea,
+    registered_at   bigint NOT NULL,
+    registered_by   text,
+    seen_at         bigint NOT NULL,
+    online          boolean NOT NULL,
+    draining        boolean NOT NULL,
+    PRIMARY KEY (tenant, id)
+);
+CREATE INDEX workers_seen ON ingot.workers (online, seen_at);
+CREATE INDEX workers_draining ON ingot.workers (id) WHERE draining AND online;
+
+-- What a worker holds is asked whenever it is heard of.
+CREATE INDEX leases_held ON ingot.leases (worker_id);
+
+-- Only functions show them: those that serve all belong to no tenant.
+ALTER TABLE ingot.workers ENABLE ROW LEVEL SECURITY;
+ALTER TABLE ingot.workers FORCE ROW LEVEL SECURITY;
+CREATE POLICY owner ON ingot.workers TO ingot_owner USING (true) WITH CHECK (true);

@@ -1,0 +1,1 @@
+DELETE FROM workers WHERE tenant = ?1 AND id = ?2

@@ -1,0 +1,136 @@
+"""Workers: who is there, and what they hold."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ingot.engines.crew import WorkerRow, held
+from ingot.engines.sqlite import settle
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.identity.model import TenantNotFound
+from ingot.jobs.crew import CrewTended, Heard, Worker, WorkerNews, WorkerStatus
+from ingot.jobs.errors import WorkerNotFound
+from ingot.jobs.model import Release, Settle
+from ingot.jobs.ports import (
+    DrainWorker,
+    HearWorker,
+    RegisterWorker,
+    RemoveWorker,
+    RenewLeases,
+    SettleJobs,
+    TendWorkers,
+)
+
+SHARED, NOBODY = 0, -1
+RELEASE_JOBS_MAX = 1000
+ALL_INSTANTS = 2**62
+
+
+class Silent(msgspec.Struct, array_like=True):
+    """A row of `silent_workers`."""
+
+    number: int
+    tenant: str | None
+    id: str
+    types: tuple[str, ...]
+    hostname: str | None
+    version: str | None
+
+
+def register(tx: Transaction, command: RegisterWorker) -> Worker:
+    """Keep a worker, or what it says of itself now."""
+    if command.tenant is not None and command.tenant not in tx.memory.tenants:
+        raise TenantNotFound(f"there is no tenant {command.tenant[:64]!r}")
+    key = _key(tx, command.tenant, command.worker_id)
+    before = _find(tx, key)
+    row = (as_json(command.types), command.hostname, command.version, command.metadata, tx.now, command.by)
+    tx.execute(SQL.register_worker, *key, *row)
+    known = _known(tx, key)
+    if before is None or not before.online:
+        _tell(tx, "worker.online", known.tenant, known.news(WorkerStatus.ONLINE))
+    return known.worker()
+
+
+def hear(tx: Transaction, command: HearWorker) -> Heard:
+    """Renew what a worker names, give back what it does not, and note that it lives."""
+    key = _key(tx, command.tenant, command.worker_id)
+    row = _known(tx, key)
+    (answers,) = settle.renew(tx, [RenewLeases(beats=command.beats)])
+    named = [(beat.job_id, beat.fence) for beat in command.beats]
+    _give_back(tx, key, before=tx.now - command.grace, named=named, limit=RELEASE_JOBS_MAX)
+    if not row.online or tx.now - row.seen_at >= command.note_after:
+        tx.execute(SQL.see_worker, *key, tx.now)
+    if not row.online:
+        back = WorkerStatus.DRAINING if row.draining else WorkerStatus.ONLINE
+        _tell(tx, "worker.online", row.tenant, row.news(back))
+    jobs = [held(beat, answer) for beat, answer in zip(command.beats, answers, strict=True)]
+    return Heard(jobs=jobs, drain=row.draining)
+
+
+def drain(tx: Transaction, command: DrainWorker) -> Worker:
+    """Have a worker take no more work."""
+    key = _key(tx, command.tenant, command.worker_id)
+    _known(tx, key)
+    tx.execute(SQL.drain_worker, *key)
+    return _known(tx, key).worker()
+
+
+def remove(tx: Transaction, command: RemoveWorker) -> bool:
+    """Give back what a worker holds, and forget it."""
+    key = _key(tx, command.tenant, command.worker_id)
+    row = _known(tx, key)
+    if _give_back(tx, key, before=ALL_INSTANTS, named=[], limit=command.limit) == command.limit:
+        return False
+    tx.execute(SQL.remove_worker, *key)
+    if row.online:
+        _tell(tx, "worker.offline", row.tenant, row.news(WorkerStatus.OFFLINE))
+    return True
+
+
+def tend(tx: Transaction, command: TendWorkers) -> CrewTended:
+    """Take the silent for offline, and forget those that stayed so."""
+    silent: list[Silent] = []
+    if tx.memory.may_sweep(tx.now):
+        silent = tx.read(list[Silent], SQL.silent_workers, tx.now - command.silent_after, command.limit)
+    if silent:
+        tx.execute(SQL.miss_workers, as_json([(one.number, one.id) for one in silent]))
+    for one in silent:
+        news = WorkerNews(
+            id=one.id, status=WorkerStatus.OFFLINE, types=one.types, hostname=one.hostname, version=one.version
+        )
+        _tell(tx, "worker.offline", one.tenant, news)
+    forgotten = len(list(tx.execute(SQL.forget_workers, tx.now - command.forget_after, command.limit)))
+    return CrewTended(silent=len(silent), forgotten=forgotten, more=command.limit in (len(silent), forgotten))
+
+
+def _give_back(tx: Transaction, key: tuple[int, str], *, before: int, named: list[tuple[str, int]], limit: int) -> int:
+    tenant, worker_id = key
+    values = (worker_id, tenant, before, as_json(named), limit)
+    leases = tx.read(list[tuple[str, int]], SQL.unnamed_leases, *values)
+    if leases:
+        settles = [Settle(job_id=job_id, fence=fence, outcome=Release()) for job_id, fence in leases]
+        settle.settle(tx, [SettleJobs(settles=settles)])
+    return len(leases)
+
+
+def _key(tx: Transaction, tenant: str | None, worker_id: str) -> tuple[int, str]:
+    return SHARED if tenant is None else tx.memory.tenants.get(tenant, NOBODY), worker_id
+
+
+def _find(tx: Transaction, key: tuple[int, str]) -> WorkerRow | None:
+    text = tx.execute(SQL.worker_by_id, *key).get
+    return None if text is None else WorkerRow.read(text)
+
+
+def _known(tx: Transaction, key: tuple[int, str]) -> WorkerRow:
+    row = _find(tx, key)
+    if row is None:
+        raise WorkerNotFound(f"there is no worker {key[1][:64]!r} in this tenant")
+    return row
+
+
+def _tell(tx: Transaction, name: str, tenant: str | None, news: WorkerNews) -> None:
+    """Append an event about a worker. One that serves all is nobody's news."""
+    if tenant is not None:
+        tx.staged.events[tenant].append((name, news))
