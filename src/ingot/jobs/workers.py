@@ -68,6 +68,11 @@ class Workers:
         self._closing = False
         jobs.on_cancel.append(self._hear_cancel)
 
+    @property
+    def waiting(self) -> int:
+        """How many heartbeats are under way or wait."""
+        return len(self._listeners)
+
     def stop_waiting(self) -> None:
         """End waiting heartbeats, and let no others wait."""
         self._closing = True
