@@ -17,6 +17,7 @@ from ingot.api.jobs import JobsApi
 from ingot.api.logs import LogsApi
 from ingot.api.ops import OpsApi
 from ingot.api.work import WorkApi
+from ingot.api.workers import WorkersApi
 from ingot.engines.postgres import PostgresStore, migrate
 from ingot.engines.sqlite import SQLiteStore
 from ingot.events.service import Events
@@ -32,7 +33,9 @@ from ingot.identity.service import Tenants
 from ingot.identity.tokens import Credentials
 from ingot.jobs.maintenance import Maintenance
 from ingot.jobs.retention import Retention
+from ingot.jobs.rounds import WorkerTending, WorkerWatch
 from ingot.jobs.service import Jobs
+from ingot.jobs.workers import Workers
 from ingot.kernel.clock import Clock, SystemClock
 from ingot.kernel.logs import configure_logs
 from ingot.settings import Settings, SettingsError, read_settings
@@ -42,6 +45,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     """An open store, room by room."""
 
     jobs: Jobs
+    workers: Workers
     tenants: Tenants
     events: Events
     access: Access
@@ -79,8 +83,13 @@ async def open(  # noqa: A001 - read as `ingot.open`
         maintenance = Maintenance(store)
         retention = Retention(store)
         access = Access(store, clock)
+        jobs = Jobs(store, lease_seconds=settings.lease_seconds)
+        workers = Workers(store, jobs, lease_seconds=settings.lease_seconds)
+        await workers.look_for_drains()
+        crew = WorkerWatch(workers), WorkerTending(workers)
         ingot = Ingot(
-            jobs=Jobs(store, lease_seconds=settings.lease_seconds),
+            jobs=jobs,
+            workers=workers,
             tenants=tenants,
             events=Events(store),
             access=access,
@@ -93,11 +102,16 @@ async def open(  # noqa: A001 - read as `ingot.open`
         if tend:
             maintenance.start()
             retention.start()
+            for loop in crew:
+                loop.start()
             if isinstance(store, PostgresStore):
                 store.watch.start()
         try:
             yield ingot
         finally:
+            workers.stop_waiting()
+            for loop in crew:
+                await loop.stop()
             await retention.stop()
             await maintenance.stop()
             await ingot.jobs.close()
@@ -113,6 +127,7 @@ def routes_of(ingot: Ingot, metrics: Metrics, *, more: Iterable[Route] = ()) -> 
         LogsApi(ingot.jobs),
         ActionsApi(ingot.jobs),
         WorkApi(ingot.jobs),
+        WorkersApi(ingot.workers, ingot.jobs),
         EventsApi(ingot.events),
         AdminApi(ingot.tenants, ingot.credentials, ingot.jobs),
         ops,
@@ -130,6 +145,7 @@ def server_of(ingot: Ingot, *, more: Iterable[Route] = ()) -> Server:
 
     def stop() -> None:
         ingot.jobs.stop_waiting()
+        ingot.workers.stop_waiting()
         app.stop()
 
     return Server(app, on_stop=stop)

@@ -65,7 +65,7 @@ class WorkApi:
     async def claim(self, call: Call, body: ClaimRequest) -> Answer[Claimed | None]:
         """Lease due jobs; with none due, wait for some."""
         for type in body.types:
-            _expect_type(call, type)
+            expect_type(call, type)
         claims = await self._jobs.claim(
             worker_id_of(call, body.worker_id),
             body.types,
@@ -136,7 +136,7 @@ class WorkApi:
             return
         job = await self._jobs.get(call.tenant, job_id)
         try:
-            _expect_type(call, job.type)
+            expect_type(call, job.type)
         except Forbidden:
             raise JobNotFound(f"there is no job {job_id[:64]!r} for this worker") from None
 
@@ -161,7 +161,7 @@ def _worker(call: Call) -> str | None:
     return call.caller.id if call.caller.kind == "worker" else None
 
 
-def _expect_type(call: Call, type: str) -> None:
+def expect_type(call: Call, type: str) -> None:
     """Raises `Forbidden` for a type that the caller does not run."""
     if call.caller.types and type not in call.caller.types:
         raise Forbidden(f"the worker does not run jobs of the type {type[:64]}")

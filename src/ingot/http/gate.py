@@ -90,5 +90,5 @@ class Gate:
 
 
 def _expect(route: Route, caller: Caller) -> None:
-    if isinstance(route.needs, Granted) and not caller.has(route.needs.action):
+    if isinstance(route.needs, Granted) and not route.needs.is_met(caller.has):
         raise Forbidden(f"the credential has no grant for {route.needs.action}")

@@ -34,6 +34,8 @@ def document_of(routes: Iterable[Route], *, version: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in known:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, of_type, components)
+    for query in {_key(taken["query"]) for route in known if "query" in (taken := route.types())}:
+        del components[_name(of_type[query])]  # They stand where they are used.
     return {
         "openapi": VERSION,
         "info": {"title": "Ingot", "version": version, "license": {"name": "Apache-2.0"}},
@@ -67,6 +69,10 @@ def _key(type: Any) -> str:
     return repr(type)
 
 
+def _name(schema: dict[str, str]) -> str:
+    return schema["$ref"].rpartition("/")[2]
+
+
 def _operation(route: Route, of_type: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
     types = route.types()
     content = _content(types["return"])
@@ -94,7 +100,7 @@ def _operation(route: Route, of_type: dict[str, Any], components: dict[str, Any]
         "security": [] if isinstance(route.needs, Open) else SECURITY,
     }
     if isinstance(route.needs, Granted):
-        operation["description"] = f"Needs a grant for `{route.needs.action}`."
+        operation["description"] = f"Needs a grant for {route.needs.words}."
     if "body" in types:
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": of_type[_key(types["body"])]}}}
     return operation
@@ -110,7 +116,7 @@ def _names(route: Route) -> list[dict[str, Any]]:
 def _query(type: Any, of_type: dict[str, Any], components: dict[str, Any]) -> list[dict[str, Any]]:
     if type is None:
         return []
-    schema = components.pop(of_type[_key(type)]["$ref"].rpartition("/")[2])
+    schema = components[_name(of_type[_key(type)])]
     return [
         {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": of}
         for name, of in schema["properties"].items()

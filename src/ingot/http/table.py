@@ -26,12 +26,23 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """The caller needs a grant for this action, on some resource. On which, the handler checks."""
+    """The caller needs a grant for this action, or for the other, on some resource. On which, the handler checks."""
 
     action: str
+    or_action: str | None = None
 
     def __post_init__(self) -> None:
         assert self.action in ACTIONS, f"{self.action} is no action"
+        assert self.or_action is None or self.or_action in ACTIONS, f"{self.or_action} is no action"
+
+    @property
+    def words(self) -> str:
+        """What it needs, for people."""
+        return f"`{self.action}`" if self.or_action is None else f"`{self.action}` or `{self.or_action}`"
+
+    def is_met(self, has: Callable[[str], bool]) -> bool:
+        """Whether who has these actions may call it."""
+        return has(self.action) or (self.or_action is not None and has(self.or_action))
 
 
 class Known(msgspec.Struct, frozen=True):

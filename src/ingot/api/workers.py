@@ -1,0 +1,155 @@
+"""Routes of workers about themselves, and of those who watch over them."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from ingot.api.work import expect_type, worker_id_of
+from ingot.http.call import Answer, Call
+from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.identity.credentials import Forbidden
+from ingot.jobs.crew import Held, Log, Worker
+from ingot.jobs.service import Jobs
+from ingot.jobs.workers import Workers
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.pages import Page
+from ingot.wire.workers import (
+    LOG_BYTES_MAX,
+    HeldAnswer,
+    HeldJob,
+    Registered,
+    WorkerBeat,
+    WorkerBeatAnswer,
+    WorkerListQuery,
+    WorkerQuery,
+    WorkerRegistration,
+)
+
+BEAT_BODY_BYTES_MAX = 16 * 1024 * 1024
+
+
+class WorkersApi:
+    """Workers over HTTP."""
+
+    def __init__(self, workers: Workers, jobs: Jobs) -> None:
+        self._workers = workers
+        self._jobs = jobs
+
+    def routes(self) -> list[Route]:
+        """The routes of this room."""
+        run, read = Granted("workers.run"), Granted("workers.read")
+        own = Granted("workers.manage", or_action="workers.run")
+
+        def route(method: str, path: str, handler: Handler, needs: Granted, **more: Any) -> Route:
+            given = {"rate": "read" if method == "GET" else "write", **more}
+            return Route(method=method, path=PREFIX + path, handler=handler, needs=needs, room="workers", **given)
+
+        return [
+            route("POST", "/workers", self.register, run, status=201),
+            route("GET", "/workers", self.list, read),
+            route("GET", "/workers/{id}", self.get, read),
+            route(
+                "POST",
+                "/workers/{id}/heartbeat",
+                self.heartbeat,
+                run,
+                rate="wait",
+                waits=True,
+                body_bytes_max=BEAT_BODY_BYTES_MAX,
+            ),
+            route("POST", "/workers/{id}/drain", self.drain, own),
+            route("DELETE", "/workers/{id}", self.remove, own, status=204),
+        ]
+
+    # -- what workers say -----------------------------------------------------------------------------------
+
+    async def register(self, call: Call, body: WorkerRegistration) -> Answer[Registered]:
+        """Tell that a worker is there; again is fine, and brings it online again."""
+        for type in body.types:
+            expect_type(call, type)
+        metadata = bytes(body.metadata)
+        worker = await self._workers.register(
+            _whose(call),
+            worker_id_of(call, body.id),
+            body.types,
+            hostname=body.hostname,
+            version=body.version,
+            metadata=metadata or None,
+            by=call.caller.name,
+        )
+        known = Registered(id=worker.id, heartbeat_seconds=self._workers.heartbeat_seconds)
+        return Answer(known, 201, {"location": f"{PREFIX}/workers/{quote(worker.id, safe='')}"})
+
+    async def heartbeat(self, call: Call, id: str, body: WorkerBeat) -> WorkerBeatAnswer:
+        """Renew the leases of all jobs that a worker is at work on, and wait for something to be told.
+
+        What it was handed longer than 15 seconds ago and does not name is given back.
+        """
+        worker_id, tenant = worker_id_of(call, id), _whose(call)
+        beats = [self._jobs.beat(job.id, job.fence, progress=job.progress, tenant=tenant) for job in body.jobs]
+        logs = [_log(job) for job in body.jobs if job.log]
+        heard = await self._workers.heartbeat(tenant, worker_id, beats, wait_seconds=body.wait_seconds, logs=logs)
+        return WorkerBeatAnswer(jobs=[_told(held) for held in heard.jobs], drain=heard.drain)
+
+    # -- watching over them ---------------------------------------------------------------------------------
+
+    async def list(self, call: Call, query: WorkerListQuery) -> Page[Worker]:
+        """A page of the tenant's workers, by id; those that serve all tenants with `shared`."""
+        call.expect("workers.read")
+        tenant = _whose(call, shared=query.shared)
+        return await self._workers.list(tenant, cursor=query.cursor, limit=query.limit)
+
+    async def get(self, call: Call, id: str, query: WorkerQuery) -> Worker:
+        """One worker as it stands. A `/` in its id is written as `%2F`."""
+        call.expect("workers.read")
+        return await self._workers.get(_whose(call, shared=query.shared), id)
+
+    async def drain(self, call: Call, id: str, query: WorkerQuery) -> Worker:
+        """Have a worker take no more work: its claims are empty, and its next heartbeat says so."""
+        tenant = _whose(call, shared=query.shared)
+        await self._expect_own(call, tenant, id)
+        return await self._workers.drain(tenant, id)
+
+    async def remove(self, call: Call, id: str, query: WorkerQuery) -> None:
+        """Forget a worker. What it holds is given back, and counts against nothing."""
+        tenant = _whose(call, shared=query.shared)
+        await self._expect_own(call, tenant, id)
+        await self._workers.remove(tenant, id)
+
+    async def _expect_own(self, call: Call, tenant: str | None, worker_id: str) -> None:
+        """Who may not manage workers has a say in those of its credential, or that it registered."""
+        if call.caller.may("workers.manage"):
+            return
+        if call.caller.kind == "worker":
+            worker_id_of(call, worker_id)
+        elif (await self._workers.get(tenant, worker_id)).registered_by != call.caller.name:
+            raise Forbidden(f"the worker {worker_id[:64]} was registered by somebody else")
+
+
+def _whose(call: Call, *, shared: bool = False) -> str | None:
+    """Whose workers the caller speaks of; `None` is those that serve all tenants."""
+    if call.caller.kind == "worker":
+        return call.caller.tenant
+    if shared and not call.caller.is_operator:
+        raise Forbidden("only an operator has to do with what is for all tenants", hint="Use the operator's token.")
+    return None if shared else call.tenant
+
+
+def _log(job: HeldJob) -> Log:
+    text = job.log or ""
+    if (size := len(text.encode(errors="replace"))) > LOG_BYTES_MAX:
+        raise InvalidInput(
+            f"the log of {job.id[:64]} has {size} bytes; it goes up to {LOG_BYTES_MAX}",
+            hint="Send the rest with the next heartbeat.",
+        )
+    return Log(job_id=job.id, fence=job.fence, text=text)
+
+
+def _told(held: Held) -> HeldAnswer:
+    return HeldAnswer(
+        id=held.job_id,
+        lease_expires_at=held.lease_expires_at,
+        cancel_requested=held.cancel_requested,
+        lost=held.lost,
+    )
