@@ -135,6 +135,23 @@ async def test_a_token_for_some_types_registers_no_others(served: Served) -> Non
     assert (await served.call("POST", "/workers", token=token, json={**BODY, "types": ["pdf"]})).status_code == 403
 
 
+async def test_jobs_of_types_that_a_worker_does_not_run_are_lost_for_it(served: Served) -> None:
+    token = await served.token(Grant(action="workers.run", resource="jobs/noop"))
+    bound = await credential(served, "bound", types=["noop"])
+    await served.call("POST", "/workers", token=token, json={**BODY, "id": "bound"})
+    jobs = [await served.make_job(type=type) for type in ("noop", "pdf")]
+    claims = [await served.claim(types=[job["type"]], worker_id="bound") for job in jobs]
+    entries = [{"id": claim["id"], "fence": claim["fence"]} for claim in claims]
+    for beat in (
+        await served.call("POST", "/workers/bound/heartbeat", token=token, json={"jobs": entries}),
+        await bound.call("POST", "/workers/bound/heartbeat", json={"jobs": entries}),
+    ):
+        assert [(job["id"], job["lost"]) for job in beat.json()["jobs"]] == [
+            (jobs[0]["id"], False),
+            (jobs[1]["id"], True),
+        ]
+
+
 async def test_a_disabled_credential_shows_in_its_workers(served: Served) -> None:
     press = await credential(served)
     await press.call("POST", "/workers", json=BODY)

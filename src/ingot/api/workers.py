@@ -10,6 +10,7 @@ from ingot.http.call import Answer, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
 from ingot.identity.credentials import Forbidden
 from ingot.jobs.crew import Held, Log, Worker
+from ingot.jobs.errors import JobNotFound
 from ingot.jobs.service import Jobs
 from ingot.jobs.workers import Workers
 from ingot.kernel.errors import InvalidInput
@@ -87,10 +88,23 @@ class WorkersApi:
         What it was handed longer than 15 seconds ago and does not name is given back.
         """
         worker_id, tenant = worker_id_of(call, id), _whose(call)
-        beats = [self._jobs.beat(job.id, job.fence, progress=job.progress, tenant=tenant) for job in body.jobs]
-        logs = [_log(job) for job in body.jobs if job.log]
+        own = [job for job in body.jobs if await self._runs(call, job.id)]
+        beats = [self._jobs.beat(job.id, job.fence, progress=job.progress, tenant=tenant) for job in own]
+        logs = [_log(job) for job in own if job.log]
         heard = await self._workers.heartbeat(tenant, worker_id, beats, wait_seconds=body.wait_seconds, logs=logs)
-        return WorkerBeatAnswer(jobs=[_told(held) for held in heard.jobs], drain=heard.drain)
+        known = {held.job_id: held for held in heard.jobs}
+        told = [known.get(job.id) or Held(job_id=job.id, fence=job.fence) for job in body.jobs]
+        return WorkerBeatAnswer(jobs=[_told(held) for held in told], drain=heard.drain)
+
+    async def _runs(self, call: Call, job_id: str) -> bool:
+        """Whether the caller has to do with jobs of this type; of others it holds none."""
+        if _whose(call) is None or (not call.caller.types and call.caller.may("workers.run")):
+            return True
+        try:
+            expect_type(call, (await self._jobs.get(call.tenant, job_id)).type)
+        except (Forbidden, JobNotFound):
+            return False
+        return True
 
     # -- watching over them ---------------------------------------------------------------------------------
 
