@@ -6,6 +6,8 @@ from tests.mutants.mutant import Mutant
 
 SETTLE = "tests/conformance/test_settle.py"
 POWER = "tests/faults/test_power.py::test_nothing_acknowledged_is_lost_when_the_power_goes"
+WORKERS = "tests/conformance/test_workers.py"
+WAITING = "tests/conformance/test_worker_waiting.py"
 MACHINES = "tests/conformance/test_machines.py::test_a_store_lives_as_its_model_does"
 
 MUTANTS = [
@@ -616,5 +618,69 @@ MUTANTS = [
         old="for row in rows}, position is not None\n",
         new="for row in rows}, False\n",
         caught_by="tests/conformance/test_summary.py::test_more_jobs_than_are_looked_at_are_told_of[postgres]",
+    ),
+    Mutant(
+        name="a lease that is named by its job alone",
+        breaks="a claim whose answer was lost comes back by the heartbeat",
+        file="engines/postgres/functions/workers.sql",
+        old="AND (l.id, l.fence) NOT IN (SELECT n.id, n.fence FROM",
+        new="AND l.id NOT IN (SELECT n.id FROM",
+        caught_by=f"{WORKERS}::test_what_a_worker_does_not_name_is_given_back_uncounted_after_a_while[postgres]",
+    ),
+    Mutant(
+        name="a heartbeat that gives back what others hold",
+        breaks="T1: what one tenant does has no effect on another",
+        file="engines/sqlite/sql/unnamed_leases.sql",
+        old="AND (?2 = 0 OR tenant = ?2)",
+        new="AND ?2 IS NOT NULL",
+        caught_by=f"{WORKERS}::test_only_its_own_leases_are_given_back[sqlite]",
+    ),
+    Mutant(
+        name="a heartbeat that renews the leases of any tenant",
+        breaks="T1: what one tenant does has no effect on another",
+        file="jobs/workers.py",
+        old="beat if tenant is None else msgspec.structs.replace(beat, tenant=tenant)",
+        new="beat",
+        caught_by=f"{WORKERS}::test_jobs_of_another_tenant_are_lost_for_a_worker",
+    ),
+    Mutant(
+        name="a worker that is told of before what came before",
+        breaks="events tell what happened in order",
+        file="engines/postgres/functions/workers.sql",
+        old="AND age(w.xmin) < age(pg_current_xact_id()::xid)",
+        new="AND false",
+        caught_by="tests/unit/test_postgres_crew.py::test_who_met_a_later_change_begins_again",
+    ),
+    Mutant(
+        name="a look for each heartbeat that waits",
+        breaks="many waiting heartbeats cost one look",
+        file="jobs/workers.py",
+        old="        for listener, heard in waiting:\n",
+        new="        for listener, heard in waiting:\n            await self._store.check_leases(heard.jobs)\n",
+        caught_by=f"{WAITING}::test_what_others_do_is_found_by_one_look_for_all",
+    ),
+    Mutant(
+        name="a heartbeat that is left behind",
+        breaks="a waiting heartbeat whose caller goes away leaves nothing behind",
+        file="jobs/workers.py",
+        old="        finally:\n            self._leave(listener)\n",
+        new="        finally:\n            pass\n",
+        caught_by=f"{WAITING}::test_nothing_is_left_of_a_heartbeat_whose_caller_went_away",
+    ),
+    Mutant(
+        name="a drain that a look undoes",
+        breaks="a draining worker gets no more work",
+        file="jobs/workers.py",
+        old="if before == self._drains_changed:",
+        new="if True:",
+        caught_by=f"{WAITING}::test_a_look_that_began_before_a_drain_does_not_undo_it",
+    ),
+    Mutant(
+        name="a credential that speaks for another's workers",
+        breaks="a worker credential has no effect on another",
+        file="api/workers.py",
+        old="worker_id, tenant = worker_id_of(call, id), _whose(call)",
+        new="worker_id, tenant = id, _whose(call)",
+        caught_by="tests/http/test_workers.py::test_a_credential_speaks_for_its_own_workers_only",
     ),
 ]

@@ -1,6 +1,7 @@
 """Jobs: work a tenant has asked for, from enqueued to settled."""
 
 from ingot.jobs.actions import Acted, Actions
+from ingot.jobs.crew import Heard, Held, Worker, WorkerStatus
 from ingot.jobs.errors import (
     AttemptNotFound,
     BatchNotFound,
@@ -16,6 +17,7 @@ from ingot.jobs.errors import (
     ParentNotFound,
     PayloadTooLarge,
     RateLimited,
+    WorkerNotFound,
 )
 from ingot.jobs.model import (
     Attempt,
@@ -50,6 +52,7 @@ from ingot.jobs.model import (
     Tended,
 )
 from ingot.jobs.service import Jobs
+from ingot.jobs.workers import Workers
 
 __all__ = [
     "Acted",
@@ -70,7 +73,9 @@ __all__ = [
     "Enqueued",
     "Explanation",
     "Failed",
+    "Heard",
     "Heartbeat",
+    "Held",
     "HistoryEntry",
     "IdempotencyMismatch",
     "Job",
@@ -99,4 +104,8 @@ __all__ = [
     "Source",
     "Summary",
     "Tended",
+    "Worker",
+    "WorkerNotFound",
+    "WorkerStatus",
+    "Workers",
 ]
