@@ -209,7 +209,11 @@ class Workers:
     async def look(self) -> None:
         """See what others did, with one look for all heartbeats that wait; a loop does this by itself."""
         await self.look_for_drains()
-        waiting = [(listener, listener.heard) for listener in self._listeners.values() if listener.heard is not None]
+        waiting = [
+            (listener, heard)
+            for listener in self._listeners.values()
+            if (heard := listener.heard) is not None and (heard.jobs or listener.key in self._jobs.draining)
+        ]
         leases = [held for _, heard in waiting for held in heard.jobs if not held.lost]
         now = {(held.job_id, held.fence): held for held in await self._store.check_leases(leases)} if leases else {}
         for listener, heard in waiting:
