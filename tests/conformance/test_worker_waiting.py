@@ -222,6 +222,18 @@ async def test_what_another_process_does_is_found_by_the_next_look(room: Room, e
     assert len(await room.bench.jobs.claim("press/2", TYPES, tenant=tenant)) == 1
 
 
+async def test_a_drain_that_a_heartbeat_tells_of_holds_for_claims_too(room: Room, elsewhere: Workers) -> None:
+    tenant = room.bench.tenant
+    claim = await room.claim()
+    await elsewhere.drain(tenant, "press/1")
+    assert await told(await room.wait("press/1", claim)) == (["held"], True)
+    await room.bench.make_job()
+    assert await room.bench.jobs.claim("press/1", TYPES, tenant=tenant) == []
+    waiting = await room.wait("press/1", claim)
+    await room.bench.jobs.cancel(tenant, claim.job.id)
+    assert await told(waiting) == (["cancel"], True)
+
+
 async def test_a_drain_outlives_the_process(bench: Bench) -> None:
     await bench.workers.register(bench.tenant, "press", TYPES)
     await bench.workers.drain(bench.tenant, "press")

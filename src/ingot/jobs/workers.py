@@ -137,6 +137,8 @@ class Workers:
         listener = self._listen((tenant, worker_id), command.beats)
         try:
             heard = listener.heard = _answered(named, await self._store.hear_worker(command))
+            if heard.drain and listener.key not in self._jobs.draining:
+                self._note_drain(listener.key, draining=True)
             while (
                 not (self._closing or listener.over) and (until := self._wait_until(listener, deadline)) > loop.time()
             ):
