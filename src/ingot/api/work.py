@@ -86,7 +86,7 @@ class WorkApi:
     async def heartbeat(self, call: Call, id: str, body: Beat) -> Heartbeat:
         """Renew the lease of a job, and tell how far it is."""
         await self._expect_own(call, id)
-        whose: dict[str, str | None] = {"tenant": _tenant(call), "worker": _worker(call)}
+        whose: dict[str, str | None] = {"tenant": _tenant(call), "worker": worker_of(call)}
         renewed = await self._jobs.heartbeat(id, body.fence, progress=body.progress, **whose)
         if body.log:
             await self._jobs.append_log(id, body.fence, body.log, offset=body.log_offset, **whose)
@@ -119,7 +119,7 @@ class WorkApi:
                 fence=entry.fence,
                 outcome=_outcome(entry),
                 tenant=_tenant(call),
-                worker=_worker(call),
+                worker=worker_of(call),
             )
             for entry in body.jobs
         ]
@@ -128,11 +128,11 @@ class WorkApi:
 
     async def _settle(self, call: Call, job_id: str, fence: int, outcome: Outcome) -> Settled:
         await self._expect_own(call, job_id)
-        return await self._jobs.settle(job_id, fence, outcome, tenant=_tenant(call), worker=_worker(call))
+        return await self._jobs.settle(job_id, fence, outcome, tenant=_tenant(call), worker=worker_of(call))
 
     async def _expect_own(self, call: Call, job_id: str) -> None:
         """A token for some types has nothing to do with jobs of others. A worker only ends what it claimed itself."""
-        if _worker(call) is not None or call.caller.may("workers.run"):
+        if worker_of(call) is not None or call.caller.may("workers.run"):
             return
         job = await self._jobs.get(call.tenant, job_id)
         try:
@@ -156,7 +156,7 @@ def _tenant(call: Call) -> str | None:
     return call.caller.tenant if call.caller.kind == "worker" else call.tenant
 
 
-def _worker(call: Call) -> str | None:
+def worker_of(call: Call) -> str | None:
     """Whose attempts the caller may speak of: those of its own credential; `None` is everybody's."""
     return call.caller.id if call.caller.kind == "worker" else None
 

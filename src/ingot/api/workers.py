@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from ingot.api.work import expect_type, worker_id_of
+from ingot.api.work import expect_type, worker_id_of, worker_of
 from ingot.http.call import Answer, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
 from ingot.identity.credentials import Forbidden
-from ingot.jobs.crew import Held, Log, Worker
+from ingot.jobs.crew import Held, Worker
 from ingot.jobs.errors import JobNotFound
+from ingot.jobs.ports import LogEntry
 from ingot.jobs.service import Jobs
 from ingot.jobs.workers import Workers
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
 from ingot.wire.workers import (
-    LOG_BYTES_MAX,
     HeldAnswer,
     HeldJob,
     Registered,
@@ -89,16 +90,28 @@ class WorkersApi:
         """
         worker_id, tenant = worker_id_of(call, id), _whose(call)
         own = [job for job in body.jobs if await self._runs(call, job.id)]
-        beats = [self._jobs.beat(job.id, job.fence, progress=job.progress, tenant=tenant) for job in own]
-        logs = [_log(job) for job in own if job.log]
-        heard = await self._workers.heartbeat(tenant, worker_id, beats, wait_seconds=body.wait_seconds, logs=logs)
+        whose: dict[str, str | None] = {"tenant": tenant, "worker": worker_of(call)}
+        beats = [self._jobs.beat(job.id, job.fence, progress=job.progress, **whose) for job in own]
+        await self._keep_logs(own, **whose)
+        heard = await self._workers.heartbeat(tenant, worker_id, beats, wait_seconds=body.wait_seconds)
         known = {held.job_id: held for held in heard.jobs}
         told = [known.get(job.id) or Held(job_id=job.id, fence=job.fence) for job in body.jobs]
         return WorkerBeatAnswer(jobs=[_told(held) for held in told], drain=heard.drain)
 
+    async def _keep_logs(self, jobs: Sequence[HeldJob], *, tenant: str | None, worker: str | None) -> None:
+        """Keep what the attempts wrote. Of those that are lost the heartbeat tells."""
+        entries = [
+            LogEntry(job_id=job.id, fence=job.fence, text=job.log, offset=job.log_offset, tenant=tenant, worker=worker)
+            for job in jobs
+            if job.log
+        ]
+        for answer in await self._jobs.append_logs(entries):
+            if isinstance(answer, InvalidInput):
+                raise answer
+
     async def _runs(self, call: Call, job_id: str) -> bool:
         """Whether the caller has to do with jobs of this type; of others it holds none."""
-        if _whose(call) is None or (not call.caller.types and call.caller.may("workers.run")):
+        if worker_of(call) is not None or call.caller.may("workers.run"):
             return True
         try:
             expect_type(call, (await self._jobs.get(call.tenant, job_id)).type)
@@ -148,16 +161,6 @@ def _whose(call: Call, *, shared: bool = False) -> str | None:
     if shared and not call.caller.is_operator:
         raise Forbidden("only an operator has to do with what is for all tenants", hint="Use the operator's token.")
     return None if shared else call.tenant
-
-
-def _log(job: HeldJob) -> Log:
-    text = job.log or ""
-    if (size := len(text.encode(errors="replace"))) > LOG_BYTES_MAX:
-        raise InvalidInput(
-            f"the log of {job.id[:64]} has {size} bytes; it goes up to {LOG_BYTES_MAX}",
-            hint="Send the rest with the next heartbeat.",
-        )
-    return Log(job_id=job.id, fence=job.fence, text=text)
 
 
 def _told(held: Held) -> HeldAnswer:

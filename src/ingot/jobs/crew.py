@@ -71,14 +71,6 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     drain: bool
 
 
-class Log(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What an attempt has written since it was last heard of."""
-
-    job_id: str
-    fence: int
-    text: str
-
-
 class CrewTended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a round did: workers that were found silent, workers that were forgotten, and whether there are more."""
 

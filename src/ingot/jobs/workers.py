@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from ingot.jobs import checks
-from ingot.jobs.crew import CrewTended, Heard, Held, Log, Worker, WorkerKey
+from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey
 from ingot.jobs.errors import JobNotFound, WorkerNotFound
 from ingot.jobs.model import Job
 from ingot.jobs.ports import (
@@ -116,7 +116,6 @@ class Workers:
         beats: Iterable[Beat] = (),
         *,
         wait_seconds: float = 0,
-        logs: Sequence[Log] = (),  # noqa: ARG002 - nobody keeps logs yet
     ) -> Heard:
         """Renew what a worker names, made with `Jobs.beat`; what it holds and does not name is given back.
 

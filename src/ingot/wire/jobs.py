@@ -16,6 +16,8 @@ ABSENT = Raw(b"")  # What was not sent.
 Limit = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
 Place = Annotated[int, Meta(ge=0, le=2**53)]  # In a text, counted in characters.
 Fence = Annotated[int, Meta(ge=1, le=2**53)]
+LogText = Annotated[str, Meta(max_length=LOG_CHARS_MAX)]
+LogOffset = Annotated[int, Meta(ge=0, le=LOG_OFFSET_MAX)]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,8 +118,8 @@ class Beat(Request, frozen=True, kw_only=True):
 
     fence: Fence
     progress: Progress | None = None
-    log: Annotated[str, Meta(max_length=LOG_CHARS_MAX)] | None = None
-    log_offset: Annotated[int, Meta(ge=0, le=LOG_OFFSET_MAX)] | None = None
+    log: LogText | None = None
+    log_offset: LogOffset | None = None
 
 
 class LogQuery(Request, frozen=True, kw_only=True):

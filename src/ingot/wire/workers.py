@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Raw
 
 from ingot.jobs.model import Progress
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT
-from ingot.wire.jobs import ABSENT, Fence, Limit, Request
-
-LOG_BYTES_MAX = 64 * 1024
+from ingot.wire.jobs import ABSENT, Fence, Limit, LogOffset, LogText, Request
 
 
 class WorkerRegistration(Request, frozen=True, kw_only=True):
@@ -38,7 +35,8 @@ class HeldJob(Request, frozen=True, kw_only=True):
     id: str
     fence: Fence
     progress: Progress | None = None
-    log: Annotated[str, Meta(max_length=LOG_BYTES_MAX)] | None = None
+    log: LogText | None = None
+    log_offset: LogOffset | None = None
 
 
 class WorkerBeat(Request, frozen=True, kw_only=True):

@@ -26,8 +26,8 @@ from ingot.events.model import Event
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant, TenantNotFound
 from ingot.identity.ports import FoundToken, FoundWorkerCredential
-from ingot.jobs.logs import Chunk, read_chunks
 from ingot.jobs.crew import Held, Worker, WorkerKey
+from ingot.jobs.logs import Chunk, read_chunks
 from ingot.jobs.model import (
     AHEAD_MAX,
     Attempt,
