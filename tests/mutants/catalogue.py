@@ -683,4 +683,20 @@ MUTANTS = [
         new="worker_id, tenant = id, _whose(call)",
         caught_by="tests/http/test_workers.py::test_a_credential_speaks_for_its_own_workers_only",
     ),
+    Mutant(
+        name="a job that is counted as canceled whenever somebody says so",
+        breaks="figures tell each thing once",
+        file="engines/postgres/manage.py",
+        old="        if called[0][0]:\n",
+        new="        if called:\n",
+        caught_by="tests/conformance/test_figures.py::test_what_is_canceled_while_it_waits_is_told_once[postgres]",
+    ),
+    Mutant(
+        name="depths of tenants that nobody bounded",
+        breaks="figures are bounded, however many tenants there are",
+        file="engines/sqlite/sql/depths.sql",
+        old="CASE WHEN c.tenant <= l.last THEN c.tenant END AS tenant",
+        new="c.tenant AS tenant",
+        caught_by="tests/conformance/test_figures.py::test_tenants_beyond_so_many_are_told_together[sqlite]",
+    ),
 ]

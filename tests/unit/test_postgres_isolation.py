@@ -76,6 +76,7 @@ OF_SERVER: Final = {
     "create_token",
     "create_worker_credential",
     "drain_worker",
+    "depths",
     "ended_parents",
     "enqueue",
     "expect_room",

@@ -32,6 +32,8 @@ class JobStatus(StrEnum):
 class AttemptOutcome(StrEnum):
     """How an attempt ended: what the worker said, or that it went silent."""
 
+    __hash__ = str.__hash__  # As above.
+
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     SNOOZED = "snoozed"

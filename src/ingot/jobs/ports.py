@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey
+from ingot.jobs.figures import Depth, Listener, Load
 from ingot.jobs.model import (
     Attempt,
     Batch,
@@ -353,6 +354,18 @@ class JobStore(Protocol):
 
         `TenantNotFound` for a tenant that is not there.
         """
+
+    def list_depths(self, *, tenants_max: int, lanes_max: int) -> Awaitable[list[Depth]]:
+        """The jobs of every tenant by status, exact, those of the oldest `tenants_max` tenants each by itself.
+
+        What has been ready longest is looked for in so many lanes, of every tenant and type in turn.
+        """
+
+    def measure(self) -> Awaitable[Load]:
+        """How much there is to do at this moment."""
+
+    def listen(self, listener: Listener) -> None:
+        """Tell this how attempts end, what is canceled and what is committed together, each once."""
 
     def on_ready(self, tell: Callable[[str, str, int], None]) -> None:
         """Call `tell(tenant, type, count)` on the event loop after jobs became ready. Only a hint."""

@@ -14,6 +14,7 @@ from ingot.jobs import checks
 from ingot.jobs.crew import WorkerKey
 from ingot.jobs.errors import AttemptNotFound, BatchNotFound, JobNotFound
 from ingot.jobs.explain import explain
+from ingot.jobs.figures import LANES_MAX, TENANTS_MAX, Depth, Listener, Load
 from ingot.jobs.logs import Followers
 from ingot.jobs.model import (
     Attempt,
@@ -88,6 +89,7 @@ class Jobs:
         self._giving_back: set[asyncio.Task[None]] = set()
         self.draining: frozenset[WorkerKey] = frozenset()  # The workers that get no more work.
         self.on_cancel: list[Callable[[Job], None]] = []  # Who is told of running jobs that are to stop.
+        self._listeners: list[Listener] = []
         store.on_ready(self._waiters.wake)
 
     async def close(self) -> None:
@@ -106,6 +108,11 @@ class Jobs:
         before, self.draining = self.draining, frozenset(workers)
         self._waiters.wake_workers(self.draining - before)
 
+    def listen(self, listener: Listener) -> None:
+        """Tell this what happens to jobs from now on."""
+        self._listeners.append(listener)
+        self._store.listen(listener)
+
     # -- asking for work ------------------------------------------------------------------------------------
 
     async def enqueue(self, tenant: str, type: str, payload: object = None, **options: Unpack[JobOptions]) -> Enqueued:
@@ -115,13 +122,19 @@ class Jobs:
         `DuplicateJob`, `JobLimitExceeded` or `RateLimited`.
         """
         order = new_job(tenant, type, payload, **options)
-        (enqueued,) = await self._store.enqueue(Enqueue(orders=(order,)))
+        (enqueued,) = await self._enqueue((order,))
         return enqueued
 
     async def enqueue_many(self, orders: Iterable[NewJob]) -> list[Enqueued]:
         """Accept many jobs made with `new_job`, all or none. Raises as `enqueue` does."""
         checked = checks.orders(orders)
-        return await self._store.enqueue(Enqueue(orders=checked)) if checked else []
+        return await self._enqueue(checked) if checked else []
+
+    async def _enqueue(self, orders: Sequence[NewJob]) -> list[Enqueued]:
+        made = await self._store.enqueue(Enqueue(orders=orders))
+        for listener in self._listeners:
+            listener.enqueued(made)
+        return made
 
     # -- doing work -----------------------------------------------------------------------------------------
 
@@ -187,12 +200,16 @@ class Jobs:
         """Claim; and when the caller goes away meanwhile, give back what nobody will work on."""
         answer = asyncio.ensure_future(self._store.claim(command))
         try:
-            return await asyncio.shield(answer)
+            claims = await asyncio.shield(answer)
         except asyncio.CancelledError:
             giving_back = asyncio.create_task(self._give_back(answer))
             self._giving_back.add(giving_back)
             giving_back.add_done_callback(self._giving_back.discard)
             raise
+        if claims:
+            for listener in self._listeners:
+                listener.claimed(claims)
+        return claims
 
     async def _give_back(self, answer: asyncio.Future[list[Claim]]) -> None:
         with suppress(IngotError):  # What a failing store keeps is swept when its lease runs out.
@@ -294,7 +311,10 @@ class Jobs:
         values.whole_number(len(given), what="the number of settles", least=1, most=checks.BATCH_JOBS_MAX)
         checked = [_or_error(_checked_settle, settle) for settle in given]
         good = [settle for settle in checked if isinstance(settle, Settle)]
-        answers = iter(await self._store.settle(SettleJobs(settles=good)) if good else ())
+        settled = await self._store.settle(SettleJobs(settles=good)) if good else []
+        for listener in self._listeners:
+            listener.settled(settled)
+        answers = iter(settled)
         return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
 
     async def complete(self, claim: Claim, result: object = None) -> Settled:
@@ -478,6 +498,14 @@ class Jobs:
             running = counts[JobStatus.RUNNING]
             found = Summary(counts=counts, running=running, oldest_queued_seconds=None, more=more)
         return found if where.status is None else _only(where.status, found)
+
+    async def depths(self) -> Sequence[Depth]:
+        """The jobs of all tenants by status, and how long the oldest ready of each has waited. Bounded in cost."""
+        return await self._store.list_depths(tenants_max=TENANTS_MAX, lanes_max=LANES_MAX)
+
+    async def load(self) -> Load:
+        """How much the store has to do at this moment."""
+        return await self._store.measure()
 
     async def explain(self, tenant: str, job_id: str) -> Explanation:
         """Why a job is not running, in words and as data. Raises `JobNotFound`."""

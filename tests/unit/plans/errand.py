@@ -195,6 +195,7 @@ async def _look(bench: Bench) -> None:
     await bench.jobs.summary(tenant)
     await bench.jobs.summary(tenant, type=TYPE, status=JobStatus.QUEUED)
     assert (await bench.jobs.summary(tenant, source=Source.MANUAL)).more
+    await bench.jobs.depths()
     events = await bench.events.read(tenant, limit=BATCH)
     await bench.events.read(tenant, after=events[-1].id, limit=BATCH)
 

@@ -25,18 +25,29 @@ class Batches(Generic[C, A]):
     """Runs commands of one kind in batches. `weigh` says how many rows a command stands for.
 
     `rows_max` says how many go together. What many tenants share is written once for each of them, so that fewer and
-    larger batches are better there.
+    larger batches are better there. `told` is called with the number of commands that were committed together.
     """
 
     def __init__(
-        self, run: Run[C, A], *, weigh: Callable[[C], int], rows_max: Callable[[], int] = lambda: BATCH_ROWS_MAX
+        self,
+        run: Run[C, A],
+        *,
+        weigh: Callable[[C], int],
+        rows_max: Callable[[], int] = lambda: BATCH_ROWS_MAX,
+        told: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._run = run
         self._weigh = weigh
         self._rows_max = rows_max
+        self._told = told
         self._gathered: list[tuple[C, asyncio.Future[A]]] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._closing = False
+
+    @property
+    def waiting(self) -> int:
+        """How many commands were not begun yet."""
+        return len(self._gathered)
 
     @property
     def idle(self) -> bool:
@@ -88,6 +99,7 @@ class Batches(Generic[C, A]):
         results: Sequence[A | IngotError]
         try:
             results = await self._run([command for command, _ in batch])
+            self._told(len(batch))
         except Exception as error:
             if len(batch) > 1 and not isinstance(error.__cause__, AWAY):
                 report("batch_failed", error, commands=len(batch))

@@ -142,7 +142,7 @@ class Database:
 
     async def read(self, tenant: str, statement: str, *values: Any) -> list[Record]:
         """Run a statement that sees the rows of one tenant."""
-        return await self._persist(lambda: self._read(tenant, [(statement, values)]))
+        return (await self._persist(lambda: self._read(tenant, [(statement, values)])))[0]
 
     async def look(self, tenant: str, reads: Callable[[Any], Awaitable[T]]) -> T:
         """Run several statements that see the rows of one tenant, all as they were at one moment."""
@@ -150,9 +150,13 @@ class Database:
 
     async def call_and_read(
         self, call: str, values: tuple[Any, ...], tenant: str, read: str, *of: Any, once: bool
-    ) -> list[Record]:
-        """Call a function and read on, in one transaction. What may be done `once` is not sent again after a loss."""
-        return await self._persist(lambda: self._read(tenant, [(call, values), (read, of)]), once=once)
+    ) -> tuple[list[Record], list[Record]]:
+        """Call a function and read on, in one transaction; answers what both answered.
+
+        What may be done `once` is not sent again after a loss.
+        """
+        answers = await self._persist(lambda: self._read(tenant, [(call, values), (read, of)]), once=once)
+        return answers[0], answers[1]
 
     async def _call(self, statement: str, values: tuple[Any, ...]) -> list[Record]:
         async with self.pool.acquire() as connection:
@@ -161,12 +165,9 @@ class Database:
             async with connection.transaction():  # A proxy keeps a server for us only inside a transaction.
                 return await connection.fetch(statement, *values)
 
-    async def _read(self, tenant: str, steps: list[tuple[str, tuple[Any, ...]]]) -> list[Record]:
-        rows: list[Record] = []
+    async def _read(self, tenant: str, steps: list[tuple[str, tuple[Any, ...]]]) -> list[list[Record]]:
         async with self.pool.acquire() as connection, as_tenant(connection, tenant):
-            for statement, values in steps:
-                rows = await connection.fetch(statement, *values)
-        return rows
+            return [await connection.fetch(statement, *values) for statement, values in steps]
 
     async def _look(self, tenant: str, reads: Callable[[Any], Awaitable[T]]) -> T:
         async with self.pool.acquire() as connection, as_tenant(connection, tenant, begin=AT_ONE_MOMENT):

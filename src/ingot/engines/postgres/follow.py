@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -81,6 +82,8 @@ class Follow:
                 lanes.setdefault(lane, []).append((row["priority"], row["run_at"], NIL))
             elif row["status"] == JobStatus.QUEUED:
                 self._memory.due_at(row["run_at"])
+        for type, jobs in Counter(row["type"] for row in rows if row["status"] == JobStatus.CANCELED).items():
+            self._memory.tell_canceled(type, jobs)
         for lane, positions in lanes.items():
             self._memory.add(lane, len(positions), first=min(positions))
         return [*parents, *canceled] if len(rows) == RELEASE_JOBS_MAX else canceled

@@ -8,7 +8,7 @@ GRANT EXECUTE ON FUNCTION
     ingot.promote, ingot.expired, ingot.sweep, ingot.look, ingot.next_due, ingot.next_expiry, ingot.fold_counts,
     ingot.tell, ingot.clock, ingot.up_since, ingot.position, ingot.shift, ingot.at_home,
     ingot.find_orders, ingot.find_attempts, ingot.newest_ended, ingot.find_tenants, ingot.find_definitions,
-    ingot.collect, ingot.keeping,
+    ingot.collect, ingot.keeping, ingot.depths,
     ingot.create_tenant, ingot.change_tenant, ingot.put_definition, ingot.pause, ingot.resume,
     ingot.expect_room, ingot.release, ingot.ended_parents, ingot.close_batches, ingot.fold_batches,
     ingot.leases_of_worker, ingot.create_token, ingot.revoke_token, ingot.find_token, ingot.list_tokens, ingot.create_worker_credential,

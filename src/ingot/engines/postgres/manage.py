@@ -57,13 +57,15 @@ async def _call(
 ) -> Job:
     if not (is_id(command.tenant) and is_id(command.job_id)):
         raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
-    rows = await db.call_and_read(
+    called, rows = await db.call_and_read(
         call, (command.tenant, command.job_id, *values), command.tenant, SQL.get_job, command.job_id, once=once
     )
     if not rows:  # It was finished, and has been removed since.
         raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
     job = job_of(rows[0])
     if job.status is JobStatus.CANCELED:
+        if called[0][0]:
+            memory.tell_canceled(job.type, 1)
         memory.ended([job.id], [] if job.batch is None else [(job.tenant, job.batch)])
     if job.status is JobStatus.QUEUED:
         run_at, now = to_micros(job.run_at), memory.now()

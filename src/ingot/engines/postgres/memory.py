@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -13,8 +13,9 @@ import msgspec
 
 from ingot.engines.postgres.batches import BATCH_ROWS_MAX
 from ingot.identity.model import WEIGHT_DEFAULT
+from ingot.jobs.figures import Listener
 from ingot.jobs.lanes import Lane, Turns
-from ingot.jobs.model import Definition
+from ingot.jobs.model import AttemptOutcome, Definition, JobStatus
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.logs import report
 
@@ -118,6 +119,7 @@ class Memory:
         self.deltas = False  # Whether there is something to fold into the counts.
         self.on_ready: list[Callable[[str, str, int], None]] = []
         self.on_agenda: list[Callable[[], None]] = []
+        self.listeners: list[Listener] = []
         self.news = False  # Whether this process made work ready and has not told the others.
         self.on_news: list[Callable[[], None]] = []
 
@@ -289,6 +291,23 @@ class Memory:
         if after is not None and (before is None or after < before):
             for tell in self.on_agenda:
                 _tell(tell)
+
+    # -- figures --------------------------------------------------------------------------------------------
+
+    def tell_ended(self, type: str, outcome: str, status: str, micros: Sequence[int]) -> None:
+        """Attempts ended alike."""
+        for listener in self.listeners:
+            _tell(listener.ended, type, AttemptOutcome(outcome), JobStatus(status), micros)
+
+    def tell_canceled(self, type: str, jobs: int) -> None:
+        """Jobs were canceled while they waited."""
+        for listener in self.listeners:
+            _tell(listener.canceled, type, jobs)
+
+    def tell_committed(self, kind: str, commands: int) -> None:
+        """Commands were committed together."""
+        for listener in self.listeners:
+            _tell(listener.committed, "postgres", kind, commands)
 
 
 def _tell(tell: Callable[..., None], *news: object) -> None:

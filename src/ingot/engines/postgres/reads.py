@@ -12,6 +12,7 @@ import msgspec
 from ingot.engines.history import read_position, write_position
 from ingot.engines.postgres import collect, credentials, definitions, explain, identity, workers
 from ingot.engines.postgres.connection import Database
+from ingot.engines.postgres.figures import list_depths
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.pages import read_counts, read_page, read_tally
 from ingot.engines.postgres.rows import STATUSES, NewsRow, attempt_of, job_of, pause_of
@@ -21,6 +22,7 @@ from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant
 from ingot.identity.ports import FoundToken, FoundWorkerCredential
 from ingot.jobs.crew import Held, Worker, WorkerKey
+from ingot.jobs.figures import Depth
 from ingot.jobs.logs import read_chunks
 from ingot.jobs.model import (
     Attempt,
@@ -129,6 +131,10 @@ class Reads:
     async def find_waiting(self, tenant: str, job_id: str) -> Waiting | None:
         """See `JobStore`."""
         return await explain.find_waiting(self._db, self._memory, tenant, job_id)
+
+    async def list_depths(self, *, tenants_max: int, lanes_max: int) -> list[Depth]:
+        """See `JobStore`."""
+        return await list_depths(self._db, tenants_max=tenants_max, lanes_max=lanes_max)
 
     async def get_batch(self, tenant: str, batch: str) -> Batch | None:
         """See `JobStore`."""

@@ -150,6 +150,7 @@ def came_back(memory: Memory, row: Record) -> None:
         memory.ended(row["parents"] or (), [(row["tenant"], row["batch"])] if row["batch"] else ())
         return
     memory.free(row["tenant"], len(row["places"]))
+    memory.tell_ended(row["type"], row["said"], row["status"], row["micros"])
     if row["status"] != JobStatus.QUEUED:
         return
     if row["first"] is not None:

@@ -31,6 +31,7 @@ from ingot.engines.postgres.connection import (
     open_pool,
     place,
 )
+from ingot.engines.postgres.figures import Horizon
 from ingot.engines.postgres.follow import Follow
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.migrate import check, migrations
@@ -48,6 +49,7 @@ from ingot.identity.ports import (
     RevokeToken,
 )
 from ingot.jobs.crew import CrewTended, Heard, Worker
+from ingot.jobs.figures import Listener, Load
 from ingot.jobs.model import Claim, Collected, Definition, Enqueued, Heartbeat, Job, Pause, Settled, Tended
 from ingot.jobs.ports import (
     AppendLogs,
@@ -94,21 +96,27 @@ class PostgresStore(Reads):
         self._follow = follow
         self.watch = watch
         self._enqueues: Batches[Enqueue, list[Enqueued]] = Batches(
-            partial(enqueue.enqueue, db, memory), weigh=lambda command: len(command.orders)
+            partial(enqueue.enqueue, db, memory),
+            weigh=lambda command: len(command.orders),
+            told=partial(memory.tell_committed, "enqueue"),
         )
         self._settles: Batches[SettleJobs, list[Settled | IngotError]] = Batches(
             partial(settle.settle, db, memory),
             weigh=lambda command: len(command.settles),
             rows_max=memory.rows_max,
+            told=partial(memory.tell_committed, "settle"),
         )
         self._renews: Batches[RenewLeases, list[Heartbeat | IngotError]] = Batches(
-            partial(settle.renew, db, memory), weigh=lambda command: len(command.beats)
+            partial(settle.renew, db, memory),
+            weigh=lambda command: len(command.beats),
+            told=partial(memory.tell_committed, "renew"),
         )
         self._logs: Batches[AppendLogs, list[int | IngotError]] = Batches(
             partial(settle.append_logs, db), weigh=lambda command: sum(map(_weight_of_log, command.entries))
         )
         self._claims: dict[Scope, Batches[ClaimJobs, list[Claim]]] = {}
         self._tending: asyncio.Task[Tended] | None = None
+        self._horizon = Horizon()
 
     @classmethod
     async def open(
@@ -164,6 +172,21 @@ class PostgresStore(Reads):
         """See `JobStore`."""
         self._memory.on_agenda.append(tell)
 
+    def listen(self, listener: Listener) -> None:
+        """See `JobStore`."""
+        self._memory.listeners.append(listener)
+
+    async def measure(self) -> Load:
+        """See `JobStore`."""
+        waiting = self._enqueues.waiting + self._settles.waiting + self._renews.waiting
+        return Load(
+            waiting_commands=waiting + sum(claims.waiting for claims in self._claims.values()),
+            horizon_seconds=await self._horizon.measure(self._db),
+            connections=self._db.pool.get_size(),
+            connections_used=self._db.pool.get_size() - self._db.pool.get_idle_size(),
+            connections_max=self._db.pool.get_max_size(),
+        )
+
     def seconds_to_agenda(self) -> float | None:
         """See `JobStore`."""
         agenda = self._memory.agenda()
@@ -190,6 +213,7 @@ class PostgresStore(Reads):
                 partial(claim.claim, self._db, self._memory),
                 weigh=lambda command: command.limit,
                 rows_max=self._memory.rows_max,
+                told=partial(self._memory.tell_committed, "claim"),
             )
         return await batches.submit(command)
 

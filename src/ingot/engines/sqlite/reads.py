@@ -14,6 +14,7 @@ import msgspec
 
 from ingot.engines.credentials import TokenRow, WorkerCredentialRow
 from ingot.engines.crew import WorkerRow
+from ingot.engines.figures import depth_of
 from ingot.engines.history import read_position, write_position
 from ingot.engines.sqlite.collect import Entry, Kind, first_batches
 from ingot.engines.sqlite.connection import explain, open_reader
@@ -27,6 +28,7 @@ from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant, TenantNotFound
 from ingot.identity.ports import FoundToken, FoundWorkerCredential
 from ingot.jobs.crew import Held, Worker, WorkerKey
+from ingot.jobs.figures import Depth
 from ingot.jobs.logs import Chunk, read_chunks
 from ingot.jobs.model import (
     AHEAD_MAX,
@@ -186,6 +188,17 @@ class Reads:
                     break
             counts = self._read(dict[JobStatus, int], SQL.tally_of_jobs, as_json(found)) or {}
         return counts, position is not None
+
+    def list_depths(self, *, tenants_max: int, lanes_max: int) -> Awaitable[list[Depth]]:
+        """See `JobStore`."""
+        return self._run(self._list_depths, tenants_max, lanes_max)
+
+    def _list_depths(self, tenants_max: int, lanes_max: int) -> list[Depth]:
+        with self._reader():  # One snapshot for both.
+            counts = self._read(list[tuple[str | None, dict[JobStatus, int]]], SQL.depths, tenants_max) or []
+            rows = self._read(list[tuple[str | None, int]], SQL.oldest_ready_of_all, tenants_max, lanes_max)
+        oldest, now = dict(rows or ()), self._clock.micros()
+        return [depth_of(tenant, counted, oldest.get(tenant), now) for tenant, counted in counts]
 
     def get_batch(self, tenant: str, batch: str) -> Awaitable[Batch | None]:
         """See `JobStore`."""

@@ -37,7 +37,20 @@ from ingot.identity.ports import (
     RevokeToken,
 )
 from ingot.jobs.crew import CrewTended, Heard, Worker
-from ingot.jobs.model import Claim, Collected, Definition, Enqueued, Heartbeat, Job, Pause, Settled, Tended
+from ingot.jobs.figures import Listener, Load
+from ingot.jobs.model import (
+    AttemptOutcome,
+    Claim,
+    Collected,
+    Definition,
+    Enqueued,
+    Heartbeat,
+    Job,
+    JobStatus,
+    Pause,
+    Settled,
+    Tended,
+)
 from ingot.jobs.ports import (
     AppendLogs,
     CancelJob,
@@ -127,6 +140,7 @@ class SQLiteStore(Reads):
         self._closing: asyncio.Future[None] | None = None
         self._tell_ready: list[Callable[[str, str, int], None]] = []
         self._tell_agenda: list[Callable[[], None]] = []
+        self._listeners: list[Listener] = []
         self._writer = Writer(opened.connection, opened.memory, clock=opened.clock, handlers=HANDLERS, tell=self._tell)
 
     @classmethod
@@ -165,6 +179,8 @@ class SQLiteStore(Reads):
         if told.agenda is not None:
             for tell_agenda in self._tell_agenda:
                 _tell_one(tell_agenda)
+        for listener in self._listeners:
+            _tell_one(partial(_tell_listener, listener, told))
 
     # -- hints ----------------------------------------------------------------------------------------------
 
@@ -175,6 +191,14 @@ class SQLiteStore(Reads):
     def on_agenda(self, tell: Callable[[], None]) -> None:
         """See `JobStore`."""
         self._tell_agenda.append(tell)
+
+    def listen(self, listener: Listener) -> None:
+        """See `JobStore`."""
+        self._listeners.append(listener)
+
+    async def measure(self) -> Load:
+        """See `JobStore`."""
+        return self._writer.load()
 
     def seconds_to_agenda(self) -> float | None:
         """See `JobStore`."""
@@ -288,6 +312,19 @@ def _let_go(opening: asyncio.Future[Opened]) -> None:
     """Close a store whose opener went away."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
+
+
+def _tell_listener(listener: Listener, told: Told) -> None:
+    """Tell what a commit did, attempts that ended alike together."""
+    if told.commands:
+        listener.committed("sqlite", "write", told.commands)
+    alike: dict[tuple[str, AttemptOutcome, JobStatus], list[int]] = {}
+    for type, outcome, status, micros in told.ended:
+        alike.setdefault((type, outcome, status), []).append(micros)
+    for end, durations in alike.items():
+        listener.ended(*end, durations)
+    for type, jobs in told.canceled.items():
+        listener.canceled(type, jobs)
 
 
 def _tell_one(tell: Callable[[], None]) -> None:

@@ -19,7 +19,7 @@ from ingot.jobs.crew import WorkerNews
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.lanes import Lane
 from ingot.jobs.lifecycle import FINISHED
-from ingot.jobs.model import Batch, Job, JobNews, JobStatus
+from ingot.jobs.model import AttemptOutcome, Batch, Job, JobNews, JobStatus
 from ingot.kernel.clock import to_datetime
 
 EVENTS_PER_ROW_MAX = 512
@@ -27,6 +27,9 @@ BATCH_ENDS = (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED)
 
 T = TypeVar("T")
 BatchKey = tuple[str, str]  # Its tenant and its name.
+End = tuple[
+    str, AttemptOutcome, JobStatus, int
+]  # The type, how an attempt ended, where the job stands, how long it ran.
 _encode = msgspec.json.Encoder().encode
 
 
@@ -45,6 +48,8 @@ class Staged:
         self.ready: Counter[tuple[str, str]] = Counter()
         self.enqueued: Counter[str] = Counter()  # Jobs that count against the rate of their tenant.
         self.endings: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+        self.ended: list[End] = []
+        self.canceled: Counter[str] = Counter()  # While they waited, by type.
         self.batches: defaultdict[BatchKey, Counter[JobStatus | None]] = defaultdict(Counter)  # New jobs are `None`.
 
     def merge(self, other: Staged) -> None:
@@ -57,6 +62,8 @@ class Staged:
         self.enqueued += other.enqueued
         for kind, numbers in other.endings.items():
             self.endings[kind] += numbers
+        self.ended += other.ended
+        self.canceled += other.canceled
         for batch, ends in other.batches.items():
             self.batches[batch].update(ends)
 
@@ -209,6 +216,8 @@ class Transaction:
             self.staged.counts[state.tenant, state.type, after] += 1
             if after in FINISHED:
                 self.staged.endings[state.tenant, state.type].append(state.number)
+                if after is JobStatus.CANCELED and before is not JobStatus.RUNNING:
+                    self.staged.canceled[state.type] += 1
         if state.number in self.memory.parents:
             if after in FINISHED:
                 self.memory.ended.add(state.number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,7 +22,8 @@ import msgspec
 from ingot.engines.sqlite.caps import keep_levels
 from ingot.engines.sqlite.connection import DISK_ERRORS
 from ingot.engines.sqlite.memory import Memory
-from ingot.engines.sqlite.transaction import Later, Transaction
+from ingot.engines.sqlite.transaction import End, Later, Staged, Transaction
+from ingot.jobs.figures import Load
 from ingot.kernel.clock import Clock
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError
 from ingot.kernel.logs import report
@@ -44,6 +46,9 @@ class Told(msgspec.Struct):
 
     ready: Counter[tuple[str, str]]
     agenda: int | None
+    ended: list[End]
+    canceled: Counter[str]
+    commands: int  # How many were committed together.
 
 
 class Writer:
@@ -68,6 +73,7 @@ class Writer:
         self._queued = 0
         self._queue: queue.SimpleQueue[list[Waiting] | None] = queue.SimpleQueue()
         self._stopping = False
+        self._began: float | None = None  # When the batch that is under way began.
         self._trusted = True  # Whether memory says what the file says.
         self._thread = threading.Thread(target=self._run, name="ingot-writer", daemon=True)
         self._thread.start()
@@ -94,6 +100,12 @@ class Writer:
             self._queue.put(self._gathered)
             self._gathered = []
 
+    def load(self) -> Load:
+        """How much waits, and how long the batch that is under way has taken so far."""
+        began = self._began
+        seconds = 0.0 if began is None else time.monotonic() - began
+        return Load(waiting_commands=self._queued, commit_seconds=seconds)
+
     def end(self) -> None:
         """Take no more commands; what is queued is still done."""
         self._stopping = True
@@ -113,12 +125,14 @@ class Writer:
             stopping = self._take(waiting) or stopping
             batch, waiting = waiting[:BATCH_COMMANDS_MAX], waiting[BATCH_COMMANDS_MAX:]
             if batch:
+                self._began = time.monotonic()
                 try:
                     self._answer(batch)
                 except Exception as error:  # The thread must live, or everybody waits for ever.
                     self._trusted = False
                     report("writer_failed", error)
                     self._give_up(batch)
+                self._began = None
 
     def _take(self, waiting: list[Waiting]) -> bool:
         """Add what is queued; with nothing to do, wait for some. Answers whether it was the last."""
@@ -132,23 +146,26 @@ class Writer:
 
     def _give_up(self, batch: list[Waiting]) -> None:
         failures: list[Any] = [OutcomeUnknown("The store failed while it worked on this.") for _ in batch]
+        told = Told(Counter(), self._memory.agenda(), [], Counter(), 0)
         with suppress(RuntimeError):  # The event loop may be gone.
-            self._loop.call_soon_threadsafe(self._deliver, batch, failures, Told(Counter(), self._memory.agenda()))
+            self._loop.call_soon_threadsafe(self._deliver, batch, failures, told)
 
     def _answer(self, batch: list[Waiting]) -> None:
         agenda = self._memory.agenda()
         try:
-            results, ready = self._commit(batch)
+            results, staged = self._commit(batch)
+            commands = len(batch)
         except Exception as error:
             failure = _explain(error)
-            results, ready = [failure] * len(batch), Counter()
+            results, staged, commands = [failure] * len(batch), Staged(), 0
             self._recover()
             agenda = None  # Whoever looked at it meanwhile may have seen what was undone: tell it anew.
         after = self._memory.agenda()
         sooner = after if after is not None and (agenda is None or after < agenda) else None
-        self._loop.call_soon_threadsafe(self._deliver, batch, results, Told(ready, sooner))
+        told = Told(staged.ready, sooner, staged.ended, staged.canceled, commands)
+        self._loop.call_soon_threadsafe(self._deliver, batch, results, told)
 
-    def _commit(self, batch: list[Waiting]) -> tuple[list[Any], Counter[tuple[str, str]]]:
+    def _commit(self, batch: list[Waiting]) -> tuple[list[Any], Staged]:
         """Run a batch in one transaction: together, or, when one command cannot be run, each by itself."""
         if not self._trusted:
             self._recover()
@@ -161,7 +178,7 @@ class Writer:
             self._recover()
             return self._transact(batch, together=False)
 
-    def _transact(self, batch: list[Waiting], *, together: bool) -> tuple[list[Any], Counter[tuple[str, str]]]:
+    def _transact(self, batch: list[Waiting], *, together: bool) -> tuple[list[Any], Staged]:
         if not self._trusted:
             raise StoreError("The store cannot read its file.")
         groups: dict[type, list[int]] = {}
@@ -180,7 +197,7 @@ class Writer:
         tx.flush()
         self._connection.execute("COMMIT")
         keep_levels(tx)
-        return results, tx.staged.ready
+        return results, tx.staged
 
     def _recover(self) -> None:
         """Undo what is left of a failed transaction, and trust the file only."""

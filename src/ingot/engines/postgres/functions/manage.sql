@@ -7,8 +7,8 @@ BEGIN
 END
 $$;
 
--- Cancel a waiting job at once; of a running one record that it should stop.
-CREATE OR REPLACE FUNCTION ingot.cancel(of_tenant uuid, of_job uuid) RETURNS void
+-- Cancel a waiting job at once; of a running one record that it should stop. Answers how many jobs that changed.
+CREATE OR REPLACE FUNCTION ingot.cancel(of_tenant uuid, of_job uuid) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -101,6 +101,7 @@ BEGIN
             PERFORM ingot.begin_again();  -- It moved while we looked.
         END IF;
     END IF;
+    RETURN changed;
 END
 $$;
 

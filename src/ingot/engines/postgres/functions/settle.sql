@@ -1,13 +1,13 @@
 -- End the attempts that are held under these fences, each as `judge` says; the others are left out of the answer.
 -- What is not said is taken for granted: a success, of any tenant and worker, with nothing to tell.
 -- A lease that is taken for lost must have run out. Attempts that ended alike are answered together, by their places,
--- counted from 1. Rows without places name those that others wait for, and the batches they are of.
+-- counted from 1, with how long each ran. Rows without places name those that others wait for, and the batches they are of.
 CREATE OR REPLACE FUNCTION ingot.settle(
     ids uuid[], fences bigint[], tenants uuid[], outcomes text[], retries boolean[], delays bigint[],
     exit_codes bigint[], errors text[], results bytea[], workers text[] DEFAULT NULL
 ) RETURNS TABLE (
     places integer[], status text, attempts integer, run_at bigint, type text, tenant text, limit_key text,
-    first bigint[], parents text[], batch text
+    first bigint[], parents text[], batch text, said text, micros bigint[]
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -111,6 +111,7 @@ BEGIN
     alike AS MATERIALIZED (
         SELECT tenant, type, CASE WHEN again_at IS NOT NULL THEN limit_key END AS limit_key, said, status, attempts, failures_after, crashes_after, fence, again_at, error,
             cancel_requested, '["' || string_agg(id::text, '","') || '"]' AS ids, count(*) AS jobs, array_agg(place::integer) AS places,
+            array_agg(now - started_at) AS micros,
             min(CASE WHEN again_at <= now THEN ARRAY[priority, again_at] END) AS first
         FROM judged
         GROUP BY tenant, type, CASE WHEN again_at IS NOT NULL THEN limit_key END, said, status, attempts, failures_after, crashes_after, fence, again_at, error,
@@ -145,11 +146,11 @@ BEGIN
         FROM (SELECT tenant, type, status, sum(jobs) AS jobs FROM alike GROUP BY tenant, type, status) AS c
         CROSS JOIN LATERAL (VALUES ('running', -c.jobs), (c.status, c.jobs)) AS s (status, jobs)
     )
-    SELECT places, status, attempts, again_at, type, tenant::text, limit_key, first, NULL::text[], NULL FROM alike
+    SELECT places, status, attempts, again_at, type, tenant::text, limit_key, first, NULL::text[], NULL, said, micros FROM alike
     UNION ALL
-    SELECT NULL, NULL, NULL, NULL, NULL, tenant::text, NULL, NULL, NULL, batch FROM batched
+    SELECT NULL, NULL, NULL, NULL, NULL, tenant::text, NULL, NULL, NULL, batch, NULL, NULL FROM batched
     UNION ALL
-    SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, array_agg(id::text), NULL
+    SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, array_agg(id::text), NULL, NULL, NULL
     FROM judged AS j WHERE (SELECT EXISTS (SELECT FROM ingot.waits AS w WHERE w.open)) AND status <> 'queued'
         AND EXISTS (SELECT FROM ingot.waits AS w WHERE w.parent = j.id AND w.open)
     HAVING count(*) > 0;

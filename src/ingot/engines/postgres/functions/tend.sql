@@ -69,7 +69,7 @@ $$;
 CREATE OR REPLACE FUNCTION ingot.sweep(ids uuid[], fences bigint[])
 RETURNS TABLE (
     places integer[], status text, attempts integer, run_at bigint, type text, tenant text, limit_key text,
-    first bigint[], parents text[], batch text
+    first bigint[], parents text[], batch text, said text, micros bigint[]
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -92,7 +92,8 @@ CREATE OR REPLACE FUNCTION ingot.hear_worker(
     tenants uuid[], lease_lengths bigint[], percents double precision[], stages text[], workers text[]
 ) RETURNS TABLE (
     place integer, expires_at bigint, cancel_requested boolean, draining boolean, places integer[], status text,
-    attempts integer, run_at bigint, type text, tenant text, limit_key text, first bigint[], parents text[], batch text
+    attempts integer, run_at bigint, type text, tenant text, limit_key text, first bigint[], parents text[], batch text, said text,
+    micros bigint[]
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -124,7 +125,8 @@ BEGIN
     IF cardinality(ids) > 0 THEN
         RETURN QUERY
         SELECT r.place, r.expires_at, r.cancel_requested, NULL::boolean, NULL::integer[], NULL::text, NULL::integer,
-            NULL::bigint, NULL::text, NULL::text, NULL::text, NULL::bigint[], NULL::text[], NULL::text
+            NULL::bigint, NULL::text, NULL::text, NULL::text, NULL::bigint[], NULL::text[], NULL::text,
+            NULL::text, NULL::bigint[]
         FROM ingot.renew(ids, fences, tenants, lease_lengths, percents, stages, workers) AS r;
     END IF;
     -- What somebody has to do with at this moment is not waited for: the worker is heard of again.
@@ -142,7 +144,8 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT NULL::integer, NULL::bigint, NULL::boolean, known.draining, NULL::integer[], NULL::text, NULL::integer,
-        NULL::bigint, NULL::text, NULL::text, NULL::text, NULL::bigint[], NULL::text[], NULL::text;
+        NULL::bigint, NULL::text, NULL::text, NULL::text, NULL::bigint[], NULL::text[], NULL::text, NULL::text,
+        NULL::bigint[];
 END
 $$;
 
@@ -165,7 +168,8 @@ $$;
 CREATE OR REPLACE FUNCTION ingot.remove_worker(of_tenant uuid, of_id text, jobs_max integer)
 RETURNS TABLE (
     gone boolean, places integer[], status text, attempts integer, run_at bigint, type text, tenant text, limit_key text,
-    first bigint[], parents text[], batch text
+    first bigint[], parents text[], batch text, said text,
+    micros bigint[]
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -200,7 +204,8 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT is_gone, NULL::integer[], NULL::text, NULL::integer, NULL::bigint, NULL::text, NULL::text, NULL::text,
-        NULL::bigint[], NULL::text[], NULL::text;
+        NULL::bigint[], NULL::text[], NULL::text, NULL::text,
+        NULL::bigint[];
 END
 $$;
 

@@ -1,0 +1,14 @@
+"""Figures as engines read them."""
+
+from __future__ import annotations
+
+from ingot.jobs.figures import Depth
+from ingot.jobs.model import JobStatus
+from ingot.kernel.clock import MICROS
+
+
+def depth_of(tenant: str | None, counted: dict[JobStatus, int], oldest: int | None, now: int) -> Depth:
+    """The jobs of a tenant, every status among them, and the age of the work that became due first."""
+    age = None if oldest is None else max(0.0, (now - oldest) / MICROS)
+    counts = {status: counted.get(status, 0) for status in JobStatus}
+    return Depth(tenant=tenant, counts=counts, oldest_ready_seconds=age)

@@ -1,0 +1,42 @@
+"""What those who watch over a server want to know of the database."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import msgspec
+
+from ingot.engines.figures import depth_of
+from ingot.engines.postgres.connection import Database
+from ingot.engines.postgres.sql import SQL
+from ingot.jobs.figures import Depth
+from ingot.jobs.model import JobStatus
+
+DEPTHS: Final = "SELECT * FROM ingot.depths($1, $2)"
+
+
+async def list_depths(db: Database, *, tenants_max: int, lanes_max: int) -> list[Depth]:
+    """The jobs of every tenant by status, and how long the oldest ready of each has waited."""
+    depths = []
+    for row in await db.call(DEPTHS, tenants_max, lanes_max):
+        counted = msgspec.json.decode(row["counts"] or "{}", type=dict[JobStatus, int])
+        depths.append(depth_of(row["slug"], counted, row["oldest"], row["now"]))
+    return depths
+
+
+class Horizon:
+    """How long a transaction has kept readers of events waiting: as it says itself, or since it was first seen here."""
+
+    def __init__(self) -> None:
+        self._oldest = ""
+        self._seen_at = 0.0
+
+    async def measure(self, db: Database) -> float:
+        """The seconds; 0 when there is no such transaction."""
+        ((oldest, held, seconds),) = await db.call(SQL.horizon)
+        if oldest != self._oldest:
+            self._oldest, self._seen_at = oldest, time.monotonic()
+        if not held:
+            return 0.0
+        return max(0.0, time.monotonic() - self._seen_at if seconds is None else seconds)

@@ -1,0 +1,59 @@
+-- The jobs of every tenant by status, what was folded and what was not yet, and when the longest waiting ready one became
+-- due: of the oldest tenants each by itself, of all others together, without a name. The head of every lane and priority,
+-- of so many lanes; the first lanes of all tenants and types come before the second of any.
+CREATE OR REPLACE FUNCTION ingot.depths(tenants_max integer, lanes_max integer)
+RETURNS TABLE (slug text, counts text, oldest bigint, now bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    last uuid := (
+        SELECT t.id FROM (SELECT t.id FROM ingot.tenants AS t ORDER BY t.id LIMIT tenants_max) AS t ORDER BY t.id DESC LIMIT 1
+    );
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE counted AS MATERIALIZED (
+        SELECT d.tenant, d.type, d.status, sum(d.jobs) AS jobs FROM (
+            SELECT c.tenant, c.type, c.status, c.jobs FROM ingot.counts AS c
+            UNION ALL
+            SELECT c.tenant, c.type, c.status, c.jobs FROM ingot.count_deltas AS c
+        ) AS d GROUP BY d.tenant, d.type, d.status
+    ),
+    lanes AS (
+        SELECT c.tenant, c.type, (
+            SELECT r.limit_key FROM ingot.ready AS r WHERE r.type = c.type AND r.tenant = c.tenant ORDER BY r.limit_key LIMIT 1
+        ) AS limit_key
+        FROM counted AS c WHERE c.status = 'queued' AND c.jobs > 0
+        UNION ALL
+        SELECT l.tenant, l.type, (
+            SELECT r.limit_key FROM ingot.ready AS r
+            WHERE r.type = l.type AND r.tenant = l.tenant AND r.limit_key > l.limit_key ORDER BY r.limit_key LIMIT 1
+        )
+        FROM lanes AS l WHERE l.limit_key IS NOT NULL
+    ),
+    heads AS (
+        SELECT l.tenant, r.run_at FROM (SELECT * FROM lanes LIMIT lanes_max) AS l
+        CROSS JOIN generate_series(1, 5) AS p (priority) CROSS JOIN LATERAL (
+            SELECT r.run_at FROM ingot.ready AS r
+            WHERE r.type = l.type AND r.tenant = l.tenant AND r.limit_key = l.limit_key AND r.priority = p.priority
+            ORDER BY r.run_at LIMIT 1
+        ) AS r
+    )
+    SELECT (SELECT t.slug FROM ingot.tenants AS t WHERE t.id = d.tenant),
+        json_object_agg(d.status, d.jobs) FILTER (WHERE d.status IS NOT NULL)::text, min(d.run_at), ingot.clock()
+    FROM (
+        SELECT CASE WHEN c.tenant <= last THEN c.tenant END AS tenant, c.status, sum(c.jobs) AS jobs, NULL::bigint AS run_at
+        FROM counted AS c GROUP BY 1, 2
+        UNION ALL
+        SELECT CASE WHEN h.tenant <= last THEN h.tenant END, NULL, NULL, min(h.run_at) FROM heads AS h GROUP BY 1
+    ) AS d
+    GROUP BY d.tenant;
+END
+$$;

@@ -1,0 +1,43 @@
+"""The horizon: how long a transaction of anybody has kept events from being read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from ingot.engines.postgres import PostgresStore
+from tests.town import Town
+
+
+async def horizon_until(store: PostgresStore, right: Callable[[float], bool]) -> None:
+    """Measure until it is right; the server has other databases, whose transactions come and go."""
+    while True:
+        seconds = (await store.measure()).horizon_seconds
+        assert seconds is not None
+        if right(seconds):
+            return
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("user", ["ingot_server", None])
+async def test_a_transaction_that_holds_readers_back_is_measured_until_it_ends(town: Town, user: str | None) -> None:
+    store = town.bench.store
+    assert isinstance(store, PostgresStore)
+    connection = await town.connect(user)
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("SELECT pg_current_xact_id()")
+    await horizon_until(store, lambda seconds: seconds > 0)
+    await transaction.rollback()
+    await horizon_until(store, lambda seconds: seconds == 0)
+
+
+async def test_a_transaction_that_only_reads_holds_nobody_back(town: Town) -> None:
+    store = town.bench.store
+    assert isinstance(store, PostgresStore)
+    connection = await town.connect()
+    async with connection.transaction():
+        await connection.execute("SELECT 1")
+        await horizon_until(store, lambda seconds: seconds == 0)
