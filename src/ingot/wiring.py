@@ -142,13 +142,14 @@ def server_of(ingot: Ingot, *, more: Iterable[Route] = ()) -> Server:
     metrics = Metrics(CollectorRegistry())
     gate = Gate(ingot.access, ingot.tenants, Rates())
     app = App(routes_of(ingot, metrics, more=more), gate, metrics)
+    ingot.jobs.listen(metrics.figures)
 
     def stop() -> None:
         ingot.jobs.stop_waiting()
         ingot.workers.stop_waiting()
         app.stop()
 
-    return Server(app, on_stop=stop)
+    return Server(app, on_stop=stop, loops=[metrics.lag])
 
 
 async def _open_store(settings: Settings, clock: Clock) -> SQLiteStore | PostgresStore:

@@ -692,6 +692,14 @@ MUTANTS = [
         caught_by="tests/conformance/test_figures.py::test_what_is_canceled_while_it_waits_is_told_once[postgres]",
     ),
     Mutant(
+        name="figures of all tenants for anybody who may see one",
+        breaks="T1: a tenant sees nothing of another",
+        file="api/ops.py",
+        old="if not call.caller.is_operator:",
+        new="if not call.caller.grants:",
+        caught_by="tests/http/test_ops.py::test_metrics_are_for_operators_only",
+    ),
+    Mutant(
         name="depths of tenants that nobody bounded",
         breaks="figures are bounded, however many tenants there are",
         file="engines/sqlite/sql/depths.sql",

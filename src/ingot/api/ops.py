@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Final
@@ -13,8 +14,12 @@ from ingot.http.call import Answer, Call
 from ingot.http.metrics import Metrics
 from ingot.http.openapi import document_of
 from ingot.http.table import Granted, Known, Open, Route
+from ingot.identity.credentials import Forbidden
+from ingot.jobs.figures import Load
 from ingot.jobs.model import JobStatus
 from ingot.jobs.service import Jobs
+from ingot.kernel.errors import IngotError
+from ingot.kernel.logs import report
 
 VERSION: Final = version("ingot")
 
@@ -26,14 +31,24 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     version: str = VERSION
 
 
+class Lags(msgspec.Struct, frozen=True, kw_only=True):
+    """How much this process and its store are behind. `event_loop_seconds` is the worst of the last ten seconds."""
+
+    event_loop_seconds: float
+    store: Load
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tenant's queue stands."""
+    """How the tenant's queue stands, and the server that answers. `queue_depth` is what is queued, due or not."""
 
     version: str
     engine: str
+    uptime_seconds: float
     counts: dict[JobStatus, int]
+    queue_depth: int
     running: int
     oldest_queued_seconds: float | None
+    lags: Lags
 
 
 class OpsApi:
@@ -43,6 +58,7 @@ class OpsApi:
         self._jobs = jobs
         self._metrics = metrics
         self._engine = engine
+        self._began = time.monotonic()
         self._document = msgspec.Raw(b"{}")
 
     def routes(self) -> list[Route]:
@@ -59,15 +75,19 @@ class OpsApi:
         return Health()
 
     async def status(self, call: Call) -> Status:
-        """How the queue of the tenant stands."""
+        """How the queue of the tenant stands, and how far the server is behind."""
         call.expect("jobs.read")
         summary = await self._jobs.summary(call.tenant)
+        lags = Lags(event_loop_seconds=self._metrics.lag.seconds, store=await self._jobs.load())
         return Status(
             version=VERSION,
             engine=self._engine,
+            uptime_seconds=time.monotonic() - self._began,
             counts=summary.counts,
+            queue_depth=summary.counts[JobStatus.QUEUED],
             running=summary.running,
             oldest_queued_seconds=summary.oldest_queued_seconds,
+            lags=lags,
         )
 
     async def document(self, call: Call) -> msgspec.Raw:  # noqa: ARG002 - every handler gets its call
@@ -78,6 +98,14 @@ class OpsApi:
         """Make the document of these routes."""
         self._document = msgspec.Raw(msgspec.json.encode(document_of(routes, version=VERSION)))
 
-    async def metrics(self, call: Call) -> Answer[bytes]:  # noqa: ARG002 - every handler gets its call
-        """Figures for Prometheus."""
+    async def metrics(self, call: Call) -> Answer[bytes]:
+        """Figures for Prometheus. What the store cannot tell now is left out."""
+        if not call.caller.is_operator:
+            raise Forbidden("the figures are those of all tenants", hint="Use a token of the operator.")
+        figures = self._metrics.figures
+        try:
+            figures.depths, figures.load = await self._jobs.depths(), await self._jobs.load()
+        except IngotError as error:
+            figures.depths, figures.load = (), None
+            report("figures_missing", error)
         return Answer(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})

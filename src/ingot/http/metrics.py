@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from ingot.http.figures import JobFigures
+from ingot.http.lag import Lag
 from ingot.http.table import Granted, Route
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    """What this process counts about its requests."""
+    """What this process counts about its requests; `figures` counts its jobs, and `lag` how late its loop is."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
@@ -24,6 +26,11 @@ class Metrics:
         self.refused = Counter(
             "ingot_http_rate_limited", "Requests refused by a rate limit.", ("route",), registry=registry
         )
+        self.figures = JobFigures()
+        registry.register(self.figures)
+        self.lag = Lag()
+        late = Gauge("ingot_event_loop_lag_seconds", "How late the event loop was, at worst.", registry=registry)
+        late.set_function(lambda: self.lag.seconds)
         self._known: dict[tuple[int, int], tuple[Counter, Histogram]] = {}
 
     def count_streams(self, count: Callable[[], int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import structlog
 import uvicorn
 
 from ingot.kernel.errors import IngotError
+from ingot.kernel.loops import Loop
 
 STOP_SECONDS_MAX: Final = 10  # Requests that are under way get so long to end.
 IDLE_SECONDS_MAX: Final = 75  # A connection without requests is closed then.
@@ -51,7 +52,7 @@ def url_of(listening: socket.socket) -> str:
 class Server(uvicorn.Server):
     """A server whose signals are ours: first those who wait are let go, then the socket."""
 
-    def __init__(self, app: Any, *, on_stop: Callable[[], None]) -> None:
+    def __init__(self, app: Any, *, on_stop: Callable[[], None], loops: Sequence[Loop] = ()) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -69,6 +70,19 @@ class Server(uvicorn.Server):
             )
         )
         self._on_stop = on_stop
+        self._loops = loops
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and what goes on beside that."""
+        await super().startup(sockets)
+        for loop in self._loops:
+            loop.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the requests, and what went on beside them."""
+        await super().shutdown(sockets)
+        for loop in self._loops:
+            await loop.stop()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,0 +1,153 @@
+"""What those see who watch over a server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from ingot.http.figures import OTHER, TYPES_MAX, JobFigures, Spread
+from ingot.http.lag import KEPT, Lag
+from ingot.http.metrics import Metrics
+from ingot.identity.grants import Grant
+from ingot.jobs import Definition, JobStatus
+from ingot.jobs.figures import Depth
+from tests.http.serving import Served
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+
+Samples = dict[tuple[str, tuple[str, ...]], float]
+
+
+async def scrape(served: Served) -> Samples:
+    answer = await served.client.get("/metrics", headers={"authorization": f"Bearer {served.operator}"})
+    assert answer.status_code == 200, answer.text
+    return {
+        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+async def test_metrics_tell_what_happened_to_jobs(served: Served) -> None:
+    await served.ingot.jobs.define(Definition(type="noop", max_attempts=2))
+    for _ in range(4):
+        await served.make_job()
+    first, second, third = [await served.claim() for _ in range(3)]
+    await served.call("POST", f"/jobs/{first['id']}/complete", json={"fence": first["fence"]})
+    await served.call("POST", f"/jobs/{first['id']}/complete", json={"fence": first["fence"]})
+    await served.call("POST", f"/jobs/{second['id']}/fail", json={"fence": second["fence"], "error": "no"})
+    await served.call(
+        "POST", f"/jobs/{third['id']}/fail", json={"fence": third["fence"], "error": "no", "retry": False}
+    )
+    page = (await served.call("GET", "/jobs", params={"status": "queued"})).json()
+    fourth = next(job for job in page["items"] if job["attempts"] == 0)
+    await served.call("POST", f"/jobs/{fourth['id']}/cancel")
+    samples = await scrape(served)
+    assert {name: samples[name, ("noop",)] for name, labels in samples if labels == ("noop",)} == {
+        "ingot_jobs_enqueued_total": 4,
+        "ingot_jobs_succeeded_total": 1,
+        "ingot_attempts_failed_total": 2,
+        "ingot_jobs_retried_total": 1,
+        "ingot_jobs_dead_total": 1,
+        "ingot_jobs_canceled_total": 1,
+        "ingot_leases_lost_total": 0,
+        "ingot_queue_latency_seconds_count": 3,
+        "ingot_queue_latency_seconds_sum": samples["ingot_queue_latency_seconds_sum", ("noop",)],
+        "ingot_run_seconds_count": 3,
+        "ingot_run_seconds_sum": samples["ingot_run_seconds_sum", ("noop",)],
+    }
+    assert samples["ingot_queue_latency_seconds_bucket", ("+Inf", "noop")] == 3
+    assert samples["ingot_commit_commands_count", ("sqlite", "write")] >= 10
+    depths = {labels: jobs for (name, labels), jobs in samples.items() if name == "ingot_jobs" and jobs}
+    assert depths == {
+        ("queued", "default"): 1,
+        ("succeeded", "default"): 1,
+        ("dead", "default"): 1,
+        ("canceled", "default"): 1,
+    }
+    assert samples["ingot_store_waiting_commands", ()] == 0
+    assert samples["ingot_event_loop_lag_seconds", ()] >= 0
+
+
+async def test_metrics_are_for_operators_only(served: Served) -> None:
+    token = await served.token(Grant(action="*"))
+    answer = await served.client.get("/metrics", headers={"authorization": f"Bearer {token}"})
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert "ingot_jobs" not in answer.text
+
+
+async def test_the_status_is_that_of_the_callers_tenant(served: Served) -> None:
+    other = await served.ingot.tenants.create("other")
+    await served.ingot.jobs.enqueue(other.id, "noop")
+    await served.make_job()
+    await served.make_job(delay_seconds=60)
+    await served.claim()
+    token = await served.token(Grant(action="jobs.read"))
+    status: dict[str, Any] = (await served.client.get("/status", headers={"authorization": f"Bearer {token}"})).json()
+    assert {state: jobs for state, jobs in status["counts"].items() if jobs} == {"queued": 1, "running": 1}
+    assert (status["queue_depth"], status["running"], status["oldest_queued_seconds"]) == (1, 1, None)
+    assert (status["engine"], status["lags"]["store"]["waiting_commands"]) == ("sqlite", 0)
+    assert status["uptime_seconds"] > 0
+    assert status["lags"]["event_loop_seconds"] >= 0
+
+
+def test_the_page_tells_of_every_metric_and_of_no_other() -> None:
+    metrics = Metrics(CollectorRegistry())
+    metrics.count_streams(lambda: 0)
+    known = {(family.name, family.type) for family in metrics.registry.collect()}
+    told = set(re.findall(r"^\| `(ingot_\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert told == known
+
+
+def samples_of(figures: JobFigures, name: str) -> dict[tuple[str, ...], float]:
+    return {
+        tuple(sample.labels.values()): sample.value
+        for family in figures.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_types_beyond_so_many_are_counted_together() -> None:
+    figures = JobFigures()
+    for number in range(TYPES_MAX + 5):
+        figures.canceled(f"type-{number}", 2)
+    figures.canceled("type-0", 1)
+    counted = samples_of(figures, "ingot_jobs_canceled_total")
+    assert len(counted) == TYPES_MAX + 1
+    assert (counted["type-0",], counted[OTHER,]) == (3, 10)
+
+
+def depth(tenant: str | None, queued: int, age: float | None) -> Depth:
+    return Depth(tenant=tenant, counts={JobStatus.QUEUED: queued}, oldest_ready_seconds=age)
+
+
+def test_a_tenant_called_like_all_others_is_counted_with_them() -> None:
+    figures = JobFigures()
+    depths: Sequence[Depth] = [depth("acme", 1, None), depth(OTHER, 2, 3.0), depth(None, 4, 9.0)]
+    figures.depths = depths
+    assert samples_of(figures, "ingot_jobs") == {("acme", "queued"): 1, (OTHER, "queued"): 6}
+    assert samples_of(figures, "ingot_oldest_ready_seconds") == {("acme",): 0, (OTHER,): 9}
+
+
+def test_a_value_counts_in_every_bucket_that_it_is_not_above() -> None:
+    spread = Spread((1, 2, 4))
+    for value in (0.5, 1, 1.5, 4, 5):
+        spread.add(value)
+    assert spread.buckets() == [("1.0", 2), ("2.0", 3), ("4.0", 4), ("+Inf", 5)]
+    assert spread.sum == 12
+
+
+async def test_the_lag_is_the_worst_of_the_last_ones() -> None:
+    lag = Lag()
+    assert lag.seconds == 0
+    lag._late.extend([0.1, 3.0, 0.2])
+    assert lag.seconds == 3.0
+    lag._late.extend([0.1] * KEPT)
+    assert lag.seconds == 0.1
+    assert await lag.run_once() >= 0
