@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from datetime import datetime
+
+from ingot.identity.secrets import new_token, new_worker_secret
+from ingot.kernel.ids import new_id
 
 PROGRAM = """
 import structlog
@@ -31,3 +36,95 @@ def test_a_program_that_set_its_logs_up_keeps_them() -> None:
     program += "print(structlog.get_config()['processors'])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=15)
     assert ran.stdout.strip() == "[]"
+
+
+SERVER = """
+import logging, sys, warnings
+import structlog
+from ingot.kernel.logs import about, configure_server_logs, report
+configure_server_logs({level!r}, {form!r})
+log = structlog.get_logger("x")
+"""
+
+
+def lines_of(program: str, *, level: str = "info", form: str | None = None) -> list[str]:
+    """What a program logs."""
+    whole = SERVER.format(level=level, form=form) + program
+    ran = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=True, timeout=15)
+    assert ran.stdout == ""
+    return ran.stderr.splitlines()
+
+
+def test_away_from_a_terminal_a_line_is_one_json_object() -> None:
+    (line,) = lines_of("log.info('job_done', job_id='j1', when=range(2))")
+    told = json.loads(line)
+    assert datetime.fromisoformat(told.pop("timestamp")).tzinfo is not None
+    assert told == {"level": "info", "message": "job_done", "job_id": "j1", "when": "range(0, 2)"}
+
+
+def test_text_is_for_who_asks_for_it() -> None:
+    (line,) = lines_of("log.info('job_done', job_id='j1')", form="text")
+    assert "job_done" in line
+    assert "job_id=j1" in line
+    assert not line.startswith("{")
+
+
+def test_what_is_below_the_level_is_not_logged() -> None:
+    program = "log.debug('a')\nlog.info('b')\nlogging.getLogger('uvicorn.error').info('c')\nlog.warning('d')"
+    assert [json.loads(line)["message"] for line in lines_of(program, level="warning")] == ["d"]
+
+
+def test_what_libraries_log_goes_the_same_way() -> None:
+    program = "logging.getLogger('uvicorn.error').warning('%s is slow', 'it')\nwarnings.warn('old')"
+    first, second = [json.loads(line) for line in lines_of(program)]
+    assert (first["message"], first["level"], first["logger"]) == ("it is slow", "warning", "uvicorn.error")
+    assert "old" in second["message"]
+
+
+def test_every_line_says_what_it_is_about() -> None:
+    program = "about.set({'request_id': 'r1', 'tenant_id': 't1'})\nlog.info('a')\nlog.info('b', tenant_id='t2')"
+    told = [json.loads(line) for line in lines_of(program)]
+    assert [(one["request_id"], one["tenant_id"]) for one in told] == [("r1", "t1"), ("r1", "t2")]
+
+
+FAILS = """
+class Refused(Exception):
+    pass
+def inner(payload):
+    raise Refused("a row is wrong\\nDETAIL:  Failing row contains (" + payload + ").")
+try:
+    try:
+        inner("canary")
+    except Refused as error:
+        raise KeyError("k") from error
+except KeyError as error:
+    report("it_failed", error)
+    log.exception("it_failed")
+    logging.getLogger("asyncio").error("it_failed", exc_info=True)
+"""
+
+
+def test_an_exception_is_one_field_with_its_causes_and_no_values() -> None:
+    for line in lines_of(FAILS):
+        told = json.loads(line)
+        assert (told["message"], told["level"]) == ("it_failed", "error")
+        error = told["exception"]
+        assert (error["type"], error["message"]) == ("KeyError", "'k'")
+        assert "in inner" in error["stack"]
+        assert "Refused: a row is wrong\nwhich led to:" in error["stack"]
+        assert "canary" not in line
+    assert "canary" not in "".join(lines_of(FAILS, form="text"))
+
+
+def test_a_secret_is_hidden_wherever_it_was_put() -> None:
+    token, secret = new_token(new_id()), new_worker_secret()
+    program = f"log.info('seen', header='Bearer {token}')\nlog.info('{secret}')\nlogging.warning('{token}.')"
+    for form in ("json", "text"):
+        lines = lines_of(program, form=form)
+        assert len(lines) == 3
+        assert [line for line in lines if token in line or secret in line] == []
+
+
+def test_a_log_that_cannot_be_written_stops_nobody() -> None:
+    program = "class Odd:\n    def __str__(self): raise RuntimeError\nreport('odd', ValueError(Odd()))\nlog.info('on')"
+    assert json.loads(lines_of(program)[-1])["message"] == "on"

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
+import traceback
+from collections.abc import Iterator
 from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, Final, Literal
 
+import msgspec
 import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+Format = Literal["json", "text"]
+LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+MESSAGE_CHARS_MAX: Final = 300
+# What a token, or the secret of a worker, looks like: whatever was logged, these are not.
+_SECRET = re.compile(r"\bingotw?_[0-9A-Za-z]{20,}")
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+# What is known of the request under way, and stands in every line that is logged meanwhile.
+about: ContextVar[dict[str, object] | None] = ContextVar("ingot.about", default=None)
+_debugging = False
 
 
 def configure_logs() -> None:
@@ -13,19 +32,117 @@ def configure_logs() -> None:
 
     Left alone, structlog draws tracebacks with local variables, and with them payloads.
     """
-    if structlog.is_configured():
-        return
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    if not structlog.is_configured():
+        _configure(logging.NOTSET, _text())
+
+
+def configure_server_logs(level: str, form: Format | None) -> None:
+    """Set up the logs of a program of ours: one line each, from this level on, those of libraries too.
+
+    With no form they are text on a terminal, and JSON elsewhere.
+    """
+    global _debugging  # noqa: PLW0603 - one process has one log
+    _debugging = level == "debug"
+    form = form or ("text" if sys.stderr.isatty() else "json")
+    _configure(LEVELS[level], _json() if form == "json" else _text())
+    logging.root.handlers = [_Forward()]
+    logging.root.setLevel(LEVELS[level])
+    logging.captureWarnings(capture=True)
+
+
+def debugging() -> bool:
+    """Whether lines of the level `debug` are wanted: asking is cheaper than saying what nobody hears."""
+    return _debugging
 
 
 def report(event: str, error: BaseException, **fields: object) -> None:
     """Log an error from where nothing may be raised: a log that cannot be written loses the line, not the thread."""
     with suppress(Exception):
         structlog.get_logger("ingot").error(event, exc_info=error, **fields)
+
+
+def _configure(level: int, ending: list[Processor]) -> None:
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            _add_about,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _explain,
+            *ending,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _text() -> list[Processor]:
+    return [_flatten, structlog.dev.ConsoleRenderer(colors=False), _hide]
+
+
+def _json() -> list[Processor]:
+    return [structlog.processors.EventRenamer("message"), _write, _hide]
+
+
+class _Forward(logging.Handler):
+    """Hands what libraries log to our own log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(Exception):
+            log = structlog.get_logger("ingot")
+            log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)
+
+
+# -- the way of a line ------------------------------------------------------------------------------------------------
+
+
+def _add_about(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
+    for field, value in (about.get() or {}).items():
+        event.setdefault(field, value)
+    return event
+
+
+def _explain(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
+    """An exception as its type, its message and the places it came by."""
+    error = event.pop("exc_info", None)
+    if error is True:
+        error = sys.exc_info()[1]
+    elif isinstance(error, tuple):
+        error = error[1]
+    if isinstance(error, BaseException):
+        event["exception"] = {"type": _name(error), "message": _message(error), "stack": "".join(_stack(error))}
+    return event
+
+
+def _name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    """The first line: databases tell in the next ones what was in the row."""
+    return str(error).split("\n", 1)[0][:MESSAGE_CHARS_MAX]
+
+
+def _stack(error: BaseException) -> Iterator[str]:
+    """From the first cause to the last, each with the places it came by."""
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if before is not None:
+        yield from _stack(before)
+        yield "which led to:\n"
+    yield from traceback.format_tb(error.__traceback__)
+    yield f"{_name(error)}: {_message(error)}\n"
+
+
+def _flatten(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
+    if "exception" in event:
+        event["exception"] = event["exception"]["stack"].rstrip()
+    return event
+
+
+def _write(logger: WrappedLogger, name: str, event: EventDict) -> str:  # noqa: ARG001 - as structlog calls it
+    return _encode(event).decode()
+
+
+def _hide(logger: WrappedLogger, name: str, line: Any) -> str:  # noqa: ARG001 - as structlog calls it
+    return _SECRET.sub("ingot_…", line)
