@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ingot.kernel.errors import IngotError
+from ingot.kernel.logs import LEVELS, Format
 
 LEASE_SECONDS_MIN = 1.0
 LEASE_SECONDS_MAX = 86_400.0
@@ -17,6 +18,8 @@ PORT_MAX = 65_535
 TYPO_LIKENESS = 0.9
 DATABASE_SCHEMES = ("postgresql://", "postgres://")
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+OTHER_NAMES = {"otel_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}  # The name that everybody knows it by.
 
 
 class SettingsError(IngotError):
@@ -37,6 +40,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_owner_url: str | None = None
     database_pooled: bool = False
     lease_seconds: float = 180.0
+    log_level: str = "info"
+    log_format: Format | None = None
+    otel_endpoint: str | None = None
 
     def __post_init__(self) -> None:
         if not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX:
@@ -44,6 +50,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"lease_seconds is {self.lease_seconds}; {bounds}")
         if not 0 <= self.port <= PORT_MAX:
             raise SettingsError(f"port is {self.port}; it goes from 0, any that is free, to {PORT_MAX}")
+        if self.log_level not in LEVELS:
+            raise SettingsError(f"INGOT_LOG_LEVEL is {self.log_level!r}; it is one of {', '.join(LEVELS)}")
+        if self.log_format not in (None, "json", "text"):
+            raise SettingsError(f"INGOT_LOG_FORMAT is {self.log_format!r}; it is json or text")
+        if self.otel_endpoint is not None and not self.otel_endpoint.startswith(("http://", "https://")):
+            raise SettingsError("OTEL_EXPORTER_OTLP_ENDPOINT does not begin with http:// or https://")
         for name in ("database_url", "database_owner_url"):
             url = getattr(self, name)
             if url is not None and not url.startswith(DATABASE_SCHEMES):
@@ -55,9 +67,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
+def variable_of(field: str) -> str:
+    """The variable that a setting is read from."""
+    return OTHER_NAMES.get(field, f"INGOT_{field.upper()}")
+
+
 def _check_names(environment: Mapping[str, str]) -> None:
     """Refuse a variable that was meant to be one of ours: a store in the wrong place is found out too late."""
-    known = [f"INGOT_{field.upper()}" for field in Settings.__struct_fields__]
+    known = [variable_of(field) for field in Settings.__struct_fields__]
     for name in environment.keys() - known:
         if name.startswith("INGOT") and (meant := get_close_matches(name, known, n=1, cutoff=TYPO_LIKENESS)):
             raise SettingsError(f"{name} is no setting; {meant[0]} is")
@@ -70,8 +87,16 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     given: dict[str, object] = {}
     if data := environment.get("INGOT_DATA"):
         given["data"] = Path(data)
-    for name in ("database_url", "database_owner_url", "host", "operator_token"):
-        if text := environment.get(f"INGOT_{name.upper()}"):
+    for name in (
+        "database_url",
+        "database_owner_url",
+        "host",
+        "operator_token",
+        "log_level",
+        "log_format",
+        "otel_endpoint",
+    ):
+        if text := environment.get(variable_of(name)):
             given[name] = text
     if port := environment.get("INGOT_PORT"):
         if not port.isascii() or not port.isdecimal():

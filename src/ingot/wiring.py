@@ -27,17 +27,19 @@ from ingot.http.metrics import Metrics
 from ingot.http.rates import Rates
 from ingot.http.server import Server
 from ingot.http.table import Route, Table
+from ingot.http.traces import Spans
 from ingot.identity.access import Access
 from ingot.identity.model import Tenant
 from ingot.identity.service import Tenants
 from ingot.identity.tokens import Credentials
+from ingot.jobs.lines import Lines
 from ingot.jobs.maintenance import Maintenance
 from ingot.jobs.retention import Retention
 from ingot.jobs.rounds import WorkerTending, WorkerWatch
 from ingot.jobs.service import Jobs
 from ingot.jobs.workers import Workers
 from ingot.kernel.clock import Clock, SystemClock
-from ingot.kernel.logs import configure_logs
+from ingot.kernel.logs import configure_logs, debugging
 from ingot.settings import Settings, SettingsError, read_settings
 
 
@@ -137,12 +139,17 @@ def routes_of(ingot: Ingot, metrics: Metrics, *, more: Iterable[Route] = ()) -> 
     return table
 
 
-def server_of(ingot: Ingot, *, more: Iterable[Route] = ()) -> Server:
-    """A server of this store, ready to run, that serves more routes too."""
+def server_of(ingot: Ingot, *, spans: Spans | None = None, more: Iterable[Route] = ()) -> Server:
+    """A server of this store, ready to run, that serves more routes too.
+
+    It tells of its requests in `spans`, when there are any.
+    """
     metrics = Metrics(CollectorRegistry())
     gate = Gate(ingot.access, ingot.tenants, Rates())
-    app = App(routes_of(ingot, metrics, more=more), gate, metrics)
+    app = App(routes_of(ingot, metrics, more=more), gate, metrics, spans=spans)
     ingot.jobs.listen(metrics.figures)
+    if debugging():
+        ingot.jobs.listen(Lines())
 
     def stop() -> None:
         ingot.jobs.stop_waiting()

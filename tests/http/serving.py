@@ -13,6 +13,7 @@ import httpx
 from ingot import wiring
 from ingot.http.server import Server, listen, url_of
 from ingot.http.table import PREFIX
+from ingot.http.traces import Spans
 from ingot.identity.grants import ALL, Grant
 from ingot.settings import Settings
 
@@ -59,13 +60,13 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[Served]:
+async def serving(folder: Path, *, spans: Spans | None = None) -> AsyncIterator[Served]:
     """Serve a new store on SQLite."""
     async with wiring.open(settings=Settings(data=folder)) as ingot:
         operator = await ingot.credentials.ensure_operator(None)
         assert operator is not None
         with listen("127.0.0.1", 0) as listening:
-            server = wiring.server_of(ingot)
+            server = wiring.server_of(ingot, spans=spans)
             running = asyncio.create_task(server.serve(sockets=[listening]))
             served = Served(ingot, server, url_of(listening), operator.text)
             try:

@@ -707,4 +707,28 @@ MUTANTS = [
         new="c.tenant AS tenant",
         caught_by="tests/conformance/test_figures.py::test_tenants_beyond_so_many_are_told_together[sqlite]",
     ),
+    Mutant(
+        name="a log that shows what people put into paths",
+        breaks="secrets and payloads are never logged",
+        file="http/app.py",
+        old='        "method": scope["method"],\n',
+        new='        "method": scope["method"],\n        "path": scope["path"],\n',
+        caught_by="tests/system/test_logs.py::test_nothing_that_is_secret_is_ever_logged",
+    ),
+    Mutant(
+        name="a log that shows the row that the database refused",
+        breaks="secrets and payloads are never logged",
+        file="kernel/logs.py",
+        old='return str(error).split("\\n", 1)[0][:MESSAGE_CHARS_MAX]',
+        new="return str(error)[:MESSAGE_CHARS_MAX]",
+        caught_by="tests/unit/test_logs.py::test_an_exception_is_one_field_with_its_causes_and_no_values",
+    ),
+    Mutant(
+        name="a job that is not part of the trace of its request",
+        breaks="a trace goes on through the jobs it enqueued",
+        file="api/jobs.py",
+        old="trace_id=call.trace_id if body.trace_id is None else body.trace_id,",
+        new="trace_id=body.trace_id,",
+        caught_by="tests/http/test_traces.py::test_a_job_belongs_to_the_trace_of_its_request_unless_it_says_otherwise",
+    ),
 ]

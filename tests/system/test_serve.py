@@ -25,7 +25,7 @@ def served(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         try:
             assert process.stderr is not None
             for line in process.stderr:
-                if found := re.search(r"http://\S+", line):
+                if found := re.search(r"http://[^\s\"]+", line):
                     yield process, found[0]
                     break
             else:

@@ -39,6 +39,7 @@ CODES = {
     "MethodNotAllowed": ("method_not_allowed", 405),
     "NoSuchRoute": ("no_such_route", 404),
     "NotFound": ("not_found", 404),
+    "OtelMissing": ("otel_missing", 500),
     "OutcomeUnknown": ("outcome_unknown", 503),
     "ParentNotFound": ("parent_not_found", 422),
     "PayloadTooLarge": ("payload_too_large", 413),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from ingot.settings import Settings, SettingsError, read_settings
+from ingot.settings import Settings, SettingsError, read_settings, variable_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -90,3 +93,25 @@ def test_where_to_listen_is_read() -> None:
 def test_a_port_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"(?i)port"):
         read_settings({"INGOT_PORT": text})
+
+
+def test_how_to_log_is_read() -> None:
+    settings = read_settings({"INGOT_LOG_LEVEL": "debug", "INGOT_LOG_FORMAT": "text"})
+    assert (settings.log_level, settings.log_format) == ("debug", "text")
+
+
+@pytest.mark.parametrize(("name", "text"), [("INGOT_LOG_LEVEL", "loud"), ("INGOT_LOG_FORMAT", "xml")])
+def test_a_log_that_cannot_be_is_refused(name: str, text: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is '{text}'"):
+        read_settings({name: text})
+
+
+def test_where_spans_go_is_read_by_the_name_that_everybody_knows() -> None:
+    assert read_settings({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://host:4318"}).otel_endpoint == "http://host:4318"
+    with pytest.raises(SettingsError, match="OTEL_EXPORTER_OTLP_ENDPOINT"):
+        read_settings({"OTEL_EXPORTER_OTLP_ENDPOINT": "host:4317"})
+
+
+def test_the_page_tells_of_every_setting_and_of_no_other() -> None:
+    told = re.findall(r"^\| `([A-Z_]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(told) == sorted(variable_of(field) for field in Settings.__struct_fields__)

@@ -189,6 +189,8 @@ def _options(call: Call, body: JobOrder) -> JobOptions:
         options["metadata"] = metadata
     if body.delay_seconds is not None:
         options["delay"] = body.delay_seconds
+    if call.trace_id is not None:
+        options.setdefault("trace_id", call.trace_id)
     return cast("JobOptions", {**options, "created_by": call.caller.name})
 
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
+import structlog
 import typer
 import uvloop
 from rich.console import Console
 
 from ingot import wiring
+from ingot.api.ops import VERSION
 from ingot.http.server import listen, url_of
+from ingot.http.traces import Spans, open_spans
+from ingot.kernel.logs import configure_server_logs
 from ingot.settings import Settings, read_settings
 
 TOKEN_FILE: Final = "operator.token"
+log = structlog.get_logger("ingot.cli")
 
 
 def serve(
@@ -31,19 +37,35 @@ def serve(
     """
     given = {name: value for name, value in (("data", data), ("host", host), ("port", port)) if value is not None}
     settings = msgspec.structs.replace(read_settings(), **given)
-    with listen(settings.host, settings.port) as listening:
-        uvloop.run(_serve(settings, listening))
+    configure_server_logs(settings.log_level, settings.log_format)
+    spans = None if settings.otel_endpoint is None else open_spans(settings.otel_endpoint, version=VERSION)
+    try:
+        with listen(settings.host, settings.port) as listening:
+            uvloop.run(_serve(settings, listening, spans))
+    finally:
+        if spans is not None:
+            spans.close()
 
 
-async def _serve(settings: Settings, listening: socket.socket) -> None:
-    tell = Console(stderr=True, highlight=False, soft_wrap=True)
+async def _serve(settings: Settings, listening: socket.socket, spans: Spans | None) -> None:
     async with wiring.open(settings=settings) as ingot:
         made = await ingot.credentials.ensure_operator(settings.operator_token)
         if made is not None and settings.operator_token is None:
             path = _keep(settings.data, made.text)
-            tell.print(f"The operator's token is in {path}; it is shown nowhere else.", markup=False)
-        tell.print(f"Ingot serves {url_of(listening)} ({ingot.engine}); Ctrl-C ends it.", markup=False)
-        await wiring.server_of(ingot).serve(sockets=[listening])
+            _tell(
+                "operator_token_made", f"The operator's token is in {path}; it is shown nowhere else.", path=str(path)
+            )
+        url, engine = url_of(listening), ingot.engine
+        _tell("serving", f"Ingot serves {url} ({engine}); Ctrl-C ends it.", url=url, engine=engine)
+        await wiring.server_of(ingot, spans=spans).serve(sockets=[listening])
+
+
+def _tell(event: str, sentence: str, **fields: str) -> None:
+    """A sentence for who sits in front of it, and a line of the log for who does not."""
+    if sys.stderr.isatty():
+        Console(stderr=True, highlight=False, soft_wrap=True).print(sentence, markup=False)
+    else:
+        log.info(event, **fields)
 
 
 def _keep(folder: Path, token: str) -> Path:

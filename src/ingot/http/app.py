@@ -24,12 +24,16 @@ from ingot.http.problems import (
     problem_of,
 )
 from ingot.http.streams import Gone, Receive, Scope, Send, Streams, gone
-from ingot.http.table import Route, Table
+from ingot.http.table import PREFIX, Route, Table
+from ingot.http.traces import Spans, read_traceparent
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
+from ingot.kernel.logs import about, debugging
 
 BODY_SECONDS_MAX: Final = 30.0
 QUERY_CHARS_MAX: Final = 8192
+ID_CHARS_MAX: Final = 64
+JOB: Final = f"{PREFIX}/jobs/{{id}}"
 JSON: Final = b"application/json"
 STREAM: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
 log = structlog.get_logger("ingot.http")
@@ -40,10 +44,11 @@ _encode = msgspec.json.Encoder().encode
 class App:
     """Serves the routes of a table."""
 
-    def __init__(self, table: Table, gate: Gate, metrics: Metrics) -> None:
+    def __init__(self, table: Table, gate: Gate, metrics: Metrics, *, spans: Spans | None = None) -> None:
         self._table = table
         self._gate = gate
         self._metrics = metrics
+        self._spans = spans
         self._streams = Streams(gate)
         metrics.count_streams(lambda: len(self._streams))
         self._readers = {id(route): _reader(route) for route in table.routes}
@@ -55,20 +60,34 @@ class App:
         began = time.perf_counter()
         headers = Headers(scope["headers"])
         request_id = _request_id(headers)
+        trace = read_traceparent(headers.get("traceparent"))
+        span = None if self._spans is None else self._spans.begin(trace)
+        trace_id = span.trace_id if span is not None else None if trace is None else trace.id
+        known = _know(request_id, trace_id)
         route: Route | None = None
         call: Call | None = None
         try:
             route, path = self._table.find(scope["method"], scope["raw_path"].decode("latin-1"))
             call = await self._gate.admit(route, headers, path, request_id=request_id)
+            call.trace_id = trace_id
+            _know_more(known, route, call)
             status = await self._serve(route, call, scope, receive, send)
         except Gone:
             status = 499
         except IngotError as error:
             status = await _tell(error, send, request_id)
+            if status >= 500:
+                log.warning("request_refused", code=error.code, **_said(scope, route, status, began))
         except Exception:
-            log.exception("request_failed", request_id=request_id, path=scope["path"])
+            log.exception("request_failed", **_said(scope, route, 500, began))
             status = await _tell(InternalError(), send, request_id)
         self._metrics.note_request(route, status, time.perf_counter() - began)
+        if span is not None:
+            path_of = None if route is None else route.path
+            tenant = "" if call is None else call.tenant
+            span.end(method=scope["method"], route=path_of, status=status, request_id=request_id, tenant=tenant)
+        if debugging():
+            log.debug("request", **_said(scope, route, status, began))
 
     def stop(self) -> None:
         """End the streams."""
@@ -193,6 +212,34 @@ async def _send(send: Send, status: int, headers: dict[str, str], body: bytes, r
 def _headers(headers: dict[str, str], request_id: str) -> list[tuple[bytes, bytes]]:
     whole = {"x-request-id": request_id, "x-content-type-options": "nosniff", **headers}
     return [(name.encode(), value.encode()) for name, value in whole.items()]
+
+
+def _know(request_id: str, trace_id: str | None) -> dict[str, object]:
+    """What stands in every line that is logged from now on; more can be added to it."""
+    known: dict[str, object] = {"request_id": request_id}
+    if trace_id is not None:
+        known["trace_id"] = trace_id
+    about.set(known)
+    return known
+
+
+def _know_more(known: dict[str, object], route: Route, call: Call) -> None:
+    if call.tenant:
+        known["tenant_id"] = call.tenant
+    if call.caller.kind == "worker":
+        known["worker_id"] = call.headers.get("x-worker-id")
+    if "id" in call.path and route.path.startswith(JOB):
+        known["job_id"] = call.path["id"][:ID_CHARS_MAX]
+
+
+def _said(scope: Scope, route: Route | None, status: int, began: float) -> dict[str, object]:
+    """The request as it stands in the log: not its path, in which people put what they should not."""
+    return {
+        "method": scope["method"],
+        "route": None if route is None else route.path,
+        "status": status,
+        "duration_ms": round((time.perf_counter() - began) * 1000, 3),
+    }
 
 
 def _request_id(headers: Headers) -> str:

@@ -43,6 +43,7 @@ class Call(msgspec.Struct, kw_only=True):
     headers: Headers
     path: dict[str, str]
     request_id: str
+    trace_id: str | None = None
     undo: Callable[[], Awaitable[None]] | None = None  # What to do when the answer cannot be sent.
 
     def expect(self, action: str, resource: str = ANY) -> None:
