@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import apsw
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.http.figures import OTHER, TYPES_MAX, JobFigures, Spread
 from ingot.http.lag import KEPT, Lag
 from ingot.http.metrics import Metrics
@@ -79,6 +83,27 @@ async def test_metrics_are_for_operators_only(served: Served) -> None:
     answer = await served.client.get("/metrics", headers={"authorization": f"Bearer {token}"})
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert "ingot_jobs" not in answer.text
+    order = {"description": "prometheus", "operator": True, "grants": [{"action": "admin.tenants"}]}
+    own = (await served.call("POST", "/admin/tokens", json=order)).json()["token"]
+    answer = await served.client.get("/metrics", headers={"authorization": f"Bearer {own}"})
+    assert answer.status_code == 200
+
+
+async def test_a_store_that_cannot_tell_leaves_the_figures_of_the_process(served: Served, tmp_path: Path) -> None:
+    await served.make_job()
+    with closing(apsw.Connection(str(tmp_path / "data" / FILE_NAME))) as connection:
+        connection.execute("ALTER TABLE counts RENAME TO elsewhere")
+    with capture_logs() as logs:
+        samples = await scrape(served)
+        refused = await served.call("GET", "/jobs/summary", headers={"x-request-id": "r1"})
+    assert samples["ingot_jobs_enqueued_total", ("noop",)] == 1
+    assert "ingot_jobs" not in {name for name, _ in samples}
+    assert refused.status_code >= 500
+    (missing, warned) = logs
+    assert (missing["event"], missing["log_level"]) == ("figures_missing", "error")
+    assert (warned["event"], warned["log_level"]) == ("request_refused", "warning")
+    assert (warned["route"], warned["status"], warned["code"]) == ("/api/v1/jobs/summary", 500, "store_misconfigured")
+    assert warned["duration_ms"] > 0
 
 
 async def test_the_status_is_that_of_the_callers_tenant(served: Served) -> None:

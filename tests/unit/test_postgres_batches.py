@@ -14,6 +14,7 @@ from ingot.engines.postgres.batches import BATCH_ROWS_MAX, IN_FLIGHT_MAX, WAITIN
 from ingot.jobs import Done, Settled
 from ingot.jobs.orders import new_job
 from ingot.kernel.errors import IngotError, InvalidInput, StoreBusy, StoreError
+from ingot.kernel.logs import about
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for
 
@@ -44,6 +45,24 @@ def _weigh_one(_: int) -> int:
 async def _turns(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def test_a_batch_is_about_no_request_and_tells_its_size_once() -> None:
+    seen: list[object] = []
+    sizes: list[int] = []
+
+    async def run(commands: list[int]) -> list[int | IngotError]:
+        seen.append(about.get())
+        if 13 in commands and len(commands) > 1:
+            raise InvalidInput("not together")
+        return list(commands)
+
+    batches: Batches[int, int] = Batches(run, weigh=_weigh_one, told=sizes.append)
+    about.set({"request_id": "r1"})
+    assert await asyncio.gather(*map(batches.submit, [1, 2])) == [1, 2]
+    assert await asyncio.gather(*map(batches.submit, [12, 13])) == [12, 13]
+    assert seen == [None] * 4
+    assert sizes == [2, 1, 1]
 
 
 async def test_what_comes_while_batches_are_under_way_gathers_for_the_next() -> None:

@@ -262,6 +262,7 @@ class Store:
             "promote nothing": await meter.call("SELECT * FROM ingot.promote(5000, 0)"),
             "expired": await meter.call("SELECT * FROM ingot.expired(0, 1000, 0)"),
             "look": await meter.call("SELECT * FROM ingot.look()"),
+            "depths": await meter.call("SELECT * FROM ingot.depths(1000, 10000)"),
             "heads": await meter.call(HEADS, tenant),
             "next_due": await meter.call("SELECT ingot.next_due(0)"),
             "next_expiry": await meter.call("SELECT ingot.next_expiry(0)"),

@@ -11,7 +11,7 @@ from ingot.http.call import Call, Stream
 from ingot.http.gate import Gate
 from ingot.http.table import Route
 from ingot.kernel.errors import IngotError
-from ingot.kernel.logs import report
+from ingot.kernel.logs import for_all, report
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -51,7 +51,7 @@ class Streams:
         if self._stopped:
             _end(end, "stopping")
         if self._checking is None or self._checking.done():
-            self._checking = asyncio.create_task(self._check(), name="http.streams")
+            self._checking = asyncio.create_task(self._check(), name="http.streams", context=for_all())
         sending = asyncio.create_task(_send_parts(stream.parts, send))
         leaving = asyncio.create_task(gone(receive))
         over: list[asyncio.Future[Any]] = [sending, leaving, end]

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any, Final, Literal
 
 import msgspec
@@ -53,6 +53,11 @@ def configure_server_logs(level: str, form: Format | None) -> None:
 def debugging() -> bool:
     """Whether lines of the level `debug` are wanted: asking is cheaper than saying what nobody hears."""
     return _debugging
+
+
+def for_all() -> Context:
+    """A context for work that is done for many at once: what it logs is about no request."""
+    return Context()
 
 
 def report(event: str, error: BaseException, **fields: object) -> None:

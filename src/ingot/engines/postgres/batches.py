@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from ingot.engines.postgres.connection import AWAY, explain
 from ingot.kernel.errors import IngotError, StoreBusy, StoreError
-from ingot.kernel.logs import report
+from ingot.kernel.logs import for_all, report
 
 IN_FLIGHT_MAX: Final = 4
 IN_FLIGHT_LARGE_MAX: Final = 2
@@ -86,7 +86,7 @@ class Batches(Generic[C, A]):
                     break
                 count += 1
             batch, self._gathered = self._gathered[:count], self._gathered[count:]
-            task = asyncio.create_task(self._answer(batch))
+            task = asyncio.create_task(self._answer(batch), context=for_all())
             self._under_way.add(task)
             task.add_done_callback(self._done)
 

@@ -13,7 +13,7 @@ from ingot.engines.postgres.tend import FOLD_DELTAS_MAX
 from ingot.jobs.lanes import Lane
 from ingot.jobs.model import JobStatus
 from ingot.kernel.errors import IngotError
-from ingot.kernel.logs import report
+from ingot.kernel.logs import for_all, report
 
 RELEASE_JOBS_MAX: Final = 1000
 LOOK_PARENTS_MAX: Final = 500
@@ -32,7 +32,7 @@ class Follow:
 
     def begin(self, parents: Iterable[str], batches: Iterable[tuple[str, str]]) -> None:
         """These jobs have ended, or jobs that wait for them have come; jobs of these batches have ended."""
-        task = asyncio.create_task(self._run(list(parents), set(batches)))
+        task = asyncio.create_task(self._run(list(parents), set(batches)), context=for_all())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -74,6 +74,7 @@ from ingot.jobs.ports import (
 )
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.errors import IngotError, StoreMisconfigured, StoreTooNew
+from ingot.kernel.logs import for_all
 
 LOG_CHARS_PER_ROW: Final = 1024
 Scope = tuple[tuple[str, ...], str | None]
@@ -227,7 +228,7 @@ class PostgresStore(Reads):
 
     async def _tend_together(self) -> Tended:
         if self._tending is None or self._tending.done():
-            self._tending = asyncio.create_task(tend.tend(self._db, self._memory))
+            self._tending = asyncio.create_task(tend.tend(self._db, self._memory), context=for_all())
         return await asyncio.shield(self._tending)
 
     def renew(self, command: RenewLeases) -> Awaitable[list[Heartbeat | IngotError]]:

@@ -16,7 +16,7 @@ from ingot.engines.postgres.follow import Follow
 from ingot.engines.postgres.memory import COST_FACTOR, LOOK_SECONDS, Memory
 from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import new_id
-from ingot.kernel.logs import report
+from ingot.kernel.logs import for_all, report
 from ingot.kernel.loops import Loop
 
 CHANNEL: Final = "ingot_ready"
@@ -86,7 +86,7 @@ class Watch(Loop):
     def _hear(self, _: Any, __: int, ___: str, payload: object) -> None:
         """Somebody made work ready. Whose is not said: every role may listen. Looking is bounded by what it costs."""
         if payload != self._me and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look())
+            self._looking = asyncio.create_task(self._look(), context=for_all())
 
     async def _look(self) -> None:
         pause = self._memory.look_cost * COST_FACTOR - (time.monotonic() - self._memory.looked_at)
@@ -98,7 +98,7 @@ class Watch(Loop):
         if not self._listens or self._task is None:
             self._memory.news = False
         elif self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._tell())
+            self._telling = asyncio.create_task(self._tell(), context=for_all())
 
     async def _tell(self) -> None:
         """Tell what gathered, at most once in a while."""
