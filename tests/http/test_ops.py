@@ -39,8 +39,10 @@ async def scrape(served: Served) -> Samples:
 
 async def test_metrics_tell_what_happened_to_jobs(served: Served) -> None:
     await served.ingot.jobs.define(Definition(type="noop", max_attempts=2))
-    for _ in range(4):
-        await served.make_job()
+    for key in ("a", "b", "c", "d"):
+        await served.make_job(idempotency_key=key)
+    again = await served.call("POST", "/jobs", json={"type": "noop", "idempotency_key": "a"})
+    assert again.status_code == 200
     first, second, third = [await served.claim() for _ in range(3)]
     await served.call("POST", f"/jobs/{first['id']}/complete", json={"fence": first["fence"]})
     await served.call("POST", f"/jobs/{first['id']}/complete", json={"fence": first["fence"]})

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import apsw
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.http.traces import open_spans
 from tests.http.serving import Served, serving
 
@@ -94,9 +96,12 @@ async def test_every_request_is_a_span_that_goes_on_with_its_trace(tmp_path: Pat
             await served.client.get("/nowhere/secret")
             quiet = f"00-{TRACE}-{PARENT}-00"
             assert await trace_of(served, {"traceparent": quiet}) == TRACE
+            with closing(apsw.Connection(str(tmp_path / "data" / FILE_NAME))) as connection:
+                connection.execute("ALTER TABLE counts RENAME TO elsewhere")
+            assert (await served.call("GET", "/jobs/summary")).status_code == 500
             tenant = served.ingot.default_tenant.id
         await asyncio.to_thread(spans.close)
-    first, second, third = received.spans  # The caller that wants no span of the fourth gets none.
+    first, second, third, failed = received.spans  # The caller that wants no span of the fourth gets none.
     assert set(received.paths) == {"/v1/traces"}
     assert received.services == {"ingot"}
     assert (first.trace_id.hex(), first.parent_span_id.hex()) == (TRACE, PARENT)
@@ -111,4 +116,5 @@ async def test_every_request_is_a_span_that_goes_on_with_its_trace(tmp_path: Pat
     }
     assert (second.trace_id.hex(), second.parent_span_id) == (made, b"")
     assert (third.name, attributes(third)["http.response.status_code"]) == ("GET", 404)
-    assert {span.status.code for span in received.spans} == {Status.STATUS_CODE_UNSET}
+    assert {span.status.code for span in (first, second, third)} == {Status.STATUS_CODE_UNSET}
+    assert (failed.name, failed.status.code) == ("GET /api/v1/jobs/summary", Status.STATUS_CODE_ERROR)

@@ -91,7 +91,7 @@ def test_a_line_says_who_did_what_with_which_job(tmp_path: Path) -> None:
     assert claimed.items() >= {"request_id": "r2", "attempt_no": 1, "worker_id": "w1", **of_job}.items()
     (asked,) = [line for line in lines if line.get("request_id") == "r3"]
     assert asked.items() >= {"message": "request", "status": 200, "route": "/api/v1/jobs/{id}"}.items()
-    assert asked["job_id"] == job["id"]
+    assert (asked["job_id"], asked["tenant_id"]) == (job["id"], job["tenant"])
     assert asked["duration_ms"] > 0
 
 

@@ -74,6 +74,7 @@ async def test_what_comes_while_batches_are_under_way_gathers_for_the_next() -> 
         await _turns()
     answers += [batches.submit(number) for number in range(IN_FLIGHT_MAX, 20)]
     await _turns()
+    assert batches.waiting == 20 - IN_FLIGHT_MAX
     assert echo.batches == [[number] for number in range(IN_FLIGHT_MAX)]
     echo.gate.set()
     assert await asyncio.gather(*answers) == list(range(20))

@@ -280,3 +280,17 @@ async def test_after_a_failed_transaction_the_store_trusts_its_file_only(bench: 
 )
 def test_what_went_wrong_below_has_a_name_above(error: Exception, code: str) -> None:
     assert writer_module._explain(error).code == code
+
+
+async def test_the_load_is_what_waits_and_how_long_the_commit_has_taken(bench: Bench) -> None:
+    gate = Gate(bench)
+    first = asyncio.create_task(bench.make_job())
+    await gate.reached()
+    others = asyncio.gather(*(bench.make_job() for _ in range(3)))
+    await asyncio.sleep(0)
+    load = await bench.jobs.load()
+    assert load.waiting_commands == 3
+    assert load.commit_seconds
+    gate.open()
+    await asyncio.gather(first, others)
+    assert (await bench.jobs.load()).waiting_commands == 0
