@@ -10,15 +10,14 @@ import pytest
 from ingot.engines.postgres import PostgresStore
 from tests.town import Town
 
+WAIT_SECONDS_MAX = 10
+
 
 async def horizon_until(store: PostgresStore, right: Callable[[float], bool]) -> None:
     """Measure until it is right; the server has other databases, whose transactions come and go."""
-    while True:
-        seconds = (await store.measure()).horizon_seconds
-        assert seconds is not None
-        if right(seconds):
-            return
-        await asyncio.sleep(0)
+    async with asyncio.timeout(WAIT_SECONDS_MAX):
+        while not right((await store.measure()).horizon_seconds or 0.0):
+            pass
 
 
 @pytest.mark.parametrize("user", ["ingot_server", None])
