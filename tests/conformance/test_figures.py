@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
 from ingot.http.figures import JobFigures
 from ingot.jobs import AttemptOutcome, Claim, Definition, Done, Enqueued, JobStatus, LeaseLost, Settle, Settled
@@ -114,15 +115,21 @@ async def test_commits_tell_how_many_commands_they_carried(bench: Bench, heard: 
 
 
 async def test_a_listener_that_fails_keeps_nobody_waiting(bench: Bench) -> None:
-    class Deaf(Heard):
-        def ended(self, type: str, outcome: AttemptOutcome, status: JobStatus, micros: Sequence[int]) -> None:
-            raise RuntimeError("deaf")
+    def fail(*news: object) -> None:
+        raise RuntimeError("deaf")
 
-    claim = await bench.make_claim()
-    Deaf(bench)
+    deaf = Heard(bench)
+    for name in ("enqueued", "claimed", "settled", "ended", "canceled", "committed"):
+        setattr(deaf, name, fail)
     heard = Heard(bench)
-    await bench.jobs.complete(claim)
+    with capture_logs() as logs:
+        claim = await bench.make_claim()
+        await bench.jobs.complete(claim)
+        await bench.make_job_in(JobStatus.CANCELED)
+    assert {line["event"] for line in logs} == {"listener_failed"}
+    assert (len(heard.made), len(heard.claims), len(heard.answers)) == (2, 1, 1)
     assert heard.ends == {("noop", "succeeded", "succeeded"): 1}
+    assert heard.dropped == {"noop": 1}
 
 
 def sums(figures: JobFigures) -> dict[str, float]:

@@ -33,6 +33,7 @@ from ingot.kernel.logs import about, debugging
 BODY_SECONDS_MAX: Final = 30.0
 QUERY_CHARS_MAX: Final = 8192
 ID_CHARS_MAX: Final = 64
+WORKER_CHARS_MAX: Final = 200
 JOB: Final = f"{PREFIX}/jobs/{{id}}"
 JSON: Final = b"application/json"
 STREAM: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
@@ -227,7 +228,7 @@ def _know_more(known: dict[str, object], route: Route, call: Call) -> None:
     if call.tenant:
         known["tenant_id"] = call.tenant
     if call.caller.kind == "worker":
-        known["worker_id"] = call.headers.get("x-worker-id")
+        known["worker_id"] = (call.headers.get("x-worker-id") or call.caller.id)[:WORKER_CHARS_MAX]
     if "id" in call.path and route.path.startswith(JOB):
         known["job_id"] = call.path["id"][:ID_CHARS_MAX]
 

@@ -68,6 +68,7 @@ from ingot.jobs.waiting import Waiter, Waiters
 from ingot.kernel import values
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.logs import report
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
 
 T = TypeVar("T")
@@ -133,7 +134,7 @@ class Jobs:
     async def _enqueue(self, orders: Sequence[NewJob]) -> list[Enqueued]:
         made = await self._store.enqueue(Enqueue(orders=orders))
         for listener in self._listeners:
-            listener.enqueued(made)
+            _tell(listener.enqueued, made)
         return made
 
     # -- doing work -----------------------------------------------------------------------------------------
@@ -208,7 +209,7 @@ class Jobs:
             raise
         if claims:
             for listener in self._listeners:
-                listener.claimed(claims)
+                _tell(listener.claimed, claims)
         return claims
 
     async def _give_back(self, answer: asyncio.Future[list[Claim]]) -> None:
@@ -313,7 +314,7 @@ class Jobs:
         good = [settle for settle in checked if isinstance(settle, Settle)]
         settled = await self._store.settle(SettleJobs(settles=good)) if good else []
         for listener in self._listeners:
-            listener.settled(settled)
+            _tell(listener.settled, settled)
         answers = iter(settled)
         return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
 
@@ -662,6 +663,13 @@ def _checked_entry(value: object) -> LogEntry:
         values.whole_number(entry.offset, what="offset", least=0, most=checks.LOG_OFFSET_MAX)
     clean = checks.log_text(entry.text)
     return entry if clean == entry.text else msgspec.structs.replace(entry, text=clean)
+
+
+def _tell(tell: Callable[[T], None], news: T) -> None:
+    try:
+        tell(news)
+    except Exception as error:  # What was done is done, whoever failed to hear of it.
+        report("listener_failed", error)
 
 
 def _or_error(check: Callable[[object], C], call: object) -> C | IngotError:
