@@ -32,6 +32,7 @@ from ingot.identity.access import Access
 from ingot.identity.model import Tenant
 from ingot.identity.service import Tenants
 from ingot.identity.tokens import Credentials
+from ingot.identity.usage import Usage
 from ingot.jobs.lines import Lines
 from ingot.jobs.maintenance import Maintenance
 from ingot.jobs.retention import Retention
@@ -39,7 +40,8 @@ from ingot.jobs.rounds import WorkerTending, WorkerWatch
 from ingot.jobs.service import Jobs
 from ingot.jobs.workers import Workers
 from ingot.kernel.clock import Clock, SystemClock
-from ingot.kernel.logs import configure_logs, debugging
+from ingot.kernel.errors import StoreError
+from ingot.kernel.logs import configure_logs, debugging, report
 from ingot.settings import Settings, SettingsError, read_settings
 
 
@@ -89,6 +91,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
         workers = Workers(store, jobs, lease_seconds=settings.lease_seconds)
         await workers.look_for_drains()
         crew = WorkerWatch(workers), WorkerTending(workers)
+        usage = Usage(store, access)
         ingot = Ingot(
             jobs=jobs,
             workers=workers,
@@ -106,6 +109,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
             retention.start()
             for loop in crew:
                 loop.start()
+            usage.start()
             if isinstance(store, PostgresStore):
                 store.watch.start()
         try:
@@ -114,6 +118,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
             workers.stop_waiting()
             for loop in crew:
                 await loop.stop()
+            await _end(usage)
             await retention.stop()
             await maintenance.stop()
             await ingot.jobs.close()
@@ -157,6 +162,14 @@ def server_of(ingot: Ingot, *, spans: Spans | None = None, more: Iterable[Route]
         app.stop()
 
     return Server(app, on_stop=stop, loops=[metrics.lag])
+
+
+async def _end(usage: Usage) -> None:
+    """What cannot be noted at the end does not keep the store from closing."""
+    try:
+        await usage.stop()
+    except StoreError as error:
+        report("usage_not_noted", error)
 
 
 async def _open_store(settings: Settings, clock: Clock) -> SQLiteStore | PostgresStore:

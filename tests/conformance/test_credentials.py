@@ -7,6 +7,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from ingot.identity import access as noting
 from ingot.identity import secrets
 from ingot.identity.access import KNOWN_SECONDS, Access
 from ingot.identity.credentials import (
@@ -21,6 +22,7 @@ from ingot.identity.grants import ALL, Grant
 from ingot.identity.model import TenantNotFound
 from ingot.identity.ports import NoteUse
 from ingot.identity.tokens import Credentials, NewToken
+from ingot.identity.usage import Usage
 from ingot.kernel.clock import to_datetime
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
@@ -179,6 +181,46 @@ async def test_the_latest_use_is_remembered(desk: Desk) -> None:
     (known,) = (await desk.credentials.list_workers(None)).items
     assert listed == msgspec.structs.replace(token.token, last_used_at=to_datetime(9))
     assert known == msgspec.structs.replace(worker.credential, last_used_at=to_datetime(9))
+
+
+async def test_a_use_is_shown_once_the_round_has_come(desk: Desk) -> None:
+    usage = Usage(desk.bench.store, desk.access)
+    token, unused = await desk.token(), await desk.token()
+    worker = await desk.credentials.create_worker(None, "press")
+    desk.bench.clock.advance(seconds=60)
+    await desk.access.of_token(token.text)
+    await desk.access.of_worker("press/host.1", worker.secret)
+    with pytest.raises(Unauthorized):
+        await desk.access.of_token(secrets.new_token(unused.token.id))
+    at = desk.bench.clock.now()
+    await usage.run_once()
+    tokens = {one.id: one.last_used_at for one in (await desk.credentials.list_tokens(desk.bench.tenant)).items}
+    assert tokens == {token.token.id: at, unused.token.id: None}
+    (known,) = (await desk.credentials.list_workers(None)).items
+    assert known.last_used_at == at
+    assert await usage.run_once() == NoteUse(tokens={}, workers={})
+
+
+async def test_a_use_is_not_forgotten_when_the_server_stops(desk: Desk) -> None:
+    usage = Usage(desk.bench.store, desk.access)
+    usage.start()
+    token = await desk.token()
+    await desk.access.of_token(token.text)
+    await usage.stop()
+    (listed,) = (await desk.credentials.list_tokens(desk.bench.tenant)).items
+    assert listed.last_used_at is not None
+
+
+async def test_what_is_kept_of_uses_is_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noting, "USED_MAX", 2)
+    tokens = [await desk.token() for _ in range(3)]
+    for token in tokens:
+        await desk.access.of_token(token.text)
+    desk.bench.clock.advance(seconds=1)
+    await desk.access.of_token(tokens[0].text)
+    used = desk.access.take_used().tokens
+    assert list(used) == [token.token.id for token in tokens[:2]]
+    assert used[tokens[0].token.id] == desk.bench.clock.micros()
 
 
 # -- workers ------------------------------------------------------------------------------------------------

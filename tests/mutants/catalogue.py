@@ -731,4 +731,12 @@ MUTANTS = [
         new="trace_id=body.trace_id,",
         caught_by="tests/http/test_traces.py::test_a_job_belongs_to_the_trace_of_its_request_unless_it_says_otherwise",
     ),
+    Mutant(
+        name="uses of credentials that are forgotten at a stop",
+        breaks="the last use of a credential is shown",
+        file="identity/usage.py",
+        old="        await super().stop()\n        await self.run_once()\n",
+        new="        await super().stop()\n",
+        caught_by="tests/conformance/test_credentials.py::test_a_use_is_not_forgotten_when_the_server_stops",
+    ),
 ]

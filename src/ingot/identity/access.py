@@ -11,12 +11,12 @@ import msgspec
 from ingot.identity import secrets
 from ingot.identity.credentials import Caller, TokenLimits, Unauthorized
 from ingot.identity.grants import Grant
-from ingot.identity.ports import CredentialStore
+from ingot.identity.ports import CredentialStore, NoteUse
 from ingot.kernel.clock import MICROS, Clock, to_micros
 
 KNOWN_SECONDS: Final = 2.0  # A revoked credential is refused after this time, everywhere.
 KNOWN_MAX: Final = 10_000
-USED_SECONDS: Final = 60.0
+USED_MAX: Final = 10_000  # Of each kind. Who is left out is noted when it calls again later.
 WORKER_GRANTS: Final = (Grant(action="workers.run"), Grant(action="workers.read"))
 INSTANCE_CHARS_MAX: Final = 128
 
@@ -35,6 +35,7 @@ class Access:
         self._store = store
         self._clock = clock
         self._known: OrderedDict[bytes, Known] = OrderedDict()
+        self._used: dict[str, dict[str, int]] = {"token": {}, "worker": {}}
 
     async def of_token(self, token: str) -> Caller:
         """The caller with this token. Raises `Unauthorized`."""
@@ -53,6 +54,12 @@ class Access:
         """A credential has changed."""
         self._known.clear()
 
+    def take_used(self) -> NoteUse:
+        """Which credentials were used since this was last asked."""
+        used = NoteUse(tokens=self._used["token"], workers=self._used["worker"])
+        self._used = {"token": {}, "worker": {}}
+        return used
+
     async def _remembered(self, key: bytes, find: Callable[[], Awaitable[Caller]]) -> Caller:
         now = self._clock.micros()
         known = self._known.get(key)
@@ -64,6 +71,9 @@ class Access:
                 self._known.popitem(last=False)
         if known.caller.expires_at is not None and to_micros(known.caller.expires_at) <= now:
             raise Unauthorized("the token has expired")
+        used = self._used[known.caller.kind]
+        if len(used) < USED_MAX or known.caller.id in used:
+            used[known.caller.id] = now
         return known.caller
 
     async def _find_token(self, token: str) -> Caller:

@@ -1,0 +1,39 @@
+"""The loop that writes down when credentials were last used."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from ingot.identity.access import Access
+from ingot.identity.ports import CredentialStore, NoteUse
+from ingot.kernel.loops import Loop
+
+EVERY_SECONDS: Final = 60.0
+
+
+class Usage(Loop):
+    """Writes for all callers together, so that a request costs no write of its own."""
+
+    name = "identity.usage"
+
+    def __init__(self, store: CredentialStore, access: Access) -> None:
+        super().__init__()
+        self._store = store
+        self._access = access
+
+    async def run_once(self) -> NoteUse:
+        """Write down what was used since the last round."""
+        used = self._access.take_used()
+        if used.tokens or used.workers:
+            await self._store.note_use(used)
+        return used
+
+    async def rest(self) -> None:
+        """Wait for the next round."""
+        await asyncio.sleep(EVERY_SECONDS)
+
+    async def stop(self) -> None:
+        """End it, and write down what it has not written yet."""
+        await super().stop()
+        await self.run_once()
