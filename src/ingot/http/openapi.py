@@ -17,6 +17,7 @@ VERSION: Final = "3.1.0"
 REFERENCE: Final = "#/components/schemas/{name}"
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
+NAMES: Final = {"minLength": 1, "pattern": r"^[^/]+$"}  # What a place in a path can hold.
 SECURITY: Final[list[dict[str, list[str]]]] = [{"token": []}, {"worker": [], "secret": []}]
 SCHEMES: Final = {
     "token": {"type": "http", "scheme": "bearer", "description": "A token, `ingot_…`."},
@@ -108,7 +109,7 @@ def _operation(route: Route, of_type: dict[str, Any], components: dict[str, Any]
 
 def _names(route: Route) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", **NAMES}}
         for name in route.parameters
     ]
 

@@ -11,6 +11,22 @@ from msgspec import Meta, Raw
 from ingot.jobs.checks import LOG_CHARS_MAX, LOG_OFFSET_MAX
 from ingot.jobs.model import NULL, JobStatus, OnDead, Progress, Source
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
+from ingot.wire.values import (
+    Attempts,
+    BatchName,
+    ClaimLimit,
+    Count,
+    DelaySeconds,
+    Inputs,
+    JobIds,
+    JobType,
+    JobTypes,
+    Key,
+    Priority,
+    Tags,
+    WaitSeconds,
+    WorkerId,
+)
 
 ABSENT = Raw(b"")  # What was not sent.
 Limit = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
@@ -27,23 +43,23 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class JobOrder(Request, frozen=True, kw_only=True):
     """A job to be made. `payload` and `metadata` are kept as they were sent."""
 
-    type: str
+    type: JobType
     payload: Raw = msgspec.field(default_factory=lambda: NULL)
-    priority: int | None = None
+    priority: Priority | None = None
     run_at: datetime | None = None
-    delay_seconds: float | None = None
-    max_attempts: int | None = None
-    idempotency_key: str | None = None
-    dedupe_key: str | None = None
-    tags: list[str] = []
+    delay_seconds: DelaySeconds | None = None
+    max_attempts: Attempts | None = None
+    idempotency_key: Key | None = None
+    dedupe_key: Key | None = None
+    tags: Tags = []
     metadata: Raw = msgspec.field(default_factory=lambda: ABSENT)
-    after: list[str] = []
+    after: JobIds = []
     on_dead: OnDead = OnDead.CANCEL
-    inputs: list[str] = []
-    batch: str | None = None
+    inputs: Inputs = []
+    batch: BatchName | None = None
     force: bool = False
-    correlation_id: str | None = None
-    trace_id: str | None = None
+    correlation_id: Key | None = None
+    trace_id: Key | None = None
 
 
 class JobOrders(Request, frozen=True, kw_only=True):
@@ -77,30 +93,30 @@ class JobsQuery(JobsFilter, frozen=True, kw_only=True):
 class JobChange(Request, frozen=True, kw_only=True):
     """What to change of a job; what is left out stays."""
 
-    priority: int | None = None
+    priority: Priority | None = None
     run_at: datetime | None = None
-    max_attempts: int | None = None
-    tags: list[str] | None = None
+    max_attempts: Attempts | None = None
+    tags: Tags | None = None
 
 
 class JobRetry(Request, frozen=True, kw_only=True):
     """How to run a finished job again."""
 
     reset_attempts: bool = False
-    priority: int | None = None
-    max_attempts: int | None = None
+    priority: Priority | None = None
+    max_attempts: Attempts | None = None
     run_at: datetime | None = None
 
 
 class ClaimRequest(Request, frozen=True, kw_only=True):
     """A worker asks for jobs. Without a `worker_id` it is the one of the credential."""
 
-    types: list[str]
-    worker_id: str | None = None
-    limit: int = 1
-    wait_seconds: float = 0
-    host: str | None = None
-    pid: int | None = None
+    types: JobTypes
+    worker_id: WorkerId | None = None
+    limit: ClaimLimit = 1
+    wait_seconds: WaitSeconds = 0
+    host: Key | None = None
+    pid: Count | None = None
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +171,7 @@ class Snoozing(Request, frozen=True, kw_only=True):
     """Not now."""
 
     fence: Fence
-    seconds: float
+    seconds: DelaySeconds
 
 
 class Ended(Request, frozen=True, kw_only=True, tag_field="outcome"):
@@ -182,7 +198,7 @@ class Broke(Ended, frozen=True, kw_only=True, tag="failed"):
 class Snoozed(Ended, frozen=True, kw_only=True, tag="snoozed"):
     """Not now."""
 
-    seconds: float
+    seconds: DelaySeconds
 
 
 class Released(Ended, frozen=True, kw_only=True, tag="released"):

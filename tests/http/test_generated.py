@@ -1,0 +1,147 @@
+"""Requests made from the OpenAPI document: every answer is one that the document tells of, and none is a failure."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.system.test_serve import served
+
+EXAMPLES = int(os.environ.get("INGOT_TEST_EXAMPLES", "10"))
+SEED = int(os.environ.get("INGOT_TEST_SEED", "5"))
+WAIT_SECONDS = 0.05
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+class Site:
+    """A server with something in it, so that names in paths can be those of things that are there."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url
+        self.headers = {"authorization": f"Bearer {token}"}
+        self.client = httpx.Client(base_url=f"{url}/api/v1", headers=self.headers)
+        self.random = random.Random(SEED)
+        self.furnish()
+
+    def furnish(self) -> None:
+        """Make one of everything."""
+        self.post("/jobs", type="press")
+        self.job = self.post("/jobs/claim", types=["press"], worker_id="w")["jobs"][0]
+        grants = [{"action": "jobs.read"}]
+        self.token = self.post("/admin/tokens", description="x", grants=grants)["id"]
+        self.client.post("/admin/workers", json={"id": "press"})
+        self.client.post("/admin/tenants", json={"slug": "press"})
+        self.post("/jobs", type="press", batch="b")
+
+    def post(self, path: str, **body: Any) -> Any:
+        answer = self.client.post(path, json=body)
+        assert answer.status_code < 300, answer.text
+        return answer.json()
+
+    def aim(self, case: Any) -> None:
+        """Half of the time, name what is there; wait for nothing."""
+        names = case.path_parameters
+        if names and self.random.random() < 0.5:
+            known = {"slug": "press", "type": "press", "batch": "b", "id": self.job["id"]}
+            if "/admin/tokens" in case.path:
+                known["id"] = self.token
+            elif "workers" in case.path:
+                known["id"] = "press"
+            for name in names:
+                names[name] = known.get(name, names[name])
+        body = case.body
+        if isinstance(body, dict):
+            if isinstance(seconds := body.get("wait_seconds"), int | float) and 0 < seconds <= 60:
+                body["wait_seconds"] = WAIT_SECONDS
+            if "fence" in body and not _is_wrong(case) and self.random.random() < 0.5:
+                body["fence"] = self.job["fence"]
+
+    def try_out(self, case: Any) -> None:
+        """Send it, and look at the answer."""
+        self.aim(case)
+        for name in ("X-Worker-ID", "X-Worker-Secret"):
+            case.headers.pop(name, None)
+        answer = case.call(base_url=self.url, headers=self.headers, timeout=10)
+        checks = [*CHECKS, negative_data_rejection] if _is_wrong(case) else CHECKS
+        case.validate_response(answer, checks=checks)
+        if answer.status_code < 400:  # The document's `default` is for problems only.
+            assert str(answer.status_code) in case.operation.definition.raw["responses"], answer.status_code
+        else:
+            assert answer.headers["content-type"] == ["application/problem+json"]
+            assert answer.json()["status"] == answer.status_code
+        if answer.status_code == 200 and case.path.endswith(("/complete", "/fail", "/release", "/snooze", "/cancel")):
+            self.furnish()
+
+
+def _is_wrong(case: Any) -> bool:
+    return case.meta is not None and case.meta.generation.mode.is_negative
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    folder = tmp_path / "data"
+    with served(folder) as (_, url):
+        one = Site(url, (folder / "operator.token").read_text(encoding="utf-8").strip())
+        yield one
+        one.client.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_every_answer_is_one_that_the_document_tells_of(site: Site, mode: GenerationMode) -> None:
+    schema = schemathesis.openapi.from_dict(httpx.get(f"{site.url}/openapi.json", headers=site.headers).json())
+    wrong: list[str] = []
+    asked = 0
+    for found in schema.get_all_operations():
+        assert isinstance(found, Ok), found
+        operation = found.ok()
+
+        @seed(SEED)
+        @settings(
+            max_examples=EXAMPLES,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+            verbosity=Verbosity.quiet,
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def ask(case: Any) -> None:
+            nonlocal asked
+            asked += 1
+            site.try_out(case)
+
+        try:
+            ask()
+        except Unsatisfiable:  # There is nothing about it that can be wrong.
+            continue
+        except (AssertionError, FailureGroup, BaseExceptionGroup) as failed:
+            wrong.append(f"{operation.label}: {failed!r}")
+    assert not wrong, "\n".join(wrong)
+    assert asked > 200
