@@ -15,6 +15,7 @@ from ingot.kernel.logs import LEVELS, Format
 LEASE_SECONDS_MIN = 1.0
 LEASE_SECONDS_MAX = 86_400.0
 PORT_MAX = 65_535
+CONNECTIONS_LIMIT = 1_000_000
 TYPO_LIKENESS = 0.9
 DATABASE_SCHEMES = ("postgresql://", "postgres://")
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -43,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     log_format: Format | None = None
     otel_endpoint: str | None = None
+    connections_max: int = 10_000
 
     def __post_init__(self) -> None:
         if not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX:
@@ -56,6 +58,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"INGOT_LOG_FORMAT is {self.log_format!r}; it is json or text")
         if self.otel_endpoint is not None and not self.otel_endpoint.startswith(("http://", "https://")):
             raise SettingsError("OTEL_EXPORTER_OTLP_ENDPOINT does not begin with http:// or https://")
+        if not 1 <= self.connections_max <= CONNECTIONS_LIMIT:
+            raise SettingsError(f"connections_max is {self.connections_max}; it goes from 1 to {CONNECTIONS_LIMIT}")
         for name in ("database_url", "database_owner_url"):
             url = getattr(self, name)
             if url is not None and not url.startswith(DATABASE_SCHEMES):
@@ -98,10 +102,11 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     ):
         if text := environment.get(variable_of(name)):
             given[name] = text
-    if port := environment.get("INGOT_PORT"):
-        if not port.isascii() or not port.isdecimal():
-            raise SettingsError(f"INGOT_PORT is {port!r}; it is a number from 0 to {PORT_MAX}")
-        given["port"] = int(port)
+    for name in ("port", "connections_max"):
+        if number := environment.get(f"INGOT_{name.upper()}"):
+            if not number.isascii() or not number.isdecimal():
+                raise SettingsError(f"INGOT_{name.upper()} is {number!r}; it is a whole number")
+            given[name] = int(number)
     if pooled := environment.get("INGOT_DATABASE_POOLED"):
         if pooled.lower() not in FLAGS:
             raise SettingsError(f"INGOT_DATABASE_POOLED is {pooled!r}; it is true or false")

@@ -144,11 +144,14 @@ def routes_of(ingot: Ingot, metrics: Metrics, *, more: Iterable[Route] = ()) -> 
     return table
 
 
-def server_of(ingot: Ingot, *, spans: Spans | None = None, more: Iterable[Route] = ()) -> Server:
+def server_of(
+    ingot: Ingot, settings: Settings | None = None, *, spans: Spans | None = None, more: Iterable[Route] = ()
+) -> Server:
     """A server of this store, ready to run, that serves more routes too.
 
     It tells of its requests in `spans`, when there are any.
     """
+    settings = settings or Settings()
     metrics = Metrics(CollectorRegistry())
     gate = Gate(ingot.access, ingot.tenants, Rates())
     app = App(routes_of(ingot, metrics, more=more), gate, metrics, spans=spans)
@@ -161,7 +164,7 @@ def server_of(ingot: Ingot, *, spans: Spans | None = None, more: Iterable[Route]
         ingot.workers.stop_waiting()
         app.stop()
 
-    return Server(app, on_stop=stop, loops=[metrics.lag])
+    return Server(app, on_stop=stop, connections_max=settings.connections_max, loops=[metrics.lag])
 
 
 async def _end(usage: Usage) -> None:

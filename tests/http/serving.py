@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 
 from ingot import wiring
 from ingot.http.server import Server, listen, url_of
@@ -60,13 +61,16 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(folder: Path, *, spans: Spans | None = None) -> AsyncIterator[Served]:
+async def serving(
+    folder: Path, settings: Settings | None = None, *, spans: Spans | None = None
+) -> AsyncIterator[Served]:
     """Serve a new store on SQLite."""
-    async with wiring.open(settings=Settings(data=folder)) as ingot:
+    settings = msgspec.structs.replace(settings or Settings(), data=folder)
+    async with wiring.open(settings=settings) as ingot:
         operator = await ingot.credentials.ensure_operator(None)
         assert operator is not None
         with listen("127.0.0.1", 0) as listening:
-            server = wiring.server_of(ingot, spans=spans)
+            server = wiring.server_of(ingot, settings, spans=spans)
             running = asyncio.create_task(server.serve(sockets=[listening]))
             served = Served(ingot, server, url_of(listening), operator.text)
             try:

@@ -739,4 +739,28 @@ MUTANTS = [
         new="        await super().stop()\n",
         caught_by="tests/conformance/test_credentials.py::test_a_use_is_not_forgotten_when_the_server_stops",
     ),
+    Mutant(
+        name="headers behind the body",
+        breaks="nothing reaches a handler that is not part of its request's head",
+        file="http/protocol.py",
+        old="        if self._in_head:\n            super().on_header(name, value)\n",
+        new="        super().on_header(name, value)\n",
+        caught_by="tests/http/test_protocol.py::test_what_stands_behind_a_body_is_no_header",
+    ),
+    Mutant(
+        name="a caller that is gone is not noticed behind a later request",
+        breaks="a waiter that disconnects never takes a job with it",
+        file="http/protocol.py",
+        old="            serving.disconnected = True\n            serving.message_event.set()\n        super()",
+        new="            pass\n        super()",
+        caught_by="tests/http/test_protocol.py::test_who_goes_away_with_more_to_ask_takes_no_job",
+    ),
+    Mutant(
+        name="a head that may take for ever",
+        breaks="a slow sender costs a connection for a bounded time",
+        file="http/protocol.py",
+        old="        if self._owes_nothing():\n            self._expect_head()\n",
+        new="        if self._owes_nothing():\n            self._stop_timer()\n            self._expect_head()\n",
+        caught_by="tests/http/test_protocol.py::test_a_head_that_does_not_get_whole_is_told_so",
+    ),
 ]

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from ingot import wiring
 from ingot.api.ops import VERSION
-from ingot.http.server import listen, url_of
+from ingot.http.server import allow_files, listen, url_of
 from ingot.http.traces import Spans, open_spans
 from ingot.kernel.logs import configure_server_logs
 from ingot.settings import Settings, read_settings
@@ -38,6 +38,10 @@ def serve(
     given = {name: value for name, value in (("data", data), ("host", host), ("port", port)) if value is not None}
     settings = msgspec.structs.replace(read_settings(), **given)
     configure_server_logs(settings.log_level, settings.log_format)
+    if (enough_for := allow_files(settings.connections_max)) < settings.connections_max:
+        tell = f"The limit of open files is enough for {enough_for} connections, not for {settings.connections_max}; "
+        typer.echo(f"{tell}raise it (ulimit -n), or lower INGOT_CONNECTIONS_MAX.", err=True)
+        settings = msgspec.structs.replace(settings, connections_max=max(1, enough_for))
     spans = None if settings.otel_endpoint is None else open_spans(settings.otel_endpoint, version=VERSION)
     try:
         with listen(settings.host, settings.port) as listening:
@@ -57,7 +61,7 @@ async def _serve(settings: Settings, listening: socket.socket, spans: Spans | No
             )
         url, engine = url_of(listening), ingot.engine
         _tell("serving", f"Ingot serves {url} ({engine}); Ctrl-C ends it.", url=url, engine=engine)
-        await wiring.server_of(ingot, spans=spans).serve(sockets=[listening])
+        await wiring.server_of(ingot, settings, spans=spans).serve(sockets=[listening])
 
 
 def _tell(event: str, sentence: str, **fields: str) -> None:

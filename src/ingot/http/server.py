@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import structlog
 import uvicorn
 
+from ingot.http.protocol import Doors, Protocol
 from ingot.kernel.errors import IngotError
 from ingot.kernel.loops import Loop
 
@@ -19,6 +22,8 @@ STOP_SECONDS_MAX: Final = 10  # Requests that are under way get so long to end.
 IDLE_SECONDS_MAX: Final = 75  # A connection without requests is closed then.
 TAKES_NOTHING_SECONDS_MAX: Final = 60
 BACKLOG: Final = 2048
+CONNECTIONS_MAX: Final = 10_000
+OTHER_FILES: Final = 200  # Those of the store, the log and the libraries.
 log = structlog.get_logger("ingot.http")
 
 
@@ -49,15 +54,29 @@ def url_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def allow_files(connections_max: int) -> int:
+    """Let the process open as many files as it may, and tell how many connections that is enough for, at most these."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return connections_max if most == resource.RLIM_INFINITY else min(connections_max, most - OTHER_FILES)
+
+
 class Server(uvicorn.Server):
     """A server whose signals are ours: first those who wait are let go, then the socket."""
 
-    def __init__(self, app: Any, *, on_stop: Callable[[], None], loops: Sequence[Loop] = ()) -> None:
+    def __init__(
+        self,
+        app: Any,
+        *,
+        on_stop: Callable[[], None],
+        connections_max: int = CONNECTIONS_MAX,
+        loops: Sequence[Loop] = (),
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http="httptools",
+                http=partial(Protocol, doors=Doors(connections_max)),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -1,0 +1,272 @@
+"""The protocol below the application: what is no request, comes too slowly or is too much never gets to a handler."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, Final
+
+import httptools
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from ingot.http.problems import problem_of
+from ingot.kernel.errors import IngotError
+
+HEAD_SECONDS_MAX: Final = 15.0  # A request's line and headers are there by then.
+HEAD_BYTES_MAX: Final = 64 * 1024
+HEADERS_MAX: Final = 100
+PIPELINE_MAX: Final = 100  # Requests of a connection that wait for their turn.
+LINGER_SECONDS: Final = 1.0  # So long an answer can be read before the connection is gone.
+LINGERING_MAX: Final = 100
+RETRY_SECONDS: Final = 5
+
+
+class BadRequest(IngotError):
+    """This is no request of HTTP/1.1."""
+
+    code = "bad_request"
+    status = 400
+    hint = "Nothing was done; the connection is closed."
+
+
+class HeadTooLarge(IngotError):
+    """The line and headers of the request are too large."""
+
+    code = "head_too_large"
+    status = 431
+    hint = f"Send up to {HEADERS_MAX} headers of together {HEAD_BYTES_MAX} bytes."
+
+
+class SlowHead(IngotError):
+    """The headers of the request took too long to arrive."""
+
+    code = "head_timeout"
+    status = 408
+    hint = "Send the request again over a better line."
+
+
+class TooManyConnections(IngotError):
+    """The server has as many connections as it takes."""
+
+    code = "too_many_connections"
+    status = 503
+    hint = "Try again in a moment; use a connection for more than one request."
+    retry_after = RETRY_SECONDS
+
+
+class Doors(msgspec.Struct):
+    """How many connections there may be, and how many were turned away and are not gone yet."""
+
+    connections_max: int
+    lingering: int = 0
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection.
+
+    While we owe an answer, the application has its own clocks. While we owe none, what has begun must be whole soon.
+    """
+
+    def __init__(self, *given: Any, doors: Doors, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._doors = doors
+        self._serving: RequestResponseCycle | None = None  # Whose answer is being made; later ones are in the pipeline.
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._in_head = False
+        self._in_message = False
+        self._got_on = False  # Whether what came last held anything of a request that is kept outside the parser.
+        self._pending_bytes = 0  # What the parser holds, at most.
+        self._refusal: IngotError | None = None  # Nothing is read any more.
+        self._lingers = False
+
+    # -- a connection comes and goes --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, or turn it away."""
+        if len(self.connections) >= self._doors.connections_max:
+            self.transport = transport
+            self._refuse_now(TooManyConnections())
+            return
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is there any more: whoever makes an answer for them is told."""
+        self._stop_timer()
+        if self._lingers:
+            self._lingers = False
+            self._doors.lingering -= 1
+        self.pipeline.clear()
+        if (serving := self._serving) is not None and not serving.response_complete:
+            serving.disconnected = True
+            serving.message_event.set()
+        super().connection_lost(exc)
+
+    # -- what is sent to us -----------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Read on."""
+        self._unset_keepalive_if_required()
+        if self._refusal is not None:
+            return
+        self._got_on = False
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:  # It is answered in our protocol, and what comes behind it is not read.
+            self.cycle.keep_alive = False
+            return
+        except httptools.HttpParserError:
+            self._refuse(self._reason())
+            return
+        if self._in_message:
+            self._pending_bytes = 0 if self._got_on else self._pending_bytes + len(data)
+            if self._pending_bytes > HEAD_BYTES_MAX:
+                self._refuse(HeadTooLarge())
+                return
+        if self._owes_nothing():
+            self._expect_head()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._in_head = self._in_message = self._got_on = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; what stands behind the body is none."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head of a request is whole: look at it before anybody acts on it."""
+        if (refusal := self._looked_at()) is not None:
+            self._refusal = refusal
+            raise refusal
+        super().on_headers_complete()
+        self._stop_timer()
+        self._in_head = False
+        if len(self.pipeline) > PIPELINE_MAX:
+            self._refusal = BadRequest(f"more than {PIPELINE_MAX} requests wait on this connection")
+            raise self._refusal
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a body."""
+        self._got_on = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request is whole."""
+        self._in_message = False
+        super().on_message_complete()
+
+    def _looked_at(self) -> IngotError | None:
+        """What is wrong with the head of a request, if anything is."""
+        headers = self.headers
+        if len(headers) > HEADERS_MAX:
+            return HeadTooLarge(f"the request has {len(headers)} headers; it goes up to {HEADERS_MAX}")
+        size, hosts = len(self.url), 0
+        for name, value in headers:
+            size += len(name) + len(value)
+            if name == b"host":
+                hosts += 1
+            elif name == b"transfer-encoding" and value.lower() != b"chunked":
+                return BadRequest("the body has a transfer coding that is not known here", hint="Send it chunked.")
+        if size > HEAD_BYTES_MAX:
+            return HeadTooLarge(f"line and headers have {size} bytes; it goes up to {HEAD_BYTES_MAX}")
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            return BadRequest(f"this is HTTP/{version}", hint="Speak HTTP/1.1.")
+        if hosts > 1 or (hosts == 0 and version == "1.1"):
+            return BadRequest(f"the request has {hosts} Host headers; it has one")
+        if self.parser.get_method() == b"CONNECT":
+            return BadRequest("this is no proxy")
+        return None
+
+    # -- refusing ---------------------------------------------------------------------------------------------
+
+    def _reason(self) -> IngotError:
+        """Why the parser did not go on."""
+        return self._refusal or BadRequest()
+
+    def _refuse(self, error: IngotError) -> None:
+        """Say no, behind the answers that are still owed. Nothing is read any more."""
+        self._refusal = error
+        self._stop_timer()
+        if self._in_message and not self._in_head:  # It is the body that is wrong.
+            if self.cycle.response_started:
+                self.transport.close()
+                return
+            self._drop_last()
+        if self._owes_nothing():
+            self._refuse_now(error)
+
+    def _drop_last(self) -> None:
+        """The last request gets the refusal for an answer."""
+        if self.pipeline:
+            self.pipeline.popleft()
+        else:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._serving = None
+
+    def _refuse_now(self, error: IngotError) -> None:
+        if self.transport.is_closing():
+            return
+        self._refusal = error
+        self.transport.write(written(error))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        if self._doors.lingering < LINGERING_MAX:
+            self._lingers = True
+            self._doors.lingering += 1
+            self._head_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        else:
+            self.transport.close()
+
+    # -- clocks -----------------------------------------------------------------------------------------------
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._serving = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        """An answer is sent: the next request, or the end of this connection, is due."""
+        super().on_response_complete()
+        if self.transport.is_closing() or not self._owes_nothing():
+            return
+        if self._refusal is not None:
+            self._unset_keepalive_if_required()
+            self._refuse_now(self._refusal)
+        elif self._in_message:
+            self._unset_keepalive_if_required()
+            self._expect_head()
+
+    def _owes_nothing(self) -> bool:
+        return (self._serving is None or self._serving.response_complete) and not self.pipeline
+
+    def _expect_head(self) -> None:
+        """What is on its way, and the head of the next request, must be here soon."""
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS_MAX, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self.transport.is_closing() or not self._owes_nothing():
+            return
+        if self._in_head:
+            self._refuse(SlowHead(f"the headers did not arrive within {HEAD_SECONDS_MAX:g} seconds"))
+        else:  # Nothing was asked, or it was answered already.
+            self.transport.close()
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+def written(error: IngotError) -> bytes:
+    """An answer that ends the connection, as it goes over the wire."""
+    status, headers, body = problem_of(error)
+    whole = {**headers, "content-length": str(len(body)), "connection": "close"}
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in whole.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + body
