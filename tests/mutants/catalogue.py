@@ -763,4 +763,12 @@ MUTANTS = [
         new="        if self._owes_nothing():\n            self._stop_timer()\n            self._expect_head()\n",
         caught_by="tests/http/test_protocol.py::test_a_head_that_does_not_get_whole_is_told_so",
     ),
+    Mutant(
+        name="a docs page that takes text for markup",
+        breaks="what is shown on a page is text",
+        file="http/docs.py",
+        old="    return escape(str(value))\n",
+        new="    return str(value)\n",
+        caught_by="tests/http/test_docs.py::test_what_a_document_says_is_text_and_never_markup",
+    ),
 ]

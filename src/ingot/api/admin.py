@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 import msgspec
@@ -27,7 +26,7 @@ from ingot.jobs.service import Jobs
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page
 from ingot.kernel.values import NUMBER_MAX
 from ingot.wire.jobs import Limit, Request
-from ingot.wire.values import Attempts, CredentialId, Priority, Slug, told
+from ingot.wire.values import Attempts, CredentialId, Moment, Priority, Slug, told
 
 Weight = Annotated[int, told(minimum=1, maximum=WEIGHT_MAX)]
 Timeout = Annotated[float, told(minimum=0.001, maximum=checks.SECONDS_MAX)]
@@ -100,7 +99,7 @@ class TokenOrder(Request, frozen=True, kw_only=True):
     description: Description
     grants: Grants
     limits: TokenLimits = TokenLimits()
-    expires_at: datetime | None = None
+    expires_at: Moment | None = None
     operator: bool = False
 
 

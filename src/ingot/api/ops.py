@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from ingot.http import docs
 from ingot.http.call import Answer, Call
 from ingot.http.metrics import Metrics
 from ingot.http.openapi import document_of
@@ -60,6 +61,7 @@ class OpsApi:
         self._engine = engine
         self._began = time.monotonic()
         self._document = msgspec.Raw(b"{}")
+        self._page = b""
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
@@ -67,7 +69,15 @@ class OpsApi:
             Route(method="GET", path="/healthz", handler=self.health, needs=Open(), room="ops"),
             Route(method="GET", path="/status", handler=self.status, needs=Granted("jobs.read"), room="ops"),
             Route(method="GET", path="/openapi.json", handler=self.document, needs=Known(), room="ops"),
-            Route(method="GET", path="/metrics", handler=self.metrics, needs=Granted("admin.tenants"), room="ops"),
+            Route(method="GET", path="/docs", handler=self.page, needs=Open(), room="ops", media="text/html"),
+            Route(
+                method="GET",
+                path="/metrics",
+                handler=self.metrics,
+                needs=Granted("admin.tenants"),
+                room="ops",
+                media="text/plain",
+            ),
         ]
 
     async def health(self, call: Call) -> Health:  # noqa: ARG002 - every handler gets its call
@@ -94,9 +104,15 @@ class OpsApi:
         """This API as an OpenAPI document."""
         return self._document
 
+    async def page(self, call: Call) -> Answer[bytes]:  # noqa: ARG002 - every handler gets its call
+        """This API as a page for people."""
+        return Answer(self._page, headers=docs.HEADERS)
+
     def describe(self, routes: Iterable[Route]) -> None:
         """Make the document of these routes."""
-        self._document = msgspec.Raw(msgspec.json.encode(document_of(routes, version=VERSION)))
+        document = document_of(routes, version=VERSION)
+        self._document = msgspec.Raw(msgspec.json.encode(document))
+        self._page = docs.page_of(document)
 
     async def metrics(self, call: Call) -> Answer[bytes]:
         """Figures for Prometheus. What the store cannot tell now is left out."""

@@ -85,6 +85,8 @@ def _operation(route: Route, of_type: dict[str, Any], components: dict[str, Any]
             kinds[JSON] = {"schema": of_type[_key(content)]}
         if _streams(types["return"]):
             kinds[EVENTS] = {"schema": {"type": "string"}}
+        if route.media is not None:
+            kinds[route.media] = {"schema": {"type": "string"}}
         if kinds:
             answer["content"] = kinds
         answers[str(status)] = answer

@@ -45,6 +45,7 @@ class MethodNotAllowed(IngotError):
 
     code = "method_not_allowed"
     status = 405
+    hint = "The header Allow names those that it takes."
 
     def __init__(self, allowed: list[str]) -> None:
         super().__init__(hint=f"It takes {', '.join(allowed)}.")

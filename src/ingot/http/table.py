@@ -55,7 +55,8 @@ Needs = Open | Known | Granted
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """One route. The handler's annotations tell its types: `body`, `query`, and what it answers.
 
-    `waits` is for handlers that wait for something to happen: they are canceled when the caller goes away.
+    `waits` is for handlers that wait for something to happen: they are canceled when the caller goes away. `media` is
+    what the bytes of an answer are, where it is no JSON.
     """
 
     method: str
@@ -68,6 +69,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     rate: Class = "read"
     waits: bool = False
     body_bytes_max: int = BODY_BYTES_MAX
+    media: str | None = None
 
     @property
     def title(self) -> str:

@@ -22,6 +22,7 @@ from ingot.wire.values import (
     JobType,
     JobTypes,
     Key,
+    Moment,
     Priority,
     Tags,
     WaitSeconds,
@@ -46,7 +47,7 @@ class JobOrder(Request, frozen=True, kw_only=True):
     type: JobType
     payload: Raw = msgspec.field(default_factory=lambda: NULL)
     priority: Priority | None = None
-    run_at: datetime | None = None
+    run_at: Moment | None = None
     delay_seconds: DelaySeconds | None = None
     max_attempts: Attempts | None = None
     idempotency_key: Key | None = None
@@ -75,8 +76,8 @@ class JobsFilter(Request, frozen=True, kw_only=True):
     type: str | None = None
     tag: str | None = None
     source: Source | None = None
-    created_after: datetime | None = None
-    created_before: datetime | None = None
+    created_after: Moment | None = None
+    created_before: Moment | None = None
 
 
 class SummaryQuery(JobsFilter, frozen=True, kw_only=True):
@@ -94,7 +95,7 @@ class JobChange(Request, frozen=True, kw_only=True):
     """What to change of a job; what is left out stays."""
 
     priority: Priority | None = None
-    run_at: datetime | None = None
+    run_at: Moment | None = None
     max_attempts: Attempts | None = None
     tags: Tags | None = None
 
@@ -105,7 +106,7 @@ class JobRetry(Request, frozen=True, kw_only=True):
     reset_attempts: bool = False
     priority: Priority | None = None
     max_attempts: Attempts | None = None
-    run_at: datetime | None = None
+    run_at: Moment | None = None
 
 
 class ClaimRequest(Request, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -22,6 +23,7 @@ def _up_to(chars_max: int) -> Meta:
 
 JobType = Annotated[str, told(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$", maxLength=checks.TYPE_CHARS_MAX)]
 JobTypes = Annotated[list[JobType], told(minItems=1, maxItems=checks.CLAIM_TYPES_MAX)]
+Moment = Annotated[datetime, told(format="date-time")]
 Key = Annotated[str, _up_to(checks.KEY_CHARS_MAX)]
 BatchName = Annotated[str, _up_to(checks.BATCH_CHARS_MAX)]
 WorkerId = Annotated[str, _up_to(checks.WORKER_CHARS_MAX)]

@@ -1,0 +1,102 @@
+"""The page for people: every route and every error is on it, and it does nothing but show."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+from ingot.http import docs
+from tests.http.serving import Served
+from tests.http.test_routes import table
+
+VOID = {"meta"}
+
+
+class Reader(HTMLParser):
+    """Reads a page: its ids, its links, its text, and whether what it opens it closes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.ids: list[str] = []
+        self.links: set[str] = set()
+        self.text = ""
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            assert not name.startswith("on")
+            assert name not in ("style", "src")
+            if name == "id":
+                self.ids.append(value or "")
+            if name == "href":
+                self.links.add(value or "")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+async def test_every_route_and_every_error_is_on_the_page(served: Served) -> None:
+    answer = await served.client.get("/docs")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    page = Reader(answer.text)
+    for route in table(served).routes:
+        label = f"{route.room}_{route.handler.__name__}"
+        article = answer.text.partition(f'<article aria-labelledby="{label}">')[2].partition("</article>")[0]
+        for part in (route.path, route.method, docs._words(route.title), "curl", "Answers"):
+            assert part in article, f"{label}: {part}"
+        assert ("$TOKEN" in article) == (route.path not in ("/healthz", "/docs"))
+    assert len(page.ids) == len(set(page.ids))
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+    for code in ("lease_lost", "body_too_large", "unauthorized", "too_many_connections"):
+        assert code in page.ids
+
+
+async def test_a_problem_links_to_what_the_page_says_of_it(served: Served) -> None:
+    problem = (await served.call("GET", "/nowhere")).json()
+    place, _, code = problem["type"].partition("#")
+    assert f'id="{code}"' in (await served.client.get(place)).text
+
+
+async def test_nothing_but_its_own_style_is_let_into_the_page(served: Served) -> None:
+    answer = await served.client.get("/docs")
+    policy = answer.headers["content-security-policy"].split("; ")
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert not re.search(r"unsafe|https?:|\*", answer.headers["content-security-policy"])
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert not Reader(answer.text).tags & {"script", "img", "link", "iframe", "form", "object"}
+    assert "//" not in re.sub(r'"http://127\.0\.0\.1:8080|&quot;http://127\.0\.0\.1:8080', "", answer.text)
+
+
+def test_what_a_document_says_is_text_and_never_markup() -> None:
+    bad = "<img src=x onerror=alert(1)>\"'&`<b>`"
+    schema: dict[str, Any] = {"type": "object", "description": bad, "properties": {bad: {"enum": [bad]}}}
+    operation = {
+        "operationId": bad,
+        "tags": [bad],
+        "summary": bad,
+        "description": bad,
+        "security": [{"token": []}],
+        "parameters": [{"name": bad, "in": "query", "required": False, "schema": {"pattern": bad, "format": bad}}],
+        "requestBody": {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{bad}"}}}},
+        "responses": {bad: {"description": bad, "content": {bad: {}}}},
+    }
+    document = {
+        "info": {"version": bad},
+        "tags": [{"name": bad}],
+        "paths": {bad: {bad: operation}},
+        "components": {"schemas": {bad: schema}},
+    }
+    page = Reader(docs.page_of(document).decode())
+    assert not page.tags & {"img", "b"}
+    assert bad.replace("`", "") in page.text.replace("`", "")
