@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
+from ipaddress import ip_network
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,8 @@ LEASE_SECONDS_MIN = 1.0
 LEASE_SECONDS_MAX = 86_400.0
 PORT_MAX = 65_535
 CONNECTIONS_LIMIT = 1_000_000
+RATE_MAX = 1_000_000.0
+RATES = ("rate_read", "rate_write", "rate_wait")
 TYPO_LIKENESS = 0.9
 DATABASE_SCHEMES = ("postgresql://", "postgres://")
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -45,6 +48,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Format | None = None
     otel_endpoint: str | None = None
     connections_max: int = 10_000
+    rate_read: float = 1000.0
+    rate_write: float = 2000.0
+    rate_wait: float = 1000.0
+    trusted_proxies: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX:
@@ -60,6 +67,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError("OTEL_EXPORTER_OTLP_ENDPOINT does not begin with http:// or https://")
         if not 1 <= self.connections_max <= CONNECTIONS_LIMIT:
             raise SettingsError(f"connections_max is {self.connections_max}; it goes from 1 to {CONNECTIONS_LIMIT}")
+        for name in RATES:
+            if not 0 < getattr(self, name) <= RATE_MAX:
+                raise SettingsError(f"{name} is {getattr(self, name)}; it goes from above 0 to {RATE_MAX:g}")
+        for proxy in self.trusted_proxies:
+            try:
+                ip_network(proxy)
+            except ValueError:
+                raise SettingsError(
+                    f"INGOT_TRUSTED_PROXIES names {proxy!r}",
+                    hint="Name addresses or networks, as in 10.0.0.0/8, with commas between them.",
+                ) from None
         for name in ("database_url", "database_owner_url"):
             url = getattr(self, name)
             if url is not None and not url.startswith(DATABASE_SCHEMES):
@@ -111,9 +129,17 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         if pooled.lower() not in FLAGS:
             raise SettingsError(f"INGOT_DATABASE_POOLED is {pooled!r}; it is true or false")
         given["database_pooled"] = FLAGS[pooled.lower()]
+    if proxies := environment.get("INGOT_TRUSTED_PROXIES"):
+        given["trusted_proxies"] = tuple(proxy.strip() for proxy in proxies.split(","))
     if lease_seconds := environment.get("INGOT_LEASE_SECONDS"):
         try:
             given["lease_seconds"] = float(lease_seconds)
         except ValueError:
             raise SettingsError(f"INGOT_LEASE_SECONDS is {lease_seconds!r}; it is a number of seconds") from None
+    for name in RATES:
+        if rate := environment.get(f"INGOT_{name.upper()}"):
+            try:
+                given[name] = float(rate)
+            except ValueError:
+                raise SettingsError(f"INGOT_{name.upper()} is {rate!r}; it is a number of requests") from None
     return Settings(**given)  # type: ignore[arg-type]

@@ -22,8 +22,9 @@ from ingot.engines.postgres import PostgresStore, migrate
 from ingot.engines.sqlite import SQLiteStore
 from ingot.events.service import Events
 from ingot.http.app import App
-from ingot.http.gate import Gate
+from ingot.http.gate import Gate, classes_of
 from ingot.http.metrics import Metrics
+from ingot.http.peers import Peers
 from ingot.http.rates import Rates
 from ingot.http.server import Server
 from ingot.http.table import Route, Table
@@ -153,7 +154,13 @@ def server_of(
     """
     settings = settings or Settings()
     metrics = Metrics(CollectorRegistry())
-    gate = Gate(ingot.access, ingot.tenants, Rates())
+    gate = Gate(
+        ingot.access,
+        ingot.tenants,
+        Rates(),
+        classes=classes_of(read=settings.rate_read, write=settings.rate_write, wait=settings.rate_wait),
+        peers=Peers(settings.trusted_proxies),
+    )
     app = App(routes_of(ingot, metrics, more=more), gate, metrics, spans=spans)
     ingot.jobs.listen(metrics.figures)
     if debugging():

@@ -183,6 +183,20 @@ async def test_the_latest_use_is_remembered(desk: Desk) -> None:
     assert known == msgspec.structs.replace(worker.credential, last_used_at=to_datetime(9))
 
 
+async def test_the_store_is_not_asked_for_what_nobody_can_have_made(desk: Desk) -> None:
+    made = await desk.token()
+    asked: list[str] = []
+    for text in ("", "ingot_", made.text[:-1], made.text.swapcase(), made.text[:-1] + "é", "ingot_" + "A" * 71):
+        with pytest.raises(Unauthorized):
+            await desk.access.of_token(text, lambda: asked.append("token"))
+        with pytest.raises(Unauthorized):
+            await desk.access.of_worker("press", text, lambda: asked.append("worker"))
+    assert asked == []
+    for _ in range(2):
+        await desk.access.of_token(made.text, lambda: asked.append("token"))
+    assert asked == ["token"]
+
+
 async def test_a_use_is_shown_once_the_round_has_come(desk: Desk) -> None:
     usage = Usage(desk.bench.store, desk.access)
     token, unused = await desk.token(), await desk.token()

@@ -771,4 +771,20 @@ MUTANTS = [
         new="    return str(value)\n",
         caught_by="tests/http/test_docs.py::test_what_a_document_says_is_text_and_never_markup",
     ),
+    Mutant(
+        name="a stranger that says where it comes from",
+        breaks="the header of forwarded addresses is ignored unless a trusted proxy sends it",
+        file="http/peers.py",
+        old="if not self._trusts(peer) or ",
+        new="if ",
+        caught_by="tests/http/test_rates.py::test_who_tries_many_credentials_is_not_listened_to",
+    ),
+    Mutant(
+        name="credentials that hold and are counted as failures",
+        breaks="only failed authentications are bounded",
+        file="http/gate.py",
+        old="        for name in asked:\n            self._failures.give_back(name)\n        return caller\n",
+        new="        return caller\n",
+        caught_by="tests/http/test_rates.py::test_credentials_that_hold_are_not_counted",
+    ),
 ]

@@ -115,3 +115,31 @@ def test_where_spans_go_is_read_by_the_name_that_everybody_knows() -> None:
 def test_the_page_tells_of_every_setting_and_of_no_other() -> None:
     told = re.findall(r"^\| `([A-Z_]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(told) == sorted(variable_of(field) for field in Settings.__struct_fields__)
+
+
+def test_bounds_of_the_server_are_read() -> None:
+    environment = {
+        "INGOT_CONNECTIONS_MAX": "50",
+        "INGOT_RATE_READ": "0.5",
+        "INGOT_TRUSTED_PROXIES": "10.0.0.0/8, ::1",
+    }
+    settings = read_settings(environment)
+    assert (settings.connections_max, settings.rate_read, settings.rate_write) == (50, 0.5, 2000.0)
+    assert settings.trusted_proxies == ("10.0.0.0/8", "::1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("INGOT_CONNECTIONS_MAX", "0"),
+        ("INGOT_CONNECTIONS_MAX", "many"),
+        ("INGOT_RATE_WRITE", "0"),
+        ("INGOT_RATE_WAIT", "nan"),
+        ("INGOT_RATE_READ", "fast"),
+        ("INGOT_TRUSTED_PROXIES", "proxy.example.com"),
+        ("INGOT_TRUSTED_PROXIES", "10.0.0.1/8"),
+    ],
+)
+def test_a_bound_that_is_none_is_refused(name: str, text: str) -> None:
+    with pytest.raises(SettingsError):
+        read_settings({name: text})

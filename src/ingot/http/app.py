@@ -69,7 +69,7 @@ class App:
         call: Call | None = None
         try:
             route, path = self._table.find(scope["method"], scope["raw_path"].decode("latin-1"))
-            call = await self._gate.admit(route, headers, path, request_id=request_id)
+            call = await self._gate.admit(route, headers, path, request_id=request_id, client=scope.get("client"))
             call.trace_id = trace_id
             _know_more(known, route, call)
             status = await self._serve(route, call, scope, receive, send)

@@ -3,38 +3,65 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ingot.http.call import Call, Headers
-from ingot.http.rates import Rate, Rates
+from ingot.http.peers import Peers
+from ingot.http.rates import Rate, Rates, TooManyFailures
 from ingot.http.table import Class, Granted, Open, Route
 from ingot.identity.access import KNOWN_SECONDS, Access
 from ingot.identity.credentials import Caller, Forbidden, Unauthorized
 from ingot.identity.service import DEFAULT_SLUG, Tenants
 
 NOBODY: Final = Caller(id="", kind="token", tenant="", grants=())
-RATES: Final[dict[Class, Rate]] = {
-    "read": Rate(1000, 2000),
-    "write": Rate(2000, 4000),
-    "wait": Rate(1000, 2000),
-}
+BURST_SECONDS: Final = 2.0  # Who made no requests for so long may make theirs at once.
+FAILURES: Final = Rate(10, 200)  # Credentials that do not hold, from one address, before the store is asked no more.
 TENANT_FACTOR: Final = 4  # All callers of a tenant together may make so many times the requests of one.
+
+
+def classes_of(*, read: float, write: float, wait: float) -> dict[Class, Rate]:
+    """What a caller may do in each class of routes, from so many requests in a second."""
+    per_second: dict[Class, float] = {"read": read, "write": write, "wait": wait}
+    return {name: Rate(rate, max(1.0, rate * BURST_SECONDS)) for name, rate in per_second.items()}
+
+
+RATES: Final = classes_of(read=1000, write=2000, wait=1000)
 
 
 class Gate:
     """Lets callers in."""
 
-    def __init__(self, access: Access, tenants: Tenants, rates: Rates) -> None:
+    def __init__(
+        self,
+        access: Access,
+        tenants: Tenants,
+        rates: Rates,
+        *,
+        classes: Mapping[Class, Rate] = RATES,
+        peers: Peers | None = None,
+    ) -> None:
         self._access = access
         self._tenants = tenants
         self._rates = rates
+        self._classes = classes
+        self._peers = peers or Peers()
+        self._failures = Rates()  # Apart from those of callers, whom a flood of addresses must not push out.
         self._slugs: dict[str, tuple[str, float]] = {}  # The tenants that operators named, and until when that holds.
 
-    async def admit(self, route: Route, headers: Headers, path: dict[str, str], *, request_id: str) -> Call:
+    async def admit(
+        self,
+        route: Route,
+        headers: Headers,
+        path: dict[str, str],
+        *,
+        request_id: str,
+        client: tuple[str, int] | None = None,
+    ) -> Call:
         """The call that a request makes. Raises `Unauthorized`, `Forbidden` or `TooManyRequests`."""
         caller, tenant = NOBODY, ""
         if not isinstance(route.needs, Open):
-            caller = await self._caller(headers)
+            caller = await self._counted(headers, client)
             self._count(route, caller)
             _expect(route, caller)
             tenant = await self._tenant(headers, caller)
@@ -45,22 +72,36 @@ class Gate:
         if not isinstance(route.needs, Open):
             _expect(route, await self._caller(call.headers))
 
-    async def _caller(self, headers: Headers) -> Caller:
+    async def _counted(self, headers: Headers, client: tuple[str, int] | None) -> Caller:
+        """The caller, unless too many from there were none. What the store is asked for in vain stays counted."""
+        asked: list[tuple[str, str]] = []
+
+        def asking() -> None:
+            name = self._peers.of(client, headers), "failures"
+            self._failures.take(name, FAILURES, TooManyFailures)
+            asked.append(name)
+
+        caller = await self._caller(headers, asking)
+        for name in asked:
+            self._failures.give_back(name)
+        return caller
+
+    async def _caller(self, headers: Headers, asking: Callable[[], None] = lambda: None) -> Caller:
         worker_id, secret = headers.get("x-worker-id"), headers.get("x-worker-secret")
         if worker_id is not None and secret is not None:
             if headers.has("authorization"):
                 raise Unauthorized("the request has two credentials", hint="Send one of them.")
-            return await self._access.of_worker(worker_id, secret)
+            return await self._access.of_worker(worker_id, secret, asking)
         authorization = headers.get("authorization")
         if authorization is None:
             raise Unauthorized("the request has no credential, or two")
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
             raise Unauthorized(f"the request has a credential of the kind {scheme[:20]!r}")
-        return await self._access.of_token(token.strip())
+        return await self._access.of_token(token.strip(), asking)
 
     def _count(self, route: Route, caller: Caller) -> None:
-        rate = RATES[route.rate]
+        rate = self._classes[route.rate]
         own = rate
         if caller.limits.rate is not None:
             own = Rate(caller.limits.rate, caller.limits.burst or max(1.0, caller.limits.rate))

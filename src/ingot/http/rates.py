@@ -25,6 +25,13 @@ class TooManyRequests(TooMany):
         self.retry_after = retry_after
 
 
+class TooManyFailures(TooManyRequests):
+    """Too many credentials from this address did not hold."""
+
+    code = "too_many_failures"
+    hint = "Wait as long as Retry-After says, and check the credential."
+
+
 class Rate(msgspec.Struct, frozen=True):
     """So many in a second, and so many at once after a while without any."""
 
@@ -46,8 +53,16 @@ class Rates:
         self._now = now
         self._buckets: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
 
-    def take(self, name: tuple[str, str], rate: Rate) -> None:
-        """Count one request. Raises `TooManyRequests` when there is nothing left, and then counts nothing."""
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def give_back(self, name: tuple[str, str]) -> None:
+        """What was counted last under this name does not count."""
+        if (bucket := self._buckets.get(name)) is not None:
+            bucket.left += 1
+
+    def take(self, name: tuple[str, str], rate: Rate, refusal: type[TooManyRequests] = TooManyRequests) -> None:
+        """Count one request. Raises the refusal when there is nothing left, and then counts nothing."""
         now = self._now()
         bucket = self._buckets.get(name)
         if bucket is None:
@@ -59,5 +74,5 @@ class Rates:
             bucket.at = now
             self._buckets.move_to_end(name)
         if bucket.left < 1:
-            raise TooManyRequests((1 - bucket.left) / rate.per_second if rate.per_second else 3600.0)
+            raise refusal((1 - bucket.left) / rate.per_second if rate.per_second else 3600.0)
         bucket.left -= 1

@@ -81,7 +81,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                proxy_headers=False,
+                proxy_headers=False,  # Whom to believe is a setting of ours.
                 server_header=False,
                 date_header=False,
                 timeout_keep_alive=IDLE_SECONDS_MAX,

@@ -37,18 +37,21 @@ class Access:
         self._known: OrderedDict[bytes, Known] = OrderedDict()
         self._used: dict[str, dict[str, int]] = {"token": {}, "worker": {}}
 
-    async def of_token(self, token: str) -> Caller:
-        """The caller with this token. Raises `Unauthorized`."""
-        return await self._remembered(secrets.digest(token), lambda: self._find_token(token))
+    async def of_token(self, token: str, asking: Callable[[], None] = lambda: None) -> Caller:
+        """The caller with this token. Raises `Unauthorized`.
 
-    async def of_worker(self, worker_id: str, secret: str) -> Caller:
+        `asking` is called before the store is asked for one that is not known; what it raises is raised.
+        """
+        return await self._remembered(secrets.digest(token), lambda ask: self._find_token(token, ask), asking)
+
+    async def of_worker(self, worker_id: str, secret: str, asking: Callable[[], None] = lambda: None) -> Caller:
         """The worker with this id and secret. Its id is that of the credential, or that and an instance behind `/`.
 
         Raises `Unauthorized`.
         """
         credential = worker_id.partition("/")[0]
         key = secrets.digest(f"{credential}\n{secret}")
-        return await self._remembered(key, lambda: self._find_worker(credential, secret))
+        return await self._remembered(key, lambda ask: self._find_worker(credential, secret, ask), asking)
 
     def forget(self) -> None:
         """A credential has changed."""
@@ -60,13 +63,15 @@ class Access:
         self._used = {"token": {}, "worker": {}}
         return used
 
-    async def _remembered(self, key: bytes, find: Callable[[], Awaitable[Caller]]) -> Caller:
+    async def _remembered(
+        self, key: bytes, find: Callable[[Callable[[], None]], Awaitable[Caller]], asking: Callable[[], None]
+    ) -> Caller:
         now = self._clock.micros()
         known = self._known.get(key)
         if known is None or known.until <= now:
-            caller = await find()
+            held_before = self._known.pop(key, None) is not None
+            caller = await find(asking if not held_before else lambda: None)
             known = self._known[key] = Known(caller, now + round(KNOWN_SECONDS * MICROS))
-            self._known.move_to_end(key)
             if len(self._known) > KNOWN_MAX:
                 self._known.popitem(last=False)
         if known.caller.expires_at is not None and to_micros(known.caller.expires_at) <= now:
@@ -76,9 +81,11 @@ class Access:
             used[known.caller.id] = now
         return known.caller
 
-    async def _find_token(self, token: str) -> Caller:
-        token_id = secrets.id_of_token(token)
-        found = None if token_id is None else await self._store.find_token(token_id)
+    async def _find_token(self, token: str, asking: Callable[[], None]) -> Caller:
+        found = None
+        if (token_id := secrets.id_of_token(token)) is not None:
+            asking()
+            found = await self._store.find_token(token_id)
         if found is None or not secrets.matches(token, found.digest) or found.token.revoked_at is not None:
             raise Unauthorized("there is no such token, or it was revoked")
         known = found.token
@@ -91,8 +98,11 @@ class Access:
             expires_at=known.expires_at,
         )
 
-    async def _find_worker(self, worker_id: str, secret: str) -> Caller:
-        found = await self._store.find_worker_credential(worker_id) if secrets.is_worker_secret(secret) else None
+    async def _find_worker(self, worker_id: str, secret: str, asking: Callable[[], None]) -> Caller:
+        found = None
+        if secrets.is_worker_secret(secret):
+            asking()
+            found = await self._store.find_worker_credential(worker_id)
         if found is None or not secrets.matches(secret, found.digest) or not found.credential.enabled:
             raise Unauthorized("there is no such worker, its secret is another one, or it is disabled")
         known = found.credential

@@ -1,0 +1,97 @@
+"""Rates: of callers, of tenants, and of those who try credentials that do not hold."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ingot.http import gate, rates
+from ingot.http.rates import Rate, Rates, TooManyRequests
+from ingot.identity import secrets
+from ingot.kernel.ids import new_id
+from ingot.settings import Settings
+from tests.http.serving import Served, serving
+
+FEW = Rate(0.001, 3)
+
+
+@pytest.fixture
+async def behind_a_proxy(tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path, Settings(trusted_proxies=("127.0.0.0/8",))) as one:
+        yield one
+
+
+@pytest.fixture
+def few_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "FAILURES", FEW)
+
+
+async def tried(served: Served, token: str, **headers: str) -> tuple[int, str]:
+    answer = await served.call("GET", "/jobs", token=token, headers=headers)
+    return answer.status_code, "" if answer.status_code == 200 else answer.json()["code"]
+
+
+async def test_each_class_of_routes_has_its_rate(tmp_path: Path) -> None:
+    async with serving(tmp_path, Settings(rate_read=0.5, rate_write=0.001)) as served:
+        reads = [(await served.call("GET", "/jobs")).status_code for _ in range(2)]
+        writes = [(await served.call("POST", "/jobs", json={"type": "a"})).status_code for _ in range(2)]
+        assert (reads, writes) == ([200, 429], [201, 429])
+        assert (await served.call("POST", "/jobs/claim", json={"types": ["a"]})).status_code == 200
+
+
+async def test_the_callers_of_a_tenant_share_a_rate_and_other_tenants_have_theirs(tmp_path: Path) -> None:
+    async with serving(tmp_path, Settings(rate_read=0.001)) as served:
+        tokens = [await served.token() for _ in range(gate.TENANT_FACTOR + 1)]
+        answers = [await tried(served, token) for token in tokens]
+        assert [status for status, _ in answers] == [200] * gate.TENANT_FACTOR + [429]
+        other = await served.ingot.tenants.create("other")
+        assert await tried(served, await served.token(tenant=other.id)) == (200, "")
+
+
+@pytest.mark.usefixtures("few_failures")
+async def test_who_tries_many_credentials_is_not_listened_to(served: Served) -> None:
+    known, unknown = await served.token(), await served.token()
+    assert await tried(served, known) == (200, "")
+    for _ in range(3):
+        assert await tried(served, secrets.new_token(new_id())) == (401, "unauthorized")
+    for headers in ({}, {"x-forwarded-for": "192.0.2.7"}):
+        assert await tried(served, secrets.new_token(new_id()), **headers) == (429, "too_many_failures")
+    worker = {"x-worker-id": "press", "x-worker-secret": secrets.new_worker_secret()}
+    answer = await served.client.post("/api/v1/jobs/claim", headers=worker, json={"types": ["a"]})
+    assert (answer.status_code, answer.json()["code"]) == (429, "too_many_failures")
+    assert int(answer.headers["retry-after"]) > 1
+    assert await tried(served, unknown) == (429, "too_many_failures")
+    assert await tried(served, known) == (200, "")  # Who has proven itself does not pay for others.
+    assert await tried(served, "nonsense") == (401, "unauthorized")  # That costs the store nothing.
+
+
+@pytest.mark.usefixtures("few_failures")
+async def test_credentials_that_hold_are_not_counted(served: Served) -> None:
+    for _ in range(5):
+        assert await tried(served, await served.token()) == (200, "")
+    assert await tried(served, secrets.new_token(new_id())) == (401, "unauthorized")
+
+
+@pytest.mark.usefixtures("few_failures")
+async def test_a_trusted_proxy_tells_who_tries(behind_a_proxy: Served) -> None:
+    for _ in range(3):
+        said = {"x-forwarded-for": "198.51.100.9, 192.0.2.7"}
+        assert await tried(behind_a_proxy, secrets.new_token(new_id()), **said) == (401, "unauthorized")
+    forged = {"x-forwarded-for": "203.0.113.1, 192.0.2.7"}
+    assert await tried(behind_a_proxy, secrets.new_token(new_id()), **forged) == (429, "too_many_failures")
+    other = {"x-forwarded-for": "192.0.2.8"}
+    assert await tried(behind_a_proxy, secrets.new_token(new_id()), **other) == (401, "unauthorized")
+
+
+def test_very_many_names_take_no_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "BUCKETS_MAX", 100)
+    kept = Rates(now=lambda: 0.0)
+    kept.take(("first", "read"), Rate(1, 1))
+    for number in range(1000):
+        kept.take((f"peer {number}", "read"), FEW)
+        if number < 50:
+            with pytest.raises(TooManyRequests):
+                kept.take(("first", "read"), Rate(1, 1))
+    assert len(kept) == 100
