@@ -1,0 +1,43 @@
+"""`ingot serve` and the number of files that it may open."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.system.test_serve import SERVE
+
+
+def started(folder: Path, limits: str) -> tuple[list[str], str]:
+    """What a server says at its start under these limits, and those that it then has."""
+    command = ["sh", "-c", f'{limits}; exec "$@"', "sh", *SERVE, "--data", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said: list[str] = []
+            for line in process.stderr:
+                said.append(line)
+                if "Ingot serves" in line:
+                    own = Path(f"/proc/{process.pid}/limits").read_text(encoding="utf-8")
+                    found = re.search(r"Max open files\s+(\d+)", own)
+                    assert found is not None
+                    return said, found[1]
+            pytest.fail("".join(said))
+        finally:
+            process.kill()
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(tmp_path: Path) -> None:
+    said, limit = started(tmp_path, "ulimit -Sn 300; ulimit -Hn 2000")
+    assert limit == "2000"
+    assert "enough for 1800 connections, not for 10000" in said[0]
+    assert "INGOT_CONNECTIONS_MAX" in said[0]
+
+
+def test_a_limit_that_is_enough_is_not_talked_about(tmp_path: Path) -> None:
+    said, limit = started(tmp_path, "ulimit -n 2000; export INGOT_CONNECTIONS_MAX=1500")
+    assert limit == "2000"
+    assert "open files" not in "".join(said)
