@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from collections.abc import Iterator
@@ -25,9 +26,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.postgres import empty_database
 from tests.system.test_serve import served
 
-EXAMPLES = int(os.environ.get("INGOT_TEST_EXAMPLES", "10"))
+EXAMPLES = int(os.environ.get("INGOT_TEST_EXAMPLES", "8"))
 SEED = int(os.environ.get("INGOT_TEST_SEED", "5"))
 WAIT_SECONDS = 0.05
 CHECKS = [
@@ -103,9 +105,13 @@ def _is_wrong(case: Any) -> bool:
     return case.meta is not None and case.meta.generation.mode.is_negative
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+@pytest.fixture(params=["sqlite", "postgres"])
+def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     folder = tmp_path / "data"
+    if request.param == "postgres":
+        database = asyncio.run(empty_database())
+        monkeypatch.setenv("INGOT_DATABASE_URL", database.server_url)
+        monkeypatch.setenv("INGOT_DATABASE_OWNER_URL", database.owner_url)
     with served(folder) as (_, url):
         one = Site(url, (folder / "operator.token").read_text(encoding="utf-8").strip())
         yield one
