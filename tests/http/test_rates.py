@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from ingot.engines.sqlite import SQLiteStore
 from ingot.http import gate, rates
+from ingot.http.call import Call, Headers
 from ingot.http.rates import Rate, Rates, TooManyRequests
+from ingot.http.table import Known, Route
 from ingot.identity import secrets
+from ingot.identity.access import Access
+from ingot.identity.service import Tenants
+from ingot.kernel.clock import SystemClock
+from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import new_id
 from ingot.settings import Settings
 from tests.http.serving import Served, serving
@@ -72,6 +79,22 @@ async def test_credentials_that_hold_are_not_counted(served: Served) -> None:
     for _ in range(5):
         assert await tried(served, await served.token()) == (200, "")
     assert await tried(served, secrets.new_token(new_id())) == (401, "unauthorized")
+
+
+@pytest.mark.usefixtures("few_failures")
+async def test_what_the_store_could_not_tell_is_not_counted(tmp_path: Path) -> None:
+    store = await SQLiteStore.open(tmp_path, clock=SystemClock(), lease_seconds=60)
+    await store.close()
+    own = gate.Gate(Access(store, SystemClock()), Tenants(store), Rates())
+    route = Route(method="GET", path="/x", handler=_silent, needs=Known(), room="test")
+    for _ in range(5):
+        headers = Headers([(b"authorization", b"Bearer " + secrets.new_token(new_id()).encode())])
+        with pytest.raises(StoreError):
+            await own.admit(route, headers, {}, request_id="", client=("192.0.2.1", 1))
+
+
+async def _silent(call: Call) -> None:
+    """Answers nothing."""
 
 
 @pytest.mark.usefixtures("few_failures")

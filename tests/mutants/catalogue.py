@@ -783,8 +783,8 @@ MUTANTS = [
         name="credentials that hold and are counted as failures",
         breaks="only failed authentications are bounded",
         file="http/gate.py",
-        old="        for name in asked:\n            self._failures.give_back(name)\n        return caller\n",
-        new="        return caller\n",
+        old="            for name in asked:\n                self._failures.give_back(name)\n",
+        new="            pass\n",
         caught_by="tests/http/test_rates.py::test_credentials_that_hold_are_not_counted",
     ),
 ]

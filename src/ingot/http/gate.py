@@ -81,10 +81,14 @@ class Gate:
             self._failures.take(name, FAILURES, TooManyFailures)
             asked.append(name)
 
-        caller = await self._caller(headers, asking)
-        for name in asked:
-            self._failures.give_back(name)
-        return caller
+        try:
+            return await self._caller(headers, asking)
+        except Unauthorized:
+            asked.clear()  # It stays counted.
+            raise
+        finally:
+            for name in asked:
+                self._failures.give_back(name)
 
     async def _caller(self, headers: Headers, asking: Callable[[], None] = lambda: None) -> Caller:
         worker_id, secret = headers.get("x-worker-id"), headers.get("x-worker-secret")
