@@ -72,6 +72,7 @@ async def jobs(served: Served) -> int:
         ([b"host: x", b"content-length: 16", b"transfer-encoding: chunked"], b"10\r\n" + BODY + b"\r\n0\r\n\r\n"),
         ([b"host: x", b"transfer-encoding: chunked", b"content-length: 16"], b"10\r\n" + BODY + b"\r\n0\r\n\r\n"),
         ([b"host: x", b"transfer-encoding: gzip, chunked"], b"10\r\n" + BODY + b"\r\n0\r\n\r\n"),
+        ([b"host: x", b"transfer-encoding: gzip", b"transfer-encoding: chunked"], b"10\r\n" + BODY + b"\r\n0\r\n\r\n"),
         ([b"host: x", b"transfer-encoding: chunked, identity"], b"10\r\n" + BODY + b"\r\n0\r\n\r\n"),
         ([b"host: x", b"transfer-encoding: xchunked"], BODY),
         ([b"host: x", b"transfer-encoding : chunked"], b"10\r\n" + BODY + b"\r\n0\r\n\r\n"),
@@ -157,6 +158,17 @@ async def test_what_stands_behind_a_body_is_no_header(served: Served) -> None:
 async def test_a_head_that_is_too_large_is_told_so(served: Served, lines: bytes) -> None:
     answers = await told(served, b"GET /healthz HTTP/1.1\r\n" + HOST + lines + b"\r\n\r\n")
     assert statuses(answers) == [431], answers[:200]
+
+
+async def test_a_head_that_comes_in_parts_is_not_larger_than_another(served: Served) -> None:
+    line = b"GET /healthz HTTP/1.1\r\n" + HOST + b"x-long: " + b"a" * (protocol.HEAD_BYTES_MAX - 100)
+    for rest, status in ((b"\r\n", 200), (b"a" * 100 + b"\r\n", 431)):
+        async with connected(served) as (reader, writer):
+            for part in (line, rest + b"connection: close\r\n", b"\r\n"):
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(0.02)
+            assert statuses(await reader.read()) == [status]
 
 
 async def test_a_path_that_is_too_long_is_told_so(served: Served) -> None:

@@ -76,7 +76,8 @@ class Protocol(HttpToolsProtocol):
         self._in_head = False
         self._in_message = False
         self._got_on = False  # Whether what came last held anything of a request that is kept outside the parser.
-        self._pending_bytes = 0  # What the parser holds, at most.
+        self._pending_bytes = 0  # So much the parser was fed since then.
+        self._head_bytes = 0  # No head that is being read can be larger.
         self._refusal: IngotError | None = None  # Nothing is read any more.
         self._lingers = False
 
@@ -111,6 +112,7 @@ class Protocol(HttpToolsProtocol):
         if self._refusal is not None:
             return
         self._got_on = False
+        self._head_bytes = self._head_bytes + len(data) if self._in_head else len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:  # It is answered in our protocol, and what comes behind it is not read.
@@ -135,7 +137,10 @@ class Protocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header; what stands behind the body is none."""
         if self._in_head:
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The head of a request is whole: look at it before anybody acts on it."""
@@ -161,19 +166,14 @@ class Protocol(HttpToolsProtocol):
 
     def _looked_at(self) -> IngotError | None:
         """What is wrong with the head of a request, if anything is."""
-        headers = self.headers
-        if len(headers) > HEADERS_MAX:
-            return HeadTooLarge(f"the request has {len(headers)} headers; it goes up to {HEADERS_MAX}")
-        size, hosts = len(self.url), 0
-        for name, value in headers:
-            size += len(name) + len(value)
-            if name == b"host":
-                hosts += 1
-            elif name == b"transfer-encoding" and value.lower() != b"chunked":
-                return BadRequest("the body has a transfer coding that is not known here", hint="Send it chunked.")
-        if size > HEAD_BYTES_MAX:
+        if len(self.headers) > HEADERS_MAX:
+            return HeadTooLarge(f"the request has {len(self.headers)} headers; it goes up to {HEADERS_MAX}")
+        if self._head_bytes > HEAD_BYTES_MAX and (size := self._head_size()) > HEAD_BYTES_MAX:
             return HeadTooLarge(f"line and headers have {size} bytes; it goes up to {HEAD_BYTES_MAX}")
-        version = self.parser.get_http_version()
+        names = [name for name, _ in self.headers]
+        if b"transfer-encoding" in names and self._codings() != [b"chunked"]:
+            return BadRequest("the body has a transfer coding that is not known here", hint="Send it chunked.")
+        version, hosts = self.parser.get_http_version(), names.count(b"host")
         if version not in ("1.0", "1.1"):
             return BadRequest(f"this is HTTP/{version}", hint="Speak HTTP/1.1.")
         if hosts > 1 or (hosts == 0 and version == "1.1"):
@@ -181,6 +181,12 @@ class Protocol(HttpToolsProtocol):
         if self.parser.get_method() == b"CONNECT":
             return BadRequest("this is no proxy")
         return None
+
+    def _codings(self) -> list[bytes]:
+        return [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     # -- refusing ---------------------------------------------------------------------------------------------
 
