@@ -20,6 +20,7 @@ from ingot.api.work import WorkApi
 from ingot.api.workers import WorkersApi
 from ingot.engines.postgres import PostgresStore, migrate
 from ingot.engines.sqlite import SQLiteStore
+from ingot.events.feeds import Feeds
 from ingot.events.service import Events
 from ingot.http.app import App
 from ingot.http.gate import Gate, classes_of
@@ -53,6 +54,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     workers: Workers
     tenants: Tenants
     events: Events
+    feeds: Feeds
     access: Access
     credentials: Credentials
     default_tenant: Tenant
@@ -88,7 +90,9 @@ async def open(  # noqa: A001 - read as `ingot.open`
         maintenance = Maintenance(store)
         retention = Retention(store)
         access = Access(store, clock)
-        jobs = Jobs(store, lease_seconds=settings.lease_seconds)
+        jobs, events = Jobs(store, lease_seconds=settings.lease_seconds), Events(store)
+        feeds = Feeds(events, clock, stats=jobs.summary)
+        store.on_event(feeds.hint)
         workers = Workers(store, jobs, lease_seconds=settings.lease_seconds)
         await workers.look_for_drains()
         crew = WorkerWatch(workers), WorkerTending(workers)
@@ -97,7 +101,8 @@ async def open(  # noqa: A001 - read as `ingot.open`
             jobs=jobs,
             workers=workers,
             tenants=tenants,
-            events=Events(store),
+            events=events,
+            feeds=feeds,
             access=access,
             credentials=Credentials(store, access, clock),
             default_tenant=await tenants.ensure_default(),
@@ -122,6 +127,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
             await _end(usage)
             await retention.stop()
             await maintenance.stop()
+            await feeds.close()
             await ingot.jobs.close()
     finally:
         await store.close()
@@ -136,7 +142,7 @@ def routes_of(ingot: Ingot, metrics: Metrics, *, more: Iterable[Route] = ()) -> 
         ActionsApi(ingot.jobs),
         WorkApi(ingot.jobs),
         WorkersApi(ingot.workers, ingot.jobs),
-        EventsApi(ingot.events),
+        EventsApi(ingot.events, ingot.feeds),
         AdminApi(ingot.tenants, ingot.credentials, ingot.jobs),
         ops,
     )

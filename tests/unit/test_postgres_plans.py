@@ -200,6 +200,7 @@ READS: Final[dict[str, tuple[str, str]]] = {
     "page_of_history": (SQL.page_of_history, f"'{{tenant}}', {2**62}, '{TOP}', {BATCH}"),
     "page_of_history_by_type": (SQL.page_of_history_by_type, f"'{{tenant}}', {2**62}, '{TOP}', {BATCH}, 'noop'"),
     "preview_retention": (SQL.preview_retention, f"'{{tenant}}', {BATCH}"),
+    "newest_events": (SQL.newest_events, "'{tenant}', true"),
     "read_events, the last": (SQL.read_events, f"'{{tenant}}', '{FIRST_POSITION + 1}', {BATCH}"),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from ingot.events.model import Event
@@ -17,3 +17,13 @@ class EventLog(Protocol):
         A committed event whose id is below one already read never appears later: reading on from the
         last id seen misses nothing and repeats nothing. `TenantNotFound` for a tenant that is not there.
         """
+
+    def newest_event(self, tenant: str, *, settled: bool = True) -> Awaitable[str | None]:
+        """The id of a tenant's newest event, or `None` when it has none. `TenantNotFound` for one that is not there.
+
+        Reading on from it misses nothing that is committed later. Without `settled` it is the newest that is committed,
+        and one that is not committed yet may still come before it.
+        """
+
+    def on_event(self, tell: Callable[[str], None]) -> None:
+        """Call `tell(tenant)` on the event loop after events of a tenant were committed here. Only a hint."""

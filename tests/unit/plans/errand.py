@@ -198,6 +198,7 @@ async def _look(bench: Bench) -> None:
     await bench.jobs.depths()
     events = await bench.events.read(tenant, limit=BATCH)
     await bench.events.read(tenant, after=events[-1].id, limit=BATCH)
+    assert await bench.events.newest(tenant) > events[-1].id
 
 
 async def _collect(bench: Bench) -> None:

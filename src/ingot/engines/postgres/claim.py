@@ -74,6 +74,7 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
                 waiting[tenant] = rest
             else:
                 del waiting[tenant]
+        memory.told(taken)
         lanes_max *= LANES_FACTOR
         memory.turns.of(commands[0].types).count(taken, memory.weights, waiting=waiting)
         if rows:

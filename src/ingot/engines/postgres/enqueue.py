@@ -76,6 +76,7 @@ async def _send(
     made_rows, sent_twice = await db.insert(CALL, *_columns(memory, groups))
     rows = {row["place"]: row for row in made_rows}
     _remember(memory, orders, rows)
+    memory.told(orders[place - 1].tenant for place in rows)
     in_order = (rows.get(place + 1) for place in range(len(orders)))
     answers: list[list[Enqueued] | None] = []
     for group in groups:

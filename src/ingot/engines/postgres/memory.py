@@ -120,6 +120,7 @@ class Memory:
         self.on_ready: list[Callable[[str, str, int], None]] = []
         self.on_agenda: list[Callable[[], None]] = []
         self.listeners: list[Listener] = []
+        self.on_event: list[Callable[[str], None]] = []
         self.news = False  # Whether this process made work ready and has not told the others.
         self.on_news: list[Callable[[], None]] = []
 
@@ -193,6 +194,12 @@ class Memory:
         """These jobs have ended, or others have come to wait for them; jobs of these batches have ended."""
         for tell in self.on_end:
             _tell(tell, parents, batches)
+
+    def told(self, tenants: Iterable[str]) -> None:
+        """This process wrote events of these tenants."""
+        for tenant in set(tenants) if self.on_event else ():
+            for tell in self.on_event:
+                _tell(tell, tenant)
 
     def ask(self, types: Iterable[str], tenant: str | None) -> None:
         """A worker asked for these types."""

@@ -243,13 +243,26 @@ class Reads:
                 told = ((entry.name, news) for entry in entries for news in entry.news())
                 for place, (name, news) in enumerate(told):
                     if (row["position"], place) > start and len(events) < limit:
-                        event_id = f"{row['position'] * EVENT_PLACES + place:016x}"
+                        event_id = _event_id(row["position"], place)
                         data = msgspec.Raw(msgspec.json.encode(news))
                         at = to_datetime(row["at"])
                         events.append(Event(id=event_id, tenant=tenant, name=name, at=at, data=data))
             if hidden is None or len(events) >= limit or time.monotonic() > deadline:
                 return events
             await asyncio.sleep(HORIZON_PAUSE_SECONDS)
+
+    async def newest_event(self, tenant: str, *, settled: bool = True) -> str | None:
+        """See `EventLog`."""
+        await identity.check_tenant(self._db, self._memory, tenant)
+        rows = await self._db.read(tenant, SQL.newest_events, tenant, settled)
+        if not rows:
+            return None
+        entries = msgspec.json.decode(rows[0]["entries"], type=list[NewsRow])
+        return _event_id(rows[0]["position"], sum(len(entry.news()) for entry in entries) - 1)
+
+
+def _event_id(position: int, place: int) -> str:
+    return f"{position * EVENT_PLACES + place:016x}"
 
 
 def _parse_event_id(text: str) -> tuple[int, int]:

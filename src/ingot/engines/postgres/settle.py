@@ -83,6 +83,7 @@ async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Set
         for place in row["places"] or ():
             answers[place - 1] = _settled(calls[place - 1].job_id, row["tenant"], status, attempts, run_at)
         came_back(memory, row)
+    memory.told(row["tenant"] for row in rows if row["places"])
     missing = [place for place in range(len(calls)) if place not in answers]
     for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
         answers[place] = _answer_again(calls[place], found)

@@ -188,6 +188,10 @@ class PostgresStore(Reads):
             connections_max=self._db.pool.get_max_size(),
         )
 
+    def on_event(self, tell: Callable[[str], None]) -> None:
+        """See `EventLog`."""
+        self._memory.on_event.append(tell)
+
     def seconds_to_agenda(self) -> float | None:
         """See `JobStore`."""
         agenda = self._memory.agenda()

@@ -431,12 +431,24 @@ class Reads:
         for batch, at, entries in rows:
             for place, (name, data) in enumerate(msgspec.json.decode(entries, type=list[tuple[str, msgspec.Raw]])):
                 if (batch, place) > start:
-                    event_id = f"{batch * EVENT_PLACES + place:016x}"
-                    events.append(Event(id=event_id, tenant=tenant, name=name, at=to_datetime(at), data=data.copy()))
+                    event_id, moment = _event_id(batch, place), to_datetime(at)
+                    events.append(Event(id=event_id, tenant=tenant, name=name, at=moment, data=data.copy()))
             if len(events) >= limit:
                 rows.close(True)
                 break
         return events[:limit]
+
+    def newest_event(self, tenant: str, *, settled: bool = True) -> Awaitable[str | None]:  # noqa: ARG002 - all are
+        """See `EventLog`."""
+        self._check_tenant(tenant)
+        return self._run(self._newest_event, tenant)
+
+    def _newest_event(self, tenant: str) -> str | None:
+        row = self._reader().execute(SQL.newest_events, (tenant,)).fetchone()
+        if row is None:
+            return None
+        batch, entries = row
+        return _event_id(batch, len(msgspec.json.decode(entries, type=list[msgspec.Raw])) - 1)
 
 
 def _explained(read: Any, *args: Any) -> Any:
@@ -444,6 +456,10 @@ def _explained(read: Any, *args: Any) -> Any:
         return read(*args)
     except apsw.Error as error:
         raise explain(error, doing="read") from error
+
+
+def _event_id(batch: int, place: int) -> str:
+    return f"{batch * EVENT_PLACES + place:016x}"
 
 
 def _parse_event_id(text: str) -> tuple[int, int]:

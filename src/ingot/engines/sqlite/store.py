@@ -141,6 +141,7 @@ class SQLiteStore(Reads):
         self._tell_ready: list[Callable[[str, str, int], None]] = []
         self._tell_agenda: list[Callable[[], None]] = []
         self._listeners: list[Listener] = []
+        self._tell_event: list[Callable[[str], None]] = []
         self._writer = Writer(opened.connection, opened.memory, clock=opened.clock, handlers=HANDLERS, tell=self._tell)
 
     @classmethod
@@ -176,6 +177,9 @@ class SQLiteStore(Reads):
         for (tenant, type), jobs in told.ready.items():
             for tell_ready in self._tell_ready:
                 _tell_one(partial(tell_ready, tenant, type, jobs))
+        for tenant in told.tenants:
+            for tell_event in self._tell_event:
+                _tell_one(partial(tell_event, tenant))
         if told.agenda is not None:
             for tell_agenda in self._tell_agenda:
                 _tell_one(tell_agenda)
@@ -199,6 +203,10 @@ class SQLiteStore(Reads):
     async def measure(self) -> Load:
         """See `JobStore`."""
         return self._writer.load()
+
+    def on_event(self, tell: Callable[[str], None]) -> None:
+        """See `EventLog`."""
+        self._tell_event.append(tell)
 
     def seconds_to_agenda(self) -> float | None:
         """See `JobStore`."""

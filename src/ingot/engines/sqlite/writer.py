@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -49,6 +49,7 @@ class Told(msgspec.Struct):
     ended: list[End]
     canceled: Counter[str]
     commands: int  # How many were committed together.
+    tenants: Collection[str] = ()  # Those that have new events.
 
 
 class Writer:
@@ -162,7 +163,7 @@ class Writer:
             agenda = None  # Whoever looked at it meanwhile may have seen what was undone: tell it anew.
         after = self._memory.agenda()
         sooner = after if after is not None and (agenda is None or after < agenda) else None
-        told = Told(staged.ready, sooner, staged.ended, staged.canceled, commands)
+        told = Told(staged.ready, sooner, staged.ended, staged.canceled, commands, staged.events)
         self._loop.call_soon_threadsafe(self._deliver, batch, results, told)
 
     def _commit(self, batch: list[Waiting]) -> tuple[list[Any], Staged]:

@@ -1,0 +1,109 @@
+"""Following the log from now on: where it ends, who is told, and that nothing is missed on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ingot.events.feeds import Feeds, told_of
+from ingot.events.model import Event
+from ingot.events.service import START
+from ingot.identity import TenantNotFound
+from ingot.jobs.orders import new_job
+from ingot.kernel.clock import ManualClock, to_datetime
+from ingot.kernel.ids import new_id
+from ingot.kernel.pages import InvalidCursor
+from tests.conformance.pictures import refuses
+from tests.factories import Bench, open_bench, open_store
+
+
+async def test_an_empty_log_ends_where_it_begins(bench: Bench) -> None:
+    assert await bench.events.newest(bench.tenant) == START
+
+
+@pytest.mark.parametrize("number", [1, 2, 600])
+async def test_the_newest_event_is_the_last_one_read(bench: Bench, number: int) -> None:
+    await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(number)])
+    events: list[Event] = []
+    while len(events) < number:
+        events = await bench.events.read(bench.tenant, limit=1000)
+    assert await bench.events.newest(bench.tenant) == events[-1].id
+
+
+async def test_the_newest_event_of_one_tenant_is_not_that_of_another(bench: Bench) -> None:
+    other = await bench.tenants.create("other")
+    await bench.make_job()
+    assert await bench.events.newest(other.id) == START
+    async with refuses(bench, TenantNotFound):
+        await bench.events.newest(new_id())
+
+
+async def test_from_the_newest_event_on_nothing_is_missed_beside_many_writers(bench: Bench) -> None:
+    before, after = [new_job(bench.tenant, "noop") for _ in range(100)], [new_job(bench.tenant, "noop") for _ in "1234"]
+    writing = [asyncio.ensure_future(bench.jobs.enqueue_many([order])) for order in before]
+    places = []
+    for order in after:
+        await writing.pop(0)
+        places.append((await bench.events.newest(bench.tenant), order.id))
+        await bench.jobs.enqueue_many([order])
+    await asyncio.gather(*writing)
+    for place, made_later in places:
+        told: list[str] = []
+        while made_later not in told:
+            read = await bench.events.read(bench.tenant, after=place or None, limit=1000)
+            told = [msgspec.json.decode(event.data)["id"] for event in read]
+
+
+async def test_a_place_is_the_id_of_an_event_that_can_have_been(bench: Bench) -> None:
+    await bench.make_job()
+    newest = await bench.store.newest_event(bench.tenant, settled=False)
+    assert newest is not None
+    assert await bench.events.check_place(bench.tenant, newest) == newest
+    for wrong in (f"{int(newest, 16) + 1:016x}", newest.upper() + "0", newest[1:], "", "0" * 15 + "\n"):
+        async with refuses(bench, InvalidCursor):
+            await bench.events.check_place(bench.tenant, wrong)
+
+
+async def test_who_writes_is_told_whose_events_there_are(bench: Bench) -> None:
+    other = await bench.tenants.create("other")
+    heard: list[str] = []
+    bench.store.on_event(heard.append)
+    claim = await bench.make_claim()
+    assert heard == [bench.tenant] * 2
+    await bench.jobs.complete(claim)
+    assert heard == [bench.tenant] * 3
+    await bench.make_job(tenant=other.id)
+    assert heard == [bench.tenant] * 3 + [other.id]
+    await bench.jobs.claim("worker", ["nothing"])
+    assert len(heard) == 4
+
+
+async def test_what_one_process_writes_comes_to_those_who_follow_in_another(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_bench("postgres", tmp_path / "data", clock) as bench:
+        other = await open_store("postgres", tmp_path / "data", clock)
+        feeds = Feeds(type(bench.events)(other), clock)
+        try:
+            following = await feeds.follow(bench.tenant, None, lambda name: True)
+            frames = await anext(following)
+            job = await bench.make_job()
+            async with asyncio.timeout(15):
+                while job.id.encode() not in frames:
+                    frames += await anext(following)
+            await following.aclose()
+            assert len(feeds) == 0
+        finally:
+            await feeds.close()
+            await other.close()
+
+
+@pytest.mark.parametrize("data", ['{\n"a": 1,\r\n"b": [1,\r2]}', r'"\n\nevent: x\ndata: 1\r"', '"\u2028\u0085\x0b"'])
+def test_a_frame_is_whole_whatever_is_in_it(data: str) -> None:
+    raw = msgspec.Raw(data.replace("\x0b", "\\u000b").encode())
+    event = Event(id="0" * 16, tenant=new_id(), name="a.b", at=to_datetime(0), data=raw)
+    lines = told_of(event).frame.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    assert [line.partition(b":")[0] for line in lines] == [b"id", b"event", b"data", b"", b""]
+    assert msgspec.json.decode(lines[2].removeprefix(b"data: "))["data"] == msgspec.json.decode(raw)

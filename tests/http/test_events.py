@@ -1,0 +1,240 @@
+"""Live events over HTTP: all of them, in order, once, and only to those who may see them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from ingot.events import feeds
+from ingot.http import streams
+from ingot.http.table import PREFIX
+from ingot.identity.grants import Grant
+from ingot.jobs.orders import new_job
+from tests.http.following import following
+from tests.http.serving import Served
+
+
+async def make_jobs(served: Served, number: int, tenant: str | None = None) -> None:
+    tenant = tenant or served.ingot.default_tenant.id
+    await served.ingot.jobs.enqueue_many([new_job(tenant, "noop", n) for n in range(number)])
+
+
+async def log(served: Served) -> list[dict[str, Any]]:
+    """The whole log of the default tenant."""
+    items: list[dict[str, Any]] = []
+    while True:
+        query = {"limit": 1000} | ({"after": items[-1]["id"]} if items else {})
+        page = (await served.call("GET", "/events", params=query)).json()
+        if not page["items"]:
+            return items
+        items += page["items"]
+
+
+async def test_a_stream_begins_now_and_tells_what_happens_as_the_list_does(served: Served) -> None:
+    await make_jobs(served, 3)
+    async with following(served) as follower:
+        await served.make_job()
+        await served.claim()
+        await follower.until(lambda one: len(one.events) == 2)
+    told = [{"id": frame.id, "name": frame.event, **frame.data} for frame in follower.events]
+    assert told == (await log(served))[3:]
+    assert [frame.event for frame in follower.events] == ["job.created", "job.started"]
+
+
+async def test_resuming_under_load_has_no_gap_and_no_repeat(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Few are kept, so that those who come back read the log and join again while it grows.
+    monkeypatch.setattr(feeds, "RECENT_EVENTS_MAX", 40)
+    monkeypatch.setattr(feeds, "READ_EVENTS", 15)
+    chance = random.Random(5)
+    loaded = asyncio.Event()
+    await make_jobs(served, 1)
+    first = (await log(served))[0]["id"]
+
+    async def load() -> None:
+        for _ in range(120):
+            await make_jobs(served, chance.randint(1, 25))
+        loaded.set()
+
+    async def steady() -> list[str]:
+        async with following(served, last=first) as one:
+            await loaded.wait()
+            newest = (await log(served))[-1]["id"]
+            await one.until(lambda one: one.ids and one.ids[-1] == newest)
+            return one.ids
+
+    async def restless() -> list[str]:
+        ids: list[str] = []
+        while not loaded.is_set():
+            many = chance.randint(1, 60)
+            async with following(served, last=ids[-1] if ids else first) as one:
+                await one.until(lambda one: len(one.ids) >= many or loaded.is_set())  # noqa: B023
+                ids += one.ids
+        newest = (await log(served))[-1]["id"]
+        if ids[-1] != newest:
+            async with following(served, last=ids[-1]) as one:
+                await one.until(lambda one: one.ids and one.ids[-1] == newest)
+                ids += one.ids
+        return ids
+
+    async with asyncio.timeout(18), asyncio.TaskGroup() as group:
+        readers = [group.create_task(steady()) for _ in range(3)] + [group.create_task(restless()) for _ in range(4)]
+        group.create_task(load())
+    expected = [event["id"] for event in await log(served)][1:]
+    for reader in readers:
+        assert reader.result() == expected
+
+
+async def test_who_is_behind_the_kept_events_reads_the_log(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "RECENT_EVENTS_MAX", 5)
+    await make_jobs(served, 1)
+    first = (await log(served))[0]["id"]
+    async with following(served) as one:
+        await make_jobs(served, 300)
+        await one.until(lambda one: len(one.events) == 300)
+        async with following(served, last=first) as late:
+            await late.until(lambda late: len(late.events) == 300)
+            await served.make_job()
+            await late.until(lambda late: len(late.events) == 301)
+    assert late.ids == [event["id"] for event in await log(served)][1:]
+
+
+async def test_only_what_the_grants_allow_is_told(served: Served) -> None:
+    token = await served.token(Grant(action="events.read", resource="events/job.started"))
+    async with following(served, token=token) as one, following(served) as everything:
+        await served.make_job()
+        await served.claim()
+        await served.make_job()
+        await served.claim()
+        await everything.until(lambda one: len(one.events) == 4)
+        await one.until(lambda one: len(one.events) == 2)
+    assert {frame.event for frame in one.frames} == {"job.started"}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("job", ["job.created", "job.started"]),
+        ("job.started", ["job.started"]),
+        ("jo,job.created", ["job.created"]),
+        ("job.started,job.created", ["job.created", "job.started"]),
+        ("batch,job.s", []),
+    ],
+)
+async def test_names_are_asked_for_by_whole_segments(served: Served, name: str, told: list[str]) -> None:
+    async with following(served, name=name) as one, following(served) as everything:
+        await served.make_job()
+        await served.claim()
+        await everything.until(lambda one: len(one.events) == 2)
+        await one.until(lambda one: len(one.events) == len(told))
+    assert [frame.event for frame in one.frames] == told
+
+
+async def test_what_happens_to_another_tenant_is_never_told(served: Served) -> None:
+    other = await served.ingot.tenants.create("other")
+    token = await served.token(tenant=other.id)
+    async with following(served) as mine, following(served, token=token) as theirs:
+        for tenant in (None, other.id, None, other.id):
+            await make_jobs(served, 2, tenant)
+        for one in (mine, theirs):
+            await one.until(lambda one: len(one.events) == 4)
+    assert {frame.data["tenant"] for frame in mine.frames} == {served.ingot.default_tenant.id}
+    assert {frame.data["tenant"] for frame in theirs.frames} == {other.id}
+    assert not set(mine.ids) & set(theirs.ids)
+
+
+@pytest.mark.parametrize("after", ["", "x", "0", "g" * 16, "f" * 16, "0x00000000000001", "A" * 16, "é"])
+async def test_what_is_no_id_of_an_event_is_refused_before_the_stream(served: Served, after: str) -> None:
+    await make_jobs(served, 1)
+    answer = await served.call("GET", "/events/stream", params={"after": after})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_cursor")
+    if after and after.isascii():
+        answer = await served.call("GET", "/events/stream", headers={"last-event-id": after})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_cursor")
+
+
+async def test_the_header_counts_more_than_the_query(served: Served) -> None:
+    await make_jobs(served, 3)
+    ids = [event["id"] for event in await log(served)]
+    async with following(served, last=ids[1], after=ids[0]) as one:
+        await one.until(lambda one: one.events)
+    assert one.ids == ids[2:]
+
+
+async def test_statistics_come_after_something_happened_and_have_no_id(served: Served) -> None:
+    async with following(served, name="stats") as one:
+        await make_jobs(served, 7)
+        await one.until(lambda one: one.frames and one.frames[-1].data["data"]["counts"]["queued"] == 7)
+    assert {(frame.event, frame.id) for frame in one.frames} == {("stats.updated", None)}
+    assert one.frames[-1].data["data"] == (await served.call("GET", "/jobs/summary")).json() | {
+        "oldest_queued_seconds": one.frames[-1].data["data"]["oldest_queued_seconds"]
+    }
+
+
+async def test_statistics_are_told_once_in_a_while_however_much_happens(served: Served) -> None:
+    loop = asyncio.get_running_loop()
+    async with following(served, name="stats") as one:
+        began = loop.time()
+        for _ in range(30):
+            await make_jobs(served, 1)
+        await one.until(lambda one: one.frames and one.frames[-1].data["data"]["counts"]["queued"] == 30)
+        assert len(one.frames) <= 2 + (loop.time() - began) / feeds.STATS_SECONDS
+
+
+async def test_silence_is_broken_by_comments(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "HEARTBEAT_SECONDS", 0.3)
+    monkeypatch.setattr(feeds, "TICK_SECONDS", 0.1)
+    async with following(served, name="nothing.of.this") as one:
+        await one.until(lambda one: len(one.comments) == 1)
+        await make_jobs(served, 1)  # What is not seen does not count as something said.
+        await one.until(lambda one: len(one.comments) == 3)
+    assert one.frames == []
+
+
+async def test_the_log_is_read_while_somebody_follows_and_no_longer(served: Served) -> None:
+    assert len(served.ingot.feeds) == 0
+    async with following(served), following(served):
+        assert len(served.ingot.feeds) == 1
+        (reading,) = [task for task in asyncio.all_tasks() if task.get_name().startswith("events.feed")]
+    async with asyncio.timeout(10):
+        await asyncio.wait([reading])
+    assert len(served.ingot.feeds) == 0
+
+
+async def test_a_stream_ends_within_five_seconds_of_its_token(served: Served) -> None:
+    made = await served.ingot.credentials.create_token(
+        served.ingot.default_tenant.id, description="x", grants=[Grant(action="events.read")]
+    )
+    async with following(served, token=made.text) as one:
+        await served.ingot.credentials.revoke_token(None, made.token.id)
+        async with asyncio.timeout(5):
+            await one.until(lambda one: one.frames)
+    assert [(frame.event, frame.data) for frame in one.frames] == [("end", {"reason": "unauthorized"})]
+    assert streams.CHECK_SECONDS < 5
+
+
+async def test_who_reads_nothing_delays_nobody_and_costs_no_memory(served: Served) -> None:
+    host, port = served.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+    writer.write(
+        f"GET {PREFIX}/events/stream HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {served.operator}\r\n\r\n".encode()
+    )
+    async with following(served) as one:
+        await reader.readuntil(b"retry")
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        total = 0
+        for _ in range(20):
+            await make_jobs(served, 1000)
+            total += 1000
+            await one.until(lambda one: len(one.events) == total)  # noqa: B023
+        sent = max(len(str(frame)) for frame in one.events) * total
+        waiting = [
+            transport.get_write_buffer_size()
+            for transport in (protocol.transport for protocol in served.server.server_state.connections)
+        ]
+    writer.transport.abort()
+    most = feeds.PART_BYTES_MAX + 128 * 1024  # One part, and what the transport takes before it says that it is full.
+    assert sent > 4 * most
+    assert max(waiting) <= most
