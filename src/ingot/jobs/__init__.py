@@ -7,7 +7,6 @@ from ingot.jobs.errors import (
     BatchNotFound,
     DependencyCycle,
     DuplicateJob,
-    IdempotencyMismatch,
     JobFinished,
     JobLimitExceeded,
     JobNotFinished,
@@ -53,6 +52,7 @@ from ingot.jobs.model import (
 )
 from ingot.jobs.service import Jobs
 from ingot.jobs.workers import Workers
+from ingot.kernel.errors import IdempotencyMismatch
 
 __all__ = [
     "Acted",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from datetime import UTC, datetime, timedelta
@@ -26,6 +25,7 @@ from ingot.jobs.model import (
     Progress,
     Source,
 )
+from ingot.kernel import json_text
 from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id
@@ -45,8 +45,6 @@ from ingot.kernel.values import (
 
 PAYLOAD_BYTES_MAX = 64 * 1024
 METADATA_BYTES_MAX = 16 * 1024
-JSON_SPACE = b" \t\n\r"
-JSON_DEPTH_MAX = 200  # What we take in, every reader of ours must be able to decode.
 ERROR_CHARS_MAX = 16 * 1024
 LOG_CHARS_MAX = 64 * 1024
 LOG_OFFSET_MAX = 2**50  # So that where a log ends is a number that every reader of JSON takes in exactly.
@@ -77,8 +75,6 @@ RETENTION_SECONDS_MAX = 100 * 366 * 86_400
 COLLECT_JOBS_MAX = 10_000
 
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
 
 
 class CheckedJob(NewJob, frozen=True, kw_only=True, gc=False):
@@ -88,36 +84,8 @@ class CheckedJob(NewJob, frozen=True, kw_only=True, gc=False):
 
 
 def json_bytes(value: object, *, what: str, bytes_max: int) -> bytes:
-    """JSON text as bytes: `bytes` are JSON text already, kept but for space around it; other values are encoded.
-
-    `bytearray` and `memoryview` are taken as `bytes` are. JSON has no NaN and no infinity: as Python values they
-    become `null`, in JSON text they are refused.
-    """
-    try:
-        if isinstance(value, bytes):
-            text = value.strip(JSON_SPACE)
-        elif isinstance(value, bytearray | memoryview):
-            text = bytes(value).strip(JSON_SPACE)
-        else:
-            text = _encode(value)
-        if len(text) <= bytes_max:
-            _decode(text)  # Encoded values too: a `Raw` inside them was never looked at.
-    except (msgspec.MsgspecError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
-        raise InvalidInput(f"the {what} is not JSON: {error}") from error
-    if len(text) > bytes_max:
-        raise PayloadTooLarge(f"the {what} has {len(text)} bytes; the most is {bytes_max}")
-    if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX and _depth(text) > JSON_DEPTH_MAX:
-        raise InvalidInput(f"the {what} is nested deeper than {JSON_DEPTH_MAX} levels")
-    return text
-
-
-def _depth(text: bytes) -> int:
-    """How deep JSON text is nested, found level by level, without recursion."""
-    deepest, level = 0, [_decode(text)]
-    while level := [value for value in level if isinstance(value, dict | list)]:
-        deepest += 1
-        level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)]
-    return deepest
+    """JSON text as bytes; see `json_text`."""
+    return json_text.json_text(value, what=what, bytes_max=bytes_max, too_large=PayloadTooLarge)
 
 
 def payload(value: object) -> bytes:
@@ -153,7 +121,7 @@ def status(value: object) -> JobStatus:
 
 def digest(text: bytes) -> bytes:
     """The digest of JSON text in sorted-key form, equal for texts that mean the same."""
-    return hashlib.sha256(msgspec.json.encode(_decode(text), order="sorted")).digest()
+    return json_text.digest(text)
 
 
 def job_type(value: object) -> str:

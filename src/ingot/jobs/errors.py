@@ -5,7 +5,6 @@ NotFound ─┬─ JobNotFound
           ├─ AttemptNotFound
           └─ WorkerNotFound
 InvalidInput ─┬─ PayloadTooLarge
-              ├─ IdempotencyMismatch
               ├─ ParentNotFound
               └─ DependencyCycle
 Conflict ─┬─ LeaseLost
@@ -69,13 +68,6 @@ class PayloadTooLarge(InvalidInput):
     code = "payload_too_large"
     status = 413
     hint = "Store the bytes elsewhere and put their address in the payload; nothing was changed."
-
-
-class IdempotencyMismatch(InvalidInput):
-    """This idempotency key already made a job with another payload."""
-
-    code = "idempotency_mismatch"
-    hint = "Use a new key for a new payload; nothing was changed."
 
 
 class LeaseLost(Conflict):

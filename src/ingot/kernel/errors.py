@@ -2,6 +2,7 @@
 
     IngotError
     ├── InvalidInput            422  what was sent cannot be accepted
+    │   └── IdempotencyMismatch 422  a key was used before, for something else
     ├── NotFound                404  not there, or not yours
     ├── Conflict                409  the state of things forbids it
     ├── TooMany                 429  a limit is reached
@@ -48,6 +49,13 @@ class InvalidInput(IngotError):
     code = "invalid_input"
     status = 422
     hint = "Correct the value and send it again; nothing was changed."
+
+
+class IdempotencyMismatch(InvalidInput):
+    """This idempotency key was used before, for something else."""
+
+    code = "idempotency_mismatch"
+    hint = "Use a new key for something new; nothing was changed."
 
 
 class NotFound(IngotError):

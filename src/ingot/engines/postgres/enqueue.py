@@ -15,13 +15,13 @@ from ingot.engines.postgres.rows import job_of, new_job_of
 from ingot.engines.postgres.sql import SQL
 from ingot.identity.model import TenantNotFound
 from ingot.jobs.after import wait_for
-from ingot.jobs.errors import DuplicateJob, IdempotencyMismatch, ParentNotFound
+from ingot.jobs.errors import DuplicateJob, ParentNotFound
 from ingot.jobs.lanes import Lane
 from ingot.jobs.limits import render
 from ingot.jobs.model import Definition, Enqueued, Job, NewJob, OnDead
 from ingot.jobs.ports import Enqueue
 from ingot.jobs.reuse import reuse_key
-from ingot.kernel.errors import IngotError, StoreBusy, StoreError, TooMany
+from ingot.kernel.errors import IdempotencyMismatch, IngotError, StoreBusy, StoreError, TooMany
 from ingot.kernel.ids import is_id
 
 CALL: Final = f"SELECT * FROM ingot.enqueue({', '.join(f'${n}' for n in range(1, 37))})"

@@ -15,14 +15,14 @@ from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Later, Transaction, as_json
 from ingot.identity.model import TenantNotFound
 from ingot.jobs.after import wait_for
-from ingot.jobs.errors import DuplicateJob, IdempotencyMismatch, ParentNotFound
+from ingot.jobs.errors import DuplicateJob, ParentNotFound
 from ingot.jobs.lanes import Lane
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.limits import render
 from ingot.jobs.model import Enqueued, JobStatus, NewJob, OnDead
 from ingot.jobs.ports import Enqueue
 from ingot.jobs.reuse import reuse_key
-from ingot.kernel.errors import IngotError
+from ingot.kernel.errors import IdempotencyMismatch, IngotError
 
 Accepted = tuple[NewJob, State]
 Parent = tuple[str, str, int, bool]  # id, tenant, number, and whether it has ended
