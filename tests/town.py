@@ -87,6 +87,10 @@ async def open_town(folder: Path) -> AsyncIterator[Town]:
             await credentials.create_worker(tenant, f"press-{tenant}")
             await bench.workers.register(tenant, f"press-{tenant}/1", ["noop"])
             await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=tenant)
+            await bench.events.publish(tenant, "town.built", dedupe_key="key")
+        admin = await asyncpg.connect(database.owner_url)
+        await admin.execute("INSERT INTO ingot.event_floors SELECT id, 0 FROM ingot.tenants")
+        await admin.close()
         await bench.jobs.define(Definition(type="past", retention_seconds=0, keep_history=True))
         await bench.jobs.collect()
         await bench.store._db.call("SELECT ingot.fold_counts(1000)")  # type: ignore[union-attr]

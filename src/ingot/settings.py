@@ -19,6 +19,7 @@ PORT_MAX = 65_535
 CONNECTIONS_LIMIT = 1_000_000
 RATE_MAX = 1_000_000.0
 RATES = ("rate_read", "rate_write", "rate_wait")
+EVENT_RETENTION_DAYS_MAX = 36_600.0
 TYPO_LIKENESS = 0.9
 DATABASE_SCHEMES = ("postgresql://", "postgres://")
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -52,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rate_write: float = 2000.0
     rate_wait: float = 1000.0
     trusted_proxies: tuple[str, ...] = ()
+    event_retention_days: float = 30.0
 
     def __post_init__(self) -> None:
         if not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX:
@@ -78,6 +80,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     f"INGOT_TRUSTED_PROXIES names {proxy!r}",
                     hint="Name addresses or networks, as in 10.0.0.0/8, with commas between them.",
                 ) from None
+        if not 0 <= self.event_retention_days <= EVENT_RETENTION_DAYS_MAX:
+            bounds = f"it goes from 0, for ever, to {EVENT_RETENTION_DAYS_MAX:g}"
+            raise SettingsError(f"event_retention_days is {self.event_retention_days}; {bounds}")
         for name in ("database_url", "database_owner_url"):
             url = getattr(self, name)
             if url is not None and not url.startswith(DATABASE_SCHEMES):
@@ -142,4 +147,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
                 given[name] = float(rate)
             except ValueError:
                 raise SettingsError(f"INGOT_{name.upper()} is {rate!r}; it is a number of requests") from None
+    if days := environment.get("INGOT_EVENT_RETENTION_DAYS"):
+        try:
+            given["event_retention_days"] = float(days)
+        except ValueError:
+            raise SettingsError(f"INGOT_EVENT_RETENTION_DAYS is {days!r}; it is a number of days") from None
     return Settings(**given)  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from ingot.api.workers import WorkersApi
 from ingot.engines.postgres import PostgresStore, migrate
 from ingot.engines.sqlite import SQLiteStore
 from ingot.events.feeds import Feeds
+from ingot.events.retention import EventRetention
 from ingot.events.service import Events
 from ingot.http.app import App
 from ingot.http.gate import Gate, classes_of
@@ -61,6 +62,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     engine: Literal["sqlite", "postgres"]
     maintenance: Maintenance
     retention: Retention
+    event_retention: EventRetention
 
 
 @asynccontextmanager
@@ -89,6 +91,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
         tenants = Tenants(store)
         maintenance = Maintenance(store)
         retention = Retention(store)
+        event_retention = EventRetention(store, days=settings.event_retention_days)
         access = Access(store, clock)
         jobs, events = Jobs(store, lease_seconds=settings.lease_seconds), Events(store)
         feeds = Feeds(events, clock, stats=jobs.summary)
@@ -109,6 +112,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
             engine="postgres" if isinstance(store, PostgresStore) else "sqlite",
             maintenance=maintenance,
             retention=retention,
+            event_retention=event_retention,
         )
         if tend:
             maintenance.start()
@@ -116,6 +120,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
             for loop in crew:
                 loop.start()
             usage.start()
+            event_retention.start()
             if isinstance(store, PostgresStore):
                 store.watch.start()
         try:
@@ -125,6 +130,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
             for loop in crew:
                 await loop.stop()
             await _end(usage)
+            await event_retention.stop()
             await retention.stop()
             await maintenance.stop()
             await feeds.close()

@@ -238,3 +238,95 @@ async def test_who_reads_nothing_delays_nobody_and_costs_no_memory(served: Serve
     most = feeds.PART_BYTES_MAX + 128 * 1024  # One part, and what the transport takes before it says that it is full.
     assert sent > 4 * most
     assert max(waiting) <= most
+
+
+# -- publishing ---------------------------------------------------------------------------------------------
+
+
+async def publish(served: Served, token: str | None = None, key: str | None = None, **body: Any) -> tuple[int, Any]:
+    headers = {} if key is None else {"idempotency-key": key}
+    answer = await served.call("POST", "/events", token=token, json={"name": "order.paid", **body}, headers=headers)
+    return answer.status_code, answer.json()
+
+
+async def test_a_published_event_is_told_to_those_who_follow(served: Served) -> None:
+    async with following(served, name="order") as one:
+        status, made = await publish(served, data={"a": "x\n\nevent: end\ndata: 1\r"})
+        await one.until(lambda one: one.events)
+    assert (status, made) == (201, {"id": one.ids[0], "cursor": one.ids[0]})
+    assert [(frame.event, frame.data["data"]) for frame in one.frames] == [
+        ("order.paid", {"a": "x\n\nevent: end\ndata: 1\r"})
+    ]
+
+
+async def test_line_breaks_between_the_parts_of_data_break_no_frame(served: Served) -> None:
+    async with following(served, name="order") as one:
+        await served.call(
+            "POST",
+            "/events",
+            content=b'{"name": "order.paid", "data": {\n\n"event: x":\r\n 1\r}}',
+            headers={"content-type": "application/json"},
+        )
+        await one.until(lambda one: one.events)
+    assert [frame.data["data"] for frame in one.frames] == [{"event: x": 1}]
+    (kept,) = (await served.call("GET", "/events")).json()["items"]
+    assert kept["data"] == {"event: x": 1}
+
+
+async def test_what_is_sent_again_is_there_once(served: Served) -> None:
+    status, made = await publish(served, data=1, dedupe_key="k")
+    assert status == 201
+    assert await publish(served, data=1, dedupe_key="k") == (200, made)
+    assert await publish(served, data=1, key="k") == (200, made)
+    status, problem = await publish(served, data=2, key="k")
+    assert (status, problem["code"]) == (422, "idempotency_mismatch")
+    status, problem = await publish(served, data=1, key="k", dedupe_key="other")
+    assert (status, problem["code"]) == (422, "invalid_input")
+    assert len(await log(served)) == 1
+
+
+async def test_a_token_publishes_what_its_grants_name(served: Served) -> None:
+    token = await served.token(Grant(action="events.create", resource="events/order"))
+    assert (await publish(served, token))[0] == 201
+    assert (await publish(served, token, name="orders.paid"))[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"name": "job.created"}, 422, "invalid_input"),
+        ({"name": "x\nid: 1"}, 422, "invalid_input"),
+        ({"name": 7}, 422, "invalid_input"),
+        ({"name": "a.b", "more": 1}, 422, "invalid_input"),
+        ({"name": "a.b", "data": "x" * 70_000}, 413, "event_too_large"),
+    ],
+)
+async def test_what_cannot_be_published_is_refused(
+    served: Served, body: dict[str, Any], status: int, code: str
+) -> None:
+    answered, problem = await publish(served, **body)
+    assert (answered, problem["code"]) == (status, code)
+    assert await log(served) == []
+
+
+# -- what is not kept any more ------------------------------------------------------------------------------
+
+
+async def test_who_is_behind_what_is_kept_is_told_and_goes_on(served: Served) -> None:
+    for _ in range(6):
+        await publish(served)
+    ids = [event["id"] for event in await log(served)]
+    assert (await served.ingot.events.forget(keep=1, limit=3)).batches == 3
+    answer = await served.call("GET", "/events", params={"after": ids[0]})
+    assert (answer.status_code, answer.json()["code"]) == (410, "gap")
+    assert ids[2] in answer.json()["hint"]
+    async with following(served, last=ids[0]) as one:
+        await one.until(lambda one: len(one.events) == 4)
+    assert [(frame.id, frame.event) for frame in one.events] == [
+        (ids[2], "gap"),
+        *((kept, "order.paid") for kept in ids[3:]),
+    ]
+    assert one.frames[0].data == {"after": ids[2]}
+    async with following(served, last=ids[2]) as one:
+        await one.until(lambda one: len(one.events) == 3)
+    assert one.ids == ids[3:]

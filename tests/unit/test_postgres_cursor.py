@@ -21,6 +21,8 @@ from ingot.engines.postgres import PostgresStore, migrate
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.rows import NewsRow
 from ingot.events import Event, Events
+from ingot.events.feeds import Feeds
+from ingot.events.service import START
 from ingot.identity import Tenants
 from ingot.jobs import Claim, Done, Failed, Jobs, JobStatus, Release, Settled
 from ingot.jobs.errors import JobFinished
@@ -45,6 +47,7 @@ SETTLE: Final = """
         ARRAY[$1::uuid], ARRAY[$2::bigint], '{NULL}', ARRAY[$3], '{t}', '{0}', '{NULL}', '{NULL}', '{NULL}'
     )
 """
+PUBLISH: Final = "SELECT * FROM ingot.publish(ARRAY[$1::uuid], '{a.b}', '{1}', '{k}', '{\\\\x00}', 86400000000)"
 CANCEL: Final = "SELECT ingot.cancel($1, $2)"
 
 
@@ -221,6 +224,57 @@ async def test_a_reader_that_only_reads_hides_nothing(office: Office) -> None:
     await reader.fetch("SELECT * FROM ingot.job_rows")
     job_id = await office.make_job()
     assert told(await office.events.read(office.tenant)) == [("job.created", job_id)]
+
+
+async def test_the_newest_event_is_below_what_may_still_come(office: Office) -> None:
+    await office.make_job()
+    (seen,) = await office.events.read(office.tenant)
+    late, first = await office.begin(), new_id()
+    await late.fetch(ENQUEUE, first, office.tenant)
+    second = await office.make_job()
+    assert await office.events.newest(office.tenant) == seen.id
+    following = await Feeds(office.events, SystemClock()).follow(office.tenant, None, lambda _: True)
+    await anext(following)
+    await late.execute("COMMIT")
+    frames = b""
+    async with asyncio.timeout(10):
+        while second.encode() not in frames:
+            frames += await anext(following)
+    await following.aclose()
+    assert 0 < frames.index(first.encode()) < frames.index(second.encode())
+    assert frames.count(b"event: ") == 2
+
+
+async def test_who_follows_may_name_an_event_that_is_not_shown_yet(office: Office) -> None:
+    late = await office.begin()
+    await late.fetch(ENQUEUE, new_id(), office.tenant)
+    made = await office.events.publish(office.tenant, "a.b")
+    assert await office.events.newest(office.tenant) == START
+    assert await office.events.check_place(office.tenant, made.id) == made.id
+
+
+async def test_what_a_late_one_may_come_before_is_not_removed(office: Office) -> None:
+    old = [await office.make_job() for _ in range(2)]
+    ids = [event.id for event in await office.events.read(office.tenant)]
+    late, first = await office.begin(), new_id()
+    await late.fetch(ENQUEUE, first, office.tenant)
+    later = [await office.make_job() for _ in range(2)]
+    assert (await office.events.forget(keep=1, limit=100)).batches == len(old)
+    await late.execute("COMMIT")
+    kept = await office.events.read(office.tenant, after=ids[-1])
+    assert told(kept) == [("job.created", job_id) for job_id in (first, *later)]
+
+
+async def test_who_publishes_the_same_key_waits_for_who_came_first(office: Office) -> None:
+    first = await office.begin()
+    (row,) = await first.fetch(PUBLISH, office.tenant)
+    second = asyncio.ensure_future(office.events.publish(office.tenant, "a.b", 1, dedupe_key="k"))
+    await office.waits_for(first, second)
+    await first.execute("ROLLBACK")
+    made = await second
+    assert made.created
+    assert [event.id for event in await office.all_events()] == [made.id]
+    assert int(made.id, 16) > row["event"]
 
 
 # -- many writers -------------------------------------------------------------------------------------------

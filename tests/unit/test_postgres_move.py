@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
+from ingot.engines.events import PLACES
 from ingot.engines.postgres import PostgresStore, make_worker_role, migrate
-from ingot.engines.postgres.reads import EVENT_PLACES
 from ingot.events import Events
 from ingot.identity import Tenants
 from ingot.jobs import Jobs, JobStatus
@@ -141,7 +141,7 @@ async def test_a_transaction_older_than_the_migration_puts_nothing_before_what_c
     async with opened(new) as store:
         assert await Events(store).read(tenant) == told
         position = await before.fetchval("SELECT ingot.position(pg_current_xact_id())")
-        assert position > int(told[-1].id, 16) // EVENT_PLACES
+        assert position > int(told[-1].id, 16) // PLACES
     await before.close()
 
 

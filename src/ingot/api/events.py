@@ -7,11 +7,12 @@ from weakref import WeakValueDictionary
 from ingot.events.feeds import Feeds
 from ingot.events.model import Event
 from ingot.events.service import Events
-from ingot.http.call import Call, Stream
+from ingot.http.call import Answer, Call, Stream
 from ingot.http.table import PREFIX, Granted, Route
 from ingot.identity.grants import Grant, allows
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page
+from ingot.wire.events import EventMade, EventOrder
 from ingot.wire.jobs import Limit, Request
 
 NAMES_MAX = 100
@@ -75,6 +76,16 @@ class EventsApi:
                 room="events",
             ),
             Route(
+                method="POST",
+                path=f"{PREFIX}/events",
+                handler=self.publish,
+                needs=Granted("events.create"),
+                room="events",
+                status=201,
+                other_statuses=(200,),
+                rate="write",
+            ),
+            Route(
                 method="GET",
                 path=f"{PREFIX}/events/stream",
                 handler=self.stream,
@@ -90,6 +101,13 @@ class EventsApi:
         items = [event for event in found if call.caller.may("events.read", f"events/{event.name}")]
         return Page(items=items, next_cursor=found[-1].id if found else query.after)
 
+    async def publish(self, call: Call, body: EventOrder) -> Answer[EventMade]:
+        """Append an event of your own."""
+        call.expect("events.create", f"events/{body.name}")
+        key = _dedupe_key(call, body)
+        made = await self._events.publish(call.tenant, body.name, bytes(body.data), dedupe_key=key)
+        return Answer(EventMade(id=made.id, cursor=made.id), 201 if made.created else 200)
+
     async def stream(self, call: Call, query: StreamQuery) -> Stream:
         """The events that the caller may see, as they happen: from now, or from the one that `Last-Event-ID` names."""
         view = self._view(call.caller.grants, _names(query.name))
@@ -102,6 +120,16 @@ class EventsApi:
         if view is None:
             view = self._views[grants, names] = View(grants, names)
         return view
+
+
+def _dedupe_key(call: Call, body: EventOrder) -> str | None:
+    """The key of the body, or the header that means the same."""
+    header = call.headers.get("idempotency-key")
+    if header is None:
+        return body.dedupe_key
+    if body.dedupe_key not in (None, header):
+        raise InvalidInput("the header Idempotency-Key and the body name different keys")
+    return header
 
 
 def _names(given: str | None) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ingot.events.errors import Gap
 from ingot.events.model import Event
 from ingot.events.service import Events
 from ingot.kernel.clock import Clock, to_datetime
@@ -114,7 +115,11 @@ class Feed:
 
     async def _look(self) -> bool:
         """Take in what is new, and tell whether there may be more."""
-        found = await self._events.read(self._tenant, after=self._last or None, limit=READ_EVENTS)
+        try:
+            found = await self._events.read(self._tenant, after=self._last or None, limit=READ_EVENTS)
+        except Gap as gap:
+            self._skip(gap.after)
+            return True
         if found:
             self._take([told_of(event) for event in found])
             self._stats_old = True
@@ -135,6 +140,12 @@ class Feed:
         if gone:
             self._floor = self._ids[gone - 1]
             del self._recent[:gone], self._ids[:gone]
+        self._wake()
+
+    def _skip(self, after: str) -> None:
+        """What was to come next is not kept any more: those who follow read the log, and are told so there."""
+        self._floor = self._last = after
+        self._recent, self._ids, self._bytes = [], [], 0
         self._wake()
 
     async def _take_stats(self, count: Stats) -> None:
@@ -185,8 +196,11 @@ class Feed:
     async def _catch_up(self, place: Place, sees: Sees) -> Part:
         """What follows a place that is further back, from the log itself."""
         floor = self._floor
-        async with self._catching_up:
-            found = await self._events.read(self._tenant, after=place.after or None, limit=READ_EVENTS)
+        try:
+            async with self._catching_up:
+                found = await self._events.read(self._tenant, after=place.after or None, limit=READ_EVENTS)
+        except Gap as gap:
+            return Part(frame_of_gap(gap.after), Place(gap.after, place.stats))
         if not found:  # Up to the floor there is nothing, and can be nothing any more.
             return Part(b"", Place(floor, place.stats))
         return _part([told_of(event) for event in found], place, sees)
@@ -262,6 +276,11 @@ def told_of(event: Event) -> Told:
     return Told(
         event.id, event.name, b"id: %s\nevent: %s\ndata: %s\n\n" % (event.id.encode(), event.name.encode(), line)
     )
+
+
+def frame_of_gap(after: str) -> bytes:
+    """That events up to this one are missing, and that it goes on from there."""
+    return b'id: %s\nevent: gap\ndata: {"after":"%s"}\n\n' % (after.encode(), after.encode())
 
 
 def frame_of_stats(tenant: str, now: int, summary: object) -> bytes:

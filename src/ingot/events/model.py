@@ -19,3 +19,18 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     at: datetime
     data: msgspec.Raw
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The id of an event, and whether this call made it: its dedupe key may have made it before."""
+
+    id: str
+    created: bool
+
+
+class Forgotten(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a round of forgetting removed: batches of events, dedupe keys; and whether there are more."""
+
+    batches: int = 0
+    keys: int = 0
+    more: bool = False

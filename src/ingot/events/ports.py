@@ -3,9 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
 
-from ingot.events.model import Event
+import msgspec
+
+from ingot.events.model import Event, Forgotten, Published
+from ingot.kernel.clock import MICROS
+
+KEY_KEPT: Final = 24 * 3600 * MICROS  # A dedupe key stands for its event so long.
+
+
+class PublishEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Append a user's own event to a tenant's log. `data` is JSON text, kept as received.
+
+    A `key` comes with a `digest` of name and data, by which repeats are told from mistakes.
+    """
+
+    tenant: str
+    name: str
+    data: bytes
+    key: str | None = None
+    digest: bytes | None = None
+
+
+class ForgetEvents(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Remove up to `limit` batches of events older than `keep` microseconds, and as many keys; `None` keeps events."""
+
+    keep: int | None
+    limit: int
 
 
 class EventLog(Protocol):
@@ -16,6 +41,7 @@ class EventLog(Protocol):
 
         A committed event whose id is below one already read never appears later: reading on from the
         last id seen misses nothing and repeats nothing. `TenantNotFound` for a tenant that is not there.
+        `Gap` when events behind `after` were removed; without it the oldest that is kept comes first.
         """
 
     def newest_event(self, tenant: str, *, settled: bool = True) -> Awaitable[str | None]:
@@ -23,6 +49,19 @@ class EventLog(Protocol):
 
         Reading on from it misses nothing that is committed later. Without `settled` it is the newest that is committed,
         and one that is not committed yet may still come before it.
+        """
+
+    def publish(self, command: PublishEvent) -> Awaitable[Published]:
+        """Append an event, durable when it returns.
+
+        A `key` that made an event of the tenant within `KEY_KEPT` answers with that event and `created=False`, and
+        appends nothing; with another digest: `IdempotencyMismatch`. `TenantNotFound` for a tenant that is not there.
+        """
+
+    def forget_events(self, command: ForgetEvents) -> Awaitable[Forgotten]:
+        """Remove old events of any tenant, oldest first, and keys that stand for nothing any more.
+
+        The newest batch of each tenant stays, so that ids go on from it. Readers behind are told of the `Gap`.
         """
 
     def on_event(self, tell: Callable[[str], None]) -> None:

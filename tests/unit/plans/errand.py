@@ -47,6 +47,7 @@ async def run_errand(bench: Bench) -> None:
     await _wait_for_others(bench)
     await _ask_why(bench)
     await _look(bench)
+    await _publish(bench)
     await _collect(bench)
 
 
@@ -199,6 +200,14 @@ async def _look(bench: Bench) -> None:
     events = await bench.events.read(tenant, limit=BATCH)
     await bench.events.read(tenant, after=events[-1].id, limit=BATCH)
     assert await bench.events.newest(tenant) > events[-1].id
+
+
+async def _publish(bench: Bench) -> None:
+    assert (await bench.events.publish(bench.tenant, "errand.run", 1, dedupe_key="errand")).created
+    assert not (await bench.events.publish(bench.tenant, "errand.run", 1, dedupe_key="errand")).created
+    assert (await bench.events.forget(keep=1, limit=BATCH)).batches == BATCH
+    events = await bench.events.read(bench.tenant, limit=1)
+    await bench.events.read(bench.tenant, after=events[-1].id, limit=BATCH)
 
 
 async def _collect(bench: Bench) -> None:

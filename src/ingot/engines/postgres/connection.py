@@ -129,6 +129,10 @@ class Database:
         """Run one statement, durable when it returns; sent again while the server is away, unless it is for `once`."""
         return await self._persist(lambda: self._call(statement, values), once=once)
 
+    async def call_once(self, statement: str, *values: Any) -> list[Record]:
+        """The same for what must not be done twice. Raises `OutcomeUnknown` when its answer was lost."""
+        return await self._persist(lambda: self._call(statement, values), once=True)
+
     async def insert(self, statement: str, *values: Any) -> tuple[list[Record], bool]:
         """The same for new rows, and whether it was sent more than once. Raises `AlreadyThere` when a row is there."""
         tries = 0

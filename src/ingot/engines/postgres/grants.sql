@@ -13,7 +13,7 @@ GRANT EXECUTE ON FUNCTION
     ingot.expect_room, ingot.release, ingot.ended_parents, ingot.close_batches, ingot.fold_batches,
     ingot.leases_of_worker, ingot.create_token, ingot.revoke_token, ingot.find_token, ingot.list_tokens, ingot.create_worker_credential,
     ingot.change_worker_credential, ingot.find_worker_credential, ingot.list_worker_credentials, ingot.note_use,
-    ingot.sums_of_batch, ingot.note_askers, ingot.find_limits,
+    ingot.sums_of_batch, ingot.note_askers, ingot.find_limits, ingot.publish, ingot.forget_events,
     ingot.register_worker, ingot.hear_worker, ingot.drain_worker, ingot.remove_worker, ingot.tend_workers, ingot.find_worker,
     ingot.list_workers, ingot.list_draining, ingot.check_leases
 TO ingot_server;

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from ingot.engines.events import PLACES, read_event_id, write_event_id
 from ingot.engines.history import read_position, write_position
 from ingot.engines.postgres import collect, credentials, definitions, explain, identity, workers
 from ingot.engines.postgres.connection import Database
@@ -17,6 +18,7 @@ from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.pages import read_counts, read_page, read_tally
 from ingot.engines.postgres.rows import STATUSES, NewsRow, attempt_of, job_of, pause_of
 from ingot.engines.postgres.sql import SQL
+from ingot.events.errors import Gap
 from ingot.events.model import Event
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant
@@ -40,11 +42,9 @@ from ingot.jobs.model import (
 from ingot.jobs.ports import JobFilter
 from ingot.kernel.clock import MICROS, to_datetime
 from ingot.kernel.ids import is_id
-from ingot.kernel.pages import InvalidCursor
 
 ABOVE_ALL_IDS: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 ABOVE_ALL_INSTANTS: Final = 2**62
-EVENT_PLACES: Final = 2**16
 LEASES: Final = "SELECT * FROM ingot.leases_of_worker($1, $2)"
 HORIZON_SECONDS_MAX: Final = 0.25
 HORIZON_PAUSE_SECONDS: Final = 0.002
@@ -230,10 +230,12 @@ class Reads:
     async def read_events(self, tenant: str, *, after: str | None, limit: int) -> list[Event]:
         """See `EventLog`. What is committed but above a transaction that still runs is waited for, shortly."""
         await identity.check_tenant(self._db, self._memory, tenant)
-        start = (0, -1) if after is None else _parse_event_id(after)
+        start = (0, -1) if after is None else read_event_id(after)
         deadline = time.monotonic() + HORIZON_SECONDS_MAX
         while True:
             rows = await self._db.read(tenant, SQL.read_events, tenant, start[0], limit + 1)
+            if after is not None and rows and start < divmod(rows[0]["floor"] or 0, PLACES):
+                raise Gap(write_event_id(*divmod(rows[0]["floor"], PLACES)))
             hidden = next((place for place, row in enumerate(rows) if not row["settled"]), None)
             events: list[Event] = []
             for row in rows[:hidden]:
@@ -243,7 +245,7 @@ class Reads:
                 told = ((entry.name, news) for entry in entries for news in entry.news())
                 for place, (name, news) in enumerate(told):
                     if (row["position"], place) > start and len(events) < limit:
-                        event_id = _event_id(row["position"], place)
+                        event_id = write_event_id(row["position"], place)
                         data = msgspec.Raw(msgspec.json.encode(news))
                         at = to_datetime(row["at"])
                         events.append(Event(id=event_id, tenant=tenant, name=name, at=at, data=data))
@@ -258,18 +260,4 @@ class Reads:
         if not rows:
             return None
         entries = msgspec.json.decode(rows[0]["entries"], type=list[NewsRow])
-        return _event_id(rows[0]["position"], sum(len(entry.news()) for entry in entries) - 1)
-
-
-def _event_id(position: int, place: int) -> str:
-    return f"{position * EVENT_PLACES + place:016x}"
-
-
-def _parse_event_id(text: str) -> tuple[int, int]:
-    try:
-        number = int(text, 16)
-    except ValueError:
-        raise InvalidCursor(f"{text[:64]!r} is not the id of an event") from None
-    if len(text) != 16 or number < 0:
-        raise InvalidCursor(f"{text[:64]!r} is not the id of an event")
-    return divmod(number, EVENT_PLACES)
+        return write_event_id(rows[0]["position"], sum(len(entry.news()) for entry in entries) - 1)

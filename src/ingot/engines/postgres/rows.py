@@ -36,16 +36,19 @@ SOURCES: Final = {source.value: source for source in Source}
 
 
 class NewsRow(msgspec.Struct, array_like=True, gc=False):
-    """What an event says about a job, or the same about several, in the order of `ingot.news`; it may end early."""
+    """What an event says about a job, or the same about several, in the order of `ingot.news`; it may end early.
+
+    Of an event that a user published, the JSON text of its data stands where the id of a job would, and that is all.
+    """
 
     name: str
     ids: str | list[str]
-    type: str
-    status: JobStatus
-    attempts: int
-    failures: int
-    crashes: int
-    fence: int
+    type: str = ""
+    status: JobStatus = JobStatus.QUEUED
+    attempts: int = 0
+    failures: int = 0
+    crashes: int = 0
+    fence: int = 0
     worker_id: str | None = None
     run_at: int | None = None
     will_retry: bool | None = None
@@ -54,7 +57,7 @@ class NewsRow(msgspec.Struct, array_like=True, gc=False):
     percent: float | None = None
     stage: str | None = None
 
-    def news(self) -> Sequence[JobNews | Batch | WorkerNews]:
+    def news(self) -> Sequence[JobNews | Batch | WorkerNews | msgspec.Raw]:
         """The same for people, for each job. Of a batch the numbers stand where those of a job would.
 
         Of a worker all stands where the type of a job would, as JSON text.
@@ -64,6 +67,8 @@ class NewsRow(msgspec.Struct, array_like=True, gc=False):
         if self.name == BATCH_COMPLETED:
             numbers = {"succeeded": self.failures, "dead": self.crashes, "canceled": self.fence}
             return [Batch(batch=str(self.ids), total=self.attempts, unfinished=0, **numbers)]
+        if not self.type:
+            return [msgspec.Raw(str(self.ids).encode())]
         return [
             JobNews(
                 id,

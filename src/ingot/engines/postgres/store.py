@@ -15,6 +15,7 @@ from ingot.engines.postgres import (
     credentials,
     definitions,
     enqueue,
+    events,
     identity,
     manage,
     settle,
@@ -37,6 +38,8 @@ from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.migrate import check, migrations
 from ingot.engines.postgres.reads import Reads
 from ingot.engines.postgres.watch import Watch
+from ingot.events.model import Forgotten, Published
+from ingot.events.ports import ForgetEvents, PublishEvent
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant
 from ingot.identity.ports import (
@@ -115,6 +118,9 @@ class PostgresStore(Reads):
         self._logs: Batches[AppendLogs, list[int | IngotError]] = Batches(
             partial(settle.append_logs, db), weigh=lambda command: sum(map(_weight_of_log, command.entries))
         )
+        self._publishes: Batches[PublishEvent, Published] = Batches(
+            partial(events.publish, db, memory), weigh=events.weigh
+        )
         self._claims: dict[Scope, Batches[ClaimJobs, list[Claim]]] = {}
         self._tending: asyncio.Task[Tended] | None = None
         self._horizon = Horizon()
@@ -154,8 +160,8 @@ class PostgresStore(Reads):
         """Finish what is queued, then let the connections go."""
         self._db.closing = True
         await self.watch.stop()
-        for close in (self._enqueues.close, self._settles.close, self._renews.close, self._logs.close):
-            await close()
+        for batches in (self._enqueues, self._settles, self._renews, self._logs, self._publishes):
+            await batches.close()
         for claims in self._claims.values():
             await claims.close()
         if self._tending is not None:
@@ -269,6 +275,15 @@ class PostgresStore(Reads):
     def collect(self, command: Collect) -> Awaitable[Collected]:
         """See `JobStore`."""
         return collect.collect(self._db, command)
+
+    async def publish(self, command: PublishEvent) -> Published:
+        """See `EventLog`."""
+        await identity.check_tenant(self._db, self._memory, command.tenant)
+        return await self._publishes.submit(command)
+
+    def forget_events(self, command: ForgetEvents) -> Awaitable[Forgotten]:
+        """See `EventLog`."""
+        return events.forget(self._db, command)
 
     def put_definition(self, command: PutDefinition) -> Awaitable[Definition]:
         """See `JobStore`."""

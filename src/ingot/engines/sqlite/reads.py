@@ -14,6 +14,7 @@ import msgspec
 
 from ingot.engines.credentials import TokenRow, WorkerCredentialRow
 from ingot.engines.crew import WorkerRow
+from ingot.engines.events import read_event_id, write_event_id
 from ingot.engines.figures import depth_of
 from ingot.engines.history import read_position, write_position
 from ingot.engines.sqlite.collect import Entry, Kind, first_batches
@@ -23,6 +24,7 @@ from ingot.engines.sqlite.pages import LOOKS_MAX, Count, Pages
 from ingot.engines.sqlite.rows import AttemptRow, JobRow, LoggedAttempt, State, job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
+from ingot.events.errors import Gap
 from ingot.events.model import Event
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant, TenantNotFound
@@ -48,14 +50,12 @@ from ingot.jobs.model import (
 from ingot.jobs.ports import JobFilter
 from ingot.kernel.clock import MICROS, Clock, to_datetime, to_datetime_or_none
 from ingot.kernel.errors import StoreError
-from ingot.kernel.pages import InvalidCursor
 
 READERS = 2
 PREVIEW_JOBS_MAX = 10_000
 TALLY_PAGES = 10_000 // LOOKS_MAX
 ABOVE_ALL_INSTANTS = 2**62
 ABOVE_ALL_TEXTS = "\U0010ffff"
-EVENT_PLACES = 2**16
 
 T = TypeVar("T")
 
@@ -425,17 +425,21 @@ class Reads:
         return self._run(self._read_events, tenant, after, limit)
 
     def _read_events(self, tenant: str, after: str | None, limit: int) -> list[Event]:
-        start = (0, -1) if after is None else _parse_event_id(after)
+        start = (0, -1) if after is None else read_event_id(after)
         events: list[Event] = []
-        rows = self._reader().execute(SQL.read_events, (tenant, start[0], limit + 1))
-        for batch, at, entries in rows:
-            for place, (name, data) in enumerate(msgspec.json.decode(entries, type=list[tuple[str, msgspec.Raw]])):
-                if (batch, place) > start:
-                    event_id, moment = _event_id(batch, place), to_datetime(at)
-                    events.append(Event(id=event_id, tenant=tenant, name=name, at=moment, data=data.copy()))
-            if len(events) >= limit:
-                rows.close(True)
-                break
+        with self._reader() as reader:  # One snapshot for the events and what is missing of them.
+            floor = None if after is None else reader.execute(SQL.event_floor, (tenant,)).fetchone()
+            if floor is not None and start < floor:
+                raise Gap(write_event_id(*floor))
+            rows = reader.execute(SQL.read_events, (tenant, start[0], limit + 1))
+            for batch, at, entries in rows:
+                for place, (name, data) in enumerate(msgspec.json.decode(entries, type=list[tuple[str, msgspec.Raw]])):
+                    if (batch, place) > start:
+                        event_id, moment = write_event_id(batch, place), to_datetime(at)
+                        events.append(Event(id=event_id, tenant=tenant, name=name, at=moment, data=data.copy()))
+                if len(events) >= limit:
+                    rows.close(True)
+                    break
         return events[:limit]
 
     def newest_event(self, tenant: str, *, settled: bool = True) -> Awaitable[str | None]:  # noqa: ARG002 - all are
@@ -448,7 +452,7 @@ class Reads:
         if row is None:
             return None
         batch, entries = row
-        return _event_id(batch, len(msgspec.json.decode(entries, type=list[msgspec.Raw])) - 1)
+        return write_event_id(batch, len(msgspec.json.decode(entries, type=list[msgspec.Raw])) - 1)
 
 
 def _explained(read: Any, *args: Any) -> Any:
@@ -456,17 +460,3 @@ def _explained(read: Any, *args: Any) -> Any:
         return read(*args)
     except apsw.Error as error:
         raise explain(error, doing="read") from error
-
-
-def _event_id(batch: int, place: int) -> str:
-    return f"{batch * EVENT_PLACES + place:016x}"
-
-
-def _parse_event_id(text: str) -> tuple[int, int]:
-    try:
-        number = int(text, 16)
-    except ValueError:
-        raise InvalidCursor(f"{text[:64]!r} is not the id of an event") from None
-    if len(text) != 16 or number < 0:
-        raise InvalidCursor(f"{text[:64]!r} is not the id of an event")
-    return divmod(number, EVENT_PLACES)

@@ -15,6 +15,7 @@ from ingot.engines.sqlite import (
     credentials,
     definitions,
     enqueue,
+    events,
     identity,
     manage,
     settle,
@@ -25,6 +26,8 @@ from ingot.engines.sqlite.opening import Opened, open_folder
 from ingot.engines.sqlite.reads import Reads
 from ingot.engines.sqlite.transaction import Transaction
 from ingot.engines.sqlite.writer import Handler, Told, Writer
+from ingot.events.model import Forgotten, Published
+from ingot.events.ports import ForgetEvents, PublishEvent
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant
 from ingot.identity.ports import (
@@ -123,6 +126,8 @@ HANDLERS: dict[type, Handler] = {
     Tend: tend.tend,
     ClaimJobs: claim.claim,
     Collect: each(collect.collect),
+    PublishEvent: events.publish,
+    ForgetEvents: each(events.forget),
 }
 
 
@@ -313,6 +318,14 @@ class SQLiteStore(Reads):
 
     def tend_workers(self, command: TendWorkers) -> Awaitable[CrewTended]:
         """See `WorkerStore`."""
+        return self._writer.submit(command)
+
+    def publish(self, command: PublishEvent) -> Awaitable[Published]:
+        """See `EventLog`."""
+        return self._writer.submit(command)
+
+    def forget_events(self, command: ForgetEvents) -> Awaitable[Forgotten]:
+        """See `EventLog`."""
         return self._writer.submit(command)
 
 

@@ -253,6 +253,10 @@ class Transaction:
         )
         self.staged.events[state.tenant].append((name, news))
 
+    def tell_events(self, tenant: str) -> None:
+        """Events of this tenant were written already."""
+        self.staged.events.setdefault(tenant, [])
+
     def flush(self) -> None:
         """Write the events, the counts, what finished and the clock of the whole transaction."""
         if self.staged.batches:

@@ -1,0 +1,1 @@
+SELECT entries FROM events WHERE tenant = ? AND batch = ?

@@ -1,0 +1,1 @@
+SELECT digest, batch, place FROM event_keys WHERE tenant = ? AND key = ? AND at > ?

@@ -1,0 +1,1 @@
+INSERT OR REPLACE INTO event_floors (tenant, batch, place) VALUES (?, ?, ?)

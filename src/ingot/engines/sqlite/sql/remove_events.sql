@@ -1,0 +1,1 @@
+DELETE FROM events WHERE tenant = ? AND batch <= ?
