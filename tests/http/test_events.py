@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from typing import Any
 
 import pytest
@@ -215,29 +216,42 @@ async def test_a_stream_ends_within_five_seconds_of_its_token(served: Served) ->
     assert streams.CHECK_SECONDS < 5
 
 
-async def test_who_reads_nothing_delays_nobody_and_costs_no_memory(served: Served) -> None:
+async def open_and_read_nothing(served: Served, last: str) -> socket.socket:
+    """A connection whose other end asked for a stream, and takes nothing of it."""
     host, port = served.url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
-    writer.write(
-        f"GET {PREFIX}/events/stream HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {served.operator}\r\n\r\n".encode()
-    )
-    async with following(served) as one:
-        await reader.readuntil(b"retry")
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        total = 0
-        for _ in range(20):
-            await make_jobs(served, 1000)
-            total += 1000
-            await one.until(lambda one: len(one.events) == total)  # noqa: B023
-        sent = max(len(str(frame)) for frame in one.events) * total
-        waiting = [
-            transport.get_write_buffer_size()
-            for transport in (protocol.transport for protocol in served.server.server_state.connections)
-        ]
-    writer.transport.abort()
-    most = feeds.PART_BYTES_MAX + 128 * 1024  # One part, and what the transport takes before it says that it is full.
-    assert sent > 4 * most
-    assert max(waiting) <= most
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(connection, (host, int(port)))
+    head = f"GET {PREFIX}/events/stream HTTP/1.1\r\nhost: x\r\nlast-event-id: {last}\r\n"
+    await loop.sock_sendall(connection, f"{head}authorization: Bearer {served.operator}\r\n\r\n".encode())
+    assert (await loop.sock_recv(connection, 12)) == b"HTTP/1.1 200"
+    return connection
+
+
+async def test_who_reads_nothing_delays_nobody_and_costs_no_memory(served: Served) -> None:
+    tenant = served.ingot.default_tenant.id
+    first = (await served.ingot.events.publish(tenant, "large.first")).id
+    large = "x" * 60_000
+
+    async def publish_large(number: int) -> None:
+        await asyncio.gather(*(served.ingot.events.publish(tenant, "large.one", large) for _ in range(number)))
+
+    await publish_large(200)
+    with await open_and_read_nothing(served, first):
+        async with following(served) as one:
+            await publish_large(150)
+            await one.until(lambda one: len(one.events) == 150)
+            held = 0
+            async with asyncio.timeout(10):
+                while held <= 64 * 1024:  # The stream goes on until its transport says that it is full.
+                    await served.client.get("/healthz")
+                    transports = [known.transport for known in served.server.server_state.connections]
+                    held = max(transport.get_write_buffer_size() for transport in transports)
+            kept = sum(len(told.frame) for told in served.ingot.feeds._feeds[tenant]._recent)
+    assert held <= feeds.PART_BYTES_MAX + 256 * 1024
+    assert kept <= feeds.RECENT_BYTES_MAX < 150 * len(large)
 
 
 # -- publishing ---------------------------------------------------------------------------------------------

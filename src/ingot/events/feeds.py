@@ -27,6 +27,7 @@ HEARTBEAT_SECONDS: Final = 15.0  # Nobody hears nothing for longer.
 TICK_SECONDS: Final = 5.0
 STATS_SECONDS: Final = 1.0
 READ_EVENTS: Final = 200
+READ_EVENTS_MIN: Final = 8
 RECENT_EVENTS_MAX: Final = 2000
 RECENT_BYTES_MAX: Final = 8 * 1024 * 1024
 PART_BYTES_MAX: Final = 256 * 1024
@@ -57,10 +58,11 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
-    """What is sent together, and the place behind it."""
+    """What is sent together, the place behind it, and the number of events it goes past."""
 
     frames: bytes
     place: Place
+    events: int = 0
 
 
 class Feed:
@@ -165,11 +167,15 @@ class Feed:
     async def follow(self, after: str, sees: Sees) -> AsyncGenerator[bytes, None]:
         """Frames of all events after this one that are seen, as they come, and of statistics; or a comment."""
         place = Place(after, self._stats_number)
-        sent_at = _now()
+        sent_at, most = _now(), READ_EVENTS
         yield OPENING
         while True:
             news = self._news
-            part = self._next(place, sees) if place.after >= self._floor else await self._catch_up(place, sees)
+            if place.after >= self._floor:
+                part = self._next(place, sees)
+            else:
+                part = await self._catch_up(place, sees, most)
+                most = min(max(2 * part.events, READ_EVENTS_MIN), READ_EVENTS)  # Of large ones few are sent together.
             moved, place = part.place != place, part.place
             frames = part.frames
             if not moved and _now() - sent_at >= HEARTBEAT_SECONDS - TICK_SECONDS:
@@ -193,12 +199,12 @@ class Feed:
                 self._parts[place, sees] = part
         return part
 
-    async def _catch_up(self, place: Place, sees: Sees) -> Part:
+    async def _catch_up(self, place: Place, sees: Sees, most: int) -> Part:
         """What follows a place that is further back, from the log itself."""
         floor = self._floor
         try:
             async with self._catching_up:
-                found = await self._events.read(self._tenant, after=place.after or None, limit=READ_EVENTS)
+                found = await self._events.read(self._tenant, after=place.after or None, limit=most)
         except Gap as gap:
             return Part(frame_of_gap(gap.after), Place(gap.after, place.stats))
         if not found:  # Up to the floor there is nothing, and can be nothing any more.
@@ -259,15 +265,16 @@ class Feeds:
 def _part(told: Sequence[Told], place: Place, sees: Sees) -> Part:
     """As much of this as is sent together."""
     frames: list[bytes] = []
-    size, after = 0, place.after
+    size, after, events = 0, place.after, 0
     for one in told:
         if size >= PART_BYTES_MAX:
             break
         after = one.id
+        events += 1
         if sees(one.name):
             frames.append(one.frame)
             size += len(one.frame)
-    return Part(b"".join(frames), Place(after, place.stats))
+    return Part(b"".join(frames), Place(after, place.stats), events)
 
 
 def told_of(event: Event) -> Told:
