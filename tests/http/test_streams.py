@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -133,3 +134,21 @@ async def test_nothing_is_left_of_a_stream_whose_caller_went_away(site: Site) ->
     following.cancel()
     async with asyncio.timeout(10):
         await site.ticking.closed.wait()
+
+
+async def test_who_takes_nothing_for_long_is_let_go(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "SEND_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(streams, "CHECK_SECONDS", 0.05)
+    made = await site.ingot.credentials.ensure_operator(None)
+    assert made is not None
+    url = site.client.base_url
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, (url.host, url.port))
+        connection.send(f"GET /t HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {made.text}\r\n\r\n".encode())
+        for _ in range(64):
+            site.ticking.parts.put_nowait(b": %s\n\n" % (b"x" * 1024 * 1024))
+        async with asyncio.timeout(10):
+            await site.ticking.closed.wait()
+        assert not site.ticking.parts.empty()

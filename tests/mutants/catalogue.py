@@ -791,8 +791,8 @@ MUTANTS = [
         name="a follower that joins the newest events too early",
         breaks="resuming has no gap and no repeat",
         file="events/feeds.py",
-        old="            if place.after >= self._floor:\n",
-        new="            if True:\n",
+        old="return place.after >= self._floor",
+        new="return True",
         caught_by="tests/http/test_events.py::test_resuming_under_load_has_no_gap_and_no_repeat",
     ),
     Mutant(

@@ -78,8 +78,9 @@ class Feed:
         self._ids: list[str] = []
         self._bytes = 0
         self._parts: dict[tuple[Place, Sees], Part] = {}
-        self._stats, self._stats_number, self._stats_at, self._stats_old = b"", 0, 0.0, False
-        self._news = asyncio.Event()
+        self.stats_number = 0
+        self._stats, self._stats_at, self._stats_old = b"", 0.0, False
+        self.news = asyncio.Event()
         self._told_at = 0.0
         self._hint = asyncio.Event()
         self._catching_up = asyncio.Semaphore(CATCHING_UP_MAX)
@@ -153,53 +154,35 @@ class Feed:
     async def _take_stats(self, count: Stats) -> None:
         self._stats_at, self._stats_old = _now(), False
         self._stats = frame_of_stats(self._tenant, self._clock.micros(), await count(self._tenant))
-        self._stats_number += 1
+        self.stats_number += 1
         self._wake()
 
     def _wake(self) -> None:
         self._parts.clear()
         self._told_at = _now()
-        self._news.set()
-        self._news = asyncio.Event()
+        self.news.set()
+        self.news = asyncio.Event()
 
     # -- following ------------------------------------------------------------------------------------------
 
-    async def follow(self, after: str, sees: Sees) -> AsyncGenerator[bytes, None]:
-        """Frames of all events after this one that are seen, as they come, and of statistics; or a comment."""
-        place = Place(after, self._stats_number)
-        sent_at, most = _now(), READ_EVENTS
-        yield OPENING
-        while True:
-            news = self._news
-            if place.after >= self._floor:
-                part = self._next(place, sees)
-            else:
-                part = await self._catch_up(place, sees, most)
-                most = min(max(2 * part.events, READ_EVENTS_MIN), READ_EVENTS)  # Of large ones few are sent together.
-            moved, place = part.place != place, part.place
-            frames = part.frames
-            if not moved and _now() - sent_at >= HEARTBEAT_SECONDS - TICK_SECONDS:
-                frames = HEARTBEAT
-            if frames:
-                yield frames
-                sent_at = _now()
-            elif not moved:
-                await news.wait()
+    def has(self, place: Place) -> bool:
+        """Whether all that follows a place is among the newest."""
+        return place.after >= self._floor
 
-    def _next(self, place: Place, sees: Sees) -> Part:
+    def next(self, place: Place, sees: Sees) -> Part:
         """What follows a place among the newest. Most are at the same place, and are sent the same."""
         part = self._parts.get((place, sees))
         if part is None:
             recent = self._recent[bisect_right(self._ids, place.after) :]
             part = _part(recent, place, sees)
-            if part.place.after >= self._last and self._stats_number > place.stats:
+            if part.place.after >= self._last and self.stats_number > place.stats:
                 stats = self._stats if sees(STATS) else b""
-                part = Part(part.frames + stats, Place(part.place.after, self._stats_number))
+                part = Part(part.frames + stats, Place(part.place.after, self.stats_number))
             if len(self._parts) < PARTS_KEPT_MAX:
                 self._parts[place, sees] = part
         return part
 
-    async def _catch_up(self, place: Place, sees: Sees, most: int) -> Part:
+    async def catch_up(self, place: Place, sees: Sees, most: int) -> Part:
         """What follows a place that is further back, from the log itself."""
         floor = self._floor
         try:
@@ -245,21 +228,44 @@ class Feeds:
         return self._follow(tenant, newest if after is None else after, newest, sees)
 
     async def _follow(self, tenant: str, after: str, newest: str, sees: Sees) -> AsyncGenerator[bytes, None]:
+        """Frames of all events after this one that are seen, as they come, and of statistics; or a comment."""
+        feed = self._join(tenant, newest)
+        place = Place(after, feed.stats_number)
+        sent_at, most = _now(), READ_EVENTS
+        try:
+            yield OPENING
+            while True:
+                news = feed.news
+                if feed.has(place):
+                    part = feed.next(place, sees)
+                else:
+                    part = await feed.catch_up(place, sees, most)
+                    most = min(max(2 * part.events, READ_EVENTS_MIN), READ_EVENTS)  # Of large ones few go together.
+                moved, place = part.place != place, part.place
+                frames = part.frames
+                if not moved and _now() - sent_at >= HEARTBEAT_SECONDS - TICK_SECONDS:
+                    frames = HEARTBEAT
+                if frames:
+                    yield frames
+                    sent_at = _now()
+                elif not moved:
+                    await news.wait()
+        finally:
+            await self._leave(tenant, feed)
+
+    def _join(self, tenant: str, newest: str) -> Feed:
         feed = self._feeds.get(tenant)
         if feed is None:
             feed = Feed(self._events, tenant, newest, clock=self._clock, stats=self._stats)
             self._feeds[tenant] = feed
         feed.followers += 1
-        following = feed.follow(after, sees)
-        try:
-            async for frames in following:
-                yield frames
-        finally:
-            await following.aclose()
-            feed.followers -= 1
-            if not feed.followers:
-                self._feeds.pop(tenant, None)
-                await feed.end()
+        return feed
+
+    async def _leave(self, tenant: str, feed: Feed) -> None:
+        feed.followers -= 1
+        if not feed.followers:
+            self._feeds.pop(tenant, None)
+            await feed.end()
 
 
 def _part(told: Sequence[Told], place: Place, sees: Sees) -> Part:

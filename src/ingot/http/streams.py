@@ -26,12 +26,28 @@ class Gone(Exception):
     """The caller went away before it was answered."""
 
 
+class Sending:
+    """Since when a part is under way; `None` between two. Asked now and then: a timer for each part costs more."""
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+
+    async def send(self, parts: AsyncGenerator[bytes, None], send: Send) -> None:
+        """Send parts as they come."""
+        now = asyncio.get_running_loop().time
+        async with aclosing(parts):
+            async for part in parts:
+                self.since = now()
+                await send(_part(part, more=True))
+                self.since = None
+
+
 class Streams:
     """Sends streams, and ends them."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._open: dict[asyncio.Future[str], tuple[Route, Call]] = {}
+        self._open: dict[asyncio.Future[str], tuple[Route, Call, Sending]] = {}
         self._checking: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -47,12 +63,13 @@ class Streams:
     async def serve(self, stream: Stream, route: Route, call: Call, receive: Receive, send: Send) -> None:
         """Send parts as they come, until there are no more, the caller goes away, or the stream is ended."""
         end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._open[end] = route, call
+        under_way = Sending()
+        self._open[end] = route, call, under_way
         if self._stopped:
             _end(end, "stopping")
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check(), name="http.streams", context=for_all())
-        sending = asyncio.create_task(_send_parts(stream.parts, send))
+        sending = asyncio.create_task(under_way.send(stream.parts, send))
         leaving = asyncio.create_task(gone(receive))
         over: list[asyncio.Future[Any]] = [sending, leaving, end]
         try:
@@ -69,9 +86,12 @@ class Streams:
                 await send(_part(b"", more=False))
 
     async def _check(self) -> None:
-        """Look again and again whether the credentials of open streams hold."""
+        """Look again and again whether the credentials of open streams hold, and what is sent is taken."""
         while self._open:
-            for end, (route, call) in list(self._open.items()):
+            longest = asyncio.get_running_loop().time() - SEND_SECONDS_MAX
+            for end, (route, call, under_way) in list(self._open.items()):
+                if under_way.since is not None and under_way.since < longest:
+                    _end(end, "slow")
                 try:
                     await self._gate.check(route, call)
                 except IngotError as error:
@@ -88,8 +108,6 @@ def _reason(sending: asyncio.Task[None]) -> str:
     match sending.exception():
         case None:
             return "complete"
-        case TimeoutError():
-            raise Gone
         case error:
             report("stream_failed", error)
             return "failed"
@@ -104,13 +122,6 @@ async def gone(receive: Receive) -> None:
     """Return when the caller has gone away."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _send_parts(parts: AsyncGenerator[bytes, None], send: Send) -> None:
-    async with aclosing(parts):
-        async for part in parts:
-            async with asyncio.timeout(SEND_SECONDS_MAX):
-                await send(_part(part, more=True))
 
 
 def _part(body: bytes, *, more: bool) -> MutableMapping[str, Any]:
