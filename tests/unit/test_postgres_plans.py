@@ -124,6 +124,10 @@ ENQUEUE: Final = """
 HEADS: Final = """
     SELECT * FROM ingot.heads('{noop}', ARRAY[$1::uuid], '{""}', '{0}', '{0}', '{00000000-0000-0000-0000-000000000000}')
 """
+PUBLISH: Final = """
+    SELECT * FROM ingot.publish(array_fill($2::uuid, '{50}'), array_fill('a.b'::text, '{50}'),
+        array_fill('1'::text, '{50}'), $1::text[], array_fill('\\x00'::bytea, '{50}'), 1000000)
+"""
 FIND_ORDERS: Final = """
     SELECT * FROM ingot.find_orders($1, array_fill($2::uuid, '{50}'), array_fill('noop'::text, '{50}'),
         array_fill('k'::text, '{50}'), array_fill('k'::text, '{50}'), array_fill('k'::bytea, '{50}'))
@@ -201,6 +205,7 @@ READS: Final[dict[str, tuple[str, str]]] = {
     "page_of_history_by_type": (SQL.page_of_history_by_type, f"'{{tenant}}', {2**62}, '{TOP}', {BATCH}, 'noop'"),
     "preview_retention": (SQL.preview_retention, f"'{{tenant}}', {BATCH}"),
     "newest_events": (SQL.newest_events, "'{tenant}', true"),
+    "newest_events of all": (SQL.newest_events, "'{tenant}', false"),
     "read_events, the last": (SQL.read_events, f"'{{tenant}}', '{FIRST_POSITION + 1}', {BATCH}"),
 }
 
@@ -268,6 +273,8 @@ class Store:
             "next_due": await meter.call("SELECT ingot.next_due(0)"),
             "next_expiry": await meter.call("SELECT ingot.next_expiry(0)"),
             "find_attempts": await meter.call("SELECT * FROM ingot.find_attempts($1, $2)", *held),
+            "publish": await meter.call(PUBLISH, new, tenant),
+            "forget_events": await meter.call("SELECT * FROM ingot.forget_events(1, $1, 1000000)", BATCH),
             "find_orders": await meter.call(FIND_ORDERS, new, tenant),
             "collect nothing": await self._measure_collect(meter, seconds=1e10),
             "collect": await self._measure_collect(meter, seconds=0),
