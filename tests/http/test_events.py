@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ingot import wiring
 from ingot.events import feeds
 from ingot.http import streams
 from ingot.http.table import PREFIX
 from ingot.identity.grants import Grant
 from ingot.jobs.orders import new_job
+from ingot.settings import Settings
 from tests.http.following import following
-from tests.http.serving import Served
+from tests.http.serving import Served, serving
+from tests.postgres import database_for
 
 
 async def make_jobs(served: Served, number: int, tenant: str | None = None) -> None:
@@ -252,6 +256,24 @@ async def test_who_reads_nothing_delays_nobody_and_costs_no_memory(served: Serve
             kept = sum(len(told.frame) for told in served.ingot.feeds._feeds[tenant]._recent)
     assert held <= feeds.PART_BYTES_MAX + 256 * 1024
     assert kept <= feeds.RECENT_BYTES_MAX < 150 * len(large)
+
+
+async def test_what_one_server_is_told_comes_to_streams_of_another(tmp_path: Path) -> None:
+    database = await database_for(tmp_path / "database")
+    async with serving(tmp_path, Settings(database_url=database.server_url)) as served:
+        async with (
+            wiring.open(settings=Settings(database_url=database.server_url)) as other,
+            following(served) as one,
+        ):
+            tenant = other.default_tenant.id
+            made = await other.events.publish(tenant, "order.paid", 1)
+            job = (await other.jobs.enqueue(tenant, "noop")).job
+            await one.until(lambda one: len(one.events) == 2)
+        assert (one.events[0].id, one.events[0].event) == (made.id, "order.paid")
+        assert one.events[1].data["data"]["id"] == job.id
+        async with following(served, last=made.id) as again:
+            await again.until(lambda one: one.events)
+    assert again.ids == one.ids[1:]
 
 
 # -- publishing ---------------------------------------------------------------------------------------------

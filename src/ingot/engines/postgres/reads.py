@@ -231,7 +231,7 @@ class Reads:
         """See `EventLog`. What is committed but above a transaction that still runs is waited for, shortly."""
         await identity.check_tenant(self._db, self._memory, tenant)
         start = (0, -1) if after is None else read_event_id(after)
-        deadline = time.monotonic() + HORIZON_SECONDS_MAX
+        deadline, pause = time.monotonic() + HORIZON_SECONDS_MAX, HORIZON_PAUSE_SECONDS
         while True:
             rows = await self._db.read(tenant, SQL.read_events, tenant, start[0], limit + 1)
             if after is not None and rows and start < divmod(rows[0]["floor"] or 0, PLACES):
@@ -251,7 +251,8 @@ class Reads:
                         events.append(Event(id=event_id, tenant=tenant, name=name, at=at, data=data))
             if hidden is None or len(events) >= limit or time.monotonic() > deadline:
                 return events
-            await asyncio.sleep(HORIZON_PAUSE_SECONDS)
+            await asyncio.sleep(pause)
+            pause *= 2
 
     async def newest_event(self, tenant: str, *, settled: bool = True) -> str | None:
         """See `EventLog`."""
