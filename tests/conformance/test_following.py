@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from ingot.events import feeds
 from ingot.events.feeds import Feeds, told_of
 from ingot.events.model import Event
 from ingot.events.service import START
@@ -81,22 +84,53 @@ async def test_who_writes_is_told_whose_events_there_are(bench: Bench) -> None:
     assert len(heard) == 4
 
 
+async def told_until(following: AsyncGenerator[bytes, None], last: str) -> list[str]:
+    """The ids that are told up to this one."""
+    frames = b""
+    async with asyncio.timeout(15):
+        while f"id: {last}\n".encode() not in frames:
+            frames += await anext(following)
+    return re.findall(r"^id: (\w+)$", frames.decode(), re.MULTILINE)
+
+
+async def test_from_every_place_all_that_follows_is_told_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "RECENT_EVENTS_MAX", 5)
+    monkeypatch.setattr(feeds, "READ_EVENTS", 4)
+    tenant = bench.tenant
+    following = feeds.Feeds(bench.events, bench.clock)
+    steady = await following.follow(tenant, None, lambda _: True)
+    await anext(steady)
+    ids: list[str] = []
+    for together in (7, 1, 3, 6, 2):
+        await bench.jobs.enqueue_many([new_job(tenant, "noop") for _ in range(together)])
+        newest = await bench.store.newest_event(tenant, settled=False)
+        assert newest is not None
+        ids += await told_until(steady, newest)
+    assert [event.id for event in await bench.events.read(tenant, limit=1000)] == ids
+    for place, after in enumerate(ids[:-1]):
+        again = await following.follow(tenant, after, lambda _: True)
+        assert await told_until(again, ids[-1]) == ids[place + 1 :]
+        await again.aclose()
+    await steady.aclose()
+    assert len(following) == 0
+
+
 async def test_what_one_process_writes_comes_to_those_who_follow_in_another(tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench("postgres", tmp_path / "data", clock) as bench:
         other = await open_store("postgres", tmp_path / "data", clock)
-        feeds = Feeds(type(bench.events)(other), clock)
+        theirs = Feeds(type(bench.events)(other), clock)
         try:
-            following = await feeds.follow(bench.tenant, None, lambda name: True)
+            following = await theirs.follow(bench.tenant, None, lambda name: True)
             frames = await anext(following)
             job = await bench.make_job()
             async with asyncio.timeout(15):
                 while job.id.encode() not in frames:
                     frames += await anext(following)
             await following.aclose()
-            assert len(feeds) == 0
+            assert len(theirs) == 0
         finally:
-            await feeds.close()
+            await theirs.close()
             await other.close()
 
 

@@ -796,6 +796,14 @@ MUTANTS = [
         caught_by="tests/http/test_events.py::test_resuming_under_load_has_no_gap_and_no_repeat",
     ),
     Mutant(
+        name="a floor below what is kept of the newest events",
+        breaks="resuming has no gap and no repeat",
+        file="events/feeds.py",
+        old="self._floor = self._ids[gone - 1]",
+        new="self._floor = self._ids[0]",
+        caught_by="tests/conformance/test_following.py::test_from_every_place_all_that_follows_is_told_once",
+    ),
+    Mutant(
         name="a stream that tells everything to everybody",
         breaks="events are filtered by the caller's grants",
         file="api/events.py",
