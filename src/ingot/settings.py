@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
@@ -111,45 +112,50 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Settings from `INGOT_*` variables. Raises `SettingsError`."""
     environment = os.environ if environment is None else environment
     _check_names(environment)
-    given: dict[str, object] = {}
-    if data := environment.get("INGOT_DATA"):
-        given["data"] = Path(data)
-    for name in (
-        "database_url",
-        "database_owner_url",
-        "host",
-        "operator_token",
-        "log_level",
-        "log_format",
-        "otel_endpoint",
-    ):
-        if text := environment.get(variable_of(name)):
-            given[name] = text
-    for name in ("port", "connections_max"):
-        if number := environment.get(f"INGOT_{name.upper()}"):
-            if not number.isascii() or not number.isdecimal():
-                raise SettingsError(f"INGOT_{name.upper()} is {number!r}; it is a whole number")
-            given[name] = int(number)
-    if pooled := environment.get("INGOT_DATABASE_POOLED"):
-        if pooled.lower() not in FLAGS:
-            raise SettingsError(f"INGOT_DATABASE_POOLED is {pooled!r}; it is true or false")
-        given["database_pooled"] = FLAGS[pooled.lower()]
-    if proxies := environment.get("INGOT_TRUSTED_PROXIES"):
-        given["trusted_proxies"] = tuple(proxy.strip() for proxy in proxies.split(","))
-    if lease_seconds := environment.get("INGOT_LEASE_SECONDS"):
-        try:
-            given["lease_seconds"] = float(lease_seconds)
-        except ValueError:
-            raise SettingsError(f"INGOT_LEASE_SECONDS is {lease_seconds!r}; it is a number of seconds") from None
-    for name in RATES:
-        if rate := environment.get(f"INGOT_{name.upper()}"):
-            try:
-                given[name] = float(rate)
-            except ValueError:
-                raise SettingsError(f"INGOT_{name.upper()} is {rate!r}; it is a number of requests") from None
-    if days := environment.get("INGOT_EVENT_RETENTION_DAYS"):
-        try:
-            given["event_retention_days"] = float(days)
-        except ValueError:
-            raise SettingsError(f"INGOT_EVENT_RETENTION_DAYS is {days!r}; it is a number of days") from None
-    return Settings(**given)  # type: ignore[arg-type]
+    given = {
+        field: READERS.get(field, _text)(text, name)
+        for field in Settings.__struct_fields__
+        if (text := environment.get(name := variable_of(field)))
+    }
+    return Settings(**given)
+
+
+def _text(text: str, _: str) -> str:
+    return text
+
+
+def _path(text: str, _: str) -> Path:
+    return Path(text)
+
+
+def _names(text: str, _: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
+
+
+def _whole(text: str, name: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise SettingsError(f"{name} is {text!r}; it is a whole number")
+    return int(text)
+
+
+def _number(text: str, name: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise SettingsError(f"{name} is {text!r}; it is a number") from None
+
+
+def _flag(text: str, name: str) -> bool:
+    if text.lower() not in FLAGS:
+        raise SettingsError(f"{name} is {text!r}; it is true or false")
+    return FLAGS[text.lower()]
+
+
+READERS: Final[dict[str, Callable[[str, str], Any]]] = {
+    "data": _path,
+    "port": _whole,
+    "connections_max": _whole,
+    "database_pooled": _flag,
+    "trusted_proxies": _names,
+    **dict.fromkeys(("lease_seconds", "event_retention_days", *RATES), _number),
+}

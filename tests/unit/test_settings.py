@@ -143,3 +143,15 @@ def test_bounds_of_the_server_are_read() -> None:
 def test_a_bound_that_is_none_is_refused(name: str, text: str) -> None:
     with pytest.raises(SettingsError):
         read_settings({name: text})
+
+
+def test_how_long_events_are_kept_is_read() -> None:
+    assert read_settings({}).event_retention_days == 30
+    assert read_settings({"INGOT_EVENT_RETENTION_DAYS": "0"}).event_retention_days == 0
+    assert read_settings({"INGOT_EVENT_RETENTION_DAYS": "7.5"}).event_retention_days == 7.5
+
+
+@pytest.mark.parametrize("days", ["-1", "40000", "nan", "a week"])
+def test_a_retention_that_is_no_number_of_days_is_refused(days: str) -> None:
+    with pytest.raises(SettingsError, match=r"(?i)event_retention_days"):
+        read_settings({"INGOT_EVENT_RETENTION_DAYS": days})
