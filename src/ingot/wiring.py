@@ -141,7 +141,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
 
 def routes_of(ingot: Ingot, metrics: Metrics, *, more: Iterable[Route] = ()) -> Table:
     """Every route of the server, and more."""
-    ops = OpsApi(ingot.jobs, metrics, engine=ingot.engine)
+    ops = OpsApi(ingot.jobs, ingot.workers, metrics, engine=ingot.engine)
     rooms = (
         JobsApi(ingot.jobs),
         LogsApi(ingot.jobs),

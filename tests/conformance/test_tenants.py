@@ -12,6 +12,7 @@ import pytest
 from ingot.identity import Limits, Tenant, TenantExists, TenantNotFound
 from ingot.identity.ports import ChangeTenant
 from ingot.jobs import JobNotFound, JobStatus
+from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
 from tests.conformance.pictures import picture, refuses
 from tests.factories import Bench
@@ -66,6 +67,12 @@ async def test_a_change_replaces_what_it_names_and_keeps_the_rest(bench: Bench) 
 async def test_a_change_to_the_slug_it_has_is_fine(bench: Bench) -> None:
     await bench.tenants.create("acme")
     assert (await bench.tenants.change("acme", slug="acme", weight=2)).weight == 2
+
+
+async def test_the_default_tenant_keeps_its_slug(bench: Bench) -> None:
+    async with refuses(bench, InvalidInput):
+        await bench.tenants.change("default", slug="acme")
+    assert (await bench.tenants.change("default", weight=2)).slug == "default"
 
 
 async def test_a_change_to_a_taken_slug_is_refused(bench: Bench) -> None:

@@ -85,7 +85,7 @@ async def test_metrics_are_for_operators_only(served: Served) -> None:
     answer = await served.client.get("/metrics", headers={"authorization": f"Bearer {token}"})
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert "ingot_jobs" not in answer.text
-    order = {"description": "prometheus", "operator": True, "grants": [{"action": "admin.tenants"}]}
+    order = {"description": "prometheus", "operator": True, "grants": [{"action": "ops.read"}]}
     own = (await served.call("POST", "/admin/tokens", json=order)).json()["token"]
     answer = await served.client.get("/metrics", headers={"authorization": f"Bearer {own}"})
     assert answer.status_code == 200
@@ -114,12 +114,14 @@ async def test_the_status_is_that_of_the_callers_tenant(served: Served) -> None:
     await served.make_job()
     await served.make_job(delay_seconds=60)
     await served.claim()
+    await served.call("POST", "/workers", json={"id": "w", "types": ["noop"]})
     token = await served.token(Grant(action="jobs.read"))
     status: dict[str, Any] = (await served.client.get("/status", headers={"authorization": f"Bearer {token}"})).json()
     assert {state: jobs for state, jobs in status["counts"].items() if jobs} == {"queued": 1, "running": 1}
     assert (status["queue_depth"], status["running"], status["oldest_queued_seconds"]) == (1, 1, None)
     assert (status["engine"], status["lags"]["store"]["waiting_commands"]) == ("sqlite", 0)
     assert status["uptime_seconds"] > 0
+    assert status["workers"] == {"online": 1, "draining": 0, "offline": 0, "disabled": 0}
     assert status["lags"]["event_loop_seconds"] >= 0
 
 

@@ -16,9 +16,11 @@ from ingot.http.metrics import Metrics
 from ingot.http.openapi import document_of
 from ingot.http.table import Granted, Known, Open, Route
 from ingot.identity.credentials import Forbidden
+from ingot.jobs.crew import WorkerStatus
 from ingot.jobs.figures import Load
 from ingot.jobs.model import JobStatus
 from ingot.jobs.service import Jobs
+from ingot.jobs.workers import Workers
 from ingot.kernel.errors import IngotError
 from ingot.kernel.logs import report
 
@@ -40,7 +42,10 @@ class Lags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tenant's queue stands, and the server that answers. `queue_depth` is what is queued, due or not."""
+    """How the tenant's queue stands, and the server that answers.
+
+    `queue_depth` is what is queued, due or not; `workers` are those of the tenant, not those that serve all.
+    """
 
     version: str
     engine: str
@@ -49,14 +54,16 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     queue_depth: int
     running: int
     oldest_queued_seconds: float | None
+    workers: dict[WorkerStatus, int]
     lags: Lags
 
 
 class OpsApi:
     """Health, status and metrics."""
 
-    def __init__(self, jobs: Jobs, metrics: Metrics, *, engine: str) -> None:
+    def __init__(self, jobs: Jobs, workers: Workers, metrics: Metrics, *, engine: str) -> None:
         self._jobs = jobs
+        self._workers = workers
         self._metrics = metrics
         self._engine = engine
         self._began = time.monotonic()
@@ -74,7 +81,7 @@ class OpsApi:
                 method="GET",
                 path="/metrics",
                 handler=self.metrics,
-                needs=Granted("admin.tenants"),
+                needs=Granted("ops.read"),
                 room="ops",
                 media="text/plain",
             ),
@@ -97,6 +104,7 @@ class OpsApi:
             queue_depth=summary.counts[JobStatus.QUEUED],
             running=summary.running,
             oldest_queued_seconds=summary.oldest_queued_seconds,
+            workers=await self._workers.counts(call.tenant),
             lags=lags,
         )
 

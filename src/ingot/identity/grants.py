@@ -22,6 +22,7 @@ ACTIONS: Final = frozenset(
         "workers.manage",  # drain and remove
         "events.read",
         "events.create",
+        "ops.read",  # the figures of the whole server
         "admin.tenants",
         "admin.definitions",
         "admin.tokens",

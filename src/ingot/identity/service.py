@@ -59,6 +59,8 @@ class Tenants:
     ) -> Tenant:
         """Change what is named and keep the rest. Raises `TenantNotFound`, `TenantExists` or `InvalidInput`."""
         old = await self.get(id_or_slug)
+        if old.slug == DEFAULT_SLUG and slug not in (None, DEFAULT_SLUG):
+            raise InvalidInput("the tenant `default` keeps its slug", hint="Make another tenant; nothing was changed.")
         wanted = {"slug": slug, "weight": weight, "time_zone": time_zone, "limits": limits}
         given = {name: value for name, value in wanted.items() if value is not None}
         _checked(msgspec.structs.replace(old, **given))

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TypeVar, Unpack
 
-import msgspec
-
 from ingot.jobs import checks
+from ingot.jobs.calls import checked_beat, checked_entry, checked_settle
 from ingot.jobs.crew import WorkerKey
-from ingot.jobs.errors import AttemptNotFound, BatchNotFound, JobNotFound
-from ingot.jobs.explain import explain
-from ingot.jobs.figures import LANES_MAX, TENANTS_MAX, Depth, Listener, Load
+from ingot.jobs.figures import Listener
 from ingot.jobs.logs import Followers
+from ingot.jobs.looking import Looking
 from ingot.jobs.model import (
-    Attempt,
-    Batch,
     Claim,
     Collected,
     Definition,
-    Done,
-    Doomed,
     Enqueued,
-    Explanation,
     Failed,
     Heartbeat,
-    HistoryEntry,
     Job,
-    JobLog,
-    JobStatus,
     NewJob,
     Outcome,
     Pause,
@@ -40,8 +30,6 @@ from ingot.jobs.model import (
     Settle,
     Settled,
     Snooze,
-    Source,
-    Summary,
     Tended,
 )
 from ingot.jobs.orders import JobOptions, done, new_job
@@ -53,7 +41,6 @@ from ingot.jobs.ports import (
     ClaimJobs,
     Collect,
     Enqueue,
-    JobFilter,
     JobStore,
     LogEntry,
     PauseType,
@@ -67,22 +54,21 @@ from ingot.jobs.ports import (
 from ingot.jobs.waiting import Waiter, Waiters
 from ingot.kernel import values
 from ingot.kernel.clock import MICROS
-from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.errors import IngotError
 from ingot.kernel.logs import report
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
 
 T = TypeVar("T")
 C = TypeVar("C", Beat, LogEntry, Settle)
 
 
-class Jobs:
+class Jobs(Looking):
     """Durable jobs: every call that returns has been committed and synced.
 
     A call that raises has changed nothing, except `OutcomeUnknown`; a call that is canceled may have been done.
     """
 
     def __init__(self, store: JobStore, *, lease_seconds: float) -> None:
-        self._store = store
+        super().__init__(store)
         self._lease = round(lease_seconds * MICROS)
         self._waiters = Waiters()
         self.log_followers = Followers()
@@ -289,7 +275,7 @@ class Jobs:
         if not given:
             return []
         values.whole_number(len(given), what="the number of entries", least=1, most=checks.BATCH_JOBS_MAX)
-        checked = [_or_error(_checked_entry, entry) for entry in given]
+        checked = [_or_error(checked_entry, entry) for entry in given]
         good = [entry for entry in checked if isinstance(entry, LogEntry)]
         answers = iter(await self._store.append_logs(AppendLogs(entries=good)) if good else ())
         for entry in good:
@@ -310,7 +296,7 @@ class Jobs:
         if not given:
             return []
         values.whole_number(len(given), what="the number of settles", least=1, most=checks.BATCH_JOBS_MAX)
-        checked = [_or_error(_checked_settle, settle) for settle in given]
+        checked = [_or_error(checked_settle, settle) for settle in given]
         good = [settle for settle in checked if isinstance(settle, Settle)]
         settled = await self._store.settle(SettleJobs(settles=good)) if good else []
         for listener in self._listeners:
@@ -420,127 +406,6 @@ class Jobs:
         most = checks.COLLECT_JOBS_MAX
         return await self._store.collect(Collect(limit=values.whole_number(limit, what="limit", least=1, most=most)))
 
-    # -- looking --------------------------------------------------------------------------------------------
-
-    async def get(self, tenant: str, job_id: str) -> Job:
-        """The job as it stands. Raises `JobNotFound`, for another tenant's job too."""
-        job = await self._store.get_job(checks.tenant(tenant), checks.job_id(job_id))
-        if job is None:
-            raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
-        return job
-
-    async def list(
-        self,
-        tenant: str,
-        *,
-        status: JobStatus | None = None,
-        type: str | None = None,
-        tag: str | None = None,
-        source: Source | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        cursor: str | None = None,
-        limit: int = PAGE_ROWS_DEFAULT,
-    ) -> Page[Job]:
-        """A page of a tenant's jobs that fit every filter given, newest first.
-
-        Jobs made at `created_after` are listed, those made at `created_before` are not. A page may be short although
-        there are more. Raises `InvalidCursor` for a cursor of another list.
-        """
-        where = _job_filter(tenant, status, type, tag, source, created_after, created_before)
-        bound_to = ("jobs", *(None if value is None else str(value) for value in msgspec.structs.astuple(where)))
-        before = None if cursor is None else read_cursor(values.text(cursor, what="cursor"), bound_to=bound_to)
-        jobs, position = await self._store.list_jobs(where, before=before, limit=check_limit(limit))
-        return Page(items=jobs, next_cursor=None if position is None else write_cursor(position, bound_to=bound_to))
-
-    async def attempts(self, tenant: str, job_id: str) -> Sequence[Attempt]:
-        """The attempts of a job, oldest first. Raises `JobNotFound`."""
-        attempts = await self._store.list_attempts(checks.tenant(tenant), checks.job_id(job_id))
-        if not attempts:
-            await self.get(tenant, job_id)
-        return attempts
-
-    async def log(self, tenant: str, job_id: str, *, attempt: int | None = None, after: int = 0) -> JobLog:
-        """What an attempt wrote from the character `after` on; without an `attempt`, the newest.
-
-        Raises `JobNotFound` or `AttemptNotFound`.
-        """
-        if attempt is not None:
-            values.whole_number(attempt, what="attempt", least=0, most=values.NUMBER_MAX)
-        values.whole_number(after, what="after", least=0, most=values.NUMBER_MAX)
-        log = await self._store.read_log(checks.tenant(tenant), checks.job_id(job_id), attempt, after=after)
-        if log is None:
-            job = await self.get(tenant, job_id)
-            raise AttemptNotFound(f"the job has had {job.attempts} attempts, and none with the number {attempt}")
-        return log
-
-    async def summary(
-        self,
-        tenant: str,
-        *,
-        status: JobStatus | None = None,
-        type: str | None = None,
-        tag: str | None = None,
-        source: Source | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-    ) -> Summary:
-        """Counts of a tenant's jobs that fit every filter given, by status.
-
-        By status and type they are exact. For the other filters a bounded number of jobs is looked at, newest first,
-        and `more` tells when there are others; how long work has been waiting is not told then.
-        """
-        where = _job_filter(tenant, status, type, tag, source, created_after, created_before)
-        if where == JobFilter(tenant=where.tenant, status=where.status, type=where.type):
-            found = await self._store.summarize(where.tenant, where.type)
-        else:
-            fitting, more = await self._store.tally(where)
-            counts = {each: fitting.get(each, 0) for each in JobStatus}
-            running = counts[JobStatus.RUNNING]
-            found = Summary(counts=counts, running=running, oldest_queued_seconds=None, more=more)
-        return found if where.status is None else _only(where.status, found)
-
-    async def depths(self) -> Sequence[Depth]:
-        """The jobs of all tenants by status, and how long the oldest ready of each has waited. Bounded in cost."""
-        return await self._store.list_depths(tenants_max=TENANTS_MAX, lanes_max=LANES_MAX)
-
-    async def load(self) -> Load:
-        """How much the store has to do at this moment."""
-        return await self._store.measure()
-
-    async def explain(self, tenant: str, job_id: str) -> Explanation:
-        """Why a job is not running, in words and as data. Raises `JobNotFound`."""
-        waiting = await self._store.find_waiting(checks.tenant(tenant), checks.job_id(job_id))
-        if waiting is None:
-            raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
-        return explain(waiting)
-
-    async def batch(self, tenant: str, batch: str) -> Batch:
-        """The jobs enqueued under this name, in numbers. Raises `BatchNotFound`."""
-        name = values.within(values.text(batch, what="batch"), what="batch", chars_max=checks.BATCH_CHARS_MAX)
-        found = await self._store.get_batch(checks.tenant(tenant), name)
-        if found is None:
-            raise BatchNotFound(f"there is no batch {name!r} in this tenant")
-        return found
-
-    async def preview_retention(self, tenant: str) -> Sequence[Doomed]:
-        """What collections would remove of a tenant's finished jobs now, by type. Changes nothing."""
-        return await self._store.preview_retention(checks.tenant(tenant))
-
-    async def history(
-        self, tenant: str, *, type: str | None = None, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
-    ) -> Page[HistoryEntry]:
-        """A page of what is kept of a tenant's removed jobs, last finished first. Raises `InvalidCursor`."""
-        tenant, type = checks.tenant(tenant), checks.filter_text(type, what="type")
-        bound_to = ("history", tenant, type)
-        before = None if cursor is None else read_cursor(values.text(cursor, what="cursor"), bound_to=bound_to)
-        entries, position = await self._store.list_history(tenant, type, before=before, limit=check_limit(limit))
-        return Page(items=entries, next_cursor=None if position is None else write_cursor(position, bound_to=bound_to))
-
-    async def counts(self, tenant: str) -> Mapping[str, Mapping[JobStatus, int]]:
-        """Exact counts of a tenant's jobs by type and status. What there is none of is left out."""
-        return await self._store.count_jobs(checks.tenant(tenant))
-
     # -- pausing ----------------------------------------------------------------------------------------
 
     async def pause(self, tenant: str, type: str, *, by: str | None = None) -> Pause:
@@ -570,99 +435,6 @@ class Jobs:
     async def definitions(self, *, tenant: str | None = None) -> Sequence[Definition]:
         """The stored definitions a tenant can see, by type."""
         return await self._store.list_definitions(checks.tenant_or_any(tenant))
-
-
-def _job_filter(
-    tenant: object,
-    status: object,
-    type: object,
-    tag: object,
-    source: object,
-    created_after: object,
-    created_before: object,
-) -> JobFilter:
-    """A filter whose every value can be used."""
-    return JobFilter(
-        tenant=checks.tenant(tenant),
-        status=None if status is None else checks.status(status),
-        type=checks.filter_text(type, what="type"),
-        tag=checks.filter_text(tag, what="tag"),
-        source=None if source is None else checks.source(source),
-        created_after=checks.moment(created_after),
-        created_before=checks.moment(created_before),
-    )
-
-
-def _only(status: JobStatus, summary: Summary) -> Summary:
-    """What a summary tells about one status."""
-    jobs = summary.counts[status]
-    age = summary.oldest_queued_seconds if status is JobStatus.QUEUED else None
-    running = jobs if status is JobStatus.RUNNING else 0
-    return Summary(counts={status: jobs}, running=running, oldest_queued_seconds=age, more=summary.more)
-
-
-def _checked_settle(value: object) -> Settle:
-    """A settle that can be stored: a long or odd error is cut and cleaned, anything else out of bounds is refused."""
-    settle = values.instance(value, Settle, what="settle")
-    checks.job_id(settle.job_id)
-    checks.fence(settle.fence)
-    checks.tenant_or_any(settle.tenant)
-    if settle.worker is not None:
-        checks.worker_id(settle.worker)
-    outcome = _checked_outcome(settle.outcome)
-    return settle if outcome is settle.outcome else msgspec.structs.replace(settle, outcome=outcome)
-
-
-def _checked_outcome(outcome: object) -> Outcome:
-    match outcome:
-        case Done(result=None) | Release():
-            return outcome
-        case Done(result=bytes(result)):
-            text = checks.result(result)
-            return outcome if text == result else Done(result=text)
-        case Done(result=result):
-            raise InvalidInput(f"the result is a {type(result).__name__}; an outcome carries it as bytes of JSON text")
-        case Failed(error=error, retry=retry, exit_code=exit_code):
-            clean = checks.error_text(values.text(error, what="error"))
-            values.flag(retry, what="retry")
-            if exit_code is not None:
-                values.whole_number(exit_code, what="exit_code", least=-values.NUMBER_MAX, most=values.NUMBER_MAX)
-            return outcome if clean == error else Failed(error=clean, retry=retry, exit_code=exit_code)
-        case Snooze(delay=micros):
-            values.whole_number(micros, what="snooze", least=0, most=checks.DELAY_MICROS_MAX)
-            return outcome
-        case _:
-            raise InvalidInput(f"the outcome is a {type(outcome).__name__}; it is Done, Failed, Snooze or Release")
-
-
-def checked_beat(value: object) -> Beat:
-    """A heartbeat that can be judged. Raises `JobNotFound` for a text that no job can have."""
-    beat = values.instance(value, Beat, what="beat")
-    checks.job_id(beat.job_id)
-    checks.fence(beat.fence)
-    checks.lease(beat.lease)
-    checks.tenant_or_any(beat.tenant)
-    if beat.worker is not None:
-        checks.worker_id(beat.worker)
-    if beat.percent is not None:
-        checks.percent(beat.percent)
-    if beat.stage is not None:
-        checks.stage(beat.stage)
-    return beat
-
-
-def _checked_entry(value: object) -> LogEntry:
-    """An entry that can be stored: odd characters are replaced, anything else out of bounds is refused."""
-    entry = values.instance(value, LogEntry, what="entry")
-    checks.job_id(entry.job_id)
-    checks.fence(entry.fence)
-    checks.tenant_or_any(entry.tenant)
-    if entry.worker is not None:
-        checks.worker_id(entry.worker)
-    if entry.offset is not None:
-        values.whole_number(entry.offset, what="offset", least=0, most=checks.LOG_OFFSET_MAX)
-    clean = checks.log_text(entry.text)
-    return entry if clean == entry.text else msgspec.structs.replace(entry, text=clean)
 
 
 def _tell(tell: Callable[[T], None], news: T) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from ingot.jobs import checks
-from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey
+from ingot.jobs.calls import checked_beat
+from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey, WorkerStatus
 from ingot.jobs.errors import JobNotFound, WorkerNotFound
 from ingot.jobs.model import Job
 from ingot.jobs.ports import (
@@ -23,11 +24,11 @@ from ingot.jobs.ports import (
     TendWorkers,
     WorkerStore,
 )
-from ingot.jobs.service import Jobs, checked_beat
+from ingot.jobs.service import Jobs
 from ingot.kernel import values
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page, check_limit, read_cursor, write_cursor
 
 BEATS_PER_LEASE: Final = 3
 GRACE_SECONDS: Final = 15.0  # The answer to a claim may be on its way for so long.
@@ -37,6 +38,7 @@ TOLD_MAX: Final = 10_000
 FORGET_SECONDS: Final = 30 * 86_400.0
 REMOVE_JOBS_MAX: Final = 1000
 TEND_WORKERS_MAX: Final = 500
+COUNT_WORKERS_MAX: Final = 10_000
 ID_HINT: Final = "It is the id of a credential, or that, one / and the name of an instance."
 
 Matter = tuple[str, str, int]
@@ -192,6 +194,17 @@ class Workers:
         found = await self._store.list_workers(tenant, after=after, limit=check_limit(limit))
         more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
         return Page(items=found, next_cursor=more)
+
+    async def counts(self, tenant: str | None) -> dict[WorkerStatus, int]:
+        """The workers of a tenant, or the shared ones, by status: the first 10,000 of them."""
+        counted = Counter[WorkerStatus]()
+        cursor: str | None = None
+        for _ in range(COUNT_WORKERS_MAX // PAGE_ROWS_MAX):
+            page = await self.list(tenant, cursor=cursor, limit=PAGE_ROWS_MAX)
+            counted.update(worker.status for worker in page.items)
+            if (cursor := page.next_cursor) is None:
+                break
+        return {status: counted[status] for status in WorkerStatus}
 
     # -- as time goes by ------------------------------------------------------------------------------------
 

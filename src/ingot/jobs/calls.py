@@ -1,0 +1,72 @@
+"""What workers say of their attempts, checked before it is stored."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ingot.jobs import checks
+from ingot.jobs.model import Done, Failed, Outcome, Release, Settle, Snooze
+from ingot.jobs.ports import Beat, LogEntry
+from ingot.kernel import values
+from ingot.kernel.errors import InvalidInput
+
+
+def checked_settle(value: object) -> Settle:
+    """A settle that can be stored: a long or odd error is cut and cleaned, anything else out of bounds is refused."""
+    settle = values.instance(value, Settle, what="settle")
+    _check_attempt(settle)
+    outcome = _checked_outcome(settle.outcome)
+    return settle if outcome is settle.outcome else msgspec.structs.replace(settle, outcome=outcome)
+
+
+def _checked_outcome(outcome: object) -> Outcome:
+    match outcome:
+        case Done(result=None) | Release():
+            return outcome
+        case Done(result=bytes(result)):
+            text = checks.result(result)
+            return outcome if text == result else Done(result=text)
+        case Done(result=result):
+            raise InvalidInput(f"the result is a {type(result).__name__}; an outcome carries it as bytes of JSON text")
+        case Failed(error=error, retry=retry, exit_code=exit_code):
+            clean = checks.error_text(values.text(error, what="error"))
+            values.flag(retry, what="retry")
+            if exit_code is not None:
+                values.whole_number(exit_code, what="exit_code", least=-values.NUMBER_MAX, most=values.NUMBER_MAX)
+            return outcome if clean == error else Failed(error=clean, retry=retry, exit_code=exit_code)
+        case Snooze(delay=micros):
+            values.whole_number(micros, what="snooze", least=0, most=checks.DELAY_MICROS_MAX)
+            return outcome
+        case _:
+            raise InvalidInput(f"the outcome is a {type(outcome).__name__}; it is Done, Failed, Snooze or Release")
+
+
+def checked_beat(value: object) -> Beat:
+    """A heartbeat that can be judged. Raises `JobNotFound` for a text that no job can have."""
+    beat = values.instance(value, Beat, what="beat")
+    _check_attempt(beat)
+    checks.lease(beat.lease)
+    if beat.percent is not None:
+        checks.percent(beat.percent)
+    if beat.stage is not None:
+        checks.stage(beat.stage)
+    return beat
+
+
+def checked_entry(value: object) -> LogEntry:
+    """An entry that can be stored: odd characters are replaced, anything else out of bounds is refused."""
+    entry = values.instance(value, LogEntry, what="entry")
+    _check_attempt(entry)
+    if entry.offset is not None:
+        values.whole_number(entry.offset, what="offset", least=0, most=checks.LOG_OFFSET_MAX)
+    clean = checks.log_text(entry.text)
+    return entry if clean == entry.text else msgspec.structs.replace(entry, text=clean)
+
+
+def _check_attempt(call: Settle | Beat | LogEntry) -> None:
+    """Raises unless it names an attempt that there can be, and whose it may be."""
+    checks.job_id(call.job_id)
+    checks.fence(call.fence)
+    checks.tenant_or_any(call.tenant)
+    if call.worker is not None:
+        checks.worker_id(call.worker)

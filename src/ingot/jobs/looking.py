@@ -1,0 +1,172 @@
+"""Looking at jobs: one, many, in numbers, and why they are where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from ingot.jobs import checks
+from ingot.jobs.errors import AttemptNotFound, BatchNotFound, JobNotFound
+from ingot.jobs.explain import explain
+from ingot.jobs.figures import LANES_MAX, TENANTS_MAX, Depth, Load
+from ingot.jobs.model import Attempt, Batch, Doomed, Explanation, HistoryEntry, Job, JobLog, JobStatus, Source, Summary
+from ingot.jobs.ports import JobFilter, JobStore
+from ingot.kernel import values
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
+
+
+class Looking:
+    """The part of `Jobs` that changes nothing."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+
+    async def get(self, tenant: str, job_id: str) -> Job:
+        """The job as it stands. Raises `JobNotFound`, for another tenant's job too."""
+        job = await self._store.get_job(checks.tenant(tenant), checks.job_id(job_id))
+        if job is None:
+            raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
+        return job
+
+    async def list(
+        self,
+        tenant: str,
+        *,
+        status: JobStatus | None = None,
+        type: str | None = None,
+        tag: str | None = None,
+        source: Source | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        cursor: str | None = None,
+        limit: int = PAGE_ROWS_DEFAULT,
+    ) -> Page[Job]:
+        """A page of a tenant's jobs that fit every filter given, newest first.
+
+        Jobs made at `created_after` are listed, those made at `created_before` are not. A page may be short although
+        there are more. Raises `InvalidCursor` for a cursor of another list.
+        """
+        where = _job_filter(tenant, status, type, tag, source, created_after, created_before)
+        bound_to = ("jobs", *(None if value is None else str(value) for value in msgspec.structs.astuple(where)))
+        before = None if cursor is None else read_cursor(values.text(cursor, what="cursor"), bound_to=bound_to)
+        jobs, position = await self._store.list_jobs(where, before=before, limit=check_limit(limit))
+        return Page(items=jobs, next_cursor=None if position is None else write_cursor(position, bound_to=bound_to))
+
+    async def attempts(self, tenant: str, job_id: str) -> Sequence[Attempt]:
+        """The attempts of a job, oldest first. Raises `JobNotFound`."""
+        attempts = await self._store.list_attempts(checks.tenant(tenant), checks.job_id(job_id))
+        if not attempts:
+            await self.get(tenant, job_id)
+        return attempts
+
+    async def log(self, tenant: str, job_id: str, *, attempt: int | None = None, after: int = 0) -> JobLog:
+        """What an attempt wrote from the character `after` on; without an `attempt`, the newest.
+
+        Raises `JobNotFound` or `AttemptNotFound`.
+        """
+        if attempt is not None:
+            values.whole_number(attempt, what="attempt", least=0, most=values.NUMBER_MAX)
+        values.whole_number(after, what="after", least=0, most=values.NUMBER_MAX)
+        log = await self._store.read_log(checks.tenant(tenant), checks.job_id(job_id), attempt, after=after)
+        if log is None:
+            job = await self.get(tenant, job_id)
+            raise AttemptNotFound(f"the job has had {job.attempts} attempts, and none with the number {attempt}")
+        return log
+
+    async def summary(
+        self,
+        tenant: str,
+        *,
+        status: JobStatus | None = None,
+        type: str | None = None,
+        tag: str | None = None,
+        source: Source | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+    ) -> Summary:
+        """Counts of a tenant's jobs that fit every filter given, by status.
+
+        By status and type they are exact. For the other filters a bounded number of jobs is looked at, newest first,
+        and `more` tells when there are others; how long work has been waiting is not told then.
+        """
+        where = _job_filter(tenant, status, type, tag, source, created_after, created_before)
+        if where == JobFilter(tenant=where.tenant, status=where.status, type=where.type):
+            found = await self._store.summarize(where.tenant, where.type)
+        else:
+            fitting, more = await self._store.tally(where)
+            counts = {each: fitting.get(each, 0) for each in JobStatus}
+            running = counts[JobStatus.RUNNING]
+            found = Summary(counts=counts, running=running, oldest_queued_seconds=None, more=more)
+        return found if where.status is None else _only(where.status, found)
+
+    async def depths(self) -> Sequence[Depth]:
+        """The jobs of all tenants by status, and how long the oldest ready of each has waited. Bounded in cost."""
+        return await self._store.list_depths(tenants_max=TENANTS_MAX, lanes_max=LANES_MAX)
+
+    async def load(self) -> Load:
+        """How much the store has to do at this moment."""
+        return await self._store.measure()
+
+    async def explain(self, tenant: str, job_id: str) -> Explanation:
+        """Why a job is not running, in words and as data. Raises `JobNotFound`."""
+        waiting = await self._store.find_waiting(checks.tenant(tenant), checks.job_id(job_id))
+        if waiting is None:
+            raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
+        return explain(waiting)
+
+    async def batch(self, tenant: str, batch: str) -> Batch:
+        """The jobs enqueued under this name, in numbers. Raises `BatchNotFound`."""
+        name = values.within(values.text(batch, what="batch"), what="batch", chars_max=checks.BATCH_CHARS_MAX)
+        found = await self._store.get_batch(checks.tenant(tenant), name)
+        if found is None:
+            raise BatchNotFound(f"there is no batch {name!r} in this tenant")
+        return found
+
+    async def preview_retention(self, tenant: str) -> Sequence[Doomed]:
+        """What collections would remove of a tenant's finished jobs now, by type. Changes nothing."""
+        return await self._store.preview_retention(checks.tenant(tenant))
+
+    async def history(
+        self, tenant: str, *, type: str | None = None, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
+    ) -> Page[HistoryEntry]:
+        """A page of what is kept of a tenant's removed jobs, last finished first. Raises `InvalidCursor`."""
+        tenant, type = checks.tenant(tenant), checks.filter_text(type, what="type")
+        bound_to = ("history", tenant, type)
+        before = None if cursor is None else read_cursor(values.text(cursor, what="cursor"), bound_to=bound_to)
+        entries, position = await self._store.list_history(tenant, type, before=before, limit=check_limit(limit))
+        return Page(items=entries, next_cursor=None if position is None else write_cursor(position, bound_to=bound_to))
+
+    async def counts(self, tenant: str) -> Mapping[str, Mapping[JobStatus, int]]:
+        """Exact counts of a tenant's jobs by type and status. What there is none of is left out."""
+        return await self._store.count_jobs(checks.tenant(tenant))
+
+
+def _job_filter(
+    tenant: object,
+    status: object,
+    type: object,
+    tag: object,
+    source: object,
+    created_after: object,
+    created_before: object,
+) -> JobFilter:
+    """A filter whose every value can be used."""
+    return JobFilter(
+        tenant=checks.tenant(tenant),
+        status=None if status is None else checks.status(status),
+        type=checks.filter_text(type, what="type"),
+        tag=checks.filter_text(tag, what="tag"),
+        source=None if source is None else checks.source(source),
+        created_after=checks.moment(created_after),
+        created_before=checks.moment(created_before),
+    )
+
+
+def _only(status: JobStatus, summary: Summary) -> Summary:
+    """What a summary tells about one status."""
+    jobs = summary.counts[status]
+    age = summary.oldest_queued_seconds if status is JobStatus.QUEUED else None
+    running = jobs if status is JobStatus.RUNNING else 0
+    return Summary(counts={status: jobs}, running=running, oldest_queued_seconds=age, more=summary.more)
