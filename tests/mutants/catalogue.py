@@ -270,8 +270,8 @@ MUTANTS = [
         name="claims of several lanes at the same time",
         breaks="a claim is empty only when nothing may start",
         file="engines/postgres/claim.py",
-        old="    if crowded or (memory.limited and",
-        new="    if (memory.limited and",
+        old="    if memory.is_crowded({scan.lane.type for scan in scans}, now=crowded) or (",
+        new="    if (",
         caught_by="tests/unit/test_postgres_races.py::test_claims_at_once_leave_no_ready_job_behind",
     ),
     Mutant(

@@ -154,6 +154,18 @@ async def test_claims_at_once_leave_no_ready_job_behind(here: Gated) -> None:
         assert [len(jobs) for jobs in taken] == [10] * CLAIMS
 
 
+async def test_a_claim_of_one_lane_waits_for_one_of_several(here: Gated) -> None:
+    assert isinstance(here.store, PostgresStore)
+    here.store._db._pooled = True  # A call is a transaction of several statements: what it locked stays so for a while.
+    await here.jobs.enqueue_many([new_job(here.tenant, type) for type in ("a", "b") for _ in range(5)])
+    with here.gate("ingot.claim", "after") as gate:
+        several = asyncio.create_task(here.jobs.claim("worker", ["a", "b"], limit=5))
+        await gate.reached.wait()
+        one = asyncio.create_task(here.jobs.claim("worker", ["b"], limit=5))
+        await asyncio.wait([one], timeout=0.5)
+    assert [claim.job.type for claim in [*await several, *await one]] == ["a"] * 5 + ["b"] * 5
+
+
 @pytest.mark.parametrize("way", ["canceled", "locked"])
 async def test_a_lane_whose_first_job_is_gone_by_now_is_not_taken_for_empty(
     here: Gated, tmp_path: Path, way: str

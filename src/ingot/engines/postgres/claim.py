@@ -147,7 +147,9 @@ async def _call(
 ) -> tuple[list[Record], float]:
     # A claim locks more of several lanes than it takes: another of ours at the same time would pass over that.
     crowded = len({scan.turn for scan in scans}) < len(scans)
-    if crowded or (memory.limited and any(_kind(scan.lane) in memory.limited for scan in scans)):
+    if memory.is_crowded({scan.lane.type for scan in scans}, now=crowded) or (
+        memory.limited and any(_kind(scan.lane) in memory.limited for scan in scans)
+    ):
         async with memory.one_at_a_time:
             return await _send(db, scans, commands, limits)
     return await _send(db, scans, commands, limits)

@@ -27,6 +27,7 @@ COST_FACTOR: Final = 50  # A look that walks over much that is dead may take thi
 PATIENCE_SECONDS_MAX: Final = 120.0
 RECENT_MAX: Final = 256  # More than can be put into a lane while a claim is under way, most of the time.
 BUSY_SECONDS: Final = 0.01
+CROWDED_SECONDS: Final = 5.0  # Longer than a claim takes.
 JOBS_PER_TENANT: Final = 8
 BATCH_ROWS_LARGE_MAX: Final = 8000
 ALL: Final = 1_000_000
@@ -91,6 +92,7 @@ class Memory:
         self.turns = Turns()
         self.parked: dict[str, dict[Lane, LaneHint]] = {}  # Lanes of tenants without room, until some of it is free.
         self.limited: set[tuple[str, str]] = set()  # Tenants and types of lanes that were found to be limited.
+        self._crowded_at: dict[str, float] = {}  # When a claim last took from several lanes of a tenant, by type.
         self.one_at_a_time = asyncio.Lock()  # For claims that would stand in each other's way.
         self.bounded = False  # Whether anything is limited, so that others may wait for what ends here.
         self.rules: dict[
@@ -211,6 +213,13 @@ class Memory:
         """When a worker last asked for this type, as far as this process knows."""
         times = (self.asked.get((type, known)) for known in (tenant, NIL))
         return max((at for at in times if at is not None), default=None)
+
+    def is_crowded(self, types: Iterable[str], *, now: bool) -> bool:
+        """Whether a claim of these types, or one shortly before it, takes from several lanes of a tenant."""
+        at = time.monotonic()
+        if now:
+            self._crowded_at.update(dict.fromkeys(types, at))
+        return now or any(at - self._crowded_at.get(type, -CROWDED_SECONDS) < CROWDED_SECONDS for type in types)
 
     def knock(self, lane: Lane) -> None:
         """Somebody else claims from this lane at this moment: those who wait try again in a while."""
