@@ -12,7 +12,9 @@ from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.jobs import Claim, LeaseLost
 from tests.town import Town
 
-APPEND: Final = "SELECT * FROM ingot.append_logs(ARRAY[$1::uuid], ARRAY[$2::bigint], NULL, ARRAY[$3], ARRAY[0], 65536)"
+APPEND: Final = """
+    SELECT * FROM ingot.append_logs(ARRAY[$1::uuid], ARRAY[$2::bigint], NULL, ARRAY[$3], ARRAY[0], 65536, NULL)
+"""
 SETTLE: Final = """
     SELECT * FROM ingot.settle(
         ARRAY[$1::uuid], ARRAY[$2::bigint], '{NULL}', '{succeeded}', '{t}', '{0}', '{NULL}', '{NULL}', '{NULL}'

@@ -71,7 +71,7 @@ class Writer:
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._gathered: list[Waiting] = []  # What came in this turn of the event loop.
-        self._queued = 0
+        self._submitted = self._begun = self._delivered = 0  # Commands, since the start.
         self._queue: queue.SimpleQueue[list[Waiting] | None] = queue.SimpleQueue()
         self._stopping = False
         self._began: float | None = None  # When the batch that is under way began.
@@ -86,14 +86,14 @@ class Writer:
         answer: asyncio.Future[Any] = self._loop.create_future()
         if self._stopping:
             answer.set_exception(StoreError("The store is closed."))
-        elif self._queued >= QUEUE_COMMANDS_MAX:
+        elif self._submitted - self._delivered >= QUEUE_COMMANDS_MAX:
             answer.set_exception(StoreBusy())
         else:
             # Handed over once for all that come together: to wake a thread costs more than to gather.
             if not self._gathered:
                 self._loop.call_soon(self._hand_over)
             self._gathered.append(Waiting(command, answer))
-            self._queued += 1
+            self._submitted += 1
         return answer
 
     def _hand_over(self) -> None:
@@ -105,7 +105,7 @@ class Writer:
         """How much waits, and how long the batch that is under way has taken so far."""
         began = self._began
         seconds = 0.0 if began is None else time.monotonic() - began
-        return Load(waiting_commands=self._queued, commit_seconds=seconds)
+        return Load(waiting_commands=self._submitted - self._begun, commit_seconds=seconds)
 
     def end(self) -> None:
         """Take no more commands; what is queued is still done."""
@@ -126,7 +126,7 @@ class Writer:
             stopping = self._take(waiting) or stopping
             batch, waiting = waiting[:BATCH_COMMANDS_MAX], waiting[BATCH_COMMANDS_MAX:]
             if batch:
-                self._began = time.monotonic()
+                self._began, self._begun = time.monotonic(), self._begun + len(batch)
                 try:
                     self._answer(batch)
                 except Exception as error:  # The thread must live, or everybody waits for ever.
@@ -214,7 +214,7 @@ class Writer:
     # -- on the event loop ----------------------------------------------------------------------------------
 
     def _deliver(self, batch: list[Waiting], results: list[Any], told: Told) -> None:
-        self._queued -= len(batch)
+        self._delivered += len(batch)
         for waiting, result in zip(batch, results, strict=True):
             if not waiting.answer.done():
                 _finish(waiting.answer, result)
