@@ -752,8 +752,8 @@ MUTANTS = [
         name="a job that is not part of the trace of its request",
         breaks="a trace goes on through the jobs it enqueued",
         file="api/jobs.py",
-        old="trace_id=call.trace_id if body.trace_id is None else body.trace_id,",
-        new="trace_id=body.trace_id,",
+        old="    if call.trace_id is not None:\n",
+        new="    if False:\n",
         caught_by="tests/http/test_traces.py::test_a_job_belongs_to_the_trace_of_its_request_unless_it_says_otherwise",
     ),
     Mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -20,7 +21,7 @@ def started(folder: Path, limits: str) -> tuple[list[str], str]:
             said: list[str] = []
             for line in process.stderr:
                 said.append(line)
-                if "Ingot serves" in line:
+                if '"message":"serving"' in line:
                     own = Path(f"/proc/{process.pid}/limits").read_text(encoding="utf-8")
                     found = re.search(r"Max open files\s+(\d+)", own)
                     assert found is not None
@@ -33,11 +34,11 @@ def started(folder: Path, limits: str) -> tuple[list[str], str]:
 def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(tmp_path: Path) -> None:
     said, limit = started(tmp_path, "ulimit -Sn 300; ulimit -Hn 2000")
     assert limit == "2000"
-    assert "enough for 1800 connections, not for 10000" in said[0]
-    assert "INGOT_CONNECTIONS_MAX" in said[0]
+    assert json.loads(said[0])["message"] == "open_files_limited"
+    assert (json.loads(said[0])["enough_for"], json.loads(said[0])["connections_max"]) == (1800, 10000)
 
 
 def test_a_limit_that_is_enough_is_not_talked_about(tmp_path: Path) -> None:
     said, limit = started(tmp_path, "ulimit -n 2000; export INGOT_CONNECTIONS_MAX=1500")
     assert limit == "2000"
-    assert "open files" not in "".join(said)
+    assert "open_files" not in "".join(said)

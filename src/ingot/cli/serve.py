@@ -39,8 +39,9 @@ def serve(
     settings = msgspec.structs.replace(read_settings(), **given)
     configure_server_logs(settings.log_level, settings.log_format)
     if (enough_for := allow_files(settings.connections_max)) < settings.connections_max:
-        tell = f"The limit of open files is enough for {enough_for} connections, not for {settings.connections_max}; "
-        typer.echo(f"{tell}raise it (ulimit -n), or lower INGOT_CONNECTIONS_MAX.", err=True)
+        said = f"The limit of open files is enough for {enough_for} connections, not for {settings.connections_max}; "
+        hint = "raise it (ulimit -n), or lower INGOT_CONNECTIONS_MAX."
+        _tell("open_files_limited", said + hint, enough_for=enough_for, connections_max=settings.connections_max)
         settings = msgspec.structs.replace(settings, connections_max=max(1, enough_for))
     spans = None if settings.otel_endpoint is None else open_spans(settings.otel_endpoint, version=VERSION)
     try:
@@ -64,7 +65,7 @@ async def _serve(settings: Settings, listening: socket.socket, spans: Spans | No
         await wiring.server_of(ingot, settings, spans=spans).serve(sockets=[listening])
 
 
-def _tell(event: str, sentence: str, **fields: str) -> None:
+def _tell(event: str, sentence: str, **fields: str | int) -> None:
     """A sentence for who sits in front of it, and a line of the log for who does not."""
     if sys.stderr.isatty():
         Console(stderr=True, highlight=False, soft_wrap=True).print(sentence, markup=False)
