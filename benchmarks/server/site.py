@@ -13,11 +13,8 @@ from ingot import wiring
 from ingot.http.call import Call
 from ingot.http.server import listen, url_of
 from ingot.http.table import Granted, Route
-from ingot.identity.credentials import TokenLimits
 from ingot.identity.grants import ALL
-from ingot.settings import Settings
-
-NO_LIMIT = TokenLimits(rate=1e9, burst=10**9)
+from ingot.settings import RATE_MAX, Settings
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -41,14 +38,12 @@ class Nothing:
 
 async def serve(folder: Path) -> None:
     """Serve until TERM."""
-    async with wiring.open(settings=Settings(data=folder)) as ingot:
+    settings = Settings(data=folder, rate_read=RATE_MAX, rate_write=RATE_MAX, rate_wait=RATE_MAX)
+    async with wiring.open(settings=settings) as ingot:
         tenants = [ingot.default_tenant, await ingot.tenants.create("second")]
-        made = [
-            await ingot.credentials.create_token(one.id, description="bench", grants=[ALL], limits=NO_LIMIT)
-            for one in tenants
-        ]
+        made = [await ingot.credentials.create_token(one.id, description="bench", grants=[ALL]) for one in tenants]
         with listen("127.0.0.1", 0) as listening:
-            server = wiring.server_of(ingot, more=[Nothing().route()])
+            server = wiring.server_of(ingot, settings, more=[Nothing().route()])
             port = int(url_of(listening).rpartition(":")[2])
             print(msgspec.json.encode(Site(port, [one.text for one in made])).decode(), flush=True)
             await server.serve(sockets=[listening])

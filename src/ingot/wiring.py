@@ -146,8 +146,8 @@ def routes_of(ingot: Ingot, metrics: Metrics, *, more: Iterable[Route] = ()) -> 
         JobsApi(ingot.jobs),
         LogsApi(ingot.jobs),
         ActionsApi(ingot.jobs),
-        WorkApi(ingot.jobs),
-        WorkersApi(ingot.workers, ingot.jobs),
+        WorkApi(ingot.jobs, ingot.access),
+        WorkersApi(ingot.workers, ingot.jobs, ingot.access),
         EventsApi(ingot.events, ingot.feeds),
         AdminApi(ingot.tenants, ingot.credentials, ingot.jobs),
         ops,
@@ -173,7 +173,9 @@ def server_of(
         classes=classes_of(read=settings.rate_read, write=settings.rate_write, wait=settings.rate_wait),
         peers=Peers(settings.trusted_proxies),
     )
-    app = App(routes_of(ingot, metrics, more=more), gate, metrics, spans=spans)
+    app = App(
+        routes_of(ingot, metrics, more=more), gate, metrics, spans=spans, connections_max=settings.connections_max
+    )
     ingot.jobs.listen(metrics.figures)
     if debugging():
         ingot.jobs.listen(Lines())

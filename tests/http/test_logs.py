@@ -153,7 +153,7 @@ async def test_a_log_is_followed_live_to_the_end_of_its_job(served: Served) -> N
 
 
 async def test_a_follower_is_woken_by_what_is_appended_here(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "LOOK_SECONDS", 60)
+    monkeypatch.setattr(logs, "LOOK_SECONDS_MIN", 60)
     claimed = await claimed_job(served)
     async with following(served, claimed["id"]) as follower:
         for number in range(10):

@@ -150,7 +150,8 @@ async def test_jobs_that_another_worker_claimed_are_lost_for_a_credential(served
     press = await credential(served, "press")
     await press.call("POST", "/workers", json=BODY)
     jobs = [await served.make_job() for _ in range(2)]
-    claims = [await served.claim(worker_id=worker_id) for worker_id in ("press/host-1", "press-2")]
+    own = await press.call("POST", "/jobs/claim", json={"worker_id": "press/host-1", "types": ["noop"]})
+    claims = [own.json()["jobs"][0], await served.claim(worker_id="press-2")]
     entries = [{"id": claim["id"], "fence": claim["fence"], "log": "mine\n"} for claim in claims]
     beat = await press.call("POST", f"{PATH}/heartbeat", json={"jobs": entries})
     assert [job["lost"] for job in beat.json()["jobs"]] == [False, True]

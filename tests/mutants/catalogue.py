@@ -909,4 +909,28 @@ MUTANTS = [
         new="oldest)]",
         caught_by="tests/conformance/test_event_retention.py::test_the_newest_batch_stays_and_ids_go_on_from_it",
     ),
+    Mutant(
+        name="a grant for one type that administers all",
+        breaks="a credential allows no more than it says",
+        file="http/gate.py",
+        old="caller.may if route.needs.whole else caller.has",
+        new="caller.has",
+        caught_by="tests/http/test_bounds.py::test_a_grant_for_one_type_administers_no_more",
+    ),
+    Mutant(
+        name="a waiting claim that outlives its credential",
+        breaks="T4: a disabled worker is out at once",
+        file="http/app.py",
+        old="            await self._check_again(route, call)\n",
+        new="",
+        caught_by="tests/http/test_bounds.py::test_a_waiting_claim_ends_with_its_credential",
+    ),
+    Mutant(
+        name="a token that speaks as a worker credential",
+        breaks="a worker credential has no effect on another",
+        file="api/work.py",
+        old="if named is not None and await access.is_credential(named):",
+        new="if named is None:",
+        caught_by="tests/http/test_bounds.py::test_a_token_does_not_speak_as_a_worker_credential",
+    ),
 ]

@@ -62,6 +62,7 @@ CODES = {
     "TokenNotFound": ("token_not_found", 404),
     "TooMany": ("too_many", 429),
     "TooManyConnections": ("too_many_connections", 503),
+    "TooManyWaiting": ("too_many_waiting", 429),
     "TooManyFailures": ("too_many_failures", 429),
     "TooManyRequests": ("too_many_requests", 429),
     "Unauthorized": ("unauthorized", 401),

@@ -196,14 +196,17 @@ class AdminApi:
 
     async def list_definitions(self, call: Call) -> Page[Definition]:
         """The definitions of the tenant and those for all."""
-        return Page(items=[*await self._jobs.definitions(tenant=call.tenant)])
+        found = await self._jobs.definitions(tenant=call.tenant)
+        return Page(items=[one for one in found if call.caller.may("admin.definitions", f"jobs/{one.type}")])
 
     async def get_definition(self, call: Call, type: str) -> Definition:
         """The definition that holds for a type."""
+        call.expect("admin.definitions", f"jobs/{type}")
         return await self._jobs.definition(type, tenant=call.tenant)
 
     async def put_definition(self, call: Call, type: str, body: DefinitionBody) -> Definition:
         """Make or replace the definition of a type."""
+        call.expect("admin.definitions", f"jobs/{type}")
         if body.shared:
             _expect_operator(call, "makes definitions for all tenants")
         given = msgspec.structs.asdict(body)
@@ -250,7 +253,7 @@ class AdminApi:
     async def regenerate_worker(self, call: Call, id: str) -> WorkerShown:
         """Give a worker credential another secret, shown this once. What its workers run is given back."""
         made = await self._credentials.regenerate_worker(_own(call), id)
-        await self._jobs.give_back(id)
+        await self._jobs.give_back(id, tenant=made.credential.tenant)
         return WorkerShown(**msgspec.structs.asdict(made.credential), secret=made.secret)
 
     async def enable_worker(self, call: Call, id: str) -> WorkerCredential:
@@ -260,7 +263,7 @@ class AdminApi:
     async def disable_worker(self, call: Call, id: str) -> WorkerCredential:
         """Put the workers of a credential out, at once. What they run is given back."""
         disabled = await self._credentials.enable_worker(_own(call), id, enabled=False)
-        await self._jobs.give_back(id)
+        await self._jobs.give_back(id, tenant=disabled.tenant)
         return disabled
 
     def _whose(self, call: Call, *, all_of_them: bool) -> str | None:

@@ -97,6 +97,8 @@ class EventsApi:
 
     async def list(self, call: Call, query: EventsQuery) -> Page[Event]:
         """The next events that the caller may see, oldest first. Go on with `next_cursor` as `after`."""
+        if query.after is not None:
+            await self._events.check_place(call.tenant, query.after)
         found = await self._events.read(call.tenant, after=query.after, limit=query.limit)
         items = [event for event in found if call.caller.may("events.read", f"events/{event.name}")]
         return Page(items=items, next_cursor=found[-1].id if found else query.after)

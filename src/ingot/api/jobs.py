@@ -167,7 +167,8 @@ class JobsApi:
 
     async def pauses(self, call: Call) -> Page[Pause]:
         """The types that are paused."""
-        return Page(items=[*await self._jobs.pauses(call.tenant)])
+        found = await self._jobs.pauses(call.tenant)
+        return Page(items=[pause for pause in found if call.caller.may("jobs.read", f"jobs/{pause.type}")])
 
     async def pause(self, call: Call, type: str) -> Pause:
         """Hand out no more jobs of a type."""

@@ -20,7 +20,8 @@ from ingot.jobs.service import Jobs
 from ingot.kernel.errors import InvalidInput
 from ingot.wire.jobs import LogQuery
 
-LOOK_SECONDS: Final = 0.25  # What other processes append is found so soon; what this one does, at once.
+LOOK_SECONDS_MIN: Final = 0.25  # What other processes append is found so soon; what this one does, at once.
+LOOK_SECONDS_MAX: Final = 2.0  # And while nothing comes, so soon.
 QUIET_SECONDS_MAX: Final = 15.0  # Then a comment tells that the line is still good.
 EVENTS: Final = "text/event-stream"
 COMMENT: Final = b": nothing new\n\n"
@@ -61,13 +62,14 @@ class LogsApi:
         """Send the log of one attempt after the other, until the job is finished and all has been sent."""
         loop = asyncio.get_running_loop()
         told_at = loop.time()
+        pause = LOOK_SECONDS_MIN
         with self._jobs.log_followers.follow(job_id) as news, suppress(JobNotFound):
             while True:
                 news.clear()
                 log = await self._jobs.log(tenant, job_id, attempt=attempt, after=after)
                 if log.text:
                     yield _event(log)
-                    told_at, after = loop.time(), log.to
+                    told_at, after, pause = loop.time(), log.to, LOOK_SECONDS_MIN
                 elif not log.live and attempt < log.attempts:
                     attempt, after = attempt + 1, 0
                 elif log.status in FINISHED:
@@ -77,8 +79,9 @@ class LogsApi:
                         yield COMMENT
                         told_at = loop.time()
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(LOOK_SECONDS):
+                        async with asyncio.timeout(pause):
                             await news.wait()
+                    pause = min(2 * pause, LOOK_SECONDS_MAX)
 
 
 def _event(log: JobLog) -> bytes:

@@ -10,6 +10,7 @@ import msgspec
 
 from ingot.http.call import Answer, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.identity.access import Access
 from ingot.identity.credentials import Forbidden
 from ingot.jobs import checks
 from ingot.jobs.errors import JobNotFound
@@ -33,6 +34,8 @@ from ingot.wire.jobs import (
     Succeeded,
 )
 
+Ending = Succeeded | Broke | Snoozed | Released
+
 SETTLE_BODY_BYTES_MAX = 64 * 1024 * 1024
 _encode = msgspec.json.Encoder().encode
 
@@ -40,8 +43,9 @@ _encode = msgspec.json.Encoder().encode
 class WorkApi:
     """Claiming, renewing and settling over HTTP."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, access: Access) -> None:
         self._jobs = jobs
+        self._access = access
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
@@ -67,7 +71,7 @@ class WorkApi:
         for type in body.types:
             expect_type(call, type)
         claims = await self._jobs.claim(
-            worker_id_of(call, body.worker_id),
+            await worker_id_of(self._access, call, body.worker_id),
             body.types,
             limit=body.limit,
             wait_seconds=body.wait_seconds,
@@ -111,20 +115,22 @@ class WorkApi:
 
     async def settle(self, call: Call, body: SettleRequest) -> SettleAnswers:
         """Tell how many attempts ended; each has its own answer."""
-        for entry in body.jobs:
+        checked = [await self._checked(call, entry) for entry in body.jobs]
+        answers = iter(await self._jobs.settle_many([one for one in checked if isinstance(one, Settle)]))
+        return SettleAnswers(
+            jobs=[
+                _told(entry.id, next(answers) if isinstance(one, Settle) else one)
+                for entry, one in zip(body.jobs, checked, strict=True)
+            ]
+        )
+
+    async def _checked(self, call: Call, entry: Ending) -> Settle | IngotError:
+        try:
             await self._expect_own(call, entry.id)
-        settles = [
-            Settle(
-                job_id=entry.id,
-                fence=entry.fence,
-                outcome=_outcome(entry),
-                tenant=_tenant(call),
-                worker=worker_of(call),
-            )
-            for entry in body.jobs
-        ]
-        answers = await self._jobs.settle_many(settles)
-        return SettleAnswers(jobs=[_told(entry.id, answer) for entry, answer in zip(body.jobs, answers, strict=True)])
+            outcome = _outcome(entry)
+        except IngotError as error:
+            return error
+        return Settle(job_id=entry.id, fence=entry.fence, outcome=outcome, tenant=_tenant(call), worker=worker_of(call))
 
     async def _settle(self, call: Call, job_id: str, fence: int, outcome: Outcome) -> Settled:
         await self._expect_own(call, job_id)
@@ -141,9 +147,14 @@ class WorkApi:
             raise JobNotFound(f"there is no job {job_id[:64]!r} for this worker") from None
 
 
-def worker_id_of(call: Call, named: str | None) -> str:
-    """The id of the worker that calls: one of the credential's, or any for a token. Raises `Forbidden`."""
+async def worker_id_of(access: Access, call: Call, named: str | None) -> str:
+    """The id of the worker that calls: one of the credential's, or for a token any that is no credential's.
+
+    Raises `Forbidden`.
+    """
     if call.caller.kind != "worker":
+        if named is not None and await access.is_credential(named):
+            raise Forbidden(f"{named[:64]} is the id of a worker credential", hint="Choose another worker id.")
         return named or call.caller.name
     own = call.headers.get("x-worker-id") or call.caller.id
     if named is not None and named != own and named.partition("/")[0] != call.caller.id:
@@ -152,8 +163,10 @@ def worker_id_of(call: Call, named: str | None) -> str:
 
 
 def _tenant(call: Call) -> str | None:
-    """Whose jobs the caller works on; `None` is everybody's."""
-    return call.caller.tenant if call.caller.kind == "worker" else call.tenant
+    """Whose jobs the caller works on; `None` is everybody's, for a shared worker that names no tenant."""
+    if call.caller.kind == "worker" and call.caller.tenant is None and not call.headers.has("ingot-tenant"):
+        return None
+    return call.tenant
 
 
 def worker_of(call: Call) -> str | None:
@@ -182,7 +195,7 @@ def _failed(said: Failure | Broke) -> Failed:
     return Failed(error=checks.error_text(said.error), retry=said.retry, exit_code=said.exit_code)
 
 
-def _outcome(entry: Succeeded | Broke | Snoozed | Released) -> Outcome:
+def _outcome(entry: Ending) -> Outcome:
     match entry:
         case Succeeded():
             return _done(entry.result)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
 from ingot.api.work import expect_type, worker_id_of, worker_of
 from ingot.http.call import Answer, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.identity.access import Access
 from ingot.identity.credentials import Forbidden
 from ingot.jobs.crew import Held, Worker
-from ingot.jobs.errors import JobNotFound
+from ingot.jobs.errors import JobNotFound, WorkerNotFound
 from ingot.jobs.ports import LogEntry
 from ingot.jobs.service import Jobs
 from ingot.jobs.workers import Workers
@@ -34,9 +36,10 @@ BEAT_BODY_BYTES_MAX = 16 * 1024 * 1024
 class WorkersApi:
     """Workers over HTTP."""
 
-    def __init__(self, workers: Workers, jobs: Jobs) -> None:
+    def __init__(self, workers: Workers, jobs: Jobs, access: Access) -> None:
         self._workers = workers
         self._jobs = jobs
+        self._access = access
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
@@ -71,9 +74,12 @@ class WorkersApi:
         for type in body.types:
             expect_type(call, type)
         metadata = bytes(body.metadata)
+        worker_id = await worker_id_of(self._access, call, body.id)
+        with suppress(WorkerNotFound):
+            await self._expect_own(call, _whose(call), worker_id)
         worker = await self._workers.register(
             _whose(call),
-            worker_id_of(call, body.id),
+            worker_id,
             body.types,
             hostname=body.hostname,
             version=body.version,
@@ -88,7 +94,8 @@ class WorkersApi:
 
         What it was handed longer than 15 seconds ago and does not name is given back.
         """
-        worker_id, tenant = worker_id_of(call, id), _whose(call)
+        worker_id, tenant = await worker_id_of(self._access, call, id), _whose(call)
+        await self._expect_own(call, tenant, worker_id)
         own = [job for job in body.jobs if await self._runs(call, job.id)]
         whose: dict[str, str | None] = {"tenant": tenant, "worker": worker_of(call)}
         beats = [self._jobs.beat(job.id, job.fence, progress=job.progress, **whose) for job in own]
@@ -149,7 +156,7 @@ class WorkersApi:
         if call.caller.may("workers.manage"):
             return
         if call.caller.kind == "worker":
-            worker_id_of(call, worker_id)
+            await worker_id_of(self._access, call, worker_id)
         elif (await self._workers.get(tenant, worker_id)).registered_by != call.caller.name:
             raise Forbidden(f"the worker {worker_id[:64]} was registered by somebody else")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable
+from collections import Counter
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -23,6 +25,8 @@ from ingot.http.problems import (
     UnsupportedMedia,
     problem_of,
 )
+from ingot.http.protocol import CONNECTIONS_MAX
+from ingot.http.rates import TooManyWaiting
 from ingot.http.streams import Gone, Receive, Scope, Send, Streams, gone
 from ingot.http.table import PREFIX, Route, Table
 from ingot.http.traces import Spans, read_traceparent
@@ -30,6 +34,9 @@ from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.logs import about, debugging
 
+ONCE: Final = ("ingot-tenant", "idempotency-key", "last-event-id")
+HELD_SHARE_MAX: Final = 0.5  # Of all connections, for what the callers of one tenant hold open.
+WAITING_RETRY_SECONDS: Final = 5.0
 BODY_SECONDS_MAX: Final = 30.0
 QUERY_CHARS_MAX: Final = 8192
 ID_CHARS_MAX: Final = 64
@@ -45,12 +52,22 @@ _encode = msgspec.json.Encoder().encode
 class App:
     """Serves the routes of a table."""
 
-    def __init__(self, table: Table, gate: Gate, metrics: Metrics, *, spans: Spans | None = None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        gate: Gate,
+        metrics: Metrics,
+        *,
+        spans: Spans | None = None,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
         self._table = table
         self._gate = gate
         self._metrics = metrics
         self._spans = spans
         self._streams = Streams(gate)
+        self._held: Counter[str] = Counter()  # Streams, and requests that wait, by tenant.
+        self._held_max = max(1, round(connections_max * HELD_SHARE_MAX))
         metrics.count_streams(lambda: len(self._streams))
         self._readers = {id(route): _reader(route) for route in table.routes}
 
@@ -68,6 +85,7 @@ class App:
         route: Route | None = None
         call: Call | None = None
         try:
+            headers.expect_once(ONCE)
             route, path = self._table.find(scope["method"], scope["raw_path"].decode("latin-1"))
             call = await self._gate.admit(route, headers, path, request_id=request_id, client=scope.get("client"))
             call.trace_id = trace_id
@@ -103,11 +121,16 @@ class App:
             given["query"] = _read_query(scope["query_string"], query)
         elif scope["query_string"]:
             raise InvalidInput("this route takes no query", hint="Leave out what stands behind the question mark.")
-        work = route.handler(call, **given)
-        answer = await (_unless_gone(work, call, receive) if route.waits else work)
+        if route.waits:
+            with self._holding(call):
+                answer = await _unless_gone(route.handler(call, **given), call, receive)
+            await self._check_again(route, call)
+        else:
+            answer = await route.handler(call, **given)
         if isinstance(answer, Stream):
-            await send({"type": "http.response.start", "status": 200, "headers": _headers(STREAM, call.request_id)})
-            await self._streams.serve(answer, route, call, receive, send)
+            with self._holding(call):
+                await send({"type": "http.response.start", "status": 200, "headers": _headers(STREAM, call.request_id)})
+                await self._streams.serve(answer, route, call, receive, send)
             return 200
         status, content = route.status, answer
         headers: dict[str, str] = {}
@@ -120,6 +143,29 @@ class App:
         else:
             await _send(send, status, {"content-type": JSON.decode(), **headers}, _encode(content), call.request_id)
         return status
+
+    @contextmanager
+    def _holding(self, call: Call) -> Iterator[None]:
+        """Nobody takes all connections for what waits. Raises `TooManyWaiting`."""
+        name = call.caller.tenant or call.caller.name
+        if self._held[name] >= self._held_max:
+            raise TooManyWaiting(WAITING_RETRY_SECONDS)
+        self._held[name] += 1
+        try:
+            yield
+        finally:
+            self._held[name] -= 1
+            if not self._held[name]:
+                del self._held[name]
+
+    async def _check_again(self, route: Route, call: Call) -> None:
+        """A credential that ended while its caller waited gets nothing: what was taken for it is given back."""
+        try:
+            await self._gate.check(route, call)
+        except IngotError:
+            if call.undo is not None:
+                await call.undo()
+            raise
 
 
 def _reader(route: Route) -> tuple[msgspec.json.Decoder[Any] | None, Any]:

@@ -9,6 +9,7 @@ import msgspec
 
 from ingot.identity.credentials import Caller
 from ingot.identity.grants import ANY
+from ingot.kernel.errors import InvalidInput
 
 T = TypeVar("T")
 
@@ -29,6 +30,12 @@ class Headers:
         key = name.encode()
         value = None if key in self._twice else self._values.get(key)
         return None if value is None else value.decode("latin-1")
+
+    def expect_once(self, names: Iterable[str]) -> None:
+        """Raises `InvalidInput` when one of these was sent twice: nobody can tell which was meant."""
+        for name in names if self._twice else ():
+            if name.encode() in self._twice:
+                raise InvalidInput(f"the header {name} was sent twice", hint="Send it once; nothing was changed.")
 
     def has(self, name: str) -> bool:
         """Whether it was sent, even twice."""

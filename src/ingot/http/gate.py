@@ -12,6 +12,7 @@ from ingot.http.rates import Rate, Rates, TooManyFailures
 from ingot.http.table import Class, Granted, Open, Route
 from ingot.identity.access import KNOWN_SECONDS, Access
 from ingot.identity.credentials import Caller, Forbidden, Unauthorized
+from ingot.identity.model import TenantNotFound
 from ingot.identity.service import DEFAULT_SLUG, Tenants
 
 NOBODY: Final = Caller(id="", kind="token", tenant="", grants=())
@@ -111,9 +112,7 @@ class Gate:
             own = Rate(caller.limits.rate, caller.limits.burst or max(1.0, caller.limits.rate))
         self._rates.take((caller.name, route.rate), own)
         if caller.tenant is not None:
-            shared = Rate(
-                max(own.per_second, rate.per_second * TENANT_FACTOR), max(own.burst, rate.burst * TENANT_FACTOR)
-            )
+            shared = Rate(rate.per_second * TENANT_FACTOR, rate.burst * TENANT_FACTOR)
             self._rates.take((caller.tenant, route.rate), shared)
 
     async def _tenant(self, headers: Headers, caller: Caller) -> str:
@@ -121,7 +120,12 @@ class Gate:
         named = headers.get("ingot-tenant")
         if named is None and caller.tenant is not None:
             return caller.tenant
-        tenant = await self._named(named or DEFAULT_SLUG)
+        try:
+            tenant = await self._named(named or DEFAULT_SLUG)
+        except TenantNotFound:
+            if caller.tenant is None:
+                raise
+            tenant = ""
         if caller.tenant not in (None, tenant):
             raise Forbidden("the credential is for another tenant", hint="Leave out the header Ingot-Tenant.")
         return tenant
@@ -135,5 +139,5 @@ class Gate:
 
 
 def _expect(route: Route, caller: Caller) -> None:
-    if isinstance(route.needs, Granted) and not route.needs.is_met(caller.has):
+    if isinstance(route.needs, Granted) and not route.needs.is_met(caller.may if route.needs.whole else caller.has):
         raise Forbidden(f"the credential has no grant for {route.needs.action}")

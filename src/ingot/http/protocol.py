@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from ingot.http.problems import problem_of
 from ingot.kernel.errors import IngotError
 
+CONNECTIONS_MAX: Final = 10_000
 HEAD_SECONDS_MAX: Final = 15.0  # A request's line and headers are there by then.
 HEAD_BYTES_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 100

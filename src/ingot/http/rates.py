@@ -25,6 +25,13 @@ class TooManyRequests(TooMany):
         self.retry_after = retry_after
 
 
+class TooManyWaiting(TooManyRequests):
+    """The callers of the tenant hold too many streams, and requests that wait."""
+
+    code = "too_many_waiting"
+    hint = "Close some of them; one stream tells of everything, and one claim takes many jobs."
+
+
 class TooManyFailures(TooManyRequests):
     """Too many credentials from this address did not hold."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 import uvicorn
 
-from ingot.http.protocol import Doors, Protocol
+from ingot.http.protocol import CONNECTIONS_MAX, Doors, Protocol
 from ingot.kernel.errors import IngotError
 from ingot.kernel.loops import Loop
 
@@ -22,7 +22,6 @@ STOP_SECONDS_MAX: Final = 10  # Requests that are under way get so long to end.
 IDLE_SECONDS_MAX: Final = 75  # A connection without requests is closed then.
 TAKES_NOTHING_SECONDS_MAX: Final = 60
 BACKLOG: Final = 2048
-CONNECTIONS_MAX: Final = 10_000
 OTHER_FILES: Final = 200  # Those of the store, the log and the libraries.
 log = structlog.get_logger("ingot.http")
 

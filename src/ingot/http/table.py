@@ -36,6 +36,11 @@ class Granted(msgspec.Struct, frozen=True):
         assert self.or_action is None or self.or_action in ACTIONS, f"{self.or_action} is no action"
 
     @property
+    def whole(self) -> bool:
+        """Whether a grant for some resources is none: what it is about is the whole tenant, or the server."""
+        return self.action.startswith(("admin.", "ops.")) and self.action != "admin.definitions"
+
+    @property
     def words(self) -> str:
         """What it needs, for people."""
         return f"`{self.action}`" if self.or_action is None else f"`{self.action}` or `{self.or_action}`"

@@ -18,7 +18,6 @@ KNOWN_SECONDS: Final = 2.0  # A revoked credential is refused after this time, e
 KNOWN_MAX: Final = 10_000
 USED_MAX: Final = 10_000  # Of each kind. Who is left out is noted when it calls again later.
 WORKER_GRANTS: Final = (Grant(action="workers.run"), Grant(action="workers.read"))
-INSTANCE_CHARS_MAX: Final = 128
 
 
 class Known(msgspec.Struct):
@@ -35,6 +34,7 @@ class Access:
         self._store = store
         self._clock = clock
         self._known: OrderedDict[bytes, Known] = OrderedDict()
+        self._names: OrderedDict[str, tuple[bool, int]] = OrderedDict()  # Of workers, and until when that holds.
         self._used: dict[str, dict[str, int]] = {"token": {}, "worker": {}}
 
     async def of_token(self, token: str, asking: Callable[[], None] = lambda: None) -> Caller:
@@ -54,8 +54,9 @@ class Access:
         return await self._remembered(key, lambda ask: self._find_worker(credential, secret, ask), asking)
 
     def forget(self) -> None:
-        """A credential has changed."""
-        self._known.clear()
+        """A credential has changed: each is found anew when it comes next."""
+        for known in self._known.values():
+            known.until = 0
 
     def take_used(self) -> NoteUse:
         """Which credentials were used since this was last asked."""
@@ -69,9 +70,13 @@ class Access:
         now = self._clock.micros()
         known = self._known.get(key)
         if known is None or known.until <= now:
-            held_before = self._known.pop(key, None) is not None
-            caller = await find(asking if not held_before else lambda: None)
+            try:
+                caller = await find(asking if known is None else lambda: None)
+            except Unauthorized:
+                self._known.pop(key, None)
+                raise
             known = self._known[key] = Known(caller, now + round(KNOWN_SECONDS * MICROS))
+            self._known.move_to_end(key)
             if len(self._known) > KNOWN_MAX:
                 self._known.popitem(last=False)
         if known.caller.expires_at is not None and to_micros(known.caller.expires_at) <= now:
@@ -80,6 +85,17 @@ class Access:
         if len(used) < USED_MAX or known.caller.id in used:
             used[known.caller.id] = now
         return known.caller
+
+    async def is_credential(self, worker_id: str) -> bool:
+        """Whether this is the id of a worker credential, or of one of its instances, whosever it is."""
+        name, now = worker_id.partition("/")[0], self._clock.micros()
+        there, until = self._names.get(name, (False, 0))
+        if until <= now:
+            there = await self._store.find_worker_credential(name) is not None
+            self._names[name] = there, now + round(KNOWN_SECONDS * MICROS)
+            if len(self._names) > KNOWN_MAX:
+                self._names.popitem(last=False)
+        return there
 
     async def _find_token(self, token: str, asking: Callable[[], None]) -> Caller:
         found = None

@@ -19,7 +19,7 @@ from ingot.identity.credentials import (
     TokenNotFound,
     WorkerCredential,
 )
-from ingot.identity.grants import ALL, Grant, check_grants
+from ingot.identity.grants import ALL, ANY, Grant, check_grants
 from ingot.identity.ports import (
     ChangeWorkerCredential,
     CreateToken,
@@ -85,6 +85,7 @@ class Credentials:
                 by.expect(grant.action, grant.resource)
             if tenant is None and not by.is_operator:
                 raise Forbidden("only an operator makes tokens for all tenants")
+            limits, expires_at = _within(by, limits, expires_at)
         token_id = new_id()
         full = secrets.new_token(token_id)
         token = Token(
@@ -154,7 +155,13 @@ class Credentials:
         types: list[str] | tuple[str, ...] = (),
         by: Caller | None = None,
     ) -> NewWorkerCredential:
-        """Make a credential for workers of a tenant, or a shared one. Raises `CredentialExists` or `InvalidInput`."""
+        """Make a credential for workers of a tenant, or a shared one. `by` gives only what it has.
+
+        Raises `CredentialExists`, `InvalidInput` or `Forbidden`.
+        """
+        if by is not None:
+            for resource in [f"jobs/{type}" for type in _types(types)] or [ANY]:
+                by.expect("workers.run", resource)
         secret = secrets.new_worker_secret()
         credential = WorkerCredential(
             id=_credential_id(credential_id),
@@ -221,6 +228,20 @@ def _limits(limits: TokenLimits) -> TokenLimits:
     if limits.burst is not None:
         whole_number(limits.burst, what="limits.burst", least=1, most=NUMBER_MAX)
     return limits
+
+
+def _within(by: Caller, limits: TokenLimits, expires_at: datetime | None) -> tuple[TokenLimits, datetime | None]:
+    """What a caller that has bounds gives on: no more, and no longer. Raises `Forbidden`."""
+    if by.expires_at is not None:
+        if expires_at is not None and expires_at > by.expires_at:
+            raise Forbidden("a token does not outlive the one that makes it", hint="Give an earlier expires_at.")
+        expires_at = expires_at or by.expires_at
+    if by.limits.rate is not None:
+        if limits.rate is not None and limits.rate > by.limits.rate:
+            raise Forbidden("a token may not make more requests than the one that makes it", hint="Give a lower rate.")
+        if limits.rate is None:
+            limits = by.limits
+    return limits, expires_at
 
 
 def _credential_id(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,9 @@ from ingot.jobs.model import Attempt, Batch, Doomed, Explanation, HistoryEntry, 
 from ingot.jobs.ports import JobFilter, JobStore
 from ingot.kernel import values
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
+
+PAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # Of payloads, metadata and results; the last job of a page may go beyond.
+PAGE_STEP_JOBS: Final = 64
 
 
 class Looking:
@@ -51,7 +55,7 @@ class Looking:
         where = _job_filter(tenant, status, type, tag, source, created_after, created_before)
         bound_to = ("jobs", *(None if value is None else str(value) for value in msgspec.structs.astuple(where)))
         before = None if cursor is None else read_cursor(values.text(cursor, what="cursor"), bound_to=bound_to)
-        jobs, position = await self._store.list_jobs(where, before=before, limit=check_limit(limit))
+        jobs, position = await _read_page(self._store, where, before, check_limit(limit))
         return Page(items=jobs, next_cursor=None if position is None else write_cursor(position, bound_to=bound_to))
 
     async def attempts(self, tenant: str, job_id: str) -> Sequence[Attempt]:
@@ -141,6 +145,19 @@ class Looking:
     async def counts(self, tenant: str) -> Mapping[str, Mapping[JobStatus, int]]:
         """Exact counts of a tenant's jobs by type and status. What there is none of is left out."""
         return await self._store.count_jobs(checks.tenant(tenant))
+
+
+async def _read_page(store: JobStore, where: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
+    """Read on until there are enough jobs, or enough bytes of them: first a few, then by what those weigh."""
+    jobs: list[Job] = []
+    weight, step = 0, min(limit, PAGE_STEP_JOBS)
+    while True:
+        found, before = await store.list_jobs(where, before=before, limit=step)
+        jobs += found
+        weight += sum(len(job.payload) + len(job.metadata) + len(job.result) for job in found)
+        if before is None or len(found) < step or len(jobs) == limit or weight >= PAGE_BYTES_MAX:
+            return jobs, before
+        step = min(limit - len(jobs), max(1, round((PAGE_BYTES_MAX - weight) * len(jobs) / max(1, weight))))
 
 
 def _job_filter(

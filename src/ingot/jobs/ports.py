@@ -307,8 +307,11 @@ class JobStore(Protocol):
     def list_pauses(self, tenant: str) -> Awaitable[list[Pause]]:
         """The types of a tenant that are paused, by type."""
 
-    def list_leases(self, worker: str, *, limit: int) -> Awaitable[list[tuple[str, int]]]:
-        """Up to `limit` running jobs, each with its fence, of a worker or of any instance of a credential."""
+    def list_leases(self, worker: str, tenant: str | None, *, limit: int) -> Awaitable[list[tuple[str, int]]]:
+        """Up to `limit` running jobs, each with its fence, of a worker or of any instance of a credential.
+
+        They are those of one tenant, or of all for `None`.
+        """
 
     def get_job(self, tenant: str, job_id: str) -> Awaitable[Job | None]:
         """The job, or `None` when it is not there or not in this tenant."""

@@ -327,14 +327,17 @@ class Jobs(Looking):
         claim = checks.claim(claim)
         return await self.settle(claim.job.id, claim.fence, Release())
 
-    async def give_back(self, worker: str) -> int:
-        """Release all that a worker runs, or all instances of a credential do. Counts against nothing.
+    async def give_back(self, worker: str, *, tenant: str | None = None) -> int:
+        """Release all that a worker runs, or all instances of a credential do, of one tenant or of all.
+
+        Counts against nothing.
 
         Answers how many jobs those were. It is for workers that are put out: they have no say in these jobs any more.
         """
         checks.worker_id(worker)
+        checks.tenant_or_any(tenant)
         given_back = 0
-        while leases := await self._store.list_leases(worker, limit=checks.BATCH_JOBS_MAX):
+        while leases := await self._store.list_leases(worker, tenant, limit=checks.BATCH_JOBS_MAX):
             settles = [Settle(job_id=job_id, fence=fence, outcome=Release()) for job_id, fence in leases]
             answers = await self._store.settle(SettleJobs(settles=settles))
             given_back += sum(isinstance(answer, Settled) for answer in answers)

@@ -14,7 +14,7 @@ from ingot.engines.history import read_position, write_position
 from ingot.engines.postgres import collect, credentials, definitions, explain, identity, workers
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.figures import list_depths
-from ingot.engines.postgres.memory import Memory
+from ingot.engines.postgres.memory import NIL, Memory
 from ingot.engines.postgres.pages import read_counts, read_page, read_tally
 from ingot.engines.postgres.rows import STATUSES, NewsRow, attempt_of, job_of, pause_of
 from ingot.engines.postgres.sql import SQL
@@ -45,7 +45,7 @@ from ingot.kernel.ids import is_id
 
 ABOVE_ALL_IDS: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 ABOVE_ALL_INSTANTS: Final = 2**62
-LEASES: Final = "SELECT * FROM ingot.leases_of_worker($1, $2)"
+LEASES: Final = "SELECT * FROM ingot.leases_of_worker($1, $2, $3)"
 HORIZON_SECONDS_MAX: Final = 0.25
 HORIZON_PAUSE_SECONDS: Final = 0.002
 
@@ -145,9 +145,10 @@ class Reads:
             return None
         return Batch(batch=batch, total=total, unfinished=unfinished, succeeded=succeeded, dead=dead, canceled=canceled)
 
-    async def list_leases(self, worker: str, *, limit: int) -> list[tuple[str, int]]:
+    async def list_leases(self, worker: str, tenant: str | None, *, limit: int) -> list[tuple[str, int]]:
         """See `JobStore`."""
-        return [(row["id"], row["fence"]) for row in await self._db.call(LEASES, worker, limit)]
+        of_tenant = tenant if tenant is None or is_id(tenant) else NIL
+        return [(row["id"], row["fence"]) for row in await self._db.call(LEASES, worker, of_tenant, limit)]
 
     async def list_pauses(self, tenant: str) -> list[Pause]:
         """See `JobStore`."""

@@ -276,9 +276,10 @@ class Reads:
                 limits.append(HeldLimit(scope=scope, most=most, running=found[0], holders=found[1]))
         return limits
 
-    def list_leases(self, worker: str, *, limit: int) -> Awaitable[list[tuple[str, int]]]:
+    def list_leases(self, worker: str, tenant: str | None, *, limit: int) -> Awaitable[list[tuple[str, int]]]:
         """See `JobStore`."""
-        return self._run(self._read, list[tuple[str, int]], SQL.leases_of_worker, worker, limit)
+        number = 0 if tenant is None else self._memory.tenants.get(tenant, -1)
+        return self._run(self._read, list[tuple[str, int]], SQL.leases_of_worker, worker, number, limit)
 
     def list_pauses(self, tenant: str) -> Awaitable[list[Pause]]:
         """See `JobStore`."""

@@ -151,10 +151,12 @@ END
 $$;
 
 -- Running jobs of a worker, or of any instance of a credential. Few jobs run: they are all looked at.
-CREATE OR REPLACE FUNCTION ingot.leases_of_worker(worker text, jobs_max integer) RETURNS TABLE (id text, fence bigint)
+CREATE OR REPLACE FUNCTION ingot.leases_of_worker(worker text, of_tenant uuid, jobs_max integer)
+RETURNS TABLE (id text, fence bigint)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT l.id::text, l.fence FROM ingot.leases AS l
-    WHERE l.worker_id = worker OR starts_with(l.worker_id, worker || '/') LIMIT jobs_max
+    WHERE (l.worker_id = worker OR starts_with(l.worker_id, worker || '/')) AND (of_tenant IS NULL OR l.tenant = of_tenant)
+    LIMIT jobs_max
 $$;

@@ -275,7 +275,7 @@ CREATE OR REPLACE FUNCTION ingot.list_draining() RETURNS TABLE (tenant text, id 
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT nullif(w.tenant, ingot.crew_of(NULL))::text, w.id FROM ingot.workers AS w WHERE w.draining AND w.online
+    SELECT nullif(w.tenant, ingot.crew_of(NULL))::text, w.id FROM ingot.workers AS w WHERE w.draining
 $$;
 
 -- Of these leases, those that are still held.

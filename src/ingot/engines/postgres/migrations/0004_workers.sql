@@ -14,7 +14,7 @@ CREATE TABLE ingot.workers (
     PRIMARY KEY (tenant, id)
 );
 CREATE INDEX workers_seen ON ingot.workers (online, seen_at);
-CREATE INDEX workers_draining ON ingot.workers (id) WHERE draining AND online;
+CREATE INDEX workers_draining ON ingot.workers (id) WHERE draining;
 
 -- What a worker holds is asked whenever it is heard of.
 CREATE INDEX leases_held ON ingot.leases (worker_id);

@@ -14,7 +14,7 @@ CREATE TABLE workers (
     PRIMARY KEY (tenant, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX workers_seen ON workers (online, seen_at);
-CREATE INDEX workers_draining ON workers (draining) WHERE draining = 1 AND online = 1;
+CREATE INDEX workers_draining ON workers (draining) WHERE draining = 1;
 
 -- What a worker holds is asked whenever it is heard of.
 CREATE INDEX states_held ON states (worker_id) WHERE status = 'running';
