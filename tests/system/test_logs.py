@@ -154,5 +154,5 @@ def test_spans_without_what_sends_them_are_told_with_a_hint(tmp_path: Path) -> N
     )
     assert done.returncode == 1
     assert "OTEL_EXPORTER_OTLP_ENDPOINT is set, and opentelemetry.exporter" in done.stderr
-    assert "pip install 'ingot[otel]'" in done.stderr
+    assert "pip install '.[otel]'" in done.stderr
     assert "Traceback" not in done.stderr

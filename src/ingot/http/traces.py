@@ -17,7 +17,7 @@ class OtelMissing(IngotError):
     """Spans are to be sent, and what sends them is not installed."""
 
     code = "otel_missing"
-    hint = "Install it with `pip install 'ingot[otel]'`, or unset OTEL_EXPORTER_OTLP_ENDPOINT."
+    hint = "Install it with `pip install '.[otel]'` in the checkout, or unset OTEL_EXPORTER_OTLP_ENDPOINT."
 
 
 class Trace(msgspec.Struct, frozen=True):

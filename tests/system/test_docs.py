@@ -1,0 +1,49 @@
+"""The shell of the how-to pages, run as it stands against a real server: who copies it gets what the page says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.system.test_serve import served
+
+PAGES = Path(__file__).parents[2] / "docs" / "how-to"
+STREAM_ENDED = 28  # What curl says when it was told how long to stay.
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def steps(page: str) -> list[str]:
+    """What is to be typed, block by block."""
+    return BLOCK.findall((PAGES / page).read_text(encoding="utf-8"))
+
+
+def typed(page: str, folder: Path, url: str) -> list[str]:
+    """What each block of a page printed, typed into one shell beside the data folder of a server."""
+    host = url.removeprefix("http://")
+    between = f'\ncode=$?; [ $code = 0 ] || [ $code = {STREAM_ENDED} ] || exit $code; printf "\\036"\n'
+    script = between.join([*(step.replace("localhost:8080", host) for step in steps(page)), ""])
+    done = subprocess.run(
+        ["bash", "-u", "-o", "pipefail", "-c", script],
+        cwd=folder, capture_output=True, text=True, timeout=18, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return done.stdout.split("\036")[:-1]
+
+
+@pytest.mark.parametrize("page", ["serve.md", "run-workers.md", "watch-a-server.md"])
+def test_what_a_page_says_can_be_typed_from_top_to_bottom(tmp_path: Path, page: str) -> None:
+    with served(tmp_path / "data") as (_, url):
+        printed = typed(page, tmp_path, url)
+    assert len(printed) == len(steps(page)) > 2
+    for step, said in zip(steps(page), printed, strict=True):
+        assert '"code":' not in said, f"{step}\n{said}"
+        if "curl -s -w" in step:
+            assert said.endswith("\n")
+    whole = "".join(printed)
+    if page != "watch-a-server.md":
+        assert '"status":"succeeded"' in whole
+        assert "Hello, " in whole
