@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from ipaddress import ip_network
+from ipaddress import ip_interface, ip_network
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,9 +59,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX:
             bounds = f"it goes from {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g}"
-            raise SettingsError(f"lease_seconds is {self.lease_seconds}; {bounds}")
+            raise SettingsError(f"INGOT_LEASE_SECONDS is {self.lease_seconds}; {bounds}")
         if not 0 <= self.port <= PORT_MAX:
-            raise SettingsError(f"port is {self.port}; it goes from 0, any that is free, to {PORT_MAX}")
+            raise SettingsError(f"INGOT_PORT is {self.port}; it goes from 0, any that is free, to {PORT_MAX}")
         if self.log_level not in LEVELS:
             raise SettingsError(f"INGOT_LOG_LEVEL is {self.log_level!r}; it is one of {', '.join(LEVELS)}")
         if self.log_format not in (None, "json", "text"):
@@ -69,21 +69,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.otel_endpoint is not None and not self.otel_endpoint.startswith(("http://", "https://")):
             raise SettingsError("OTEL_EXPORTER_OTLP_ENDPOINT does not begin with http:// or https://")
         if not 1 <= self.connections_max <= CONNECTIONS_LIMIT:
-            raise SettingsError(f"connections_max is {self.connections_max}; it goes from 1 to {CONNECTIONS_LIMIT}")
+            bounds = f"it goes from 1 to {CONNECTIONS_LIMIT}"
+            raise SettingsError(f"INGOT_CONNECTIONS_MAX is {self.connections_max}; {bounds}")
         for name in RATES:
             if not 0 < getattr(self, name) <= RATE_MAX:
-                raise SettingsError(f"{name} is {getattr(self, name)}; it goes from above 0 to {RATE_MAX:g}")
-        for proxy in self.trusted_proxies:
-            try:
-                ip_network(proxy)
-            except ValueError:
                 raise SettingsError(
-                    f"INGOT_TRUSTED_PROXIES names {proxy!r}",
-                    hint="Name addresses or networks, as in 10.0.0.0/8, with commas between them.",
-                ) from None
+                    f"{variable_of(name)} is {getattr(self, name)}; it goes from above 0 to {RATE_MAX:g}"
+                )
+        for proxy in self.trusted_proxies:
+            _check_proxy(proxy)
         if not 0 <= self.event_retention_days <= EVENT_RETENTION_DAYS_MAX:
             bounds = f"it goes from 0, for ever, to {EVENT_RETENTION_DAYS_MAX:g}"
-            raise SettingsError(f"event_retention_days is {self.event_retention_days}; {bounds}")
+            raise SettingsError(f"INGOT_EVENT_RETENTION_DAYS is {self.event_retention_days}; {bounds}")
         for name in ("database_url", "database_owner_url"):
             url = getattr(self, name)
             if url is not None and not url.startswith(DATABASE_SCHEMES):
@@ -93,6 +90,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "INGOT_DATABASE_OWNER_URL is set, and INGOT_DATABASE_URL is not",
                 hint="The owner's URL only migrates; the other one, with the role ingot_server, is worked with.",
             )
+
+
+def _check_proxy(text: str) -> None:
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError:
+        raise SettingsError(
+            f"INGOT_TRUSTED_PROXIES names {text!r}, which is neither an address nor a network",
+            hint="Name addresses or networks, as in 10.0.0.0/8, with commas between them.",
+        ) from None
+    if "/" in text and network.network_address != ip_interface(text).ip:
+        raise SettingsError(
+            f"INGOT_TRUSTED_PROXIES names {text!r}, which is an address inside a network",
+            hint=f"Write {network} for the network, or the address alone.",
+        )
 
 
 def variable_of(field: str) -> str:

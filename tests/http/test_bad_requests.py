@@ -88,7 +88,7 @@ async def test_what_is_not_there_is_told_from_what_takes_another_method(served: 
     nowhere = await served.call("GET", "/nowhere")
     assert (nowhere.status_code, nowhere.json()["code"]) == (404, "no_such_route")
     wrong = await served.call("DELETE", "/jobs")
-    assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, POST")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, HEAD, POST")
 
 
 async def test_a_request_id_is_kept_when_it_is_one(served: Served) -> None:

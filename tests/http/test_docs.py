@@ -54,7 +54,7 @@ async def test_every_route_and_every_error_is_on_the_page(served: Served) -> Non
         article = answer.text.partition(f'<article aria-labelledby="{label}">')[2].partition("</article>")[0]
         for part in (route.path, route.method, docs._words(route.title), "curl", "Answers"):
             assert part in article, f"{label}: {part}"
-        assert ("$TOKEN" in article) == (route.path not in ("/healthz", "/docs"))
+        assert ("$TOKEN" in article) == (route.path not in ("/", "/healthz", "/docs"))
     assert len(page.ids) == len(set(page.ids))
     assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
     for code in ("lease_lost", "body_too_large", "unauthorized", "too_many_connections"):

@@ -19,7 +19,7 @@ from ingot.identity.grants import ACTIONS, Grant
 from ingot.kernel.ids import new_id
 from tests.http.serving import Served
 
-OPEN = {("GET", "/healthz"), ("GET", "/docs")}
+OPEN = {("GET", "/"), ("GET", "/healthz"), ("GET", "/docs")}
 
 
 def table(served: Served) -> Table:

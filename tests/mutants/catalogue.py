@@ -933,4 +933,21 @@ MUTANTS = [
         new="if named is None:",
         caught_by="tests/http/test_bounds.py::test_a_token_does_not_speak_as_a_worker_credential",
     ),
+    Mutant(
+        name="a token without Bearer is told back",
+        breaks="what a caller sends to prove itself is in no answer",
+        file="http/gate.py",
+        old='                "the header Authorization holds no bearer token",\n',
+        new='                f"the header Authorization holds {authorization[:20]}",\n',
+        caught_by="tests/http/test_words.py::test_a_token_without_bearer_is_not_told_back",
+    ),
+    Mutant(
+        name="another token of the operator is not made",
+        breaks="who lost the operator's token gets another one",
+        file="cli/serve.py",
+        old="        if made is None and new_token:\n",
+        new="        if False:\n",
+        caught_by="tests/system/test_serve.py"
+        "::test_another_operators_token_is_made_when_asked_for_and_the_first_still_holds",
+    ),
 ]

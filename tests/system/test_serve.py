@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -19,9 +21,10 @@ SERVE = [sys.executable, "-m", "ingot", "serve"]
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server on a free port, and where it is; killed at the end if it still runs."""
-    with subprocess.Popen([*SERVE, "--data", str(folder), "--port", "0"], stderr=subprocess.PIPE, text=True) as process:
+    command = [*SERVE, "--data", str(folder), "--port", "0", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
             for line in process.stderr:
@@ -57,6 +60,56 @@ def test_the_first_start_makes_the_operators_token_and_later_ones_keep_it(tmp_pa
         assert path.read_text(encoding="utf-8").strip() == token
         job = httpx.get(f"{url}/api/v1/jobs/{made.json()['id']}", headers=headers).json()
     assert (job["status"], job["payload"]) == ("queued", {"kept": True})
+
+
+def test_another_operators_token_is_made_when_asked_for_and_the_first_still_holds(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "operator.token"
+    with served(tmp_path / "data", "--new-token"):
+        first = path.read_text(encoding="utf-8").strip()
+    with served(tmp_path / "data", "--new-token") as (_, url):
+        second = path.read_text(encoding="utf-8").strip()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        listed = [
+            httpx.get(
+                f"{url}/api/v1/admin/tokens", params={"operator": True}, headers={"authorization": f"Bearer {token}"}
+            ).json()["items"]
+            for token in (first, second)
+        ]
+    assert first != second
+    assert [len(items) for items in listed] == [2, 2]
+
+
+def test_it_tells_its_version() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ingot", "--version"], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == f"ingot {version('ingot')}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "code", "said"),
+    [
+        (["--host", "nowhere.invalid"], {}, 1, "--host"),
+        (["--host", "192.0.2.1"], {}, 1, "this machine has no such address"),
+        (["--host", ""], {}, 1, "--host is empty"),
+        (["--port", "70000"], {}, 2, "--port"),
+        ([], {"INGOT_PORT": "70000"}, 1, "INGOT_PORT is 70000"),
+        ([], {"INGOT_DATABASE_URL": "postgresql://ingot_server@127.0.0.1:1/ingot"}, 6, "127.0.0.1:1/ingot"),
+    ],
+)
+def test_what_it_cannot_start_with_is_told_in_a_few_words(
+    tmp_path: Path, options: list[str], environment: dict[str, str], code: int, said: str
+) -> None:
+    port = [] if "--port" in options or "INGOT_PORT" in environment else ["--port", "0"]
+    done = subprocess.run(
+        [*SERVE, *port, *options],
+        cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True, timeout=18, check=False,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "line " not in done.stderr  # As in a traceback.
+    if code != 2:  # Then the options are explained too.
+        assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["ingot", "Hint"]
 
 
 def test_a_busy_port_is_told_with_a_hint(tmp_path: Path) -> None:

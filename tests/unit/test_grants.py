@@ -64,6 +64,10 @@ def test_one_grant_must_allow_both() -> None:
         [Grant(action="nobody.*")],
         [Grant(action="jobs.read", resource="")],
         [Grant(action="jobs.read", resource="jobs/*")],
+        [Grant(action="jobs.read", resource="greet")],
+        [Grant(action="jobs.read", resource="job/greet")],
+        [Grant(action="jobs.read", resource="jobs.greet")],
+        [Grant(action="jobs.read", resource="/jobs/greet")],
         [Grant(action="jobs.read", resource="x" * 301)],
         [ALL] * 101,
     ],
@@ -71,3 +75,9 @@ def test_one_grant_must_allow_both() -> None:
 def test_grants_that_mean_nothing_are_refused(bad: object) -> None:
     with pytest.raises(InvalidInput):
         check_grants(bad)
+
+
+@pytest.mark.parametrize("resource", ["*", "jobs", "jobs/", "jobs/greet", "events/job", "keys/a/b", "db/notes"])
+def test_a_resource_begins_with_what_there_is(resource: str) -> None:
+    (given,) = check_grants([Grant(action="jobs.read", resource=resource)])
+    assert given.resource == resource

@@ -73,6 +73,7 @@ class OpsApi:
     def routes(self) -> list[Route]:
         """The routes of this room."""
         return [
+            Route(method="GET", path="/", handler=self.root, needs=Open(), room="ops", status=307),
             Route(method="GET", path="/healthz", handler=self.health, needs=Open(), room="ops"),
             Route(method="GET", path="/status", handler=self.status, needs=Granted("jobs.read"), room="ops"),
             Route(method="GET", path="/openapi.json", handler=self.document, needs=Known(), room="ops"),
@@ -86,6 +87,10 @@ class OpsApi:
                 media="text/plain",
             ),
         ]
+
+    async def root(self, call: Call) -> Answer[None]:  # noqa: ARG002 - every handler gets its call
+        """Leads to `/docs`."""
+        return Answer(None, headers={"location": "/docs"})
 
     async def health(self, call: Call) -> Health:  # noqa: ARG002 - every handler gets its call
         """Whether the server answers."""

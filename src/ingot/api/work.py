@@ -37,6 +37,7 @@ from ingot.wire.jobs import (
 Ending = Succeeded | Broke | Snoozed | Released
 
 SETTLE_BODY_BYTES_MAX = 64 * 1024 * 1024
+TYPES_SHOWN_MAX = 20
 _encode = msgspec.json.Encoder().encode
 
 
@@ -158,7 +159,10 @@ async def worker_id_of(access: Access, call: Call, named: str | None) -> str:
         return named or call.caller.name
     own = call.headers.get("x-worker-id") or call.caller.id
     if named is not None and named != own and named.partition("/")[0] != call.caller.id:
-        raise Forbidden(f"the credential is that of {call.caller.id}, not of {named[:64]}")
+        raise Forbidden(
+            f"the credential is that of {call.caller.id}, not of {named[:64]}",
+            hint=f"Its workers are called {call.caller.id}, or {call.caller.id}/ and a name of their own.",
+        )
     return named or own
 
 
@@ -177,7 +181,10 @@ def worker_of(call: Call) -> str | None:
 def expect_type(call: Call, type: str) -> None:
     """Raises `Forbidden` for a type that the caller does not run."""
     if call.caller.types and type not in call.caller.types:
-        raise Forbidden(f"the worker does not run jobs of the type {type[:64]}")
+        raise Forbidden(
+            f"the worker does not run jobs of the type {type[:64]}",
+            hint=f"The credential {call.caller.id} runs {', '.join(call.caller.types[:TYPES_SHOWN_MAX])}.",
+        )
     call.expect("workers.run", f"jobs/{type}")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
+from ingot.api.ops import VERSION
 from ingot.cli.serve import serve
 from ingot.kernel.errors import IngotError
 
@@ -17,8 +18,18 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Durable jobs
 app.command()(serve)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ingot {VERSION}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version and exit.")
+    ] = False,
+) -> None:
     """Durable jobs, blobs and documents, self-hosted."""
 
 

@@ -18,8 +18,9 @@ from ingot import wiring
 from ingot.api.ops import VERSION
 from ingot.http.server import allow_files, listen, url_of
 from ingot.http.traces import Spans, open_spans
+from ingot.identity.grants import ALL
 from ingot.kernel.logs import configure_server_logs
-from ingot.settings import Settings, read_settings
+from ingot.settings import PORT_MAX, Settings, SettingsError, read_settings
 
 TOKEN_FILE: Final = "operator.token"
 log = structlog.get_logger("ingot.cli")
@@ -28,13 +29,20 @@ log = structlog.get_logger("ingot.cli")
 def serve(
     data: Annotated[Path | None, typer.Option(help="The data folder (INGOT_DATA, ./data).")] = None,
     host: Annotated[str | None, typer.Option(help="The address to listen at (INGOT_HOST, 127.0.0.1).")] = None,
-    port: Annotated[int | None, typer.Option(help="The port; 0 is any that is free (INGOT_PORT, 8080).")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=PORT_MAX, help="The port; 0 is any that is free (INGOT_PORT, 8080).")
+    ] = None,
+    new_token: Annotated[
+        bool, typer.Option("--new-token", help="Make another operator's token; those that there are still hold.")
+    ] = False,
 ) -> None:
     """Serve the HTTP API until TERM or Ctrl-C.
 
     The first start makes the data folder, the tenant `default` and the operator's token, which is written to
     `operator.token` there.
     """
+    if host == "":
+        raise SettingsError("--host is empty", hint="Leave it out for 127.0.0.1, or write 0.0.0.0 for all addresses.")
     given = {name: value for name, value in (("data", data), ("host", host), ("port", port)) if value is not None}
     settings = msgspec.structs.replace(read_settings(), **given)
     configure_server_logs(settings.log_level, settings.log_format)
@@ -46,22 +54,27 @@ def serve(
     spans = None if settings.otel_endpoint is None else open_spans(settings.otel_endpoint, version=VERSION)
     try:
         with listen(settings.host, settings.port) as listening:
-            uvloop.run(_serve(settings, listening, spans))
+            uvloop.run(_serve(settings, listening, spans, new_token=new_token))
     finally:
         if spans is not None:
             spans.close()
 
 
-async def _serve(settings: Settings, listening: socket.socket, spans: Spans | None) -> None:
+async def _serve(settings: Settings, listening: socket.socket, spans: Spans | None, *, new_token: bool) -> None:
     async with wiring.open(settings=settings) as ingot:
         made = await ingot.credentials.ensure_operator(settings.operator_token)
-        if made is not None and settings.operator_token is None:
+        if settings.operator_token is not None:
+            made = None  # Who gave it has it.
+        if made is None and new_token:
+            made = await ingot.credentials.create_token(None, description="another operator", grants=[ALL])
+        if made is not None:
             path = _keep(settings.data, made.text)
             _tell(
                 "operator_token_made", f"The operator's token is in {path}; it is shown nowhere else.", path=str(path)
             )
         url, engine = url_of(listening), ingot.engine
-        _tell("serving", f"Ingot serves {url} ({engine}); Ctrl-C ends it.", url=url, engine=engine)
+        sentence = f"Ingot serves {url} ({engine}); {url}/docs says how to use it, Ctrl-C ends it."
+        _tell("serving", sentence, url=url, docs=f"{url}/docs", engine=engine)
         await wiring.server_of(ingot, settings, spans=spans).serve(sockets=[listening])
 
 

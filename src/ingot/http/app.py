@@ -16,11 +16,13 @@ import structlog
 
 from ingot.http.call import Answer, Call, Headers, Stream
 from ingot.http.gate import Gate
+from ingot.http.invalid import invalid_body, invalid_query
 from ingot.http.metrics import Metrics
 from ingot.http.problems import (
     BodyTooLarge,
     InternalError,
     MalformedBody,
+    MethodNotAllowed,
     SlowSender,
     UnsupportedMedia,
     problem_of,
@@ -128,6 +130,9 @@ class App:
         else:
             answer = await route.handler(call, **given)
         if isinstance(answer, Stream):
+            if scope["method"] == "HEAD":
+                await answer.parts.aclose()
+                raise MethodNotAllowed(["GET"])
             with self._holding(call):
                 await send({"type": "http.response.start", "status": 200, "headers": _headers(STREAM, call.request_id)})
                 await self._streams.serve(answer, route, call, receive, send)
@@ -223,7 +228,7 @@ def _decode(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise InvalidInput(str(error)) from None
+        raise invalid_body(error, decoder.type) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedBody(f"the body is not JSON: {str(error)[:200]}") from None
 
@@ -241,7 +246,7 @@ def _read_query(query: bytes, kind: Any) -> Any:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidInput(str(error)) from None
+        raise invalid_query(error, kind) from None
 
 
 async def _tell(error: IngotError, send: Send, request_id: str) -> int:

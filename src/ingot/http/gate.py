@@ -15,6 +15,7 @@ from ingot.identity.credentials import Caller, Forbidden, Unauthorized
 from ingot.identity.model import TenantNotFound
 from ingot.identity.service import DEFAULT_SLUG, Tenants
 
+CREDENTIALS: Final = ("Authorization", "X-Worker-ID", "X-Worker-Secret")
 NOBODY: Final = Caller(id="", kind="token", tenant="", grants=())
 BURST_SECONDS: Final = 2.0  # Who made no requests for so long may make theirs at once.
 FAILURES: Final = Rate(10, 200)  # Credentials that do not hold, from one address, before the store is asked no more.
@@ -95,14 +96,17 @@ class Gate:
         worker_id, secret = headers.get("x-worker-id"), headers.get("x-worker-secret")
         if worker_id is not None and secret is not None:
             if headers.has("authorization"):
-                raise Unauthorized("the request has two credentials", hint="Send one of them.")
+                raise Unauthorized("the request has two credentials, a token and a worker's", hint="Send one of them.")
             return await self._access.of_worker(worker_id, secret, asking)
         authorization = headers.get("authorization")
         if authorization is None:
-            raise Unauthorized("the request has no credential, or two")
+            raise _no_credential(headers)
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            raise Unauthorized(f"the request has a credential of the kind {scheme[:20]!r}")
+            raise Unauthorized(
+                "the header Authorization holds no bearer token",
+                hint="When it is a token, write Bearer before it: `Authorization: Bearer ingot_…`.",
+            )
         return await self._access.of_token(token.strip(), asking)
 
     def _count(self, route: Route, caller: Caller) -> None:
@@ -138,6 +142,24 @@ class Gate:
         return known
 
 
+def _no_credential(headers: Headers) -> Unauthorized:
+    """Why nobody can be told from these headers."""
+    sent = [name for name in CREDENTIALS if headers.has(name.lower())]
+    for name in sent:
+        if headers.get(name.lower()) is None:
+            return Unauthorized(f"the header {name} was sent twice", hint="Send it once.")
+    if sent:
+        (missing,) = {"X-Worker-ID", "X-Worker-Secret"}.difference(sent)
+        return Unauthorized(f"{sent[0]} was sent without {missing}", hint="A worker sends both of them.")
+    return Unauthorized("the request has no credential")
+
+
 def _expect(route: Route, caller: Caller) -> None:
-    if isinstance(route.needs, Granted) and not route.needs.is_met(caller.may if route.needs.whole else caller.has):
-        raise Forbidden(f"the credential has no grant for {route.needs.action}")
+    if not isinstance(route.needs, Granted) or route.needs.is_met(caller.may if route.needs.whole else caller.has):
+        return
+    if caller.kind == "worker":
+        raise Forbidden(
+            f"the credential of a worker has no grant for {route.needs.action}",
+            hint=f"Workers claim, renew and settle; for the rest use a token with a grant for {route.needs.action}.",
+        )
+    raise Forbidden(f"the credential has no grant for {route.needs.action}")

@@ -8,7 +8,9 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from errno import EADDRNOTAVAIL
 from functools import partial
+from os import strerror
 from typing import Any, Final
 
 import structlog
@@ -17,6 +19,7 @@ import uvicorn
 from ingot.http.protocol import CONNECTIONS_MAX, Doors, Protocol
 from ingot.kernel.errors import IngotError
 from ingot.kernel.loops import Loop
+from ingot.settings import SettingsError
 
 STOP_SECONDS_MAX: Final = 10  # Requests that are under way get so long to end.
 IDLE_SECONDS_MAX: Final = 75  # A connection without requests is closed then.
@@ -34,17 +37,29 @@ class AddressInUse(IngotError):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at this address. Raises `AddressInUse`."""
+    """A socket at this address. Raises `AddressInUse`, or `SettingsError` when there is no such address here."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        socket.getaddrinfo(host, port, family=family)
         listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (socket.gaierror, UnicodeError):
+        raise _no_such_host(host) from None
     except OSError as error:
-        raise AddressInUse(f"cannot listen at {host}, port {port}: {error.strerror or error}") from error
+        if error.errno == EADDRNOTAVAIL:
+            raise _no_such_host(host) from None
+        raise AddressInUse(f"cannot listen at {host}, port {port}: {strerror(error.errno or 0)}") from error
     # Connections have these too: one whose other end takes nothing, or has vanished, is closed by the kernel.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TAKES_NOTHING_SECONDS_MAX * 1000)
     return listening
+
+
+def _no_such_host(host: str) -> SettingsError:
+    return SettingsError(
+        f"cannot listen at {host[:100]!r} (INGOT_HOST, or --host): this machine has no such address",
+        hint="Use 127.0.0.1 for callers on this machine, or 0.0.0.0 for those from anywhere.",
+    )
 
 
 def url_of(listening: socket.socket) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from ingot.http.call import Stream
 from ingot.http.problems import MethodNotAllowed, NoSuchRoute
 from ingot.identity.grants import ACTIONS
 
@@ -86,6 +87,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         """The names that stand in its path."""
         return _PARAMETER.findall(self.path)
 
+    @property
+    def streams_only(self) -> bool:
+        """Whether all that it answers is a stream."""
+        return self.types()["return"] is Stream
+
     def types(self) -> dict[str, Any]:
         """The annotations of its handler."""
         return get_type_hints(self.handler)
@@ -136,8 +142,8 @@ class Table:
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route for a request, and what stands in the places of its path.
 
-        The path is as it was sent: a `%2F` in it belongs to a name and does not divide. Raises `NoSuchRoute` or
-        `MethodNotAllowed`.
+        The path is as it was sent: a `%2F` in it belongs to a name and does not divide. HEAD is answered as GET is,
+        without the body. Raises `NoSuchRoute` or `MethodNotAllowed`.
         """
         segments = path.split("/")
         if "%" in path:
@@ -151,10 +157,16 @@ class Table:
                     break
             else:
                 raise NoSuchRoute(f"there is nothing at {path[:100]}")
-        route = methods.get(method)
+        route = methods.get("GET" if method == "HEAD" else method)
         if route is None:
-            raise MethodNotAllowed(sorted(methods))
+            raise MethodNotAllowed(_taken(methods))
         return route, values
+
+
+def _taken(methods: dict[str, Route]) -> list[str]:
+    """The methods that a path takes: HEAD wherever it takes GET, but for streams."""
+    got = methods.get("GET")
+    return sorted([*methods, *(["HEAD"] if got is not None and not got.streams_only else [])])
 
 
 def _check(route: Route) -> None:

@@ -16,7 +16,10 @@ class Unauthorized(IngotError):
 
     code = "unauthorized"
     status = 401
-    hint = "Send `Authorization: Bearer ingot_…`, or X-Worker-ID and X-Worker-Secret; a new token may be needed."
+    hint = (
+        "Send `Authorization: Bearer ingot_…`, or X-Worker-ID and X-Worker-Secret. "
+        "The operator's token is in data/operator.token where the server runs."
+    )
 
 
 class Forbidden(IngotError):

@@ -29,6 +29,7 @@ ACTIONS: Final = frozenset(
         "admin.workers",
     }
 )
+ROOTS: Final = ("jobs", "events", "keys", "db")  # What the name of a thing begins with.
 FAMILIES: Final = frozenset(action.split(".")[0] for action in ACTIONS)
 GRANTS_MAX: Final = 100
 RESOURCE_CHARS_MAX: Final = 300
@@ -40,7 +41,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     `action` is one of `ACTIONS`, a family of them as in `jobs.*`, or `*`. `resource` names things by the beginning of
     their name, in whole segments between `/` and `.`: `jobs/report` covers `jobs/report.daily`, and not
-    `jobs/reports`. `*` is everything in the tenant.
+    `jobs/reports`. It begins with one of `ROOTS`, or is `*`, everything in the tenant.
     """
 
     action: str
@@ -77,6 +78,11 @@ def _checked(grant: Grant) -> Grant:
     if resource != ANY and ANY in resource:
         raise InvalidInput(
             f"the resource {resource[:64]!r} has a * in it", hint="Give the beginning of the name, or * alone for all."
+        )
+    if resource != ANY and resource.partition("/")[0] not in ROOTS:
+        raise InvalidInput(
+            f"the resource {resource[:64]!r} names nothing",
+            hint=f"It is * for all, or begins with {', '.join(f'{root}/' for root in ROOTS)} as in jobs/greet.",
         )
     return grant
 

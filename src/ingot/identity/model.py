@@ -44,7 +44,10 @@ class TenantNotFound(NotFound):
     """There is no such tenant."""
 
     code = "tenant_not_found"
-    hint = "Calls take the id of a tenant, which `tenants.get(slug)` has; tenants are made before they are used."
+    hint = (
+        "Over HTTP a tenant is named by its slug, and made with POST /api/v1/admin/tenants; "
+        "in Python calls take its id, which `tenants.get(slug)` has, and `tenants.create(slug)` makes one."
+    )
 
 
 class TenantExists(Conflict):

@@ -298,7 +298,8 @@ def explain(error: Exception, *, doing: str, where: str = "") -> IngotError:
         ):
             return StoreBusy()
         case _:
-            report("database_failed", error)
+            if doing != "reached":  # Who opens the store tells of it.
+                report("database_failed", error)
             at = f" at {where}" if where else ""
             return StoreError(
                 f"The database{at} cannot be {doing}: {str(error) or type(error).__name__}",

@@ -1,0 +1,122 @@
+"""What is wrong with a body or a query, in words that help: which values there are, and which field was meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+from msgspec import inspect
+
+from ingot.kernel.errors import InvalidInput
+
+DETAIL_CHARS_MAX: Final = 500
+VALUES_SHOWN_MAX: Final = 40
+NAME_CHARS_MAX: Final = 64
+QUERY: Final = "query parameter"
+_PLACE = re.compile(r" - at `\$([^`]*)`$")
+_NAME = re.compile(r"\.([^.\[]+)")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+
+
+def invalid_body(error: msgspec.ValidationError, kind: Any) -> InvalidInput:
+    """What a body of this kind has wrong."""
+    said, names = _read(error)
+    if found := _UNKNOWN.match(said):
+        return _unknown("field", found[1], (name for one in _at(kind, names) for name in _fields(one)), names)
+    return InvalidInput(_clip(f"{error}{_values(_at(kind, names), kind, names)}"))
+
+
+def invalid_query(error: msgspec.ValidationError, kind: Any) -> InvalidInput:
+    """What a query of this kind has wrong."""
+    said, names = _read(error)
+    if found := _UNKNOWN.match(said):
+        return _unknown(QUERY, found[1], (name for one in _at(kind, names) for name in _fields(one)), names)
+    about = f"the {QUERY} `{names[-1]}` is wrong: " if names else f"a {QUERY} is wrong: "
+    return InvalidInput(_clip(f"{about}{said[:1].lower()}{said[1:]}{_values(_at(kind, names), kind, names)}"))
+
+
+def _read(error: msgspec.ValidationError) -> tuple[str, list[str]]:
+    """What is said, and the names that lead to the place it is said of."""
+    text = str(error)
+    place = _PLACE.search(text)
+    return (text, []) if place is None else (text[: place.start()], _NAME.findall(place[1]))
+
+
+def _unknown(what: str, name: str, known: Iterable[str], names: list[str]) -> InvalidInput:
+    there, name = sorted(set(known)), name[:NAME_CHARS_MAX]
+    near = get_close_matches(name, there, n=1)
+    where = f" in `{'.'.join(names)}`" if names else ""
+    meant = f"; did you mean `{near[0]}`?" if near else ""
+    takes = f"It takes {', '.join(there[:VALUES_SHOWN_MAX])}." if there else "It takes none."
+    return InvalidInput(_clip(f"there is no {what} `{name}`{where}{meant}"), hint=takes)
+
+
+def _values(places: Iterable[inspect.Type], kind: Any, names: list[str]) -> str:
+    """The values that can stand there, when they can be told one by one."""
+    values = [str(value) for place in places for value in _choices(place)]
+    if not values and names:  # It may be what tells the kinds of a union apart.
+        values = [
+            str(one.tag)
+            for one in _at(kind, names[:-1])
+            if isinstance(one, inspect.StructType) and one.tag_field == names[-1]
+        ]
+    return f"; it is one of {', '.join(dict.fromkeys(values))}" if values else ""
+
+
+@cache
+def _info(kind: Any) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+def _at(kind: Any, names: Iterable[str]) -> list[inspect.Type]:
+    """What can stand at a place."""
+    places = list(_parts(_info(kind)))
+    for name in names:
+        fields = [
+            field
+            for place in places
+            if isinstance(place, inspect.StructType)
+            for field in place.fields
+            if field.encode_name == name
+        ]
+        places = [part for field in fields for part in _parts(field.type)]
+    return places
+
+
+def _parts(place: inspect.Type) -> Iterator[inspect.Type]:
+    """A type, or those that it is one of, or many of."""
+    match place:
+        case inspect.UnionType():
+            for one in place.types:
+                yield from _parts(one)
+        case inspect.Metadata():
+            yield from _parts(place.type)
+        case inspect.ListType() | inspect.VarTupleType():
+            yield from _parts(place.item_type)
+        case _:
+            yield place
+
+
+def _fields(place: inspect.Type) -> Iterator[str]:
+    if isinstance(place, inspect.StructType):
+        yield from (field.encode_name for field in place.fields)
+        if place.tag_field is not None:
+            yield place.tag_field
+
+
+def _choices(place: inspect.Type) -> Iterable[Any]:
+    match place:
+        case inspect.EnumType():
+            return [one.value for one in place.cls]
+        case inspect.LiteralType():
+            return place.values
+        case _:
+            return ()
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= DETAIL_CHARS_MAX else f"{text[:DETAIL_CHARS_MAX]}…"
