@@ -63,6 +63,8 @@ async def test_a_body_of_another_kind_is_refused(served: Served, kind: str) -> N
         "status=lost",
         "limit=1&limit=2",
         "created_after=noon",
+        "created_after=5",
+        "created_after=1.5e9",
         "cursor=x",
         "&&",
         "%ff",

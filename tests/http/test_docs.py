@@ -61,6 +61,34 @@ async def test_every_route_and_every_error_is_on_the_page(served: Served) -> Non
         assert code in page.ids
 
 
+def article(page: str, label: str) -> str:
+    return page.partition(f'<article aria-labelledby="{label}">')[2].partition("</article>")[0]
+
+
+async def test_bodies_of_several_kinds_and_streams_are_shown_as_they_are(served: Served) -> None:
+    page = (await served.client.get("/docs")).text
+    actions = article(page, "jobs_act")
+    for part in (
+        "CancelJobs",
+        "RetryJobs",
+        "ChangeJobs",
+        "<code>reset_attempts</code>",
+        "&quot;action&quot;:&quot;cancel",
+    ):
+        assert part in actions
+    assert "&quot;outcome&quot;:&quot;succeeded&quot;" in article(page, "work_settle")
+    assert "curl -N " in article(page, "events_stream")
+    assert "curl -N -H &#x27;Accept: text/event-stream&#x27;" in article(page, "jobs_log")
+    assert "curl -N" not in article(page, "jobs_list")
+    assert "<td>When the job is due.</td>" in article(page, "jobs_create")
+
+
+async def test_what_no_caller_is_ever_told_is_not_on_the_page(served: Served) -> None:
+    ids = Reader((await served.client.get("/docs")).text).ids
+    assert docs.NOT_TOLD.isdisjoint(ids)
+    assert {"internal_error", "store_failed", "store_misconfigured", "rate_limited", "job_not_found"} <= set(ids)
+
+
 async def test_a_problem_links_to_what_the_page_says_of_it(served: Served) -> None:
     problem = (await served.call("GET", "/nowhere")).json()
     place, _, code = problem["type"].partition("#")

@@ -84,6 +84,7 @@ class EventsApi:
                 status=201,
                 other_statuses=(200,),
                 rate="write",
+                headers=("Idempotency-Key",),
             ),
             Route(
                 method="GET",
@@ -92,6 +93,7 @@ class EventsApi:
                 needs=Granted("events.read"),
                 room="events",
                 rate="wait",
+                headers=("Last-Event-ID",),
             ),
         ]
 

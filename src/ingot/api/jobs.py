@@ -65,7 +65,9 @@ class JobsApi:
             )
 
         return [
-            route("POST", "/jobs", self.create, create, status=201, other_statuses=(200,)),
+            route(
+                "POST", "/jobs", self.create, create, status=201, other_statuses=(200,), headers=("Idempotency-Key",)
+            ),
             route("POST", "/jobs/batch", self.create_many, create, status=201, body_bytes_max=BATCH_BODY_BYTES_MAX),
             route("GET", "/jobs", self.list, read),
             route("GET", "/jobs/summary", self.summary, read),

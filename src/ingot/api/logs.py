@@ -44,6 +44,7 @@ class LogsApi:
                 handler=self.log,
                 needs=Granted("jobs.read"),
                 room="jobs",
+                headers=("Last-Event-ID",),
             ),
         ]
 

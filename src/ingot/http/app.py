@@ -16,7 +16,7 @@ import structlog
 
 from ingot.http.call import Answer, Call, Headers, Stream
 from ingot.http.gate import Gate
-from ingot.http.invalid import invalid_body, invalid_query
+from ingot.http.invalid import expect_moments, invalid_body, invalid_query
 from ingot.http.metrics import Metrics
 from ingot.http.problems import (
     BodyTooLarge,
@@ -243,6 +243,7 @@ def _read_query(query: bytes, kind: Any) -> Any:
     given = dict(pairs)
     if len(given) != len(pairs):
         raise InvalidInput("the query says something twice")
+    expect_moments(given, kind)
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:

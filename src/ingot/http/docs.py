@@ -23,19 +23,21 @@ HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-EXAMPLES: Final[dict[str, Any]] = {
-    "type": "greet",
-    "types": ["greet"],
-    "fence": 1,
-    "slug": "acme",
-    "id": "press-1",
-    "error": "out of paper",
-    "seconds": 60,
-    "description": "the shop",
-    "grants": [{"action": "jobs.create"}],
-    "jobs": [{"type": "greet"}],
-}
-SETTLE: Final = [{"id": "…", "fence": 1, "outcome": "succeeded"}]
+NOT_TOLD: Final = frozenset(  # Kinds of errors that others are kinds of, and those that keep a server from starting.
+    {
+        "address_in_use",
+        "conflict",
+        "error",
+        "invalid_setting",
+        "not_found",
+        "otel_missing",
+        "store_locked",
+        "store_too_new",
+        "too_many",
+    }
+)
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
 _CODE = re.compile(r"`([^`]+)`")
 Schema = dict[str, Any]
 
@@ -62,8 +64,9 @@ def page_of(document: dict[str, Any]) -> bytes:
 
 INTRODUCTION: Final = (
     "Requests and answers are JSON. A caller sends `Authorization: Bearer ingot_…`, a worker its `X-Worker-ID` and "
-    "`X-Worker-Secret`. What is wrong is told as a problem (RFC 9457) whose `code` stays the same. The same as an "
-    "OpenAPI document is at `/openapi.json`, for who has a credential."
+    "`X-Worker-Secret`. HEAD is answered wherever GET is, but for streams. What is wrong is told as a problem (RFC "
+    "9457) whose `code` stays the same. The same as an OpenAPI document is at `/openapi.json`, for who has a "
+    "credential."
 )
 
 
@@ -74,7 +77,7 @@ def known_errors() -> list[type[IngotError]]:
     while waiting:
         kind = waiting.pop()
         waiting.extend(kind.__subclasses__())
-        if kind.__module__.startswith("ingot."):
+        if kind.__module__.startswith("ingot.") and kind.code not in NOT_TOLD:
             found[kind.code] = kind
     return sorted(found.values(), key=lambda kind: (kind.status, kind.code))
 
@@ -115,14 +118,27 @@ def _operation(method: str, path: str, operation: dict[str, Any], shapes: Schema
         f'<p class="needs">{_words(_needs(operation))}</p>',
     ]
     if operation["parameters"]:
-        rows = [(one["name"], one["schema"], one["required"], f"in the {one['in']}") for one in operation["parameters"]]
+        rows = [
+            (one["name"], {**one["schema"], "description": one.get("description", "")}, one["required"], one["in"])
+            for one in operation["parameters"]
+        ]
         parts.append(_table("Parameters", rows, shapes))
     body = _body(operation)
     if body is not None:
-        parts.append(_table("Body", _fields(_resolved(body, shapes)), shapes))
+        parts.extend(_bodies(body["schema"], shapes))
     parts.append(f"<h4>Answers</h4><ul>{''.join(_answers(operation['responses'], shapes))}</ul>")
-    parts.append(_example(method, path, operation, shapes))
+    parts.extend(_examples(method, path, operation))
     return "".join([*parts, "</article>"])
+
+
+def _bodies(schema: Schema, shapes: Schema) -> Iterator[str]:
+    """The table of a body, or one for each kind that it can be of."""
+    if "anyOf" not in schema:
+        yield _table("Body", _fields(_resolved(schema, shapes)), shapes)
+        return
+    for one in schema["anyOf"]:
+        resolved = _resolved(one, shapes)
+        yield _table(f"Body, {_plain(resolved['title'])}: {resolved['description']}", _fields(resolved), shapes)
 
 
 def _needs(operation: dict[str, Any]) -> str:
@@ -137,7 +153,7 @@ def _answers(responses: dict[str, Any], shapes: Schema) -> Iterator[str]:
             yield '<li>Otherwise a <a href="#errors">problem</a></li>'
             continue
         kinds = [
-            _type(content["schema"], shapes) if kind == "application/json" else _code(kind)
+            _type(content["schema"], shapes) if kind == JSON else _code(kind)
             for kind, content in answer.get("content", {}).items()
         ]
         yield f"<li>{_code(status)} {_text(answer['description'])}{': ' if kinds else ''}{', or '.join(kinds)}</li>"
@@ -146,14 +162,21 @@ def _answers(responses: dict[str, Any], shapes: Schema) -> Iterator[str]:
 def _table(title: str, rows: Iterable[tuple[str, Schema, bool, str]], shapes: Schema) -> str:
     lines = "".join(
         f'<tr><th scope="row">{_code(name)}</th><td>{_type(schema, shapes)}{_bounds(schema)}</td>'
-        f"<td>{'required' if required else 'optional'}{_default(schema)}{', ' + note if note else ''}</td></tr>"
-        for name, schema, required, note in rows
+        f"<td>{'required' if required else 'optional'}{_default(schema)}{_in_the(place)}</td>"
+        f"<td>{_words(schema.get('description', ''))}</td></tr>"
+        for name, schema, required, place in rows
     )
+    title, label = _words(title), _text(title)
     if not lines:
         return f"<h4>{title}</h4><p>None of its fields: <code>{{}}</code>.</p>"
-    head = '<thead><tr><th scope="col">Name</th><th scope="col">Type</th><th scope="col">Given</th></tr></thead>'
+    head = '<thead><tr><th scope="col">Name</th><th scope="col">Type</th><th scope="col">Given</th>'
+    head += '<th scope="col">Meaning</th></tr></thead>'
     table = f"<table>{head}<tbody>{lines}</tbody></table>"
-    return f'<h4>{title}</h4><div class="wide" tabindex="0" role="group" aria-label="{title}">{table}</div>'
+    return f'<h4>{title}</h4><div class="wide" tabindex="0" role="group" aria-label="{label}">{table}</div>'
+
+
+def _in_the(place: str) -> str:
+    return f", in the {_text(place)}" if place else ""
 
 
 def _errors(kinds: Iterable[type[IngotError]]) -> str:
@@ -182,34 +205,41 @@ def _shapes(shapes: Schema) -> str:
 # -- examples -------------------------------------------------------------------------------------------------
 
 
-def _example(method: str, path: str, operation: dict[str, Any], shapes: Schema) -> str:
-    words = ["curl"] if method == "GET" else ["curl", "-X", method]
+def _examples(method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
+    """Requests that can be sent as they are: one, and where an answer can be a stream, one that follows it."""
+    kinds = [kind for answer in operation["responses"].values() for kind in answer.get("content", {})]
+    if EVENTS not in kinds:
+        yield _example(method, path, operation, ["curl"])
+    elif JSON not in kinds:
+        yield _example(method, path, operation, ["curl", "-N"])
+    else:
+        yield _example(method, path, operation, ["curl"])
+        yield _example(method, path, operation, ["curl", "-N", f"-H 'Accept: {EVENTS}'"])
+
+
+def _example(method: str, path: str, operation: dict[str, Any], words: list[str]) -> str:
+    if method != "GET":
+        words = [*words, "-X", method]
     place = re.sub(r"\{(\w+)\}", lambda found: f"${found[1].upper()}", path)
-    words.append(f'"http://127.0.0.1:8080{place}"')
+    words = [*words, f'"http://127.0.0.1:8080{place}"']
     if operation["security"]:
         words.append('-H "Authorization: Bearer $TOKEN"')
     if (body := _body(operation)) is not None:
-        said = msgspec.json.encode(_example_body(operation, _resolved(body, shapes))).decode()
+        said = msgspec.json.encode(body.get("example", {})).decode()
         words.append(f"-H 'Content-Type: application/json' -d '{said}'")
     line = " ".join(words)
     return f'<pre tabindex="0" aria-label="Example"><code>{_text(line)}</code></pre>'
-
-
-def _example_body(operation: dict[str, Any], schema: Schema) -> dict[str, Any]:
-    given = {name: EXAMPLES.get(name, "…") for name in schema.get("required", ())}
-    if operation["operationId"].endswith("_settle"):
-        given["jobs"] = SETTLE
-    return given
 
 
 # -- schemas in words -----------------------------------------------------------------------------------------
 
 
 def _body(operation: dict[str, Any]) -> Schema | None:
+    """The schema of what it takes, and an example of it."""
     if "requestBody" not in operation:
         return None
-    schema: Schema = operation["requestBody"]["content"]["application/json"]["schema"]
-    return schema
+    body: Schema = operation["requestBody"]["content"][JSON]
+    return body
 
 
 def _resolved(schema: Schema, shapes: Schema) -> Schema:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final
@@ -18,6 +18,7 @@ VALUES_SHOWN_MAX: Final = 40
 NAME_CHARS_MAX: Final = 64
 QUERY: Final = "query parameter"
 _PLACE = re.compile(r" - at `\$([^`]*)`$")
+_NUMBER = re.compile(r"[-+0-9.eE]+")
 _NAME = re.compile(r"\.([^.\[]+)")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
@@ -37,6 +38,24 @@ def invalid_query(error: msgspec.ValidationError, kind: Any) -> InvalidInput:
         return _unknown(QUERY, found[1], (name for one in _at(kind, names) for name in _fields(one)), names)
     about = f"the {QUERY} `{names[-1]}` is wrong: " if names else f"a {QUERY} is wrong: "
     return InvalidInput(_clip(f"{about}{said[:1].lower()}{said[1:]}{_values(_at(kind, names), kind, names)}"))
+
+
+def expect_moments(given: Mapping[str, str], kind: Any) -> None:
+    """Raises `InvalidInput` for a moment in a query that is a number: which moment that is, nobody says."""
+    for name in _moments(kind) & given.keys():
+        if _NUMBER.fullmatch(given[name]):
+            raise InvalidInput(f"the {QUERY} `{name}` is wrong: it is a number", hint="Write 2027-01-31T12:00:00Z.")
+
+
+@cache
+def _moments(kind: Any) -> frozenset[str]:
+    info = _info(kind)
+    assert isinstance(info, inspect.StructType)
+    return frozenset(
+        field.encode_name
+        for field in info.fields
+        if any(isinstance(part, inspect.DateTimeType) for part in _parts(field.type))
+    )
 
 
 def _read(error: msgspec.ValidationError) -> tuple[str, list[str]]:

@@ -10,8 +10,10 @@ from typing import Any, Final, get_args, get_origin
 import msgspec
 
 from ingot.http.call import Answer, Stream
+from ingot.http.examples import EXAMPLES
 from ingot.http.problems import PROBLEM, Problem
 from ingot.http.table import Granted, Open, Route
+from ingot.http.words import HEADERS, PLACES, describe
 
 VERSION: Final = "3.1.0"
 REFERENCE: Final = "#/components/schemas/{name}"
@@ -31,6 +33,7 @@ def document_of(routes: Iterable[Route], *, version: str) -> dict[str, Any]:
     known = list(routes)
     types = [type for route in known for type in _types(route)]
     schemas, components = msgspec.json.schema_components([*types, Problem], ref_template=REFERENCE)
+    describe(components)
     of_type = dict(zip([*map(_key, types), _key(Problem)], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in known:
@@ -98,21 +101,38 @@ def _operation(route: Route, of_type: dict[str, Any], components: dict[str, Any]
         "operationId": f"{route.room}_{route.handler.__name__}",
         "summary": route.title,
         "tags": [route.room],
-        "parameters": [*_names(route), *_query(types.get("query"), of_type, components)],
+        "parameters": [*_names(route), *_query(types.get("query"), of_type, components), *_headers(route)],
         "responses": answers,
         "security": [] if isinstance(route.needs, Open) else SECURITY,
     }
     if isinstance(route.needs, Granted):
         operation["description"] = f"Needs a grant for {route.needs.words}."
     if "body" in types:
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": of_type[_key(types["body"])]}}}
+        body = {"schema": of_type[_key(types["body"])], "example": EXAMPLES[operation["operationId"]]}
+        operation["requestBody"] = {"required": True, "content": {JSON: body}}
     return operation
 
 
 def _names(route: Route) -> list[dict[str, Any]]:
+    segments = route.path.split("/")
+    before = {name: segments[segments.index(f"{{{name}}}") - 1] for name in route.parameters}
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", **NAMES}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": PLACES.get(f"{route.room}/{before[name]}") or PLACES[before[name]],
+            "schema": {"type": "string", **NAMES},
+        }
         for name in route.parameters
+    ]
+
+
+def _headers(route: Route) -> list[dict[str, Any]]:
+    names = route.headers if isinstance(route.needs, Open) else (*route.headers, "Ingot-Tenant")
+    return [
+        {"name": name, "in": "header", "required": False, "description": HEADERS[name], "schema": {"type": "string"}}
+        for name in names
     ]
 
 
@@ -121,6 +141,12 @@ def _query(type: Any, of_type: dict[str, Any], components: dict[str, Any]) -> li
         return []
     schema = components[_name(of_type[_key(type)])]
     return [
-        {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": of}
+        {
+            "name": name,
+            "in": "query",
+            "required": name in schema.get("required", ()),
+            "description": of["description"],
+            "schema": {key: value for key, value in of.items() if key != "description"},
+        }
         for name, of in schema["properties"].items()
     ]

@@ -62,7 +62,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """One route. The handler's annotations tell its types: `body`, `query`, and what it answers.
 
     `waits` is for handlers that wait for something to happen: they are canceled when the caller goes away. `media` is
-    what the bytes of an answer are, where it is no JSON.
+    what the bytes of an answer are, where it is no JSON. `headers` are those that it takes and others
+    do not.
     """
 
     method: str
@@ -76,6 +77,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     waits: bool = False
     body_bytes_max: int = BODY_BYTES_MAX
     media: str | None = None
+    headers: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
