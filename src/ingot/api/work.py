@@ -115,7 +115,7 @@ class WorkApi:
         return await self._settle(call, id, body.fence, Snooze(delay=checks.delay(body.seconds)))
 
     async def settle(self, call: Call, body: SettleRequest) -> SettleAnswers:
-        """Tell how many attempts ended; each has its own answer."""
+        """Tell how each of several attempts ended; each has its own answer."""
         checked = [await self._checked(call, entry) for entry in body.jobs]
         answers = iter(await self._jobs.settle_many([one for one in checked if isinstance(one, Settle)]))
         return SettleAnswers(

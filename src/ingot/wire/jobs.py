@@ -207,7 +207,7 @@ class Released(Ended, frozen=True, kw_only=True, tag="released"):
 
 
 class SettleRequest(Request, frozen=True, kw_only=True):
-    """How many attempts ended."""
+    """How each of several attempts ended."""
 
     jobs: list[Succeeded | Broke | Snoozed | Released]
 
