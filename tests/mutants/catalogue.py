@@ -703,9 +703,9 @@ MUTANTS = [
     Mutant(
         name="a credential that speaks for another's workers",
         breaks="a worker credential has no effect on another",
-        file="api/workers.py",
-        old="worker_id, tenant = worker_id_of(call, id), _whose(call)",
-        new="worker_id, tenant = id, _whose(call)",
+        file="api/work.py",
+        old='if named is not None and named != own and named.partition("/")[0] != call.caller.id:',
+        new="if named is None:",
         caught_by="tests/http/test_workers.py::test_a_credential_speaks_for_its_own_workers_only",
     ),
     Mutant(
