@@ -11,7 +11,7 @@ import msgspec
 from benchmarks.queue.adapter import component
 from ingot import wiring
 from ingot.http.call import Call
-from ingot.http.server import listen, url_of
+from ingot.http.server import listen, look_for_cycles_less, url_of
 from ingot.http.table import Granted, Route
 from ingot.identity.grants import ALL
 from ingot.settings import RATE_MAX, Settings
@@ -46,6 +46,7 @@ async def serve(folder: Path) -> None:
             server = wiring.server_of(ingot, settings, more=[Nothing().route()])
             port = int(url_of(listening).rpartition(":")[2])
             print(msgspec.json.encode(Site(port, [one.text for one in made])).decode(), flush=True)
+            look_for_cycles_less()
             await server.serve(sockets=[listening])
 
 

@@ -11,7 +11,7 @@ import msgspec
 from ingot.http.call import Answer, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
 from ingot.jobs.errors import JobNotFound
-from ingot.jobs.model import Attempt, Batch, Definition, Enqueued, Explanation, Job, Pause, Summary
+from ingot.jobs.model import Attempt, Batch, Definition, Enqueued, Explanation, Job, OnDead, Pause, Summary
 from ingot.jobs.orders import JobOptions, new_job
 from ingot.jobs.service import Jobs
 from ingot.kernel.errors import InvalidInput
@@ -31,8 +31,6 @@ OPTIONS = (
     "tags",
     "after",
     "inputs",
-    "on_dead",
-    "force",
 )
 _values_of = attrgetter(*OPTIONS)
 
@@ -192,6 +190,10 @@ def _options(call: Call, body: JobOrder) -> JobOptions:
         options["metadata"] = metadata
     if body.delay_seconds is not None:
         options["delay"] = body.delay_seconds
+    if body.on_dead is not OnDead.CANCEL:
+        options["on_dead"] = body.on_dead
+    if body.force:
+        options["force"] = True
     if call.trace_id is not None:
         options.setdefault("trace_id", call.trace_id)
     return cast("JobOptions", {**options, "created_by": call.caller.name})

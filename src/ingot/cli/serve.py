@@ -16,7 +16,7 @@ from rich.console import Console
 
 from ingot import wiring
 from ingot.api.ops import VERSION
-from ingot.http.server import allow_files, listen, url_of
+from ingot.http.server import allow_files, listen, look_for_cycles_less, url_of
 from ingot.http.traces import Spans, open_spans
 from ingot.identity.grants import ALL
 from ingot.kernel.logs import configure_server_logs
@@ -75,6 +75,7 @@ async def _serve(settings: Settings, listening: socket.socket, spans: Spans | No
         url, engine = url_of(listening), ingot.engine
         sentence = f"Ingot serves {url} ({engine}); {url}/docs says how to use it, Ctrl-C ends it."
         _tell("serving", sentence, url=url, docs=f"{url}/docs", engine=engine)
+        look_for_cycles_less()
         await wiring.server_of(ingot, settings, spans=spans).serve(sockets=[listening])
 
 

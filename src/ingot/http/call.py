@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
@@ -18,28 +19,26 @@ class Headers:
     """The headers of a request. One that was sent twice is none: nobody can tell which was meant."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        self._values: dict[bytes, bytes] = {}
-        self._twice: set[bytes] = set()
-        for name, value in raw:
-            if name in self._values:
-                self._twice.add(name)
-            self._values[name] = value
+        sent = list(raw)
+        self._values = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent}
+        self._twice: frozenset[str] = frozenset()
+        if len(self._values) < len(sent):
+            times = Counter(name.decode("latin-1") for name, _ in sent)
+            self._twice = frozenset(name for name, count in times.items() if count > 1)
 
     def get(self, name: str) -> str | None:
         """The value of a header, or `None`."""
-        key = name.encode()
-        value = None if key in self._twice else self._values.get(key)
-        return None if value is None else value.decode("latin-1")
+        return None if self._twice and name in self._twice else self._values.get(name)
 
     def expect_once(self, names: Iterable[str]) -> None:
         """Raises `InvalidInput` when one of these was sent twice: nobody can tell which was meant."""
         for name in names if self._twice else ():
-            if name.encode() in self._twice:
+            if name in self._twice:
                 raise InvalidInput(f"the header {name} was sent twice", hint="Send it once; nothing was changed.")
 
     def has(self, name: str) -> bool:
         """Whether it was sent, even twice."""
-        return name.encode() in self._values
+        return name in self._values
 
 
 class Call(msgspec.Struct, kw_only=True):

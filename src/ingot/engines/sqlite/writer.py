@@ -29,6 +29,7 @@ from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBu
 from ingot.kernel.logs import report
 
 BATCH_COMMANDS_MAX = 256
+GATHER_COMMANDS_MAX = 32
 QUEUE_COMMANDS_MAX = 10_000
 
 Handler = Callable[[Transaction, Sequence[Any]], Sequence[Any]]
@@ -70,7 +71,7 @@ class Writer:
         self._handlers = handlers
         self._tell = tell
         self._loop = asyncio.get_running_loop()
-        self._gathered: list[Waiting] = []  # What came in this turn of the event loop.
+        self._gathered: list[Waiting] = []  # What was not handed over yet.
         self._submitted = self._begun = self._delivered = 0  # Commands, since the start.
         self._queue: queue.SimpleQueue[list[Waiting] | None] = queue.SimpleQueue()
         self._stopping = False
@@ -89,15 +90,21 @@ class Writer:
         elif self._submitted - self._delivered >= QUEUE_COMMANDS_MAX:
             answer.set_exception(StoreBusy())
         else:
-            # Handed over once for all that come together: to wake a thread costs more than to gather.
             if not self._gathered:
-                self._loop.call_soon(self._hand_over)
+                self._loop.call_soon(self._hand_over, 0)
             self._gathered.append(Waiting(command, answer))
             self._submitted += 1
         return answer
 
-    def _hand_over(self) -> None:
-        if self._gathered:
+    def _hand_over(self, seen: int) -> None:
+        """Hand over what has come once a turn of the event loop brings no more, or it is many.
+
+        To wake the thread costs more than to gather, and what goes together shares the cost of a commit.
+        """
+        gathered = len(self._gathered)
+        if seen < gathered < GATHER_COMMANDS_MAX:
+            self._loop.call_soon(self._hand_over, gathered)
+        elif gathered:
             self._queue.put(self._gathered)
             self._gathered = []
 
@@ -110,7 +117,7 @@ class Writer:
     def end(self) -> None:
         """Take no more commands; what is queued is still done."""
         self._stopping = True
-        self._hand_over()
+        self._hand_over(len(self._gathered))
         self._queue.put(None)
 
     def join(self) -> None:
