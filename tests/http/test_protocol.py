@@ -6,16 +6,18 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from ingot.http import protocol
+from ingot.http import app, protocol
 from ingot.settings import Settings
 from tests.http.serving import Served, serving
 
 HOST = b"host: x\r\n"
 BODY = b'{"type": "noop"}'
+UPGRADE = [b"connection: upgrade, http2-settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAARAAAAAAAIAAAAA"]
 
 
 def head(served: Served, *lines: bytes, path: bytes = b"/api/v1/jobs", version: bytes = b"1.1") -> bytes:
@@ -54,6 +56,15 @@ async def eventually(holds: Callable[[], bool]) -> None:
 
 def statuses(answers: bytes) -> list[int]:
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answers)]
+
+
+def connections(served: Served) -> list[protocol.Protocol]:
+    return [one for one in served.server.server_state.connections if isinstance(one, protocol.Protocol)]
+
+
+def left(served: Served) -> list[int]:
+    """What is still to come of requests for another protocol."""
+    return [one._body_left for one in connections(served) if one._body_left is not None]
 
 
 async def jobs(served: Served) -> int:
@@ -137,6 +148,60 @@ async def test_another_protocol_is_not_spoken(served: Served) -> None:
     lines = b"connection: upgrade\r\nupgrade: h2c\r\n\r\n"
     behind = b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"
     assert statuses(await told(served, b"GET /healthz HTTP/1.1\r\n" + HOST + lines + behind)) == [200]
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["", "more"])
+@pytest.mark.parametrize("cuts", [[], [0], [5], [0, 5, 15]], ids=str)
+async def test_who_asks_for_another_protocol_is_heard_to_the_end(served: Served, cuts: list[int], more: bool) -> None:
+    whole = head(served, b"host: x", b"content-length: 16")
+    asking = head(served, b"host: x", *UPGRADE, b"content-length: 16")
+    async with connected(served) as (reader, writer):
+        writer.write(asking + BODY[: cuts[0] if cuts else 16] + (whole + BODY if more and not cuts else b""))
+        for start, end in pairwise([*cuts, 16]):
+            await eventually(lambda start=start: left(served) == [16 - start])  # type: ignore[misc]
+            writer.write(BODY[start:end] + (whole + BODY if more and end == 16 else b""))
+        answers = await reader.read()
+    assert statuses(answers) == [201], answers
+    assert b"connection: close" in answers
+    assert await jobs(served) == 1
+
+
+async def test_a_heartbeat_in_a_request_for_another_protocol_names_its_jobs(served: Served) -> None:
+    job = await served.make_job()
+    fence = (await served.claim())["fence"]
+    body = b'{"fence": %d, "log": "half done"}' % fence
+    path = b"/api/v1/jobs/" + job["id"].encode() + b"/heartbeat"
+    beat = head(served, b"host: x", *UPGRADE, b"content-length: %d" % len(body), path=path) + body
+    assert statuses(await told(served, beat)) == [200]
+    assert (await served.call("GET", f"/jobs/{job['id']}/log")).json()["text"] == "half done"
+
+
+async def test_a_request_for_another_protocol_waits_for_its_turn(served: Served) -> None:
+    good = head(served, b"host: x", b"content-length: 16") + BODY
+    asking = head(served, b"host: x", *UPGRADE, b"content-length: 16") + BODY
+    assert statuses(await told(served, good + asking + good)) == [201, 201]
+    assert await jobs(served) == 2
+
+
+async def test_a_body_before_another_protocol_must_end_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "BODY_SECONDS_MAX", 0.1)
+    asking = head(served, b"host: x", *UPGRADE, b"content-length: 17")
+    answers = await told(served, asking + BODY)
+    assert statuses(answers) == [408], answers
+    assert await jobs(served) == 0
+
+
+async def test_a_body_before_another_protocol_is_bounded_too(served: Served) -> None:
+    asking = head(served, b"host: x", *UPGRADE, b"content-length: 1000000000")
+    assert statuses(await told(served, asking + BODY)) == [413]
+
+
+async def test_chunks_and_another_protocol_are_not_read(served: Served) -> None:
+    asking = head(served, b"host: x", *UPGRADE, b"transfer-encoding: chunked")
+    answers = await told(served, asking + b"10\r\n" + BODY + b"\r\n0\r\n\r\n")
+    assert statuses(answers) == [400]
+    assert b'"hint":"Leave out Upgrade."' in answers
+    assert await jobs(served) == 0
 
 
 async def test_what_stands_behind_a_body_is_no_header(served: Served) -> None:

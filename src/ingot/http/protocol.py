@@ -79,6 +79,7 @@ class Protocol(HttpToolsProtocol):
         self._got_on = False  # Whether what came last held anything of a request that is kept outside the parser.
         self._pending_bytes = 0  # So much the parser was fed since then.
         self._head_bytes = 0  # No head that is being read can be larger.
+        self._body_left: int | None = None  # Behind the head of the last request, which asked for another protocol.
         self._refusal: IngotError | None = None  # Nothing is read any more.
         self._lingers = False
 
@@ -112,12 +113,15 @@ class Protocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._refusal is not None:
             return
+        if self._body_left is not None:
+            self._read_last_body(data)
+            return
         self._got_on = False
         self._head_bytes = self._head_bytes + len(data) if self._in_head else len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:  # It is answered in our protocol, and what comes behind it is not read.
-            self.cycle.keep_alive = False
+        except httptools.HttpParserUpgrade as upgrade:  # The parser takes the body for another protocol.
+            self._read_last_body(data[upgrade.args[0] :])
             return
         except httptools.HttpParserError:
             self._refuse(self._reason())
@@ -151,6 +155,9 @@ class Protocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._stop_timer()
         self._in_head = False
+        if self.parser.should_upgrade():  # It is answered as if it did not ask for that, and is the last one.
+            self.cycle.keep_alive = False
+            self._body_left = self._length()
         if len(self.pipeline) > PIPELINE_MAX:
             self._refusal = BadRequest(f"more than {PIPELINE_MAX} requests wait on this connection")
             raise self._refusal
@@ -162,8 +169,21 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """A request is whole."""
+        if self._body_left:  # So the parser says, which does not read this body.
+            return
         self._in_message = False
         super().on_message_complete()
+
+    def _read_last_body(self, data: bytes) -> None:
+        """Read on in the body of the last request. What comes behind it is not read."""
+        if not self._body_left:
+            return
+        part = data[: self._body_left]
+        self._body_left -= len(part)
+        if part:
+            self.on_body(part)
+        if self._body_left == 0:
+            self.on_message_complete()
 
     def _looked_at(self) -> IngotError | None:
         """What is wrong with the head of a request, if anything is."""
@@ -174,6 +194,8 @@ class Protocol(HttpToolsProtocol):
         names = [name for name, _ in self.headers]
         if b"transfer-encoding" in names and self._codings() != [b"chunked"]:
             return BadRequest("the body has a transfer coding that is not known here", hint="Send it chunked.")
+        if b"transfer-encoding" in names and self.parser.should_upgrade():
+            return BadRequest("the body is chunked, and behind it is another protocol", hint="Leave out Upgrade.")
         version, hosts = self.parser.get_http_version(), names.count(b"host")
         if version not in ("1.0", "1.1"):
             return BadRequest(f"this is HTTP/{version}", hint="Speak HTTP/1.1.")
@@ -185,6 +207,9 @@ class Protocol(HttpToolsProtocol):
 
     def _codings(self) -> list[bytes]:
         return [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
+
+    def _length(self) -> int:
+        return next((int(value) for name, value in self.headers if name == b"content-length"), 0)
 
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
