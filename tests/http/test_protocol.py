@@ -67,6 +67,16 @@ def left(served: Served) -> list[int]:
     return [one._body_left for one in connections(served) if one._body_left is not None]
 
 
+def ahead(served: Served) -> list[int]:
+    """How many requests wait for their turn."""
+    return [len(one.pipeline) for one in connections(served) if one.pipeline]
+
+
+def waiting_claim(served: Served) -> bytes:
+    body = b'{"types": ["noop"], "wait_seconds": 60}'
+    return head(served, b"host: x", b"content-length: %d" % len(body), path=b"/api/v1/jobs/claim") + body
+
+
 async def jobs(served: Served) -> int:
     return len((await served.call("GET", "/jobs")).json()["items"])
 
@@ -329,14 +339,44 @@ async def test_what_was_asked_before_is_answered_before_nonsense_is(served: Serv
 
 async def test_who_goes_away_with_more_to_ask_takes_no_job(served: Served) -> None:
     waiting = served.ingot.jobs._waiters._waiters
-    body = b'{"types": ["noop"], "wait_seconds": 60}'
-    claim = head(served, b"host: x", b"content-length: %d" % len(body), path=b"/api/v1/jobs/claim") + body
     async with connected(served) as (_, writer):
-        writer.write(claim + b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
+        writer.write(waiting_claim(served) + b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
         await eventually(lambda: len(waiting) == 1)
     await eventually(lambda: not waiting)
     job = await served.make_job()
     assert (await served.claim())["id"] == job["id"]
+
+
+async def test_who_asks_for_more_while_it_waits_and_goes_away_takes_no_job(served: Served) -> None:
+    waiting = served.ingot.jobs._waiters._waiters
+    async with connected(served) as (_, writer):
+        writer.write(waiting_claim(served))
+        await eventually(lambda: len(waiting) == 1)
+        for count in (1, 2):
+            writer.write(b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
+            await eventually(lambda count=count: ahead(served) == [count])  # type: ignore[misc]
+    await eventually(lambda: not waiting)
+    job = await served.make_job()
+    assert (await served.claim())["id"] == job["id"]
+
+
+async def test_what_waits_for_its_turn_is_bounded(served: Served) -> None:
+    waiting = served.ingot.jobs._waiters._waiters
+    ask = b"GET /healthz HTTP/1.1\r\n" + HOST + b"x-long: " + b"a" * 30_000 + b"\r\n\r\n"
+    async with connected(served) as (reader, writer):
+        writer.write(waiting_claim(served))
+        await eventually(lambda: len(waiting) == 1)
+        for count in (1, 2, 3, 4):
+            writer.write(ask)
+            await eventually(lambda count=count: ahead(served) == [count])  # type: ignore[misc]
+        (one,) = (one for one in connections(served) if one.pipeline)
+        assert one.flow.read_paused
+        writer.write(ask)
+        await served.make_job()
+        for status in [200] * 6:
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert statuses(answer) == [status]
+            await reader.readexactly(int(re.findall(rb"content-length: (\d+)", answer)[0]))
 
 
 async def test_a_client_that_asks_first_sends_its_body_when_told(served: Served) -> None:

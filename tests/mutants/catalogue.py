@@ -789,6 +789,14 @@ MUTANTS = [
         caught_by="tests/http/test_protocol.py::test_a_head_that_does_not_get_whole_is_told_so",
     ),
     Mutant(
+        name="nothing is read while requests wait",
+        breaks="a waiter that disconnects never takes a job with it",
+        file="http/protocol.py",
+        old="        if self.pipeline and self._ahead_bytes <= AHEAD_BYTES_MAX:",
+        new="        if False:",
+        caught_by="tests/http/test_protocol.py::test_who_asks_for_more_while_it_waits_and_goes_away_takes_no_job",
+    ),
+    Mutant(
         name="the body of a request for another protocol is another protocol",
         breaks="a request that would rather be an upgrade is served with its whole body",
         file="http/protocol.py",

@@ -18,6 +18,7 @@ HEAD_SECONDS_MAX: Final = 15.0  # A request's line and headers are there by then
 HEAD_BYTES_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 100
 PIPELINE_MAX: Final = 100  # Requests of a connection that wait for their turn.
+AHEAD_BYTES_MAX: Final = 64 * 1024  # So much is read while some wait; then no more until one is answered.
 LINGER_SECONDS: Final = 1.0  # So long an answer can be read before the connection is gone.
 LINGERING_MAX: Final = 100
 RETRY_SECONDS: Final = 5
@@ -79,6 +80,7 @@ class Protocol(HttpToolsProtocol):
         self._got_on = False  # Whether what came last held anything of a request that is kept outside the parser.
         self._pending_bytes = 0  # So much the parser was fed since then.
         self._head_bytes = 0  # No head that is being read can be larger.
+        self._ahead_bytes = 0  # So much came since requests wait for their turn.
         self._body_left: int | None = None  # Behind the head of the last request, which asked for another protocol.
         self._refusal: IngotError | None = None  # Nothing is read any more.
         self._lingers = False
@@ -118,6 +120,7 @@ class Protocol(HttpToolsProtocol):
             return
         self._got_on = False
         self._head_bytes = self._head_bytes + len(data) if self._in_head else len(data)
+        self._ahead_bytes = self._ahead_bytes + len(data) if self.pipeline else 0
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:  # The parser takes the body for another protocol.
@@ -161,6 +164,8 @@ class Protocol(HttpToolsProtocol):
         if len(self.pipeline) > PIPELINE_MAX:
             self._refusal = BadRequest(f"more than {PIPELINE_MAX} requests wait on this connection")
             raise self._refusal
+        if self.pipeline and self._ahead_bytes <= AHEAD_BYTES_MAX:  # Who does not read does not see them leave.
+            self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
         """A part of a body."""
