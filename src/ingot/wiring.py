@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -63,6 +63,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     maintenance: Maintenance
     retention: Retention
     event_retention: EventRetention
+    stop_waiting: Callable[[], None]  # For a database that is away; called when the end begins.
 
 
 @asynccontextmanager
@@ -113,6 +114,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
             maintenance=maintenance,
             retention=retention,
             event_retention=event_retention,
+            stop_waiting=store.stop_waiting if isinstance(store, PostgresStore) else lambda: None,
         )
         if tend:
             maintenance.start()
@@ -126,6 +128,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
         try:
             yield ingot
         finally:
+            ingot.stop_waiting()
             workers.stop_waiting()
             for loop in crew:
                 await loop.stop()
@@ -183,6 +186,7 @@ def server_of(
     def stop() -> None:
         ingot.jobs.stop_waiting()
         ingot.workers.stop_waiting()
+        ingot.stop_waiting()
         app.stop()
 
     return Server(app, on_stop=stop, connections_max=settings.connections_max, loops=[metrics.lag])

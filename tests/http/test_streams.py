@@ -21,6 +21,7 @@ from ingot.http.rates import Rates
 from ingot.http.server import Server, listen, url_of
 from ingot.http.table import Granted, Route, Table
 from ingot.settings import Settings
+from tests.http.test_protocol import eventually
 
 
 class Ticking:
@@ -136,7 +137,10 @@ async def test_nothing_is_left_of_a_stream_whose_caller_went_away(site: Site) ->
         await site.ticking.closed.wait()
 
 
-async def test_who_takes_nothing_for_long_is_let_go(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_takes_nothing_for_long_is_let_go(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(streams, "END_SECONDS_MAX", 0.1)
     monkeypatch.setattr(streams, "SEND_SECONDS_MAX", 0.2)
     monkeypatch.setattr(streams, "CHECK_SECONDS", 0.05)
     made = await site.ingot.credentials.ensure_operator(None)
@@ -151,4 +155,6 @@ async def test_who_takes_nothing_for_long_is_let_go(site: Site, monkeypatch: pyt
             site.ticking.parts.put_nowait(b": %s\n\n" % (b"x" * 1024 * 1024))
         async with asyncio.timeout(10):
             await site.ticking.closed.wait()
+            await eventually(lambda: not site.server.server_state.connections)  # Nothing is kept for it.
         assert not site.ticking.parts.empty()
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []

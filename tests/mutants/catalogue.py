@@ -797,6 +797,22 @@ MUTANTS = [
         caught_by="tests/http/test_protocol.py::test_who_asks_for_more_while_it_waits_and_goes_away_takes_no_job",
     ),
     Mutant(
+        name="a stop that waits for the database",
+        breaks="a server that is asked to stop in an outage ends, and tells who waits",
+        file="wiring.py",
+        old="        ingot.stop_waiting()\n        app.stop()\n",
+        new="        app.stop()\n",
+        caught_by="tests/faults/test_stop_in_outage.py::test_who_waits_for_the_database_is_told_when_the_server_stops",
+    ),
+    Mutant(
+        name="a request that the stop overtakes is an error of the server",
+        breaks="an answer that cannot be given in time says so",
+        file="http/protocol.py",
+        old="        super()._start_asgi_task(cycle, partial(self._run, cycle, app))\n",
+        new="        super()._start_asgi_task(cycle, app)\n",
+        caught_by="tests/http/test_stop.py::test_a_request_that_does_not_end_in_time_is_told_so",
+    ),
+    Mutant(
         name="the body of a request for another protocol is another protocol",
         breaks="a request that would rather be an upgrade is served with its whole body",
         file="http/protocol.py",

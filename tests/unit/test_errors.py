@@ -51,6 +51,7 @@ CODES = {
     "SettingsError": ("invalid_setting", 500),
     "SlowHead": ("head_timeout", 408),
     "SlowSender": ("request_timeout", 408),
+    "Stopping": ("stopping", 503),
     "StorageFull": ("storage_full", 507),
     "StoreBusy": ("store_busy", 503),
     "StoreError": ("store_failed", 503),

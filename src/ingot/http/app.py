@@ -187,11 +187,13 @@ async def _unless_gone(work: Awaitable[Any], call: Call, receive: Receive) -> An
         await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
         if not leaving.done():
             return working.result()
+        raise Gone
+    except (Gone, asyncio.CancelledError):
         working.cancel()
-        await asyncio.wait([working])
+        await asyncio.gather(working, return_exceptions=True)
         if call.undo is not None:
             await call.undo()
-        raise Gone
+        raise
     finally:
         leaving.cancel()
         working.cancel()

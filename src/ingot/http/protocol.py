@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -54,6 +55,15 @@ class TooManyConnections(IngotError):
     code = "too_many_connections"
     status = 503
     hint = "Try again in a moment; use a connection for more than one request."
+    retry_after = RETRY_SECONDS
+
+
+class Stopping(IngotError):
+    """The server stops, and could not finish this request."""
+
+    code = "stopping"
+    status = 503
+    hint = "It may have been done or not; look, and send it again in a moment."
     retry_after = RETRY_SECONDS
 
 
@@ -264,7 +274,20 @@ class Protocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._serving = cycle
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, partial(self._run, cycle, app))
+
+    async def _run(self, cycle: RequestResponseCycle, app: Any, *given: Any) -> None:
+        """Run the application. An answer that was begun and is not ended, ends with the connection."""
+        try:
+            await app(*given)
+        except asyncio.CancelledError:  # The server stops, and has waited for it long enough.
+            if not cycle.response_started and not cycle.disconnected:
+                cycle.disconnected = True
+                self.transport.write(written(Stopping()))
+                self.transport.close()
+        if cycle.response_started and not cycle.response_complete and not cycle.disconnected:
+            cycle.disconnected = True
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         """An answer is sent: the next request, or the end of this connection, is due."""

@@ -23,6 +23,7 @@ from ingot.kernel.loops import Loop
 from ingot.settings import SettingsError
 
 STOP_SECONDS_MAX: Final = 10  # Requests that are under way get so long to end.
+LAST_SECONDS_MAX: Final = 1.0  # And those that did not, so long to say so.
 IDLE_SECONDS_MAX: Final = 75  # A connection without requests is closed then.
 TAKES_NOTHING_SECONDS_MAX: Final = 60
 COLLECT_OBJECTS: Final = 10_000
@@ -126,6 +127,8 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the requests, and what went on beside them."""
         await super().shutdown(sockets)
+        if (late := set(self.server_state.tasks)) and not self.force_exit:
+            await asyncio.wait(late, timeout=LAST_SECONDS_MAX)
         for loop in self._loops:
             await loop.stop()
 

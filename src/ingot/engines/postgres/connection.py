@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -108,9 +108,13 @@ class Database:
 
     def __init__(self, pool: asyncpg.Pool[Record], *, pooled: bool) -> None:
         self.pool = pool
-        self.closing = False
+        self.closing = asyncio.Event()
         self.away = False
         self._pooled = pooled
+
+    def stop_waiting(self) -> None:
+        """Wait no longer for a server that is away, from now on."""
+        self.closing.set()
 
     async def timed(self, statement: str, *values: Any) -> tuple[list[Record], float]:
         """The same as `call`, and the seconds it took, without those spent waiting for a server that was away."""
@@ -197,16 +201,18 @@ class Database:
                     raise explain(error, doing="used") from error
             except AWAY as error:
                 maybe_done = maybe_done or not isinstance(error, NOT_SENT)
-                if maybe_done and (once or self.closing or time.monotonic() > deadline):
+                if maybe_done and (once or self.closing.is_set() or time.monotonic() > deadline):
                     raise OutcomeUnknown("The connection was lost before the answer came.") from error
-                if self.closing:
-                    raise StoreError("The store is closed.") from error
+                if self.closing.is_set():
+                    raise StoreError("The database is away, and the store is being closed.") from error
                 if time.monotonic() > deadline:
                     raise explain(error, doing="reached") from error
                 if not self.away:  # Once, however many calls wait for it.
                     self.away = True
                     report("server_away", error)
-                await asyncio.sleep(pause)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self.closing.wait()
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
             except asyncpg.PostgresError as error:
                 if maybe_done and error.sqlstate in REFUSALS:

@@ -156,9 +156,13 @@ class PostgresStore(Reads):
                 raise explain(error, doing="used", where=place(url)) from error
             raise
 
+    def stop_waiting(self) -> None:
+        """Fail what waits for a server that is away, and what finds it away from now on."""
+        self._db.stop_waiting()
+
     async def close(self) -> None:
         """Finish what is queued, then let the connections go."""
-        self._db.closing = True
+        self.stop_waiting()
         await self.watch.stop()
         for batches in (self._enqueues, self._settles, self._renews, self._logs, self._publishes):
             await batches.close()

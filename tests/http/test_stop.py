@@ -1,0 +1,53 @@
+"""The end of a server: what is under way is finished or told so, whatever holds it up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+
+from ingot.http.app import _unless_gone
+from ingot.http.call import Call, Headers
+from ingot.http.gate import NOBODY
+from tests.http.serving import Served
+from tests.http.test_protocol import BODY, connected, eventually, head, statuses
+
+
+async def test_a_request_that_does_not_end_in_time_is_told_so(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(served.server.config, "timeout_graceful_shutdown", 0.1)
+    async with connected(served) as (reader, writer):
+        writer.write(head(served, b"host: x", b"content-length: 17") + BODY)
+        await eventually(lambda: len(served.server.server_state.tasks) == 1)
+        served.server.stop()
+        answer = await reader.read()
+    assert statuses(answer) == [503], answer
+    assert b"content-type: application/problem+json" in answer
+    assert b'"code":"stopping"' in answer
+    assert b"retry-after: 5" in answer
+    assert [record.exc_info for record in caplog.records if record.exc_info] == []
+
+
+async def test_what_was_taken_for_an_answer_that_the_end_overtakes_is_given_back() -> None:
+    call = Call(caller=NOBODY, tenant="", headers=Headers([]), path={}, request_id="")
+    undone = asyncio.Event()
+
+    async def undo() -> None:
+        undone.set()
+
+    async def work() -> str:
+        call.undo = undo
+        waiting.cancel()
+        return "taken"
+
+    async def stays() -> MutableMapping[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    waiting = asyncio.create_task(_unless_gone(work(), call, stays))
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    assert undone.is_set()
