@@ -813,6 +813,14 @@ MUTANTS = [
         caught_by="tests/http/test_stop.py::test_a_request_that_does_not_end_in_time_is_told_so",
     ),
     Mutant(
+        name="a read that was canceled leaves its transaction open",
+        breaks="a connection goes back to the pool without a transaction",
+        file="engines/postgres/connection.py",
+        old="(unknown or connection.is_in_transaction())",
+        new="connection.is_in_transaction()",
+        caught_by="tests/unit/test_postgres_canceled.py::test_a_read_that_is_canceled_half_way_is_rolled_back",
+    ),
+    Mutant(
         name="the body of a request for another protocol is another protocol",
         breaks="a request that would rather be an upgrade is served with its whole body",
         file="http/protocol.py",

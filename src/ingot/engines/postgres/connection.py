@@ -228,9 +228,12 @@ async def as_tenant(connection: Any, tenant: str, *, begin: str = "BEGIN") -> As
         await connection.execute(f"{begin}; SET LOCAL ingot.tenant = '{tenant}'")
         yield
         await connection.execute("COMMIT")
-    except BaseException:
-        if not connection.is_closed() and connection.is_in_transaction():
-            await connection.execute("ROLLBACK")
+    except BaseException as error:
+        # Of a call that was canceled half way it is not known yet what the server made of it.
+        unknown = isinstance(error, asyncio.CancelledError)
+        if not connection.is_closed() and (unknown or connection.is_in_transaction()):
+            with suppress(*AWAY, asyncpg.PostgresError):  # Then there is nothing to roll back.
+                await connection.execute("ROLLBACK")
         raise
 
 
