@@ -76,6 +76,7 @@ class _Batch:
                 self._holders[deduped[at]] = job_id
         self._reusable: dict[tuple[str, str, bytes], int] = {}
         same = [key for order in orders if (key := _reuse_key(tx, order)) is not None]
+        self._reuses = bool(same)
         if same:
             asked = as_json([(tenants.get(tenant), type, key.hex()) for tenant, type, key in same])
             for at, number in tx.read(list[tuple[int, int]], SQL.jobs_by_reuse_key, asked):
@@ -88,7 +89,8 @@ class _Batch:
     def accept(self, orders: Sequence[NewJob]) -> Answers:
         """Take all orders of a command, or raise and take none."""
         kept, made, holders, reusable = len(self._accepted), self._made, self._holders, self._reusable
-        self._reusable = reusable.copy()
+        if self._reuses:
+            self._reusable = reusable.copy()
         if any(order.idempotency_key or order.dedupe_key for order in orders):
             self._made, self._holders = made.copy(), holders.copy()
         try:
@@ -120,7 +122,7 @@ class _Batch:
             if digest != order.payload_digest:
                 raise IdempotencyMismatch
             return made
-        if (same := _reuse_key(tx, order)) is not None:
+        if self._reuses and (same := _reuse_key(tx, order)) is not None:
             if same in self._reusable and not order.force:
                 return Reused(self._reusable[same])
             self._reusable[same] = number
@@ -187,6 +189,7 @@ class _Batch:
         waits: list[tuple[object, ...]] = []
         ready: defaultdict[tuple[str, str, str], list[Place]] = defaultdict(list)
         for order, state in self._accepted:
+            same = _reuse_key(tx, order) if self._reuses else None
             if order.after:
                 waits += self._edges(order, state)
             elif state.run_at <= tx.now:
@@ -208,7 +211,7 @@ class _Batch:
                     order.trace_id,
                     order.idempotency_key,
                     as_json(order.inputs) if order.inputs else None,
-                    None if (same := _reuse_key(tx, order)) is None else same[2],
+                    None if same is None else same[2],
                     order.depth,
                 )
             )
