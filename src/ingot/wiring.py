@@ -179,6 +179,7 @@ def server_of(
     app = App(
         routes_of(ingot, metrics, more=more), gate, metrics, spans=spans, connections_max=settings.connections_max
     )
+    ingot.jobs.serve_many()
     ingot.jobs.listen(metrics.figures)
     if debugging():
         ingot.jobs.listen(Lines())

@@ -370,6 +370,9 @@ class JobStore(Protocol):
     def listen(self, listener: Listener) -> None:
         """Tell this how attempts end, what is canceled and what is committed together, each once."""
 
+    def gather(self) -> None:
+        """Many callers ask at once from now on: what comes together had better be done together."""
+
     def on_ready(self, tell: Callable[[str, str, int], None]) -> None:
         """Call `tell(tenant, type, count)` on the event loop after jobs became ready. Only a hint."""
 

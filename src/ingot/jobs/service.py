@@ -85,6 +85,10 @@ class Jobs(Looking):
         while self._giving_back:
             await asyncio.wait(self._giving_back)
 
+    def serve_many(self) -> None:
+        """Many callers ask at once from now on, as those of a server do."""
+        self._store.gather()
+
     def stop_waiting(self) -> None:
         """End waiting claims, and let no others wait."""
         self._closing = True

@@ -207,6 +207,9 @@ class PostgresStore(Reads):
         agenda = self._memory.agenda()
         return None if agenda is None else max(0.0, (agenda - self._memory.now()) / MICROS)
 
+    def gather(self) -> None:
+        """See `JobStore`. What comes while a batch is under way is gathered anyway."""
+
     # -- commands -------------------------------------------------------------------------------------------
 
     def enqueue(self, command: Enqueue) -> Awaitable[list[Enqueued]]:

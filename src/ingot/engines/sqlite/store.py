@@ -218,6 +218,10 @@ class SQLiteStore(Reads):
         agenda = self._memory.agenda()
         return None if agenda is None else max(0.0, (agenda - self._clock.micros()) / MICROS)
 
+    def gather(self) -> None:
+        """See `JobStore`."""
+        self._writer.gathers = True
+
     # -- commands -------------------------------------------------------------------------------------------
 
     def create_tenant(self, command: CreateTenant) -> Awaitable[Tenant]:

@@ -71,6 +71,7 @@ class Writer:
         self._handlers = handlers
         self._tell = tell
         self._loop = asyncio.get_running_loop()
+        self.gathers = False  # Whether commands wait for others that come in the same turn of the event loop.
         self._gathered: list[Waiting] = []  # What was not handed over yet.
         self._submitted = self._begun = self._delivered = 0  # Commands, since the start.
         self._queue: queue.SimpleQueue[list[Waiting] | None] = queue.SimpleQueue()
@@ -90,10 +91,13 @@ class Writer:
         elif self._submitted - self._delivered >= QUEUE_COMMANDS_MAX:
             answer.set_exception(StoreBusy())
         else:
+            self._submitted += 1
+            if not self.gathers:
+                self._queue.put([Waiting(command, answer)])
+                return answer
             if not self._gathered:
                 self._loop.call_soon(self._hand_over, 0)
             self._gathered.append(Waiting(command, answer))
-            self._submitted += 1
         return answer
 
     def _hand_over(self, seen: int) -> None:
