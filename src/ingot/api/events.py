@@ -108,7 +108,7 @@ class EventsApi:
     async def publish(self, call: Call, body: EventOrder) -> Answer[EventMade]:
         """Append an event of your own."""
         call.expect("events.create", f"events/{body.name}")
-        key = _dedupe_key(call, body)
+        key = call.key_of(body.dedupe_key)
         made = await self._events.publish(call.tenant, body.name, bytes(body.data), dedupe_key=key)
         return Answer(EventMade(id=made.id, cursor=made.id), 201 if made.created else 200)
 
@@ -124,16 +124,6 @@ class EventsApi:
         if view is None:
             view = self._views[grants, names] = View(grants, names)
         return view
-
-
-def _dedupe_key(call: Call, body: EventOrder) -> str | None:
-    """The key of the body, or the header that means the same."""
-    header = call.headers.get("idempotency-key")
-    if header is None:
-        return body.dedupe_key
-    if body.dedupe_key not in (None, header):
-        raise InvalidInput("the header Idempotency-Key and the body name different keys")
-    return header
 
 
 def _names(given: str | None) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ class JobsApi:
     async def create(self, call: Call, body: JobOrder) -> Answer[Job]:
         """Enqueue a job."""
         options = _options(call, body)
-        if (key := _idempotency_key(call, body)) is not None:
+        if (key := call.key_of(body.idempotency_key)) is not None:
             options["idempotency_key"] = key
         made = await self._jobs.enqueue(call.tenant, body.type, bytes(body.payload), **options)
         return Answer(made.job, 201 if made.created else 200, {"location": f"{PREFIX}/jobs/{made.job.id}"})
@@ -205,13 +205,3 @@ async def seen_job(jobs: Jobs, call: Call, job_id: str, action: str = "jobs.read
     if not call.caller.may(action, f"jobs/{job.type}"):
         raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
     return job
-
-
-def _idempotency_key(call: Call, body: JobOrder) -> str | None:
-    """The key of the body, or the header that means the same."""
-    header = call.headers.get("idempotency-key")
-    if header is None:
-        return body.idempotency_key
-    if body.idempotency_key not in (None, header):
-        raise InvalidInput("the header Idempotency-Key and the body name different keys")
-    return header

@@ -52,6 +52,15 @@ class Call(msgspec.Struct, kw_only=True):
     trace_id: str | None = None
     undo: Callable[[], Awaitable[None]] | None = None  # What to do when the answer cannot be sent.
 
+    def key_of(self, key: str | None) -> str | None:
+        """The key that the body of a request names, or the header that means the same. Raises `InvalidInput`."""
+        header = self.headers.get("idempotency-key")
+        if header is None or key == header:
+            return key
+        if key is not None:
+            raise InvalidInput("the header Idempotency-Key and the body name different keys")
+        return header
+
     def expect(self, action: str, resource: str = ANY) -> None:
         """Raises `Forbidden` unless the caller may do this."""
         self.caller.expect(action, resource)
