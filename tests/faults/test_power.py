@@ -14,7 +14,7 @@ from tests.faults.invariants import Broken
 from tests.faults.outage import Outage
 
 CUTS = 80
-RUNS_TO_CATCH_MAX = 6
+RUNS_TO_CATCH_MAX = 20
 
 
 @pytest.mark.long
