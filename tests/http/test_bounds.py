@@ -171,3 +171,10 @@ async def test_another_tenant_cannot_be_told_from_none(served: Served) -> None:
     assert [answer.status_code for answer in answers] == [403, 403]
     first, second = ({**answer.json(), "request_id": None} for answer in answers)
     assert first == second
+
+
+async def test_a_shared_worker_names_no_tenant(served: Served) -> None:
+    made = (await served.call("POST", "/admin/workers", json={"id": "press", "shared": True})).json()
+    headers = {"x-worker-id": "press", "x-worker-secret": made["secret"], "ingot-tenant": "default"}
+    answer = await served.client.post("/api/v1/jobs/claim", headers=headers, json={"types": ["noop"]})
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")

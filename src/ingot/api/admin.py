@@ -8,7 +8,7 @@ import msgspec
 
 from ingot.http.call import Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
-from ingot.identity.credentials import Forbidden, Token, TokenLimits, WorkerCredential
+from ingot.identity.credentials import Token, TokenLimits, WorkerCredential
 from ingot.identity.grants import GRANTS_MAX, Grant
 from ingot.identity.model import WEIGHT_MAX, Limits, Tenant, TenantNotFound
 from ingot.identity.service import Tenants
@@ -173,7 +173,7 @@ class AdminApi:
 
     async def create_tenant(self, call: Call, body: NewTenant) -> Tenant:
         """Make a tenant."""
-        _expect_operator(call, "makes tenants")
+        call.expect_operator("makes tenants")
         return await self._tenants.create(body.slug, weight=body.weight, time_zone=body.time_zone, limits=body.limits)
 
     async def get_tenant(self, call: Call, slug: str) -> Tenant:
@@ -187,7 +187,7 @@ class AdminApi:
 
     async def change_tenant(self, call: Call, slug: str, body: TenantChange) -> Tenant:
         """Change a tenant: its weight, its limits, its name."""
-        _expect_operator(call, "changes tenants")
+        call.expect_operator("changes tenants")
         return await self._tenants.change(
             slug, slug=body.slug, weight=body.weight, time_zone=body.time_zone, limits=body.limits
         )
@@ -208,7 +208,7 @@ class AdminApi:
         """Make or replace the definition of a type."""
         call.expect("admin.definitions", f"jobs/{type}")
         if body.shared:
-            _expect_operator(call, "makes definitions for all tenants")
+            call.expect_operator("makes definitions for all tenants")
         given = msgspec.structs.asdict(body)
         del given["shared"]
         return await self._jobs.define(Definition(type=type, tenant=None if body.shared else call.tenant, **given))
@@ -268,7 +268,7 @@ class AdminApi:
 
     def _whose(self, call: Call, *, all_of_them: bool) -> str | None:
         if all_of_them:
-            _expect_operator(call, "has to do with what is for all tenants")
+            call.expect_operator("has to do with what is for all tenants")
             return None
         return call.tenant
 
@@ -276,8 +276,3 @@ class AdminApi:
 def _own(call: Call) -> str | None:
     """Whose credentials the caller may change; `None` is everybody's."""
     return None if call.caller.is_operator else call.tenant
-
-
-def _expect_operator(call: Call, does: str) -> None:
-    if not call.caller.is_operator:
-        raise Forbidden(f"only an operator {does}", hint="Use the operator's token.")

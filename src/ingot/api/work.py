@@ -90,7 +90,7 @@ class WorkApi:
 
     async def heartbeat(self, call: Call, id: str, body: Beat) -> Heartbeat:
         """Renew the lease of a job, and tell how far it is."""
-        await self._expect_own(call, id)
+        await expect_own(self._jobs, call, id)
         whose: dict[str, str | None] = {"tenant": _tenant(call), "worker": worker_of(call)}
         renewed = await self._jobs.heartbeat(id, body.fence, progress=body.progress, **whose)
         if body.log:
@@ -127,25 +127,26 @@ class WorkApi:
 
     async def _checked(self, call: Call, entry: Ending) -> Settle | IngotError:
         try:
-            await self._expect_own(call, entry.id)
+            await expect_own(self._jobs, call, entry.id)
             outcome = _outcome(entry)
         except IngotError as error:
             return error
         return Settle(job_id=entry.id, fence=entry.fence, outcome=outcome, tenant=_tenant(call), worker=worker_of(call))
 
     async def _settle(self, call: Call, job_id: str, fence: int, outcome: Outcome) -> Settled:
-        await self._expect_own(call, job_id)
+        await expect_own(self._jobs, call, job_id)
         return await self._jobs.settle(job_id, fence, outcome, tenant=_tenant(call), worker=worker_of(call))
 
-    async def _expect_own(self, call: Call, job_id: str) -> None:
-        """A token for some types has nothing to do with jobs of others. A worker only ends what it claimed itself."""
-        if worker_of(call) is not None or call.caller.may("workers.run"):
-            return
-        job = await self._jobs.get(call.tenant, job_id)
-        try:
-            expect_type(call, job.type)
-        except Forbidden:
-            raise JobNotFound(f"there is no job {job_id[:64]!r} for this worker") from None
+
+async def expect_own(jobs: Jobs, call: Call, job_id: str) -> None:
+    """A token for some types has nothing to do with jobs of others. A worker only ends what it claimed itself."""
+    if worker_of(call) is not None or call.caller.may("workers.run"):
+        return
+    job = await jobs.get(call.tenant, job_id)
+    try:
+        expect_type(call, job.type)
+    except Forbidden:
+        raise JobNotFound(f"there is no job {job_id[:64]!r} for this worker") from None
 
 
 async def worker_id_of(access: Access, call: Call, named: str | None) -> str:
@@ -167,10 +168,8 @@ async def worker_id_of(access: Access, call: Call, named: str | None) -> str:
 
 
 def _tenant(call: Call) -> str | None:
-    """Whose jobs the caller works on; `None` is everybody's, for a shared worker that names no tenant."""
-    if call.caller.kind == "worker" and call.caller.tenant is None and not call.headers.has("ingot-tenant"):
-        return None
-    return call.tenant
+    """Whose jobs the caller works on; `None` is everybody's."""
+    return call.caller.tenant if call.caller.kind == "worker" else call.tenant
 
 
 def worker_of(call: Call) -> str | None:

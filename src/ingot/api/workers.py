@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from ingot.api.work import expect_type, worker_id_of, worker_of
+from ingot.api.work import expect_own, expect_type, worker_id_of, worker_of
 from ingot.http.call import Answer, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
 from ingot.identity.access import Access
@@ -118,11 +118,9 @@ class WorkersApi:
 
     async def _runs(self, call: Call, job_id: str) -> bool:
         """Whether the caller has to do with jobs of this type; of others it holds none."""
-        if worker_of(call) is not None or call.caller.may("workers.run"):
-            return True
         try:
-            expect_type(call, (await self._jobs.get(call.tenant, job_id)).type)
-        except (Forbidden, JobNotFound):
+            await expect_own(self._jobs, call, job_id)
+        except JobNotFound:
             return False
         return True
 
@@ -165,8 +163,8 @@ def _whose(call: Call, *, shared: bool = False) -> str | None:
     """Whose workers the caller speaks of; `None` is those that serve all tenants."""
     if call.caller.kind == "worker":
         return call.caller.tenant
-    if shared and not call.caller.is_operator:
-        raise Forbidden("only an operator has to do with what is for all tenants", hint="Use the operator's token.")
+    if shared:
+        call.expect_operator("has to do with what is for all tenants")
     return None if shared else call.tenant
 
 

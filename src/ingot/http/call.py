@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from ingot.identity.credentials import Caller
+from ingot.identity.credentials import Caller, Forbidden
 from ingot.identity.grants import ANY
 from ingot.kernel.errors import InvalidInput
 
@@ -60,6 +60,11 @@ class Call(msgspec.Struct, kw_only=True):
         if key is not None:
             raise InvalidInput("the header Idempotency-Key and the body name different keys")
         return header
+
+    def expect_operator(self, does: str) -> None:
+        """Raises `Forbidden` unless the caller acts in every tenant."""
+        if not self.caller.is_operator:
+            raise Forbidden(f"only an operator {does}", hint="Use the operator's token.")
 
     def expect(self, action: str, resource: str = ANY) -> None:
         """Raises `Forbidden` unless the caller may do this."""

@@ -122,6 +122,8 @@ class Gate:
     async def _tenant(self, headers: Headers, caller: Caller) -> str:
         """The tenant that the call is made in: the caller's own, or the one an operator names."""
         named = headers.get("ingot-tenant")
+        if named is not None and caller.kind == "worker" and caller.tenant is None:
+            raise Forbidden("a shared worker serves all tenants", hint="Leave out the header Ingot-Tenant.")
         if named is None and caller.tenant is not None:
             return caller.tenant
         try:
