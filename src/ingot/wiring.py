@@ -45,7 +45,10 @@ from ingot.jobs.workers import Workers
 from ingot.kernel.clock import Clock, SystemClock
 from ingot.kernel.errors import StoreError
 from ingot.kernel.logs import configure_logs, debugging, report
+from ingot.kernel.loops import Loop
 from ingot.settings import Settings, SettingsError, read_settings
+
+Store = SQLiteStore | PostgresStore
 
 
 class Ingot(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,9 +63,6 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     credentials: Credentials
     default_tenant: Tenant
     engine: Literal["sqlite", "postgres"]
-    maintenance: Maintenance
-    retention: Retention
-    event_retention: EventRetention
     stop_waiting: Callable[[], None]  # For a database that is away; called when the end begins.
 
 
@@ -78,68 +78,71 @@ async def open(  # noqa: A001 - read as `ingot.open`
     due work and lost leases wait for a claim, or for `jobs.tend()`.
     """
     configure_logs()
-    settings = settings or read_settings()
-    if data is not None:
-        if settings.database_url is not None:
-            raise SettingsError(
-                f"open() was given the folder {str(data)!r}, and INGOT_DATABASE_URL names a database",
-                hint="Leave out one of them.",
-            )
-        settings = msgspec.structs.replace(settings, data=Path(data))
+    settings = _settings_for(data, settings or read_settings())
     clock = clock or SystemClock()
     store = await _open_store(settings, clock)
     try:
-        tenants = Tenants(store)
-        maintenance = Maintenance(store)
-        retention = Retention(store)
-        event_retention = EventRetention(store, days=settings.event_retention_days)
-        access = Access(store, clock)
-        jobs, events = Jobs(store, lease_seconds=settings.lease_seconds), Events(store)
-        feeds = Feeds(events, clock, stats=jobs.summary)
-        store.on_event(feeds.hint)
-        workers = Workers(store, jobs, lease_seconds=settings.lease_seconds)
-        await workers.look_for_drains()
-        crew = WorkerWatch(workers), WorkerTending(workers)
-        usage = Usage(store, access)
-        ingot = Ingot(
-            jobs=jobs,
-            workers=workers,
-            tenants=tenants,
-            events=events,
-            feeds=feeds,
-            access=access,
-            credentials=Credentials(store, access, clock),
-            default_tenant=await tenants.ensure_default(),
-            engine="postgres" if isinstance(store, PostgresStore) else "sqlite",
-            maintenance=maintenance,
-            retention=retention,
-            event_retention=event_retention,
-            stop_waiting=store.stop_waiting if isinstance(store, PostgresStore) else lambda: None,
-        )
-        if tend:
-            maintenance.start()
-            retention.start()
-            for loop in crew:
-                loop.start()
-            usage.start()
-            event_retention.start()
-            if isinstance(store, PostgresStore):
-                store.watch.start()
+        ingot = await _rooms_of(store, settings, clock)
+        loops = _loops_of(ingot, store, settings) if tend else []
+        for loop in loops:
+            loop.start()
+        if tend and isinstance(store, PostgresStore):
+            store.watch.start()  # It ends with the store: until then others are told what is given back.
         try:
             yield ingot
         finally:
             ingot.stop_waiting()
-            workers.stop_waiting()
-            for loop in crew:
-                await loop.stop()
-            await _end(usage)
-            await event_retention.stop()
-            await retention.stop()
-            await maintenance.stop()
-            await feeds.close()
+            ingot.workers.stop_waiting()
+            for loop in loops:
+                await _end(loop)
+            await ingot.feeds.close()
             await ingot.jobs.close()
     finally:
         await store.close()
+
+
+def _settings_for(data: Path | str | None, settings: Settings) -> Settings:
+    if data is None:
+        return settings
+    if settings.database_url is not None:
+        raise SettingsError(
+            f"open() was given the folder {str(data)!r}, and INGOT_DATABASE_URL names a database",
+            hint="Leave out one of them.",
+        )
+    return msgspec.structs.replace(settings, data=Path(data))
+
+
+async def _rooms_of(store: Store, settings: Settings, clock: Clock) -> Ingot:
+    tenants, access = Tenants(store), Access(store, clock)
+    jobs, events = Jobs(store, lease_seconds=settings.lease_seconds), Events(store)
+    workers = Workers(store, jobs, lease_seconds=settings.lease_seconds)
+    await workers.look_for_drains()
+    feeds = Feeds(events, clock, stats=jobs.summary)
+    store.on_event(feeds.hint)
+    return Ingot(
+        jobs=jobs,
+        workers=workers,
+        tenants=tenants,
+        events=events,
+        feeds=feeds,
+        access=access,
+        credentials=Credentials(store, access, clock),
+        default_tenant=await tenants.ensure_default(),
+        engine="postgres" if isinstance(store, PostgresStore) else "sqlite",
+        stop_waiting=store.stop_waiting if isinstance(store, PostgresStore) else lambda: None,
+    )
+
+
+def _loops_of(ingot: Ingot, store: Store, settings: Settings) -> list[Loop]:
+    """All that runs in the background, in the order in which it ends."""
+    return [
+        WorkerWatch(ingot.workers),
+        WorkerTending(ingot.workers),
+        Usage(store, ingot.access),
+        EventRetention(store, days=settings.event_retention_days),
+        Retention(store),
+        Maintenance(store),
+    ]
 
 
 def routes_of(ingot: Ingot, metrics: Metrics, *, more: Iterable[Route] = ()) -> Table:
@@ -193,15 +196,15 @@ def server_of(
     return Server(app, on_stop=stop, connections_max=settings.connections_max, loops=[metrics.lag])
 
 
-async def _end(usage: Usage) -> None:
-    """What cannot be noted at the end does not keep the store from closing."""
+async def _end(loop: Loop) -> None:
+    """What cannot be written at the end does not keep the store from closing."""
     try:
-        await usage.stop()
+        await loop.stop()
     except StoreError as error:
-        report("usage_not_noted", error)
+        report("loop_not_ended_well", error, loop=loop.name)
 
 
-async def _open_store(settings: Settings, clock: Clock) -> SQLiteStore | PostgresStore:
+async def _open_store(settings: Settings, clock: Clock) -> Store:
     if settings.database_url is None:
         return await SQLiteStore.open(settings.data, clock=clock, lease_seconds=settings.lease_seconds)
     if settings.database_owner_url is not None:
