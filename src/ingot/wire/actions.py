@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from ingot.jobs.actions import STEP_JOBS_DEFAULT
 from ingot.wire.jobs import JobsFilter, Limit, Request
+from ingot.wire.values import Attempts, Moment, Priority
 
 
 class JobsAction(Request, frozen=True, kw_only=True, tag_field="action"):
@@ -26,12 +25,12 @@ class RetryJobs(JobsAction, frozen=True, kw_only=True, tag="retry"):
     """Run finished jobs again: the dead ones, unless the filter names a status."""
 
     reset_attempts: bool = False
-    priority: int | None = None
-    max_attempts: int | None = None
-    run_at: datetime | None = None
+    priority: Priority | None = None
+    max_attempts: Attempts | None = None
+    run_at: Moment | None = None
 
 
 class ChangeJobs(JobsAction, frozen=True, kw_only=True, tag="change"):
     """Give those that wait another priority."""
 
-    priority: int
+    priority: Priority
