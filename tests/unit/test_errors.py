@@ -40,6 +40,8 @@ CODES = {
     "JobNotQueued": ("job_not_queued", 409),
     "LeaseLost": ("lease_lost", 409),
     "MalformedBody": ("malformed_body", 400),
+    "MemberByGroup": ("member_by_group", 409),
+    "MemberNotFound": ("member_not_found", 404),
     "MethodNotAllowed": ("method_not_allowed", 405),
     "NoSuchRoute": ("no_such_route", 404),
     "NotFound": ("not_found", 404),
@@ -48,7 +50,9 @@ CODES = {
     "ParentNotFound": ("parent_not_found", 422),
     "PayloadTooLarge": ("payload_too_large", 413),
     "RateLimited": ("rate_limited", 429),
+    "SessionNotFound": ("session_not_found", 404),
     "SettingsError": ("invalid_setting", 500),
+    "SignInRefused": ("sign_in_refused", 401),
     "SlowHead": ("head_timeout", 408),
     "SlowSender": ("request_timeout", 408),
     "Stopping": ("stopping", 503),
@@ -68,6 +72,7 @@ CODES = {
     "TooManyRequests": ("too_many_requests", 429),
     "Unauthorized": ("unauthorized", 401),
     "UnsupportedMedia": ("unsupported_media_type", 415),
+    "UserNotFound": ("user_not_found", 404),
     "WorkerNotFound": ("worker_not_found", 404),
 }
 

@@ -50,6 +50,7 @@ READABLE: Final = [
 ]
 HIDDEN: Final = [
     "askers",
+    "audit",
     "buckets",
     "dedupe_keys",
     "definitions",
@@ -98,6 +99,7 @@ OF_SERVER: Final = {
     "hear_worker",
     "keeping",
     "leases_of_worker",
+    "list_acts",
     "list_draining",
     "list_tokens",
     "list_worker_credentials",

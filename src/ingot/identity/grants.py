@@ -24,6 +24,8 @@ ACTIONS: Final = frozenset(
         "events.create",
         "ops.read",  # the figures of the whole server
         "admin.tenants",
+        "admin.members",
+        "admin.audit",
         "admin.definitions",
         "admin.tokens",
         "admin.workers",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ingot.identity.people import Role
 from ingot.kernel.errors import Conflict, NotFound
 
 WEIGHT_DEFAULT = 1
@@ -31,13 +32,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """The unit of isolation: every row, blob, document and event belongs to exactly one."""
+    """The unit of isolation: every row, blob, document and event belongs to exactly one.
+
+    `groups` are those of the identity provider whose people have a role here.
+    """
 
     id: str
     slug: str
     weight: int = WEIGHT_DEFAULT
     time_zone: str = "UTC"
     limits: Limits = Limits()
+    groups: dict[str, Role] = {}
 
 
 class TenantNotFound(NotFound):

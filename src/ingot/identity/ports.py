@@ -7,8 +7,10 @@ from typing import Protocol
 
 import msgspec
 
+from ingot.events.audit import Act
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Limits, Tenant
+from ingot.identity.people import Member, Person, Role, Session, TenantRole, User
 
 
 class CreateTenant(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,13 +84,22 @@ class NoteUse(msgspec.Struct, frozen=True, kw_only=True):
 
     tokens: dict[str, int]
     workers: dict[str, int]
+    sessions: dict[str, int] = {}
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """A person, with the roles they have now, one for each tenant they have one in."""
+
+    user: User
+    roles: tuple[TenantRole, ...]
 
 
 class FoundToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token and what is kept of its text."""
+    """A token and what is kept of its text; of one that a person made, who that is."""
 
     token: Token
     digest: bytes
+    owner: Owner | None = None
 
 
 class FoundWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,3 +140,132 @@ class CredentialStore(Protocol):
 
     def note_use(self, command: NoteUse) -> Awaitable[None]:
         """Remember when credentials were last used. An earlier instant than is known changes nothing."""
+
+
+class BeginLogin(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody has set out to sign in, and will come back with the secret of this digest, once, and in time.
+
+    `link` is for one that the operator made: who comes with it is the operator. `next` is where to go then.
+    """
+
+    digest: bytes
+    expires_at: int
+    next: str = "/"
+    link: bool = False
+    act: Act | None = None  # Of a link: that it was made is on record.
+
+
+class TakeLogin(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody has come back with this digest."""
+
+    digest: bytes
+    link: bool = False
+
+
+class SignIn(msgspec.Struct, frozen=True, kw_only=True):
+    """Sign a person in: what is known of them is what their provider says now, and invitations to their email theirs.
+
+    The session gets this id, and is found by the digest of its secret. `replaces` is the digest of the one that the
+    browser had before, which ends.
+    """
+
+    person: Person
+    user_id: str  # For who has never been here.
+    session_id: str
+    digest: bytes
+    expires_at: int
+    address: str | None
+    agent: str | None
+    replaces: bytes | None = None
+    act: Act
+
+
+class EndSession(msgspec.Struct, frozen=True, kw_only=True):
+    """End a session. `user` restricts whose it may be; `None` is anybody's."""
+
+    id: str
+    user: str | None
+    act: Act
+
+
+class EnableUser(msgspec.Struct, frozen=True, kw_only=True):
+    """Let a person in, or out: then their sessions and tokens end."""
+
+    id: str
+    enabled: bool
+    act: Act
+
+
+class PutMember(msgspec.Struct, frozen=True, kw_only=True):
+    """Give a role in a tenant, of their own, to a person, or to who will sign in with an email.
+
+    `user` is a person's id; or `email` is given, in lower case, and `invitation` is the id it gets when it is new.
+    """
+
+    tenant: str
+    role: Role
+    user: str | None = None
+    email: str | None = None
+    invitation: str
+    act: Act
+
+
+class RemoveMember(msgspec.Struct, frozen=True, kw_only=True):
+    """Take the role of a person, or an invitation, from a tenant. The tokens that the person has there end."""
+
+    tenant: str
+    id: str
+    act: Act
+
+
+class FoundSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session and who is signed in with it."""
+
+    session: Session
+    owner: Owner
+
+
+class PeopleStore(Protocol):
+    """Where people are kept. Every write is durable when the call returns."""
+
+    def begin_login(self, command: BeginLogin) -> Awaitable[None]:
+        """Remember that somebody set out; what has expired is forgotten."""
+
+    def take_login(self, command: TakeLogin) -> Awaitable[str | None]:
+        """Where to go after a sign-in that was begun, and is now over; `None` for one that is not known any more."""
+
+    def sign_in(self, command: SignIn) -> Awaitable[User]:
+        """Make a session. Raises `SignInRefused` for a person who is not enabled; then nothing changes."""
+
+    def find_session(self, digest: bytes) -> Awaitable[FoundSession | None]:
+        """The session with this digest, or `None` when it ended, has expired, or its person is not enabled."""
+
+    def end_session(self, command: EndSession) -> Awaitable[None]:
+        """End a session. Raises `SessionNotFound`."""
+
+    def list_sessions(self, user: str) -> Awaitable[list[Session]]:
+        """The sessions of a person that hold, newest first; a bounded number of them."""
+
+    def enable_user(self, command: EnableUser) -> Awaitable[User]:
+        """Let a person in or out. Raises `UserNotFound`."""
+
+    def find_user(self, user_id: str) -> Awaitable[Owner | None]:
+        """The person with this id, or `None`."""
+
+    def list_users(self, *, email: str | None, before: str | None, limit: int) -> Awaitable[list[User]]:
+        """People, those with this email or all, newest first, from below the id `before`."""
+
+    def put_member(self, command: PutMember) -> Awaitable[Member]:
+        """Give a role. Raises `TenantNotFound` or `UserNotFound`."""
+
+    def remove_member(self, command: RemoveMember) -> Awaitable[Member]:
+        """Take a role. Raises `MemberNotFound`, or `MemberByGroup` where there is none of their own to take."""
+
+    def find_member(self, tenant: str, member_id: str) -> Awaitable[Member | None]:
+        """The member with this id, of a person or an invitation, or `None`."""
+
+    def list_members(self, tenant: str, *, after: str | None, limit: int) -> Awaitable[list[Member]]:
+        """Everybody with a role in a tenant, invitations too, by id, from behind `after`."""
+
+    def list_people_tokens(self, user: str, *, before: str | None, limit: int) -> Awaitable[list[Token]]:
+        """Tokens that a person made, in all tenants, newest first, from below the id `before`."""

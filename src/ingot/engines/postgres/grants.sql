@@ -15,6 +15,6 @@ GRANT EXECUTE ON FUNCTION
     ingot.change_worker_credential, ingot.find_worker_credential, ingot.list_worker_credentials, ingot.note_use,
     ingot.sums_of_batch, ingot.note_askers, ingot.find_limits, ingot.publish, ingot.forget_events,
     ingot.register_worker, ingot.hear_worker, ingot.drain_worker, ingot.remove_worker, ingot.tend_workers, ingot.find_worker,
-    ingot.list_workers, ingot.list_draining, ingot.check_leases
+    ingot.list_workers, ingot.list_draining, ingot.check_leases, ingot.list_acts
 TO ingot_server;
 GRANT EXECUTE ON FUNCTION ingot.worker_claim, ingot.worker_renew, ingot.worker_settle TO ingot_worker;

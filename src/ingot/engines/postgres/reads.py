@@ -11,13 +11,14 @@ import msgspec
 
 from ingot.engines.events import PLACES, read_event_id, write_event_id
 from ingot.engines.history import read_position, write_position
-from ingot.engines.postgres import collect, credentials, definitions, explain, identity, workers
+from ingot.engines.postgres import audit, collect, credentials, definitions, explain, identity, workers
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.figures import list_depths
 from ingot.engines.postgres.memory import NIL, Memory
 from ingot.engines.postgres.pages import read_counts, read_page, read_tally
 from ingot.engines.postgres.rows import STATUSES, NewsRow, attempt_of, job_of, pause_of
 from ingot.engines.postgres.sql import SQL
+from ingot.events.audit import AuditFilter, Entry
 from ingot.events.errors import Gap
 from ingot.events.model import Event
 from ingot.identity.credentials import Token, WorkerCredential
@@ -181,6 +182,10 @@ class Reads:
     def find_token(self, token_id: str) -> Awaitable[FoundToken | None]:
         """See `CredentialStore`."""
         return credentials.find_token(self._db, token_id)
+
+    def list_acts(self, which: AuditFilter, *, before: str | None, limit: int) -> Awaitable[list[Entry]]:
+        """See `AuditLog`."""
+        return audit.list_acts(self._db, which, before=before, limit=limit)
 
     def list_tokens(self, tenant: str | None, *, before: str | None, limit: int) -> Awaitable[list[Token]]:
         """See `CredentialStore`."""

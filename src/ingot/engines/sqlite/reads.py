@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 import apsw
 import msgspec
 
+from ingot.engines.audit import AuditRow
 from ingot.engines.credentials import TokenRow, WorkerCredentialRow
 from ingot.engines.crew import WorkerRow
 from ingot.engines.events import read_event_id, write_event_id
@@ -24,6 +25,8 @@ from ingot.engines.sqlite.pages import LOOKS_MAX, Count, Pages
 from ingot.engines.sqlite.rows import AttemptRow, JobRow, LoggedAttempt, State, job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
+from ingot.events.audit import AuditFilter
+from ingot.events.audit import Entry as AuditEntry
 from ingot.events.errors import Gap
 from ingot.events.model import Event
 from ingot.identity.credentials import Token, WorkerCredential
@@ -348,6 +351,19 @@ class Reads:
     def find_token(self, token_id: str) -> Awaitable[FoundToken | None]:
         """See `CredentialStore`."""
         return self._run(self._find, TokenRow, SQL.token_by_id, token_id)
+
+    def list_acts(self, which: AuditFilter, *, before: str | None, limit: int) -> Awaitable[list[AuditEntry]]:
+        """See `AuditLog`."""
+        self._check_tenant(which.tenant)
+        return self._run(self._list_acts, which, before or ABOVE_ALL_TEXTS, limit)
+
+    def _list_acts(self, which: AuditFilter, before: str, limit: int) -> list[AuditEntry]:
+        wanted = (before, which.action, which.who, which.target, limit)
+        if which.tenant is None:
+            rows = self._read(list[AuditRow], SQL.acts_of_all, *wanted)
+        else:
+            rows = self._read(list[AuditRow], SQL.acts_of_tenant, which.tenant, *wanted)
+        return [row.entry() for row in rows or ()]
 
     def list_tokens(self, tenant: str | None, *, before: str | None, limit: int) -> Awaitable[list[Token]]:
         """See `CredentialStore`."""

@@ -15,6 +15,7 @@ from ingot.engines.sqlite.memory import FIRST, Memory
 from ingot.engines.sqlite.rows import JobRow, Place, State, job_of, progress_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.statements import chunk_sizes, repeat_row
+from ingot.events.audit import Act
 from ingot.jobs.crew import WorkerNews
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.lanes import Lane
@@ -109,6 +110,13 @@ class Transaction:
     def read(self, type: type[T], statement: str, *values: Any) -> T:
         """Run a statement that answers one JSON text, and decode it."""
         return msgspec.json.decode(self._connection.execute(statement, values).get, type=type)
+
+    def audit(
+        self, act: Act, action: str, target: str, *, tenant: str | None, before: object = None, after: object = None
+    ) -> None:
+        """Put an act on record, as part of what it does. `before` and `after` are the thing, with nothing secret."""
+        row = (act.id, tenant, self.now, act.who, act.name, action, target, act.address, act.request_id)
+        self.execute(SQL.insert_audit, *row, as_json(before), as_json(after))
 
     def write_rows(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Write many rows with few statements."""

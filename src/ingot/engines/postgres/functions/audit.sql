@@ -1,0 +1,28 @@
+-- Put an act on record, as part of what it does. The act is who does it, and from where, as JSON.
+CREATE OR REPLACE FUNCTION ingot.note_act(act json, of_tenant uuid, new_action text, new_target text, was json, becomes json)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    INSERT INTO ingot.audit (id, tenant, at, who, name, action, target, address, request_id, before, after)
+    VALUES ((act->>'id')::uuid, of_tenant, ingot.clock(), act->>'who', act->>'name', new_action, new_target,
+        act->>'address', act->>'request_id', coalesce(was::text, 'null'), coalesce(becomes::text, 'null'))
+    ON CONFLICT (id) DO NOTHING;
+END
+$$;
+
+-- Acts of a tenant, or of all with those of the whole place; newest first, from below an id.
+CREATE OR REPLACE FUNCTION ingot.list_acts(
+    of_tenant uuid, of_action text, of_who text, of_target text, below uuid, most integer
+) RETURNS SETOF text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT json_build_object(
+        'id', a.id, 'tenant', a.tenant, 'at', a.at, 'who', a.who, 'name', a.name, 'action', a.action, 'target', a.target,
+        'address', a.address, 'request_id', a.request_id, 'before', a.before::json, 'after', a.after::json)
+    FROM ingot.audit AS a
+    WHERE (of_tenant IS NULL OR a.tenant = of_tenant) AND a.id < below AND (of_action IS NULL OR a.action = of_action)
+        AND (of_who IS NULL OR a.who = of_who) AND (of_target IS NULL OR a.target = of_target)
+    ORDER BY a.id DESC LIMIT most
+$$;

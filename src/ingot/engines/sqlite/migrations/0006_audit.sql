@@ -1,0 +1,19 @@
+-- The audit log: who changed what, from where, and how it was before. An act without a tenant is about the whole place.
+CREATE TABLE audit (
+    id              TEXT NOT NULL,
+    tenant          TEXT,
+    at              INTEGER NOT NULL,
+    who             TEXT NOT NULL,
+    name            TEXT,
+    action          TEXT NOT NULL,
+    target          TEXT NOT NULL,
+    address         TEXT,
+    request_id      TEXT,
+    before          TEXT NOT NULL,
+    after           TEXT NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX audit_by_id ON audit (id);
+CREATE INDEX audit_of_tenant ON audit (tenant, id);
+
+CREATE TRIGGER audit_stays BEFORE DELETE ON audit BEGIN SELECT raise(ABORT, 'the audit log is kept'); END;
+CREATE TRIGGER audit_holds BEFORE UPDATE ON audit BEGIN SELECT raise(ABORT, 'the audit log is kept as it is'); END;

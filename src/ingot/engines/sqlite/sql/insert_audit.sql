@@ -1,0 +1,2 @@
+INSERT INTO audit (id, tenant, at, who, name, action, target, address, request_id, before, after)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

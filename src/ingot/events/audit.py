@@ -1,0 +1,59 @@
+"""The audit log: who changed what, from where, and how it was before. Written by the same command as the change."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from datetime import datetime
+from typing import Final, Protocol
+
+import msgspec
+
+from ingot.kernel.ids import new_id
+
+PROCESS: Final = "process"  # Who works with the store in Python, without a credential.
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True):
+    """Who does something, and from where: what every command that manages something carries.
+
+    `who` is a caller such as `token:…` or `user:…`, and `name` how people know it. The id is that of the entry in the
+    audit log: a command that is sent again, after its answer was lost, finds its own.
+    """
+
+    id: str = msgspec.field(default_factory=new_id)
+    who: str = PROCESS
+    name: str | None = None
+    address: str | None = None
+    request_id: str | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One act. Without a tenant it is about the whole place. `before` and `after` are the thing, and `null` is none."""
+
+    id: str
+    at: datetime
+    tenant: str | None
+    who: str
+    name: str | None
+    action: str
+    target: str
+    address: str | None
+    request_id: str | None
+    before: msgspec.Raw
+    after: msgspec.Raw
+
+
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries: those of a tenant, or of all with the whole place; then those that have what is named."""
+
+    tenant: str | None
+    action: str | None = None
+    who: str | None = None
+    target: str | None = None
+
+
+class AuditLog(Protocol):
+    """Where acts are kept. Nothing is ever changed or taken away there."""
+
+    def list_acts(self, which: AuditFilter, *, before: str | None, limit: int) -> Awaitable[list[Entry]]:
+        """Entries, newest first, from below the id `before`."""

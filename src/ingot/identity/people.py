@@ -1,0 +1,132 @@
+"""People: who they are, how they are signed in, and which role they have in which tenant."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, Literal
+
+import msgspec
+
+from ingot.identity.grants import Grant
+from ingot.kernel.errors import Conflict, IngotError, NotFound
+
+Role = Literal["admin", "member", "viewer"]
+ROLES: Final[tuple[Role, ...]] = ("viewer", "member", "admin")  # Each may do what those before it may.
+LOCAL_ISSUER: Final = "ingot"  # Of who signed in with a link of the operator: no provider knows them.
+LOCAL_SUBJECT: Final = "operator"
+_VIEWS: Final = ("jobs.read", "workers.read", "events.read")
+_ADMINISTERS: Final = ("jobs.*", "workers.*", "events.*", "admin.*")
+ROLE_GRANTS: Final[dict[Role, tuple[Grant, ...]]] = {
+    "viewer": tuple(Grant(action=action) for action in _VIEWS),
+    "member": tuple(Grant(action=action) for action in (*_VIEWS, "jobs.create")),
+    "admin": tuple(Grant(action=action) for action in _ADMINISTERS),
+}
+
+
+class SignInRefused(IngotError):
+    """The person is not signed in."""
+
+    code = "sign_in_refused"
+    status = 401
+    hint = "Begin again at /auth/login; when it stays, ask who runs this server."
+
+
+class UserNotFound(NotFound):
+    """There is no such person."""
+
+    code = "user_not_found"
+
+
+class MemberNotFound(NotFound):
+    """Nobody with this id has a role in the tenant."""
+
+    code = "member_not_found"
+
+
+class MemberByGroup(Conflict):
+    """The role comes from a group, and is not the person's own."""
+
+    code = "member_by_group"
+    hint = (
+        "Take the group out of the tenant's groups, or put the person out with POST /api/v1/admin/users/{id}/disable."
+    )
+
+
+class SessionNotFound(NotFound):
+    """There is no such session."""
+
+    code = "session_not_found"
+
+
+class Person(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a provider says somebody is. Issuer and subject tell people apart; an email does not."""
+
+    issuer: str
+    subject: str
+    email: str | None = None
+    email_verified: bool = False
+    name: str | None = None
+    picture: str | None = None
+    groups: tuple[str, ...] = ()
+
+
+class User(Person, frozen=True, kw_only=True):
+    """A person who has signed in here. One who is not `enabled` is let in no more."""
+
+    id: str
+    enabled: bool = True
+    created_at: datetime
+    signed_in_at: datetime
+
+    @property
+    def label(self) -> str:
+        """How people know them."""
+        return self.email or self.name or self.subject
+
+
+class TenantRole(msgspec.Struct, frozen=True, kw_only=True):
+    """The role of somebody in a tenant: the highest of those they have there."""
+
+    tenant: str
+    slug: str
+    role: Role
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A browser in which somebody is signed in. What the provider said of them is as old as the session."""
+
+    id: str
+    user: str
+    created_at: datetime
+    expires_at: datetime
+    last_used_at: datetime
+    address: str | None = None
+    agent: str | None = None
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a role comes from: from a group, or, without one, given to the person."""
+
+    role: Role
+    group: str | None = None
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody with a role in a tenant. An invitation has no `user` yet: who signs in with its email becomes it.
+
+    `id` is that of the person, or of the invitation. `role` is the highest of `sources`.
+    """
+
+    id: str
+    role: Role
+    sources: tuple[Source, ...]
+    user: str | None = None
+    email: str | None = None
+    name: str | None = None
+    picture: str | None = None
+    invited: bool = False
+
+
+def highest(roles: list[Role]) -> Role:
+    """The role that may do most."""
+    return max(roles, key=ROLES.index)
