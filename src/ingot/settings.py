@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from ipaddress import ip_interface, ip_network
+from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -24,6 +25,9 @@ EVENT_RETENTION_DAYS_MAX = 36_600.0
 TYPO_LIKENESS = 0.9
 DATABASE_SCHEMES = ("postgresql://", "postgres://")
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+CALLBACK = "/auth/callback"
+PROVIDER_PARTS = ("oidc_client_secret", "oidc_redirect_url", "oidc_allowed_groups", "oidc_admin_groups", "oidc_scopes")
 
 OTHER_NAMES = {"otel_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}  # The name that everybody knows it by.
 
@@ -55,6 +59,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rate_wait: float = 1000.0
     trusted_proxies: tuple[str, ...] = ()
     event_retention_days: float = 30.0
+    public_url: str | None = None
+    oidc_issuer: str | None = None
+    oidc_client_id: str | None = None
+    oidc_client_secret: str | None = None
+    oidc_redirect_url: str | None = None
+    oidc_allowed_groups: tuple[str, ...] = ()
+    oidc_admin_groups: tuple[str, ...] = ()
+    oidc_groups_claim: str = "groups"
+    oidc_scopes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX:
@@ -90,6 +103,84 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "INGOT_DATABASE_OWNER_URL is set, and INGOT_DATABASE_URL is not",
                 hint="The owner's URL only migrates; the other one, with the role ingot_server, is worked with.",
             )
+        if self.public_url is not None and _check_place(self.public_url, "INGOT_PUBLIC_URL").path:
+            raise SettingsError(
+                "INGOT_PUBLIC_URL has a path",
+                hint="Name the place alone, as in https://ingot.example.com: cookies and links are for all of it.",
+            )
+        _check_provider(self)
+
+    @property
+    def callback_url(self) -> str | None:
+        """Where the provider sends people back to."""
+        if self.oidc_redirect_url is None and self.public_url is not None:
+            return self.public_url + CALLBACK
+        return self.oidc_redirect_url
+
+
+def _check_provider(settings: Settings) -> None:
+    """Refuse half of a provider: nobody could sign in, or not only those who should."""
+    issuer, client = settings.oidc_issuer, settings.oidc_client_id
+    if (issuer is None) != (client is None):
+        given, missing = ("ISSUER", "CLIENT_ID") if client is None else ("CLIENT_ID", "ISSUER")
+        raise SettingsError(
+            f"INGOT_OIDC_{given} is set, and INGOT_OIDC_{missing} is not",
+            hint="Set both: the provider's address, and the id that it knows this server by.",
+        )
+    if issuer is None:
+        for name in PROVIDER_PARTS:
+            if getattr(settings, name):
+                raise SettingsError(
+                    f"{variable_of(name)} is set, and INGOT_OIDC_ISSUER is not",
+                    hint="Set INGOT_OIDC_ISSUER and INGOT_OIDC_CLIENT_ID too, or leave all of them out.",
+                )
+        return
+    _check_place(issuer, "INGOT_OIDC_ISSUER")
+    if settings.callback_url is None:
+        raise SettingsError(
+            "INGOT_OIDC_ISSUER is set, and neither INGOT_PUBLIC_URL nor INGOT_OIDC_REDIRECT_URL is",
+            hint="Set INGOT_PUBLIC_URL to the address that browsers know this server by.",
+        )
+    if settings.oidc_redirect_url is not None:
+        _check_place(settings.oidc_redirect_url, "INGOT_OIDC_REDIRECT_URL")
+    if settings.oidc_scopes and "openid" not in settings.oidc_scopes:
+        raise SettingsError("INGOT_OIDC_SCOPES does not name openid", hint="Without it no provider says who came.")
+    for name in ("oidc_allowed_groups", "oidc_admin_groups"):
+        if "" in getattr(settings, name):
+            raise SettingsError(
+                f"{variable_of(name)} names a group without a name",
+                hint="Name groups with one comma between two, and none at the end.",
+            )
+
+
+def _check_place(url: str, name: str) -> SplitResult:
+    """An address whose answers can be trusted: https, or http on this machine. Not shown: it can hold a secret."""
+    hint = "Give an address such as https://login.example.com; http is for 127.0.0.1, ::1 and localhost."
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise SettingsError(f"{name} is no address", hint=hint) from None
+    if not host or not url.isascii() or not url.isprintable() or " " in url:
+        raise SettingsError(f"{name} is no address", hint=hint)
+    if not is_trusted(parts):
+        raise SettingsError(f"{name} does not begin with https://", hint=hint)
+    if "@" in parts.netloc or "?" in url or "#" in url:
+        raise SettingsError(f"{name} has more in it than a place and a path", hint=hint)
+    return parts
+
+
+def is_trusted(parts: SplitResult) -> bool:
+    """Whether nobody on the way to this address can listen or answer."""
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this host is the machine itself."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _check_proxy(text: str) -> None:
@@ -144,6 +235,14 @@ def _names(text: str, _: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(","))
 
 
+def _place(text: str, _: str) -> str:
+    return text.removesuffix("/")
+
+
+def _words(text: str, _: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
+
+
 def _whole(text: str, name: str) -> int:
     if not text.isascii() or not text.isdecimal():
         raise SettingsError(f"{name} is {text!r}; it is a whole number")
@@ -169,5 +268,9 @@ READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "connections_max": _whole,
     "database_pooled": _flag,
     "trusted_proxies": _names,
+    "oidc_allowed_groups": _names,
+    "oidc_admin_groups": _names,
+    "oidc_scopes": _words,
+    "public_url": _place,
     **dict.fromkeys(("lease_seconds", "event_retention_days", *RATES), _number),
 }

@@ -169,3 +169,104 @@ def test_how_long_events_are_kept_is_read() -> None:
 def test_a_retention_that_is_no_number_of_days_is_refused(days: str) -> None:
     with pytest.raises(SettingsError, match="INGOT_EVENT_RETENTION_DAYS"):
         read_settings({"INGOT_EVENT_RETENTION_DAYS": days})
+
+
+OIDC = {
+    "INGOT_OIDC_ISSUER": "https://login.example.com/realms/a/",
+    "INGOT_OIDC_CLIENT_ID": "ingot",
+    "INGOT_PUBLIC_URL": "https://ingot.example.com/",
+}
+
+
+def test_a_provider_is_read() -> None:
+    settings = read_settings(
+        OIDC
+        | {
+            "INGOT_OIDC_CLIENT_SECRET": "s",
+            "INGOT_OIDC_ALLOWED_GROUPS": "staff, night shift",
+            "INGOT_OIDC_ADMIN_GROUPS": "ops",
+            "INGOT_OIDC_GROUPS_CLAIM": "roles",
+            "INGOT_OIDC_SCOPES": "openid email,roles",
+        }
+    )
+    assert settings.oidc_issuer == "https://login.example.com/realms/a/"
+    assert settings.public_url == "https://ingot.example.com"
+    assert (settings.oidc_client_id, settings.oidc_client_secret) == ("ingot", "s")
+    assert settings.oidc_allowed_groups == ("staff", "night shift")
+    assert settings.oidc_admin_groups == ("ops",)
+    assert settings.oidc_groups_claim == "roles"
+    assert settings.oidc_scopes == ("openid", "email", "roles")
+
+
+def test_people_come_back_to_the_public_address_unless_told_otherwise() -> None:
+    other = {"INGOT_OIDC_REDIRECT_URL": "https://other.example.com/auth/callback"}
+    assert read_settings(OIDC).callback_url == "https://ingot.example.com/auth/callback"
+    assert read_settings(OIDC | other).callback_url == "https://other.example.com/auth/callback"
+    assert read_settings({}).callback_url is None
+
+
+@pytest.mark.parametrize("place", ["http://127.0.0.1:9000", "http://localhost", "http://[::1]:80", "https://a.b:8443"])
+def test_a_provider_is_trusted_over_https_or_on_this_machine(place: str) -> None:
+    settings = read_settings(OIDC | {"INGOT_OIDC_ISSUER": place, "INGOT_PUBLIC_URL": place})
+    assert (settings.oidc_issuer, settings.public_url) == (place, place)
+
+
+@pytest.mark.parametrize("name", ["INGOT_OIDC_ISSUER", "INGOT_PUBLIC_URL", "INGOT_OIDC_REDIRECT_URL"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "http://login.example.com",
+        "http://127.0.0.1.example.com",
+        "http://localhost.example.com",
+        "ftp://127.0.0.1",
+        "login.example.com",
+        "https://",
+        "https://a:b",
+        "https://[::1",
+        "https://user:hush@login.example.com",
+        "https://login.example.com?x=hush",
+        "https://login.example.com#x",
+        "https://login.example.com/a b",
+        "https://lögin.example.com",
+    ],
+)
+def test_a_place_that_cannot_be_trusted_is_refused_without_showing_it(name: str, place: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings(OIDC | {name: place})
+    assert name in caught.value.detail
+    assert "https" in caught.value.hint
+    assert "hush" not in f"{caught.value.detail} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"INGOT_OIDC_CLIENT_ID": ""}, "INGOT_OIDC_ISSUER is set, and INGOT_OIDC_CLIENT_ID is not"),
+        ({"INGOT_OIDC_ISSUER": ""}, "INGOT_OIDC_CLIENT_ID is set, and INGOT_OIDC_ISSUER is not"),
+        ({"INGOT_PUBLIC_URL": ""}, "neither INGOT_PUBLIC_URL nor INGOT_OIDC_REDIRECT_URL is"),
+        ({"INGOT_PUBLIC_URL": "https://a.example.com/ingot"}, "INGOT_PUBLIC_URL has a path"),
+        ({"INGOT_OIDC_SCOPES": "email"}, "INGOT_OIDC_SCOPES does not name openid"),
+        ({"INGOT_OIDC_ALLOWED_GROUPS": "staff,"}, "INGOT_OIDC_ALLOWED_GROUPS names a group without a name"),
+        ({"INGOT_OIDC_ADMIN_GROUPS": ","}, "INGOT_OIDC_ADMIN_GROUPS names a group without a name"),
+    ],
+)
+def test_half_of_a_provider_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings(OIDC | given)
+    assert said in caught.value.detail
+    assert caught.value.hint != SettingsError.hint
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "INGOT_OIDC_CLIENT_SECRET",
+        "INGOT_OIDC_REDIRECT_URL",
+        "INGOT_OIDC_ALLOWED_GROUPS",
+        "INGOT_OIDC_ADMIN_GROUPS",
+        "INGOT_OIDC_SCOPES",
+    ],
+)
+def test_a_part_of_a_provider_without_one_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is set, and INGOT_OIDC_ISSUER is not"):
+        read_settings({name: "openid"})
