@@ -49,6 +49,7 @@ CODES = {
     "OutcomeUnknown": ("outcome_unknown", 503),
     "ParentNotFound": ("parent_not_found", 422),
     "PayloadTooLarge": ("payload_too_large", 413),
+    "ProviderUnavailable": ("provider_unavailable", 503),
     "RateLimited": ("rate_limited", 429),
     "SessionNotFound": ("session_not_found", 404),
     "SettingsError": ("invalid_setting", 500),

@@ -1,0 +1,1 @@
+"""Outbound: what we ask of others over the network."""

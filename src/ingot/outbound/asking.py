@@ -1,0 +1,103 @@
+"""Asking a provider: one request, one answer within bounds of time and size, or none."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Final, TypeVar
+
+import httpx
+import msgspec
+
+from ingot.kernel.errors import IngotError
+
+ANSWER_BYTES_MAX: Final = 1024 * 1024
+CONNECTIONS_MAX: Final = 20
+
+T = TypeVar("T")
+
+
+class ProviderUnavailable(IngotError):
+    """The provider that people sign in with does not answer as it should."""
+
+    code = "provider_unavailable"
+    status = 503
+    hint = "Try again in a moment; when it stays, whoever runs this server looks at INGOT_OIDC_ISSUER and the provider."
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came back."""
+
+    status: int
+    body: bytes
+
+    def read(self, kind: type[T], *, what: str) -> T:
+        """The body, read as JSON. Raises `ProviderUnavailable`."""
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise ProviderUnavailable(f"the {what} of the provider cannot be read") from None
+
+
+class Asking:
+    """Asks over HTTP. It follows no redirect and goes through no proxy: what is sent is for nobody else.
+
+    Who may answer for a name is decided by `trust`, or by the certificates that this machine trusts.
+    """
+
+    def __init__(self, *, answer_seconds: float, trust: ssl.SSLContext | None) -> None:
+        self._answer_seconds = answer_seconds
+        self._client = httpx.AsyncClient(
+            verify=trust or ssl.create_default_context(),
+            timeout=answer_seconds,
+            follow_redirects=False,
+            trust_env=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # One person's would be sent for the next.
+            limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
+            headers={"accept": "application/json", "accept-encoding": "identity", "user-agent": "ingot"},
+        )
+
+    async def ask(
+        self,
+        url: str,
+        *,
+        what: str,
+        headers: Mapping[str, str] | None = None,
+        form: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """The answer to a GET, or to a POST of a form, if it is a success or says what was wrong with the request.
+
+        Raises `ProviderUnavailable`.
+        """
+        try:
+            async with asyncio.timeout(self._answer_seconds):
+                answer = await self._whole(url, headers=headers, form=form)
+        except TimeoutError:
+            raise ProviderUnavailable(f"the {what} of the provider took too long") from None
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
+            raise ProviderUnavailable(f"the {what} of the provider was not reached") from error
+        if answer is None:
+            raise ProviderUnavailable(f"the {what} of the provider is too large, or packed")
+        if not (answer.status == 200 or 400 <= answer.status < 500):
+            raise ProviderUnavailable(f"the {what} of the provider is a {answer.status}")
+        return answer
+
+    async def _whole(
+        self, url: str, *, headers: Mapping[str, str] | None, form: Mapping[str, str] | None
+    ) -> Answer | None:
+        method = "GET" if form is None else "POST"
+        async with self._client.stream(method, url, headers=headers, data=form) as response:
+            if response.headers.get("content-encoding", "identity") != "identity":  # A small one can unpack to much.
+                return None
+            body = bytearray()
+            async for part in response.aiter_raw():
+                body += part
+                if len(body) > ANSWER_BYTES_MAX:
+                    return None
+            return Answer(status=response.status_code, body=bytes(body))
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        await self._client.aclose()

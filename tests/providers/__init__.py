@@ -1,0 +1,1 @@
+"""OpenID providers for the tests."""
