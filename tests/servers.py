@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from tests.faults.bouncer import program
 from tests.postgres import binaries
+from tests.providers.programs import browser, modules, node
 
 if __name__ == "__main__":
-    for get in (binaries, program):
+    programs: tuple[Callable[[], object], ...] = (binaries, program, node, modules, browser)
+    for get in programs:
         try:
             get()
         except AssertionError as missing:  # The tests that need it fail and say so; the others can run.

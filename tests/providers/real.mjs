@@ -1,0 +1,103 @@
+// A real OpenID provider for tests. It is told everything on standard input, one line of JSON each, and ends with it.
+//
+//   first    {"modules", "redirect_urls", "client_id", "client_secret", "methods", "claims_in_token"}
+//   then     {"account", "claims"}: there is such a person now; claims of null: there is no more
+//   answers  {"issuer"}, and {"account"} for each
+import { generateKeyPairSync, randomUUID } from "node:crypto";
+import { createServer } from "node:http";
+import { createInterface } from "node:readline";
+import { pathToFileURL } from "node:url";
+
+const accounts = new Map();
+const answer = (told) => process.stdout.write(`${JSON.stringify(told)}\n`);
+
+const newKey = () => ({
+  ...generateKeyPairSync("rsa", { modulusLength: 2048 }).privateKey.export({ format: "jwk" }),
+  kid: randomUUID(),
+  use: "sig",
+  alg: "RS256",
+});
+
+const page = (error) => `<!doctype html><html lang="en"><title>Test provider</title><h1>Sign in</h1>
+<p>${error}</p>
+<form method="post"><label>Account <input name="login" autofocus required></label> <button>Sign in</button></form></html>`;
+
+const bodyOf = async (request) => {
+  let text = "";
+  for await (const part of request) text += part;
+  return new URLSearchParams(text);
+};
+
+const configure = ({ redirect_urls, client_id, client_secret, methods, claims_in_token }) => ({
+  clients: [
+    {
+      client_id,
+      redirect_uris: redirect_urls,
+      response_types: ["code"],
+      grant_types: ["authorization_code"],
+      token_endpoint_auth_method: client_secret ? methods[0] : "none",
+      ...(client_secret ? { client_secret } : {}),
+    },
+  ],
+  clientAuthMethods: client_secret ? methods : [...methods, "none"],
+  jwks: { keys: [newKey()] },
+  cookies: { keys: [randomUUID()] },
+  pkce: { required: () => true },
+  scopes: ["openid", "profile", "email", "groups"],
+  claims: { openid: ["sub"], profile: ["name", "picture"], email: ["email", "email_verified"], groups: ["groups"] },
+  conformIdTokenClaims: !claims_in_token,
+  features: { devInteractions: { enabled: false } },
+  interactions: { url: (_, interaction) => `/interaction/${interaction.uid}` },
+  ttl: { AccessToken: 600, AuthorizationCode: 60, Grant: 3600, IdToken: 600, Interaction: 600, Session: 3600 },
+  findAccount: (_, id) => accounts.has(id) && { accountId: id, claims: () => ({ ...accounts.get(id), sub: id }) },
+  // Nobody is asked whether they consent.
+  loadExistingGrant: async (ctx) => {
+    const { client, params, provider, session } = ctx.oidc;
+    const grant = new provider.Grant({ clientId: client.clientId, accountId: session.accountId });
+    grant.addOIDCScope(params.scope);
+    await grant.save();
+    return grant;
+  },
+});
+
+const signIn = (provider) => async (ctx, next) => {
+  if (!ctx.path.startsWith("/interaction/")) return next();
+  await provider.interactionDetails(ctx.req, ctx.res);
+  ctx.type = "html";
+  if (ctx.method !== "POST") {
+    ctx.body = page("");
+    return undefined;
+  }
+  const login = (await bodyOf(ctx.req)).get("login");
+  if (!accounts.has(login)) {
+    ctx.body = page("There is no such account.");
+    return undefined;
+  }
+  ctx.redirect(await provider.interactionResult(ctx.req, ctx.res, { login: { accountId: login } }));
+  return undefined;
+};
+
+const start = async (told) => {
+  const { Provider } = await import(pathToFileURL(`${told.modules}/oidc-provider/lib/index.js`));
+  const server = createServer();
+  await new Promise((done) => server.listen(0, "127.0.0.1", done));
+  const issuer = `http://127.0.0.1:${server.address().port}`;
+  const provider = new Provider(issuer, configure(told));
+  provider.use(signIn(provider));
+  server.on("request", provider.callback());
+  answer({ issuer });
+};
+
+let started = false;
+for await (const line of createInterface({ input: process.stdin })) {
+  const told = JSON.parse(line);
+  if (!started) {
+    started = true;
+    await start(told);
+  } else {
+    if (told.claims === null) accounts.delete(told.account);
+    else accounts.set(told.account, told.claims);
+    answer({ account: told.account });
+  }
+}
+process.exit();

@@ -1,0 +1,151 @@
+"""Signing in with a real provider: the certified one of npm, on a port of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import httpx
+import pytest
+
+from ingot.identity.people import Person, SignInRefused
+from ingot.kernel.clock import SystemClock
+from ingot.outbound.asking import ProviderUnavailable
+from ingot.outbound.provider import Provider
+from ingot.settings import Settings
+from tests.providers.real import BASIC, CLIENT_SECRET, POST, RealProvider, real_provider
+
+CALLBACK = "http://127.0.0.1:9/auth/callback"
+VERIFIER = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
+
+
+@pytest.fixture
+async def real() -> AsyncIterator[RealProvider]:
+    async with real_provider(CALLBACK) as one:
+        yield one
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Provider]:
+    provider = Provider(settings, SystemClock())
+    try:
+        yield provider
+    finally:
+        await provider.close()
+
+
+async def come_back(
+    real: RealProvider, provider: Provider, login: str, client: httpx.AsyncClient | None = None, **options: Any
+) -> dict[str, str]:
+    """What a browser comes back with."""
+    url = await provider.begin(state="the-state", nonce="n", verifier=VERIFIER, **options)
+    answer = await real.sign_in(url, login, client)
+    assert answer["state"] == "the-state"
+    assert answer["iss"] == real.issuer
+    return answer
+
+
+async def sign_in(
+    real: RealProvider, provider: Provider, login: str, client: httpx.AsyncClient | None = None, **options: Any
+) -> Person:
+    answer = await come_back(real, provider, login, client, **options)
+    return await provider.person(code=answer["code"], nonce="n", verifier=VERIFIER, iss=answer["iss"])
+
+
+def ada(real: RealProvider) -> Person:
+    return Person(
+        issuer=real.issuer,
+        subject="ada",
+        email="ada@example.com",
+        email_verified=True,
+        name="Ada Lovelace",
+        groups=("ops", "staff"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("secret", "methods"),
+    [(CLIENT_SECRET, (BASIC, POST)), (CLIENT_SECRET, (BASIC,)), (CLIENT_SECRET, (POST,)), (None, (BASIC,))],
+)
+@pytest.mark.parametrize("claims_in_token", [False, True])
+async def test_people_sign_in_with_every_proof_of_the_client(
+    secret: str | None, methods: tuple[str, ...], claims_in_token: bool
+) -> None:
+    options: dict[str, Any] = {"client_secret": secret, "methods": methods, "claims_in_token": claims_in_token}
+    async with real_provider(CALLBACK, **options) as real, opened(real.settings()) as provider:
+        assert await sign_in(real, provider, "ada") == ada(real)
+
+
+async def test_a_code_is_good_once(real: RealProvider) -> None:
+    async with opened(real.settings()) as provider:
+        answer = await come_back(real, provider, "ada")
+        given = {"code": answer["code"], "nonce": "n", "verifier": VERIFIER, "iss": answer["iss"]}
+        await provider.person(**given)
+        with pytest.raises(SignInRefused, match="invalid_grant"):
+            await provider.person(**given)
+
+
+async def test_a_code_is_good_only_for_who_set_out(real: RealProvider) -> None:
+    async with opened(real.settings()) as provider:
+        answer = await come_back(real, provider, "ada")
+        with pytest.raises(SignInRefused, match="invalid_grant"):
+            await provider.person(code=answer["code"], nonce="n", verifier="w" * 43, iss=answer["iss"])
+        answer = await come_back(real, provider, "ada")
+        with pytest.raises(SignInRefused, match="nonce"):
+            await provider.person(code=answer["code"], nonce="m", verifier=VERIFIER, iss=answer["iss"])
+        answer = await come_back(real, provider, "ada")
+        with pytest.raises(SignInRefused, match="another provider"):
+            await provider.person(code=answer["code"], nonce="n", verifier=VERIFIER)
+
+
+async def test_a_wrong_secret_of_ours_is_not_held_against_the_person(real: RealProvider) -> None:
+    real.client_secret = "another"
+    async with opened(real.settings()) as provider:
+        answer = await come_back(real, provider, "ada")
+        with pytest.raises(ProviderUnavailable, match="invalid_client") as caught:
+            await provider.person(code=answer["code"], nonce="n", verifier=VERIFIER, iss=answer["iss"])
+    assert "INGOT_OIDC_CLIENT_SECRET" in caught.value.hint
+
+
+async def test_groups_decide_who_comes_in_and_are_read_anew_each_time(real: RealProvider) -> None:
+    settings = real.settings(oidc_allowed_groups=("staff",), oidc_admin_groups=("ops",))
+    async with opened(settings) as provider, httpx.AsyncClient() as browser:
+        assert (await sign_in(real, provider, "bob", browser)).groups == ("staff",)
+        with pytest.raises(SignInRefused, match="none of the groups"):
+            await sign_in(real, provider, "eve")
+        await real.put_account("bob", groups=["visitors"])
+        with pytest.raises(SignInRefused, match="none of the groups"):
+            await sign_in(real, provider, "bob", browser, silent=True)
+
+
+async def test_an_email_that_is_not_verified_there_is_refused_here(real: RealProvider) -> None:
+    await real.put_account("bob", email_verified=False)
+    async with opened(real.settings()) as provider:
+        with pytest.raises(SignInRefused, match="not verified"):
+            await sign_in(real, provider, "bob")
+
+
+async def test_a_browser_that_is_signed_in_there_comes_back_without_being_asked(real: RealProvider) -> None:
+    async with opened(real.settings()) as provider, httpx.AsyncClient() as browser:
+        assert await sign_in(real, provider, "ada", browser) == ada(real)
+        url = await provider.begin(state="s", nonce="n", verifier=VERIFIER, silent=True)
+        answer = await browser.get(url)
+        assert answer.is_redirect
+        assert answer.headers["location"].startswith(CALLBACK)
+
+
+async def test_a_browser_that_is_not_signed_in_there_comes_back_at_once_when_asked_silently(real: RealProvider) -> None:
+    async with opened(real.settings()) as provider, httpx.AsyncClient() as browser:
+        answer = await browser.get(await provider.begin(state="s", nonce="n", verifier=VERIFIER, silent=True))
+    told = dict(parse_qsl(urlsplit(answer.headers["location"]).query))
+    assert (told["error"], told["state"]) == ("login_required", "s")
+
+
+def test_the_lock_of_the_provider_names_no_place() -> None:
+    lock = (Path(__file__).parents[1] / "providers" / "package-lock.json").read_text(encoding="utf-8")
+    assert "://" not in lock
+    assert '"resolved"' not in lock
+    assert lock.count('"integrity"') == lock.count('"node_modules/')
