@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 SETTLE = "tests/conformance/test_settle.py"
 POWER = "tests/faults/test_power.py::test_nothing_acknowledged_is_lost_when_the_power_goes"
+PROVIDER = "tests/unit/test_provider.py"
 WORKERS = "tests/conformance/test_workers.py"
 WAITING = "tests/conformance/test_worker_waiting.py"
 MACHINES = "tests/conformance/test_machines.py::test_a_store_lives_as_its_model_does"
@@ -989,5 +990,61 @@ MUTANTS = [
         new="        if False:\n",
         caught_by="tests/system/test_serve.py"
         "::test_another_operators_token_is_made_when_asked_for_and_the_first_still_holds",
+    ),
+    Mutant(
+        name="a token for another sign-in",
+        breaks="a token that answers another sign-in signs nobody in",
+        file="identity/claims.py",
+        old="    if not isinstance(told, str) or not hmac.compare_digest(",
+        new="    if not isinstance(told, str) and not hmac.compare_digest(",
+        caught_by=f"{PROVIDER}::test_a_signed_token_that_says_the_wrong_thing_is_refused",
+    ),
+    Mutant(
+        name="a token for another audience",
+        breaks="a token that the provider made for somebody else signs nobody in",
+        file="identity/claims.py",
+        old="    if client_id not in audiences:\n",
+        new="    if False:\n",
+        caught_by=f"{PROVIDER}::test_a_signed_token_that_says_the_wrong_thing_is_refused",
+    ),
+    Mutant(
+        name="an email that another one vouches for",
+        breaks="an email is verified only by what is said beside it",
+        file="identity/claims.py",
+        old="        told = {name: value for name, value in told.items() if name not in ",
+        new="        told = {name: value for name, value in told.items() if name in told or name not in ",
+        caught_by="tests/unit/test_claims.py::test_one_email_is_not_verified_by_what_is_said_of_another",
+    ),
+    Mutant(
+        name="a token that a shared secret signed",
+        breaks="nobody signs tokens who knows only what the provider shows or shares",
+        file="outbound/keys.py",
+        old='("EdDSA", "Ed25519"), "OKP"),\n',
+        new='("EdDSA", "Ed25519"), "OKP"),\n    "HS256": "oct",\n',
+        caught_by=f"{PROVIDER}::test_the_secret_of_the_client_signs_nothing_either",
+    ),
+    Mutant(
+        name="a signature that nobody checks",
+        breaks="a token is believed only when a key of the provider signed it",
+        file="outbound/keys.py",
+        old="        if not any(_is_signed_with(signed, key) for key in self._fitting(header)):\n",
+        new="        if not self._fitting(header):\n",
+        caught_by=f"{PROVIDER}::test_a_token_that_was_changed_is_refused",
+    ),
+    Mutant(
+        name="an answer of another provider",
+        breaks="a code is not taken to our provider when the answer says it is of another",
+        file="outbound/provider.py",
+        old="        if iss != self.issuer and (iss is not None or ",
+        new="        if iss is None and (",
+        caught_by=f"{PROVIDER}::test_an_answer_of_another_provider_is_refused_before_its_code_is_used",
+    ),
+    Mutant(
+        name="a provider that anybody can play",
+        breaks="who answers for the provider has proven its name",
+        file="outbound/asking.py",
+        old="            verify=trust or ssl.create_default_context(),\n",
+        new="            verify=False,\n",
+        caught_by=f"{PROVIDER}::test_a_provider_that_cannot_prove_its_name_is_not_reached",
     ),
 ]

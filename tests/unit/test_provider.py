@@ -330,14 +330,14 @@ async def test_a_token_that_was_changed_is_refused(liar: Liar, provider: Provide
     await refused(provider, "signature")
 
 
-async def test_a_key_signs_only_as_it_is_listed(liar: Liar, provider: Provider) -> None:
-    listed = RSA_KEY.as_dict(private=False)
-    wrongs: list[dict[str, str | list[str]]] = [{"alg": "PS256"}, {"use": "enc"}]
-    for wrong in wrongs:
-        liar.instead["/keys"] = Answered({"keys": [listed | wrong]})
-        await refused(provider, "does not list")
+@pytest.mark.parametrize("listed", [{"alg": "PS256"}, {"use": "enc"}, {"kid": "another"}])
+async def test_a_key_signs_only_as_it_is_listed(liar: Liar, provider: Provider, listed: dict[str, Any]) -> None:
+    liar.instead["/keys"] = Answered({"keys": [{**RSA_KEY.as_dict(private=False), **listed}]})
+    await refused(provider, "does not list")
+
+
+async def test_a_key_of_another_kind_under_a_known_kid_is_refused(liar: Liar, provider: Provider) -> None:
     liar.id_token = liar.sign(EC_KEY, alg="ES256", header={"kid": "rsa"})
-    liar.instead["/keys"] = Answered({"keys": [listed]})
     await refused(provider, "does not list")
 
 
@@ -483,9 +483,20 @@ async def test_an_answer_that_is_none_makes_the_provider_unavailable(
 
 
 async def test_the_largest_answer_is_read(liar: Liar, provider: Provider) -> None:
-    body = json.dumps(liar.metadata).encode()
-    liar.instead[DISCOVERY] = Answered(body + b" " * (ANSWER_BYTES_MAX - len(body)))
+    body = json.dumps(liar.metadata).encode().ljust(ANSWER_BYTES_MAX)
+    liar.instead[DISCOVERY] = Answered(body)
     assert await person(provider) == ada(liar)
+
+
+async def test_a_larger_answer_is_not_read(liar: Liar, provider: Provider) -> None:
+    liar.instead[DISCOVERY] = Answered(json.dumps(liar.metadata).encode().ljust(ANSWER_BYTES_MAX + 1))
+    await unavailable(provider, "too large")
+
+
+async def test_a_packed_answer_is_not_unpacked(liar: Liar, provider: Provider) -> None:
+    packed = gzip.compress(json.dumps(liar.metadata).encode())
+    liar.instead[DISCOVERY] = Answered(packed, headers={"content-encoding": "gzip"})
+    await unavailable(provider, "packed")
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -22,9 +22,7 @@ from ingot.settings import Settings, is_trusted
 ANSWER_SECONDS: Final = 10.0
 KNOWN_SECONDS: Final = 3600.0  # How long what the provider says of itself is taken for true.
 KEYS_AGAIN_SECONDS: Final = 60.0
-FAILED_SECONDS: Final = (
-    2.0  # Who asks meanwhile gets the same failure: a provider that is down is not asked in a queue.
-)
+FAILED_SECONDS: Final = 2.0  # Who asks meanwhile gets the same failure, instead of standing in a queue for another.
 SCOPES: Final = ("openid", "profile", "email")
 GROUPS_SCOPE: Final = "groups"
 OUR_FAULTS: Final = ("invalid_client", "unauthorized_client", "unsupported_grant_type", "invalid_scope")
