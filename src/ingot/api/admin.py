@@ -11,6 +11,7 @@ from ingot.http.table import PREFIX, Granted, Handler, Route
 from ingot.identity.credentials import Token, TokenLimits, WorkerCredential
 from ingot.identity.grants import GRANTS_MAX, Grant
 from ingot.identity.model import WEIGHT_MAX, Limits, Tenant, TenantNotFound
+from ingot.identity.people import Role
 from ingot.identity.service import Tenants
 from ingot.identity.tokens import DESCRIPTION_CHARS_MAX, TYPE_CHARS_MAX, TYPES_MAX, Credentials
 from ingot.jobs import checks
@@ -64,6 +65,7 @@ class NewTenant(Request, frozen=True, kw_only=True):
     weight: Weight = 1
     time_zone: str = "UTC"
     limits: Limits = Limits()
+    groups: dict[str, Role] | None = None
 
 
 class TenantChange(Request, frozen=True, kw_only=True):
@@ -73,6 +75,7 @@ class TenantChange(Request, frozen=True, kw_only=True):
     weight: Weight | None = None
     time_zone: str | None = None
     limits: Limits | None = None
+    groups: dict[str, Role] | None = None
 
 
 class DefinitionBody(Request, frozen=True, kw_only=True):
@@ -174,7 +177,9 @@ class AdminApi:
     async def create_tenant(self, call: Call, body: NewTenant) -> Tenant:
         """Make a tenant."""
         call.expect_operator("makes tenants")
-        return await self._tenants.create(body.slug, weight=body.weight, time_zone=body.time_zone, limits=body.limits)
+        return await self._tenants.create(
+            body.slug, weight=body.weight, time_zone=body.time_zone, limits=body.limits, groups=body.groups
+        )
 
     async def get_tenant(self, call: Call, slug: str) -> Tenant:
         """One tenant, by slug or id."""
@@ -189,7 +194,12 @@ class AdminApi:
         """Change a tenant: its weight, its limits, its name."""
         call.expect_operator("changes tenants")
         return await self._tenants.change(
-            slug, slug=body.slug, weight=body.weight, time_zone=body.time_zone, limits=body.limits
+            slug,
+            slug=body.slug,
+            weight=body.weight,
+            time_zone=body.time_zone,
+            limits=body.limits,
+            groups=body.groups,
         )
 
     # -- definitions ----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ingot.engines.people import OwnerRow
 from ingot.identity.credentials import Token, TokenLimits, WorkerCredential
 from ingot.identity.grants import Grant
 from ingot.identity.ports import FoundToken, FoundWorkerCredential
@@ -11,7 +12,10 @@ from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of `tokens`. The digest is hexadecimal, and empty where nobody is to be recognized by it."""
+    """A row of `tokens`. The digest is hexadecimal, and empty where nobody is to be recognized by it.
+
+    The owner is there where one is looked for: the person it belongs to.
+    """
 
     id: str
     tenant: str | None
@@ -25,6 +29,8 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int | None
     last_used_at: int | None
     revoked_at: int | None
+    user: str | None = None
+    owner: OwnerRow | None = None
 
     @classmethod
     def read(cls, text: bytes | str) -> TokenRow:
@@ -45,11 +51,13 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
             expires_at=to_datetime_or_none(self.expires_at),
             last_used_at=to_datetime_or_none(self.last_used_at),
             revoked_at=to_datetime_or_none(self.revoked_at),
+            user=self.user,
         )
 
     def found(self) -> FoundToken:
-        """The token and its digest."""
-        return FoundToken(token=self.token(), digest=bytes.fromhex(self.digest))
+        """The token, its digest and whose it is."""
+        owner = None if self.owner is None else self.owner.owner()
+        return FoundToken(token=self.token(), digest=bytes.fromhex(self.digest), owner=owner)
 
 
 class WorkerCredentialRow(msgspec.Struct, frozen=True, kw_only=True):

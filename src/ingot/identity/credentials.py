@@ -59,7 +59,8 @@ class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 class Token(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a token. Its text is shown once, when it is made; `ending` are the last letters of it.
 
-    A token with no tenant is the operator's: it acts in any tenant.
+    A token with no tenant is the operator's: it acts in any tenant. One with a `user` belongs to that person, and ends
+    with them.
     """
 
     id: str
@@ -73,6 +74,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
     revoked_at: datetime | None = None
+    user: str | None = None
 
 
 class WorkerCredential(msgspec.Struct, frozen=True, kw_only=True):

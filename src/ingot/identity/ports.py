@@ -27,6 +27,7 @@ class ChangeTenant(msgspec.Struct, frozen=True, kw_only=True):
     weight: int | None = None
     time_zone: str | None = None
     limits: Limits | None = None
+    groups: dict[str, Role] | None = None
 
 
 class TenantStore(Protocol):

@@ -8,14 +8,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
+from ingot.identity.members import check_role
 from ingot.identity.model import FRACTIONAL_LIMITS, WEIGHT_MAX, Limits, Tenant, TenantExists, TenantNotFound
+from ingot.identity.people import Role
 from ingot.identity.ports import ChangeTenant, CreateTenant, TenantStore
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
-from ingot.kernel.values import NUMBER_MAX, instance, number, sound, text, whole_number
+from ingot.kernel.values import NUMBER_MAX, instance, number, sound, text, whole_number, within
 
 DEFAULT_SLUG = "default"
 SLUG_HINT = "Use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends."
+GROUPS_MAX = 100
+GROUP_CHARS_MAX = 256
 TIME_ZONE_HINT = "Use a name such as Europe/Berlin or UTC."
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -27,11 +31,22 @@ class Tenants:
         self._store = store
 
     async def create(
-        self, slug: str, *, weight: int = 1, time_zone: str = "UTC", limits: Limits | None = None
+        self,
+        slug: str,
+        *,
+        weight: int = 1,
+        time_zone: str = "UTC",
+        limits: Limits | None = None,
+        groups: dict[str, Role] | None = None,
     ) -> Tenant:
         """Make a tenant. Raises `TenantExists` or `InvalidInput`."""
         tenant = Tenant(
-            id=new_id(), slug=slug, weight=weight, time_zone=time_zone, limits=Limits() if limits is None else limits
+            id=new_id(),
+            slug=slug,
+            weight=weight,
+            time_zone=time_zone,
+            limits=Limits() if limits is None else limits,
+            groups={} if groups is None else groups,
         )
         return await self._store.create_tenant(CreateTenant(tenant=_checked(tenant)))
 
@@ -56,12 +71,13 @@ class Tenants:
         weight: int | None = None,
         time_zone: str | None = None,
         limits: Limits | None = None,
+        groups: dict[str, Role] | None = None,
     ) -> Tenant:
         """Change what is named and keep the rest. Raises `TenantNotFound`, `TenantExists` or `InvalidInput`."""
         old = await self.get(id_or_slug)
         if old.slug == DEFAULT_SLUG and slug not in (None, DEFAULT_SLUG):
             raise InvalidInput("the tenant `default` keeps its slug", hint="Make another tenant; nothing was changed.")
-        wanted = {"slug": slug, "weight": weight, "time_zone": time_zone, "limits": limits}
+        wanted = {"slug": slug, "weight": weight, "time_zone": time_zone, "limits": limits, "groups": groups}
         given = {name: value for name, value in wanted.items() if value is not None}
         _checked(msgspec.structs.replace(old, **given))
         return await self._store.change_tenant(ChangeTenant(id=old.id, **given))  # type: ignore[arg-type]
@@ -91,4 +107,18 @@ def _checked(tenant: Tenant) -> Tenant:
         if value is not None:
             check = number if name in FRACTIONAL_LIMITS else whole_number
             check(value, what=f"limits.{name}", least=0, most=NUMBER_MAX)
+    _check_groups(tenant.groups)
     return sound(tenant)
+
+
+def _check_groups(groups: object) -> None:
+    if not isinstance(groups, dict):
+        raise InvalidInput(
+            f"groups is a {type(groups).__name__}; it names groups and the roles of their people",
+            hint='Write it as {"engineers": "member"}.',
+        )
+    if len(groups) > GROUPS_MAX:
+        raise InvalidInput(f"there are {len(groups)} groups; it goes up to {GROUPS_MAX}")
+    for name, role in groups.items():
+        within(text(name, what="group"), what="group", chars_max=GROUP_CHARS_MAX)
+        check_role(role)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 
 from benchmarks.queue.prefill import PAYLOAD
+from ingot.events.audit import Act
 from ingot.identity import Limits
 from ingot.identity.access import Access
 from ingot.identity.grants import Grant
-from ingot.identity.ports import NoteUse
+from ingot.identity.members import Members
+from ingot.identity.people import LOCAL_ISSUER, Person
+from ingot.identity.ports import BeginLogin, EndSession, NoteUse, SignIn, TakeLogin
 from ingot.identity.tokens import Credentials
+from ingot.identity.users import Users
 from ingot.jobs import (
     Definition,
     Done,
@@ -28,6 +32,7 @@ from ingot.jobs.checks import LOG_CHARS_MAX, RETENTION_SECONDS_MAX
 from ingot.jobs.orders import new_job
 from ingot.jobs.workers import GRACE_SECONDS
 from ingot.kernel.clock import MICROS
+from ingot.kernel.ids import new_id
 from tests.factories import LEASE_SECONDS, Bench
 
 TYPE = "noop"
@@ -39,6 +44,7 @@ async def run_errand(bench: Bench) -> None:
     """Ask for everything once."""
     await _identity(bench)
     await _credentials(bench)
+    await _people(bench)
     await _ask_for_work(bench)
     await _do_work(bench)
     await _crew(bench)
@@ -82,6 +88,45 @@ async def _credentials(bench: Bench) -> None:
     await credentials.revoke_token(bench.tenant, token.token.id)
     await credentials.enable_worker(bench.tenant, "press", enabled=False)
     await bench.jobs.give_back("press")
+
+
+async def _people(bench: Bench) -> None:
+    tenant, store, later = bench.tenant, bench.sqlite, bench.clock.micros() + 60 * MICROS
+    access = Access(store, bench.clock)
+    members, users = Members(store, access), Users(store, access)
+    await bench.tenants.change(tenant, groups={"errands": "viewer"})
+    await store.begin_login(BeginLogin(digest=b"login", expires_at=later, link=True, act=Act()))
+    await store.take_login(TakeLogin(digest=b"login", link=True))
+    first = await members.put(tenant, role="member", email="ann@example.com", act=Act())
+    await members.put(tenant, role="admin", email="ann@example.com", act=Act())
+    sign_in = SignIn(
+        person=Person(
+            issuer=LOCAL_ISSUER, subject="ann", email="ann@example.com", email_verified=True, groups=("errands",)
+        ),
+        user_id=new_id(),
+        session_id=new_id(),
+        digest=b"session",
+        expires_at=later,
+        address=None,
+        agent=None,
+        replaces=b"before",
+        act=Act(),
+    )
+    ann = await store.sign_in(sign_in)
+    assert await store.find_session(b"session") is not None
+    await store.note_use(NoteUse(tokens={}, workers={}, sessions={sign_in.session_id: later}))
+    invited = await members.put(tenant, role="viewer", email="bob@example.com", act=Act())
+    assert first.id != invited.id
+    assert len((await members.list(tenant)).items) == 2
+    await members.change(tenant, ann.id, role="viewer", act=Act())
+    await members.remove(tenant, invited.id, act=Act())
+    await members.remove(tenant, ann.id, act=Act())
+    await users.list()
+    await users.list(email="ann@example.com")
+    await users.sessions(ann.id)
+    await store.list_people_tokens(ann.id, before=None, limit=BATCH)
+    await store.end_session(EndSession(id=sign_in.session_id, user=ann.id, act=Act()))
+    await users.enable(ann.id, False, Act())
 
 
 async def _ask_for_work(bench: Bench) -> None:

@@ -29,6 +29,7 @@ def create_token(tx: Transaction, command: CreateToken) -> Token:
         tx.now,
         token.created_by,
         expires_at,
+        token.user,
     )
     return _token(tx, token.id)
 
@@ -68,6 +69,8 @@ def note_use(tx: Transaction, command: NoteUse) -> None:
         tx.execute(SQL.note_token_use, token_id, at)
     for worker_id, at in command.workers.items():
         tx.execute(SQL.note_worker_use, worker_id, at)
+    for session_id, at in command.sessions.items():
+        tx.execute(SQL.note_session_use, session_id, at)
 
 
 def _tenant_number(tx: Transaction, tenant: str | None) -> int | None:

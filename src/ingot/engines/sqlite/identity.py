@@ -19,6 +19,7 @@ def create_tenant(tx: Transaction, command: CreateTenant) -> Tenant:
         tx.execute(SQL.insert_tenants, *row)
     except apsw.ConstraintError:
         raise TenantExists(f"there is a tenant {tenant.slug!r} already") from None
+    tx.execute(SQL.insert_tenant_groups, number, as_json(tenant.groups))
     tx.memory.tenants[tenant.id] = number
     tx.memory.weights[tenant.id] = tenant.weight
     tx.memory.add_limits(tenant.id, tenant.limits)
@@ -36,12 +37,17 @@ def change_tenant(tx: Transaction, command: ChangeTenant) -> Tenant:
         weight=old.weight if command.weight is None else command.weight,
         time_zone=old.time_zone if command.time_zone is None else command.time_zone,
         limits=old.limits if command.limits is None else command.limits,
+        groups=old.groups if command.groups is None else command.groups,
     )
     row = (tenant.slug, tenant.weight, tenant.time_zone, as_json(tenant.limits), tenant.id)
     try:
         tx.execute(SQL.update_tenant, *row)
     except apsw.ConstraintError:
         raise TenantExists(f"there is a tenant {tenant.slug!r} already") from None
+    if tenant.groups != old.groups:
+        number = tx.memory.tenants[tenant.id]
+        tx.execute(SQL.delete_tenant_groups, number)
+        tx.execute(SQL.insert_tenant_groups, number, as_json(tenant.groups))
     tx.memory.weights[tenant.id] = tenant.weight
     tx.memory.add_limits(tenant.id, tenant.limits)
     if tenant.limits.max_running_jobs != old.limits.max_running_jobs:

@@ -18,26 +18,35 @@ from ingot.engines.sqlite import (
     events,
     identity,
     manage,
+    people,
     settle,
     tend,
     workers,
 )
 from ingot.engines.sqlite.opening import Opened, open_folder
-from ingot.engines.sqlite.reads import Reads
+from ingot.engines.sqlite.people_reads import PeopleReads
 from ingot.engines.sqlite.transaction import Transaction
 from ingot.engines.sqlite.writer import Handler, Told, Writer
 from ingot.events.model import Forgotten, Published
 from ingot.events.ports import ForgetEvents, PublishEvent
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant
+from ingot.identity.people import Member, User
 from ingot.identity.ports import (
+    BeginLogin,
     ChangeTenant,
     ChangeWorkerCredential,
     CreateTenant,
     CreateToken,
     CreateWorkerCredential,
+    EnableUser,
+    EndSession,
     NoteUse,
+    PutMember,
+    RemoveMember,
     RevokeToken,
+    SignIn,
+    TakeLogin,
 )
 from ingot.jobs.crew import CrewTended, Heard, Worker
 from ingot.jobs.figures import Listener, Load
@@ -108,6 +117,13 @@ HANDLERS: dict[type, Handler] = {
     CreateWorkerCredential: each(credentials.create_worker_credential),
     ChangeWorkerCredential: each(credentials.change_worker_credential),
     NoteUse: each(credentials.note_use),
+    BeginLogin: each(people.begin_login),
+    TakeLogin: each(people.take_login),
+    PutMember: each(people.put_member),
+    RemoveMember: each(people.remove_member),
+    EnableUser: each(people.enable_user),
+    SignIn: each(people.sign_in),
+    EndSession: each(people.end_session),
     PutDefinition: each(definitions.put_definition),
     PauseType: each(definitions.pause),
     ResumeType: each(definitions.resume),
@@ -131,7 +147,7 @@ HANDLERS: dict[type, Handler] = {
 }
 
 
-class SQLiteStore(Reads):
+class SQLiteStore(PeopleReads):
     """Jobs, tenants and events in one SQLite file. Made by `open`; used on one event loop."""
 
     alone = True
@@ -250,6 +266,34 @@ class SQLiteStore(Reads):
 
     def note_use(self, command: NoteUse) -> Awaitable[None]:
         """See `CredentialStore`."""
+        return self._writer.submit(command)
+
+    def begin_login(self, command: BeginLogin) -> Awaitable[None]:
+        """See `PeopleStore`."""
+        return self._writer.submit(command)
+
+    def take_login(self, command: TakeLogin) -> Awaitable[str | None]:
+        """See `PeopleStore`."""
+        return self._writer.submit(command)
+
+    def sign_in(self, command: SignIn) -> Awaitable[User]:
+        """See `PeopleStore`."""
+        return self._writer.submit(command)
+
+    def end_session(self, command: EndSession) -> Awaitable[None]:
+        """See `PeopleStore`."""
+        return self._writer.submit(command)
+
+    def enable_user(self, command: EnableUser) -> Awaitable[User]:
+        """See `PeopleStore`."""
+        return self._writer.submit(command)
+
+    def put_member(self, command: PutMember) -> Awaitable[Member]:
+        """See `PeopleStore`."""
+        return self._writer.submit(command)
+
+    def remove_member(self, command: RemoveMember) -> Awaitable[Member]:
+        """See `PeopleStore`."""
         return self._writer.submit(command)
 
     def put_definition(self, command: PutDefinition) -> Awaitable[Definition]:

@@ -1,0 +1,143 @@
+"""People: how they sign in, and the roles they are given."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ingot.engines.people import UserRow, lower
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.identity.model import TenantNotFound
+from ingot.identity.people import (
+    Member,
+    MemberByGroup,
+    MemberNotFound,
+    SessionNotFound,
+    SignInRefused,
+    User,
+    UserNotFound,
+)
+from ingot.identity.ports import BeginLogin, EnableUser, EndSession, PutMember, RemoveMember, SignIn, TakeLogin
+
+EXPIRED_ROWS_MAX: Final = 100  # Forgotten at a time: more than one comes, so they do not pile up.
+
+
+def begin_login(tx: Transaction, command: BeginLogin) -> None:
+    """Remember that somebody set out."""
+    tx.execute(SQL.delete_expired_logins, tx.now, EXPIRED_ROWS_MAX)
+    tx.execute(SQL.insert_login, command.digest, command.next, command.link, command.expires_at)
+    if command.act is not None:
+        tx.audit(command.act, "link.created", "link", tenant=None)
+
+
+def take_login(tx: Transaction, command: TakeLogin) -> str | None:
+    """Where to go after a sign-in that was begun."""
+    where: str | None = tx.execute(SQL.take_login, command.digest, command.link, tx.now).get
+    return where
+
+
+def sign_in(tx: Transaction, command: SignIn) -> User:
+    """Make a session."""
+    person, user_id = command.person, command.user_id
+    for known, enabled in tx.execute(SQL.user_by_subject, person.issuer, person.subject):
+        if not enabled:
+            raise SignInRefused("the person is not let in")
+        user_id = known
+    email = lower(person.email)
+    row = (person.issuer, person.subject, person.email, email, person.email_verified, person.name, person.picture)
+    tx.execute(SQL.put_user, user_id, *row, tx.now)
+    tx.execute(SQL.delete_user_groups, user_id)
+    tx.execute(SQL.insert_user_groups, user_id, as_json(person.groups))
+    if email is not None and person.email_verified:
+        tx.execute(SQL.accept_invitations, user_id, email, tx.now)
+        tx.execute(SQL.delete_invitations_by_email, email)
+    tx.execute(SQL.delete_expired_sessions, tx.now, EXPIRED_ROWS_MAX)
+    if command.replaces is not None:
+        tx.execute(SQL.delete_session_by_digest, command.replaces)
+    session = (command.session_id, command.digest, user_id, tx.now, command.expires_at, command.address, command.agent)
+    tx.execute(SQL.insert_session, *session)
+    after = {"user": user_id, "email": person.email}
+    tx.audit(command.act, "session.created", f"session/{command.session_id}", tenant=None, after=after)
+    return _user(tx, user_id)
+
+
+def end_session(tx: Transaction, command: EndSession) -> None:
+    """End a session."""
+    text = tx.execute(SQL.session_by_id, command.id).get
+    whose = None if text is None else msgspec.json.decode(text, type=dict[str, str | None])
+    if whose is None or command.user not in (None, whose["user"]):
+        raise SessionNotFound(f"there is no session {command.id[:64]!r}")
+    tx.execute(SQL.delete_session, command.id)
+    tx.audit(command.act, "session.ended", f"session/{command.id}", tenant=None, before=whose)
+
+
+def enable_user(tx: Transaction, command: EnableUser) -> User:
+    """Let a person in or out."""
+    before = _user(tx, command.id)
+    tx.execute(SQL.enable_user, command.id, command.enabled)
+    if not command.enabled:
+        tx.execute(SQL.delete_sessions_of_user, command.id)
+        tx.execute(SQL.revoke_tokens_of_user, command.id, tx.now, None)
+    after = _user(tx, command.id)
+    action = "user.enabled" if command.enabled else "user.disabled"
+    tx.audit(command.act, action, f"user/{command.id}", tenant=None, before=before, after=after)
+    return after
+
+
+def put_member(tx: Transaction, command: PutMember) -> Member:
+    """Give a role."""
+    tenant = _number(tx, command.tenant)
+    given = (command.role, tx.now, command.act.who)
+    if command.user is not None:
+        member_id = _user(tx, command.user).id
+        before = _member(tx, tenant, member_id)
+        tx.execute(SQL.put_member, tenant, member_id, *given)
+        tx.execute(SQL.delete_invitation_of_user, tenant, member_id)
+    else:
+        known = tx.execute(SQL.invitation_by_email, tenant, command.email).get
+        before = None if known is None else _member(tx, tenant, known)
+        member_id = tx.execute(SQL.put_invitation, command.invitation, tenant, command.email, *given).get
+    after = _member(tx, tenant, member_id)
+    assert after is not None, "a role was given"
+    tx.audit(command.act, "member.put", f"member/{member_id}", tenant=command.tenant, before=before, after=after)
+    return after
+
+
+def remove_member(tx: Transaction, command: RemoveMember) -> Member:
+    """Take a role."""
+    tenant = _number(tx, command.tenant)
+    member = _member(tx, tenant, command.id)
+    if member is None:
+        raise MemberNotFound(f"there is no member {command.id[:64]!r} in this tenant")
+    if all(source.group is not None for source in member.sources):
+        raise MemberByGroup(f"the role of {command.id!r} comes from a group")
+    if member.user is None:
+        tx.execute(SQL.delete_invitation, member.id)
+        tx.execute(SQL.revoke_tokens_of_invited, tenant, member.email, tx.now)
+    else:
+        tx.execute(SQL.delete_member, tenant, member.user)
+        tx.execute(SQL.delete_invitation_of_user, tenant, member.user)
+        tx.execute(SQL.revoke_tokens_of_user, member.user, tx.now, tenant)
+    after = _member(tx, tenant, command.id)
+    tx.audit(command.act, "member.removed", f"member/{command.id}", tenant=command.tenant, before=member, after=after)
+    return member
+
+
+def _number(tx: Transaction, tenant: str) -> int:
+    if tenant not in tx.memory.tenants:
+        raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
+    return tx.memory.tenants[tenant]
+
+
+def _user(tx: Transaction, user_id: str) -> User:
+    text = tx.execute(SQL.user_by_id, user_id).get
+    if text is None:
+        raise UserNotFound(f"there is no person {user_id[:64]!r}")
+    return msgspec.json.decode(text, type=UserRow).user()
+
+
+def _member(tx: Transaction, tenant: int, member_id: str) -> Member | None:
+    found = tx.read(list[Member], SQL.members_by_id, tenant, as_json([member_id]))
+    return found[0] if found else None

@@ -1,0 +1,1 @@
+DELETE FROM tenant_groups WHERE tenant = ?

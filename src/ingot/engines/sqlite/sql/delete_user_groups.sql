@@ -1,0 +1,1 @@
+DELETE FROM user_groups WHERE user = ?

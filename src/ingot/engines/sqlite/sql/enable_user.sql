@@ -1,0 +1,1 @@
+UPDATE users SET enabled = ?2 WHERE id = ?1

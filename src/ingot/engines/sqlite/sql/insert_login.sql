@@ -1,0 +1,1 @@
+INSERT INTO logins (digest, next, link, expires_at) VALUES (?, ?, ?, ?)

@@ -1,0 +1,1 @@
+SELECT id FROM invitations WHERE tenant = ?1 AND email = ?2

@@ -1,0 +1,1 @@
+SELECT CAST(owner AS BLOB) FROM owners WHERE id = ?

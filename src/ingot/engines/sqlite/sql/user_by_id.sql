@@ -1,0 +1,1 @@
+SELECT CAST(person AS BLOB) FROM people WHERE id = ?

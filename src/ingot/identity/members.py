@@ -1,0 +1,106 @@
+"""Giving roles in a tenant, and taking them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ingot.events.audit import Act
+from ingot.identity.access import Access
+from ingot.identity.people import ROLES, Member, MemberNotFound, Role, UserNotFound
+from ingot.identity.ports import PeopleStore, PutMember, RemoveMember
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.ids import is_id, new_id
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
+from ingot.kernel.values import shown, text, within
+
+EMAIL_CHARS_MAX: Final = 254
+EMAIL_HINT: Final = "Write it as name@example.com."
+WHO_HINT: Final = "Give the id of a person in `user`, or in `email` that of somebody who will sign in."
+
+
+class Members:
+    """Who has a role in a tenant."""
+
+    def __init__(self, store: PeopleStore, access: Access) -> None:
+        self._store = store
+        self._access = access
+
+    async def put(
+        self, tenant: str, *, role: Role, user: str | None = None, email: str | None = None, act: Act
+    ) -> Member:
+        """Give a role to a person, or to who will sign in with an email; one that they had of their own is replaced.
+
+        Raises `UserNotFound`, `TenantNotFound` or `InvalidInput`.
+        """
+        if (user is None) == (email is None):
+            raise InvalidInput("it is not said, or said twice, who gets the role", hint=WHO_HINT)
+        if user is not None and not is_id(text(user, what="user")):
+            raise UserNotFound(f"there is no person {user[:64]!r}")
+        invited = None if email is None else check_email(email)
+        return await self._put(
+            PutMember(tenant=tenant, role=check_role(role), user=user, email=invited, invitation=new_id(), act=act)
+        )
+
+    async def change(self, tenant: str, member_id: str, *, role: Role, act: Act) -> Member:
+        """Give a member, or who an invitation is for, another role of their own.
+
+        Raises `MemberNotFound`, `TenantNotFound` or `InvalidInput`.
+        """
+        check_role(role)
+        member = await self.get(tenant, member_id)
+        email = member.email if member.user is None else None
+        return await self._put(
+            PutMember(tenant=tenant, role=role, user=member.user, email=email, invitation=member.id, act=act)
+        )
+
+    async def remove(self, tenant: str, member_id: str, *, act: Act) -> Member:
+        """Take the role of a member, or an invitation; the tokens that the person has there end.
+
+        Raises `MemberNotFound`, `TenantNotFound`, or `MemberByGroup` where there is no role of their own.
+        """
+        removed = await self._store.remove_member(RemoveMember(tenant=tenant, id=_known(member_id), act=act))
+        self._access.forget()
+        return removed
+
+    async def get(self, tenant: str, member_id: str) -> Member:
+        """The member with this id. Raises `MemberNotFound` or `TenantNotFound`."""
+        found = await self._store.find_member(tenant, _known(member_id))
+        if found is None:
+            raise MemberNotFound(f"there is no member {member_id[:64]!r} in this tenant")
+        return found
+
+    async def list(self, tenant: str, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT) -> Page[Member]:
+        """A page of those with a role in a tenant, by id."""
+        bound_to = ("members", tenant)
+        after = None if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
+        found = await self._store.list_members(tenant, after=after, limit=check_limit(limit))
+        more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
+        return Page(items=found, next_cursor=more)
+
+    async def _put(self, command: PutMember) -> Member:
+        member = await self._store.put_member(command)
+        self._access.forget()
+        return member
+
+
+def check_role(value: object) -> Role:
+    """A role that can be given. Raises `InvalidInput`."""
+    for role in ROLES:
+        if value == role:
+            return role
+    raise InvalidInput(f"there is no role {shown(value)}", hint=f"It is one of {', '.join(ROLES)}.")
+
+
+def check_email(value: object) -> str:
+    """An email as it is compared: in lower case. Raises `InvalidInput`."""
+    email = within(text(value, what="email", hint=EMAIL_HINT), what="email", chars_max=EMAIL_CHARS_MAX)
+    name, _, host = email.partition("@")
+    if not name or not host or "@" in host or not email.isprintable() or " " in email:
+        raise InvalidInput(f"the email {email[:64]!r} is not usable", hint=EMAIL_HINT)
+    return email.lower()
+
+
+def _known(value: object) -> str:
+    if not is_id(text(value, what="member id")):
+        raise MemberNotFound(f"there is no member {str(value)[:64]!r} in this tenant")
+    return str(value)

@@ -1,0 +1,58 @@
+"""Looking at people, and letting them in or out."""
+
+from __future__ import annotations
+
+import builtins
+
+from ingot.events.audit import Act
+from ingot.identity.access import Access
+from ingot.identity.members import check_email
+from ingot.identity.people import Session, User, UserNotFound
+from ingot.identity.ports import EnableUser, Owner, PeopleStore
+from ingot.kernel.ids import is_id
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
+from ingot.kernel.values import flag, text
+
+
+class Users:
+    """The people who have signed in here."""
+
+    def __init__(self, store: PeopleStore, access: Access) -> None:
+        self._store = store
+        self._access = access
+
+    async def get(self, user_id: str) -> Owner:
+        """The person with this id, and their roles. Raises `UserNotFound`."""
+        found = await self._store.find_user(_known(user_id))
+        if found is None:
+            raise UserNotFound(f"there is no person {user_id[:64]!r}")
+        return found
+
+    async def list(
+        self, *, email: str | None = None, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
+    ) -> Page[User]:
+        """A page of all people, or of those with an email, newest first."""
+        wanted = None if email is None else check_email(email)
+        bound_to = ("users", wanted)
+        before = None if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
+        found = await self._store.list_users(email=wanted, before=before, limit=check_limit(limit))
+        more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
+        return Page(items=found, next_cursor=more)
+
+    async def enable(self, user_id: str, enabled: bool, act: Act) -> User:
+        """Let a person in, or out: then their sessions and tokens end, here at once. Raises `UserNotFound`."""
+        command = EnableUser(id=_known(user_id), enabled=flag(enabled, what="enabled"), act=act)
+        user = await self._store.enable_user(command)
+        self._access.forget()
+        return user
+
+    async def sessions(self, user_id: str) -> builtins.list[Session]:
+        """The sessions of a person that hold, newest first. Raises `UserNotFound`."""
+        await self.get(user_id)
+        return await self._store.list_sessions(user_id)
+
+
+def _known(value: object) -> str:
+    if not is_id(text(value, what="user id")):
+        raise UserNotFound(f"there is no person {str(value)[:64]!r}")
+    return str(value)
