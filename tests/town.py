@@ -13,9 +13,12 @@ from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.identity.access import Access
 from ingot.identity.grants import Grant
+from ingot.identity.ports import BeginLogin
 from ingot.identity.tokens import Credentials
 from ingot.jobs import Definition, JobStatus
+from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
+from tests.conformance.folk import Folk
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.postgres import Database, clocked, database_for, with_database
 
@@ -86,6 +89,14 @@ async def open_town(folder: Path) -> AsyncIterator[Town]:
             await credentials.create_token(tenant, description="of a program", grants=[Grant(action="jobs.*")])
             await credentials.create_worker(tenant, f"press-{tenant}")
             await bench.workers.register(tenant, f"press-{tenant}/1", ["noop"])
+            await bench.tenants.change(tenant, groups={"townsfolk": "viewer"})
+            folk = Folk(bench)
+            await folk.sign_in(f"of {tenant}", groups=("townsfolk",))
+            user = await folk.sign_in(f"in {tenant}")
+            await folk.members.put(tenant, role="member", user=user.id, act=folk.act())
+            await folk.members.put(tenant, role="member", email="new@example.com", act=folk.act())
+            soon = bench.clock.micros() + MICROS
+            await bench.store.begin_login(BeginLogin(digest=tenant.encode(), expires_at=soon))
             await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=tenant)
             await bench.events.publish(tenant, "town.built", dedupe_key="key")
         admin = await asyncpg.connect(database.owner_url)

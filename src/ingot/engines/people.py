@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from ingot.identity.people import Session, TenantRole, User
 from ingot.identity.ports import FoundSession, Owner
 from ingot.kernel.clock import to_datetime
+
+EXPIRED_ROWS_MAX: Final = 100  # Forgotten at a time: more than one comes, so they do not pile up.
+SESSIONS_MAX: Final = 100  # Of one person in a list.
 
 
 class UserRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -114,7 +114,7 @@ class CredentialStore(Protocol):
     """Where credentials are kept. Every write is durable when the call returns."""
 
     def create_token(self, command: CreateToken) -> Awaitable[Token]:
-        """Keep a token. Raises `TenantNotFound`."""
+        """Keep a token. Raises `TenantNotFound`, or `UserNotFound` for a person who is not there or not let in."""
 
     def revoke_token(self, command: RevokeToken) -> Awaitable[Token]:
         """Revoke a token; one that was revoked before stays as it is. Raises `TokenNotFound`."""

@@ -11,7 +11,7 @@ from ingot.identity.access import Access
 from ingot.identity.grants import Grant
 from ingot.identity.members import Members
 from ingot.identity.people import LOCAL_ISSUER, Person
-from ingot.identity.ports import BeginLogin, EndSession, NoteUse, SignIn, TakeLogin
+from ingot.identity.ports import BeginLogin, CreateToken, EndSession, NoteUse, SignIn, TakeLogin
 from ingot.identity.tokens import Credentials
 from ingot.identity.users import Users
 from ingot.jobs import (
@@ -33,6 +33,7 @@ from ingot.jobs.orders import new_job
 from ingot.jobs.workers import GRACE_SECONDS
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
+from tests.conformance.folk import token_of
 from tests.factories import LEASE_SECONDS, Bench
 
 TYPE = "noop"
@@ -91,7 +92,7 @@ async def _credentials(bench: Bench) -> None:
 
 
 async def _people(bench: Bench) -> None:
-    tenant, store, later = bench.tenant, bench.sqlite, bench.clock.micros() + 60 * MICROS
+    tenant, store, later = bench.tenant, bench.store, bench.clock.micros() + 60 * MICROS
     access = Access(store, bench.clock)
     members, users = Members(store, access), Users(store, access)
     await bench.tenants.change(tenant, groups={"errands": "viewer"})
@@ -125,6 +126,7 @@ async def _people(bench: Bench) -> None:
     await users.list(email="ann@example.com")
     await users.sessions(ann.id)
     await store.list_people_tokens(ann.id, before=None, limit=BATCH)
+    await store.create_token(CreateToken(token=token_of(ann, tenant), digest=b"digest"))
     await store.end_session(EndSession(id=sign_in.session_id, user=ann.id, act=Act()))
     await users.enable(ann.id, False, Act())
 

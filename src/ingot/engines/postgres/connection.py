@@ -13,6 +13,7 @@ import asyncpg
 
 from ingot.identity.credentials import CredentialExists, CredentialNotFound, TokenNotFound
 from ingot.identity.model import TenantExists, TenantNotFound
+from ingot.identity.people import MemberByGroup, MemberNotFound, SessionNotFound, SignInRefused, UserNotFound
 from ingot.jobs.errors import (
     DuplicateJob,
     JobFinished,
@@ -82,6 +83,11 @@ REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN010": lambda message, _: TokenNotFound(message),
     "IN011": lambda message, _: CredentialNotFound(message),
     "IN012": lambda message, _: CredentialExists(message),
+    "IN030": lambda message, _: SignInRefused(message),
+    "IN031": lambda message, _: UserNotFound(message),
+    "IN032": lambda message, _: MemberNotFound(message),
+    "IN033": lambda message, _: MemberByGroup(message),
+    "IN034": lambda message, _: SessionNotFound(message),
     "IN020": lambda message, _: WorkerNotFound(message),
     "IN009": lambda message, wait: RateLimited(message, retry_after_seconds=float(wait)),
 }

@@ -30,7 +30,7 @@ async def create_token(db: Database, command: CreateToken) -> Token:
     token = command.token
     _check_tenant(token.tenant)
     await db.call(
-        "SELECT ingot.create_token($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        "SELECT ingot.create_token($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
         token.id,
         token.tenant,
         command.digest,
@@ -40,6 +40,7 @@ async def create_token(db: Database, command: CreateToken) -> Token:
         token.ending,
         token.created_by,
         None if token.expires_at is None else to_micros(token.expires_at),
+        token.user,
     )
     return await _token(db, token.id)
 
@@ -100,9 +101,9 @@ async def list_worker_credentials(
 
 async def note_use(db: Database, command: NoteUse) -> None:
     """Remember when credentials were last used."""
-    tokens, workers = command.tokens, command.workers
-    row = ([*tokens], [*tokens.values()], [*workers], [*workers.values()])
-    await db.call("SELECT ingot.note_use($1, $2, $3, $4)", *row)
+    used = (command.tokens, command.workers, command.sessions)
+    row = [part for kind in used for part in ([*kind], [*kind.values()])]
+    await db.call("SELECT ingot.note_use($1, $2, $3, $4, $5, $6)", *row)
 
 
 def _check_tenant(tenant: str | None) -> None:

@@ -15,6 +15,9 @@ GRANT EXECUTE ON FUNCTION
     ingot.change_worker_credential, ingot.find_worker_credential, ingot.list_worker_credentials, ingot.note_use,
     ingot.sums_of_batch, ingot.note_askers, ingot.find_limits, ingot.publish, ingot.forget_events,
     ingot.register_worker, ingot.hear_worker, ingot.drain_worker, ingot.remove_worker, ingot.tend_workers, ingot.find_worker,
-    ingot.list_workers, ingot.list_draining, ingot.check_leases, ingot.list_acts
+    ingot.list_workers, ingot.list_draining, ingot.check_leases, ingot.list_acts,
+    ingot.begin_login, ingot.take_login, ingot.sign_in, ingot.end_session, ingot.find_session, ingot.list_sessions,
+    ingot.enable_user, ingot.find_user, ingot.list_users, ingot.put_member, ingot.remove_member, ingot.find_member,
+    ingot.list_members, ingot.list_people_tokens
 TO ingot_server;
 GRANT EXECUTE ON FUNCTION ingot.worker_claim, ingot.worker_renew, ingot.worker_settle TO ingot_worker;

@@ -7,6 +7,7 @@ import msgspec
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.memory import Memory
 from ingot.identity.model import Limits, Tenant, TenantNotFound
+from ingot.identity.people import Role
 from ingot.identity.ports import ChangeTenant, CreateTenant
 from ingot.kernel.ids import is_id
 
@@ -16,8 +17,8 @@ FIND = "SELECT * FROM ingot.find_tenants($1, $2)"
 async def create_tenant(db: Database, memory: Memory, command: CreateTenant) -> Tenant:
     """Make a tenant."""
     tenant = command.tenant
-    row = (tenant.id, tenant.slug, tenant.weight, tenant.time_zone, _text(tenant.limits))
-    await db.call("SELECT ingot.create_tenant($1, $2, $3, $4, $5)", *row)
+    row = (tenant.id, tenant.slug, tenant.weight, tenant.time_zone, _text(tenant.limits), _text(tenant.groups))
+    await db.call("SELECT ingot.create_tenant($1, $2, $3, $4, $5, $6)", *row)
     memory.weights[tenant.id] = tenant.weight
     return tenant
 
@@ -27,8 +28,9 @@ async def change_tenant(db: Database, memory: Memory, command: ChangeTenant) -> 
     if not is_id(command.id):
         raise TenantNotFound
     limits = None if command.limits is None else _text(command.limits)
-    row = (command.id, command.slug, command.weight, command.time_zone, limits)
-    await db.call("SELECT ingot.change_tenant($1, $2, $3, $4, $5)", *row)
+    groups = None if command.groups is None else _text(command.groups)
+    row = (command.id, command.slug, command.weight, command.time_zone, limits, groups)
+    await db.call("SELECT ingot.change_tenant($1, $2, $3, $4, $5, $6)", *row)
     changed = await get_tenant(db, command.id)
     assert changed is not None, "tenants are not deleted"
     memory.weights[changed.id] = changed.weight
@@ -64,8 +66,9 @@ def _tenant(row: Record) -> Tenant:
         weight=row["weight"],
         time_zone=row["time_zone"],
         limits=msgspec.json.decode(row["limits"], type=Limits),
+        groups=msgspec.json.decode(row["groups"], type=dict[str, Role]),
     )
 
 
-def _text(limits: Limits) -> str:
-    return msgspec.json.encode(limits).decode()
+def _text(value: Limits | dict[str, Role]) -> str:
+    return msgspec.json.encode(value).decode()

@@ -18,6 +18,7 @@ from ingot.engines.postgres import (
     events,
     identity,
     manage,
+    people,
     settle,
     tend,
     workers,
@@ -36,20 +37,28 @@ from ingot.engines.postgres.figures import Horizon
 from ingot.engines.postgres.follow import Follow
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.migrate import check, migrations
-from ingot.engines.postgres.reads import Reads
+from ingot.engines.postgres.people_reads import PeopleReads
 from ingot.engines.postgres.watch import Watch
 from ingot.events.model import Forgotten, Published
 from ingot.events.ports import ForgetEvents, PublishEvent
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant
+from ingot.identity.people import Member, User
 from ingot.identity.ports import (
+    BeginLogin,
     ChangeTenant,
     ChangeWorkerCredential,
     CreateTenant,
     CreateToken,
     CreateWorkerCredential,
+    EnableUser,
+    EndSession,
     NoteUse,
+    PutMember,
+    RemoveMember,
     RevokeToken,
+    SignIn,
+    TakeLogin,
 )
 from ingot.jobs.crew import CrewTended, Heard, Worker
 from ingot.jobs.figures import Listener, Load
@@ -89,7 +98,7 @@ SELECT current_user, current_setting('synchronous_commit'), current_setting('ser
 """
 
 
-class PostgresStore(Reads):
+class PostgresStore(PeopleReads):
     """Jobs, tenants and events in one PostgreSQL database. Made by `open`; used on one event loop."""
 
     alone = False
@@ -331,6 +340,34 @@ class PostgresStore(Reads):
     def note_use(self, command: NoteUse) -> Awaitable[None]:
         """See `CredentialStore`."""
         return credentials.note_use(self._db, command)
+
+    def begin_login(self, command: BeginLogin) -> Awaitable[None]:
+        """See `PeopleStore`."""
+        return people.begin_login(self._db, command)
+
+    def take_login(self, command: TakeLogin) -> Awaitable[str | None]:
+        """See `PeopleStore`."""
+        return people.take_login(self._db, command)
+
+    def sign_in(self, command: SignIn) -> Awaitable[User]:
+        """See `PeopleStore`."""
+        return people.sign_in(self._db, command)
+
+    def end_session(self, command: EndSession) -> Awaitable[None]:
+        """See `PeopleStore`."""
+        return people.end_session(self._db, command)
+
+    def enable_user(self, command: EnableUser) -> Awaitable[User]:
+        """See `PeopleStore`."""
+        return people.enable_user(self._db, command)
+
+    def put_member(self, command: PutMember) -> Awaitable[Member]:
+        """See `PeopleStore`."""
+        return people.put_member(self._db, command)
+
+    def remove_member(self, command: RemoveMember) -> Awaitable[Member]:
+        """See `PeopleStore`."""
+        return people.remove_member(self._db, command)
 
     def register_worker(self, command: RegisterWorker) -> Awaitable[Worker]:
         """See `WorkerStore`."""

@@ -9,6 +9,7 @@ from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity.credentials import CredentialExists, CredentialNotFound, Token, TokenNotFound, WorkerCredential
 from ingot.identity.model import TenantNotFound
+from ingot.identity.people import UserNotFound
 from ingot.identity.ports import ChangeWorkerCredential, CreateToken, CreateWorkerCredential, NoteUse, RevokeToken
 from ingot.kernel.clock import to_micros
 
@@ -17,6 +18,8 @@ def create_token(tx: Transaction, command: CreateToken) -> Token:
     """Keep a token."""
     token = command.token
     expires_at = None if token.expires_at is None else to_micros(token.expires_at)
+    if token.user is not None and not tx.execute(SQL.is_enabled_user, token.user).get:
+        raise UserNotFound(f"there is no person {token.user[:64]!r}")
     tx.execute(
         SQL.insert_tokens,
         token.id,

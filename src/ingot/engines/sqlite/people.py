@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
-from ingot.engines.people import UserRow, lower
+from ingot.engines.people import EXPIRED_ROWS_MAX, UserRow, lower
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity.model import TenantNotFound
@@ -20,8 +18,6 @@ from ingot.identity.people import (
     UserNotFound,
 )
 from ingot.identity.ports import BeginLogin, EnableUser, EndSession, PutMember, RemoveMember, SignIn, TakeLogin
-
-EXPIRED_ROWS_MAX: Final = 100  # Forgotten at a time: more than one comes, so they do not pile up.
 
 
 def begin_login(tx: Transaction, command: BeginLogin) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Final
 
 from ingot.engines.credentials import TokenRow
-from ingot.engines.people import FoundSessionRow, OwnerRow, SessionRow, UserRow, lower
+from ingot.engines.people import SESSIONS_MAX, FoundSessionRow, OwnerRow, SessionRow, UserRow, lower
 from ingot.engines.sqlite.reads import ABOVE_ALL_TEXTS, Reads
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
 from ingot.identity.credentials import Token
 from ingot.identity.people import Member, Session, User
 from ingot.identity.ports import FoundSession, Owner
-
-SESSIONS_MAX: Final = 100  # Of one person in a list.
 
 
 class PeopleReads(Reads):

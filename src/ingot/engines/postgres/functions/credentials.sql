@@ -1,16 +1,19 @@
 -- Keep a token. The same call sent again, after its answer was lost, finds its own row.
 CREATE OR REPLACE FUNCTION ingot.create_token(
     new_id uuid, of_tenant uuid, new_digest bytea, new_description text, new_grants text, new_limits text, new_ending text,
-    new_created_by text, new_expires_at bigint
+    new_created_by text, new_expires_at bigint, of_user uuid
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM ingot.expect_tenant(of_tenant);
-    INSERT INTO ingot.tokens (id, tenant, digest, description, grants, limits, ending, created_at, created_by, expires_at)
+    IF of_user IS NOT NULL THEN
+        PERFORM ingot.expect_user(of_user, true);
+    END IF;
+    INSERT INTO ingot.tokens (id, tenant, digest, description, grants, limits, ending, created_at, created_by, expires_at, "user")
     VALUES (new_id, of_tenant, new_digest, new_description, new_grants, new_limits, new_ending, ingot.clock(), new_created_by,
-        new_expires_at)
+        new_expires_at, of_user)
     ON CONFLICT (id) DO NOTHING;
 END
 $$;
@@ -29,16 +32,22 @@ BEGIN
 END
 $$;
 
--- The token with this id, as JSON.
+-- The token with this id, as JSON, and the person it belongs to.
 CREATE OR REPLACE FUNCTION ingot.find_token(of_id uuid) RETURNS text
-LANGUAGE sql STABLE SECURITY DEFINER
+LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT json_build_object(
-        'id', t.id, 'tenant', t.tenant, 'digest', encode(t.digest, 'hex'), 'description', t.description,
-        'grants', t.grants::json, 'limits', t.limits::json, 'ending', t.ending, 'created_at', t.created_at,
-        'created_by', t.created_by, 'expires_at', t.expires_at, 'last_used_at', t.last_used_at, 'revoked_at', t.revoked_at)
-    FROM ingot.tokens AS t WHERE t.id = of_id
+BEGIN
+    RETURN (
+        SELECT json_build_object(
+            'id', t.id, 'tenant', t.tenant, 'digest', encode(t.digest, 'hex'), 'description', t.description,
+            'grants', t.grants::json, 'limits', t.limits::json, 'ending', t.ending, 'created_at', t.created_at,
+            'created_by', t.created_by, 'expires_at', t.expires_at, 'last_used_at', t.last_used_at,
+            'revoked_at', t.revoked_at, 'user', t."user",
+            'owner', CASE WHEN t."user" IS NOT NULL THEN ingot.owner_of(t."user") END)
+        FROM ingot.tokens AS t WHERE t.id = of_id
+    );
+END
 $$;
 
 -- Tokens of a tenant, or of the operator; newest first, from below an id.
@@ -49,7 +58,8 @@ AS $$
     SELECT json_build_object(
         'id', t.id, 'tenant', t.tenant, 'digest', '', 'description', t.description,
         'grants', t.grants::json, 'limits', t.limits::json, 'ending', t.ending, 'created_at', t.created_at,
-        'created_by', t.created_by, 'expires_at', t.expires_at, 'last_used_at', t.last_used_at, 'revoked_at', t.revoked_at)
+        'created_by', t.created_by, 'expires_at', t.expires_at, 'last_used_at', t.last_used_at, 'revoked_at', t.revoked_at,
+        'user', t."user")
     FROM ingot.tokens AS t
     WHERE (t.tenant = of_tenant OR of_tenant IS NULL AND t.tenant IS NULL) AND t.id < before
     ORDER BY t.id DESC LIMIT most
@@ -120,8 +130,9 @@ AS $$
 $$;
 
 -- Remember when credentials were last used; in the order of their ids, so that two who do it do not wait for each other.
-CREATE OR REPLACE FUNCTION ingot.note_use(token_ids uuid[], token_times bigint[], worker_ids text[], worker_times bigint[])
-RETURNS void
+CREATE OR REPLACE FUNCTION ingot.note_use(
+    token_ids uuid[], token_times bigint[], worker_ids text[], worker_times bigint[], session_ids uuid[], session_times bigint[]
+) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -135,6 +146,9 @@ BEGIN
     FOR used IN SELECT * FROM unnest(worker_ids, worker_times) AS u (id, at) ORDER BY u.id LOOP
         UPDATE ingot.worker_credentials AS w SET last_used_at = used.at
         WHERE w.id = used.id AND coalesce(w.last_used_at, 0) < used.at;
+    END LOOP;
+    FOR used IN SELECT * FROM unnest(session_ids, session_times) AS u (id, at) ORDER BY u.id LOOP
+        UPDATE ingot.sessions AS s SET last_used_at = used.at WHERE s.id = used.id AND s.last_used_at < used.at;
     END LOOP;
 END
 $$;

@@ -1,6 +1,7 @@
 -- Tenants. Their rows are shown by these functions only: who asks for a tenant does not work in one yet.
-CREATE OR REPLACE FUNCTION ingot.create_tenant(id uuid, slug text, weight integer, time_zone text, limits text)
-RETURNS void
+CREATE OR REPLACE FUNCTION ingot.create_tenant(
+    id uuid, slug text, weight integer, time_zone text, limits text, groups json
+) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -11,11 +12,13 @@ BEGIN
     IF NOT FOUND AND NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = id AND t.slug = slug) THEN
         PERFORM ingot.refuse('IN007', format('there is a tenant ''%s'' already', slug));
     END IF;
+    INSERT INTO ingot.tenant_groups (tenant, name, role) SELECT id, g.key, g.value FROM json_each_text(groups) AS g
+    ON CONFLICT DO NOTHING;
 END
 $$;
 
 CREATE OR REPLACE FUNCTION ingot.change_tenant(
-    of_tenant uuid, new_slug text, new_weight integer, new_time_zone text, new_limits text
+    of_tenant uuid, new_slug text, new_weight integer, new_time_zone text, new_limits text, new_groups json
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -28,6 +31,11 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM ingot.refuse('IN006', 'there is no such tenant');
     END IF;
+    IF new_groups IS NOT NULL THEN
+        DELETE FROM ingot.tenant_groups AS g WHERE g.tenant = of_tenant;
+        INSERT INTO ingot.tenant_groups (tenant, name, role)
+        SELECT of_tenant, g.key, g.value FROM json_each_text(new_groups) AS g;
+    END IF;
 EXCEPTION WHEN unique_violation THEN
     PERFORM ingot.refuse('IN007', format('there is a tenant ''%s'' already', new_slug));
 END
@@ -35,11 +43,13 @@ $$;
 
 -- The tenant with this id or slug; all of them when neither is given.
 CREATE OR REPLACE FUNCTION ingot.find_tenants(by_id uuid, by_slug text)
-RETURNS TABLE (id text, slug text, weight integer, time_zone text, limits text)
+RETURNS TABLE (id text, slug text, weight integer, time_zone text, limits text, groups text)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT t.id::text, t.slug, t.weight, t.time_zone, t.limits FROM ingot.tenants AS t
+    SELECT t.id::text, t.slug, t.weight, t.time_zone, t.limits,
+        coalesce((SELECT json_object_agg(g.name, g.role) FROM ingot.tenant_groups AS g WHERE g.tenant = t.id)::text, '{}')
+    FROM ingot.tenants AS t
     WHERE (by_id IS NULL AND by_slug IS NULL) OR t.id = by_id OR t.slug = by_slug
     ORDER BY t.slug
 $$;

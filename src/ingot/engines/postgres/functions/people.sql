@@ -1,0 +1,391 @@
+-- An instant as people read it.
+CREATE OR REPLACE FUNCTION ingot.moment(micros bigint) RETURNS text
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT to_char(s.at, 'YYYY-MM-DD"T"HH24:MI:SS') || CASE WHEN micros % 1000000 = 0 THEN '' ELSE to_char(s.at, '.US') END || 'Z'
+    FROM (SELECT timestamp '1970-01-01' + micros * interval '1 microsecond' AS at) AS s
+$$;
+
+-- A person, as JSON.
+CREATE OR REPLACE FUNCTION ingot.person_of(of_user uuid) RETURNS json
+LANGUAGE sql STABLE
+AS $$
+    SELECT json_build_object(
+        'id', u.id, 'issuer', u.issuer, 'subject', u.subject, 'email', u.email, 'email_verified', u.email_verified,
+        'name', u.name, 'picture', u.picture,
+        'groups', to_json(ARRAY(SELECT g.name FROM ingot.user_groups AS g WHERE g."user" = u.id ORDER BY g.name)),
+        'enabled', u.enabled, 'created_at', u.created_at, 'signed_in_at', u.signed_in_at)
+    FROM ingot.users AS u WHERE u.id = of_user
+$$;
+
+-- A person as they are on record, with instants as people read them.
+CREATE OR REPLACE FUNCTION ingot.record_of(person json) RETURNS json
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT (person::jsonb || jsonb_build_object(
+        'created_at', ingot.moment((person->>'created_at')::bigint),
+        'signed_in_at', ingot.moment((person->>'signed_in_at')::bigint)))::json
+$$;
+
+-- A person and their roles: given to them, by their groups, and by invitations to their email, when that is verified.
+-- Of the roles in a tenant the highest counts, which is the first by its letters.
+CREATE OR REPLACE FUNCTION ingot.owner_of(of_user uuid) RETURNS json
+LANGUAGE sql STABLE
+AS $$
+    SELECT json_build_object('user', ingot.person_of(u.id), 'roles', coalesce((
+        SELECT json_agg(json_build_object('tenant', t.id, 'slug', t.slug, 'role', r.role) ORDER BY t.slug COLLATE "C")
+        FROM (
+            SELECT o.tenant, min(o.role) AS role
+            FROM (
+                SELECT m.tenant, m.role FROM ingot.members AS m WHERE m."user" = u.id
+                UNION ALL
+                SELECT t.tenant, t.role FROM ingot.user_groups AS g JOIN ingot.tenant_groups AS t ON t.name = g.name
+                WHERE g."user" = u.id
+                UNION ALL
+                SELECT i.tenant, i.role FROM ingot.invitations AS i WHERE u.email_verified AND i.email = u.email_lower
+            ) AS o
+            GROUP BY o.tenant
+        ) AS r JOIN ingot.tenants AS t ON t.id = r.tenant
+    ), '[]'::json))
+    FROM ingot.users AS u WHERE u.id = of_user
+$$;
+
+-- Who has this id and a role in the tenant, a person or an invitation, as JSON. The highest role counts, which is the
+-- first by its letters; one of their own comes before those by groups.
+CREATE OR REPLACE FUNCTION ingot.member_of(of_tenant uuid, of_id uuid) RETURNS json
+LANGUAGE sql STABLE
+AS $$
+    SELECT json_build_object(
+        'id', u.id, 'role', s.role, 'sources', s.sources, 'user', u.id, 'email', u.email, 'name', u.name,
+        'picture', u.picture, 'invited', false)
+    FROM ingot.users AS u CROSS JOIN LATERAL (
+        SELECT min(o.role) AS role,
+            json_agg(json_strip_nulls(json_build_object('role', o.role, 'group', o.name)) ORDER BY o.name NULLS FIRST) AS sources
+        FROM (
+            SELECT m.role, NULL AS name FROM ingot.members AS m WHERE m.tenant = of_tenant AND m."user" = u.id
+            UNION ALL
+            SELECT t.role, t.name FROM ingot.tenant_groups AS t
+                JOIN ingot.user_groups AS g ON g."user" = u.id AND g.name = t.name
+            WHERE t.tenant = of_tenant
+        ) AS o
+    ) AS s
+    WHERE u.id = of_id AND s.role IS NOT NULL
+    UNION ALL
+    SELECT json_build_object(
+        'id', i.id, 'role', i.role, 'sources', json_build_array(json_build_object('role', i.role)), 'user', NULL,
+        'email', i.email, 'name', NULL, 'picture', NULL, 'invited', true)
+    FROM ingot.invitations AS i WHERE i.id = of_id AND i.tenant = of_tenant
+$$;
+
+-- Refuse a person who is not there, or not let in where that matters. Who lets them out at this moment waits for us.
+CREATE OR REPLACE FUNCTION ingot.expect_user(of_user uuid, to_be_let_in boolean) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    PERFORM FROM ingot.users AS u WHERE u.id = of_user AND (u.enabled OR NOT to_be_let_in) FOR SHARE;
+    IF NOT FOUND THEN
+        PERFORM ingot.refuse('IN031', format('there is no person ''%s''', of_user));
+    END IF;
+END
+$$;
+
+-- Whether an act is on record: the same call was sent before, and its answer lost.
+CREATE OR REPLACE FUNCTION ingot.is_done(act json) RETURNS boolean
+LANGUAGE sql STABLE
+AS $$
+    SELECT EXISTS (SELECT FROM ingot.audit AS a WHERE a.id = (act->>'id')::uuid)
+$$;
+
+-- Remember that somebody set out to sign in; some of what has expired is forgotten.
+CREATE OR REPLACE FUNCTION ingot.begin_login(
+    new_digest bytea, new_next text, new_link boolean, new_expires_at bigint, expired_max integer, act json
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    DELETE FROM ingot.logins AS l WHERE l.digest = ANY (ARRAY(
+        SELECT e.digest FROM ingot.logins AS e WHERE e.expires_at <= ingot.clock()
+        ORDER BY e.expires_at LIMIT expired_max FOR UPDATE SKIP LOCKED
+    ));
+    INSERT INTO ingot.logins (digest, next, link, expires_at) VALUES (new_digest, new_next, new_link, new_expires_at)
+    ON CONFLICT (digest) DO NOTHING;
+    IF act IS NOT NULL THEN
+        PERFORM ingot.note_act(act, NULL, 'link.created', 'link', NULL, NULL);
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION ingot.take_login(of_digest bytea, of_link boolean) RETURNS text
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    DELETE FROM ingot.logins AS l WHERE l.digest = of_digest AND l.link = of_link AND l.expires_at > ingot.clock()
+    RETURNING l.next
+$$;
+
+-- Sign a person in, and answer who that is. The same call sent again finds its own rows.
+CREATE OR REPLACE FUNCTION ingot.sign_in(
+    person json, new_email_lower text, new_user uuid, new_session uuid, new_digest bytea, new_expires_at bigint,
+    new_address text, new_agent text, old_digest bytea, expired_max integer, act json
+) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    now bigint := ingot.clock();
+    known uuid;
+BEGIN
+    INSERT INTO ingot.users AS u
+        (id, issuer, subject, email, email_lower, email_verified, name, picture, enabled, created_at, signed_in_at)
+    VALUES (new_user, person->>'issuer', person->>'subject', person->>'email', new_email_lower,
+        (person->>'email_verified')::boolean, person->>'name', person->>'picture', true, now, now)
+    ON CONFLICT (issuer, subject) DO UPDATE SET
+        email = excluded.email, email_lower = excluded.email_lower, email_verified = excluded.email_verified,
+        name = excluded.name, picture = excluded.picture, signed_in_at = excluded.signed_in_at
+    WHERE u.enabled
+    RETURNING u.id INTO known;
+    IF known IS NULL THEN
+        PERFORM ingot.refuse('IN030', 'the person is not let in');
+    END IF;
+    DELETE FROM ingot.user_groups AS g WHERE g."user" = known;
+    INSERT INTO ingot.user_groups ("user", name)
+    SELECT DISTINCT known, g.name FROM json_array_elements_text(person->'groups') AS g (name);
+    IF (person->>'email_verified')::boolean THEN
+        WITH accepted AS (
+            DELETE FROM ingot.invitations AS i WHERE i.email = new_email_lower RETURNING i.tenant, i.role, i.created_by
+        )
+        INSERT INTO ingot.members AS m (tenant, "user", role, created_at, created_by)
+        SELECT a.tenant, known, a.role, now, a.created_by FROM accepted AS a
+        ON CONFLICT (tenant, "user") DO UPDATE SET role = least(m.role, excluded.role);
+    END IF;
+    DELETE FROM ingot.sessions AS s WHERE s.id = ANY (ARRAY(
+        SELECT e.id FROM ingot.sessions AS e WHERE e.expires_at <= now
+        ORDER BY e.expires_at LIMIT expired_max FOR UPDATE SKIP LOCKED
+    ));
+    DELETE FROM ingot.sessions AS s WHERE s.digest = old_digest;
+    INSERT INTO ingot.sessions (id, digest, "user", created_at, expires_at, last_used_at, address, agent)
+    VALUES (new_session, new_digest, known, now, new_expires_at, now, new_address, new_agent)
+    ON CONFLICT (id) DO NOTHING;
+    PERFORM ingot.note_act(act, NULL, 'session.created', format('session/%s', new_session), NULL,
+        json_build_object('user', known, 'email', person->>'email'));
+    RETURN ingot.person_of(known);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION ingot.end_session(of_id uuid, of_user uuid, act json) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    whose uuid;
+BEGIN
+    DELETE FROM ingot.sessions AS s WHERE s.id = of_id AND (of_user IS NULL OR s."user" = of_user)
+    RETURNING s."user" INTO whose;
+    IF whose IS NULL THEN
+        IF ingot.is_done(act) THEN
+            RETURN;
+        END IF;
+        PERFORM ingot.refuse('IN034', format('there is no session ''%s''', of_id));
+    END IF;
+    PERFORM ingot.note_act(act, NULL, 'session.ended', format('session/%s', of_id),
+        (SELECT json_build_object('user', u.id, 'email', u.email) FROM ingot.users AS u WHERE u.id = whose), NULL);
+END
+$$;
+
+-- A session that holds, of a person who is let in, and who that is.
+CREATE OR REPLACE FUNCTION ingot.find_session(of_digest bytea) RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT json_build_object('session', json_build_object(
+        'id', s.id, 'user', s."user", 'created_at', s.created_at, 'expires_at', s.expires_at,
+        'last_used_at', s.last_used_at, 'address', s.address, 'agent', s.agent), 'owner', ingot.owner_of(u.id))
+    FROM ingot.sessions AS s JOIN ingot.users AS u ON u.id = s."user"
+    WHERE s.digest = of_digest AND s.expires_at > ingot.clock() AND u.enabled
+$$;
+
+-- The sessions of a person that hold, newest first.
+CREATE OR REPLACE FUNCTION ingot.list_sessions(of_user uuid, most integer) RETURNS SETOF text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT json_build_object(
+        'id', s.id, 'user', s."user", 'created_at', s.created_at, 'expires_at', s.expires_at,
+        'last_used_at', s.last_used_at, 'address', s.address, 'agent', s.agent)
+    FROM ingot.sessions AS s WHERE s."user" = of_user AND s.expires_at > ingot.clock()
+    ORDER BY s.id DESC LIMIT most
+$$;
+
+-- Let a person in, or out with all their sessions and tokens, and answer who that is.
+CREATE OR REPLACE FUNCTION ingot.enable_user(of_id uuid, new_enabled boolean, act json) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    was json;
+    becomes json;
+BEGIN
+    PERFORM FROM ingot.users AS u WHERE u.id = of_id FOR UPDATE;
+    was := ingot.person_of(of_id);
+    IF was IS NULL THEN
+        PERFORM ingot.refuse('IN031', format('there is no person ''%s''', of_id));
+    END IF;
+    UPDATE ingot.users AS u SET enabled = new_enabled WHERE u.id = of_id;
+    IF NOT new_enabled THEN
+        DELETE FROM ingot.sessions AS s WHERE s."user" = of_id;
+        UPDATE ingot.tokens AS t SET revoked_at = ingot.clock() WHERE t."user" = of_id AND t.revoked_at IS NULL;
+    END IF;
+    becomes := ingot.person_of(of_id);
+    PERFORM ingot.note_act(act, NULL, CASE WHEN new_enabled THEN 'user.enabled' ELSE 'user.disabled' END,
+        format('user/%s', of_id), ingot.record_of(was), ingot.record_of(becomes));
+    RETURN becomes;
+END
+$$;
+
+-- A person and their roles.
+CREATE OR REPLACE FUNCTION ingot.find_user(of_id uuid) RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT ingot.owner_of(of_id)
+$$;
+
+-- People, those with an email or all; newest first, from below an id.
+CREATE OR REPLACE FUNCTION ingot.list_users(of_email text, before uuid, most integer) RETURNS SETOF text
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF of_email IS NULL THEN
+        RETURN QUERY SELECT ingot.person_of(u.id)::text FROM ingot.users AS u
+            WHERE u.id < before ORDER BY u.id DESC LIMIT most;
+    ELSE
+        RETURN QUERY SELECT ingot.person_of(u.id)::text FROM ingot.users AS u
+            WHERE u.email_lower = of_email AND u.id < before ORDER BY u.id DESC LIMIT most;
+    END IF;
+END
+$$;
+
+-- Give a role of their own to a person, or to who will sign in with an email, and answer the member.
+CREATE OR REPLACE FUNCTION ingot.put_member(
+    of_tenant uuid, new_role text, of_user uuid, of_email text, new_invitation uuid, act json
+) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    member uuid := of_user;
+    was json;
+    becomes json;
+BEGIN
+    PERFORM ingot.expect_tenant(of_tenant);
+    IF of_user IS NOT NULL THEN
+        PERFORM ingot.expect_user(of_user, false);
+        was := ingot.member_of(of_tenant, of_user);
+        INSERT INTO ingot.members (tenant, "user", role, created_at, created_by)
+        VALUES (of_tenant, of_user, new_role, ingot.clock(), act->>'who')
+        ON CONFLICT (tenant, "user") DO UPDATE SET role = excluded.role;
+        DELETE FROM ingot.invitations AS i WHERE i.tenant = of_tenant
+            AND i.email = (SELECT u.email_lower FROM ingot.users AS u WHERE u.id = of_user AND u.email_verified);
+    ELSE
+        SELECT ingot.member_of(of_tenant, i.id) INTO was FROM ingot.invitations AS i
+        WHERE i.tenant = of_tenant AND i.email = of_email;
+        INSERT INTO ingot.invitations AS i (id, tenant, email, role, created_at, created_by)
+        VALUES (new_invitation, of_tenant, of_email, new_role, ingot.clock(), act->>'who')
+        ON CONFLICT (tenant, email) DO UPDATE SET role = excluded.role
+        RETURNING i.id INTO member;
+    END IF;
+    becomes := ingot.member_of(of_tenant, member);
+    PERFORM ingot.note_act(act, of_tenant, 'member.put', format('member/%s', member), was, becomes);
+    RETURN becomes;
+END
+$$;
+
+-- Take the role of a person, or an invitation, and end the tokens it allowed; answers who that was.
+CREATE OR REPLACE FUNCTION ingot.remove_member(of_tenant uuid, of_id uuid, act json) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    now bigint := ingot.clock();
+    was json;
+    invited text;
+BEGIN
+    PERFORM ingot.expect_tenant(of_tenant);
+    IF ingot.is_done(act) THEN
+        RETURN (SELECT a.before FROM ingot.audit AS a WHERE a.id = (act->>'id')::uuid);
+    END IF;
+    was := ingot.member_of(of_tenant, of_id);
+    IF was IS NULL THEN
+        PERFORM ingot.refuse('IN032', format('there is no member ''%s'' in this tenant', of_id));
+    END IF;
+    DELETE FROM ingot.members AS m WHERE m.tenant = of_tenant AND m."user" = of_id;
+    IF FOUND THEN
+        DELETE FROM ingot.invitations AS i WHERE i.tenant = of_tenant
+            AND i.email = (SELECT u.email_lower FROM ingot.users AS u WHERE u.id = of_id AND u.email_verified);
+        UPDATE ingot.tokens AS t SET revoked_at = now
+        WHERE t."user" = of_id AND t.tenant = of_tenant AND t.revoked_at IS NULL;
+    ELSE
+        DELETE FROM ingot.invitations AS i WHERE i.tenant = of_tenant AND i.id = of_id RETURNING i.email INTO invited;
+        IF invited IS NULL THEN
+            PERFORM ingot.refuse('IN033', format('the role of ''%s'' comes from a group', of_id));
+        END IF;
+        -- Of those who have no role of their own there.
+        UPDATE ingot.tokens AS t SET revoked_at = now
+        WHERE t."user" = ANY (ARRAY(
+            SELECT u.id FROM ingot.users AS u WHERE u.email_lower = invited AND u.email_verified
+                AND NOT EXISTS (SELECT FROM ingot.members AS m WHERE m.tenant = of_tenant AND m."user" = u.id)
+        )) AND t.tenant = of_tenant AND t.revoked_at IS NULL;
+    END IF;
+    PERFORM ingot.note_act(act, of_tenant, 'member.removed', format('member/%s', of_id), was,
+        ingot.member_of(of_tenant, of_id));
+    RETURN was;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION ingot.find_member(of_tenant uuid, of_id uuid) RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT ingot.member_of(of_tenant, of_id)
+$$;
+
+-- Everybody with a role in a tenant, invitations too, by id, from behind one. Of each group no more are looked at than
+-- the page has rows.
+CREATE OR REPLACE FUNCTION ingot.list_members(of_tenant uuid, after uuid, most integer) RETURNS SETOF text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT ingot.member_of(of_tenant, o.id)
+    FROM (
+        SELECT f.id
+        FROM (
+            (SELECT m."user" AS id FROM ingot.members AS m WHERE m.tenant = of_tenant AND m."user" > after
+            ORDER BY m."user" LIMIT most)
+            UNION
+            (SELECT i.id FROM ingot.invitations AS i WHERE i.tenant = of_tenant AND i.id > after ORDER BY i.id LIMIT most)
+            UNION
+            SELECT p."user" FROM ingot.tenant_groups AS t CROSS JOIN LATERAL (
+                SELECT g."user" FROM ingot.user_groups AS g WHERE g.name = t.name AND g."user" > after
+                ORDER BY g."user" LIMIT most
+            ) AS p WHERE t.tenant = of_tenant
+        ) AS f
+        ORDER BY f.id LIMIT most
+    ) AS o
+    ORDER BY o.id
+$$;
+
+-- Tokens of a person in all tenants; newest first, from below an id.
+CREATE OR REPLACE FUNCTION ingot.list_people_tokens(of_user uuid, before uuid, most integer) RETURNS SETOF text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT json_build_object(
+        'id', t.id, 'tenant', t.tenant, 'digest', '', 'description', t.description,
+        'grants', t.grants::json, 'limits', t.limits::json, 'ending', t.ending, 'created_at', t.created_at,
+        'created_by', t.created_by, 'expires_at', t.expires_at, 'last_used_at', t.last_used_at, 'revoked_at', t.revoked_at,
+        'user', t."user")
+    FROM ingot.tokens AS t WHERE t."user" = of_user AND t.id < before
+    ORDER BY t.id DESC LIMIT most
+$$;

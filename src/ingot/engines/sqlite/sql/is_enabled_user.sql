@@ -1,0 +1,1 @@
+SELECT enabled FROM users WHERE id = ?
