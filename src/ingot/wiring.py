@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from ingot.api.actions import ActionsApi
 from ingot.api.admin import AdminApi
+from ingot.api.audit import AuditApi
 from ingot.api.events import EventsApi
 from ingot.api.jobs import JobsApi
 from ingot.api.logs import LogsApi
@@ -20,6 +21,7 @@ from ingot.api.work import WorkApi
 from ingot.api.workers import WorkersApi
 from ingot.engines.postgres import PostgresStore, migrate
 from ingot.engines.sqlite import SQLiteStore
+from ingot.events.acts import Audit
 from ingot.events.feeds import Feeds
 from ingot.events.retention import EventRetention
 from ingot.events.service import Events
@@ -59,6 +61,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     tenants: Tenants
     events: Events
     feeds: Feeds
+    audit: Audit
     access: Access
     credentials: Credentials
     default_tenant: Tenant
@@ -125,6 +128,7 @@ async def _rooms_of(store: Store, settings: Settings, clock: Clock) -> Ingot:
         tenants=tenants,
         events=events,
         feeds=feeds,
+        audit=Audit(store),
         access=access,
         credentials=Credentials(store, access, clock),
         default_tenant=await tenants.ensure_default(),
@@ -156,6 +160,7 @@ def routes_of(ingot: Ingot, metrics: Metrics, *, more: Iterable[Route] = ()) -> 
         WorkersApi(ingot.workers, ingot.jobs, ingot.access),
         EventsApi(ingot.events, ingot.feeds),
         AdminApi(ingot.tenants, ingot.credentials, ingot.jobs),
+        AuditApi(ingot.audit),
         ops,
     )
     table = Table([*(route for room in rooms for route in room.routes()), *more])

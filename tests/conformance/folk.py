@@ -88,7 +88,7 @@ class Folk:
     async def token(self, user: User, tenant: str | None = None) -> str:
         """A token that somebody has in a tenant."""
         token = token_of(user, tenant or self.bench.tenant)
-        return (await self.store.create_token(CreateToken(token=token, digest=b"digest"))).id
+        return (await self.store.create_token(CreateToken(token=token, digest=b"digest", act=Act()))).id
 
     async def holds(self, token: str) -> bool:
         """Whether a token has not been revoked."""
@@ -97,8 +97,9 @@ class Folk:
         return found.token.revoked_at is None
 
     async def acts(self, tenant: str | None = None) -> list[Entry]:
-        """What is on record, newest first."""
-        return await self.store.list_acts(AuditFilter(tenant=tenant), before=None, limit=100)
+        """What is on record of people, newest first."""
+        found = await self.store.list_acts(AuditFilter(tenant=tenant), before=None, limit=100)
+        return [one for one in found if not one.action.startswith(("tenant.", "token."))]
 
     async def last_act(self, tenant: str | None = None) -> Entry:
         """What was put on record last."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ingot.events.audit import AuditFilter
 from ingot.identity.people import SessionNotFound, SignInRefused, UserNotFound
 from ingot.identity.ports import BeginLogin, EndSession, NoteUse, TakeLogin
 from ingot.kernel.clock import MICROS, to_micros
@@ -338,4 +337,4 @@ async def test_the_tokens_of_a_person_are_listed_newest_first_in_all_tenants(fol
 
 async def test_what_people_do_is_not_among_the_acts_of_a_tenant(folk: Folk) -> None:
     await folk.sign_in()
-    assert await folk.store.list_acts(AuditFilter(tenant=folk.bench.tenant), before=None, limit=10) == []
+    assert await folk.acts(folk.bench.tenant) == []

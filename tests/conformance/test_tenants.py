@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ingot.events.audit import Act
 from ingot.identity import Limits, Tenant, TenantExists, TenantNotFound
 from ingot.identity.ports import ChangeTenant
 from ingot.jobs import JobNotFound, JobStatus
@@ -83,7 +84,7 @@ async def test_a_change_to_a_taken_slug_is_refused(bench: Bench) -> None:
 
 async def test_a_tenant_that_is_not_there_cannot_be_changed(bench: Bench) -> None:
     async with refuses(bench, TenantNotFound):
-        await bench.store.change_tenant(ChangeTenant(id=new_id(), slug="acme"))
+        await bench.store.change_tenant(ChangeTenant(id=new_id(), slug="acme", act=Act()))
 
 
 async def test_a_tenant_can_be_used_as_soon_as_it_is_made(bench: Bench) -> None:

@@ -340,7 +340,7 @@ async def test_a_removed_worker_gives_back_what_it_holds_and_is_gone(bench: Benc
 async def test_a_worker_that_holds_much_is_removed_in_bounded_steps(bench: Bench) -> None:
     await register(bench)
     claims = [await bench.make_claim(worker="press/1") for _ in range(5)]
-    command = RemoveWorker(tenant=bench.tenant, worker_id="press/1", limit=2)
+    command = RemoveWorker(tenant=bench.tenant, worker_id="press/1", limit=2, act=None)
     assert [await bench.store.remove_worker(command) for _ in range(3)] == [False, False, True]
     assert {(await bench.reload(claim)).status for claim in claims} == {JobStatus.QUEUED}
 

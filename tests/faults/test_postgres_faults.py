@@ -24,6 +24,7 @@ from structlog.typing import EventDict
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.tend import look
 from ingot.events import Events
+from ingot.events.acts import Audit
 from ingot.identity import Tenants
 from ingot.jobs import Claim, Done, Failed, Job, Jobs, JobStatus, Outcome, Release, Snooze
 from ingot.jobs.orders import new_job
@@ -501,3 +502,4 @@ async def test_making_a_tenant_that_is_cut_off_makes_one(wire: Wire, loss: Loss)
     slug = f"cut-{random.randrange(2**32)}"
     made = await Tenants(wire.behind).create(slug)
     assert made == await Tenants(wire.direct).get(slug)
+    assert [entry.action for entry in (await Audit(wire.direct).list(made.id)).items] == ["tenant.created"]

@@ -35,5 +35,19 @@ def test_only_a_trusted_proxy_is_believed(
     assert peer(address, forwarded, trusted=trusted) == found
 
 
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2:3:4:5:6"),
+        (None, None),
+        ("a path", None),
+    ],
+)
+def test_the_whole_address_is_told_to_who_asks_for_it(address: str | None, found: str | None) -> None:
+    assert Peers().address(None if address is None else (address, 1234), Headers([])) == found
+
+
 def test_what_is_said_twice_is_said_by_nobody() -> None:
     assert peer("10.0.0.1", "192.0.2.1", "192.0.2.2", trusted=("10.0.0.0/8",)) == "10.0.0.1"

@@ -52,6 +52,8 @@ SHORT = {
     "tenants": "one row per tenant",
 }
 ALLOWED = {
+    ("acts_of_all", "a"): "as many as the limit says, found by the index before",
+    ("acts_of_tenant", "a"): "as many as the limit says, found by the index before",
     ("all_pauses", "p"): "one row per type that is paused",
     ("attempts_of_job", "a"): "the attempts of one job, found by its key before",
     ("depths", "c"): "the counts, one row per tenant, type and status",

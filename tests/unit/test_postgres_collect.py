@@ -10,6 +10,7 @@ import pytest
 from ingot.engines.postgres import PostgresStore
 from ingot.jobs import Done, Jobs, Settle
 from ingot.kernel.clock import SystemClock
+from tests.postgres import AN_ACT
 from tests.unit.test_postgres_interleavings import (
     COUNTS,
     NOW,
@@ -48,7 +49,7 @@ WAITING_CLOCK: Final = f"""
 async def forget(yard: Yard) -> None:  # noqa: F811
     """Finished jobs of the tenant are not kept at all from now on."""
     limits = '{"retention_seconds": 0}'
-    await yard.owner.execute("SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2)", yard.tenant, limits)
+    await yard.owner.execute(f"SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2, {AN_ACT})", yard.tenant, limits)
 
 
 async def is_gone(yard: Yard, job: Job) -> bool:  # noqa: F811

@@ -12,7 +12,7 @@ from tests.town import Town
 
 HEAR = "SELECT * FROM ingot.hear_worker($1, 'press', 0, 0, 10, '{}', '{}', '{}', '{}', '{}', '{}', '{}')"
 REGISTER = "SELECT ingot.register_worker($1, 'press', '{noop}', NULL, NULL, NULL, NULL)"
-REMOVE = "SELECT * FROM ingot.remove_worker($1, 'press', 10)"
+REMOVE = "SELECT * FROM ingot.remove_worker($1, 'press', 10, NULL)"
 
 
 async def begun(town: Town) -> Raw:

@@ -27,7 +27,7 @@ from ingot.jobs.lifecycle import MOVES
 from ingot.jobs.ports import RetryJob
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.ids import new_id
-from tests.postgres import TEST_CLOCK, own_server, with_database
+from tests.postgres import AN_ACT, TEST_CLOCK, own_server, with_database
 
 START: Final = 1_800_000_000_000_000
 LEASE: Final = 180_000_000
@@ -223,7 +223,7 @@ async def yard(cluster: str) -> AsyncIterator[Yard]:
     server, tenant = with_database(cluster, name, "ingot_server"), new_id()
     connections = [await asyncpg.connect(url) for url in (server, server, with_database(cluster, name))]
     made = Yard(server, connections, tenant)
-    await made.first.execute("SELECT ingot.create_tenant($1, 'default', 1, 'UTC', '{}')", tenant)
+    await made.first.execute(f"SELECT ingot.create_tenant($1, 'default', 1, 'UTC', '{{}}', {AN_ACT})", tenant)
     await made.set_time(NOW)
     try:
         yield made

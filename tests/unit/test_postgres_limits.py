@@ -8,6 +8,7 @@ import pytest
 
 from ingot.engines.postgres.connection import Record
 from ingot.kernel.ids import new_id
+from tests.postgres import AN_ACT
 from tests.unit.test_postgres_interleavings import (
     ENQUEUE,
     NIL,
@@ -17,8 +18,8 @@ from tests.unit.test_postgres_interleavings import (
     yard,  # noqa: F401 - a fixture
 )
 
-CHANGE = "SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2)"
-DEFINE = "SELECT ingot.put_definition($1, 'noop', $2, 3, 5, 3, 60, 1, 2, 60)"
+CHANGE = f"SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2, {AN_ACT})"
+DEFINE = f"SELECT ingot.put_definition($1, 'noop', $2, 3, 5, 3, 60, 1, 2, 60, {AN_ACT})"
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
 
 

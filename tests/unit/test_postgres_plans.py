@@ -21,7 +21,7 @@ from ingot.engines.postgres import migrate
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.sql import SQL
 from ingot.kernel.ids import new_id
-from tests.postgres import SETTINGS, Server, with_database
+from tests.postgres import AN_ACT, SETTINGS, Server, with_database
 
 SMALL: Final = {"finished": 1_000, "queued": 1_000}
 BIG: Final = {"finished": 1_000_000, "queued": 100_000}
@@ -233,7 +233,7 @@ class Store:
     async def measure_newcomer(self) -> dict[str, int]:
         """The pages that lists of a tenant touch that came after the statistics and has no jobs yet."""
         tenant = new_id()
-        await self.owner.execute("SELECT ingot.create_tenant($1, 'newcomer', 1, 'UTC', '{}')", tenant)
+        await self.owner.execute(f"SELECT ingot.create_tenant($1, 'newcomer', 1, 'UTC', '{{}}', {AN_ACT})", tenant)
         names = {"tenant": tenant, "middle": await self._middle(), "after": await self._oldest()}
         session = await asyncpg.connect(self.url)
         try:
@@ -282,7 +282,7 @@ class Store:
 
     async def _measure_collect(self, meter: Meter, *, seconds: float) -> int:
         limits = msgspec.json.encode({"retention_seconds": seconds}).decode()
-        await self.owner.execute("SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2)", self.tenant, limits)
+        await self.owner.execute(f"SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2, {AN_ACT})", self.tenant, limits)
         return await meter.call("SELECT * FROM ingot.collect($1)", BATCH)
 
     async def _measure_reads(self, meter: Meter) -> dict[str, int]:
@@ -366,7 +366,7 @@ async def make_store(cluster: str, *, finished: int, queued: int) -> Store:
     url = with_database(cluster, name)
     await migrate(url)
     owner = await asyncpg.connect(url)
-    await owner.execute("SELECT ingot.create_tenant($1, 'default', 1, 'UTC', '{}')", tenant)
+    await owner.execute(f"SELECT ingot.create_tenant($1, 'default', 1, 'UTC', '{{}}', {AN_ACT})", tenant)
     async with owner.transaction():
         fixed = {"start": START, "first_position": FIRST_POSITION, "together": FINISHED_AT_ONCE, "rare": RARE}
         await owner.execute(FILL.format(tenant=tenant, finished=finished, queued=queued, **fixed))

@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ingot.engines.sqlite import writer as writer_module
+from ingot.events.audit import Act
 from ingot.identity import Limits, Tenant, TenantNotFound
 from ingot.identity.ports import CreateTenant
 from ingot.jobs import Definition, Done, Enqueued, Job, JobNotFound, JobStatus, RateLimited, Settle, Settled
@@ -252,7 +253,7 @@ async def test_after_a_failed_transaction_the_store_trusts_its_file_only(bench: 
     ghost = Tenant(id=new_id(), slug="ghost")
     bench.sqlite._connection.set_commit_hook(lambda: True)
     answers = await asyncio.gather(
-        bench.store.create_tenant(CreateTenant(tenant=ghost)),
+        bench.store.create_tenant(CreateTenant(tenant=ghost, act=Act())),
         bench.jobs.define(Definition(type="b", priority=1)),
         bench.make_job("b", delay=5),
         bench.jobs.claim("worker", ["a"]),

@@ -178,7 +178,12 @@ class AdminApi:
         """Make a tenant."""
         call.expect_operator("makes tenants")
         return await self._tenants.create(
-            body.slug, weight=body.weight, time_zone=body.time_zone, limits=body.limits, groups=body.groups
+            body.slug,
+            weight=body.weight,
+            time_zone=body.time_zone,
+            limits=body.limits,
+            groups=body.groups,
+            act=call.act(),
         )
 
     async def get_tenant(self, call: Call, slug: str) -> Tenant:
@@ -200,6 +205,7 @@ class AdminApi:
             time_zone=body.time_zone,
             limits=body.limits,
             groups=body.groups,
+            act=call.act(),
         )
 
     # -- definitions ----------------------------------------------------------------------------------------
@@ -221,7 +227,8 @@ class AdminApi:
             call.expect_operator("makes definitions for all tenants")
         given = msgspec.structs.asdict(body)
         del given["shared"]
-        return await self._jobs.define(Definition(type=type, tenant=None if body.shared else call.tenant, **given))
+        definition = Definition(type=type, tenant=None if body.shared else call.tenant, **given)
+        return await self._jobs.define(definition, act=call.act())
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
@@ -239,12 +246,13 @@ class AdminApi:
             limits=body.limits,
             expires_at=body.expires_at,
             by=call.caller,
+            act=call.act(),
         )
         return TokenShown(**msgspec.structs.asdict(made.token), token=made.text)
 
     async def revoke_token(self, call: Call, id: str) -> Token:
         """End a token."""
-        return await self._credentials.revoke_token(_own(call), id)
+        return await self._credentials.revoke_token(_own(call), id, act=call.act())
 
     # -- workers --------------------------------------------------------------------------------------------
 
@@ -256,23 +264,23 @@ class AdminApi:
     async def create_worker(self, call: Call, body: WorkerOrder) -> WorkerShown:
         """Make a worker credential. Its secret is shown this once."""
         made = await self._credentials.create_worker(
-            self._whose(call, all_of_them=body.shared), body.id, types=body.types, by=call.caller
+            self._whose(call, all_of_them=body.shared), body.id, types=body.types, by=call.caller, act=call.act()
         )
         return WorkerShown(**msgspec.structs.asdict(made.credential), secret=made.secret)
 
     async def regenerate_worker(self, call: Call, id: str) -> WorkerShown:
         """Give a worker credential another secret, shown this once. What its workers run is given back."""
-        made = await self._credentials.regenerate_worker(_own(call), id)
+        made = await self._credentials.regenerate_worker(_own(call), id, act=call.act())
         await self._jobs.give_back(id, tenant=made.credential.tenant)
         return WorkerShown(**msgspec.structs.asdict(made.credential), secret=made.secret)
 
     async def enable_worker(self, call: Call, id: str) -> WorkerCredential:
         """Let the workers of a credential in again."""
-        return await self._credentials.enable_worker(_own(call), id, enabled=True)
+        return await self._credentials.enable_worker(_own(call), id, enabled=True, act=call.act())
 
     async def disable_worker(self, call: Call, id: str) -> WorkerCredential:
         """Put the workers of a credential out, at once. What they run is given back."""
-        disabled = await self._credentials.enable_worker(_own(call), id, enabled=False)
+        disabled = await self._credentials.enable_worker(_own(call), id, enabled=False, act=call.act())
         await self._jobs.give_back(id, tenant=disabled.tenant)
         return disabled
 

@@ -173,12 +173,12 @@ class JobsApi:
     async def pause(self, call: Call, type: str) -> Pause:
         """Hand out no more jobs of a type."""
         call.expect("jobs.manage", f"jobs/{type}")
-        return await self._jobs.pause(call.tenant, type, by=call.caller.name)
+        return await self._jobs.pause(call.tenant, type, by=call.caller.name, act=call.act())
 
     async def resume(self, call: Call, type: str) -> None:
         """Hand out jobs of a type again."""
         call.expect("jobs.manage", f"jobs/{type}")
-        await self._jobs.resume(call.tenant, type)
+        await self._jobs.resume(call.tenant, type, act=call.act())
 
 
 def _options(call: Call, body: JobOrder) -> JobOptions:

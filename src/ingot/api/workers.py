@@ -141,13 +141,13 @@ class WorkersApi:
         """Have a worker take no more work: its claims are empty, and its next heartbeat says so."""
         tenant = _whose(call, shared=query.shared)
         await self._expect_own(call, tenant, id)
-        return await self._workers.drain(tenant, id)
+        return await self._workers.drain(tenant, id, act=call.act(), itself=_itself(call, id))
 
     async def remove(self, call: Call, id: str, query: WorkerQuery) -> None:
         """Forget a worker. What it holds is given back, and counts against nothing."""
         tenant = _whose(call, shared=query.shared)
         await self._expect_own(call, tenant, id)
-        await self._workers.remove(tenant, id)
+        await self._workers.remove(tenant, id, act=call.act(), itself=_itself(call, id))
 
     async def _expect_own(self, call: Call, tenant: str | None, worker_id: str) -> None:
         """Who may not manage workers has a say in those of its credential, or that it registered."""
@@ -166,6 +166,13 @@ def _whose(call: Call, *, shared: bool = False) -> str | None:
     if shared:
         call.expect_operator("has to do with what is for all tenants")
     return None if shared else call.tenant
+
+
+def _itself(call: Call, worker_id: str) -> bool:
+    """Whether a worker speaks of itself: with its credential, or with the token that registered it and may no more."""
+    if call.caller.kind == "worker":
+        return worker_id == (call.headers.get("x-worker-id") or call.caller.id)
+    return not call.caller.may("workers.manage")
 
 
 def _told(held: Held) -> HeldAnswer:

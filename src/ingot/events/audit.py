@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import msgspec
 
 from ingot.kernel.ids import new_id
+from ingot.kernel.values import instance, storable, text
 
 PROCESS: Final = "process"  # Who works with the store in Python, without a credential.
 
@@ -25,6 +26,20 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     address: str | None = None
     request_id: str | None = None
+
+
+def acting(act: Act | None) -> Act:
+    """Who gives a new command: as told, or the process itself. Each command is an entry of its own.
+
+    Raises `InvalidInput` for one that cannot be kept.
+    """
+    if act is None:
+        return Act()
+    said = msgspec.structs.asdict(instance(act, Act, what="act"))
+    for what in ("who", "name", "address", "request_id"):
+        if said[what] is not None or what == "who":
+            storable(text(said[what], what=what), what=what)
+    return msgspec.structs.replace(act, id=new_id())
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from ingot.events.audit import Act
 from ingot.identity.credentials import Caller, Forbidden
 from ingot.identity.grants import ANY
 from ingot.kernel.errors import InvalidInput
@@ -50,7 +51,15 @@ class Call(msgspec.Struct, kw_only=True):
     path: dict[str, str]
     request_id: str
     trace_id: str | None = None
+    client: tuple[str, int] | None = None  # Who is at the other end of the connection.
+    locate: Callable[[tuple[str, int] | None, Headers], str | None] | None = None  # From where the request comes.
     undo: Callable[[], Awaitable[None]] | None = None  # What to do when the answer cannot be sent.
+
+    def act(self) -> Act:
+        """Who does this, and from where, for the audit log. Each is an entry of its own."""
+        address = None if self.locate is None else self.locate(self.client, self.headers)
+        caller = self.caller
+        return Act(who=caller.name, name=caller.label, address=address, request_id=self.request_id)
 
     def key_of(self, key: str | None) -> str | None:
         """The key that the body of a request names, or the header that means the same. Raises `InvalidInput`."""

@@ -48,6 +48,7 @@ class Gate:
         self._rates = rates
         self._classes = classes
         self._peers = peers or Peers()
+        self._locate = self._peers.address
         self._failures = Rates()  # Apart from those of callers, whom a flood of addresses must not push out.
         self._slugs: dict[str, tuple[str, float]] = {}  # The tenants that operators named, and until when that holds.
 
@@ -67,7 +68,15 @@ class Gate:
             self._count(route, caller)
             _expect(route, caller)
             tenant = await self._tenant(headers, caller)
-        return Call(caller=caller, tenant=tenant, headers=headers, path=path, request_id=request_id)
+        return Call(
+            caller=caller,
+            tenant=tenant,
+            headers=headers,
+            path=path,
+            request_id=request_id,
+            client=client,
+            locate=self._locate,
+        )
 
     async def check(self, route: Route, call: Call) -> None:
         """Whether a call that goes on would still be let in. Raises `Unauthorized` or `Forbidden`; counts nothing."""

@@ -20,14 +20,25 @@ class Peers:
 
     def of(self, client: tuple[str, int] | None, headers: Headers) -> str:
         """The name of who is at the other end: an address, or the beginning that addresses of one house share."""
+        peer = self._find(client, headers)
+        if isinstance(peer, IPv6Address):
+            return str(ip_network((peer, HOUSE_BITS), strict=False))
+        return "" if peer is None else str(peer)
+
+    def address(self, client: tuple[str, int] | None, headers: Headers) -> str | None:
+        """The whole address of who is at the other end, or `None` when there is none."""
+        peer = self._find(client, headers)
+        return None if peer is None else str(peer)
+
+    def _find(self, client: tuple[str, int] | None, headers: Headers) -> IPv4Address | IPv6Address | None:
         peer = None if client is None else _address(client[0])
         if peer is None:
-            return ""
+            return None
         for said in reversed((headers.get(FORWARDED) or "").split(",")):
             if not self._trusts(peer) or (before := _address(said.strip())) is None:
                 break
             peer = before
-        return str(ip_network((peer, HOUSE_BITS), strict=False)) if isinstance(peer, IPv6Address) else str(peer)
+        return peer
 
     def _trusts(self, peer: IPv4Address | IPv6Address) -> bool:
         return any(peer in network for network in self._trusted)

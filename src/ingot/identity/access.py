@@ -112,6 +112,7 @@ class Access:
             grants=known.grants,
             limits=known.limits,
             expires_at=known.expires_at,
+            label=known.description,
         )
 
     async def _find_worker(self, worker_id: str, secret: str, asking: Callable[[], None]) -> Caller:
@@ -129,4 +130,5 @@ class Access:
             grants=WORKER_GRANTS,
             types=known.types,
             limits=TokenLimits(),
+            label=known.id,
         )

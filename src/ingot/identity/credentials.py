@@ -104,6 +104,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...] = ()  # Of a worker: what it may run; all when there are none.
     limits: TokenLimits = TokenLimits()
     expires_at: datetime | None = None
+    label: str | None = None  # How people know it.
 
     @property
     def name(self) -> str:

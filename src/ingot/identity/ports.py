@@ -17,6 +17,7 @@ class CreateTenant(msgspec.Struct, frozen=True, kw_only=True):
     """Make this tenant."""
 
     tenant: Tenant
+    act: Act
 
 
 class ChangeTenant(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,10 +29,11 @@ class ChangeTenant(msgspec.Struct, frozen=True, kw_only=True):
     time_zone: str | None = None
     limits: Limits | None = None
     groups: dict[str, Role] | None = None
+    act: Act
 
 
 class TenantStore(Protocol):
-    """Where tenants are kept. Every write is durable when the call returns."""
+    """Where tenants are kept. Every write is durable when the call returns, and on record when it changed something."""
 
     def create_tenant(self, command: CreateTenant) -> Awaitable[Tenant]:
         """Make a tenant. Raises `TenantExists` when its slug is taken; then nothing changes."""
@@ -51,6 +53,7 @@ class CreateToken(msgspec.Struct, frozen=True, kw_only=True):
 
     token: Token
     digest: bytes
+    act: Act
 
 
 class RevokeToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +61,7 @@ class RevokeToken(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     tenant: str | None
+    act: Act
 
 
 class CreateWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +69,7 @@ class CreateWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
 
     credential: WorkerCredential
     digest: bytes
+    act: Act
 
 
 class ChangeWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +83,14 @@ class ChangeWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool | None = None
     digest: bytes | None = None
     ending: str | None = None
+    act: Act
+
+    @property
+    def action(self) -> str:
+        """What it is called on record."""
+        if self.digest is not None:
+            return "worker_credential.regenerated"
+        return "worker_credential.enabled" if self.enabled else "worker_credential.disabled"
 
 
 class NoteUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +124,10 @@ class FoundWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CredentialStore(Protocol):
-    """Where credentials are kept. Every write is durable when the call returns."""
+    """Where credentials are kept. Every write is durable when the call returns.
+
+    What it changed is on record then, but for uses.
+    """
 
     def create_token(self, command: CreateToken) -> Awaitable[Token]:
         """Keep a token. Raises `TenantNotFound`, or `UserNotFound` for a person who is not there or not let in."""

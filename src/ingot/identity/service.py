@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from ingot.identity.members import check_role
+from ingot.events.audit import Act, acting
 from ingot.identity.model import FRACTIONAL_LIMITS, WEIGHT_MAX, Limits, Tenant, TenantExists, TenantNotFound
 from ingot.identity.people import Role
 from ingot.identity.ports import ChangeTenant, CreateTenant, TenantStore
@@ -38,6 +39,7 @@ class Tenants:
         time_zone: str = "UTC",
         limits: Limits | None = None,
         groups: dict[str, Role] | None = None,
+        act: Act | None = None,
     ) -> Tenant:
         """Make a tenant. Raises `TenantExists` or `InvalidInput`."""
         tenant = Tenant(
@@ -48,7 +50,7 @@ class Tenants:
             limits=Limits() if limits is None else limits,
             groups={} if groups is None else groups,
         )
-        return await self._store.create_tenant(CreateTenant(tenant=_checked(tenant)))
+        return await self._store.create_tenant(CreateTenant(tenant=_checked(tenant), act=acting(act)))
 
     async def get(self, id_or_slug: str) -> Tenant:
         """The tenant with this id or slug. Raises `TenantNotFound`."""
@@ -72,6 +74,7 @@ class Tenants:
         time_zone: str | None = None,
         limits: Limits | None = None,
         groups: dict[str, Role] | None = None,
+        act: Act | None = None,
     ) -> Tenant:
         """Change what is named and keep the rest. Raises `TenantNotFound`, `TenantExists` or `InvalidInput`."""
         old = await self.get(id_or_slug)
@@ -80,7 +83,8 @@ class Tenants:
         wanted = {"slug": slug, "weight": weight, "time_zone": time_zone, "limits": limits, "groups": groups}
         given = {name: value for name, value in wanted.items() if value is not None}
         _checked(msgspec.structs.replace(old, **given))
-        return await self._store.change_tenant(ChangeTenant(id=old.id, **given))  # type: ignore[arg-type]
+        command = ChangeTenant(id=old.id, act=acting(act), **given)  # type: ignore[arg-type]
+        return await self._store.change_tenant(command)
 
     async def ensure_default(self) -> Tenant:
         """The tenant `default`, made at first start."""

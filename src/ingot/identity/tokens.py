@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from ingot.events.audit import Act, acting
 from ingot.identity import secrets
 from ingot.identity.access import Access
 from ingot.identity.credentials import (
@@ -74,6 +75,7 @@ class Credentials:
         limits: TokenLimits = NO_LIMITS,
         expires_at: datetime | None = None,
         by: Caller | None = None,
+        act: Act | None = None,
     ) -> NewToken:
         """Make a token for a tenant, or for the operator. `by` gives only what it has: raises `Forbidden` otherwise.
 
@@ -99,7 +101,7 @@ class Credentials:
             created_by=None if by is None else by.name,
             expires_at=self._later(expires_at),
         )
-        kept = await self._store.create_token(CreateToken(token=token, digest=secrets.digest(full)))
+        kept = await self._store.create_token(CreateToken(token=token, digest=secrets.digest(full), act=acting(act)))
         return NewToken(token=kept, text=full)
 
     async def ensure_operator(self, given: str | None) -> NewToken | None:
@@ -124,14 +126,14 @@ class Credentials:
             ending=secrets.ending(full),
             created_at=to_datetime(self._clock.micros()),
         )
-        kept = await self._store.create_token(CreateToken(token=token, digest=secrets.digest(full)))
+        kept = await self._store.create_token(CreateToken(token=token, digest=secrets.digest(full), act=acting(None)))
         return NewToken(token=kept, text=full)
 
-    async def revoke_token(self, tenant: str | None, token_id: str) -> Token:
+    async def revoke_token(self, tenant: str | None, token_id: str, *, act: Act | None = None) -> Token:
         """End a token, here at once and elsewhere within seconds. Raises `TokenNotFound`."""
         if not is_id(text(token_id, what="token id")):
             raise TokenNotFound(f"there is no token {token_id[:64]!r}")
-        revoked = await self._store.revoke_token(RevokeToken(id=token_id, tenant=tenant))
+        revoked = await self._store.revoke_token(RevokeToken(id=token_id, tenant=tenant, act=acting(act)))
         self._access.forget()
         return revoked
 
@@ -154,6 +156,7 @@ class Credentials:
         *,
         types: list[str] | tuple[str, ...] = (),
         by: Caller | None = None,
+        act: Act | None = None,
     ) -> NewWorkerCredential:
         """Make a credential for workers of a tenant, or a shared one. `by` gives only what it has.
 
@@ -171,10 +174,12 @@ class Credentials:
             created_at=to_datetime(self._clock.micros()),
             created_by=None if by is None else by.name,
         )
-        command = CreateWorkerCredential(credential=credential, digest=secrets.digest(secret))
+        command = CreateWorkerCredential(credential=credential, digest=secrets.digest(secret), act=acting(act))
         return NewWorkerCredential(credential=await self._store.create_worker_credential(command), secret=secret)
 
-    async def regenerate_worker(self, tenant: str | None, credential_id: str) -> NewWorkerCredential:
+    async def regenerate_worker(
+        self, tenant: str | None, credential_id: str, *, act: Act | None = None
+    ) -> NewWorkerCredential:
         """Give a credential another secret; the old one ends. Raises `CredentialNotFound`."""
         secret = secrets.new_worker_secret()
         changed = await self._change(
@@ -183,14 +188,17 @@ class Credentials:
                 tenant=tenant,
                 digest=secrets.digest(secret),
                 ending=secrets.ending(secret),
+                act=acting(act),
             )
         )
         return NewWorkerCredential(credential=changed, secret=secret)
 
-    async def enable_worker(self, tenant: str | None, credential_id: str, *, enabled: bool) -> WorkerCredential:
+    async def enable_worker(
+        self, tenant: str | None, credential_id: str, *, enabled: bool, act: Act | None = None
+    ) -> WorkerCredential:
         """Let the workers of a credential in, or out: what they run is given back. Raises `CredentialNotFound`."""
         return await self._change(
-            ChangeWorkerCredential(id=_known_credential(credential_id), tenant=tenant, enabled=enabled)
+            ChangeWorkerCredential(id=_known_credential(credential_id), tenant=tenant, enabled=enabled, act=acting(act))
         )
 
     async def list_workers(

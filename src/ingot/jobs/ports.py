@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from ingot.events.audit import Act
 from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey
 from ingot.jobs.figures import Depth, Listener, Load
 from ingot.jobs.model import (
@@ -141,6 +142,7 @@ class PutDefinition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Make or replace the definition of a type."""
 
     definition: Definition
+    act: Act
 
 
 class PauseType(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -149,6 +151,7 @@ class PauseType(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tenant: str
     type: str
     by: str | None = None
+    act: Act
 
 
 class ResumeType(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -156,6 +159,7 @@ class ResumeType(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     tenant: str
     type: str
+    act: Act
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -410,18 +414,23 @@ class HearWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DrainWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker is to take no more work."""
+    """A worker is to take no more work. Without an act it says so of itself, and nothing is put on record."""
 
     tenant: str | None
     worker_id: str
+    act: Act | None
 
 
 class RemoveWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker is gone, and comes not back. Up to `limit` jobs that it holds are given back."""
+    """A worker is gone, and comes not back. Up to `limit` jobs that it holds are given back.
+
+    Without an act it says so of itself, and nothing is put on record.
+    """
 
     tenant: str | None
     worker_id: str
     limit: int
+    act: Act | None
 
 
 class TendWorkers(msgspec.Struct, frozen=True, kw_only=True, gc=False):

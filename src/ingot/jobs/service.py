@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TypeVar, Unpack
 
+from ingot.events.audit import Act, acting
 from ingot.jobs import checks
 from ingot.jobs.calls import checked_beat, checked_entry, checked_settle
 from ingot.jobs.crew import WorkerKey
@@ -415,15 +416,21 @@ class Jobs(Looking):
 
     # -- pausing ----------------------------------------------------------------------------------------
 
-    async def pause(self, tenant: str, type: str, *, by: str | None = None) -> Pause:
+    async def pause(self, tenant: str, type: str, *, by: str | None = None, act: Act | None = None) -> Pause:
         """Hand out no more jobs of this type; those that run go on, new ones are accepted. Again changes nothing."""
         return await self._store.pause(
-            PauseType(tenant=checks.tenant(tenant), type=checks.job_type(type), by=checks.short_text(by, what="by"))
+            PauseType(
+                tenant=checks.tenant(tenant),
+                type=checks.job_type(type),
+                by=checks.short_text(by, what="by"),
+                act=acting(act),
+            )
         )
 
-    async def resume(self, tenant: str, type: str) -> None:
+    async def resume(self, tenant: str, type: str, *, act: Act | None = None) -> None:
         """Hand out jobs of this type again. Again changes nothing."""
-        await self._store.resume(ResumeType(tenant=checks.tenant(tenant), type=checks.job_type(type)))
+        command = ResumeType(tenant=checks.tenant(tenant), type=checks.job_type(type), act=acting(act))
+        await self._store.resume(command)
 
     async def pauses(self, tenant: str) -> Sequence[Pause]:
         """The types that are paused, by type."""
@@ -431,9 +438,10 @@ class Jobs(Looking):
 
     # -- definitions ----------------------------------------------------------------------------------------
 
-    async def define(self, definition: Definition) -> Definition:
+    async def define(self, definition: Definition, *, act: Act | None = None) -> Definition:
         """Make or replace the definition of a type, for one tenant or for all."""
-        return await self._store.put_definition(PutDefinition(definition=checks.definition(definition)))
+        command = PutDefinition(definition=checks.definition(definition), act=acting(act))
+        return await self._store.put_definition(command)
 
     async def definition(self, type: str, *, tenant: str | None = None) -> Definition:
         """The definition that holds for a type: the tenant's own, the one for all, or the defaults."""

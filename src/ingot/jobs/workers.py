@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from ingot.events.audit import Act, acting
 from ingot.jobs import checks
 from ingot.jobs.calls import checked_beat
 from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey, WorkerStatus
@@ -156,17 +157,32 @@ class Workers:
         self._note_told(listener.key, heard)
         return heard
 
-    async def drain(self, tenant: str | None, worker_id: str) -> Worker:
-        """Have a worker take no more work. Its claims are empty from now on. Raises `WorkerNotFound`."""
-        command = DrainWorker(tenant=checks.tenant_or_any(tenant), worker_id=checks.worker_id(worker_id))
+    async def drain(
+        self, tenant: str | None, worker_id: str, *, act: Act | None = None, itself: bool = False
+    ) -> Worker:
+        """Have a worker take no more work. Its claims are empty from now on. Raises `WorkerNotFound`.
+
+        With `itself` it is the worker who says so, and nothing is put on record.
+        """
+        command = DrainWorker(
+            tenant=checks.tenant_or_any(tenant),
+            worker_id=checks.worker_id(worker_id),
+            act=None if itself else acting(act),
+        )
         worker = await self._store.drain_worker(command)
         self._note_drain((tenant, worker_id), draining=True)
         return worker
 
-    async def remove(self, tenant: str | None, worker_id: str) -> None:
-        """Give back what a worker holds, uncounted, and forget it. Raises `WorkerNotFound`."""
+    async def remove(self, tenant: str | None, worker_id: str, *, act: Act | None = None, itself: bool = False) -> None:
+        """Give back what a worker holds, uncounted, and forget it. Raises `WorkerNotFound`.
+
+        With `itself` it is the worker who says so, and nothing is put on record.
+        """
         command = RemoveWorker(
-            tenant=checks.tenant_or_any(tenant), worker_id=checks.worker_id(worker_id), limit=REMOVE_JOBS_MAX
+            tenant=checks.tenant_or_any(tenant),
+            worker_id=checks.worker_id(worker_id),
+            limit=REMOVE_JOBS_MAX,
+            act=None if itself else acting(act),
         )
         while not await self._store.remove_worker(command):
             pass

@@ -89,6 +89,8 @@ async def _credentials(bench: Bench) -> None:
     await credentials.revoke_token(bench.tenant, token.token.id)
     await credentials.enable_worker(bench.tenant, "press", enabled=False)
     await bench.jobs.give_back("press")
+    assert {entry.action for entry in (await bench.audit.list(bench.tenant)).items} >= {"token.revoked"}
+    await bench.audit.list(None, action="token.revoked", limit=BATCH)
 
 
 async def _people(bench: Bench) -> None:
@@ -126,7 +128,7 @@ async def _people(bench: Bench) -> None:
     await users.list(email="ann@example.com")
     await users.sessions(ann.id)
     await store.list_people_tokens(ann.id, before=None, limit=BATCH)
-    await store.create_token(CreateToken(token=token_of(ann, tenant), digest=b"digest"))
+    await store.create_token(CreateToken(token=token_of(ann, tenant), digest=b"digest", act=Act()))
     await store.end_session(EndSession(id=sign_in.session_id, user=ann.id, act=Act()))
     await users.enable(ann.id, False, Act())
 

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from ingot.engines.credentials import TokenRow, WorkerCredentialRow
+from ingot.engines.postgres.audit import act_text
 from ingot.engines.postgres.connection import Database
 from ingot.identity.credentials import CredentialNotFound, Token, TokenNotFound, WorkerCredential
 from ingot.identity.model import TenantNotFound
@@ -30,7 +31,7 @@ async def create_token(db: Database, command: CreateToken) -> Token:
     token = command.token
     _check_tenant(token.tenant)
     await db.call(
-        "SELECT ingot.create_token($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        "SELECT ingot.create_token($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         token.id,
         token.tenant,
         command.digest,
@@ -41,6 +42,7 @@ async def create_token(db: Database, command: CreateToken) -> Token:
         token.created_by,
         None if token.expires_at is None else to_micros(token.expires_at),
         token.user,
+        act_text(command.act),
     )
     return await _token(db, token.id)
 
@@ -49,7 +51,7 @@ async def revoke_token(db: Database, command: RevokeToken) -> Token:
     """End a token."""
     if command.tenant is not None and not is_id(command.tenant):
         raise TokenNotFound
-    await db.call("SELECT ingot.revoke_token($1, $2)", command.id, command.tenant)
+    await db.call("SELECT ingot.revoke_token($1, $2, $3)", command.id, command.tenant, act_text(command.act))
     return await _token(db, command.id)
 
 
@@ -71,7 +73,7 @@ async def create_worker_credential(db: Database, command: CreateWorkerCredential
     made = command.credential
     _check_tenant(made.tenant)
     row = (made.id, made.tenant, command.digest, list(made.types), made.ending, made.created_by)
-    await db.call("SELECT ingot.create_worker_credential($1, $2, $3, $4, $5, $6)", *row)
+    await db.call("SELECT ingot.create_worker_credential($1, $2, $3, $4, $5, $6, $7)", *row, act_text(command.act))
     return await _worker(db, made.id)
 
 
@@ -80,7 +82,8 @@ async def change_worker_credential(db: Database, command: ChangeWorkerCredential
     if command.tenant is not None and not is_id(command.tenant):
         raise CredentialNotFound
     row = (command.id, command.tenant, command.enabled, command.digest, command.ending)
-    await db.call("SELECT ingot.change_worker_credential($1, $2, $3, $4, $5)", *row)
+    of_act = (command.action, act_text(command.act))
+    await db.call("SELECT ingot.change_worker_credential($1, $2, $3, $4, $5, $6, $7)", *row, *of_act)
     return await _worker(db, command.id)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ingot.engines.postgres.audit import act_text
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import NIL, Memory
 from ingot.identity.model import TenantNotFound
@@ -21,7 +22,7 @@ async def put_definition(db: Database, memory: Memory, command: PutDefinition) -
     if definition.tenant is not None and not is_id(definition.tenant):
         raise TenantNotFound
     await db.call(
-        "SELECT ingot.put_definition($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        "SELECT ingot.put_definition($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         definition.tenant or NIL,
         definition.type,
         msgspec.json.encode(definition).decode(),
@@ -32,6 +33,7 @@ async def put_definition(db: Database, memory: Memory, command: PutDefinition) -
         float(definition.backoff.first_seconds),
         float(definition.backoff.factor),
         float(definition.backoff.max_seconds),
+        act_text(command.act),
     )
     memory.free_all()
     return definition
@@ -40,14 +42,15 @@ async def put_definition(db: Database, memory: Memory, command: PutDefinition) -
 async def pause(db: Database, command: PauseType) -> Pause:
     """Hand out no more of a tenant's jobs of this type."""
     _check(command.tenant)
-    (row,) = await db.call("SELECT * FROM ingot.pause($1, $2, $3)", command.tenant, command.type, command.by)
+    given = (command.tenant, command.type, command.by, act_text(command.act))
+    (row,) = await db.call("SELECT * FROM ingot.pause($1, $2, $3, $4)", *given)
     return Pause(type=command.type, since=to_datetime(row["since"]), by=row["by"])
 
 
 async def resume(db: Database, memory: Memory, command: ResumeType) -> None:
     """Hand out a tenant's jobs of this type again."""
     _check(command.tenant)
-    await db.call("SELECT ingot.resume($1, $2)", command.tenant, command.type)
+    await db.call("SELECT ingot.resume($1, $2, $3)", command.tenant, command.type, act_text(command.act))
     memory.free(command.tenant)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ingot.engines.postgres.audit import act_text
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.memory import Memory
 from ingot.identity.model import Limits, Tenant, TenantNotFound
@@ -18,7 +19,7 @@ async def create_tenant(db: Database, memory: Memory, command: CreateTenant) -> 
     """Make a tenant."""
     tenant = command.tenant
     row = (tenant.id, tenant.slug, tenant.weight, tenant.time_zone, _text(tenant.limits), _text(tenant.groups))
-    await db.call("SELECT ingot.create_tenant($1, $2, $3, $4, $5, $6)", *row)
+    await db.call("SELECT ingot.create_tenant($1, $2, $3, $4, $5, $6, $7)", *row, act_text(command.act))
     memory.weights[tenant.id] = tenant.weight
     return tenant
 
@@ -30,7 +31,7 @@ async def change_tenant(db: Database, memory: Memory, command: ChangeTenant) -> 
     limits = None if command.limits is None else _text(command.limits)
     groups = None if command.groups is None else _text(command.groups)
     row = (command.id, command.slug, command.weight, command.time_zone, limits, groups)
-    await db.call("SELECT ingot.change_tenant($1, $2, $3, $4, $5, $6)", *row)
+    await db.call("SELECT ingot.change_tenant($1, $2, $3, $4, $5, $6, $7)", *row, act_text(command.act))
     changed = await get_tenant(db, command.id)
     assert changed is not None, "tenants are not deleted"
     memory.weights[changed.id] = changed.weight

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from ingot.engines.crew import WorkerRow
+from ingot.engines.postgres.audit import act_text
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.settle import came_back, held
+from ingot.events.audit import Act
 from ingot.identity.model import TenantNotFound
 from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey
 from ingot.jobs.errors import WorkerNotFound
@@ -17,7 +19,7 @@ from ingot.kernel.clock import to_datetime
 from ingot.kernel.ids import is_id
 
 HEAR: Final = "SELECT * FROM ingot.hear_worker($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
-REMOVE: Final = "SELECT * FROM ingot.remove_worker($1, $2, $3)"
+REMOVE: Final = "SELECT * FROM ingot.remove_worker($1, $2, $3, $4)"
 TEND: Final = "SELECT * FROM ingot.tend_workers($1, $2, $3)"
 RELEASE_JOBS_MAX: Final = 1000
 NEVER: Final = 2**61
@@ -65,14 +67,16 @@ async def hear(db: Database, memory: Memory, command: HearWorker) -> Heard:
 
 async def drain(db: Database, command: DrainWorker) -> Worker:
     """Have a worker take no more work."""
-    ((text,),) = await db.call("SELECT ingot.drain_worker($1, $2)", *_key(command.tenant, command.worker_id))
+    key, act = _key(command.tenant, command.worker_id), _act(command.act)
+    ((text,),) = await db.call("SELECT ingot.drain_worker($1, $2, $3)", *key, act)
     return WorkerRow.read(text).worker()
 
 
 async def remove(db: Database, memory: Memory, command: RemoveWorker) -> bool:
     """Give back what a worker holds, and forget it."""
     gone = False
-    for row in await db.call(REMOVE, *_key(command.tenant, command.worker_id), command.limit):
+    key, act = _key(command.tenant, command.worker_id), _act(command.act)
+    for row in await db.call(REMOVE, *key, command.limit, act):
         if row["gone"] is not None:
             gone = row["gone"]
         else:
@@ -118,6 +122,10 @@ async def check_leases(db: Database, leases: Sequence[Held]) -> list[Held]:
 
 def _held(job_id: str, fence: int, expires_at: int, *, cancel: bool) -> Held:
     return Held(job_id=job_id, fence=fence, lease_expires_at=to_datetime(expires_at), cancel_requested=cancel)
+
+
+def _act(act: Act | None) -> str | None:
+    return None if act is None else act_text(act)
 
 
 def _key(tenant: str | None, worker_id: str) -> WorkerKey:

@@ -34,15 +34,22 @@ def create_token(tx: Transaction, command: CreateToken) -> Token:
         expires_at,
         token.user,
     )
-    return _token(tx, token.id)
+    made = _token(tx, token.id)
+    tx.audit(command.act, "token.created", f"token/{made.id}", tenant=made.tenant, after=made)
+    return made
 
 
 def revoke_token(tx: Transaction, command: RevokeToken) -> Token:
     """End a token."""
-    if command.tenant is not None and _token(tx, command.id).tenant != command.tenant:
+    known = _token(tx, command.id)
+    if command.tenant not in (None, known.tenant):
         raise TokenNotFound(f"there is no token {command.id!r} in this tenant")
+    if known.revoked_at is not None:
+        return known
     tx.execute(SQL.revoke_token, command.id, tx.now)
-    return _token(tx, command.id)
+    ended = _token(tx, command.id)
+    tx.audit(command.act, "token.revoked", f"token/{ended.id}", tenant=ended.tenant, before=known, after=ended)
+    return ended
 
 
 def create_worker_credential(tx: Transaction, command: CreateWorkerCredential) -> WorkerCredential:
@@ -54,16 +61,23 @@ def create_worker_credential(tx: Transaction, command: CreateWorkerCredential) -
         tx.execute(SQL.insert_worker_credentials, *row)
     except apsw.ConstraintError:
         raise CredentialExists(f"there is a worker credential {made.id!r} already") from None
-    return _worker(tx, made.id)
+    kept = _worker(tx, made.id)
+    tx.audit(command.act, "worker_credential.created", f"worker_credential/{kept.id}", tenant=kept.tenant, after=kept)
+    return kept
 
 
 def change_worker_credential(tx: Transaction, command: ChangeWorkerCredential) -> WorkerCredential:
     """Enable, disable, or give another secret."""
-    if command.tenant is not None and _worker(tx, command.id).tenant != command.tenant:
+    known = _worker(tx, command.id)
+    if command.tenant not in (None, known.tenant):
         raise CredentialNotFound(f"there is no worker credential {command.id!r} in this tenant")
     row = (command.id, command.enabled, command.digest, command.ending, tx.now)
     tx.execute(SQL.change_worker_credential, *row)
-    return _worker(tx, command.id)
+    changed = _worker(tx, command.id)
+    if command.digest is not None or changed.enabled != known.enabled:
+        target = f"worker_credential/{known.id}"
+        tx.audit(command.act, command.action, target, tenant=known.tenant, before=known, after=changed)
+    return changed
 
 
 def note_use(tx: Transaction, command: NoteUse) -> None:

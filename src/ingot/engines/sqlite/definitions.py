@@ -15,12 +15,16 @@ def put_definition(tx: Transaction, command: PutDefinition) -> Definition:
     definition = command.definition
     if definition.tenant is not None and definition.tenant not in tx.memory.tenants:
         raise TenantNotFound
+    old = tx.memory.definitions.get((definition.tenant, definition.type))
     tx.execute(SQL.put_definition, definition.tenant or "", definition.type, as_json(definition))
     if definition.type in tx.memory.limited_types:  # It may leave more room than the one before.
         concerned = tx.memory.tenants if definition.tenant is None else [definition.tenant]
         for tenant in tx.memory.lanes.get(definition.type, {}).keys() & concerned:
             tx.tell_room(tenant, definition.type)
     tx.memory.add_definition(definition)
+    if definition != old:
+        target = f"definition/{definition.type}"
+        tx.audit(command.act, "definition.put", target, tenant=definition.tenant, before=old, after=definition)
     return definition
 
 
@@ -34,6 +38,7 @@ def pause(tx: Transaction, command: PauseType) -> Pause:
     tx.execute(SQL.insert_pauses, tx.memory.tenants[command.tenant], command.type, tx.now, command.by)
     made = Pause(type=command.type, since=to_datetime(tx.now), by=command.by)
     tx.memory.pauses[command.tenant, command.type] = made
+    tx.audit(command.act, "type.paused", f"type/{command.type}", tenant=command.tenant, after=made)
     return made
 
 
@@ -41,6 +46,8 @@ def resume(tx: Transaction, command: ResumeType) -> None:
     """Hand out a tenant's jobs of a type again."""
     if command.tenant not in tx.memory.tenants:
         raise TenantNotFound(f"there is no tenant {command.tenant[:64]!r}")
-    if tx.memory.pauses.pop((command.tenant, command.type), None) is not None:
+    known = tx.memory.pauses.pop((command.tenant, command.type), None)
+    if known is not None:
         tx.execute(SQL.delete_pause, tx.memory.tenants[command.tenant], command.type)
         tx.tell_room(command.tenant, command.type)
+        tx.audit(command.act, "type.resumed", f"type/{command.type}", tenant=command.tenant, before=known)

@@ -23,6 +23,7 @@ def create_tenant(tx: Transaction, command: CreateTenant) -> Tenant:
     tx.memory.tenants[tenant.id] = number
     tx.memory.weights[tenant.id] = tenant.weight
     tx.memory.add_limits(tenant.id, tenant.limits)
+    tx.audit(command.act, "tenant.created", f"tenant/{tenant.slug}", tenant=tenant.id, after=tenant)
     return tenant
 
 
@@ -50,6 +51,8 @@ def change_tenant(tx: Transaction, command: ChangeTenant) -> Tenant:
         tx.execute(SQL.insert_tenant_groups, number, as_json(tenant.groups))
     tx.memory.weights[tenant.id] = tenant.weight
     tx.memory.add_limits(tenant.id, tenant.limits)
+    if tenant != old:
+        tx.audit(command.act, "tenant.changed", f"tenant/{old.slug}", tenant=tenant.id, before=old, after=tenant)
     if tenant.limits.max_running_jobs != old.limits.max_running_jobs:
         for type in tx.memory.types_ready_for(tenant.id):
             tx.tell_room(tenant.id, type)

@@ -71,9 +71,15 @@ def hear(tx: Transaction, command: HearWorker) -> Heard:
 def drain(tx: Transaction, command: DrainWorker) -> Worker:
     """Have a worker take no more work."""
     key = _key(tx, command.tenant, command.worker_id)
-    _known(tx, key)
-    tx.execute(SQL.drain_worker, *key)
-    return _known(tx, key).worker()
+    before = _known(tx, key)
+    if not before.draining:
+        tx.execute(SQL.drain_worker, *key)
+    known = _known(tx, key)
+    if command.act is not None and not before.draining:
+        target = f"worker/{known.id}"
+        told = {"before": before.worker(), "after": known.worker()}
+        tx.audit(command.act, "worker.drained", target, tenant=known.tenant, **told)
+    return known.worker()
 
 
 def remove(tx: Transaction, command: RemoveWorker) -> bool:
@@ -83,6 +89,8 @@ def remove(tx: Transaction, command: RemoveWorker) -> bool:
     if _give_back(tx, key, before=ALL_INSTANTS, named=[], limit=command.limit) == command.limit:
         return False
     tx.execute(SQL.remove_worker, *key)
+    if command.act is not None:
+        tx.audit(command.act, "worker.removed", f"worker/{row.id}", tenant=row.tenant, before=row.worker())
     if row.online:
         _tell(tx, "worker.offline", row.tenant, row.news(WorkerStatus.OFFLINE))
     return True

@@ -1,3 +1,11 @@
+-- An instant in microseconds as JSON tells it.
+CREATE OR REPLACE FUNCTION ingot.moment(micros bigint) RETURNS text
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT to_char('epoch'::timestamp + micros * interval '1 microsecond',
+        CASE WHEN micros % 1000000 = 0 THEN 'YYYY-MM-DD"T"HH24:MI:SS"Z"' ELSE 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"' END)
+$$;
+
 -- Put an act on record, as part of what it does. The act is who does it, and from where, as JSON.
 CREATE OR REPLACE FUNCTION ingot.note_act(act json, of_tenant uuid, new_action text, new_target text, was json, becomes json)
 RETURNS void

@@ -1,11 +1,34 @@
+-- A token as the audit log tells it: without what it is recognized by.
+CREATE OR REPLACE FUNCTION ingot.token_told(t ingot.tokens) RETURNS json
+LANGUAGE sql STABLE
+AS $$
+    SELECT json_build_object(
+        'id', t.id, 'tenant', t.tenant, 'description', t.description, 'grants', t.grants::json, 'ending', t.ending,
+        'created_at', ingot.moment(t.created_at), 'limits', t.limits::json, 'user', t."user",
+        'created_by', t.created_by, 'expires_at', ingot.moment(t.expires_at), 'last_used_at', ingot.moment(t.last_used_at),
+        'revoked_at', ingot.moment(t.revoked_at))
+$$;
+
+-- A worker credential as the audit log tells it: without what it is recognized by.
+CREATE OR REPLACE FUNCTION ingot.worker_credential_told(w ingot.worker_credentials) RETURNS json
+LANGUAGE sql STABLE
+AS $$
+    SELECT json_build_object(
+        'id', w.id, 'tenant', w.tenant, 'ending', w.ending, 'created_at', ingot.moment(w.created_at), 'types', w.types,
+        'enabled', w.enabled, 'created_by', w.created_by, 'regenerated_at', ingot.moment(w.regenerated_at),
+        'last_used_at', ingot.moment(w.last_used_at))
+$$;
+
 -- Keep a token. The same call sent again, after its answer was lost, finds its own row.
 CREATE OR REPLACE FUNCTION ingot.create_token(
     new_id uuid, of_tenant uuid, new_digest bytea, new_description text, new_grants text, new_limits text, new_ending text,
-    new_created_by text, new_expires_at bigint, of_user uuid
+    new_created_by text, new_expires_at bigint, of_user uuid, act text
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    made ingot.tokens;
 BEGIN
     PERFORM ingot.expect_tenant(of_tenant);
     IF of_user IS NOT NULL THEN
@@ -14,20 +37,32 @@ BEGIN
     INSERT INTO ingot.tokens (id, tenant, digest, description, grants, limits, ending, created_at, created_by, expires_at, "user")
     VALUES (new_id, of_tenant, new_digest, new_description, new_grants, new_limits, new_ending, ingot.clock(), new_created_by,
         new_expires_at, of_user)
-    ON CONFLICT (id) DO NOTHING;
+    ON CONFLICT (id) DO NOTHING
+    RETURNING * INTO made;
+    IF FOUND THEN
+        PERFORM ingot.note_act(act::json, of_tenant, 'token.created', 'token/' || new_id, NULL, ingot.token_told(made));
+    END IF;
 END
 $$;
 
 -- End a token of a tenant, or of anybody.
-CREATE OR REPLACE FUNCTION ingot.revoke_token(of_id uuid, of_tenant uuid) RETURNS void
+CREATE OR REPLACE FUNCTION ingot.revoke_token(of_id uuid, of_tenant uuid, act text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    known ingot.tokens;
+    ended ingot.tokens;
 BEGIN
-    UPDATE ingot.tokens AS t SET revoked_at = coalesce(t.revoked_at, ingot.clock())
-    WHERE t.id = of_id AND (of_tenant IS NULL OR t.tenant = of_tenant);
+    SELECT t.* INTO known FROM ingot.tokens AS t
+    WHERE t.id = of_id AND (of_tenant IS NULL OR t.tenant = of_tenant) FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM ingot.refuse('IN010', format('there is no token ''%s''', of_id));
+    END IF;
+    IF known.revoked_at IS NULL THEN
+        UPDATE ingot.tokens AS t SET revoked_at = ingot.clock() WHERE t.id = of_id RETURNING t.* INTO ended;
+        PERFORM ingot.note_act(act::json, known.tenant, 'token.revoked', 'token/' || of_id,
+            ingot.token_told(known), ingot.token_told(ended));
     END IF;
 END
 $$;
@@ -67,17 +102,23 @@ $$;
 
 -- Keep a worker credential. The same call sent again finds its own row.
 CREATE OR REPLACE FUNCTION ingot.create_worker_credential(
-    new_id text, of_tenant uuid, new_digest bytea, new_types text[], new_ending text, new_created_by text
+    new_id text, of_tenant uuid, new_digest bytea, new_types text[], new_ending text, new_created_by text, act text
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    made ingot.worker_credentials;
 BEGIN
     PERFORM ingot.expect_tenant(of_tenant);
     INSERT INTO ingot.worker_credentials (id, tenant, digest, types, enabled, ending, created_at, created_by)
     VALUES (new_id, of_tenant, new_digest, new_types, true, new_ending, ingot.clock(), new_created_by)
-    ON CONFLICT (id) DO NOTHING;
-    IF NOT FOUND AND NOT EXISTS (
+    ON CONFLICT (id) DO NOTHING
+    RETURNING * INTO made;
+    IF FOUND THEN
+        PERFORM ingot.note_act(act::json, of_tenant, 'worker_credential.created', 'worker_credential/' || new_id, NULL,
+            ingot.worker_credential_told(made));
+    ELSIF NOT EXISTS (
         SELECT FROM ingot.worker_credentials AS w WHERE w.id = new_id AND w.digest = new_digest
     ) THEN
         PERFORM ingot.refuse('IN012', format('there is a worker credential ''%s'' already', new_id));
@@ -87,19 +128,28 @@ $$;
 
 -- Enable or disable the credential of a tenant, or of anybody, or give it another secret.
 CREATE OR REPLACE FUNCTION ingot.change_worker_credential(
-    of_id text, of_tenant uuid, new_enabled boolean, new_digest bytea, new_ending text
+    of_id text, of_tenant uuid, new_enabled boolean, new_digest bytea, new_ending text, action text, act text
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    known ingot.worker_credentials;
+    changed ingot.worker_credentials;
 BEGIN
+    SELECT w.* INTO known FROM ingot.worker_credentials AS w
+    WHERE w.id = of_id AND (of_tenant IS NULL OR w.tenant = of_tenant) FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM ingot.refuse('IN011', format('there is no worker credential ''%s''', of_id));
+    END IF;
     UPDATE ingot.worker_credentials AS w SET
         enabled = coalesce(new_enabled, w.enabled), digest = coalesce(new_digest, w.digest),
         ending = coalesce(new_ending, w.ending),
         regenerated_at = CASE WHEN new_digest IS NULL THEN w.regenerated_at ELSE ingot.clock() END
-    WHERE w.id = of_id AND (of_tenant IS NULL OR w.tenant = of_tenant);
-    IF NOT FOUND THEN
-        PERFORM ingot.refuse('IN011', format('there is no worker credential ''%s''', of_id));
+    WHERE w.id = of_id RETURNING w.* INTO changed;
+    IF new_digest IS NOT NULL OR changed.enabled <> known.enabled THEN
+        PERFORM ingot.note_act(act::json, known.tenant, action, 'worker_credential/' || of_id,
+            ingot.worker_credential_told(known), ingot.worker_credential_told(changed));
     END IF;
 END
 $$;

@@ -1,12 +1,15 @@
 -- Make or replace a definition. The tenant of all zeros stands for all tenants.
 CREATE OR REPLACE FUNCTION ingot.put_definition(
     of_tenant uuid, type text, definition text, priority integer, max_attempts integer, crash_cap integer,
-    timeout_seconds double precision, first_seconds double precision, factor double precision, max_seconds double precision
+    timeout_seconds double precision, first_seconds double precision, factor double precision, max_seconds double precision,
+    act text
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
+DECLARE
+    known text;
 BEGIN
     IF of_tenant <> '00000000-0000-0000-0000-000000000000'
         AND NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = of_tenant) THEN
@@ -15,10 +18,18 @@ BEGIN
     INSERT INTO ingot.definitions AS d
     VALUES (of_tenant, type, definition, priority, max_attempts, crash_cap, timeout_seconds, first_seconds, factor,
         max_seconds)
-    ON CONFLICT ON CONSTRAINT definitions_pkey DO UPDATE SET
-        definition = excluded.definition, priority = excluded.priority, max_attempts = excluded.max_attempts,
-        crash_cap = excluded.crash_cap, timeout_seconds = excluded.timeout_seconds, first_seconds = excluded.first_seconds, factor = excluded.factor,
-        max_seconds = excluded.max_seconds;
+    ON CONFLICT ON CONSTRAINT definitions_pkey DO NOTHING;
+    IF NOT FOUND THEN
+        SELECT d.definition INTO known FROM ingot.definitions AS d WHERE d.tenant = of_tenant AND d.type = type FOR UPDATE;
+        UPDATE ingot.definitions AS d SET
+            definition = definition, priority = priority, max_attempts = max_attempts, crash_cap = crash_cap,
+            timeout_seconds = timeout_seconds, first_seconds = first_seconds, factor = factor, max_seconds = max_seconds
+        WHERE d.tenant = of_tenant AND d.type = type;
+    END IF;
+    IF known IS DISTINCT FROM definition THEN
+        PERFORM ingot.note_act(act::json, nullif(of_tenant, '00000000-0000-0000-0000-000000000000'), 'definition.put',
+            'definition/' || type, known::json, definition::json);
+    END IF;
     PERFORM ingot.count_leases();
 END
 $$;

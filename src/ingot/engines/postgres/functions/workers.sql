@@ -3,7 +3,17 @@ CREATE OR REPLACE FUNCTION ingot.crew_of(of_tenant uuid) RETURNS uuid
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT coalesce(of_tenant, '00000000-0000-0000-0000-000000000000') $$;
 
--- A worker as JSON, and whether its credential is disabled, where it has one of its own tenant.
+-- Whether the credential of a worker is disabled, where it has one of its own tenant.
+CREATE OR REPLACE FUNCTION ingot.crew_disabled(w ingot.workers) RETURNS boolean
+LANGUAGE sql STABLE
+AS $$
+    SELECT EXISTS (
+        SELECT FROM ingot.worker_credentials AS c
+        WHERE c.id = split_part(w.id, '/', 1) AND ingot.crew_of(c.tenant) = w.tenant AND NOT c.enabled
+    )
+$$;
+
+-- A worker as JSON.
 CREATE OR REPLACE FUNCTION ingot.crew_row(w ingot.workers) RETURNS text
 LANGUAGE sql STABLE
 AS $$
@@ -11,10 +21,21 @@ AS $$
         'id', w.id, 'tenant', nullif(w.tenant, ingot.crew_of(NULL)), 'types', w.types, 'hostname', w.hostname,
         'version', w.version, 'metadata', convert_from(w.metadata, 'UTF8'), 'registered_at', w.registered_at,
         'registered_by', w.registered_by, 'seen_at', w.seen_at, 'online', w.online, 'draining', w.draining,
-        'disabled', EXISTS (
-            SELECT FROM ingot.worker_credentials AS c
-            WHERE c.id = split_part(w.id, '/', 1) AND ingot.crew_of(c.tenant) = w.tenant AND NOT c.enabled
-        ))
+        'disabled', ingot.crew_disabled(w))
+$$;
+
+-- A worker as the audit log tells it.
+CREATE OR REPLACE FUNCTION ingot.crew_told(w ingot.workers) RETURNS json
+LANGUAGE sql STABLE
+AS $$
+    SELECT json_build_object(
+        'id', w.id, 'tenant', nullif(w.tenant, ingot.crew_of(NULL)),
+        'status', CASE
+            WHEN ingot.crew_disabled(w) THEN 'disabled' WHEN NOT w.online THEN 'offline'
+            WHEN w.draining THEN 'draining' ELSE 'online' END,
+        'types', w.types, 'registered_at', ingot.moment(w.registered_at), 'seen_at', ingot.moment(w.seen_at),
+        'hostname', w.hostname, 'version', w.version, 'metadata', convert_from(w.metadata, 'UTF8')::json,
+        'registered_by', w.registered_by)
 $$;
 
 -- What an event says about a worker, as JSON text where the type of a job would stand.
@@ -150,22 +171,28 @@ END
 $$;
 
 -- Have a worker take no more work.
-CREATE OR REPLACE FUNCTION ingot.drain_worker(of_tenant uuid, of_id text) RETURNS text
+CREATE OR REPLACE FUNCTION ingot.drain_worker(of_tenant uuid, of_id text, act text) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     known ingot.workers := ingot.lock_worker(of_tenant, of_id);
+    changed ingot.workers;
 BEGIN
     UPDATE ingot.workers AS w SET draining = true
-    WHERE w.tenant = known.tenant AND w.id = known.id AND NOT w.draining;
+    WHERE w.tenant = known.tenant AND w.id = known.id AND NOT w.draining
+    RETURNING w.* INTO changed;
+    IF FOUND AND act IS NOT NULL THEN
+        PERFORM ingot.note_act(act::json, of_tenant, 'worker.drained', 'worker/' || of_id,
+            ingot.crew_told(known), ingot.crew_told(changed));
+    END IF;
     RETURN ingot.find_worker(of_tenant, of_id);
 END
 $$;
 
 -- Give back what a worker holds, up to so many jobs, and forget it when that was all. Rows are as in `ingot.settle`; the
 -- one with `gone` tells whether it is forgotten.
-CREATE OR REPLACE FUNCTION ingot.remove_worker(of_tenant uuid, of_id text, jobs_max integer)
+CREATE OR REPLACE FUNCTION ingot.remove_worker(of_tenant uuid, of_id text, jobs_max integer, act text)
 RETURNS TABLE (
     gone boolean, places integer[], status text, attempts integer, run_at bigint, type text, tenant text, limit_key text,
     first bigint[], parents text[], batch text, said text,
@@ -198,6 +225,9 @@ BEGIN
     END IF;
     IF is_gone THEN
         DELETE FROM ingot.workers AS w WHERE w.tenant = known.tenant AND w.id = known.id;
+        IF act IS NOT NULL THEN
+            PERFORM ingot.note_act(act::json, of_tenant, 'worker.removed', 'worker/' || of_id, ingot.crew_told(known), NULL);
+        END IF;
         IF known.online THEN
             PERFORM ingot.tell_of_worker('worker.offline', known, 'offline');
         END IF;

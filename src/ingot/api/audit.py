@@ -1,0 +1,54 @@
+"""The route of those who want to know who changed what."""
+
+from __future__ import annotations
+
+from ingot.events.acts import Audit
+from ingot.events.audit import Entry
+from ingot.http.call import Call
+from ingot.http.table import PREFIX, Granted, Route
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page
+from ingot.wire.jobs import Limit, Request
+
+
+class AuditQuery(Request, frozen=True, kw_only=True):
+    """Which acts to list: those that fit all that is given."""
+
+    action: str | None = None
+    who: str | None = None
+    target: str | None = None
+    all: bool = False
+    cursor: str | None = None
+    limit: Limit = PAGE_ROWS_DEFAULT
+
+
+class AuditApi:
+    """The audit log over HTTP."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+
+    def routes(self) -> list[Route]:
+        """The routes of this room."""
+        return [
+            Route(
+                method="GET",
+                path=f"{PREFIX}/admin/audit",
+                handler=self.list_acts,
+                needs=Granted("admin.audit"),
+                room="admin",
+                rate="read",
+            ),
+        ]
+
+    async def list_acts(self, call: Call, query: AuditQuery) -> Page[Entry]:
+        """A page of what was done in the tenant, by whom and from where, newest first; everywhere with `all`."""
+        if query.all:
+            call.expect_operator("sees what was done in all tenants")
+        return await self._audit.list(
+            None if query.all else call.tenant,
+            action=query.action,
+            who=query.who,
+            target=query.target,
+            cursor=query.cursor,
+            limit=query.limit,
+        )

@@ -1,0 +1,48 @@
+"""Reading the audit log."""
+
+from __future__ import annotations
+
+from ingot.events import checks
+from ingot.events.audit import AuditFilter, AuditLog, Entry
+from ingot.kernel.ids import is_id
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, InvalidCursor, Page, check_limit, read_cursor, write_cursor
+from ingot.kernel.values import storable, text
+
+
+class Audit:
+    """What was done, by whom and from where, newest first."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+
+    async def list(
+        self,
+        tenant: str | None,
+        *,
+        action: str | None = None,
+        who: str | None = None,
+        target: str | None = None,
+        cursor: str | None = None,
+        limit: int = PAGE_ROWS_DEFAULT,
+    ) -> Page[Entry]:
+        """A page of what was done in a tenant, or with `None` in all of them and to the whole place.
+
+        Raises `InvalidInput` or `TenantNotFound`.
+        """
+        which = AuditFilter(
+            tenant=None if tenant is None else checks.tenant(tenant),
+            action=_text(action, what="action"),
+            who=_text(who, what="who"),
+            target=_text(target, what="target"),
+        )
+        bound_to = ("audit", which.tenant, which.action, which.who, which.target)
+        before = None if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
+        if before is not None and not is_id(before):
+            raise InvalidCursor
+        found = await self._log.list_acts(which, before=before, limit=check_limit(limit))
+        more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
+        return Page(items=found, next_cursor=more)
+
+
+def _text(value: object, *, what: str) -> str | None:
+    return None if value is None else storable(text(value, what=what), what=what)

@@ -1,0 +1,245 @@
+"""The audit log over HTTP: who, from where, and by which request; and no route that manages something forgets it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from ingot import wiring
+from ingot.http.metrics import Metrics
+from ingot.http.table import PREFIX
+from ingot.identity.grants import Grant
+from ingot.settings import Settings
+from tests.http.serving import Served, serving
+
+Json = dict[str, Any]
+
+
+async def acts(served: Served, query: str = "all=true", **options: Any) -> list[Json]:
+    answer = await served.call("GET", f"/admin/audit?{query}", **options)
+    assert answer.status_code == 200, answer.text
+    items: list[Json] = answer.json()["items"]
+    return items
+
+
+# -- every route --------------------------------------------------------------------------------------------
+
+
+class Case(msgspec.Struct):
+    """A request that succeeds, once what it needs is there, and what is on record then."""
+
+    action: str
+    path: str
+    json: Json | None = None
+    before: Callable[[Served], Awaitable[str]] | None = None  # Answers what stands for `{}` in the path.
+
+
+async def a_token(served: Served) -> str:
+    made = await served.ingot.credentials.create_token(
+        served.ingot.default_tenant.id, description="x", grants=[Grant(action="jobs.read")]
+    )
+    return made.token.id
+
+
+async def a_credential(served: Served) -> str:
+    return (await served.ingot.credentials.create_worker(None, "press")).credential.id
+
+
+async def a_disabled_credential(served: Served) -> str:
+    await a_credential(served)
+    return (await served.ingot.credentials.enable_worker(None, "press", enabled=False)).id
+
+
+async def a_pause(served: Served) -> str:
+    return (await served.ingot.jobs.pause(served.ingot.default_tenant.id, "greet")).type
+
+
+async def a_worker(served: Served) -> str:
+    await served.ingot.workers.register(served.ingot.default_tenant.id, "press/1", ["greet"])
+    return "press%2F1"
+
+
+CASES = {
+    "POST /admin/tenants": Case("tenant.created", "/admin/tenants", {"slug": "acme"}),
+    "PATCH /admin/tenants/{slug}": Case("tenant.changed", "/admin/tenants/default", {"weight": 2}),
+    "PUT /admin/definitions/{type}": Case("definition.put", "/admin/definitions/greet", {"max_attempts": 2}),
+    "POST /admin/tokens": Case(
+        "token.created", "/admin/tokens", {"description": "x", "grants": [{"action": "jobs.read"}]}
+    ),
+    "DELETE /admin/tokens/{id}": Case("token.revoked", "/admin/tokens/{}", before=a_token),
+    "POST /admin/workers": Case("worker_credential.created", "/admin/workers", {"id": "press"}),
+    "POST /admin/workers/{id}/regenerate": Case(
+        "worker_credential.regenerated", "/admin/workers/{}/regenerate", before=a_credential
+    ),
+    "POST /admin/workers/{id}/enable": Case(
+        "worker_credential.enabled", "/admin/workers/{}/enable", before=a_disabled_credential
+    ),
+    "POST /admin/workers/{id}/disable": Case(
+        "worker_credential.disabled", "/admin/workers/{}/disable", before=a_credential
+    ),
+    "PUT /pauses/{type}": Case("type.paused", "/pauses/greet"),
+    "DELETE /pauses/{type}": Case("type.resumed", "/pauses/{}", before=a_pause),
+    "POST /workers/{id}/drain": Case("worker.drained", "/workers/{}/drain", before=a_worker),
+    "DELETE /workers/{id}": Case("worker.removed", "/workers/{}", before=a_worker),
+}
+TRAFFIC = {  # What is done to jobs, which have attempts and events, and what workers say.
+    "POST /jobs",
+    "POST /jobs/batch",
+    "POST /jobs/actions",
+    "POST /jobs/claim",
+    "POST /jobs/settle",
+    "PATCH /jobs/{id}",
+    "POST /jobs/{id}/cancel",
+    "POST /jobs/{id}/retry",
+    "POST /jobs/{id}/heartbeat",
+    "POST /jobs/{id}/complete",
+    "POST /jobs/{id}/fail",
+    "POST /jobs/{id}/release",
+    "POST /jobs/{id}/snooze",
+    "POST /workers",
+    "POST /workers/{id}/heartbeat",
+    "POST /events",
+}
+
+
+def test_every_route_that_manages_something_has_a_case(served: Served) -> None:
+    table = wiring.routes_of(served.ingot, Metrics(CollectorRegistry()))
+    writing = {f"{route.method} {route.path.removeprefix(PREFIX)}" for route in table.routes if route.method != "GET"}
+    assert writing - TRAFFIC == CASES.keys()
+    assert not any("/admin/" in name for name in TRAFFIC)
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_route_that_manages_something_leaves_one_entry(served: Served, name: str) -> None:
+    case, method = CASES[name], name.split(maxsplit=1)[0]
+    path = case.path if case.before is None else case.path.format(await case.before(served))
+    known = await acts(served)
+    answer = await served.call(method, path, json=case.json)
+    assert answer.status_code in (200, 201, 204), answer.text
+    entry, *rest = await acts(served)
+    assert rest == known
+    assert (entry["action"], entry["request_id"]) == (case.action, answer.headers["x-request-id"])
+    assert (entry["address"], entry["name"]) == ("127.0.0.1", "the first operator")
+    if answer.content and method != "DELETE":
+        shown = {name: value for name, value in answer.json().items() if name not in ("token", "secret")}
+        assert entry["after"] == shown
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_request_that_is_refused_leaves_none(served: Served, name: str) -> None:
+    case, method = CASES[name], name.split(maxsplit=1)[0]
+    path = case.path if case.before is None else case.path.format(await case.before(served))
+    token = await served.token(Grant(action="jobs.read"), Grant(action="admin.audit"))
+    known = await acts(served)
+    assert (await served.call(method, path, json=case.json, token=token)).status_code == 403
+    assert await acts(served) == known
+
+
+# -- who, and from where ------------------------------------------------------------------------------------
+
+
+async def test_who_did_it_is_told_by_id_and_as_people_know_them(served: Served) -> None:
+    made = await served.ingot.credentials.create_token(
+        served.ingot.default_tenant.id, description="Ada's laptop", grants=[Grant(action="jobs.manage")]
+    )
+    headers = {"x-request-id": "r-17"}
+    await served.call("PUT", "/pauses/greet", token=made.text, headers=headers)
+    (entry,) = await acts(served, "action=type.paused")
+    assert (entry["who"], entry["name"]) == (f"token:{made.token.id}", "Ada's laptop")
+    assert (entry["request_id"], entry["target"], entry["before"]) == ("r-17", "type/greet", None)
+    assert entry["after"]["by"] == entry["who"]
+
+
+@pytest.mark.parametrize(
+    ("trusted", "sent", "address"),
+    [
+        ((), "198.51.100.9", "127.0.0.1"),
+        (("127.0.0.1/32",), "198.51.100.9", "198.51.100.9"),
+        (("127.0.0.1/32",), "203.0.113.1, 198.51.100.9", "198.51.100.9"),
+        (("127.0.0.1/32",), "2001:db8:1:2:3:4:5:6", "2001:db8:1:2:3:4:5:6"),
+        (("127.0.0.1/32",), "<script>", "127.0.0.1"),
+    ],
+)
+async def test_only_a_trusted_proxy_is_believed_about_the_address(
+    tmp_path: Path, trusted: tuple[str, ...], sent: str, address: str
+) -> None:
+    async with serving(tmp_path / "data", Settings(trusted_proxies=trusted)) as served:
+        await served.call("PUT", "/pauses/greet", headers={"x-forwarded-for": sent})
+        (entry,) = await acts(served, "action=type.paused")
+        assert entry["address"] == address
+
+
+async def test_the_first_start_is_on_record_as_the_process(served: Served) -> None:
+    made = {entry["action"]: entry for entry in await acts(served, "who=process&all=true")}
+    assert made["tenant.created"]["target"] == "tenant/default"
+    assert (made["token.created"]["tenant"], made["token.created"]["address"]) == (None, None)
+
+
+async def test_a_worker_that_leaves_by_itself_is_not_on_record(served: Served) -> None:
+    made = await served.ingot.credentials.create_worker(served.ingot.default_tenant.id, "press")
+    headers = {"x-worker-id": "press/1", "x-worker-secret": made.secret}
+    token = await served.token(Grant(action="workers.run"))
+    known = await acts(served)
+
+    async def leave(own: str, **who: Any) -> None:
+        for name in (own, "press/2"):
+            answer = await served.client.post(f"{PREFIX}/workers", json={"id": name, "types": ["greet"]}, **who)
+            assert answer.status_code == 201, answer.text
+        path = f"{PREFIX}/workers/{own.replace('/', '%2F')}"
+        assert (await served.client.post(f"{path}/drain", **who)).status_code == 200
+        assert (await served.client.delete(path, **who)).status_code == 204
+
+    await leave("press/1", headers=headers)
+    assert await acts(served) == known
+    answer = await served.client.post(f"{PREFIX}/workers/press%2F2/drain", headers=headers)
+    assert answer.status_code == 200
+    entry, *rest = await acts(served)
+    assert (rest, entry["who"], entry["name"], entry["target"]) == (known, "worker:press", "press", "worker/press/2")
+    body = {"id": "mine", "types": ["greet"]}
+    assert (await served.call("POST", "/workers", json=body, token=token)).status_code == 201
+    assert (await served.call("DELETE", "/workers/mine", token=token)).status_code == 204
+    assert await acts(served) == [entry, *known]
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+async def test_a_tenant_sees_its_own_and_nothing_of_others(served: Served) -> None:
+    other = await served.ingot.tenants.create("other")
+    own = await served.token(Grant(action="admin.audit"))
+    theirs = await served.token(Grant(action="admin.*"), tenant=other.id)
+    await served.call("PUT", "/pauses/greet")
+    await served.call("PUT", "/admin/definitions/greet", json={"shared": True})
+    mine = await acts(served, "", token=own)
+    assert [entry["action"] for entry in mine[:1]] == ["type.paused"]
+    assert {entry["tenant"] for entry in mine} == {served.ingot.default_tenant.id}
+    assert {entry["tenant"] for entry in await acts(served, "", token=theirs)} == {other.id}
+    assert await acts(served, "target=type/greet", token=theirs) == []
+    assert await acts(served, "", headers={"ingot-tenant": "other"}) == await acts(served, "", token=theirs)
+    assert {entry["tenant"] for entry in await acts(served)} == {None, other.id, served.ingot.default_tenant.id}
+    answer = await served.call("GET", "/admin/audit?all=true", token=theirs)
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    answer = await served.call("GET", "/admin/audit", token=theirs, headers={"ingot-tenant": "default"})
+    assert answer.status_code == 403
+
+
+async def test_entries_come_in_pages_that_a_filter_narrows(served: Served) -> None:
+    for number in range(5):
+        await served.call("PUT", f"/pauses/t{number}")
+    await served.ingot.jobs.pause(served.ingot.default_tenant.id, "t9")
+    who = (await acts(served, "target=type/t0"))[0]["who"]
+    found, cursor = [], ""
+    for size in (2, 2, 1):
+        answer = (await served.call("GET", f"/admin/audit?action=type.paused&who={who}&limit=2{cursor}")).json()
+        assert len(answer["items"]) == size
+        found += [entry["target"] for entry in answer["items"]]
+        cursor = f"&cursor={answer['next_cursor']}"
+    assert (found, cursor) == ([f"type/t{number}" for number in range(4, -1, -1)], "&cursor=None")
+    first = (await served.call("GET", "/admin/audit?limit=1")).json()["next_cursor"]
+    for query in (f"cursor={first}&action=type.paused", f"cursor={first}&all=true", "cursor=x", "limit=0", "after=1"):
+        assert (await served.call("GET", f"/admin/audit?{query}")).status_code == 422, query
