@@ -9,6 +9,8 @@ POWER = "tests/faults/test_power.py::test_nothing_acknowledged_is_lost_when_the_
 PROVIDER = "tests/unit/test_provider.py"
 WORKERS = "tests/conformance/test_workers.py"
 WAITING = "tests/conformance/test_worker_waiting.py"
+AUDIT = "tests/conformance/test_audit.py"
+AUDIT_HTTP = "tests/http/test_audit.py"
 MACHINES = "tests/conformance/test_machines.py::test_a_store_lives_as_its_model_does"
 
 MUTANTS = [
@@ -1046,5 +1048,79 @@ MUTANTS = [
         old="            verify=trust or ssl.create_default_context(),\n",
         new="            verify=False,\n",
         caught_by=f"{PROVIDER}::test_a_provider_that_cannot_prove_its_name_is_not_reached",
+        name="an act that is not put on record",
+        breaks="every management write is in the audit log",
+        file="engines/sqlite/credentials.py",
+        old='    tx.audit(command.act, "token.revoked", f"token/{ended.id}", '
+        "tenant=ended.tenant, before=known, after=ended)\n",
+        new="",
+        caught_by=f"{AUDIT}::test_an_act_is_on_record_with_how_it_was_before_and_after[sqlite-revoke_token]",
+    ),
+    Mutant(
+        name="a change that outlives its entry",
+        breaks="an act and its entry are one transaction",
+        file="engines/sqlite/transaction.py",
+        old="        self.execute(SQL.insert_audit, *row, as_json(before), as_json(after))\n",
+        new="        try:\n"
+        "            self.execute(SQL.insert_audit, *row, as_json(before), as_json(after))\n"
+        "        except apsw.Error:\n"
+        "            return\n",
+        caught_by=f"{AUDIT}::test_what_cannot_be_put_on_record_does_not_happen[sqlite-revoke_token]",
+    ),
+    Mutant(
+        name="an entry that tells of an older state",
+        breaks="an entry tells how the thing was when it was changed",
+        file="engines/postgres/functions/identity.sql",
+        old="FROM ingot.tenants AS t WHERE t.id = of_tenant FOR UPDATE;",
+        new="FROM ingot.tenants AS t WHERE t.id = of_tenant;",
+        caught_by=f"{AUDIT}::test_changes_at_once_are_on_record_as_one_followed_the_other[postgres-tenant]",
+    ),
+    Mutant(
+        name="a digest on record",
+        breaks="nothing that proves somebody is in the audit log",
+        file="engines/postgres/functions/credentials.sql",
+        old="'created_at', ingot.moment(t.created_at), 'limits'",
+        new="'digest', encode(t.digest, 'hex'), 'created_at', ingot.moment(t.created_at), 'limits'",
+        caught_by=f"{AUDIT}::test_nothing_that_proves_somebody_is_on_record[postgres]",
+    ),
+    Mutant(
+        name="an address that is the proxy's",
+        breaks="an entry tells from where the request came",
+        file="http/call.py",
+        old="self.locate(self.client, self.headers)",
+        new="(self.client or ('',))[0]",
+        caught_by=f"{AUDIT_HTTP}::test_only_a_trusted_proxy_is_believed_about_the_address",
+    ),
+    Mutant(
+        name="a tenant that sees what is done in all",
+        breaks="a tenant's admin sees the acts of the tenant only",
+        file="api/audit.py",
+        old='            call.expect_operator("sees what was done in all tenants")\n',
+        new="            pass\n",
+        caught_by=f"{AUDIT_HTTP}::test_a_tenant_sees_its_own_and_nothing_of_others",
+    ),
+    Mutant(
+        name="a route that does not say who acts",
+        breaks="every route that manages something tells who, and from where",
+        file="api/admin.py",
+        old="revoke_token(_own(call), id, act=call.act())",
+        new="revoke_token(_own(call), id)",
+        caught_by=f"{AUDIT_HTTP}::test_a_route_that_manages_something_leaves_one_entry",
+    ),
+    Mutant(
+        name="an audit log that its owner changes",
+        breaks="nothing in the audit log is ever changed or taken away",
+        file="engines/postgres/migrations/0006_audit.sql",
+        old="CREATE POLICY owner_adds ON ingot.audit FOR INSERT TO ingot_owner WITH CHECK (true);",
+        new="CREATE POLICY owner_adds ON ingot.audit FOR ALL TO ingot_owner USING (true);",
+        caught_by=f"{AUDIT}::test_nothing_on_record_is_changed_or_taken_away",
+    ),
+    Mutant(
+        name="two acts, one entry",
+        breaks="each command is an entry of its own, whoever gives it",
+        file="events/audit.py",
+        old="    return msgspec.structs.replace(act, id=new_id())\n",
+        new="    return act\n",
+        caught_by=f"{AUDIT}::test_an_act_that_is_given_twice_is_two_entries",
     ),
 ]
