@@ -551,8 +551,8 @@ MUTANTS = [
         name="a tenant that revokes the tokens of another",
         breaks="T1: what one tenant does has no effect on another",
         file="engines/postgres/functions/credentials.sql",
-        old="WHERE t.id = of_id AND (of_tenant IS NULL OR t.tenant = of_tenant);",
-        new="WHERE t.id = of_id;",
+        old="WHERE t.id = of_id AND (of_tenant IS NULL OR t.tenant = of_tenant) FOR UPDATE;",
+        new="WHERE t.id = of_id FOR UPDATE;",
         caught_by="tests/conformance/test_credentials.py::test_only_its_tenant_can_revoke_a_token",
     ),
     Mutant(
