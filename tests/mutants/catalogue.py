@@ -1071,7 +1071,7 @@ MUTANTS = [
         name="an entry that tells of an older state",
         breaks="an entry tells how the thing was when it was changed",
         file="engines/postgres/functions/identity.sql",
-        old="FROM ingot.tenants AS t WHERE t.id = of_tenant FOR UPDATE;",
+        old="FROM ingot.tenants AS t WHERE t.id = of_tenant FOR NO KEY UPDATE;",
         new="FROM ingot.tenants AS t WHERE t.id = of_tenant;",
         caught_by=f"{AUDIT}::test_changes_at_once_are_on_record_as_one_followed_the_other[postgres-tenant]",
     ),

@@ -43,7 +43,7 @@ DECLARE
     was json;
     becomes json;
 BEGIN
-    SELECT t.* INTO known FROM ingot.tenants AS t WHERE t.id = of_tenant FOR UPDATE;
+    SELECT t.* INTO known FROM ingot.tenants AS t WHERE t.id = of_tenant FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         PERFORM ingot.refuse('IN006', 'there is no such tenant');
     END IF;
