@@ -39,7 +39,7 @@ format: $(VENV)/.package ## Put the code in shape and apply the safe fixes
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-$(VENV)/.servers: $(VENV)/.package
+$(VENV)/.servers: $(VENV)/.package tests/providers/package-lock.json
 	@$(BIN)/python -m tests.servers
 	@touch $@
 

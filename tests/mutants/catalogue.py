@@ -1048,6 +1048,8 @@ MUTANTS = [
         old="            verify=trust or ssl.create_default_context(),\n",
         new="            verify=False,\n",
         caught_by=f"{PROVIDER}::test_a_provider_that_cannot_prove_its_name_is_not_reached",
+    ),
+    Mutant(
         name="an act that is not put on record",
         breaks="every management write is in the audit log",
         file="engines/sqlite/credentials.py",
