@@ -22,6 +22,9 @@ CONNECTIONS_LIMIT = 1_000_000
 RATE_MAX = 1_000_000.0
 RATES = ("rate_read", "rate_write", "rate_wait")
 EVENT_RETENTION_DAYS_MAX = 36_600.0
+SESSION_TIMES = ("session_seconds", "session_idle_seconds", "session_renew_seconds")
+SESSION_SECONDS_MIN = 10.0
+SESSION_SECONDS_MAX = 31_536_000.0
 TYPO_LIKENESS = 0.9
 DATABASE_SCHEMES = ("postgresql://", "postgres://")
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -68,6 +71,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     oidc_admin_groups: tuple[str, ...] = ()
     oidc_groups_claim: str = "groups"
     oidc_scopes: tuple[str, ...] = ()
+    session_seconds: float = 43_200.0
+    session_idle_seconds: float = 7_200.0
+    session_renew_seconds: float = 3_600.0
 
     def __post_init__(self) -> None:
         if not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX:
@@ -94,6 +100,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 <= self.event_retention_days <= EVENT_RETENTION_DAYS_MAX:
             bounds = f"it goes from 0, for ever, to {EVENT_RETENTION_DAYS_MAX:g}"
             raise SettingsError(f"INGOT_EVENT_RETENTION_DAYS is {self.event_retention_days}; {bounds}")
+        for name in SESSION_TIMES:
+            _check_seconds(name, getattr(self, name))
         for name in ("database_url", "database_owner_url"):
             url = getattr(self, name)
             if url is not None and not url.startswith(DATABASE_SCHEMES):
@@ -181,6 +189,12 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _check_seconds(name: str, seconds: float) -> None:
+    if not SESSION_SECONDS_MIN <= seconds <= SESSION_SECONDS_MAX:
+        bounds = f"it goes from {SESSION_SECONDS_MIN:g} to {SESSION_SECONDS_MAX:g}"
+        raise SettingsError(f"{variable_of(name)} is {seconds}; {bounds}")
 
 
 def _check_proxy(text: str) -> None:
@@ -272,5 +286,5 @@ READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "oidc_admin_groups": _names,
     "oidc_scopes": _words,
     "public_url": _place,
-    **dict.fromkeys(("lease_seconds", "event_retention_days", *RATES), _number),
+    **dict.fromkeys(("lease_seconds", "event_retention_days", *RATES, *SESSION_TIMES), _number),
 }

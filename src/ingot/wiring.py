@@ -16,9 +16,14 @@ from ingot.api.audit import AuditApi
 from ingot.api.events import EventsApi
 from ingot.api.jobs import JobsApi
 from ingot.api.logs import LogsApi
+from ingot.api.me import MeApi
 from ingot.api.ops import OpsApi
+from ingot.api.people import PeopleApi
 from ingot.api.work import WorkApi
 from ingot.api.workers import WorkersApi
+from ingot.dashboard.auth import AuthPages
+from ingot.dashboard.me import MePage
+from ingot.dashboard.pages import error_page
 from ingot.engines.postgres import PostgresStore, migrate
 from ingot.engines.sqlite import SQLiteStore
 from ingot.events.acts import Audit
@@ -34,10 +39,14 @@ from ingot.http.server import Server
 from ingot.http.table import Route, Table
 from ingot.http.traces import Spans
 from ingot.identity.access import Access
+from ingot.identity.members import Members
 from ingot.identity.model import Tenant
+from ingot.identity.people import PeopleRules
 from ingot.identity.service import Tenants
+from ingot.identity.sessions import Sessions
 from ingot.identity.tokens import Credentials
 from ingot.identity.usage import Usage
+from ingot.identity.users import Users
 from ingot.jobs.lines import Lines
 from ingot.jobs.maintenance import Maintenance
 from ingot.jobs.retention import Retention
@@ -48,6 +57,7 @@ from ingot.kernel.clock import Clock, SystemClock
 from ingot.kernel.errors import StoreError
 from ingot.kernel.logs import configure_logs, debugging, report
 from ingot.kernel.loops import Loop
+from ingot.outbound.provider import Provider
 from ingot.settings import Settings, SettingsError, read_settings
 
 Store = SQLiteStore | PostgresStore
@@ -64,6 +74,10 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     audit: Audit
     access: Access
     credentials: Credentials
+    sessions: Sessions
+    members: Members
+    users: Users
+    provider: Provider | None
     default_tenant: Tenant
     engine: Literal["sqlite", "postgres"]
     stop_waiting: Callable[[], None]  # For a database that is away; called when the end begins.
@@ -100,6 +114,8 @@ async def open(  # noqa: A001 - read as `ingot.open`
                 await _end(loop)
             await ingot.feeds.close()
             await ingot.jobs.close()
+            if ingot.provider is not None:
+                await ingot.provider.close()
     finally:
         await store.close()
 
@@ -116,7 +132,7 @@ def _settings_for(data: Path | str | None, settings: Settings) -> Settings:
 
 
 async def _rooms_of(store: Store, settings: Settings, clock: Clock) -> Ingot:
-    tenants, access = Tenants(store), Access(store, clock)
+    tenants, access = Tenants(store), Access(store, clock, _rules_of(settings))
     jobs, events = Jobs(store, lease_seconds=settings.lease_seconds), Events(store)
     workers = Workers(store, jobs, lease_seconds=settings.lease_seconds)
     await workers.look_for_drains()
@@ -131,9 +147,23 @@ async def _rooms_of(store: Store, settings: Settings, clock: Clock) -> Ingot:
         audit=Audit(store),
         access=access,
         credentials=Credentials(store, access, clock),
+        sessions=Sessions(store, access, clock),
+        members=Members(store, access),
+        users=Users(store, access),
+        provider=None if settings.oidc_issuer is None else Provider(settings, clock),
         default_tenant=await tenants.ensure_default(),
         engine="postgres" if isinstance(store, PostgresStore) else "sqlite",
         stop_waiting=store.stop_waiting if isinstance(store, PostgresStore) else lambda: None,
+    )
+
+
+def _rules_of(settings: Settings) -> PeopleRules:
+    return PeopleRules(
+        issuer=settings.oidc_issuer,
+        admin_groups=frozenset(settings.oidc_admin_groups),
+        session_seconds=settings.session_seconds,
+        idle_seconds=settings.session_idle_seconds,
+        renew_seconds=settings.session_renew_seconds,
     )
 
 
@@ -149,8 +179,8 @@ def _loops_of(ingot: Ingot, store: Store, settings: Settings) -> list[Loop]:
     ]
 
 
-def routes_of(ingot: Ingot, metrics: Metrics, *, more: Iterable[Route] = ()) -> Table:
-    """Every route of the server, and more."""
+def routes_of(ingot: Ingot, metrics: Metrics, *, public_url: str | None = None, more: Iterable[Route] = ()) -> Table:
+    """Every route of the server, and more. People reach it at `public_url`, or where it listens."""
     ops = OpsApi(ingot.jobs, ingot.workers, metrics, engine=ingot.engine)
     rooms = (
         JobsApi(ingot.jobs),
@@ -161,6 +191,10 @@ def routes_of(ingot: Ingot, metrics: Metrics, *, more: Iterable[Route] = ()) -> 
         EventsApi(ingot.events, ingot.feeds),
         AdminApi(ingot.tenants, ingot.credentials, ingot.jobs),
         AuditApi(ingot.audit),
+        PeopleApi(ingot.members, ingot.users, ingot.sessions, public_url=public_url),
+        MeApi(ingot.tenants, ingot.sessions, ingot.credentials),
+        AuthPages(ingot.sessions, ingot.provider, public_url=public_url),
+        MePage(ingot.sessions),
         ops,
     )
     table = Table([*(route for room in rooms for route in room.routes()), *more])
@@ -185,7 +219,12 @@ def server_of(
         peers=Peers(settings.trusted_proxies),
     )
     app = App(
-        routes_of(ingot, metrics, more=more), gate, metrics, spans=spans, connections_max=settings.connections_max
+        routes_of(ingot, metrics, public_url=settings.public_url, more=more),
+        gate,
+        metrics,
+        spans=spans,
+        connections_max=settings.connections_max,
+        page_of=error_page,
     )
     ingot.jobs.serve_many()
     ingot.jobs.listen(metrics.figures)

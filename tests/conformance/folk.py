@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 
 from ingot.events.audit import Act, AuditFilter, Entry
+from ingot.identity import secrets
 from ingot.identity.access import Access
 from ingot.identity.credentials import Token
 from ingot.identity.grants import Grant
 from ingot.identity.members import Members
-from ingot.identity.people import Person, Role, User
+from ingot.identity.people import PeopleRules, Person, Role, User
 from ingot.identity.ports import CreateToken, FoundSession, SignIn
 from ingot.identity.users import Users
 from ingot.kernel.clock import MICROS
@@ -50,7 +51,7 @@ class Folk:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.store = bench.store
-        self.access = Access(bench.store, bench.clock)
+        self.access = Access(bench.store, bench.clock, PeopleRules(issuer=ISSUER))
         self.members = Members(bench.store, self.access)
         self.users = Users(bench.store, self.access)
 
@@ -89,6 +90,13 @@ class Folk:
         """A token that somebody has in a tenant."""
         token = token_of(user, tenant or self.bench.tenant)
         return (await self.store.create_token(CreateToken(token=token, digest=b"digest", act=Act()))).id
+
+    async def text_of_token(self, user: User) -> str:
+        """The text of a token that somebody has in the tenant."""
+        token = token_of(user, self.bench.tenant)
+        text = secrets.new_token(token.id)
+        await self.store.create_token(CreateToken(token=token, digest=secrets.digest(text), act=Act()))
+        return text
 
     async def holds(self, token: str) -> bool:
         """Whether a token has not been revoked."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ingot.identity.model import TenantNotFound
-from ingot.identity.people import Member, MemberByGroup, MemberNotFound, Source, UserNotFound
+from ingot.identity.people import Member, MemberByGroup, MemberNotFound, RoleSource, UserNotFound
 from ingot.identity.service import GROUP_CHARS_MAX, GROUPS_MAX
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
@@ -80,14 +80,14 @@ async def test_a_person_gets_a_role_and_another_and_both_are_on_record(folk: Fol
     assert first == Member(
         id=ann.id,
         role="viewer",
-        sources=(Source(role="viewer"),),
+        sources=(RoleSource(role="viewer"),),
         user=ann.id,
         email="ann@example.com",
         name="Ann",
         picture="https://example.com/a.png",
     )
     second = await folk.members.change(tenant, ann.id, role="admin", act=folk.act())
-    assert (second.role, second.sources) == ("admin", (Source(role="admin"),))
+    assert (second.role, second.sources) == ("admin", (RoleSource(role="admin"),))
     assert await folk.members.get(tenant, ann.id) == second
     after, before = await folk.acts(tenant)
     for entry in (after, before):
@@ -101,7 +101,7 @@ async def test_an_invitation_has_one_row_for_an_email(folk: Folk) -> None:
     tenant = folk.bench.tenant
     first = await folk.members.put(tenant, role="viewer", email="New@Example.com", act=folk.act())
     assert first == Member(
-        id=first.id, role="viewer", sources=(Source(role="viewer"),), email="new@example.com", invited=True
+        id=first.id, role="viewer", sources=(RoleSource(role="viewer"),), email="new@example.com", invited=True
     )
     second = await folk.members.put(tenant, role="member", email="new@example.com", act=folk.act())
     third = await folk.members.change(tenant, first.id, role="admin", act=folk.act())
@@ -124,10 +124,10 @@ async def test_who_has_a_role_by_a_group_can_have_one_of_their_own_too(folk: Fol
     tenant = folk.bench.tenant
     await folk.bench.tenants.change(tenant, groups={"g": "member", "f": "viewer"})
     ann = await folk.sign_in(groups=("g", "f", "x"))
-    by_group = (Source(role="viewer", group="f"), Source(role="member", group="g"))
+    by_group = (RoleSource(role="viewer", group="f"), RoleSource(role="member", group="g"))
     assert (await folk.members.get(tenant, ann.id)).sources == by_group
     both = await folk.members.put(tenant, role="admin", user=ann.id, act=folk.act())
-    assert (both.role, both.sources) == ("admin", (Source(role="admin"), *by_group))
+    assert (both.role, both.sources) == ("admin", (RoleSource(role="admin"), *by_group))
     assert seen((await folk.last_act(tenant)).after) == built(both)
 
 

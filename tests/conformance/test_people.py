@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ingot.identity.credentials import Unauthorized
 from ingot.identity.people import SessionNotFound, SignInRefused, UserNotFound
 from ingot.identity.ports import BeginLogin, EndSession, NoteUse, TakeLogin
 from ingot.kernel.clock import MICROS, to_micros
@@ -42,7 +43,7 @@ async def test_who_signs_in_is_found_with_their_session(folk: Folk) -> None:
     assert to_micros(session.expires_at) == command.expires_at
     assert session.created_at == session.last_used_at == user.created_at
     assert (await folk.users.get(user.id)).user == user
-    assert await folk.users.sessions(user.id) == [session]
+    assert await folk.store.list_sessions(user.id) == [session]
 
 
 async def test_who_comes_back_is_who_they_were_as_their_provider_sees_them_now(folk: Folk) -> None:
@@ -75,14 +76,15 @@ async def test_a_sign_in_is_on_record_without_its_secret(folk: Folk) -> None:
         f"session/{command.session_id}",
     )
     assert entry.tenant is None
-    assert {name: getattr(entry, name) for name in ACT} == ACT
+    own = {**ACT, "who": f"user:{user.id}", "name": "ann@example.com"}
+    assert {name: getattr(entry, name) for name in ACT} == own
     assert (seen(entry.before), seen(entry.after)) == (None, {"user": user.id, "email": "ann@example.com"})
     assert command.digest.hex() not in repr(entry)
 
 
 async def test_who_is_not_enabled_is_refused_and_nothing_changes(folk: Folk) -> None:
     user = await folk.sign_in(groups=("a",))
-    disabled = await folk.users.enable(user.id, False, folk.act())
+    disabled = await folk.users.enable(user.id, enabled=False, act=folk.act())
     await folk.sign_in("bob", b"of bob")
     acts = await folk.acts()
     with pytest.raises(SignInRefused):
@@ -148,7 +150,7 @@ async def test_a_session_ends_when_it_expires(folk: Folk) -> None:
     await folk.session(b"digest")
     folk.bench.clock.advance(seconds=1)
     assert await folk.store.find_session(b"digest") is None
-    assert await folk.users.sessions(ann.id) == []
+    assert await folk.store.list_sessions(ann.id) == []
 
 
 async def test_a_digest_that_nobody_has_finds_nothing(folk: Folk) -> None:
@@ -178,7 +180,7 @@ async def test_a_session_is_ended_by_whose_it_is_or_by_who_manages_people(folk: 
 async def test_sessions_are_listed_newest_first(folk: Folk) -> None:
     ann, *_ = [await folk.sign_in("ann", digest) for digest in (b"1", b"2", b"3")]
     await folk.sign_in("bob", b"4")
-    listed = await folk.users.sessions(ann.id)
+    listed = await folk.store.list_sessions(ann.id)
     assert listed == [(await folk.session(digest)).session for digest in (b"3", b"2", b"1")]
 
 
@@ -241,7 +243,7 @@ async def test_who_is_let_out_loses_sessions_and_tokens_in_one_act(folk: Folk) -
     tokens = [await folk.token(ann), await folk.token(ann, other)]
     of_bob = await folk.token(bob)
     before = (await folk.users.get(ann.id)).user
-    after = await folk.users.enable(ann.id, False, folk.act())
+    after = await folk.users.enable(ann.id, enabled=False, act=folk.act())
     assert after == msgspec.structs.replace(before, enabled=False)
     assert (await folk.users.get(ann.id)).user == after
     for digest in (b"of ann", b"of ann too"):
@@ -257,8 +259,8 @@ async def test_who_is_let_out_loses_sessions_and_tokens_in_one_act(folk: Folk) -
 async def test_who_is_let_in_again_signs_in_and_their_tokens_stay_ended(folk: Folk) -> None:
     ann = await folk.sign_in("ann", b"old")
     token = await folk.token(ann)
-    await folk.users.enable(ann.id, False, folk.act())
-    enabled = await folk.users.enable(ann.id, True, folk.act())
+    await folk.users.enable(ann.id, enabled=False, act=folk.act())
+    enabled = await folk.users.enable(ann.id, enabled=True, act=folk.act())
     assert enabled.enabled
     assert (await folk.last_act()).action == "user.enabled"
     assert await folk.store.find_session(b"old") is None
@@ -267,10 +269,24 @@ async def test_who_is_let_in_again_signs_in_and_their_tokens_stay_ended(folk: Fo
     assert (await folk.session(b"new")).owner.user.id == ann.id
 
 
+@pytest.mark.parametrize("how", ["let out", "removed"])
+async def test_their_tokens_are_refused_here_at_once(folk: Folk, how: str) -> None:
+    ann = await folk.sign_in()
+    await folk.members.put(folk.bench.tenant, role="member", user=ann.id, act=folk.act())
+    text = await folk.text_of_token(ann)
+    await folk.access.of_token(text)
+    if how == "removed":
+        await folk.members.remove(folk.bench.tenant, ann.id, act=folk.act())
+    else:
+        await folk.users.enable(ann.id, enabled=False, act=folk.act())
+    with pytest.raises(Unauthorized):
+        await folk.access.of_token(text)
+
+
 async def test_who_is_not_there_or_not_let_in_gets_no_token(folk: Folk) -> None:
     ann = await folk.sign_in()
     nobody = msgspec.structs.replace(ann, id=new_id())
-    await folk.users.enable(ann.id, False, folk.act())
+    await folk.users.enable(ann.id, enabled=False, act=folk.act())
     for user in (ann, nobody):
         with pytest.raises(UserNotFound):
             await folk.token(user)
@@ -280,13 +296,11 @@ async def test_who_is_not_there_or_not_let_in_gets_no_token(folk: Folk) -> None:
 async def test_nobody_is_not_let_in_or_out(folk: Folk) -> None:
     for user_id in (new_id(), "ann", ""):
         with pytest.raises(UserNotFound):
-            await folk.users.enable(user_id, False, folk.act())
+            await folk.users.enable(user_id, enabled=False, act=folk.act())
         with pytest.raises(UserNotFound):
             await folk.users.get(user_id)
-        with pytest.raises(UserNotFound):
-            await folk.users.sessions(user_id)
     with pytest.raises(InvalidInput):
-        await folk.users.enable(new_id(), 1, folk.act())  # type: ignore[arg-type]
+        await folk.users.enable(new_id(), enabled=1, act=folk.act())  # type: ignore[arg-type]
     assert await folk.acts() == []
 
 

@@ -12,13 +12,25 @@ import httpx
 import msgspec
 
 from ingot import wiring
+from ingot.events.audit import Act
+from ingot.http.cookies import SESSION
 from ingot.http.server import Server, listen, url_of
 from ingot.http.table import PREFIX
 from ingot.http.traces import Spans
 from ingot.identity.grants import ALL, Grant
+from ingot.identity.people import Person, Role
+from ingot.kernel.clock import Clock
 from ingot.settings import Settings
 
 EVERYTHING = [ALL]
+OWN_PAGE = {"sec-fetch-site": "same-origin"}
+ISSUER = "https://id.example"
+PEOPLE = Settings(
+    oidc_issuer=ISSUER,
+    oidc_client_id="ingot",
+    oidc_redirect_url="http://127.0.0.1/auth/callback",
+    oidc_admin_groups=("operators",),
+)
 
 
 class Served:
@@ -45,6 +57,23 @@ class Served:
             method, path if path.startswith("/api") else PREFIX + path, headers=headers, **more
         )
 
+    async def sign_in(self, *groups: str, subject: str = "ada", **known: Any) -> dict[str, str]:
+        """The headers of a browser in which a person with these groups is signed in, on a page of ours."""
+        person = Person(issuer=ISSUER, subject=subject, groups=groups, **known)
+        made = await self.ingot.sessions.sign_in(person, agent=None, old=None, act=Act())
+        return {"cookie": f"{SESSION}={made.secret}", **OWN_PAGE}
+
+    async def link(self) -> dict[str, str]:
+        """The headers of a browser in which the operator is signed in with a link."""
+        secret = (await self.ingot.sessions.link()).secret
+        answer = await self.client.post(f"/auth/link?code={secret}", headers=OWN_PAGE)
+        return {"cookie": answer.headers["set-cookie"].partition(";")[0], **OWN_PAGE}
+
+    async def give_groups(self, **roles: Role) -> None:
+        """Let groups have roles in the default tenant."""
+        await self.ingot.tenants.change(self.ingot.default_tenant.id, groups=roles)
+        self.ingot.access.forget()
+
     async def make_job(self, **options: Any) -> dict[str, Any]:
         """A job, made over HTTP."""
         answer = await self.call("POST", "/jobs", json={"type": "noop", **options})
@@ -62,11 +91,11 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, settings: Settings | None = None, *, spans: Spans | None = None
+    folder: Path, settings: Settings | None = None, *, spans: Spans | None = None, clock: Clock | None = None
 ) -> AsyncIterator[Served]:
     """Serve a new store on SQLite."""
     settings = msgspec.structs.replace(settings or Settings(), data=folder)
-    async with wiring.open(settings=settings) as ingot:
+    async with wiring.open(settings=settings, clock=clock) as ingot:
         operator = await ingot.credentials.ensure_operator(None)
         assert operator is not None
         with listen("127.0.0.1", 0) as listening:

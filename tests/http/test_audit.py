@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
 from ingot import wiring
+from ingot.events.audit import Act
 from ingot.http.metrics import Metrics
 from ingot.http.table import PREFIX
 from ingot.identity.grants import Grant
@@ -37,6 +39,7 @@ class Case(msgspec.Struct):
     path: str
     json: Json | None = None
     before: Callable[[Served], Awaitable[str]] | None = None  # Answers what stands for `{}` in the path.
+    by_person: bool = False  # Who has signed in, as only people do it.
 
 
 async def a_token(served: Served) -> str:
@@ -64,7 +67,58 @@ async def a_worker(served: Served) -> str:
     return "press%2F1"
 
 
+async def a_person(served: Served) -> str:
+    return await person_of(served, await served.link())
+
+
+async def person_of(served: Served, headers: dict[str, str]) -> str:
+    return str((await served.client.get("/api/v1/me", headers=headers)).json()["id"])
+
+
+async def a_person_put_out(served: Served) -> str:
+    user = await a_person(served)
+    await served.ingot.users.enable(user, enabled=False, act=Act())
+    return user
+
+
+async def a_member(served: Served) -> str:
+    made = await served.ingot.members.put(
+        served.ingot.default_tenant.id, role="viewer", email="ada@example.com", act=Act()
+    )
+    return made.id
+
+
+async def a_session(served: Served) -> str:
+    user = await a_person(served)
+    (session,) = await served.ingot.sessions.list(user)
+    return f"{user}/sessions/{session.id}"
+
+
+async def another_session(served: Served) -> str:
+    user = await a_person(served)
+    return (await served.ingot.sessions.list(user))[0].id
+
+
+async def a_token_of_a_person(served: Served) -> str:
+    order = {"description": "mine", "grants": [{"action": "jobs.read"}]}
+    return str((await served.client.post("/api/v1/me/tokens", headers=await served.link(), json=order)).json()["id"])
+
+
 CASES = {
+    "POST /admin/members": Case("member.put", "/admin/members", {"email": "ada@example.com", "role": "member"}),
+    "PATCH /admin/members/{id}": Case("member.put", "/admin/members/{}", {"role": "member"}, before=a_member),
+    "DELETE /admin/members/{id}": Case("member.removed", "/admin/members/{}", before=a_member),
+    "POST /admin/users/{id}/disable": Case("user.disabled", "/admin/users/{}/disable", before=a_person),
+    "POST /admin/users/{id}/enable": Case("user.enabled", "/admin/users/{}/enable", before=a_person_put_out),
+    "DELETE /admin/users/{id}/sessions/{session}": Case("session.ended", "/admin/users/{}", before=a_session),
+    "POST /admin/links": Case("link.created", "/admin/links"),
+    "DELETE /me/sessions/{id}": Case("session.ended", "/me/sessions/{}", before=another_session, by_person=True),
+    "POST /me/tokens": Case(
+        "token.created", "/me/tokens", {"description": "x", "grants": [{"action": "jobs.read"}]}, by_person=True
+    ),
+    "DELETE /me/tokens/{id}": Case("token.revoked", "/me/tokens/{}", before=a_token_of_a_person, by_person=True),
+    "POST /me/sessions/{id}/end": Case("session.ended", "/me/sessions/{}/end", before=another_session, by_person=True),
+    "POST /auth/logout": Case("session.ended", "/auth/logout", by_person=True),
     "POST /admin/tenants": Case("tenant.created", "/admin/tenants", {"slug": "acme"}),
     "PATCH /admin/tenants/{slug}": Case("tenant.changed", "/admin/tenants/default", {"weight": 2}),
     "PUT /admin/definitions/{type}": Case("definition.put", "/admin/definitions/greet", {"max_attempts": 2}),
@@ -87,6 +141,8 @@ CASES = {
     "POST /workers/{id}/drain": Case("worker.drained", "/workers/{}/drain", before=a_worker),
     "DELETE /workers/{id}": Case("worker.removed", "/workers/{}", before=a_worker),
 }
+PAGES = {"POST /me/sessions/{id}/end", "POST /auth/logout"}
+BY_ANYBODY = {"POST /auth/link"}  # It is the person it signs in who does it; tests/http/test_sign_in.py looks at that.
 TRAFFIC = {  # What is done to jobs, which have attempts and events, and what workers say.
     "POST /jobs",
     "POST /jobs/batch",
@@ -110,34 +166,45 @@ TRAFFIC = {  # What is done to jobs, which have attempts and events, and what wo
 def test_every_route_that_manages_something_has_a_case(served: Served) -> None:
     table = wiring.routes_of(served.ingot, Metrics(CollectorRegistry()))
     writing = {f"{route.method} {route.path.removeprefix(PREFIX)}" for route in table.routes if route.method != "GET"}
-    assert writing - TRAFFIC == CASES.keys()
+    assert writing - TRAFFIC - BY_ANYBODY == CASES.keys()
     assert not any("/admin/" in name for name in TRAFFIC)
+
+
+async def do(
+    served: Served, name: str, headers: dict[str, str] | None = None, token: str | None = None
+) -> httpx.Response:
+    """Make the request of a case."""
+    case, method = CASES[name], name.split(maxsplit=1)[0]
+    path = case.path if case.before is None else case.path.format(await case.before(served))
+    url = path if name in PAGES else PREFIX + path
+    if headers is None:
+        headers = {"authorization": f"Bearer {token or served.operator}"}
+    return await served.client.request(method, url, json=case.json, headers=headers)
 
 
 @pytest.mark.parametrize("name", CASES)
 async def test_a_route_that_manages_something_leaves_one_entry(served: Served, name: str) -> None:
-    case, method = CASES[name], name.split(maxsplit=1)[0]
-    path = case.path if case.before is None else case.path.format(await case.before(served))
-    known = await acts(served)
-    answer = await served.call(method, path, json=case.json)
-    assert answer.status_code in (200, 201, 204), answer.text
-    entry, *rest = await acts(served)
-    assert rest == known
-    assert (entry["action"], entry["request_id"]) == (case.action, answer.headers["x-request-id"])
-    assert (entry["address"], entry["name"]) == ("127.0.0.1", "the first operator")
-    if answer.content and method != "DELETE":
+    case = CASES[name]
+    answer = await do(served, name, await served.link() if case.by_person else None)
+    assert answer.status_code in (200, 201, 204, 303), answer.text
+    entries = [one for one in await acts(served) if one["request_id"] == answer.headers["x-request-id"]]
+    (entry,) = entries
+    assert entry["action"] == case.action
+    assert (entry["address"], entry["name"]) == ("127.0.0.1", "Operator" if case.by_person else "the first operator")
+    if answer.content and not name.startswith("DELETE") and case.action != "link.created":
         shown = {name: value for name, value in answer.json().items() if name not in ("token", "secret")}
         assert entry["after"] == shown
 
 
 @pytest.mark.parametrize("name", CASES)
 async def test_a_request_that_is_refused_leaves_none(served: Served, name: str) -> None:
-    case, method = CASES[name], name.split(maxsplit=1)[0]
-    path = case.path if case.before is None else case.path.format(await case.before(served))
     token = await served.token(Grant(action="jobs.read"), Grant(action="admin.audit"))
-    known = await acts(served)
-    assert (await served.call(method, path, json=case.json, token=token)).status_code == 403
-    assert await acts(served) == known
+    answer = await do(served, name, token=token)
+    if name == "POST /auth/logout":
+        assert answer.status_code == 303, "who is not signed in is signed out already"
+    else:
+        assert answer.status_code == 403
+    assert [one for one in await acts(served) if one["request_id"] == answer.headers["x-request-id"]] == []
 
 
 # -- who, and from where ------------------------------------------------------------------------------------

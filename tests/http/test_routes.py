@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,14 +13,37 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from ingot import wiring
+from ingot.http.cookies import SESSION
 from ingot.http.metrics import Metrics
 from ingot.http.table import Granted, Open, Route, Table, Undeclared
 from ingot.identity import secrets
-from ingot.identity.grants import ACTIONS, Grant
+from ingot.identity.grants import ACTIONS, Grant, allows
+from ingot.identity.people import ROLE_GRANTS, Role
 from ingot.kernel.ids import new_id
-from tests.http.serving import Served
+from tests.http.serving import PEOPLE, Served, serving
 
-OPEN = {("GET", "/"), ("GET", "/healthz"), ("GET", "/docs")}
+OPEN = {
+    ("GET", "/"),
+    ("GET", "/healthz"),
+    ("GET", "/docs"),
+    ("GET", "/auth/login"),
+    ("GET", "/auth/start"),
+    ("GET", "/auth/callback"),
+    ("GET", "/auth/link"),
+    ("POST", "/auth/link"),
+    ("GET", "/static/ingot.css"),
+}
+OF_OPERATORS = {  # Of those that a role has the grant for.
+    ("POST", "/api/v1/admin/tenants"),
+    ("DELETE", "/api/v1/admin/tenants/{slug}"),
+    ("GET", "/api/v1/admin/users"),
+    ("GET", "/api/v1/admin/users/{id}"),
+    ("POST", "/api/v1/admin/users/{id}/disable"),
+    ("POST", "/api/v1/admin/users/{id}/enable"),
+    ("GET", "/api/v1/admin/users/{id}/sessions"),
+    ("DELETE", "/api/v1/admin/users/{id}/sessions/{session}"),
+    ("POST", "/api/v1/admin/links"),
+}
 
 
 def table(served: Served) -> Table:
@@ -33,7 +57,11 @@ def granted(served: Served) -> list[Route]:
 async def ask(served: Served, route: Route, headers: dict[str, str], **names: str) -> httpx.Response:
     """A request that the route would take, were the caller the right one."""
     path = route.path.format(**{name: names.get(name, new_id()) for name in route.parameters})
-    return await served.client.request(route.method, path, headers=headers, json={} if route.method != "GET" else None)
+    body = None if route.method == "GET" else {"slug": "acme"} if route.path.endswith("/tenants") else {}
+    async with served.client.stream(route.method, path, headers=headers, json=body) as answer:
+        if answer.headers.get("content-type") != "text/event-stream":  # That has no end.
+            await answer.aread()
+        return answer
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -50,7 +78,11 @@ def refused(served: Served) -> Callable[..., Any]:
             if isinstance(route.needs, Open):
                 continue
             answer = await ask(served, route, headers)
-            if (answer.status_code, answer.json().get("code")) != (status, code):
+            if route.is_page:
+                wanted, told = (303, status), answer.headers.get("location", "").startswith("/auth/login")
+                if answer.status_code not in wanted or (answer.status_code == 303 and not told):
+                    wrong.append(f"{route.method} {route.path}: {answer.status_code}")
+            elif (answer.status_code, answer.json().get("code")) != (status, code):
                 wrong.append(f"{route.method} {route.path}: {answer.status_code} {answer.text[:100]}")
         return wrong
 
@@ -141,6 +173,66 @@ async def test_another_tenant_finds_nothing_and_changes_nothing(served: Served) 
     assert (await served.call("GET", f"/jobs/{job['id']}")).json() == job
     assert (await served.call("GET", "/jobs", token=own.text)).status_code == 200
     assert (await served.ingot.access.of_worker("press", worker.secret)).id == "press"
+
+
+# -- people ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def people(tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path / "people", PEOPLE) as one:
+        await one.give_groups(readers="viewer", makers="member", admins="admin")
+        yield one
+
+
+@pytest.mark.parametrize(
+    ("group", "role"), [("readers", "viewer"), ("makers", "member"), ("admins", "admin"), ("strangers", None)]
+)
+async def test_each_role_reaches_what_it_may_and_nothing_else(people: Served, group: str, role: Role | None) -> None:
+    headers = await people.sign_in(group)
+    grants = () if role is None else ROLE_GRANTS[role]
+    for route in granted(people):
+        assert isinstance(route.needs, Granted)
+        may = route.needs.is_met(lambda action: allows(grants, action))
+        answer = await ask(people, route, headers)
+        told = f"{role}: {route.method} {route.path}: {answer.status_code}"
+        if not may or (route.method, route.path) in OF_OPERATORS:
+            assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), told
+        else:
+            assert answer.status_code not in (401, 403), told
+
+
+async def test_an_operator_reaches_everything(people: Served) -> None:
+    headers = await people.sign_in("operators")
+    for route in granted(people):
+        answer = await ask(people, route, headers)
+        assert answer.status_code not in (401, 403), f"{route.method} {route.path}: {answer.status_code}"
+
+
+async def test_a_page_of_another_site_reaches_nothing_that_changes_something(people: Served) -> None:
+    headers = {**await people.sign_in("operators"), "sec-fetch-site": "cross-site"}
+    for route in table(people).routes:
+        if route.method != "GET" and not isinstance(route.needs, Open):
+            answer = await ask(people, route, headers)
+            assert answer.status_code == 403, f"{route.method} {route.path}: {answer.text}"
+            assert "cross_site" in answer.text, f"{route.method} {route.path}"
+
+
+@pytest.mark.parametrize("how", ["ended", "disabled", "forged"])
+async def test_a_session_that_does_not_hold_is_refused_everywhere(people: Served, how: str) -> None:
+    headers = await people.sign_in("operators")
+    me = (await people.client.get("/api/v1/me", headers=headers)).json()
+    if how == "ended":
+        await people.call("DELETE", f"/admin/users/{me['id']}/sessions/{me['session']['id']}")
+    elif how == "disabled":
+        await people.call("POST", f"/admin/users/{me['id']}/disable")
+    else:
+        headers["cookie"] = f"{SESSION}={secrets.new_session_secret()}"
+    for route in table(people).routes:
+        if isinstance(route.needs, Open):
+            continue
+        answer = await ask(people, route, headers)
+        assert answer.status_code == (303 if route.is_page else 401), f"{route.method} {route.path}: {answer.text}"
 
 
 def test_a_route_that_does_not_say_all_does_not_start() -> None:

@@ -8,6 +8,7 @@ SETTLE = "tests/conformance/test_settle.py"
 POWER = "tests/faults/test_power.py::test_nothing_acknowledged_is_lost_when_the_power_goes"
 PROVIDER = "tests/unit/test_provider.py"
 WORKERS = "tests/conformance/test_workers.py"
+PEOPLE = "tests/conformance/test_people.py"
 WAITING = "tests/conformance/test_worker_waiting.py"
 AUDIT = "tests/conformance/test_audit.py"
 AUDIT_HTTP = "tests/http/test_audit.py"
@@ -1124,5 +1125,64 @@ MUTANTS = [
         old="    return msgspec.structs.replace(act, id=new_id())\n",
         new="    return act\n",
         caught_by=f"{AUDIT}::test_an_act_that_is_given_twice_is_two_entries",
+    ),
+    Mutant(
+        name="a role by an email that nobody verified",
+        breaks="a role comes with an email only when the provider has verified it",
+        file="engines/sqlite/migrations/0007_people.sql",
+        old="p.email_verified = 1 AND ",
+        new="",
+        caught_by=f"{PEOPLE}::test_an_email_that_is_not_verified_gives_nothing",
+    ),
+    Mutant(
+        name="an invitation taken by an email that nobody verified",
+        breaks="a role comes with an email only when the provider has verified it",
+        file="engines/postgres/functions/people.sql",
+        old="    IF (person->>'email_verified')::boolean THEN\n",
+        new="    IF true THEN\n",
+        caught_by=f"{PEOPLE}::test_an_email_that_is_not_verified_gives_nothing",
+    ),
+    Mutant(
+        name="tokens of who was let out",
+        breaks="removing a person ends their sessions and tokens",
+        file="engines/sqlite/people.py",
+        old="        tx.execute(SQL.revoke_tokens_of_user, command.id, tx.now, None)\n",
+        new="",
+        caught_by=f"{PEOPLE}::test_who_is_let_out_loses_sessions_and_tokens_in_one_act",
+    ),
+    Mutant(
+        name="a token made while its person is let out",
+        breaks="removing a person ends their sessions and tokens",
+        file="engines/postgres/functions/people.sql",
+        old=" AND (u.enabled OR NOT to_be_let_in) FOR SHARE",
+        new=" AND (u.enabled OR NOT to_be_let_in)",
+        caught_by="tests/unit/test_postgres_people.py::test_who_is_let_out_at_this_moment_gets_no_session_and_no_token",
+    ),
+    Mutant(
+        name="a sign-in of who is not let in",
+        breaks="who is disabled does not sign in",
+        file="engines/postgres/functions/people.sql",
+        old="    WHERE u.enabled\n    RETURNING",
+        new="    RETURNING",
+        caught_by=f"{PEOPLE}::test_who_is_not_enabled_is_refused_and_nothing_changes",
+    ),
+    Mutant(
+        name="a link for a plain sign-in",
+        breaks="a one-time link of the operator is no other sign-in",
+        file="engines/sqlite/sql/take_login.sql",
+        old="AND link = ?2 ",
+        new="AND ?2 = ?2 ",
+        caught_by=f"{PEOPLE}::test_a_link_is_no_other_sign_in_and_its_making_is_on_record",
+    ),
+    Mutant(
+        name="tokens of who was removed from a tenant",
+        breaks="removing a member ends their tokens there",
+        file="engines/postgres/functions/people.sql",
+        old="""        UPDATE ingot.tokens AS t SET revoked_at = now
+        WHERE t."user" = of_id AND t.tenant = of_tenant AND t.revoked_at IS NULL;
+""",
+        new="",
+        caught_by="tests/conformance/test_members.py"
+        "::test_who_is_removed_has_no_role_and_no_token_there_and_keeps_those_elsewhere",
     ),
 ]

@@ -34,7 +34,10 @@ def typed(page: str, folder: Path, url: str) -> list[str]:
     return done.stdout.split("\036")[:-1]
 
 
-@pytest.mark.parametrize("page", ["serve.md", "run-workers.md", "watch-a-server.md", "../reference/audit.md"])
+PAGES_TYPED = ["serve.md", "run-workers.md", "watch-a-server.md", "let-people-in.md", "../reference/audit.md"]
+
+
+@pytest.mark.parametrize("page", PAGES_TYPED)
 def test_what_a_page_says_can_be_typed_from_top_to_bottom(tmp_path: Path, page: str) -> None:
     with served(tmp_path / "data") as (_, url):
         printed = typed(page, tmp_path, url)

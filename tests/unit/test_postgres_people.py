@@ -1,18 +1,28 @@
-"""A command about people that is sent again, after its answer was lost, finds what it did."""
+"""Commands about people are sent again after a lost answer, and meet each other half way: people stay whole."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
-from ingot.identity.people import MemberNotFound
-from ingot.identity.ports import BeginLogin, EnableUser, EndSession, PutMember, RemoveMember, TakeLogin
+from ingot.engines.postgres import PostgresStore, credentials, people
+from ingot.engines.postgres.connection import Database, Record
+from ingot.events.audit import Act
+from ingot.identity.people import MemberNotFound, SignInRefused, UserNotFound
+from ingot.identity.ports import BeginLogin, CreateToken, EnableUser, EndSession, PutMember, RemoveMember, TakeLogin
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
-from tests.conformance.folk import Folk, built, person, seen
+from tests.conformance.folk import Folk, built, person, seen, token_of
 from tests.factories import open_bench
+
+WAITING: Final = """
+    SELECT count(*) = $1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
 
 
 @pytest.fixture
@@ -26,7 +36,7 @@ async def test_a_sign_in_sent_twice_makes_one_person_and_one_session(folk: Folk)
     command = folk.signing_in(person(groups=("a",)))
     user = await folk.store.sign_in(command)
     assert await folk.store.sign_in(command) == user
-    assert len(await folk.users.sessions(user.id)) == 1
+    assert len(await folk.store.list_sessions(user.id)) == 1
     assert [entry.action for entry in await folk.acts()] == ["session.created", "member.put"]
     assert await folk.roles(user) == {"default": "member"}
     assert await folk.store.find_member(folk.bench.tenant, invited.id) is None
@@ -83,3 +93,73 @@ async def test_a_tenant_made_or_changed_twice_keeps_its_groups(folk: Folk) -> No
     made = await folk.bench.tenants.create("made", groups={"a": "viewer"})
     for _ in range(2):
         assert (await folk.bench.tenants.change(made.id, groups={"b": "admin"})).groups == {"b": "admin"}
+
+
+# -- two at once --------------------------------------------------------------------------------------------
+
+
+class Half:
+    """One party at a person: its call is made, and whether it holds is not said before the end of the block."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def call(self, statement: str, *values: Any) -> list[Record]:
+        """As `Database.call`, in the transaction that is open."""
+        rows: list[Record] = await self._connection.fetch(statement, *values)
+        return rows
+
+
+@asynccontextmanager
+async def half_way(folk: Folk) -> AsyncIterator[Database]:
+    assert isinstance(folk.store, PostgresStore)
+    async with folk.store._db.pool.acquire() as connection:
+        await connection.fetch("SELECT 1")  # So that it has the time of the test.
+        async with connection.transaction():
+            yield Half(connection)  # type: ignore[misc]
+
+
+async def waiting(folk: Folk, calls: int) -> None:
+    """Until so many calls wait for the one that is half way."""
+    assert isinstance(folk.store, PostgresStore)
+    while not (await folk.store._db.call(WAITING, calls))[0][0]:
+        pass
+
+
+async def test_who_is_let_out_at_this_moment_gets_no_session_and_no_token(folk: Folk) -> None:
+    ann = await folk.sign_in()
+    async with half_way(folk) as first:
+        await people.enable_user(first, EnableUser(id=ann.id, enabled=False, act=folk.act()))
+        later = [
+            asyncio.create_task(folk.sign_in("ann", b"late")),
+            asyncio.create_task(folk.text_of_token(ann)),
+        ]
+        await waiting(folk, 2)
+    refused = await asyncio.gather(*later, return_exceptions=True)
+    assert [type(error) for error in refused] == [SignInRefused, UserNotFound]
+    assert await folk.store.find_session(b"late") is None
+    assert await folk.store.list_people_tokens(ann.id, before=None, limit=10) == []
+
+
+async def test_a_session_and_a_token_that_are_made_at_this_moment_end_with_who_is_let_out(folk: Folk) -> None:
+    ann = await folk.sign_in()
+    token = token_of(ann, folk.bench.tenant)
+    async with half_way(folk) as first:
+        await credentials.create_token(first, CreateToken(token=token, digest=b"digest", act=Act()))
+        await people.sign_in(first, folk.signing_in(person(), b"early"))
+        later = asyncio.create_task(folk.users.enable(ann.id, enabled=False, act=folk.act()))
+        await waiting(folk, 1)
+    assert not (await later).enabled
+    await folk.users.enable(ann.id, enabled=True, act=folk.act())
+    assert await folk.store.find_session(b"early") is None
+    assert not await folk.holds(token.id)
+
+
+async def test_an_invitation_made_while_its_email_signs_in_is_not_lost(folk: Folk) -> None:
+    tenant = folk.bench.tenant
+    async with half_way(folk) as first:
+        ann = await people.sign_in(first, folk.signing_in(person()))
+        await folk.members.put(tenant, role="member", email="ann@example.com", act=folk.act())
+    assert await folk.roles(ann) == {"default": "member"}
+    await folk.sign_in()
+    assert await folk.roles(ann) == {"default": "member"}

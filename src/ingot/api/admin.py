@@ -196,8 +196,13 @@ class AdminApi:
         return own
 
     async def change_tenant(self, call: Call, slug: str, body: TenantChange) -> Tenant:
-        """Change a tenant: its weight, its limits, its name."""
-        call.expect_operator("changes tenants")
+        """Change a tenant: its weight, its limits, its name; its groups, which its own admins may change too."""
+        if any(given is not None for given in (body.slug, body.weight, body.time_zone, body.limits)):
+            call.expect_operator("changes more of a tenant than its groups")
+        await self.get_tenant(call, slug)
+        call.expect("admin.members")
+        for role in (body.groups or {}).values():
+            call.expect_role(role)
         return await self._tenants.change(
             slug,
             slug=body.slug,

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from ingot import wiring
 from ingot.api.ops import VERSION
+from ingot.api.people import link_url
 from ingot.http.server import allow_files, listen, look_for_cycles_less, url_of
 from ingot.http.traces import Spans, open_spans
 from ingot.identity.grants import ALL
@@ -75,6 +76,9 @@ async def _serve(settings: Settings, listening: socket.socket, spans: Spans | No
         url, engine = url_of(listening), ingot.engine
         sentence = f"Ingot serves {url} ({engine}); {url}/docs says how to use it, Ctrl-C ends it."
         _tell("serving", sentence, url=url, docs=f"{url}/docs", engine=engine)
+        if sys.stderr.isatty() and ingot.provider is None:  # A log keeps what it is told; a link is for one who reads.
+            link = link_url(settings.public_url or url, (await ingot.sessions.link()).secret)
+            _tell("link_made", f"Sign in as operator, once, within 15 minutes: {link}")
         look_for_cycles_less()
         await wiring.server_of(ingot, settings, spans=spans).serve(sockets=[listening])
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -30,7 +30,7 @@ from ingot.http.problems import (
 from ingot.http.protocol import CONNECTIONS_MAX
 from ingot.http.rates import TooManyWaiting
 from ingot.http.streams import Gone, Receive, Scope, Send, Streams, gone
-from ingot.http.table import PREFIX, Route, Table
+from ingot.http.table import PAGE, PREFIX, Route, Table
 from ingot.http.traces import Spans, read_traceparent
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
@@ -45,6 +45,7 @@ ID_CHARS_MAX: Final = 64
 WORKER_CHARS_MAX: Final = 200
 JOB: Final = f"{PREFIX}/jobs/{{id}}"
 JSON: Final = "application/json"
+PageOf = Callable[[IngotError, str], Answer[bytes]]  # What people get to see of an error at a path.
 STREAM: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
 log = structlog.get_logger("ingot.http")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -62,11 +63,13 @@ class App:
         *,
         spans: Spans | None = None,
         connections_max: int = CONNECTIONS_MAX,
+        page_of: PageOf | None = None,
     ) -> None:
         self._table = table
         self._gate = gate
         self._metrics = metrics
         self._spans = spans
+        self._page_of = page_of
         self._streams = Streams(gate)
         self._held: Counter[str] = Counter()  # Streams, and requests that wait, by tenant.
         self._held_max = max(1, round(connections_max * HELD_SHARE_MAX))
@@ -96,12 +99,12 @@ class App:
         except Gone:
             status = 499
         except IngotError as error:
-            status = await _tell(error, send, request_id)
+            status = await self._refuse(error, route, scope, send, request_id)
             if status >= 500:
                 log.warning("request_refused", code=error.code, **_said(scope, route, status, began))
         except Exception:
             log.exception("request_failed", **_said(scope, route, 500, began))
-            status = await _tell(InternalError(), send, request_id)
+            status = await self._refuse(InternalError(), route, scope, send, request_id)
         self._metrics.note_request(route, status, time.perf_counter() - began)
         if span is not None:
             path_of = None if route is None else route.path
@@ -113,6 +116,15 @@ class App:
     def stop(self) -> None:
         """End the streams."""
         self._streams.stop()
+
+    async def _refuse(self, error: IngotError, route: Route | None, scope: Scope, send: Send, request_id: str) -> int:
+        """Tell of an error: on a page for people, and to programs as a problem."""
+        if route is None or route.media != PAGE or self._page_of is None:
+            return await _tell(error, send, request_id)
+        answer = self._page_of(error, scope["path"])
+        status = answer.status or error.status
+        await _send(send, status, answer.headers, answer.content, request_id, answer.cookies)
+        return status
 
     async def _serve(self, route: Route, call: Call, scope: Scope, receive: Receive, send: Send) -> int:
         body, query = self._readers[id(route)]
@@ -139,14 +151,15 @@ class App:
             return 200
         status, content = route.status, answer
         headers: dict[str, str] = {}
+        cookies: tuple[str, ...] = ()
         if isinstance(answer, Answer):
-            status, content, headers = answer.status or route.status, answer.content, answer.headers
+            status, content = answer.status or route.status, answer.content
+            headers, cookies = answer.headers, answer.cookies
         if content is None:
-            await _send(send, status, headers, b"", call.request_id)
-        elif isinstance(content, bytes):
-            await _send(send, status, headers, content, call.request_id)
-        else:
-            await _send(send, status, {"content-type": JSON, **headers}, _encode(content), call.request_id)
+            content = b""
+        elif not isinstance(content, bytes):
+            headers, content = {"content-type": JSON, **headers}, _encode(content)
+        await _send(send, status, headers, content, call.request_id, cookies)
         return status
 
     @contextmanager
@@ -270,9 +283,12 @@ async def _tell(error: IngotError, send: Send, request_id: str) -> int:
     return status
 
 
-async def _send(send: Send, status: int, headers: dict[str, str], body: bytes, request_id: str) -> None:
-    whole = {"content-length": str(len(body)), **headers}
-    await send({"type": "http.response.start", "status": status, "headers": _headers(whole, request_id)})
+async def _send(
+    send: Send, status: int, headers: dict[str, str], body: bytes, request_id: str, cookies: tuple[str, ...] = ()
+) -> None:
+    whole = _headers({"content-length": str(len(body)), **headers}, request_id)
+    whole += [(b"set-cookie", one.encode()) for one in cookies]
+    await send({"type": "http.response.start", "status": status, "headers": whole})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -11,6 +11,7 @@ import msgspec
 from ingot.events.audit import Act
 from ingot.identity.credentials import Caller, Forbidden
 from ingot.identity.grants import ANY
+from ingot.identity.people import ROLE_GRANTS, Role
 from ingot.kernel.errors import InvalidInput
 
 T = TypeVar("T")
@@ -61,6 +62,11 @@ class Call(msgspec.Struct, kw_only=True):
         caller = self.caller
         return Act(who=caller.name, name=caller.label, address=address, request_id=self.request_id)
 
+    @property
+    def here(self) -> str:
+        """Where the caller reached us, by its own word."""
+        return f"http://{self.headers.get('host') or ''}"
+
     def key_of(self, key: str | None) -> str | None:
         """The key that the body of a request names, or the header that means the same. Raises `InvalidInput`."""
         header = self.headers.get("idempotency-key")
@@ -75,6 +81,11 @@ class Call(msgspec.Struct, kw_only=True):
         if not self.caller.is_operator:
             raise Forbidden(f"only an operator {does}", hint="Use the operator's token.")
 
+    def expect_role(self, role: Role) -> None:
+        """Raises `Forbidden` unless the caller may do all that a role may: nobody gives more than they have."""
+        for grant in ROLE_GRANTS[role]:
+            self.expect(grant.action, grant.resource)
+
     def expect(self, action: str, resource: str = ANY) -> None:
         """Raises `Forbidden` unless the caller may do this."""
         self.caller.expect(action, resource)
@@ -86,6 +97,7 @@ class Answer(msgspec.Struct, Generic[T], frozen=True):
     content: T
     status: int | None = None
     headers: dict[str, str] = {}
+    cookies: tuple[str, ...] = ()
 
 
 class Stream(msgspec.Struct, frozen=True):

@@ -36,5 +36,8 @@ EXAMPLES: Final[dict[str, Any]] = {
         "description": "the shop",
         "grants": [{"action": "jobs.create", "resource": "jobs/greet"}],
     },
+    "people_put_member": {"email": "ada@example.com", "role": "member"},
+    "people_change_member": {"role": "viewer"},
+    "me_create_token": {"description": "my laptop", "grants": [{"action": "jobs.read"}]},
     "admin_create_worker": {"id": "press", "types": ["greet"]},
 }

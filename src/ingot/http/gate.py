@@ -7,18 +7,22 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ingot.http.call import Call, Headers
+from ingot.http.cookies import SESSION, cookie
+from ingot.http.origin import SAFE, expect_own_page
 from ingot.http.peers import Peers
 from ingot.http.rates import Rate, Rates, TooManyFailures
 from ingot.http.table import Class, Granted, Open, Route
 from ingot.identity.access import KNOWN_SECONDS, Access
 from ingot.identity.credentials import Caller, Forbidden, Unauthorized
 from ingot.identity.model import TenantNotFound
+from ingot.identity.roles import NO_TENANT, no_tenant
 from ingot.identity.service import DEFAULT_SLUG, Tenants
 
 CREDENTIALS: Final = ("Authorization", "X-Worker-ID", "X-Worker-Secret")
 NOBODY: Final = Caller(id="", kind="token", tenant="", grants=())
 BURST_SECONDS: Final = 2.0  # Who made no requests for so long may make theirs at once.
 FAILURES: Final = Rate(10, 200)  # Credentials that do not hold, from one address, before the store is asked no more.
+STRANGERS: Final = Rate(2, 60)  # What anybody may do from one address, where it costs us something.
 TENANT_FACTOR: Final = 4  # All callers of a tenant together may make so many times the requests of one.
 
 
@@ -50,6 +54,7 @@ class Gate:
         self._peers = peers or Peers()
         self._locate = self._peers.address
         self._failures = Rates()  # Apart from those of callers, whom a flood of addresses must not push out.
+        self._strangers = Rates()
         self._slugs: dict[str, tuple[str, float]] = {}  # The tenants that operators named, and until when that holds.
 
     async def admit(
@@ -65,9 +70,13 @@ class Gate:
         caller, tenant = NOBODY, ""
         if not isinstance(route.needs, Open):
             caller = await self._counted(headers, client)
+            if caller.session is not None and route.method not in SAFE:
+                expect_own_page(headers)
             self._count(route, caller)
             _expect(route, caller)
             tenant = await self._tenant(headers, caller)
+        elif route.by_address:
+            self._strangers.take((self._peers.of(client, headers), "open"), STRANGERS)
         return Call(
             caller=caller,
             tenant=tenant,
@@ -81,7 +90,7 @@ class Gate:
     async def check(self, route: Route, call: Call) -> None:
         """Whether a call that goes on would still be let in. Raises `Unauthorized` or `Forbidden`; counts nothing."""
         if not isinstance(route.needs, Open):
-            _expect(route, await self._caller(call.headers))
+            _expect(route, await self._caller(call.headers, tenant=call.tenant))
 
     async def _counted(self, headers: Headers, client: tuple[str, int] | None) -> Caller:
         """The caller, unless too many from there were none. What the store is asked for in vain stays counted."""
@@ -101,7 +110,10 @@ class Gate:
             for name in asked:
                 self._failures.give_back(name)
 
-    async def _caller(self, headers: Headers, asking: Callable[[], None] = lambda: None) -> Caller:
+    async def _caller(
+        self, headers: Headers, asking: Callable[[], None] = lambda: None, *, tenant: str | None = None
+    ) -> Caller:
+        """Who sends these headers. A person is looked for in the tenant that they name, or in the one that is told."""
         worker_id, secret = headers.get("x-worker-id"), headers.get("x-worker-secret")
         if worker_id is not None and secret is not None:
             if headers.has("authorization"):
@@ -109,7 +121,10 @@ class Gate:
             return await self._access.of_worker(worker_id, secret, asking)
         authorization = headers.get("authorization")
         if authorization is None:
-            raise _no_credential(headers)
+            session = None if _sent(headers) else cookie(headers, SESSION)
+            if session is None:
+                raise _no_credential(headers)
+            return await self._access.of_session(session, tenant or headers.get("ingot-tenant"), asking)
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
             raise Unauthorized(
@@ -130,6 +145,8 @@ class Gate:
 
     async def _tenant(self, headers: Headers, caller: Caller) -> str:
         """The tenant that the call is made in: the caller's own, or the one an operator names."""
+        if caller.kind == "user" and caller.tenant is not None:
+            return caller.tenant
         named = headers.get("ingot-tenant")
         if named is not None and caller.kind == "worker" and caller.tenant is None:
             raise Forbidden("a shared worker serves all tenants", hint="Leave out the header Ingot-Tenant.")
@@ -153,9 +170,13 @@ class Gate:
         return known
 
 
+def _sent(headers: Headers) -> list[str]:
+    return [name for name in CREDENTIALS if headers.has(name.lower())]
+
+
 def _no_credential(headers: Headers) -> Unauthorized:
     """Why nobody can be told from these headers."""
-    sent = [name for name in CREDENTIALS if headers.has(name.lower())]
+    sent = _sent(headers)
     for name in sent:
         if headers.get(name.lower()) is None:
             return Unauthorized(f"the header {name} was sent twice", hint="Send it once.")
@@ -168,9 +189,12 @@ def _no_credential(headers: Headers) -> Unauthorized:
 def _expect(route: Route, caller: Caller) -> None:
     if not isinstance(route.needs, Granted) or route.needs.is_met(caller.may if route.needs.whole else caller.has):
         return
+    if caller.kind == "user" and caller.tenant == NO_TENANT:
+        raise no_tenant(caller)
     if caller.kind == "worker":
         raise Forbidden(
             f"the credential of a worker has no grant for {route.needs.action}",
             hint=f"Workers claim, renew and settle; for the rest use a token with a grant for {route.needs.action}.",
         )
-    raise Forbidden(f"the credential has no grant for {route.needs.action}")
+    who = "your role" if caller.kind == "user" else "the credential"
+    raise Forbidden(f"{who} has no grant for {route.needs.action}")

@@ -10,6 +10,7 @@ from typing import Any, Final, get_args, get_origin
 import msgspec
 
 from ingot.http.call import Answer, Stream
+from ingot.http.cookies import SESSION
 from ingot.http.examples import EXAMPLES
 from ingot.http.problems import PROBLEM, Problem
 from ingot.http.table import Granted, Open, Route
@@ -20,17 +21,18 @@ REFERENCE: Final = "#/components/schemas/{name}"
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 NAMES: Final = {"minLength": 1, "pattern": r"^[^/]+$"}  # What a place in a path can hold.
-SECURITY: Final[list[dict[str, list[str]]]] = [{"token": []}, {"worker": [], "secret": []}]
+SECURITY: Final[list[dict[str, list[str]]]] = [{"token": []}, {"worker": [], "secret": []}, {"session": []}]
 SCHEMES: Final = {
     "token": {"type": "http", "scheme": "bearer", "description": "A token, `ingot_…`."},
     "worker": {"type": "apiKey", "in": "header", "name": "X-Worker-ID"},
     "secret": {"type": "apiKey", "in": "header", "name": "X-Worker-Secret"},
+    "session": {"type": "apiKey", "in": "cookie", "name": SESSION, "description": "Of a person who has signed in."},
 }
 
 
 def document_of(routes: Iterable[Route], *, version: str) -> dict[str, Any]:
-    """The document of these routes."""
-    known = list(routes)
+    """The document of these routes. Pages are for people, and stand in no document for programs."""
+    known = [route for route in routes if not route.is_page]
     types = [type for route in known for type in _types(route)]
     schemas, components = msgspec.json.schema_components([*types, Problem], ref_template=REFERENCE)
     describe(components)

@@ -15,6 +15,8 @@ from ingot.http.problems import MethodNotAllowed, NoSuchRoute
 from ingot.identity.grants import ACTIONS
 
 PREFIX: Final = "/api/v1"
+PAGE: Final = "text/html"
+PAGES: Final = (PAGE, "text/css")
 BODY_BYTES_MAX: Final = 1024 * 1024
 _PARAMETER = re.compile(r"\{([a-z_]+)\}")
 
@@ -63,7 +65,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     `waits` is for handlers that wait for something to happen: they are canceled when the caller goes away. `media` is
     what the bytes of an answer are, where it is no JSON. `headers` are those that it takes and others
-    do not.
+    do not. `by_address` bounds how often anybody may call it from one address, where it is open.
     """
 
     method: str
@@ -78,11 +80,17 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes_max: int = BODY_BYTES_MAX
     media: str | None = None
     headers: tuple[str, ...] = ()
+    by_address: bool = False
 
     @property
     def title(self) -> str:
         """What it does, in a sentence: that of its handler."""
         return cleandoc(self.handler.__doc__ or "").split("\n", 1)[0]
+
+    @property
+    def is_page(self) -> bool:
+        """Whether it is made for people in a browser."""
+        return self.media in PAGES
 
     @property
     def parameters(self) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from ingot.identity.grants import ANY, Grant, allows
+from ingot.identity.people import Session, TenantRole, User
 from ingot.kernel.errors import Conflict, IngotError, NotFound
 
 
@@ -17,9 +18,16 @@ class Unauthorized(IngotError):
     code = "unauthorized"
     status = 401
     hint = (
-        "Send `Authorization: Bearer ingot_…`, or X-Worker-ID and X-Worker-Secret. "
+        "Send `Authorization: Bearer ingot_…`, or X-Worker-ID and X-Worker-Secret; people sign in at /auth/login. "
         "The operator's token is in data/operator.token where the server runs."
     )
+
+
+class SessionStale(Unauthorized):
+    """What the provider said of the person is too old."""
+
+    code = "session_stale"
+    hint = "Load the page again: the provider is asked anew, and asks nothing itself of who is signed in there."
 
 
 class Forbidden(IngotError):
@@ -59,8 +67,8 @@ class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 class Token(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a token. Its text is shown once, when it is made; `ending` are the last letters of it.
 
-    A token with no tenant is the operator's: it acts in any tenant. One with a `user` belongs to that person, and ends
-    with them.
+    A token with no tenant is the operator's: it acts in any tenant. One with a `user` was made by a person, never does
+    more than they may, and ends with them.
     """
 
     id: str
@@ -70,11 +78,11 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     ending: str
     created_at: datetime
     limits: TokenLimits = TokenLimits()
+    user: str | None = None
     created_by: str | None = None
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
     revoked_at: datetime | None = None
-    user: str | None = None
 
 
 class WorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,12 +103,19 @@ class WorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is asking. `tenant` is `None` for who acts in every tenant: an operator, or a shared worker."""
+    """Who is asking. `tenant` is `None` for who acts in every tenant: an operator, or a shared worker.
+
+    It is empty for a person in no tenant: who has no role in any, or has not said in which of theirs. `user` is the
+    person, also behind a token of theirs, and `session` the one they are signed in with.
+    """
 
     id: str
-    kind: Literal["token", "worker"]
+    kind: Literal["token", "worker", "user"]
     tenant: str | None
     grants: tuple[Grant, ...]
+    user: User | None = None
+    roles: tuple[TenantRole, ...] = ()
+    session: Session | None = None
     types: tuple[str, ...] = ()  # Of a worker: what it may run; all when there are none.
     limits: TokenLimits = TokenLimits()
     expires_at: datetime | None = None
@@ -114,7 +129,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_operator(self) -> bool:
         """Whether it may act in every tenant, and makes what holds for all."""
-        return self.tenant is None and self.kind == "token"
+        return self.tenant is None and self.kind != "worker"
 
     def may(self, action: str, resource: str = ANY) -> bool:
         """Whether its grants allow this."""
@@ -127,4 +142,5 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     def expect(self, action: str, resource: str = ANY) -> None:
         """Raises `Forbidden` unless its grants allow this."""
         if not self.may(action, resource):
-            raise Forbidden(f"the credential has no grant for {action} on {resource[:64]}")
+            who = "your role" if self.kind == "user" else "the credential"
+            raise Forbidden(f"{who} has no grant for {action} on {resource[:64]}")

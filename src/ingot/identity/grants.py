@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -62,6 +62,19 @@ def allows(grants: Iterable[Grant], action: str, resource: str = ANY) -> bool:
     return any(grant.covers(action, resource) for grant in grants)
 
 
+def common(some: Iterable[Grant], others: Sequence[Grant]) -> tuple[Grant, ...]:
+    """What both allow. Of two patterns that meet one lies within the other, so that the narrower of each is common."""
+    found: dict[Grant, None] = {}
+    for one in some:
+        for other in others:
+            action, resource = _narrower(_action_covers, one.action, other.action), None
+            if action is not None:
+                resource = _narrower(_resource_covers, one.resource, other.resource)
+            if action is not None and resource is not None:
+                found[Grant(action=action, resource=resource)] = None
+    return tuple(found)
+
+
 def check_grants(value: object) -> tuple[Grant, ...]:
     """Grants that can be given. Raises `InvalidInput`."""
     given = several(value, what="grants")
@@ -87,6 +100,12 @@ def _checked(grant: Grant) -> Grant:
             hint=f"It is * for all, or begins with {', '.join(f'{root}/' for root in ROOTS)} as in jobs/greet.",
         )
     return grant
+
+
+def _narrower(covers: Callable[[str, str], bool], one: str, other: str) -> str | None:
+    if covers(one, other):
+        return other
+    return one if covers(other, one) else None
 
 
 def _action_covers(own: str, other: str) -> bool:

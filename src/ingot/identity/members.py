@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ingot.events.audit import Act
+from ingot.events.audit import Act, acting
 from ingot.identity.access import Access
 from ingot.identity.people import ROLES, Member, MemberNotFound, Role, UserNotFound
 from ingot.identity.ports import PeopleStore, PutMember, RemoveMember
@@ -38,7 +38,9 @@ class Members:
             raise UserNotFound(f"there is no person {user[:64]!r}")
         invited = None if email is None else check_email(email)
         return await self._put(
-            PutMember(tenant=tenant, role=check_role(role), user=user, email=invited, invitation=new_id(), act=act)
+            PutMember(
+                tenant=tenant, role=check_role(role), user=user, email=invited, invitation=new_id(), act=acting(act)
+            )
         )
 
     async def change(self, tenant: str, member_id: str, *, role: Role, act: Act) -> Member:
@@ -50,7 +52,7 @@ class Members:
         member = await self.get(tenant, member_id)
         email = member.email if member.user is None else None
         return await self._put(
-            PutMember(tenant=tenant, role=role, user=member.user, email=email, invitation=member.id, act=act)
+            PutMember(tenant=tenant, role=role, user=member.user, email=email, invitation=member.id, act=acting(act))
         )
 
     async def remove(self, tenant: str, member_id: str, *, act: Act) -> Member:
@@ -58,7 +60,7 @@ class Members:
 
         Raises `MemberNotFound`, `TenantNotFound`, or `MemberByGroup` where there is no role of their own.
         """
-        removed = await self._store.remove_member(RemoveMember(tenant=tenant, id=_known(member_id), act=act))
+        removed = await self._store.remove_member(RemoveMember(tenant=tenant, id=_known(member_id), act=acting(act)))
         self._access.forget()
         return removed
 

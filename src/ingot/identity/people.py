@@ -69,6 +69,11 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
     picture: str | None = None
     groups: tuple[str, ...] = ()
 
+    @property
+    def label(self) -> str:
+        """How people know them."""
+        return self.email or self.name or self.subject
+
 
 class User(Person, frozen=True, kw_only=True):
     """A person who has signed in here. One who is not `enabled` is let in no more."""
@@ -79,9 +84,31 @@ class User(Person, frozen=True, kw_only=True):
     signed_in_at: datetime
 
     @property
-    def label(self) -> str:
-        """How people know them."""
-        return self.email or self.name or self.subject
+    def is_local(self) -> bool:
+        """Whether no provider knows them: who came with a link of the operator."""
+        return self.issuer == LOCAL_ISSUER
+
+
+class PeopleRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for people on this server: whose word counts, who is an operator, how long a session holds.
+
+    A session ends after so many seconds, or when it was not used for some; before that, what the provider said is
+    taken for true for `renew_seconds`.
+    """
+
+    issuer: str | None = None
+    admin_groups: frozenset[str] = frozenset()
+    session_seconds: float = 43_200.0
+    idle_seconds: float = 7_200.0
+    renew_seconds: float = 3_600.0
+
+    def knows(self, user: User) -> bool:
+        """Whether the provider that knew them is the one that there is now."""
+        return user.is_local or user.issuer == self.issuer
+
+    def makes_operator(self, user: User) -> bool:
+        """Whether they act in every tenant."""
+        return user.is_local or (self.knows(user) and not self.admin_groups.isdisjoint(user.groups))
 
 
 class TenantRole(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +131,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None = None
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RoleSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a role comes from: from a group, or, without one, given to the person."""
 
     role: Role
@@ -119,7 +146,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     role: Role
-    sources: tuple[Source, ...]
+    sources: tuple[RoleSource, ...]
     user: str | None = None
     email: str | None = None
     name: str | None = None

@@ -183,7 +183,7 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True):
     """Sign a person in: what is known of them is what their provider says now, and invitations to their email theirs.
 
     The session gets this id, and is found by the digest of its secret. `replaces` is the digest of the one that the
-    browser had before, which ends.
+    browser had before, which ends. On record it is the person themselves who did it.
     """
 
     person: Person

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import secrets
@@ -11,6 +12,8 @@ from uuid import UUID
 
 TOKEN_PREFIX: Final = "ingot_"
 WORKER_PREFIX: Final = "ingotw_"
+SESSION_PREFIX: Final = "ingots_"
+LOGIN_PREFIX: Final = "ingotl_"  # Of who has set out to sign in.
 SECRET_BYTES: Final = 32
 LETTERS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ID_CHARS: Final = 22  # 128 bits
@@ -29,6 +32,16 @@ def new_worker_secret() -> str:
     return _summed(WORKER_PREFIX + _new_secret())
 
 
+def new_session_secret() -> str:
+    """The secret of a session, which its browser keeps."""
+    return _summed(SESSION_PREFIX + _new_secret())
+
+
+def new_login_secret() -> str:
+    """The secret of who has set out to sign in, which their browser keeps, or a link holds."""
+    return _summed(LOGIN_PREFIX + _new_secret())
+
+
 def id_of_token(token: str) -> str | None:
     """The id in the text of a token, or `None` when nobody can have made it."""
     if not _is_whole(token, TOKEN_PREFIX, ID_CHARS + SECRET_CHARS):
@@ -42,6 +55,22 @@ def is_worker_secret(secret: str) -> bool:
     return _is_whole(secret, WORKER_PREFIX, SECRET_CHARS)
 
 
+def is_session_secret(secret: str) -> bool:
+    """Whether somebody can have made this as the secret of a session."""
+    return _is_whole(secret, SESSION_PREFIX, SECRET_CHARS)
+
+
+def is_login_secret(secret: str) -> bool:
+    """Whether somebody can have made this for who sets out to sign in."""
+    return _is_whole(secret, LOGIN_PREFIX, SECRET_CHARS)
+
+
+def derived(secret: str, purpose: str) -> str:
+    """Another secret that only who has this one can know, so that it need not be kept."""
+    made = hmac.digest(secret.encode(), purpose.encode(), "sha256")
+    return base64.urlsafe_b64encode(made).rstrip(b"=").decode()
+
+
 def digest(secret: str) -> bytes:
     """What is stored of a token or secret. It is random enough that nobody finds it by trying."""
     return hashlib.sha256(secret.encode()).digest()
@@ -50,6 +79,11 @@ def digest(secret: str) -> bytes:
 def matches(secret: str, stored: bytes) -> bool:
     """Whether this is the secret of which that was stored."""
     return hmac.compare_digest(digest(secret), stored)
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two secrets are the same, in a time that tells nothing."""
+    return hmac.compare_digest(one.encode(), other.encode())
 
 
 def ending(secret: str) -> str:

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from ingot.identity.members import check_role
 from ingot.events.audit import Act, acting
+from ingot.identity.members import check_role
 from ingot.identity.model import FRACTIONAL_LIMITS, WEIGHT_MAX, Limits, Tenant, TenantExists, TenantNotFound
 from ingot.identity.people import Role
 from ingot.identity.ports import ChangeTenant, CreateTenant, TenantStore

@@ -10,7 +10,7 @@ import msgspec
 
 from ingot.events.audit import Act, acting
 from ingot.identity import secrets
-from ingot.identity.access import Access
+from ingot.identity.access import Access, AccessStore
 from ingot.identity.credentials import (
     Caller,
     CredentialNotFound,
@@ -25,7 +25,6 @@ from ingot.identity.ports import (
     ChangeWorkerCredential,
     CreateToken,
     CreateWorkerCredential,
-    CredentialStore,
     RevokeToken,
 )
 from ingot.kernel.clock import Clock, to_datetime, to_micros
@@ -59,7 +58,7 @@ class NewWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
 class Credentials:
     """The tokens and worker credentials of this store."""
 
-    def __init__(self, store: CredentialStore, access: Access, clock: Clock) -> None:
+    def __init__(self, store: AccessStore, access: Access, clock: Clock) -> None:
         self._store = store
         self._access = access
         self._clock = clock
@@ -78,6 +77,8 @@ class Credentials:
         act: Act | None = None,
     ) -> NewToken:
         """Make a token for a tenant, or for the operator. `by` gives only what it has: raises `Forbidden` otherwise.
+
+        What a person makes, also with a token of theirs, is theirs.
 
         Raises `InvalidInput` or `TenantNotFound`.
         """
@@ -98,6 +99,7 @@ class Credentials:
             limits=_limits(limits),
             ending=secrets.ending(full),
             created_at=to_datetime(self._clock.micros()),
+            user=None if by is None or by.user is None else by.user.id,
             created_by=None if by is None else by.name,
             expires_at=self._later(expires_at),
         )
@@ -129,10 +131,19 @@ class Credentials:
         kept = await self._store.create_token(CreateToken(token=token, digest=secrets.digest(full), act=acting(None)))
         return NewToken(token=kept, text=full)
 
-    async def revoke_token(self, tenant: str | None, token_id: str, *, act: Act | None = None) -> Token:
-        """End a token, here at once and elsewhere within seconds. Raises `TokenNotFound`."""
+    async def revoke_token(
+        self, tenant: str | None, token_id: str, *, user: str | None = None, act: Act | None = None
+    ) -> Token:
+        """End a token of a tenant, or of any; with a `user` only one of theirs. Raises `TokenNotFound`.
+
+        It ends here at once, and elsewhere within seconds.
+        """
         if not is_id(text(token_id, what="token id")):
             raise TokenNotFound(f"there is no token {token_id[:64]!r}")
+        if user is not None:
+            found = await self._store.find_token(token_id)
+            if found is None or found.token.user != user:
+                raise TokenNotFound(f"there is no token {token_id!r} of yours")
         revoked = await self._store.revoke_token(RevokeToken(id=token_id, tenant=tenant, act=acting(act)))
         self._access.forget()
         return revoked
@@ -144,6 +155,16 @@ class Credentials:
         bound_to = ("tokens", tenant)
         before = None if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
         found = await self._store.list_tokens(tenant, before=before, limit=check_limit(limit))
+        more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
+        return Page(items=found, next_cursor=more)
+
+    async def list_tokens_of(
+        self, user: str, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
+    ) -> Page[Token]:
+        """A page of the tokens that a person made, in all tenants, newest first."""
+        bound_to = ("tokens of", user)
+        before = None if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
+        found = await self._store.list_people_tokens(user, before=before, limit=check_limit(limit))
         more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
         return Page(items=found, next_cursor=more)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
-
-from ingot.events.audit import Act
+from ingot.events.audit import Act, acting
 from ingot.identity.access import Access
 from ingot.identity.members import check_email
-from ingot.identity.people import Session, User, UserNotFound
+from ingot.identity.people import User, UserNotFound
 from ingot.identity.ports import EnableUser, Owner, PeopleStore
 from ingot.kernel.ids import is_id
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
@@ -39,17 +37,16 @@ class Users:
         more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
         return Page(items=found, next_cursor=more)
 
-    async def enable(self, user_id: str, enabled: bool, act: Act) -> User:
+    async def enable(self, user_id: str, *, enabled: bool, act: Act) -> User:
         """Let a person in, or out: then their sessions and tokens end, here at once. Raises `UserNotFound`."""
-        command = EnableUser(id=_known(user_id), enabled=flag(enabled, what="enabled"), act=act)
+        command = EnableUser(id=_known(user_id), enabled=flag(enabled, what="enabled"), act=acting(act))
         user = await self._store.enable_user(command)
         self._access.forget()
         return user
 
-    async def sessions(self, user_id: str) -> builtins.list[Session]:
-        """The sessions of a person that hold, newest first. Raises `UserNotFound`."""
-        await self.get(user_id)
-        return await self._store.list_sessions(user_id)
+    def is_operator(self, user: User) -> bool:
+        """Whether a person acts in every tenant."""
+        return user.enabled and self._access.rules.makes_operator(user)
 
 
 def _known(value: object) -> str:

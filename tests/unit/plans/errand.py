@@ -126,11 +126,12 @@ async def _people(bench: Bench) -> None:
     await members.remove(tenant, ann.id, act=Act())
     await users.list()
     await users.list(email="ann@example.com")
-    await users.sessions(ann.id)
+    await users.get(ann.id)
+    await store.list_sessions(ann.id)
     await store.list_people_tokens(ann.id, before=None, limit=BATCH)
     await store.create_token(CreateToken(token=token_of(ann, tenant), digest=b"digest", act=Act()))
     await store.end_session(EndSession(id=sign_in.session_id, user=ann.id, act=Act()))
-    await users.enable(ann.id, False, Act())
+    await users.enable(ann.id, enabled=False, act=Act())
 
 
 async def _ask_for_work(bench: Bench) -> None:

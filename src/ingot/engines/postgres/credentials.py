@@ -41,8 +41,8 @@ async def create_token(db: Database, command: CreateToken) -> Token:
         token.ending,
         token.created_by,
         None if token.expires_at is None else to_micros(token.expires_at),
-        token.user,
         act_text(command.act),
+        token.user,
     )
     return await _token(db, token.id)
 

@@ -18,8 +18,9 @@ FIND = "SELECT * FROM ingot.find_tenants($1, $2)"
 async def create_tenant(db: Database, memory: Memory, command: CreateTenant) -> Tenant:
     """Make a tenant."""
     tenant = command.tenant
-    row = (tenant.id, tenant.slug, tenant.weight, tenant.time_zone, _text(tenant.limits), _text(tenant.groups))
-    await db.call("SELECT ingot.create_tenant($1, $2, $3, $4, $5, $6, $7)", *row, act_text(command.act))
+    row = (tenant.id, tenant.slug, tenant.weight, tenant.time_zone, _text(tenant.limits))
+    act = act_text(command.act)
+    await db.call("SELECT ingot.create_tenant($1, $2, $3, $4, $5, $6, $7)", *row, act, _text(tenant.groups))
     memory.weights[tenant.id] = tenant.weight
     return tenant
 
@@ -30,8 +31,8 @@ async def change_tenant(db: Database, memory: Memory, command: ChangeTenant) -> 
         raise TenantNotFound
     limits = None if command.limits is None else _text(command.limits)
     groups = None if command.groups is None else _text(command.groups)
-    row = (command.id, command.slug, command.weight, command.time_zone, limits, groups)
-    await db.call("SELECT ingot.change_tenant($1, $2, $3, $4, $5, $6, $7)", *row, act_text(command.act))
+    row = (command.id, command.slug, command.weight, command.time_zone, limits)
+    await db.call("SELECT ingot.change_tenant($1, $2, $3, $4, $5, $6, $7)", *row, act_text(command.act), groups)
     changed = await get_tenant(db, command.id)
     assert changed is not None, "tenants are not deleted"
     memory.weights[changed.id] = changed.weight

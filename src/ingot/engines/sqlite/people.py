@@ -55,7 +55,8 @@ def sign_in(tx: Transaction, command: SignIn) -> User:
     session = (command.session_id, command.digest, user_id, tx.now, command.expires_at, command.address, command.agent)
     tx.execute(SQL.insert_session, *session)
     after = {"user": user_id, "email": person.email}
-    tx.audit(command.act, "session.created", f"session/{command.session_id}", tenant=None, after=after)
+    act = msgspec.structs.replace(command.act, who=f"user:{user_id}", name=person.label)
+    tx.audit(act, "session.created", f"session/{command.session_id}", tenant=None, after=after)
     return _user(tx, user_id)
 
 

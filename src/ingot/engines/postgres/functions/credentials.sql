@@ -22,7 +22,7 @@ $$;
 -- Keep a token. The same call sent again, after its answer was lost, finds its own row.
 CREATE OR REPLACE FUNCTION ingot.create_token(
     new_id uuid, of_tenant uuid, new_digest bytea, new_description text, new_grants text, new_limits text, new_ending text,
-    new_created_by text, new_expires_at bigint, of_user uuid, act text
+    new_created_by text, new_expires_at bigint, act text, of_user uuid DEFAULT NULL
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -181,7 +181,8 @@ $$;
 
 -- Remember when credentials were last used; in the order of their ids, so that two who do it do not wait for each other.
 CREATE OR REPLACE FUNCTION ingot.note_use(
-    token_ids uuid[], token_times bigint[], worker_ids text[], worker_times bigint[], session_ids uuid[], session_times bigint[]
+    token_ids uuid[], token_times bigint[], worker_ids text[], worker_times bigint[],
+    session_ids uuid[] DEFAULT '{}', session_times bigint[] DEFAULT '{}'
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

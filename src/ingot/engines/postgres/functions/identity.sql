@@ -10,7 +10,7 @@ AS $$
 $$;
 
 CREATE OR REPLACE FUNCTION ingot.create_tenant(
-    id uuid, slug text, weight integer, time_zone text, limits text, groups json, act text
+    id uuid, slug text, weight integer, time_zone text, limits text, act text, groups json DEFAULT '{}'
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -32,7 +32,8 @@ END
 $$;
 
 CREATE OR REPLACE FUNCTION ingot.change_tenant(
-    of_tenant uuid, new_slug text, new_weight integer, new_time_zone text, new_limits text, new_groups json, act text
+    of_tenant uuid, new_slug text, new_weight integer, new_time_zone text, new_limits text, act text,
+    new_groups json DEFAULT NULL
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -103,9 +103,11 @@ CREATE OR REPLACE FUNCTION ingot.begin_login(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    now bigint := ingot.clock();
 BEGIN
     DELETE FROM ingot.logins AS l WHERE l.digest = ANY (ARRAY(
-        SELECT e.digest FROM ingot.logins AS e WHERE e.expires_at <= ingot.clock()
+        SELECT e.digest FROM ingot.logins AS e WHERE e.expires_at <= now
         ORDER BY e.expires_at LIMIT expired_max FOR UPDATE SKIP LOCKED
     ));
     INSERT INTO ingot.logins (digest, next, link, expires_at) VALUES (new_digest, new_next, new_link, new_expires_at)
@@ -167,7 +169,10 @@ BEGIN
     INSERT INTO ingot.sessions (id, digest, "user", created_at, expires_at, last_used_at, address, agent)
     VALUES (new_session, new_digest, known, now, new_expires_at, now, new_address, new_agent)
     ON CONFLICT (id) DO NOTHING;
-    PERFORM ingot.note_act(act, NULL, 'session.created', format('session/%s', new_session), NULL,
+    PERFORM ingot.note_act(
+        (act::jsonb || jsonb_build_object('who', 'user:' || known,
+            'name', coalesce(person->>'email', person->>'name', person->>'subject')))::json,
+        NULL, 'session.created', format('session/%s', new_session), NULL,
         json_build_object('user', known, 'email', person->>'email'));
     RETURN ingot.person_of(known);
 END

@@ -1,0 +1,130 @@
+"""Routes of whoever asks: who they are, what they may do, where they are signed in, which tokens they made."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ingot.api.admin import PageQuery, TokenOrder, TokenShown
+from ingot.http.call import Call
+from ingot.http.table import PREFIX, Handler, Known, Route
+from ingot.identity.credentials import Forbidden, Token
+from ingot.identity.grants import Grant
+from ingot.identity.people import Session, TenantRole, User
+from ingot.identity.service import Tenants
+from ingot.identity.sessions import Sessions
+from ingot.identity.tokens import Credentials
+from ingot.kernel.pages import Page
+
+
+class Me(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks, in which tenant, and what they may do there.
+
+    `tenant` is the id of that tenant and `slug` its name; a person in none has roles in several, or in none. `tenants`
+    are those that a person has a role in.
+    """
+
+    kind: Literal["token", "worker", "user"]
+    id: str
+    operator: bool
+    tenant: str | None
+    slug: str | None
+    grants: tuple[Grant, ...]
+    tenants: tuple[TenantRole, ...] = ()
+    user: User | None = None
+    session: Session | None = None
+
+
+class SessionShown(Session, frozen=True, kw_only=True):
+    """A session; `current` is the one that asks."""
+
+    current: bool
+
+
+class MeApi:
+    """One's own things over HTTP."""
+
+    def __init__(self, tenants: Tenants, sessions: Sessions, credentials: Credentials) -> None:
+        self._tenants = tenants
+        self._sessions = sessions
+        self._credentials = credentials
+
+    def routes(self) -> list[Route]:
+        """The routes of this room."""
+
+        def route(method: str, path: str, handler: Handler, status: int = 200) -> Route:
+            return Route(
+                method=method,
+                path=f"{PREFIX}/me{path}",
+                handler=handler,
+                needs=Known(),
+                room="me",
+                status=status,
+                rate="read" if method == "GET" else "write",
+            )
+
+        return [
+            route("GET", "", self.who),
+            route("GET", "/sessions", self.list_sessions),
+            route("DELETE", "/sessions/{id}", self.end_session, 204),
+            route("GET", "/tokens", self.list_tokens),
+            route("POST", "/tokens", self.create_token, 201),
+            route("DELETE", "/tokens/{id}", self.revoke_token),
+        ]
+
+    async def who(self, call: Call) -> Me:
+        """Who asks, and what they may do."""
+        caller = call.caller
+        tenant = await self._tenants.get(call.tenant) if call.tenant else None
+        return Me(
+            kind=caller.kind,
+            id=caller.id,
+            operator=caller.is_operator,
+            tenant=None if tenant is None else tenant.id,
+            slug=None if tenant is None else tenant.slug,
+            grants=caller.grants,
+            tenants=caller.roles,
+            user=caller.user,
+            session=caller.session,
+        )
+
+    async def list_sessions(self, call: Call) -> Page[SessionShown]:
+        """The browsers in which one is signed in, newest first."""
+        own = None if call.caller.session is None else call.caller.session.id
+        found = await self._sessions.list(_person(call).id)
+        return Page(items=[SessionShown(**msgspec.structs.asdict(one), current=one.id == own) for one in found])
+
+    async def end_session(self, call: Call, id: str) -> None:
+        """Sign out in one of them."""
+        await self._sessions.end(id, user=_person(call).id, act=call.act())
+
+    async def list_tokens(self, call: Call, query: PageQuery) -> Page[Token]:
+        """A page of the tokens that one made, in every tenant, newest first."""
+        return await self._credentials.list_tokens_of(_person(call).id, cursor=query.cursor, limit=query.limit)
+
+    async def create_token(self, call: Call, body: TokenOrder) -> TokenShown:
+        """Make a token of one's own. It does no more than oneself may, and ends with one's rights; it is shown once."""
+        _person(call)
+        if body.operator:
+            call.expect_operator("makes tokens for all tenants")
+        made = await self._credentials.create_token(
+            None if body.operator else call.tenant,
+            description=body.description,
+            grants=body.grants,
+            limits=body.limits,
+            expires_at=body.expires_at,
+            by=call.caller,
+            act=call.act(),
+        )
+        return TokenShown(**msgspec.structs.asdict(made.token), token=made.text)
+
+    async def revoke_token(self, call: Call, id: str) -> Token:
+        """End a token of one's own."""
+        return await self._credentials.revoke_token(None, id, user=_person(call).id, act=call.act())
+
+
+def _person(call: Call) -> User:
+    if call.caller.user is None:
+        raise Forbidden("this is for people", hint="Sign in at /auth/login; tokens and workers have no sessions.")
+    return call.caller.user

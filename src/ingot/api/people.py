@@ -1,0 +1,163 @@
+"""Routes of those who look after people: members of a tenant, users, links."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+
+from ingot.api.admin import PageQuery
+from ingot.http.call import Call
+from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.identity.members import EMAIL_CHARS_MAX, Members
+from ingot.identity.people import Member, Role, Session, TenantRole, User
+from ingot.identity.sessions import Sessions
+from ingot.identity.users import Users
+from ingot.kernel.pages import Page
+from ingot.wire.jobs import Request
+from ingot.wire.values import told
+
+Email = Annotated[str, told(minLength=3, maxLength=EMAIL_CHARS_MAX)]
+
+
+class NewMember(Request, frozen=True, kw_only=True):
+    """Who gets a role: a person by id, or whoever signs in with an email that the provider has verified."""
+
+    role: Role
+    user: str | None = None
+    email: Email | None = None
+
+
+class MemberChange(Request, frozen=True, kw_only=True):
+    """The role that somebody gets instead of the one they have."""
+
+    role: Role
+
+
+class UsersQuery(PageQuery, frozen=True, kw_only=True):
+    """Which people to list."""
+
+    email: Email | None = None
+
+
+class UserShown(User, frozen=True, kw_only=True):
+    """A person, and the roles they have."""
+
+    operator: bool
+    tenants: tuple[TenantRole, ...]
+
+
+class LinkShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A link that signs the operator in, once."""
+
+    url: str
+    expires_at: datetime
+
+
+class PeopleApi:
+    """People over HTTP."""
+
+    def __init__(self, members: Members, users: Users, sessions: Sessions, *, public_url: str | None) -> None:
+        self._members = members
+        self._users = users
+        self._sessions = sessions
+        self._public_url = public_url
+
+    def routes(self) -> list[Route]:
+        """The routes of this room."""
+
+        def route(method: str, path: str, handler: Handler, status: int = 200) -> Route:
+            return Route(
+                method=method,
+                path=f"{PREFIX}/admin/{path}",
+                handler=handler,
+                needs=Granted("admin.members"),
+                room="people",
+                status=status,
+                rate="read" if method == "GET" else "write",
+            )
+
+        return [
+            route("GET", "members", self.list_members),
+            route("POST", "members", self.put_member, 201),
+            route("GET", "members/{id}", self.get_member),
+            route("PATCH", "members/{id}", self.change_member),
+            route("DELETE", "members/{id}", self.remove_member),
+            route("GET", "users", self.list_users),
+            route("GET", "users/{id}", self.get_user),
+            route("POST", "users/{id}/disable", self.disable_user),
+            route("POST", "users/{id}/enable", self.enable_user),
+            route("GET", "users/{id}/sessions", self.list_sessions),
+            route("DELETE", "users/{id}/sessions/{session}", self.end_session, 204),
+            route("POST", "links", self.create_link, 201),
+        ]
+
+    # -- members --------------------------------------------------------------------------------------------
+
+    async def list_members(self, call: Call, query: PageQuery) -> Page[Member]:
+        """A page of everybody with a role in the tenant, own or by a group, and of those who are invited."""
+        return await self._members.list(call.tenant, cursor=query.cursor, limit=query.limit)
+
+    async def put_member(self, call: Call, body: NewMember) -> Member:
+        """Give somebody a role in the tenant, or invite them by email."""
+        call.expect_role(body.role)
+        return await self._members.put(call.tenant, role=body.role, user=body.user, email=body.email, act=call.act())
+
+    async def get_member(self, call: Call, id: str) -> Member:
+        """One member or invitation."""
+        return await self._members.get(call.tenant, id)
+
+    async def change_member(self, call: Call, id: str, body: MemberChange) -> Member:
+        """Give a member another role."""
+        call.expect_role(body.role)
+        return await self._members.change(call.tenant, id, role=body.role, act=call.act())
+
+    async def remove_member(self, call: Call, id: str) -> Member:
+        """Take a member's own role, or an invitation, from the tenant. The tokens they made there end."""
+        return await self._members.remove(call.tenant, id, act=call.act())
+
+    # -- users ----------------------------------------------------------------------------------------------
+
+    async def list_users(self, call: Call, query: UsersQuery) -> Page[User]:
+        """A page of the people who have signed in here, newest first; those with an email with `email`."""
+        call.expect_operator("sees everybody")
+        return await self._users.list(email=query.email, cursor=query.cursor, limit=query.limit)
+
+    async def get_user(self, call: Call, id: str) -> UserShown:
+        """One person, and the roles they have."""
+        call.expect_operator("sees everybody")
+        owner = await self._users.get(id)
+        operator = self._users.is_operator(owner.user)
+        return UserShown(**msgspec.structs.asdict(owner.user), operator=operator, tenants=owner.roles)
+
+    async def disable_user(self, call: Call, id: str) -> User:
+        """Put a person out, at once: their sessions and tokens end, and they are not let in again."""
+        call.expect_operator("puts people out")
+        return await self._users.enable(id, enabled=False, act=call.act())
+
+    async def enable_user(self, call: Call, id: str) -> User:
+        """Let a person in again."""
+        call.expect_operator("lets people in")
+        return await self._users.enable(id, enabled=True, act=call.act())
+
+    async def list_sessions(self, call: Call, id: str) -> Page[Session]:
+        """The browsers in which a person is signed in, newest first."""
+        call.expect_operator("sees everybody's sessions")
+        return Page(items=await self._sessions.list((await self._users.get(id)).user.id))
+
+    async def end_session(self, call: Call, id: str, session: str) -> None:
+        """Sign a person out in one of them."""
+        call.expect_operator("signs others out")
+        await self._sessions.end(session, user=id, act=call.act())
+
+    async def create_link(self, call: Call) -> LinkShown:
+        """Make a link that signs the operator in, once, within a quarter of an hour."""
+        call.expect_operator("makes links")
+        made = await self._sessions.link(call.act())
+        return LinkShown(url=link_url(self._public_url or call.here, made.secret), expires_at=made.expires_at)
+
+
+def link_url(server: str, secret: str) -> str:
+    """The link that signs the operator in."""
+    return f"{server}/auth/link?code={secret}"

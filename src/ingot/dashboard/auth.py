@@ -1,0 +1,158 @@
+"""Signing in and out in a browser, by way of a provider, or with a link of the operator."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+import msgspec
+import structlog
+
+from ingot.dashboard.pages import SIGN_IN, STYLE, go_to, page
+from ingot.http.call import Answer, Call
+from ingot.http.cookies import LOGIN, SESSION, cookie, drop_cookie, set_cookie
+from ingot.http.origin import expect_own_page, is_loopback
+from ingot.http.table import Handler, Known, Needs, Open, Route
+from ingot.identity.people import Person, SignInRefused
+from ingot.identity.sessions import HOME, LOGIN_SECONDS, OPERATOR, Sessions
+from ingot.outbound.provider import Provider
+from ingot.wire.jobs import Request
+
+STATIC: Final = "/static/ingot.css"
+ASKED: Final = frozenset({"login_required", "interaction_required", "consent_required", "account_selection_required"})
+log = structlog.get_logger("ingot.auth")
+
+
+class SignInQuery(Request, frozen=True, kw_only=True):
+    """Where to go after the sign-in. With `silent` the provider asks nothing, and says no when it would have to."""
+
+    next: str = HOME
+    silent: bool = False
+
+
+class CallbackQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What the provider sends back: a code or an error, and what tells to which sign-in it belongs."""
+
+    code: str | None = None
+    state: str | None = None
+    iss: str | None = None
+    error: str | None = None
+
+
+class LinkQuery(Request, frozen=True, kw_only=True):
+    """The secret in a link of the operator."""
+
+    code: str
+
+
+class AuthPages:
+    """The pages on which people sign in and out. Without a provider only links let somebody in."""
+
+    def __init__(self, sessions: Sessions, provider: Provider | None, *, public_url: str | None) -> None:
+        self._sessions = sessions
+        self._provider = provider
+        self._public_url = public_url
+
+    def routes(self) -> list[Route]:
+        """The routes of this room."""
+
+        def route(method: str, path: str, handler: Handler, needs: Needs, media: str = "text/html") -> Route:
+            return Route(
+                method=method,
+                path=path,
+                handler=handler,
+                needs=needs,
+                room="sign-in",
+                media=media,
+                other_statuses=(303,),
+                by_address=isinstance(needs, Open) and path != STATIC,
+                rate="read" if method == "GET" else "write",
+            )
+
+        return [
+            route("GET", SIGN_IN, self.sign_in, Open()),
+            route("GET", "/auth/start", self.start, Open()),
+            route("GET", "/auth/callback", self.callback, Open()),
+            route("GET", "/auth/link", self.link, Open()),
+            route("POST", "/auth/link", self.use_link, Open()),
+            route("POST", "/auth/logout", self.sign_out, Known()),
+            route("GET", STATIC, self.style, Open(), "text/css"),
+        ]
+
+    async def sign_in(self, call: Call, query: SignInQuery) -> Answer[bytes]:
+        """The page on which one signs in."""
+        return page(
+            "sign_in",
+            provider=None if self._provider is None else urlsplit(self._provider.issuer).hostname,
+            here=self._public_url or call.here,
+            start=f"/auth/start?next={quote(query.next, safe='/')}",
+            unsafe=not self._is_safe(call),
+        )
+
+    async def start(self, call: Call, query: SignInQuery) -> Answer[bytes]:
+        """Leads to the provider."""
+        self._expect_safe(call)
+        if self._provider is None:
+            return go_to(SIGN_IN)
+        login = await self._sessions.begin(query.next)
+        url = await self._provider.begin(
+            state=login.state, nonce=login.nonce, verifier=login.verifier, silent=query.silent
+        )
+        return go_to(url, cookies=(set_cookie(LOGIN, login.secret, LOGIN_SECONDS),))
+
+    async def callback(self, call: Call, query: CallbackQuery) -> Answer[bytes]:
+        """Where the provider sends people back to: it makes a session of what the provider says of them."""
+        self._expect_safe(call)
+        login, following = await self._sessions.come_back(cookie(call.headers, LOGIN), query.state)
+        if self._provider is None:
+            raise SignInRefused("there is no provider here")
+        if query.error is not None:
+            if query.error in ASKED:  # It was to ask nothing, and would have to.
+                return go_to(f"{SIGN_IN}?next={quote(following, safe='/')}", cookies=(drop_cookie(LOGIN),))
+            raise SignInRefused("the provider did not sign you in")
+        if query.code is None:
+            raise SignInRefused("the provider sent no code")
+        person = await self._provider.person(code=query.code, nonce=login.nonce, verifier=login.verifier, iss=query.iss)
+        return await self._let_in(call, person, following)
+
+    async def link(self, call: Call, query: LinkQuery) -> Answer[bytes]:
+        """The page that a link of the operator leads to. It asks, so that nobody uses the link up by looking at it."""
+        return page("link", code=query.code, unsafe=not self._is_safe(call))
+
+    async def use_link(self, call: Call, query: LinkQuery) -> Answer[bytes]:
+        """Signs the operator in, once for each link."""
+        expect_own_page(call.headers)
+        self._expect_safe(call)
+        await self._sessions.use_link(query.code)
+        return await self._let_in(call, OPERATOR, HOME)
+
+    async def sign_out(self, call: Call) -> Answer[bytes]:
+        """Ends the session."""
+        session = call.caller.session
+        if session is not None:
+            await self._sessions.end(session.id, user=session.user, act=call.act())
+        return go_to(f"{SIGN_IN}?next={HOME}", cookies=(drop_cookie(SESSION),))
+
+    async def style(self, call: Call) -> Answer[bytes]:  # noqa: ARG002 - every handler gets its call
+        """How the pages look."""
+        headers = {"content-type": "text/css; charset=utf-8", "cache-control": "max-age=3600"}
+        return Answer(STYLE, headers=headers)
+
+    async def _let_in(self, call: Call, person: Person, following: str) -> Answer[bytes]:
+        made = await self._sessions.sign_in(
+            person, agent=call.headers.get("user-agent"), old=cookie(call.headers, SESSION), act=call.act()
+        )
+        return go_to(following, cookies=(set_cookie(SESSION, made.secret), drop_cookie(LOGIN)))
+
+    def _is_safe(self, call: Call) -> bool:
+        """Whether a browser keeps our cookies: over https, or on the machine itself."""
+        if self._public_url is not None and self._public_url.startswith("https://"):
+            return True
+        return is_loopback(call.headers.get("host"))
+
+    def _expect_safe(self, call: Call) -> None:
+        if not self._is_safe(call):
+            raise SignInRefused(
+                "without https one can sign in only on the machine that the server runs on",
+                hint="Put a proxy with https before the server, and set INGOT_PUBLIC_URL to its address.",
+            )

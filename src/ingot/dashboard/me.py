@@ -1,0 +1,71 @@
+"""The page that says who you are, what you may do, and where you are signed in."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ingot.dashboard.pages import go_to, page
+from ingot.http.call import Answer, Call
+from ingot.http.table import Known, Route
+from ingot.identity.credentials import Forbidden
+from ingot.identity.grants import ALL
+from ingot.identity.people import ROLE_GRANTS
+from ingot.identity.sessions import HOME, Sessions
+
+WORDS: Final = {
+    "*": "everything",
+    "jobs.*": "make, see and manage jobs",
+    "jobs.read": "see jobs",
+    "jobs.create": "make jobs",
+    "workers.*": "run, see and manage workers",
+    "workers.read": "see workers",
+    "events.*": "publish and see events",
+    "events.read": "see events",
+    "admin.*": "manage members, tokens, worker credentials and definitions, and read the audit log",
+}
+
+
+class MePage:
+    """One's own page."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def routes(self) -> list[Route]:
+        """The routes of this room."""
+        return [
+            Route(method="GET", path=HOME, handler=self.show, needs=Known(), room="sign-in", media="text/html"),
+            Route(
+                method="POST",
+                path=f"{HOME}/sessions/{{id}}/end",
+                handler=self.end_session,
+                needs=Known(),
+                room="sign-in",
+                media="text/html",
+                status=303,
+                rate="write",
+            ),
+        ]
+
+    async def show(self, call: Call) -> Answer[bytes]:
+        """The page that says who you are and what you may do."""
+        user = call.caller.user
+        if user is None:
+            raise Forbidden("this page is for people", hint="Ask GET /api/v1/me with a token.")
+        return page(
+            "me",
+            user=user,
+            operator=call.caller.is_operator,
+            may=[WORDS[grant.action] for grant in (ALL,)] if call.caller.is_operator else [],
+            roles=[(role, [WORDS[grant.action] for grant in ROLE_GRANTS[role.role]]) for role in call.caller.roles],
+            sessions=await self._sessions.list(user.id),
+            current=call.caller.session,
+        )
+
+    async def end_session(self, call: Call, id: str) -> Answer[bytes]:
+        """Signs you out in one of your browsers."""
+        user = call.caller.user
+        if user is None:
+            raise Forbidden("this page is for people")
+        await self._sessions.end(id, user=user.id, act=call.act())
+        return go_to(HOME)

@@ -1,0 +1,53 @@
+"""How a page is made: a template, and headers that let nothing in that is not ours."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ingot.http.call import Answer
+from ingot.identity.credentials import SessionStale, Unauthorized
+from ingot.identity.people import SignInRefused
+from ingot.kernel.errors import IngotError
+
+STYLE: Final = files("ingot.dashboard").joinpath("static/ingot.css").read_bytes()
+HEADERS: Final = {
+    "content-type": "text/html; charset=utf-8",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+}
+SIGN_IN: Final = "/auth/login"
+_TEMPLATES = Environment(
+    loader=PackageLoader("ingot.dashboard"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def page(template: str, *, status: int = 200, cookies: tuple[str, ...] = (), **values: Any) -> Answer[bytes]:
+    """A page made of a template with these values, all of which are taken for text."""
+    text = _TEMPLATES.get_template(f"{template}.html").render(values)
+    return Answer(text.encode(), status=status, headers=HEADERS, cookies=cookies)
+
+
+def go_to(url: str, *, cookies: tuple[str, ...] = ()) -> Answer[bytes]:
+    """The answer that leads elsewhere."""
+    return Answer(b"", status=303, headers={**HEADERS, "location": url}, cookies=cookies)
+
+
+def error_page(error: IngotError, path: str) -> Answer[bytes]:
+    """What people see of an error. Who is not signed in is led to where one signs in, and back."""
+    back = quote(path, safe="/")
+    if isinstance(error, SessionStale):
+        return go_to(f"/auth/start?silent=true&next={back}")
+    if isinstance(error, Unauthorized):
+        return go_to(f"{SIGN_IN}?next={back}")
+    return page("error", status=error.status, error=error, refused=isinstance(error, SignInRefused))

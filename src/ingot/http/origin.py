@@ -1,0 +1,42 @@
+"""Where a request comes from, as browsers tell: what a page of another site sends is not what its reader means."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from ingot.http.call import Headers
+from ingot.identity.credentials import Forbidden
+
+SAFE: Final = frozenset({"GET", "HEAD"})
+
+
+class CrossSite(Forbidden):
+    """The request comes from a page of another site."""
+
+    code = "cross_site"
+    hint = "With a session only our own pages change something; programs send a token in Authorization."
+
+
+def expect_own_page(headers: Headers) -> None:
+    """Raises `CrossSite` unless the browser says that the request comes from a page of ours.
+
+    A browser that says nothing is not believed: a header such as HX-Request is no proof, as any page can set it.
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is None and origin is None:
+        raise CrossSite("the request does not say from which site it comes")
+    if site == "same-origin":
+        return
+    if site not in (None, "none") or (origin is not None and urlsplit(origin).netloc != headers.get("host")):
+        raise CrossSite("the request comes from a page of another site")
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a name or address, with or without a port, is that of the machine itself."""
+    name = urlsplit(f"//{host or ''}").hostname or ""
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")

@@ -1,0 +1,149 @@
+"""Signing in and out: from setting out, by way of a provider or with a link, to a session that a browser keeps."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from ingot.events.audit import Act, acting
+from ingot.identity import secrets
+from ingot.identity.access import Access
+from ingot.identity.people import LOCAL_ISSUER, LOCAL_SUBJECT, Person, Session, SessionNotFound, SignInRefused, User
+from ingot.identity.ports import BeginLogin, EndSession, PeopleStore, SignIn, TakeLogin
+from ingot.kernel.clock import MICROS, Clock, to_datetime, to_micros
+from ingot.kernel.ids import is_id, new_id
+
+LOGIN_SECONDS: Final = 600.0  # How long somebody may be away at the provider.
+LINK_SECONDS: Final = 900.0
+NEXT_CHARS_MAX: Final = 1000
+AGENT_CHARS_MAX: Final = 200
+HOME: Final = "/me"
+OPERATOR: Final = Person(issuer=LOCAL_ISSUER, subject=LOCAL_SUBJECT, name="Operator")
+
+
+class Login(msgspec.Struct, frozen=True):
+    """Somebody has set out to sign in. All that goes by way of the provider comes from what their browser keeps."""
+
+    secret: str
+
+    @property
+    def state(self) -> str:
+        """What the provider sends back with them."""
+        return secrets.derived(self.secret, "state")
+
+    @property
+    def nonce(self) -> str:
+        """What the provider writes into what it says of them."""
+        return secrets.derived(self.secret, "nonce")
+
+    @property
+    def verifier(self) -> str:
+        """What proves to the provider that the code is asked for by who they set out from."""
+        return secrets.derived(self.secret, "verifier")
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret that signs the operator in, once."""
+
+    secret: str
+    expires_at: datetime
+
+
+class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that was made, with its secret."""
+
+    user: User
+    secret: str
+
+
+class Sessions:
+    """Who is signed in, and how they came to be."""
+
+    def __init__(self, store: PeopleStore, access: Access, clock: Clock) -> None:
+        self._store = store
+        self._access = access
+        self._clock = clock
+
+    async def begin(self, page: str) -> Login:
+        """Somebody sets out to sign in, and wants to go to a page of ours then."""
+        login = Login(secrets.new_login_secret())
+        expires_at = self._clock.micros() + round(LOGIN_SECONDS * MICROS)
+        await self._store.begin_login(
+            BeginLogin(digest=secrets.digest(login.secret), expires_at=expires_at, next=_own_page(page))
+        )
+        return login
+
+    async def link(self, act: Act | None = None) -> Link:
+        """Make a link for the operator, for one use."""
+        secret = secrets.new_login_secret()
+        expires_at = self._clock.micros() + round(LINK_SECONDS * MICROS)
+        await self._store.begin_login(
+            BeginLogin(digest=secrets.digest(secret), expires_at=expires_at, next=HOME, link=True, act=acting(act))
+        )
+        return Link(secret=secret, expires_at=to_datetime(expires_at))
+
+    async def come_back(self, secret: str | None, state: str | None) -> tuple[Login, str]:
+        """Somebody has come back from the provider, once: how they set out, and where they want to go.
+
+        Raises `SignInRefused` unless they set out from this browser, lately, and have not come back before.
+        """
+        if secret is None or not secrets.is_login_secret(secret):
+            raise SignInRefused(
+                "the sign-in was not begun in this browser, or too long ago", hint="Begin again at /auth/login."
+            )
+        login = Login(secret)
+        if state is None or not secrets.same(state, login.state):
+            raise SignInRefused("the answer belongs to another sign-in", hint="Begin again at /auth/login.")
+        return login, await self._take(secret, link=False)
+
+    async def use_link(self, secret: str) -> None:
+        """Somebody comes with a link, once. Raises `SignInRefused` for one that was used, is old, or is none."""
+        if not secrets.is_login_secret(secret):
+            raise SignInRefused("this is no link of the operator")
+        await self._take(secret, link=True)
+
+    async def sign_in(self, person: Person, *, agent: str | None, old: str | None, act: Act) -> SignedIn:
+        """Make a session for a person, in the place of the one that their browser had. Raises `SignInRefused`."""
+        secret = secrets.new_session_secret()
+        user = await self._store.sign_in(
+            SignIn(
+                person=person,
+                user_id=new_id(),
+                session_id=new_id(),
+                digest=secrets.digest(secret),
+                expires_at=self._clock.micros() + round(self._access.rules.session_seconds * MICROS),
+                address=act.address,
+                agent=None if agent is None else agent[:AGENT_CHARS_MAX],
+                replaces=secrets.digest(old) if old is not None and secrets.is_session_secret(old) else None,
+                act=acting(act),
+            )
+        )
+        self._access.forget()
+        return SignedIn(user=user, secret=secret)
+
+    async def end(self, session_id: str, *, user: str | None, act: Act) -> None:
+        """End a session of a person, or of anybody. Raises `SessionNotFound`."""
+        if not is_id(session_id):
+            raise SessionNotFound(f"there is no session {session_id[:64]!r}")
+        await self._store.end_session(EndSession(id=session_id, user=user, act=acting(act)))
+        self._access.forget()
+
+    async def list(self, user: str) -> list[Session]:
+        """The sessions of a person that hold, newest first."""
+        oldest = self._clock.micros() - round(self._access.rules.idle_seconds * MICROS)
+        return [one for one in await self._store.list_sessions(user) if to_micros(one.last_used_at) > oldest]
+
+    async def _take(self, secret: str, *, link: bool) -> str:
+        page = await self._store.take_login(TakeLogin(digest=secrets.digest(secret), link=link))
+        if page is None:
+            what = "the link" if link else "the sign-in"
+            raise SignInRefused(f"{what} was used before, or is too old")
+        return page
+
+
+def _own_page(page: str) -> str:
+    """Where to go after the sign-in: a page of ours, or else the first. Browsers take `//` and `/\\` for elsewhere."""
+    plain = page.isprintable() and page.isascii() and len(page) <= NEXT_CHARS_MAX and "\\" not in page
+    return page if plain and page.startswith("/") and not page.startswith("//") else HOME

@@ -1,0 +1,333 @@
+"""Signing in by way of a provider: what makes a session, and the many things that must not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from ingot.identity import secrets
+from ingot.kernel.clock import ManualClock
+from tests.http.serving import Served, serving
+from tests.providers.liar import CODE, Answered, Liar, lying_provider
+from tests.providers.real import real_provider
+
+LOGIN = "__Host-ingot_login"
+SESSION = "__Host-ingot_session"
+
+
+class Browser:
+    """What a browser does on the way: it keeps cookies, and follows nobody blindly."""
+
+    def __init__(self, served: Served, liar: Liar | None = None) -> None:
+        self.served = served
+        self.liar = liar
+        self.cookies: dict[str, str] = {}
+
+    async def get(self, path: str) -> httpx.Response:
+        headers = {"cookie": "; ".join(f"{name}={value}" for name, value in self.cookies.items())}
+        answer = await self.served.client.get(path, headers=headers if self.cookies else {})
+        for kept in answer.headers.get_list("set-cookie"):
+            name, _, value = kept.partition(";")[0].partition("=")
+            self.cookies[name] = value
+        return answer
+
+    async def set_out(self, query: str = "") -> dict[str, str]:
+        """Go to the provider: what it is asked for. It answers with the nonce that it was given."""
+        answer = await self.get(f"/auth/start{query}")
+        assert answer.status_code == 303, answer.text
+        asked = {name: value for name, (value,) in parse_qs(urlsplit(answer.headers["location"]).query).items()}
+        if self.liar is not None:
+            self.liar.claims["nonce"] = asked["nonce"]
+        return asked
+
+    async def come_back(self, state: str | None, **more: str) -> httpx.Response:
+        """Come back from the provider."""
+        sent = {"code": CODE, **({} if state is None else {"state": state}), **more}
+        return await self.get(f"/auth/callback?{httpx.QueryParams(sent)}")
+
+    async def sign_in(self, query: str = "") -> httpx.Response:
+        return await self.come_back((await self.set_out(query))["state"])
+
+    async def me(self) -> httpx.Response:
+        return await self.get("/api/v1/me")
+
+
+@asynccontextmanager
+async def place(folder: Path, clock: ManualClock | None = None, **settings: Any) -> AsyncIterator[tuple[Served, Liar]]:
+    async with lying_provider() as liar, serving(folder, liar.settings(**settings), clock=clock) as served:
+        yield served, liar
+
+
+async def is_nobody(served: Served, browser: Browser, answer: httpx.Response) -> None:
+    """Nobody was signed in, and nobody is known who was not before."""
+    assert answer.status_code in (400, 401, 403, 503), answer.status_code
+    assert SESSION not in browser.cookies
+    assert (await browser.me()).status_code == 401
+    assert (await served.call("GET", "/admin/users")).json()["items"] == []
+
+
+async def test_who_comes_back_as_they_set_out_is_signed_in(tmp_path: Path) -> None:
+    async with place(tmp_path / "data", oidc_admin_groups=("staff",)) as (served, liar):
+        browser = Browser(served, liar)
+        asked = await browser.set_out("?next=/docs")
+        assert asked["response_type"] == "code"
+        assert asked["code_challenge_method"] == "S256"
+        assert "prompt" not in asked
+        answer = await browser.come_back(asked["state"])
+        assert (answer.status_code, answer.headers["location"]) == (303, "/docs")
+        kept = answer.headers.get_list("set-cookie")
+        assert all("Secure; HttpOnly; SameSite=Lax" in one and "Path=/" in one for one in kept)
+        assert browser.cookies[LOGIN] == ""
+        me = (await browser.me()).json()
+        assert (me["operator"], me["user"]["issuer"], me["user"]["subject"]) == (True, liar.issuer, "ada")
+        (made,) = (await served.call("GET", "/admin/audit?all=true&action=session.created")).json()["items"]
+        assert (made["who"], made["name"]) == (f"user:{me['id']}", "ada@example.com")
+        assert made["address"] == "127.0.0.1"
+        page = (await browser.get("/me")).text
+        assert "ada@example.com" in page
+        assert "operator" in page
+
+
+async def test_the_same_person_is_one_user_whatever_their_email_is(tmp_path: Path) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        first = Browser(served, liar)
+        await first.sign_in()
+        liar.claims |= {"email": "new@example.com", "groups": ["others"]}
+        second = Browser(served, liar)
+        await second.sign_in()
+        liar.claims |= {"sub": "another", "email": "new@example.com"}
+        third = Browser(served, liar)
+        await third.sign_in()
+        ids = [(await browser.me()).json()["id"] for browser in (first, second, third)]
+        assert ids[0] == ids[1] != ids[2]
+        assert (await first.me()).json()["user"]["groups"] == ["others"]
+
+
+def without(state: str) -> str | None:
+    return None
+
+
+@pytest.mark.parametrize(
+    "spoil", [without, lambda state: state[:-1], lambda state: state.swapcase(), lambda _: "", lambda _: "é"]
+)
+async def test_a_state_that_is_not_the_browsers_is_refused(tmp_path: Path, spoil: Callable[[str], str | None]) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        browser = Browser(served, liar)
+        asked = await browser.set_out()
+        await is_nobody(served, browser, await browser.come_back(spoil(asked["state"])))
+        assert "/token" not in liar.paths()
+
+
+async def test_the_state_of_another_browser_is_refused(tmp_path: Path) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        evil, ada = Browser(served, liar), Browser(served, liar)
+        asked = await evil.set_out()
+        await is_nobody(served, ada, await ada.come_back(asked["state"]))
+        await ada.set_out()
+        await is_nobody(served, ada, await ada.come_back(asked["state"]))
+        assert "/token" not in liar.paths()
+
+
+async def test_a_state_is_good_once(tmp_path: Path) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        browser = Browser(served, liar)
+        asked = await browser.set_out()
+        secret = browser.cookies[LOGIN]
+        await browser.come_back(asked["state"])
+        again = Browser(served, liar)
+        again.cookies[LOGIN] = secret
+        answer = await again.come_back(asked["state"])
+        assert answer.status_code == 401
+        assert SESSION not in again.cookies
+        assert liar.paths().count("/token") == 1
+
+
+async def test_a_state_that_is_old_is_refused(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with place(tmp_path / "data", clock) as (served, liar):
+        browser = Browser(served, liar)
+        asked = await browser.set_out()
+        clock.advance(seconds=601)
+        await is_nobody(served, browser, await browser.come_back(asked["state"]))
+
+
+async def test_a_sign_in_that_nobody_began_is_refused(tmp_path: Path) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        browser = Browser(served, liar)
+        for secret in (secrets.new_login_secret(), "x", ""):
+            browser.cookies[LOGIN] = secret
+            state = secrets.derived(secret, "state")
+            await is_nobody(served, browser, await browser.come_back(state))
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("nonce", {"nonce": "another"}),
+    ("audience", {"aud": "somebody"}),
+    ("party", {"aud": ["ingot", "other"], "azp": "other"}),
+    ("issuer", {"iss": "https://evil.example"}),
+    ("expired", {"exp": 1}),
+    ("future", {"iat": 99_999_999_999}),
+    ("email", {"email_verified": False}),
+    ("groups as a text", {"groups": "staff"}),
+    ("no groups", {"groups": None}),
+    ("too many groups", {"groups": ["staff", *(f"g{n}" for n in range(2000))]}),
+    ("other groups", {"groups": ["guests"]}),
+    ("no subject", {"sub": None}),
+]
+
+
+@pytest.mark.parametrize("claims", [claims for _, claims in WRONG], ids=[name for name, _ in WRONG])
+async def test_a_token_that_is_wrong_signs_nobody_in(tmp_path: Path, claims: dict[str, Any]) -> None:
+    async with place(tmp_path / "data", oidc_allowed_groups=("staff",)) as (served, liar):
+        browser = Browser(served, liar)
+        asked = await browser.set_out()
+        liar.metadata.pop("userinfo_endpoint")
+        liar.id_token = liar.sign(**claims)
+        answer = await browser.come_back(asked["state"])
+        await is_nobody(served, browser, answer)
+        assert answer.status_code == 401
+        assert liar.id_token not in answer.text
+        assert "text/html" in answer.headers["content-type"]
+
+
+async def test_an_answer_of_another_provider_is_refused(tmp_path: Path) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        browser = Browser(served, liar)
+        asked = await browser.set_out()
+        await is_nobody(served, browser, await browser.come_back(asked["state"], iss="https://evil.example"))
+        assert "/token" not in liar.paths()
+
+
+async def test_what_the_provider_refuses_is_told(tmp_path: Path) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        browser = Browser(served, liar)
+        asked = await browser.set_out()
+        denied = await browser.come_back(asked["state"], error="access_denied", error_description="<script>")
+        await is_nobody(served, browser, denied)
+        assert "<script>" not in denied.text
+
+
+async def test_a_session_is_renewed_without_a_question_or_by_the_sign_in_page(tmp_path: Path) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        browser = Browser(served, liar)
+        await browser.sign_in()
+        old = browser.cookies[SESSION]
+        asked = await browser.set_out("?silent=true&next=/me")
+        assert asked["prompt"] == "none"
+        await browser.come_back(asked["state"])
+        assert browser.cookies[SESSION] != old
+        assert (await browser.me()).status_code == 200
+        before = Browser(served, liar)
+        before.cookies[SESSION] = old
+        assert (await before.me()).status_code == 401
+        asked = await browser.set_out("?silent=true&next=/me")
+        answer = await browser.come_back(asked["state"], error="login_required")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/auth/login?next=/me")
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example", "javascript:alert(1)", "evil", "",
+     "/%0d%0aSet-Cookie:x", "/" + "a" * 2000, "/me\u2028x", " //evil.example", "/\t/evil.example"],
+)  # fmt: skip
+async def test_nobody_is_led_elsewhere(tmp_path: Path, page: str) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        browser = Browser(served, liar)
+        answer = await browser.sign_in(f"?{httpx.QueryParams({'next': page})}")
+        assert answer.status_code == 303
+        assert answer.headers["location"] in ("/me", "/%0d%0aSet-Cookie:x")
+        assert "x" not in browser.cookies
+
+
+async def test_who_was_put_out_is_not_signed_in(tmp_path: Path) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        browser = Browser(served, liar)
+        await browser.sign_in()
+        user = (await browser.me()).json()["id"]
+        await served.call("POST", f"/admin/users/{user}/disable")
+        again = Browser(served, liar)
+        answer = await again.sign_in()
+        assert answer.status_code == 401
+        assert SESSION not in again.cookies
+
+
+async def test_a_provider_that_is_away_is_told_of(tmp_path: Path) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        liar.instead["/.well-known/openid-configuration"] = Answered({}, status=500)
+        answer = await Browser(served, liar).get("/auth/start")
+        assert answer.status_code == 503
+        assert "provider_unavailable" in answer.text
+        assert "text/html" in answer.headers["content-type"]
+
+
+async def test_without_a_provider_there_is_nowhere_to_go(served: Served) -> None:
+    answer = await served.client.get("/auth/start")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/auth/login")
+    assert (await served.client.get("/auth/callback?code=x&state=y")).status_code == 401
+    page = await served.client.get("/auth/login")
+    assert "INGOT_OIDC_ISSUER" in page.text
+    assert (await served.client.get("/me")).headers["location"] == "/auth/login?next=/me"
+
+
+async def test_nobody_sets_out_without_end(tmp_path: Path) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        browser = Browser(served, liar)
+        answers = [(await browser.get("/auth/start")).status_code for _ in range(100)]
+        assert answers[0] == 303
+        assert answers[-1] == 429
+
+
+async def test_pages_let_nothing_in_that_is_not_ours(served: Served) -> None:
+    code = '"><img src=x onerror=alert(1)>'
+    headers = await served.link()
+    for path in ("/auth/login", f"/auth/link?{httpx.QueryParams({'code': code})}", "/auth/callback", "/me"):
+        page = await served.client.get(path, headers=headers)
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert page.headers["cache-control"] == "no-store"
+        assert page.headers["x-content-type-options"] == "nosniff"
+        assert "<img" not in page.text
+
+
+async def test_what_a_provider_calls_somebody_is_text(tmp_path: Path) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        liar.claims |= {"name": "<script>alert(1)</script>", "groups": ['"><b>']}
+        browser = Browser(served, liar)
+        await browser.sign_in()
+        page = (await browser.get("/me")).text
+        assert "<script" not in page
+        assert "<b>" not in page
+        assert "&lt;script&gt;" in page
+
+
+async def test_a_real_provider_signs_people_in_and_takes_a_code_once(tmp_path: Path) -> None:
+    async with (
+        real_provider("http://127.0.0.1:1/auth/callback") as provider,
+        serving(tmp_path / "data", provider.settings(oidc_allowed_groups=("staff",))) as served,
+    ):
+        await served.give_groups(staff="member")
+        browser = Browser(served)
+        start = await browser.get("/auth/start")
+        sent = await provider.sign_in(start.headers["location"], "bob")
+        answer = await browser.get(f"/auth/callback?{httpx.QueryParams(sent)}")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/me")
+        me = (await browser.me()).json()
+        assert (me["user"]["email"], me["tenants"][0]["role"]) == ("bob@example.com", "member")
+        other = Browser(served)
+        start = await other.get("/auth/start")
+        state = parse_qs(urlsplit(start.headers["location"]).query)["state"][0]
+        replay = await other.get(f"/auth/callback?{httpx.QueryParams({**sent, 'state': state})}")
+        assert replay.status_code == 401
+        assert SESSION not in other.cookies
+        eve = Browser(served)
+        start = await eve.get("/auth/start")
+        sent = await provider.sign_in(start.headers["location"], "eve")
+        assert (await eve.get(f"/auth/callback?{httpx.QueryParams(sent)}")).status_code == 401

@@ -1,0 +1,177 @@
+"""Statements about people keep to their index: thousands of others cost them nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import asyncpg
+import msgspec
+
+from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.identity.people import Person, User
+from ingot.identity.ports import EndSession
+from ingot.kernel.clock import ManualClock
+from ingot.kernel.ids import new_id
+from tests.conformance.folk import Folk
+from tests.factories import Bench, open_bench
+from tests.postgres import database_for
+from tests.unit.plans.meter import metered
+
+SMALL: Final = 500
+BIG: Final = 20_000
+MORE_STEPS_MAX: Final = 1.1
+MORE_PAGES_MAX: Final = 100  # Deeper trees: one more page for each that is gone down.
+PAGE: Final = 50
+TOP: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+BOTTOM: Final = "00000000-0000-0000-0000-000000000000"
+GROUPS: Final = {"everybody": "viewer", "nobody": "admin"}
+# Others: each in a group of the tenant and in one of their own, a member, signed in, and one more is invited for each.
+FILL_SQLITE: Final = """
+    BEGIN;
+    CREATE TEMP TABLE others AS WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {people})
+        SELECT n, printf('f0000000-0000-7000-8000-%012d', n) AS id, printf('f1000000-0000-7000-8000-%012d', n) AS other
+        FROM n;
+    INSERT INTO users SELECT id, 'i', n, n || '@x.de', n || '@x.de', 1, NULL, NULL, 1, 0, 0 FROM others;
+    INSERT INTO user_groups SELECT id, 'everybody' FROM others UNION ALL SELECT id, 'g' || n FROM others;
+    INSERT INTO members SELECT 1, id, 'viewer', 0, 'process' FROM others;
+    INSERT INTO invitations SELECT other, 1, other || '@x.de', 'viewer', 0, 'process' FROM others;
+    INSERT INTO sessions SELECT id, CAST(id AS BLOB), id, 0, {never}, 0, NULL, NULL FROM others;
+    INSERT INTO logins SELECT CAST(id AS BLOB), '/', 0, {never} FROM others;
+    INSERT INTO tokens SELECT id, 1, x'00', 'd', '[]', '{{}}', 'abcd', 0, NULL, NULL, NULL, NULL, id FROM others;
+    COMMIT;
+"""
+FILL_POSTGRES: Final = """
+    CREATE TEMP TABLE others AS SELECT n, ('f0000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid AS id,
+        ('f1000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid AS other FROM generate_series(1, {people}) AS n;
+    INSERT INTO ingot.users SELECT id, 'i', n, n || '@x.de', n || '@x.de', true, NULL, NULL, true, 0, 0 FROM others;
+    INSERT INTO ingot.user_groups SELECT id, 'everybody' FROM others UNION ALL SELECT id, 'g' || n FROM others;
+    INSERT INTO ingot.members SELECT '{tenant}', id, 'viewer', 0, 'process' FROM others;
+    INSERT INTO ingot.invitations SELECT other, '{tenant}', other || '@x.de', 'viewer', 0, 'process' FROM others;
+    INSERT INTO ingot.sessions SELECT id, id::text::bytea, id, 0, {never}, 0, NULL, NULL FROM others;
+    INSERT INTO ingot.logins SELECT id::text::bytea, '/', false, {never} FROM others;
+    INSERT INTO ingot.tokens SELECT id, '{tenant}', '\\x00', 'd', '[]', '{{}}', 'abcd', 0, NULL, NULL, NULL, NULL, id
+        FROM others;
+"""
+NEVER: Final = 2**60
+
+
+async def meet_ann(bench: Bench) -> User:
+    """Somebody of whom there is a bit of everything, in a tenant with groups."""
+    folk = Folk(bench)
+    await bench.tenants.change(bench.tenant, groups=GROUPS)  # type: ignore[arg-type]
+    ann = await folk.sign_in("ann", b"ann", groups=("everybody",))
+    await folk.members.put(bench.tenant, role="member", user=ann.id, act=folk.act())
+    await folk.token(ann)
+    return ann
+
+
+async def steps_among(folder: Path, people: int) -> dict[str, int]:
+    """The most steps of each statement about one person among so many."""
+    clock = ManualClock()
+    async with open_bench("sqlite", folder, clock) as bench:
+        ann = await meet_ann(bench)
+    connection = apsw.Connection(str(folder / FILE_NAME))
+    connection.execute(FILL_SQLITE.format(people=people, never=NEVER))
+    connection.close()
+    with metered() as meter:
+        async with open_bench("sqlite", folder, clock) as bench:
+            meter.steps.clear()
+            await look_and_manage(bench, ann)
+    shutil.rmtree(folder)
+    assert meter.automatic_indexes == set()
+    return {name: max(steps) for name, steps in meter.steps.items()}
+
+
+async def look_and_manage(bench: Bench, ann: User) -> None:
+    """Everything that is asked about people, each once."""
+    folk, tenant, store = Folk(bench), bench.tenant, bench.store
+    page = await folk.members.list(tenant, limit=PAGE)
+    assert len((await folk.members.list(tenant, limit=PAGE, cursor=page.next_cursor)).items) == PAGE
+    assert len((await folk.users.list(limit=PAGE)).items) == PAGE
+    assert len((await folk.users.list(email="7@x.de")).items) == 1
+    session = (await folk.session(b"ann")).session
+    assert await folk.store.list_sessions(ann.id) == [session]
+    (token,) = await store.list_people_tokens(ann.id, before=None, limit=PAGE)
+    assert await folk.holds(token.id)
+    invited = await folk.members.put(tenant, role="viewer", email="new@x.de", act=folk.act())
+    await folk.members.change(tenant, invited.id, role="member", act=folk.act())
+    await folk.members.remove(tenant, invited.id, act=folk.act())
+    await folk.members.remove(tenant, ann.id, act=folk.act())
+    await folk.members.put(tenant, role="viewer", email="ann@example.com", act=folk.act())
+    await store.sign_in(folk.signing_in(person_of(ann), replaces=b"ann"))
+    (session,) = await folk.store.list_sessions(ann.id)
+    await store.end_session(EndSession(id=session.id, user=ann.id, act=folk.act()))
+    await folk.users.enable(ann.id, enabled=False, act=folk.act())
+
+
+def person_of(user: User) -> Person:
+    """Who a provider says a person is."""
+    return msgspec.convert(msgspec.to_builtins(user), Person)
+
+
+async def test_a_person_among_thousands_costs_sqlite_no_more_steps(tmp_path: Path) -> None:
+    small, big = await steps_among(tmp_path / "small", SMALL), await steps_among(tmp_path / "big", BIG)
+    assert {name: (small[name], steps) for name, steps in big.items() if steps > small[name] * MORE_STEPS_MAX} == {}
+    assert {"session_by_digest", "page_of_members", "members_by_id", "revoke_tokens_of_invited"} <= big.keys()
+
+
+async def pages_among(folder: Path, people: int) -> dict[str, int]:
+    """How many pages each call about one person among so many touches."""
+    async with open_bench("postgres", folder) as bench:
+        ann = await meet_ann(bench)
+        token = (await bench.store.list_people_tokens(ann.id, before=None, limit=1))[0]
+        database = await database_for(folder)
+        owner = await asyncpg.connect(database.owner_url)
+        await owner.execute(FILL_POSTGRES.format(people=people, tenant=bench.tenant, never=NEVER))
+        await owner.close()
+        act, tenant = msgspec.json.encode(Folk(bench).act()).decode(), bench.tenant
+        who = msgspec.json.encode(person_of(ann)).decode()
+        calls: dict[str, tuple[Any, ...]] = {
+            "SELECT ingot.find_session($1)": (b"ann",),
+            "SELECT ingot.list_sessions($1, $2)": (ann.id, PAGE),
+            "SELECT ingot.find_user($1)": (ann.id,),
+            "SELECT ingot.find_token($1)": (token.id,),
+            "SELECT ingot.list_users(NULL, $1, $2)": (TOP, PAGE),
+            "SELECT ingot.list_users($1, $2, $3)": ("7@x.de", TOP, PAGE),
+            "SELECT ingot.find_member($1, $2)": (tenant, ann.id),
+            "SELECT ingot.list_members($1, $2, $3)": (tenant, BOTTOM, PAGE),
+            "SELECT ingot.list_people_tokens($1, $2, $3)": (ann.id, TOP, PAGE),
+            "SELECT ingot.put_member($1, 'viewer', $2, NULL, NULL, $3)": (tenant, ann.id, act),
+            "SELECT ingot.put_member($1, 'viewer', NULL, 'new@x.de', $2, $3)": (tenant, new_id(), act),
+            "SELECT ingot.remove_member($1, $2, $3)": (tenant, ann.id, act),
+            "SELECT ingot.begin_login($1, '/', false, $2, 100, NULL)": (b"new", NEVER),
+            "SELECT ingot.take_login($1, false)": (b"ann",),
+            "SELECT ingot.sign_in($1, 'ann@example.com', $2, $2, 'new', $3, NULL, NULL, 'ann', 100, $4)": (
+                who,
+                new_id(),
+                NEVER,
+                act,
+            ),
+            "SELECT ingot.enable_user($1, false, $2)": (ann.id, act),
+        }
+        server = await asyncpg.connect(database.server_url)
+        await server.execute(f"SET ingot.now = '{bench.clock.micros()}'")
+        try:
+            return {call: await _pages(server, call, values) for call, values in calls.items()}
+        finally:
+            await server.close()
+
+
+async def _pages(server: Any, call: str, values: tuple[Any, ...]) -> int:
+    """The most pages in some runs, each of them undone."""
+    touched = []
+    for _ in range(4):
+        await server.execute("BEGIN")
+        text = await server.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {call}", *values)
+        await server.execute("ROLLBACK")
+        (found,) = msgspec.json.decode(text)
+        touched.append(int(found["Plan"]["Shared Hit Blocks"] + found["Plan"]["Shared Read Blocks"]))
+    return max(touched[1:])
+
+
+async def test_a_person_among_thousands_costs_postgres_no_more_pages(tmp_path: Path) -> None:
+    small, big = await pages_among(tmp_path / "small", SMALL), await pages_among(tmp_path / "big", BIG)
+    assert {call: (small[call], pages) for call, pages in big.items() if pages > small[call] + MORE_PAGES_MAX} == {}
