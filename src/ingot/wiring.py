@@ -42,6 +42,7 @@ from ingot.identity.access import Access
 from ingot.identity.members import Members
 from ingot.identity.model import Tenant
 from ingot.identity.people import PeopleRules
+from ingot.identity.removal import Removal
 from ingot.identity.service import Tenants
 from ingot.identity.sessions import Sessions
 from ingot.identity.tokens import Credentials
@@ -138,6 +139,8 @@ async def _rooms_of(store: Store, settings: Settings, clock: Clock) -> Ingot:
     await workers.look_for_drains()
     feeds = Feeds(events, clock, stats=jobs.summary)
     store.on_event(feeds.hint)
+    for let_go in (lambda _: access.forget(), jobs.let_go, workers.let_go):
+        store.on_removed(let_go)
     return Ingot(
         jobs=jobs,
         workers=workers,
@@ -175,6 +178,7 @@ def _loops_of(ingot: Ingot, store: Store, settings: Settings) -> list[Loop]:
         Usage(store, ingot.access),
         EventRetention(store, days=settings.event_retention_days),
         Retention(store),
+        Removal(store),
         Maintenance(store),
     ]
 

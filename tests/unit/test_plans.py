@@ -89,6 +89,7 @@ ALLOWED = {
     ("token_by_id", "o"): "the roles of one person",
     ("token_by_id", "r"): "their tenants",
     ("tokens_of_user", "t"): "as many as the limit says, found by the index before",
+    ("stop_jobs", "states"): "the jobs that run",
     ("workers_of_tenant", "w"): "as many as the limit says, found by the key before",
 }
 

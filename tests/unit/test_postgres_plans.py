@@ -278,7 +278,16 @@ class Store:
             "find_orders": await meter.call(FIND_ORDERS, new, tenant),
             "collect nothing": await self._measure_collect(meter, seconds=1e10),
             "collect": await self._measure_collect(meter, seconds=0),
+            "clear": await self._measure_clear(meter),
         }
+
+    async def _measure_clear(self, meter: Meter) -> int:
+        """As if the tenant with all the jobs had been removed."""
+        await self.owner.execute("INSERT INTO ingot.removed_tenants VALUES ($1, 0)", self.tenant)
+        try:
+            return await meter.call("SELECT * FROM ingot.clear_tenants($1, 0)", BATCH)
+        finally:
+            await self.owner.execute("DELETE FROM ingot.removed_tenants")
 
     async def _measure_collect(self, meter: Meter, *, seconds: float) -> int:
         limits = msgspec.json.encode({"retention_seconds": seconds}).decode()

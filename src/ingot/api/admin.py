@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from ingot.events.audit import Act
 from ingot.http.call import Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
 from ingot.identity.credentials import Token, TokenLimits, WorkerCredential
@@ -153,6 +154,7 @@ class AdminApi:
             route("POST", "tenants", self.create_tenant, "tenants", 201),
             route("GET", "tenants/{slug}", self.get_tenant, "tenants"),
             route("PATCH", "tenants/{slug}", self.change_tenant, "tenants"),
+            route("DELETE", "tenants/{slug}", self.remove_tenant, "tenants"),
             route("GET", "definitions", self.list_definitions, "definitions"),
             route("GET", "definitions/{type}", self.get_definition, "definitions"),
             route("PUT", "definitions/{type}", self.put_definition, "definitions"),
@@ -212,6 +214,14 @@ class AdminApi:
             groups=body.groups,
             act=call.act(),
         )
+
+    async def remove_tenant(self, call: Call, slug: str) -> Tenant:
+        """Remove a tenant, and answer what it was.
+
+        Nobody acts in it any more, and its slug is free; what it held goes away in the background, for good.
+        """
+        call.expect_operator("removes tenants")
+        return await self._tenants.remove(slug, act=Act(who=call.caller.name, request_id=call.request_id))
 
     # -- definitions ----------------------------------------------------------------------------------------
 

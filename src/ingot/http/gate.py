@@ -88,9 +88,15 @@ class Gate:
         )
 
     async def check(self, route: Route, call: Call) -> None:
-        """Whether a call that goes on would still be let in. Raises `Unauthorized` or `Forbidden`; counts nothing."""
+        """Whether a call that goes on would still be let in, and its tenant is still there; counts nothing.
+
+        Raises `Unauthorized`, `Forbidden` or `TenantNotFound`.
+        """
         if not isinstance(route.needs, Open):
-            _expect(route, await self._caller(call.headers, tenant=call.tenant))
+            caller = await self._caller(call.headers, tenant=call.tenant)
+            _expect(route, caller)
+            if caller.tenant is None:
+                await self._named(call.tenant)
 
     async def _counted(self, headers: Headers, client: tuple[str, int] | None) -> Caller:
         """The caller, unless too many from there were none. What the store is asked for in vain stays counted."""
@@ -165,6 +171,7 @@ class Gate:
     async def _named(self, slug: str) -> str:
         known, until = self._slugs.get(slug, ("", 0.0))
         if until < time.monotonic():
+            self._slugs.pop(slug, None)
             known = (await self._tenants.get(slug)).id
             self._slugs[slug] = known, time.monotonic() + KNOWN_SECONDS
         return known

@@ -1,4 +1,4 @@
-"""Streams that are open: each ends with its caller, with its credential, or with the server."""
+"""Streams that are open: each ends with its caller, with its credential, with its tenant, or with the server."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Streams:
                 try:
                     await self._gate.check(route, call)
                 except IngotError as error:
-                    if error.status in (401, 403):
+                    if error.status in (401, 403, 404):
                         _end(end, error.code)
                     else:  # The store does not answer: nobody can tell whether the credential holds.
                         report("stream_check_failed", error)

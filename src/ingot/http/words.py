@@ -240,6 +240,7 @@ FIELDS: Final = {
     "StreamQuery.after": "The id of the event to go on behind; from now on when left out.",
     "StreamQuery.name": "The beginnings of names to tell of, in whole segments, with commas between.",
     "SummaryQuery.type": "Only jobs of this type; a token for one type has to name it.",
+    "Tenant.groups": "Groups of the identity provider, each with the role that its people have here.",
     "Tenant.id": "The id of the tenant.",
     "TenantRole.tenant": "The id of the tenant.",
     "Token.id": "The id of the token, which it is revoked by.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -32,6 +32,31 @@ class ChangeTenant(msgspec.Struct, frozen=True, kw_only=True):
     act: Act
 
 
+class RemoveTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """Take away the tenant with this id, and let nobody act in it any more."""
+
+    id: str
+    act: Act
+
+
+class ClearTenants(msgspec.Struct, frozen=True, kw_only=True):
+    """Take away up to about `limit` rows of what removed tenants have left behind."""
+
+    limit: int
+
+
+class Cleared(msgspec.Struct, frozen=True, kw_only=True):
+    """What a round took away, of whom nothing is left now, and how many tenants still have something or may get it.
+
+    With `more` there is more to take away at once; otherwise what is left waits for attempts to end.
+    """
+
+    rows: int = 0
+    gone: tuple[str, ...] = ()
+    left: int = 0
+    more: bool = False
+
+
 class TenantStore(Protocol):
     """Where tenants are kept. Every write is durable when the call returns, and on record when it changed something."""
 
@@ -46,6 +71,25 @@ class TenantStore(Protocol):
 
     def list_tenants(self) -> Awaitable[list[Tenant]]:
         """All tenants, by slug."""
+
+    def remove_tenant(self, command: RemoveTenant) -> Awaitable[Tenant]:
+        """Remove a tenant, and answer what it was. Raises `TenantNotFound`.
+
+        From then on it is not found, its slug is free, its tokens and worker credentials are gone, none of its jobs is
+        handed out and nothing new is accepted for it. What it held is cleared by and by; its acts stay on record.
+        """
+
+    def clear_tenants(self, command: ClearTenants) -> Awaitable[Cleared]:
+        """Take away a bounded part of what removed tenants held: all of it but running jobs, which are asked to stop.
+
+        They go as finished ones do, once their attempts have ended. Safe to do at several places at once.
+        """
+
+    def on_removed(self, tell: Callable[[str], None]) -> None:
+        """Call `tell(tenant)` on the event loop when a tenant is known to be removed, wherever that was done.
+
+        Soon after it was, and once for each; only a hint.
+        """
 
 
 class CreateToken(msgspec.Struct, frozen=True, kw_only=True):

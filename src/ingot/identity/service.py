@@ -12,7 +12,7 @@ from ingot.events.audit import Act, acting
 from ingot.identity.members import check_role
 from ingot.identity.model import FRACTIONAL_LIMITS, WEIGHT_MAX, Limits, Tenant, TenantExists, TenantNotFound
 from ingot.identity.people import Role
-from ingot.identity.ports import ChangeTenant, CreateTenant, TenantStore
+from ingot.identity.ports import ChangeTenant, CreateTenant, RemoveTenant, TenantStore
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
 from ingot.kernel.values import NUMBER_MAX, instance, number, sound, text, whole_number, within
@@ -85,6 +85,16 @@ class Tenants:
         _checked(msgspec.structs.replace(old, **given))
         command = ChangeTenant(id=old.id, act=acting(act), **given)  # type: ignore[arg-type]
         return await self._store.change_tenant(command)
+
+    async def remove(self, id_or_slug: str, *, act: Act | None = None) -> Tenant:
+        """Remove a tenant and all it holds; answers what it was. Raises `TenantNotFound` or `InvalidInput`.
+
+        From then on nobody acts in it, and its slug is free. What it held goes away in the background.
+        """
+        tenant = await self.get(id_or_slug)
+        if tenant.slug == DEFAULT_SLUG:
+            raise InvalidInput("the tenant `default` stays", hint="Remove another one; nothing was changed.")
+        return await self._store.remove_tenant(RemoveTenant(id=tenant.id, act=acting(act)))
 
     async def ensure_default(self) -> Tenant:
         """The tenant `default`, made at first start."""

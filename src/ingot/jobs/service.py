@@ -95,6 +95,10 @@ class Jobs(Looking):
         self._closing = True
         self._waiters.wake_all()
 
+    def let_go(self, tenant: str) -> None:
+        """The tenant was removed: claims that wait for its work find that out now."""
+        self._waiters.wake_tenant(tenant)
+
     def set_draining(self, workers: Iterable[WorkerKey]) -> None:
         """Give these workers no more work, and no others: what they wait for is answered empty now."""
         before, self.draining = self.draining, frozenset(workers)

@@ -50,6 +50,12 @@ class Waiters:
             if (waiter.tenant, waiter.worker_id) in known:
                 waiter.woken.set()
 
+    def wake_tenant(self, tenant: str) -> None:
+        """Wake all claims for this tenant, for no work."""
+        for waiter in self._waiters.values():
+            if waiter.tenant == tenant:
+                waiter.woken.set()
+
     def wake(self, tenant: str, type: str, count: int) -> None:
         """Wake up to `count` claims that could take a job of this tenant and type."""
         for waiter in self._waiters.values():

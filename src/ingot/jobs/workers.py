@@ -82,6 +82,13 @@ class Workers:
         for listener in self._listeners.values():
             listener.woken.set()
 
+    def let_go(self, tenant: str) -> None:
+        """The tenant was removed: heartbeats of its workers wait no longer."""
+        for listener in self._listeners.values():
+            if listener.key[0] == tenant:
+                listener.over = True
+                listener.woken.set()
+
     # -- what workers say -----------------------------------------------------------------------------------
 
     async def register(

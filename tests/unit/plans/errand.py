@@ -11,7 +11,7 @@ from ingot.identity.access import Access
 from ingot.identity.grants import Grant
 from ingot.identity.members import Members
 from ingot.identity.people import LOCAL_ISSUER, Person
-from ingot.identity.ports import BeginLogin, CreateToken, EndSession, NoteUse, SignIn, TakeLogin
+from ingot.identity.ports import BeginLogin, ClearTenants, CreateToken, EndSession, NoteUse, SignIn, TakeLogin
 from ingot.identity.tokens import Credentials
 from ingot.identity.users import Users
 from ingot.jobs import (
@@ -56,6 +56,7 @@ async def run_errand(bench: Bench) -> None:
     await _look(bench)
     await _publish(bench)
     await _collect(bench)
+    await _remove(bench)
 
 
 async def _identity(bench: Bench) -> None:
@@ -276,3 +277,16 @@ async def _collect(bench: Bench) -> None:
     assert (await bench.jobs.collect(BATCH - 1)).kept == BATCH - 1
     await bench.jobs.history(tenant, limit=BATCH)
     await bench.jobs.history(tenant, type=TYPE, limit=BATCH)
+
+
+async def _remove(bench: Bench) -> None:
+    tenant = (await bench.tenants.create("gone")).id
+    await bench.jobs.enqueue_many([new_job(tenant, "last", n) for n in range(BATCH)])
+    (claim,) = await bench.jobs.claim("w1", ["last"], tenant=tenant)
+    await bench.tenants.remove(tenant)
+    while (cleared := await bench.store.clear_tenants(ClearTenants(limit=BATCH))).more:
+        pass
+    assert cleared.left == 1
+    await bench.jobs.release(claim)
+    while cleared.left:
+        cleared = await bench.store.clear_tenants(ClearTenants(limit=BATCH))

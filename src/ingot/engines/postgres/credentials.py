@@ -116,13 +116,15 @@ def _check_tenant(tenant: str | None) -> None:
 
 async def _token(db: Database, token_id: str) -> Token:
     found = await find_token(db, token_id)
-    assert found is not None, "tokens are not deleted"
+    if found is None:  # Its tenant was removed at this moment.
+        raise TokenNotFound(f"there is no token {token_id[:64]!r}")
     return found.token
 
 
 async def _worker(db: Database, credential_id: str) -> WorkerCredential:
     found = await find_worker_credential(db, credential_id)
-    assert found is not None, "credentials are not deleted"
+    if found is None:  # Its tenant was removed at this moment.
+        raise CredentialNotFound(f"there is no worker credential {credential_id[:64]!r}")
     return found.credential
 
 

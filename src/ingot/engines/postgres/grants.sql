@@ -18,6 +18,7 @@ GRANT EXECUTE ON FUNCTION
     ingot.list_workers, ingot.list_draining, ingot.check_leases, ingot.list_acts,
     ingot.begin_login, ingot.take_login, ingot.sign_in, ingot.end_session, ingot.find_session, ingot.list_sessions,
     ingot.enable_user, ingot.find_user, ingot.list_users, ingot.put_member, ingot.remove_member, ingot.find_member,
-    ingot.list_members, ingot.list_people_tokens
+    ingot.list_members, ingot.list_people_tokens,
+    ingot.remove_tenant, ingot.clear_tenants
 TO ingot_server;
 GRANT EXECUTE ON FUNCTION ingot.worker_claim, ingot.worker_renew, ingot.worker_settle TO ingot_worker;

@@ -34,7 +34,8 @@ async def change_tenant(db: Database, memory: Memory, command: ChangeTenant) -> 
     row = (command.id, command.slug, command.weight, command.time_zone, limits)
     await db.call("SELECT ingot.change_tenant($1, $2, $3, $4, $5, $6, $7)", *row, act_text(command.act), groups)
     changed = await get_tenant(db, command.id)
-    assert changed is not None, "tenants are not deleted"
+    if changed is None:  # It was removed at this moment.
+        raise TenantNotFound(f"there is no tenant {command.id[:64]!r}")
     memory.weights[changed.id] = changed.weight
     memory.free(changed.id)
     return changed

@@ -55,7 +55,7 @@ async def change(db: Database, memory: Memory, command: ChangeJob) -> Job:
 async def _call(
     db: Database, memory: Memory, call: str, command: CancelJob | RetryJob | ChangeJob, *values: Any, once: bool = False
 ) -> Job:
-    if not (is_id(command.tenant) and is_id(command.job_id)):
+    if not (is_id(command.tenant) and is_id(command.job_id)) or command.tenant in memory.removed:
         raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
     called, rows = await db.call_and_read(
         call, (command.tenant, command.job_id, *values), command.tenant, SQL.get_job, command.job_id, once=once

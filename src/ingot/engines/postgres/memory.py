@@ -99,6 +99,8 @@ class Memory:
             tuple[str, str], Definition
         ] = {}  # Definitions with which orders must be made, as we know them.
         self.tenants: set[str] = set()
+        self.removed: set[str] = set()  # Tenants that are gone, and have left something behind.
+        self.on_removed: list[Callable[[str], None]] = []
         self.weights: defaultdict[str, int] = defaultdict(lambda: WEIGHT_DEFAULT)  # As far as we have seen them.
         self.next_due: int | None = None
         self.next_expiry: int | None = None
@@ -133,6 +135,39 @@ class Memory:
     def now(self) -> int:
         """The time of the database, as near as we know."""
         return self._clock.micros() + self._ahead
+
+    # -- removed tenants ------------------------------------------------------------------------------------
+
+    def see_removed(self, tenants: Iterable[str]) -> None:
+        """A look found that these have left something behind, and no others."""
+        known, self.removed = self.removed, set(tenants)
+        for tenant in self.removed:
+            self._forget(tenant)
+        for tenant in self.removed - known:
+            self._tell_removed(tenant)
+
+    def forget(self, tenant: str) -> None:
+        """This tenant was removed."""
+        self._forget(tenant)
+        if tenant not in self.removed:
+            self.removed.add(tenant)
+            self._tell_removed(tenant)
+
+    def _forget(self, tenant: str) -> None:
+        for type in [type for type, tenants in self.lanes.items() if tenant in tenants]:
+            del self.lanes[type][tenant]
+            if not self.lanes[type]:
+                del self.lanes[type]
+        self.parked.pop(tenant, None)
+        self.weights.pop(tenant, None)
+        self.tenants.discard(tenant)
+        self.limited = {kind for kind in self.limited if kind[0] != tenant}
+        self.rules = {kind: rule for kind, rule in self.rules.items() if kind[0] != tenant}
+        self.asked = {kind: at for kind, at in self.asked.items() if kind[1] != tenant}
+
+    def _tell_removed(self, tenant: str) -> None:
+        for tell in self.on_removed:
+            _tell(tell, tenant)
 
     # -- lanes ----------------------------------------------------------------------------------------------
 

@@ -57,11 +57,15 @@ class Reads:
     _db: Database
     _memory: Memory
 
+    def _can_be(self, tenant: str, job_id: str) -> bool:
+        """Whether there can be such a job: none is there of a tenant that was removed."""
+        return is_id(tenant) and is_id(job_id) and tenant not in self._memory.removed
+
     # -- jobs -----------------------------------------------------------------------------------------------
 
     async def get_job(self, tenant: str, job_id: str) -> Job | None:
         """See `JobStore`."""
-        if not (is_id(tenant) and is_id(job_id)):
+        if not self._can_be(tenant, job_id):
             return None
         rows = await self._db.read(tenant, SQL.get_job, job_id)
         return job_of(rows[0]) if rows else None
@@ -73,13 +77,13 @@ class Reads:
 
     async def list_attempts(self, tenant: str, job_id: str) -> list[Attempt]:
         """See `JobStore`."""
-        if not (is_id(tenant) and is_id(job_id)):
+        if not self._can_be(tenant, job_id):
             return []
         return [attempt_of(row) for row in await self._db.read(tenant, SQL.attempts_of_job, job_id)]
 
     async def read_log(self, tenant: str, job_id: str, attempt: int | None, *, after: int) -> JobLog | None:
         """See `JobStore`."""
-        if not (is_id(tenant) and is_id(job_id)):
+        if not self._can_be(tenant, job_id):
             return None
         rows = await self._db.read(tenant, SQL.log_of_attempt, job_id, attempt, after)
         if not rows:
@@ -131,6 +135,8 @@ class Reads:
 
     async def find_waiting(self, tenant: str, job_id: str) -> Waiting | None:
         """See `JobStore`."""
+        if not self._can_be(tenant, job_id):
+            return None
         return await explain.find_waiting(self._db, self._memory, tenant, job_id)
 
     async def list_depths(self, *, tenants_max: int, lanes_max: int) -> list[Depth]:

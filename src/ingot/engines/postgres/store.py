@@ -19,6 +19,7 @@ from ingot.engines.postgres import (
     identity,
     manage,
     people,
+    removal,
     settle,
     tend,
     workers,
@@ -48,6 +49,8 @@ from ingot.identity.ports import (
     BeginLogin,
     ChangeTenant,
     ChangeWorkerCredential,
+    Cleared,
+    ClearTenants,
     CreateTenant,
     CreateToken,
     CreateWorkerCredential,
@@ -56,6 +59,7 @@ from ingot.identity.ports import (
     NoteUse,
     PutMember,
     RemoveMember,
+    RemoveTenant,
     RevokeToken,
     SignIn,
     TakeLogin,
@@ -320,6 +324,18 @@ class PostgresStore(PeopleReads):
     def change_tenant(self, command: ChangeTenant) -> Awaitable[Tenant]:
         """See `TenantStore`."""
         return identity.change_tenant(self._db, self._memory, command)
+
+    def remove_tenant(self, command: RemoveTenant) -> Awaitable[Tenant]:
+        """See `TenantStore`."""
+        return removal.remove_tenant(self._db, self._memory, command)
+
+    def clear_tenants(self, command: ClearTenants) -> Awaitable[Cleared]:
+        """See `TenantStore`."""
+        return removal.clear_tenants(self._db, command)
+
+    def on_removed(self, tell: Callable[[str], None]) -> None:
+        """See `TenantStore`."""
+        self._memory.on_removed.append(tell)
 
     def create_token(self, command: CreateToken) -> Awaitable[Token]:
         """See `CredentialStore`."""

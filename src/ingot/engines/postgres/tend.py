@@ -48,6 +48,7 @@ async def look(db: Database, memory: Memory) -> None:
             memory.parked[tenant] = lanes | memory.parked.get(tenant, {})
         raise
     memory.look_patience = patience(memory.look_cost, least=LOOK_SECONDS)
+    memory.see_removed(row["tenant"] for row in rows if row["now"] is None and row["type"] is None)
     for row in rows:
         if row["now"] is not None:
             memory.set_clock(row["now"])
@@ -55,7 +56,7 @@ async def look(db: Database, memory: Memory) -> None:
             memory.deltas = row["deltas"]
             memory.bounded = row["bounded"]
             memory.waits = row["waits"]
-        else:
+        elif row["type"] is not None:
             memory.see(Lane(row["type"], row["tenant"], row["limit_key"]), row["weight"])
 
 

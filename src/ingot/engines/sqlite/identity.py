@@ -13,16 +13,14 @@ from ingot.identity.ports import ChangeTenant, CreateTenant
 def create_tenant(tx: Transaction, command: CreateTenant) -> Tenant:
     """Make a tenant."""
     tenant = command.tenant
-    number = max(tx.memory.tenants.values(), default=0) + 1
+    number = tx.memory.last_tenant_number + 1
     row = (number, tenant.id, tenant.slug, tenant.weight, tenant.time_zone, as_json(tenant.limits))
     try:
         tx.execute(SQL.insert_tenants, *row)
     except apsw.ConstraintError:
         raise TenantExists(f"there is a tenant {tenant.slug!r} already") from None
     tx.execute(SQL.insert_tenant_groups, number, as_json(tenant.groups))
-    tx.memory.tenants[tenant.id] = number
-    tx.memory.weights[tenant.id] = tenant.weight
-    tx.memory.add_limits(tenant.id, tenant.limits)
+    tx.memory.add_tenant(tenant.id, number, tenant.weight, tenant.limits)
     tx.audit(command.act, "tenant.created", f"tenant/{tenant.slug}", tenant=tenant.id, after=tenant)
     return tenant
 

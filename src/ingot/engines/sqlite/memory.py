@@ -40,12 +40,14 @@ class Memory:
         self.swept_at = 0
         self._sweep_from = sweep_from
         self.turns = Turns()
+        self.last_tenant_number = 0  # None is used again while we are up: somebody may still be reading.
         self.asked: dict[tuple[str, str | None], int] = {}  # When a worker last asked for a type, of a tenant or all.
         self.buckets: dict[str, Bucket] = {}  # Of tenants that have a rate; one that is not there is full.
         self.reload()
 
     def reload(self) -> None:
         """Read everything again that a rollback may have made untrue."""
+        self._read_tenants()
         rows = self._connection.execute(SQL.live_lanes)
         self.lanes: dict[str, dict[str, dict[Lane, Place]]] = {}  # Each with a place before which it has nothing.
         for type, tenant, limit_key in rows:
@@ -55,7 +57,6 @@ class Memory:
         self.next_expiry: int | None = self._connection.execute(SQL.next_expiry).get
         self.last_job_number: int = self._connection.execute(SQL.last_job_number).get
         self.last_batch: int = self._connection.execute(SQL.last_event_batch).get
-        self._read_tenants()
         self.definitions: dict[tuple[str | None, str], Definition] = {}
         self.limited_types: set[str] = set()
         for definition in self._read(list[Definition], SQL.all_definitions):
@@ -73,18 +74,49 @@ class Memory:
 
     def _read_tenants(self) -> None:
         self.tenants: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}  # Those of removed tenants too, until nothing is left of them.
         self.weights: dict[str, int] = {}
         self.limits: dict[str, Limits] = {}
         self.limited_tenants: set[str] = set()
-        for id, number, weight, limits in self._read(list[tuple[str, int, int, Limits]], SQL.known_tenants):
-            self.tenants[id] = number
-            self.weights[id] = weight
-            self.add_limits(id, limits)
+        known = self._read(list[tuple[str, int, int, Limits, bool]], SQL.known_tenants)
+        for id, number, weight, limits, removed in known:
+            self.last_tenant_number = max(self.last_tenant_number, number)
+            if removed:
+                self.numbers[id] = number
+            else:
+                self.add_tenant(id, number, weight, limits)
+
+    # -- tenants --------------------------------------------------------------------------------------------
+
+    def add_tenant(self, id: str, number: int, weight: int, limits: Limits) -> None:
+        """There is this tenant."""
+        self.tenants[id] = self.numbers[id] = number
+        self.last_tenant_number = max(self.last_tenant_number, number)
+        self.weights[id] = weight
+        self.add_limits(id, limits)
+
+    def remove_tenant(self, id: str, removed: str) -> None:
+        """Nobody finds this tenant any more; what is left of it goes by another id."""
+        self.numbers[removed] = self.tenants.pop(id)
+        del self.numbers[id], self.weights[id], self.limits[id]
+        self.limited_tenants.discard(id)
+        self.buckets.pop(id, None)
+        for type in self.types_ready_for(id):
+            for lane in list(self.lanes[type][id]):
+                self.drop_lane(lane)
+        self.definitions = {key: known for key, known in self.definitions.items() if key[0] != id}
+        self.pauses = {key: known for key, known in self.pauses.items() if key[0] != id}
+        self.asked = {key: at for key, at in self.asked.items() if key[1] != id}
 
     # -- lanes ----------------------------------------------------------------------------------------------
 
     def add_lane(self, lane: Lane, first: Place = FIRST) -> None:
-        """There is new ready work in this lane, from this place on. A lane that was not there had nothing."""
+        """There is new ready work in this lane, from this place on. A lane that was not there had nothing.
+
+        Nothing is handed out of a tenant that was removed.
+        """
+        if lane.tenant not in self.tenants:
+            return
         lanes = self.lanes.setdefault(lane.type, {}).setdefault(lane.tenant, {})
         lanes[lane] = min(first, lanes.get(lane, first))
 

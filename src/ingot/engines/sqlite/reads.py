@@ -103,6 +103,13 @@ class Reads:
         if tenant is not None and tenant not in self._memory.tenants:
             raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
 
+    def _number_of(self, tenant: str) -> int:
+        """Its number; it may have been removed since somebody looked. Raises `TenantNotFound`."""
+        try:
+            return self._memory.tenants[tenant]
+        except KeyError:
+            raise TenantNotFound(f"there is no tenant {tenant[:64]!r}") from None
+
     # -- jobs -----------------------------------------------------------------------------------------------
 
     def get_job(self, tenant: str, job_id: str) -> Awaitable[Job | None]:
@@ -126,7 +133,7 @@ class Reads:
 
     def _list_jobs(self, where: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
         with self._reader() as reader:  # One snapshot for all looks.
-            numbers, position = Pages(reader, self._memory.tenants[where.tenant], where).read(before, limit)
+            numbers, position = Pages(reader, self._number_of(where.tenant), where).read(before, limit)
             jobs = self._whole_jobs(numbers)
         return jobs, position
 
@@ -183,7 +190,7 @@ class Reads:
         found: list[int] = []
         position: str | None = None
         with self._reader() as reader:  # One snapshot for all looks.
-            pages = Pages(reader, self._memory.tenants[where.tenant], where)
+            pages = Pages(reader, self._number_of(where.tenant), where)
             for _ in range(TALLY_PAGES):
                 numbers, position = pages.read(position, LOOKS_MAX)
                 found += numbers
@@ -215,7 +222,7 @@ class Reads:
 
     def _count_jobs(self, tenant: str) -> dict[str, dict[JobStatus, int]]:
         counts: dict[str, dict[JobStatus, int]] = {}
-        for type, status, jobs in self._read(list[Count], SQL.counts_by_type, self._memory.tenants[tenant]) or ():
+        for type, status, jobs in self._read(list[Count], SQL.counts_by_type, self._number_of(tenant)) or ():
             counts.setdefault(type, {})[status] = jobs
         return counts
 
@@ -256,7 +263,7 @@ class Reads:
             return msgspec.structs.replace(waiting, parents=parents)
         if state.status is not JobStatus.QUEUED:
             return waiting
-        lane = (state.type, self._memory.tenants[state.tenant], state.limit_key)
+        lane = (state.type, self._number_of(state.tenant), state.limit_key)
         position = (state.priority, state.run_at, state.id)
         ahead = self._reader().execute(SQL.ready_ahead, (*lane, *position, AHEAD_MAX)).get
         pause = self._memory.pauses.get((state.tenant, state.type))
@@ -273,7 +280,7 @@ class Reads:
         limits: list[HeldLimit] = []
         for scope, most, type, key in scopes:
             if most is not None:
-                number = self._memory.tenants[state.tenant]
+                number = self._number_of(state.tenant)
                 found = self._read(tuple[int, list[str]], SQL.running_under, number, type, key)
                 assert found is not None
                 limits.append(HeldLimit(scope=scope, most=most, running=found[0], holders=found[1]))
@@ -296,7 +303,7 @@ class Reads:
     def preview_retention(self, tenant: str) -> Awaitable[list[Doomed]]:
         """See `JobStore`."""
         self._check_tenant(tenant)
-        return self._run(self._preview_retention, self._memory.tenants[tenant])
+        return self._run(self._preview_retention, self._number_of(tenant))
 
     def _preview_retention(self, tenant: int) -> list[Doomed]:
         found: list[Doomed] = []
@@ -327,7 +334,7 @@ class Reads:
         self, tenant: str, type: str | None, before: str | None, limit: int
     ) -> tuple[list[HistoryEntry], str | None]:
         position = (ABOVE_ALL_INSTANTS, "") if before is None else read_position(before)
-        values = (self._memory.tenants[tenant], *position, limit + 1)
+        values = (self._number_of(tenant), *position, limit + 1)
         if type is None:
             rows = self._read(list[Entry], SQL.page_of_history, *values) or []
         else:

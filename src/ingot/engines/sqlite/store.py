@@ -19,6 +19,7 @@ from ingot.engines.sqlite import (
     identity,
     manage,
     people,
+    removal,
     settle,
     tend,
     workers,
@@ -36,6 +37,8 @@ from ingot.identity.ports import (
     BeginLogin,
     ChangeTenant,
     ChangeWorkerCredential,
+    Cleared,
+    ClearTenants,
     CreateTenant,
     CreateToken,
     CreateWorkerCredential,
@@ -44,6 +47,7 @@ from ingot.identity.ports import (
     NoteUse,
     PutMember,
     RemoveMember,
+    RemoveTenant,
     RevokeToken,
     SignIn,
     TakeLogin,
@@ -112,6 +116,7 @@ def each(run: Callable[[Transaction, C], R]) -> Handler:
 HANDLERS: dict[type, Handler] = {
     CreateTenant: each(identity.create_tenant),
     ChangeTenant: each(identity.change_tenant),
+    RemoveTenant: each(removal.remove_tenant),
     CreateToken: each(credentials.create_token),
     RevokeToken: each(credentials.revoke_token),
     CreateWorkerCredential: each(credentials.create_worker_credential),
@@ -144,6 +149,7 @@ HANDLERS: dict[type, Handler] = {
     Collect: each(collect.collect),
     PublishEvent: events.publish,
     ForgetEvents: each(events.forget),
+    ClearTenants: each(removal.clear_tenants),
 }
 
 
@@ -163,6 +169,7 @@ class SQLiteStore(PeopleReads):
         self._tell_agenda: list[Callable[[], None]] = []
         self._listeners: list[Listener] = []
         self._tell_event: list[Callable[[str], None]] = []
+        self._tell_removed: list[Callable[[str], None]] = []
         self._writer = Writer(opened.connection, opened.memory, clock=opened.clock, handlers=HANDLERS, tell=self._tell)
 
     @classmethod
@@ -247,6 +254,21 @@ class SQLiteStore(PeopleReads):
     def change_tenant(self, command: ChangeTenant) -> Awaitable[Tenant]:
         """See `TenantStore`."""
         return self._writer.submit(command)
+
+    async def remove_tenant(self, command: RemoveTenant) -> Tenant:
+        """See `TenantStore`."""
+        removed: Tenant = await self._writer.submit(command)
+        for tell in self._tell_removed:
+            _tell_one(partial(tell, removed.id))
+        return removed
+
+    def clear_tenants(self, command: ClearTenants) -> Awaitable[Cleared]:
+        """See `TenantStore`."""
+        return self._writer.submit(command)
+
+    def on_removed(self, tell: Callable[[str], None]) -> None:
+        """See `TenantStore`."""
+        self._tell_removed.append(tell)
 
     def create_token(self, command: CreateToken) -> Awaitable[Token]:
         """See `CredentialStore`."""

@@ -187,7 +187,7 @@ class Transaction:
 
     def unfinished(self, tenants: Iterable[str]) -> Counter[tuple[str, str, JobStatus]]:
         """How many unfinished jobs these tenants have now, by tenant, type and status."""
-        asked = {tenant: self.memory.tenants[tenant] for tenant in tenants}
+        asked = {tenant: self.memory.numbers[tenant] for tenant in tenants}
         rows = self.read(list[tuple[str, str, JobStatus, int]], SQL.unfinished_of_tenants, as_json([*asked.values()]))
         jobs = Counter({(tenant, type, status): number for tenant, type, status, number in rows})
         for staged in (*self._outer, self.staged):
@@ -274,16 +274,16 @@ class Transaction:
             for start in range(0, len(entries), EVENTS_PER_ROW_MAX):
                 self.memory.last_batch += 1
                 part = entries[start : start + EVENTS_PER_ROW_MAX]
-                rows.append((self.memory.tenants[tenant], self.memory.last_batch, self.now, _encode(part)))
+                rows.append((self.memory.numbers[tenant], self.memory.last_batch, self.now, _encode(part)))
         self.write_rows(SQL.insert_events, rows)
         counts = [
-            (self.memory.tenants[tenant], type, status, jobs)
+            (self.memory.numbers[tenant], type, status, jobs)
             for (tenant, type, status), jobs in self.staged.counts.items()
             if jobs
         ]
         self.write_rows(SQL.add_counts, counts)
         endings = [
-            (self.memory.tenants[tenant], type, self.now, len(numbers), as_json(numbers))
+            (self.memory.numbers[tenant], type, self.now, len(numbers), as_json(numbers))
             for (tenant, type), numbers in self.staged.endings.items()
         ]
         self.write_rows(SQL.insert_endings, endings)
@@ -292,7 +292,7 @@ class Transaction:
 
     def _count_batches(self) -> None:
         """Write the numbers of batches, and tell of those in which nothing is left unfinished now."""
-        tenants = self.memory.tenants
+        tenants = self.memory.numbers
         rows = [
             (tenants[tenant], batch, ends[None], *(ends[status] for status in BATCH_ENDS))
             for (tenant, batch), ends in self.staged.batches.items()

@@ -41,6 +41,13 @@ BEGIN
         a.jobs IS NULL OR a.jobs NOT BETWEEN 1 AND 1000 OR a.lease IS NULL OR a.lease NOT BETWEEN 1 AND 604800000000) THEN
         RAISE EXCEPTION 'a claim is for 1 to 1000 jobs, and for up to a week' USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    -- Nothing is handed out of tenants that were removed.
+    IF EXISTS (SELECT FROM ingot.removed_tenants) THEN
+        shares := ARRAY(
+            SELECT CASE WHEN EXISTS (SELECT FROM ingot.removed_tenants AS r WHERE r.tenant = l.tenant) THEN 0 ELSE l.share END
+            FROM unnest(lane_tenants, shares) WITH ORDINALITY AS l (tenant, share, lane) ORDER BY l.lane
+        );
+    END IF;
     IF bounded THEN
         SELECT array_agg(r.of_tenant), array_agg(r.of_type), array_agg(CASE WHEN r.busy THEN 0 ELSE
                 greatest(least(r.of_tenant, r.of_type, r.of_key), CASE WHEN r.limited THEN 0 END) END),

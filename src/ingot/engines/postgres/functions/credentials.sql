@@ -30,7 +30,7 @@ AS $$
 DECLARE
     made ingot.tokens;
 BEGIN
-    PERFORM ingot.expect_tenant(of_tenant);
+    PERFORM ingot.hold_tenant(of_tenant);
     IF of_user IS NOT NULL THEN
         PERFORM ingot.expect_user(of_user, true);
     END IF;
@@ -110,7 +110,7 @@ AS $$
 DECLARE
     made ingot.worker_credentials;
 BEGIN
-    PERFORM ingot.expect_tenant(of_tenant);
+    PERFORM ingot.hold_tenant(of_tenant);
     INSERT INTO ingot.worker_credentials (id, tenant, digest, types, enabled, ending, created_at, created_by)
     VALUES (new_id, of_tenant, new_digest, new_types, true, new_ending, ingot.clock(), new_created_by)
     ON CONFLICT (id) DO NOTHING

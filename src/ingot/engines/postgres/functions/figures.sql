@@ -24,7 +24,9 @@ BEGIN
             SELECT c.tenant, c.type, c.status, c.jobs FROM ingot.counts AS c
             UNION ALL
             SELECT c.tenant, c.type, c.status, c.jobs FROM ingot.count_deltas AS c
-        ) AS d GROUP BY d.tenant, d.type, d.status
+        ) AS d
+        WHERE NOT EXISTS (SELECT FROM ingot.removed_tenants AS r WHERE r.tenant = d.tenant)
+        GROUP BY d.tenant, d.type, d.status
     ),
     lanes AS (
         SELECT c.tenant, c.type, (

@@ -131,7 +131,7 @@ BEGIN
     PERFORM ingot.lock_capped(ARRAY[of_tenant]);
     now := ingot.clock();
     SELECT s.status INTO standing FROM ingot.job_rows AS s WHERE s.id = of_job AND s.tenant = of_tenant;
-    IF standing IS NULL THEN
+    IF standing IS NULL OR NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = of_tenant) THEN
         PERFORM ingot.refuse('IN001', 'there is no such job');
     ELSIF standing NOT IN ('succeeded', 'dead', 'canceled') THEN
         PERFORM ingot.refuse('IN003', format('the job is %s', standing));

@@ -90,7 +90,8 @@ END
 $$;
 
 -- What a process has to know from time to time: the lanes that have ready work, found by jumping from lane to lane in
--- the index, the next instants on the agenda (a row without a lane), and the time.
+-- the index, the tenants that were removed (rows with a tenant only), the next instants on the agenda (a row without a
+-- lane), and the time.
 CREATE OR REPLACE FUNCTION ingot.look()
 RETURNS TABLE (
     type text, tenant text, limit_key text, weight integer, now bigint, next_due bigint, next_expiry bigint,
@@ -117,9 +118,11 @@ BEGIN
             ORDER BY r.type, r.tenant, r.limit_key LIMIT 1
         ) AS n
     )
-    SELECT l.type, l.tenant::text, l.limit_key, (SELECT t.weight FROM ingot.tenants AS t WHERE t.id = l.tenant),
+    SELECT l.type, l.tenant::text, l.limit_key, t.weight,
         NULL::bigint, NULL::bigint, NULL::bigint, NULL::boolean, NULL::boolean, NULL::boolean
-    FROM lanes AS l
+    FROM lanes AS l JOIN ingot.tenants AS t ON t.id = l.tenant
+    UNION ALL
+    SELECT NULL, r.tenant::text, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM ingot.removed_tenants AS r
     UNION ALL
     SELECT NULL, NULL, NULL, NULL, ingot.clock(), (SELECT min(w.run_at) FROM ingot.later AS w),
         (SELECT min(l.expires_at) FROM ingot.leases AS l), EXISTS (SELECT FROM ingot.count_deltas),

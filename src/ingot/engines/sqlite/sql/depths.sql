@@ -6,6 +6,7 @@ FROM (
         SELECT CASE WHEN c.tenant <= l.last THEN c.tenant END AS tenant, c.status, sum(c.jobs) AS jobs
         FROM (SELECT max(number) AS last FROM (SELECT number FROM tenants ORDER BY number LIMIT ?)) AS l
         CROSS JOIN counts AS c
+        WHERE c.tenant NOT IN (SELECT number FROM tenants WHERE removed_at IS NOT NULL)
         GROUP BY 1, c.status
     )
     GROUP BY tenant

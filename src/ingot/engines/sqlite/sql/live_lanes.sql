@@ -27,3 +27,4 @@ WITH RECURSIVE lanes (type, tenant, limit_key) AS (
     )
 )
 SELECT l.type, t.id, l.limit_key FROM lanes AS l JOIN tenants AS t ON t.number = l.tenant
+WHERE t.removed_at IS NULL

@@ -7,6 +7,7 @@ WITH RECURSIVE lanes (tenant, type, limit_key) AS (
     )
     FROM counts AS c
     WHERE c.status = 'queued' AND c.jobs > 0
+        AND c.tenant NOT IN (SELECT number FROM tenants WHERE removed_at IS NOT NULL)
     UNION ALL
     SELECT l.tenant, l.type, (
         SELECT min(limit_key) FROM states INDEXED BY states_ready

@@ -1,0 +1,33 @@
+"""Removing tenants: at once for everybody who asks, and by and by what they held."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ingot.engines.postgres.audit import act_text
+from ingot.engines.postgres.connection import CALL_SECONDS_MAX, Database
+from ingot.engines.postgres.memory import Memory
+from ingot.identity.model import Tenant, TenantNotFound
+from ingot.identity.ports import Cleared, ClearTenants, RemoveTenant
+from ingot.kernel.clock import MICROS
+from ingot.kernel.ids import is_id
+
+SETTLED_AFTER: Final = round(2 * CALL_SECONDS_MAX * MICROS)  # Whatever had begun before is over by then.
+
+
+async def remove_tenant(db: Database, memory: Memory, command: RemoveTenant) -> Tenant:
+    """Take a tenant away: who acted in it is out, and what it held is nobody's."""
+    if not is_id(command.id):
+        raise TenantNotFound
+    ((text,),) = await db.call("SELECT ingot.remove_tenant($1, $2)", command.id, act_text(command.act))
+    memory.forget(command.id)
+    return msgspec.json.decode(text, type=Tenant)
+
+
+async def clear_tenants(db: Database, command: ClearTenants) -> Cleared:
+    """Take away some of what removed tenants held, of one after the other."""
+    *found, last = await db.call("SELECT * FROM ingot.clear_tenants($1, $2)", command.limit, SETTLED_AFTER)
+    rows, gone = sum(row["cleared"] for row in found), tuple(row["tenant"] for row in found if row["gone"])
+    return Cleared(rows=rows, gone=gone, left=last["cleared"], more=rows > 0)

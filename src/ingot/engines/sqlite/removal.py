@@ -1,0 +1,77 @@
+"""Removing tenants: at once for everybody who asks, and by and by what they held."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ingot.engines.sqlite.collect import REMOVALS
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.identity.model import Tenant, TenantNotFound
+from ingot.identity.ports import Cleared, ClearTenants, RemoveTenant
+
+AT_ONCE: Final = (
+    SQL.remove_tokens,
+    SQL.remove_worker_credentials,
+    SQL.remove_definitions,
+    SQL.remove_pauses,
+)
+BY_AND_BY: Final = (
+    SQL.clear_idempotency_keys,
+    SQL.clear_reuse_keys,
+    SQL.clear_endings,
+    SQL.clear_history,
+    SQL.clear_batches,
+    SQL.clear_counts,
+    SQL.clear_workers,
+    SQL.clear_events,
+    SQL.clear_event_keys,
+    SQL.clear_event_floors,
+)
+
+
+def remove_tenant(tx: Transaction, command: RemoveTenant) -> Tenant:
+    """Take a tenant away: who acted in it is out, and what it held is nobody's."""
+    number = tx.memory.tenants.get(command.id)
+    if number is None:
+        raise TenantNotFound(f"there is no tenant {command.id[:64]!r}")
+    tenant = tx.read(Tenant, SQL.tenant_by_name, command.id)
+    for statement in AT_ONCE:
+        tx.execute(statement, number)
+    tx.memory.remove_tenant(tenant.id, tx.execute(SQL.remove_tenant, number, tx.now).get)
+    tx.audit(command.act, "tenant.removed", f"tenant/{tenant.slug}", tenant=tenant.id, before=tenant)
+    return tenant
+
+
+def clear_tenants(tx: Transaction, command: ClearTenants) -> Cleared:
+    """Take away some of what removed tenants held, of one after the other."""
+    removed = [id for id in tx.memory.numbers if id not in tx.memory.tenants]
+    rows, gone = 0, []
+    for id in removed:
+        if rows >= command.limit:
+            break
+        number = tx.memory.numbers[id]
+        cleared = _clear(tx, number, command.limit - rows)
+        rows += cleared
+        # In a round that took something away, commands beside it may still have something to write.
+        if not cleared and not tx.execute(SQL.running_of_tenant, number).get:
+            tx.execute(SQL.forget_tenant, number)
+            del tx.memory.numbers[id]
+            gone.append(id.removeprefix("removed "))
+    return Cleared(rows=rows, gone=tuple(gone), left=len(removed) - len(gone), more=rows > 0)
+
+
+def _clear(tx: Transaction, number: int, limit: int) -> int:
+    """Ask what runs to stop, and take away jobs that do not run, and then the rest; answers how many rows."""
+    tx.execute(SQL.stop_jobs, number, limit)
+    jobs = tx.read(list[int], SQL.jobs_to_clear, number, limit)
+    if jobs:
+        for statement in REMOVALS:
+            tx.execute(statement, as_json(jobs))
+        tx.memory.parents.difference_update(jobs)
+        tx.memory.ended.difference_update(jobs)
+    rows = len(jobs)
+    for statement in BY_AND_BY:
+        if rows < limit:
+            rows += tx.execute(statement, number, limit - rows).connection.changes()
+    return rows

@@ -1,0 +1,1 @@
+DELETE FROM tenants WHERE number = ?1 AND removed_at IS NOT NULL

@@ -1,0 +1,1 @@
+DELETE FROM worker_credentials WHERE tenant = ?1

@@ -1,0 +1,106 @@
+"""What lies in the tables of a store, read past the code under test: found in the catalogue, so none is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from ingot.engines.postgres import PostgresStore
+from tests.factories import Bench
+from tests.postgres import database_for
+
+OF_TENANTS = """
+SELECT c.relname FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attname = 'tenant'
+WHERE c.relnamespace = 'ingot'::regnamespace AND c.relkind = 'r' ORDER BY c.relname
+"""
+# Rows that belong to a job name it, or are it.
+OF_JOBS = """
+SELECT c.relname, CASE WHEN a.attname = 'job' THEN 'job' ELSE 'id' END
+FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attname IN ('job', 'dedupe_key')
+WHERE c.relnamespace = 'ingot'::regnamespace AND c.relkind = 'r'
+"""
+
+
+class Filled(msgspec.Struct):
+    """Tables that have a column for the tenant: those with a row of it, and those without."""
+
+    filled: list[str]
+    empty: list[str]
+
+
+async def fill_the_rest(bench: Bench, folder: Path, tenant: str) -> None:
+    """Put rows of a tenant, in which nothing else is put in a test, into their tables."""
+    if isinstance(bench.store, PostgresStore):
+        for fold in ("SELECT ingot.fold_counts(10000)", "SELECT * FROM ingot.fold_batches(10000)"):
+            await bench.store._db.call(fold)
+        await bench.make_job(tenant=tenant, batch="together")
+        async with _owner(folder) as owner:
+            await owner.execute("INSERT INTO ingot.worker_roles VALUES ('a_worker', $1)", tenant)
+            await owner.execute("INSERT INTO ingot.event_floors VALUES ($1, 0)", tenant)
+            await owner.execute("INSERT INTO ingot.askers VALUES ('noop', $1, 0)", tenant)
+    else:
+        number = bench.sqlite._memory.tenants[tenant]
+        bench.sqlite._connection.execute("INSERT INTO event_floors VALUES (?, 0, 0)", (number,))
+
+
+async def tables_of_tenant(bench: Bench, folder: Path, tenant: str) -> Filled:
+    """Which tables have rows of a tenant, or, when it is not there any more, of nobody who is."""
+    if isinstance(bench.store, PostgresStore):
+        async with _owner(folder) as owner:
+            names = [row[0] for row in await owner.fetch(OF_TENANTS)]
+            found = {
+                name: await owner.fetchval(f"SELECT EXISTS (SELECT FROM ingot.{name} WHERE tenant = $1)", tenant)
+                for name in names
+            }
+    else:
+        connection = bench.sqlite._connection
+        known = dict(connection.execute("SELECT id, number FROM tenants"))
+        rows = connection.execute(
+            "SELECT m.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c "
+            "WHERE m.type = 'table' AND c.name = 'tenant' ORDER BY 1"
+        )
+        found = {}
+        for (name,) in list(rows):
+            values = {value for (value,) in connection.execute(f"SELECT DISTINCT tenant FROM {name}")}
+            own = {tenant, known[tenant]} if tenant in known else values - {None, 0, "", *known, *known.values()}
+            found[name] = bool(values & own)
+    return Filled([name for name in found if found[name]], [name for name in found if not found[name]])
+
+
+async def orphans(bench: Bench, folder: Path) -> list[str]:
+    """Tables with rows of a job that is not there."""
+    if isinstance(bench.store, PostgresStore):
+        async with _owner(folder) as owner:
+            return [
+                name
+                for name, column in await owner.fetch(OF_JOBS)
+                if await owner.fetchval(
+                    f"SELECT EXISTS (SELECT FROM ingot.{name} WHERE {column} NOT IN (SELECT id FROM ingot.jobs))"
+                )
+            ]
+    connection = bench.sqlite._connection
+    rows = connection.execute(
+        "SELECT m.name, c.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c "
+        "WHERE m.type = 'table' AND (c.name = 'job' OR (m.name, c.name) = ('jobs', 'number'))"
+    )
+    return [
+        name
+        for name, column in list(rows)
+        if connection.execute(
+            f"SELECT EXISTS (SELECT 1 FROM {name} WHERE {column} NOT IN (SELECT number FROM states))"
+        ).get
+    ]
+
+
+@asynccontextmanager
+async def _owner(folder: Path) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect((await database_for(folder / "data")).owner_url)
+    try:
+        yield connection
+    finally:
+        await connection.close()

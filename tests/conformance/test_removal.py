@@ -1,0 +1,406 @@
+"""Removing a tenant: nobody acts in it any more, and nothing is left of it in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ingot.events.audit import Act, AuditFilter
+from ingot.identity import Limits, Tenant, TenantNotFound
+from ingot.identity.access import Access
+from ingot.identity.credentials import TokenNotFound, Unauthorized
+from ingot.identity.grants import ALL
+from ingot.identity.ports import Cleared, ClearTenants, RemoveTenant
+from ingot.identity.removal import Removal
+from ingot.identity.tokens import Credentials
+from ingot.jobs import Claim, Definition, JobNotFound, JobStatus
+from ingot.jobs.orders import new_job
+from ingot.kernel.clock import ManualClock
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.ids import new_id
+from tests.conformance.pictures import picture, refuses
+from tests.conformance.tables import fill_the_rest, orphans, tables_of_tenant
+from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
+
+KEPT = {"audit"}  # What is on record stays there.
+OF_NO_TENANT_YET = {"audit", "removed_tenants"}
+
+
+async def furnish(bench: Bench, slug: str = "acme") -> Tenant:
+    """A tenant with something in every table, and nothing that runs."""
+    tenant = await bench.tenants.create(slug, limits=Limits(rate=1000, max_running_jobs=1000), weight=3)
+    id = tenant.id
+    credentials = Credentials(bench.store, Access(bench.store, bench.clock), bench.clock)
+    await credentials.create_token(id, description="of a program", grants=[ALL])
+    await credentials.create_worker(id, f"press-{slug}")
+    await bench.workers.register(id, f"press-{slug}/1", ["noop"])
+    await bench.jobs.define(Definition(type="past", tenant=id, retention_seconds=0, keep_history=True))
+    await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=id)
+    await bench.jobs.collect()
+    for status in (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED):
+        await bench.make_job_in(status, "ended", tenant=id, tags=["red"])
+    await bench.jobs.define(Definition(type="same", tenant=id, reuse=True))
+    await bench.make_job("same", tenant=id)
+    await bench.make_job("logged", tenant=id)
+    (claim,) = await bench.jobs.claim("worker", ["logged"], tenant=id)
+    await bench.jobs.append_log(claim.job.id, claim.fence, "at work")
+    await bench.jobs.release(claim)
+    first = await bench.make_job(tenant=id, idempotency_key="key", dedupe_key="key", batch="together")
+    await bench.make_job(tenant=id, delay=60)
+    await bench.make_job(tenant=id, after=[first.id], batch="together")
+    await bench.jobs.pause(id, "asleep")
+    await bench.jobs.claim("worker", ["asleep"], tenant=id)
+    await bench.events.publish(id, "town.built", dedupe_key="key")
+    await bench.events.publish(id, "town.built")
+    return tenant
+
+
+async def clear(bench: Bench, limit: int = 1000) -> list[Cleared]:
+    """Rounds until nothing is left at once."""
+    rounds = [await bench.store.clear_tenants(ClearTenants(limit=limit))]
+    while rounds[-1].more:
+        rounds.append(await bench.store.clear_tenants(ClearTenants(limit=limit)))
+    return rounds
+
+
+async def clear_all(bench: Bench, limit: int = 1000) -> list[str]:
+    """Rounds until nothing is left, however long that takes; answers who is gone."""
+    gone: list[str] = []
+    for _ in range(4):
+        rounds = await clear(bench, limit)
+        gone += [tenant for one in rounds for tenant in one.gone]
+        if not rounds[-1].left:
+            return gone
+        bench.clock.advance(seconds=LEASE_SECONDS)
+        await bench.jobs.tend()
+    raise AssertionError("something is left")
+
+
+# -- at once ------------------------------------------------------------------------------------------------
+
+
+async def test_a_removed_tenant_is_answered_and_not_found_any_more(bench: Bench) -> None:
+    tenant = await furnish(bench)
+    assert await bench.tenants.remove("acme") == tenant
+    assert [known.slug for known in await bench.tenants.list()] == ["default"]
+    for name in (tenant.id, "acme"):
+        for call in (bench.tenants.get, bench.tenants.remove, bench.tenants.change):
+            async with refuses(bench, TenantNotFound):
+                await call(name)
+    async with refuses(bench, TenantNotFound):
+        await bench.store.remove_tenant(RemoveTenant(id=tenant.id, act=Act()))
+
+
+async def test_the_tenant_default_stays(bench: Bench) -> None:
+    for name in ("default", bench.tenant):
+        async with refuses(bench, InvalidInput):
+            await bench.tenants.remove(name)
+
+
+async def test_nothing_is_accepted_for_a_removed_tenant(bench: Bench) -> None:
+    tenant = (await furnish(bench)).id
+    await bench.tenants.remove(tenant)
+    credentials = Credentials(bench.store, Access(bench.store, bench.clock), bench.clock)
+    for call in (
+        lambda: bench.make_job(tenant=tenant),
+        lambda: bench.jobs.enqueue_many([new_job(bench.tenant, "noop"), new_job(tenant, "noop")]),
+        lambda: bench.jobs.claim("worker", ["noop"], tenant=tenant),
+        lambda: bench.events.publish(tenant, "a.b"),
+        lambda: bench.events.read(tenant),
+        lambda: bench.jobs.list(tenant),
+        lambda: bench.jobs.summary(tenant),
+        lambda: bench.jobs.history(tenant),
+        lambda: bench.jobs.pause(tenant, "noop"),
+        lambda: bench.jobs.define(Definition(type="noop", tenant=tenant)),
+        lambda: bench.workers.register(tenant, "press", ["noop"]),
+        lambda: credentials.create_token(tenant, description="late", grants=[ALL]),
+        lambda: credentials.create_worker(tenant, "late"),
+    ):
+        async with refuses(bench, TenantNotFound):
+            await call()
+
+
+async def test_a_job_of_a_removed_tenant_is_not_there_for_anybody(bench: Bench) -> None:
+    tenant = (await furnish(bench)).id
+    (job, *_) = (await bench.jobs.list(tenant, status=JobStatus.DEAD)).items
+    await bench.tenants.remove(tenant)
+    for call in (
+        lambda: bench.jobs.get(tenant, job.id),
+        lambda: bench.jobs.attempts(tenant, job.id),
+        lambda: bench.jobs.log(tenant, job.id),
+        lambda: bench.jobs.explain(tenant, job.id),
+        lambda: bench.jobs.cancel(tenant, job.id),
+        lambda: bench.jobs.retry(tenant, job.id),
+        lambda: bench.jobs.reschedule(tenant, job.id, tags=["green"]),
+    ):
+        with pytest.raises(JobNotFound):
+            await call()
+
+
+async def test_its_credentials_hold_no_longer(bench: Bench) -> None:
+    tenant = await bench.tenants.create("acme")
+    access = Access(bench.store, bench.clock)
+    credentials = Credentials(bench.store, access, bench.clock)
+    token = await credentials.create_token(tenant.id, description="of a program", grants=[ALL])
+    worker = await credentials.create_worker(tenant.id, "press")
+    bench.store.on_removed(lambda _: access.forget())
+    await access.of_token(token.text)
+    await access.of_worker("press", worker.secret)
+    await bench.tenants.remove(tenant.id)
+    with pytest.raises(Unauthorized):
+        await access.of_token(token.text)
+    with pytest.raises(Unauthorized):
+        await access.of_worker("press/1", worker.secret)
+    with pytest.raises(TokenNotFound):
+        await credentials.revoke_token(None, token.token.id)
+    assert (await credentials.create_worker(bench.tenant, "press")).credential.tenant == bench.tenant
+
+
+async def test_none_of_its_jobs_is_handed_out(bench: Bench) -> None:
+    tenant = (await bench.tenants.create("acme")).id
+    for _ in range(3):
+        await bench.make_job(tenant=tenant)
+        await bench.make_job(tenant=tenant, delay=60)
+    held = await bench.make_claim("held", tenant=tenant)
+    own = await bench.make_job(delay=60)
+    await bench.tenants.remove(tenant)
+    bench.clock.advance(seconds=60)
+    await bench.jobs.release(held)
+    claims = [
+        *await bench.jobs.claim("w", ["noop"], limit=10),
+        *await bench.jobs.claim("w", ["noop", "held"], limit=10),
+    ]
+    assert [claim.job.id for claim in claims] == [own.id]
+
+
+async def test_a_store_that_is_opened_again_hands_out_none_of_it(tmp_path: Path, engine: str) -> None:
+    clock = ManualClock()
+    async with open_bench(engine, tmp_path / "data", clock) as bench:
+        tenant = await furnish(bench)
+        await bench.tenants.remove(tenant.id)
+    async with open_bench(engine, tmp_path / "data", clock) as bench:
+        assert await bench.jobs.claim("w", ["noop", "same", "logged"], limit=10) == []
+        assert [known.slug for known in await bench.tenants.list()] == ["default"]
+        other = await bench.tenants.create("acme")
+        assert await clear_all(bench) == [tenant.id]
+        assert await bench.tenants.get("acme") == other
+
+
+async def test_who_waits_is_told(bench: Bench) -> None:
+    tenant = await bench.tenants.create("acme")
+    told: list[str] = []
+    bench.store.on_removed(told.append)
+    await bench.tenants.remove("acme")
+    assert told == [tenant.id]
+
+
+async def test_a_claim_that_waits_for_a_removed_tenant_ends(bench: Bench) -> None:
+    tenant = await bench.tenants.create("acme")
+    bench.store.on_removed(bench.jobs.let_go)
+    waiting = asyncio.create_task(bench.jobs.claim("w", ["noop"], tenant=tenant.id, wait_seconds=30))
+    while not bench.jobs._waiters._waiters:  # noqa: ASYNC110 - claims have no event for tests
+        await asyncio.sleep(0.005)
+    await bench.tenants.remove("acme")
+    async with asyncio.timeout(10):
+        with pytest.raises(TenantNotFound):
+            await waiting
+
+
+async def test_a_heartbeat_that_waits_for_a_removed_tenant_ends(bench: Bench) -> None:
+    tenant = (await bench.tenants.create("acme")).id
+    bench.store.on_removed(bench.workers.let_go)
+    await bench.workers.register(tenant, "w", ["noop"])
+    waiting = asyncio.create_task(bench.workers.heartbeat(tenant, "w", wait_seconds=30))
+    while not any(one.heard for one in bench.workers._listeners.values()):  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    await bench.tenants.remove("acme")
+    async with asyncio.timeout(10):
+        await waiting
+
+
+async def test_the_removal_is_on_record_and_stays_there(bench: Bench) -> None:
+    tenant = await furnish(bench)
+    act = Act(who="token:x", name="operator", address="10.0.0.1", request_id="r")
+    await bench.tenants.remove("acme", act=act)
+    await clear_all(bench)
+    (entry,) = await bench.store.list_acts(
+        AuditFilter(tenant=None, action="tenant.removed", target="tenant/acme"), before=None, limit=10
+    )
+    assert (entry.id, entry.who, entry.name, entry.address) == (act.id, "token:x", "operator", "10.0.0.1")
+    assert (entry.tenant, entry.action) == (tenant.id, "tenant.removed")
+    assert msgspec.json.decode(entry.before, type=Tenant) == tenant
+    assert bytes(entry.after) == b"null"
+
+
+async def test_of_eight_who_remove_it_at_once_one_does(bench: Bench) -> None:
+    tenant = await bench.tenants.create("acme")
+    commands = [RemoveTenant(id=tenant.id, act=Act()) for _ in range(8)]
+    answers = await asyncio.gather(*map(bench.store.remove_tenant, commands), return_exceptions=True)
+    assert sorted(type(answer).__name__ for answer in answers) == ["Tenant", *["TenantNotFound"] * 7]
+    assert len(await bench.store.list_acts(AuditFilter(tenant=None, target="tenant/acme"), before=None, limit=10)) == 1
+
+
+# -- by and by ----------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_left_in_any_table_but_what_is_on_record(bench: Bench, engine: str, tmp_path: Path) -> None:
+    tenant = await furnish(bench)
+    await bench.make_claim("held", tenant=tenant.id)
+    await fill_the_rest(bench, tmp_path, tenant.id)
+    assert set((await tables_of_tenant(bench, tmp_path, tenant.id)).empty) <= OF_NO_TENANT_YET
+    await bench.tenants.remove("acme")
+    assert await clear_all(bench) == [tenant.id]
+    assert set((await tables_of_tenant(bench, tmp_path, tenant.id)).filled) == KEPT
+    assert await orphans(bench, tmp_path) == []
+    assert await clear(bench) == [Cleared()]
+
+
+async def test_another_tenant_keeps_everything(bench: Bench) -> None:
+    other = await furnish(bench, "other")
+    before = await picture(bench)
+    tenant = await furnish(bench)
+    await bench.tenants.remove(tenant.id)
+    assert await clear_all(bench) == [tenant.id]
+    assert await picture(bench) == before
+    claimed = await bench.jobs.claim("w", ["same", "logged"], limit=10)
+    assert {claim.job.tenant for claim in claimed} == {other.id}
+    assert len(claimed) == 2
+
+
+async def test_a_slug_used_anew_sees_nothing_of_the_old_tenant(bench: Bench) -> None:
+    old = await furnish(bench)
+    await bench.tenants.remove("acme")
+    new = await bench.tenants.create("acme")
+    assert new.id != old.id
+
+    async def held() -> list[object]:
+        return [
+            (await bench.jobs.list(new.id)).items,
+            await bench.events.read(new.id),
+            await bench.jobs.pauses(new.id),
+            await bench.jobs.definitions(tenant=new.id),
+            (await bench.workers.list(new.id)).items,
+            sum((await bench.jobs.summary(new.id)).counts.values()),
+        ]
+
+    assert await held() == [[], [], [], [], [], 0]
+    job = await bench.make_job(tenant=new.id, idempotency_key="key", dedupe_key="key", batch="together")
+    await clear_all(bench)
+    assert [known.id for known in (await bench.jobs.list(new.id)).items] == [job.id]
+    assert (await bench.jobs.batch(new.id, "together")).total == 1
+    (claim,) = await bench.jobs.claim("w", ["noop"], limit=10)
+    assert claim.job.id == job.id
+
+
+async def test_a_round_is_bounded(bench: Bench) -> None:
+    tenant = (await bench.tenants.create("acme")).id
+    await bench.jobs.enqueue_many([new_job(tenant, "noop") for _ in range(25)])
+    await bench.tenants.remove(tenant)
+    rounds = await clear(bench, limit=10)
+    assert [one.rows <= 10 for one in rounds] == [True] * len(rounds)
+    assert len(rounds) > 3
+    assert not rounds[-1].more
+
+
+async def test_a_running_job_is_asked_to_stop_and_goes_when_it_has_ended(bench: Bench) -> None:
+    tenant = (await bench.tenants.create("acme")).id
+    ends = await bench.make_claim(tenant=tenant, batch="together")
+    is_lost = await bench.make_claim(tenant=tenant)
+    await bench.make_job(tenant=tenant, after=[ends.job.id])
+    await bench.tenants.remove(tenant)
+    (*_, last) = await clear(bench)
+    assert (last.left, last.gone, last.more) == (1, (), False)
+    beats = [await bench.jobs.heartbeat(claim.job.id, claim.fence) for claim in (ends, is_lost)]
+    assert [beat.cancel_requested for beat in beats] == [True, True]
+    assert (await bench.jobs.fail(ends, "stopped")).status is JobStatus.CANCELED
+    (*_, last) = await clear(bench)
+    assert (last.left, last.gone) == (1, ())
+    bench.clock.advance(seconds=LEASE_SECONDS)
+    assert (await bench.jobs.tend()).swept == 1
+    assert await clear_all(bench) == [tenant]
+
+
+async def test_a_job_that_runs_while_its_tenant_goes_can_still_be_completed(bench: Bench) -> None:
+    claim: Claim = await bench.make_claim(tenant=(await bench.tenants.create("acme")).id)
+    await bench.tenants.remove("acme")
+    await clear(bench)
+    assert (await bench.jobs.complete(claim, 1)).status is JobStatus.SUCCEEDED
+    assert await clear_all(bench) == [claim.job.tenant]
+
+
+async def test_clearing_goes_on_where_it_stood_when_the_store_is_opened_again(tmp_path: Path, engine: str) -> None:
+    clock = ManualClock()
+    async with open_bench(engine, tmp_path / "data", clock) as bench:
+        tenant = await furnish(bench)
+        await bench.tenants.remove("acme")
+    gone: list[str] = []
+    for _ in range(200):
+        async with open_bench(engine, tmp_path / "data", clock) as bench:
+            cleared = await bench.store.clear_tenants(ClearTenants(limit=10))
+            gone += cleared.gone
+            if not cleared.left:
+                break
+    assert gone == [tenant.id]
+    async with open_bench(engine, tmp_path / "data", clock) as bench:
+        assert set((await tables_of_tenant(bench, tmp_path, tenant.id)).filled) == KEPT
+
+
+async def test_two_who_clear_at_once_leave_nothing(bench: Bench, engine: str, tmp_path: Path) -> None:
+    if engine == "sqlite":
+        pytest.skip("one process has the file")
+    tenants = [await furnish(bench, slug) for slug in ("acme", "ajax")]
+    await bench.jobs.enqueue_many([new_job(tenants[0].id, "noop") for _ in range(200)])
+    other = await open_store(engine, tmp_path / "data", bench.clock)
+    try:
+        for tenant in tenants:
+            await bench.tenants.remove(tenant.id)
+        gone: list[str] = []
+
+        async def rounds(store: object) -> None:
+            for _ in range(40):
+                gone.extend((await store.clear_tenants(ClearTenants(limit=20))).gone)  # type: ignore[attr-defined]
+
+        for _ in range(3):
+            await asyncio.gather(*(rounds(store) for store in (bench.store, other) for _ in range(2)))
+            bench.clock.advance(seconds=LEASE_SECONDS)
+    finally:
+        await other.close()
+    assert sorted(gone) == sorted(tenant.id for tenant in tenants)
+    for tenant in tenants:
+        assert set((await tables_of_tenant(bench, tmp_path, tenant.id)).filled) == KEPT
+    assert await orphans(bench, tmp_path) == []
+
+
+async def test_a_slug_is_free_again_as_often_as_it_is_removed(bench: Bench) -> None:
+    for _ in range(3):
+        tenant = await bench.tenants.create("acme")
+        await bench.make_job(tenant=tenant.id)
+        await bench.tenants.remove("acme")
+    assert len(set(await clear_all(bench))) == 3
+
+
+async def test_figures_tell_nothing_of_it(bench: Bench) -> None:
+    tenant = await furnish(bench)
+    await bench.make_job()
+    await bench.tenants.remove(tenant.id)
+    assert [depth.tenant for depth in await bench.jobs.depths()] == ["default"]
+
+
+async def test_the_loop_clears_and_says_when_nothing_is_left(bench: Bench) -> None:
+    loop = Removal(bench.store)
+    assert await loop.run_once() == Cleared()
+    tenant = await furnish(bench)
+    await bench.tenants.remove("acme")
+    rounds = [await loop.run_once() for _ in range(4)]
+    bench.clock.advance(seconds=LEASE_SECONDS)
+    rounds += [await loop.run_once() for _ in range(2)]
+    assert [one.gone for one in rounds if one.gone] == [(tenant.id,)]
+    assert rounds[-1] == Cleared()
+
+
+async def test_an_unknown_tenant_cannot_be_removed(bench: Bench) -> None:
+    async with refuses(bench, TenantNotFound):
+        await bench.store.remove_tenant(RemoveTenant(id=new_id(), act=Act()))
