@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ingot.engines.postgres import PostgresStore
+from ingot.engines.postgres.tend import look
 from ingot.events.audit import Act, AuditFilter
 from ingot.identity import Limits, Tenant, TenantNotFound
 from ingot.identity.access import Access
@@ -387,6 +389,18 @@ async def test_figures_tell_nothing_of_it(bench: Bench) -> None:
     await bench.make_job()
     await bench.tenants.remove(tenant.id)
     assert [depth.tenant for depth in await bench.jobs.depths()] == ["default"]
+
+
+async def test_nothing_of_it_is_remembered(bench: Bench) -> None:
+    tenant = await furnish(bench)
+    await bench.jobs.claim("w", ["noop", "same"], limit=1)
+    await bench.tenants.remove("acme")
+    await bench.jobs.claim("w", ["noop", "same"], limit=10)
+    await clear_all(bench)
+    if isinstance(bench.store, PostgresStore):
+        await look(bench.store._db, bench.store._memory)
+    memory = vars(bench.store._memory)
+    assert [name for name, known in memory.items() if tenant.id in repr(known)] == []
 
 
 async def test_the_loop_clears_and_says_when_nothing_is_left(bench: Bench) -> None:

@@ -1,0 +1,200 @@
+"""Removing a tenant while others are at work: other processes hear of it, and what was under way leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from ingot.engines.postgres import PostgresStore, tend
+from ingot.engines.postgres.removal import SETTLED_AFTER
+from ingot.events.audit import Act
+from ingot.identity import TenantNotFound
+from ingot.identity.access import Access
+from ingot.identity.grants import ALL
+from ingot.identity.ports import ClearTenants, RemoveTenant
+from ingot.identity.tokens import Credentials
+from ingot.jobs import JobNotFound, JobStatus
+from ingot.kernel.clock import MICROS
+from tests.conformance.tables import tables_of_tenant
+from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
+from tests.postgres import database_for
+from tests.town import Town
+from tests.unit.test_postgres_watch import two_stores
+
+PUBLISH = "SELECT * FROM ingot.publish(ARRAY[$1::uuid], ARRAY['a.b'], ARRAY['1'], ARRAY[NULL], ARRAY[NULL::bytea], 1)"
+SETTLED_SECONDS = SETTLED_AFTER / MICROS
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with open_bench("postgres", tmp_path / "data") as bench:
+        yield bench
+
+
+async def clear(bench: Bench) -> tuple[str, ...]:
+    """Rounds until there is nothing to do at once; answers who is gone."""
+    while (cleared := await bench.store.clear_tenants(ClearTenants(limit=1000))).more:
+        pass
+    return cleared.gone
+
+
+# -- other processes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listens", [True, False])
+async def test_another_process_lets_go_of_a_removed_tenant(tmp_path: Path, listens: bool) -> None:
+    async with two_stores(tmp_path, listens=listens) as (here, there):
+        tenant = await here.tenants.create("acme")
+        told = asyncio.Event()
+        there.store.on_removed(there.jobs.let_go)
+        there.store.on_removed(lambda _: told.set())
+        waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], tenant=tenant.id, wait_seconds=30))
+        await there.events.read(tenant.id)
+        await here.tenants.remove("acme")
+        async with asyncio.timeout(5):
+            await told.wait()
+            with pytest.raises(TenantNotFound):
+                await waiting
+        with pytest.raises(TenantNotFound):
+            await there.events.read(tenant.id)
+
+
+async def test_a_process_that_has_not_heard_of_it_hands_out_nothing(bench: Bench, tmp_path: Path) -> None:
+    tenant = await bench.tenants.create("acme")
+    for key in range(3):
+        await bench.make_job(f"type-{key}", tenant=tenant.id)
+    own = await bench.make_job("type-1")
+    other = await open_store("postgres", tmp_path / "data", bench.clock)
+    try:
+        there = Bench(other, bench.clock, await bench.tenants.get("default"))
+        other._memory.look_patience = 1e9  # type: ignore[union-attr]
+        await bench.tenants.remove("acme")
+        claims = await there.jobs.claim("w", ["type-0", "type-1", "type-2"], limit=10)
+        assert [claim.job.id for claim in claims] == [own.id]
+    finally:
+        await other.close()
+
+
+async def test_a_worker_of_its_own_role_is_out(town: Town) -> None:
+    worker = await town.worker(town.tenants[1])
+    claim = "SELECT * FROM ingot.worker_claim(ARRAY['noop'], 'w', NULL, NULL, 10, 60000000)"
+    await town.bench.tenants.remove("other")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="no worker of any tenant"):
+        await worker.fetch(claim)
+
+
+# -- what is under way --------------------------------------------------------------------------------------
+
+
+async def test_what_began_before_the_removal_and_ends_after_it_is_cleared_too(bench: Bench, tmp_path: Path) -> None:
+    tenant = await bench.tenants.create("acme")
+    late = await asyncpg.connect((await database_for(tmp_path / "data")).server_url)
+    await late.execute("BEGIN")
+    await late.fetch(PUBLISH, tenant.id)
+    await bench.tenants.remove("acme")
+    assert await clear(bench) == ()
+    bench.clock.advance(seconds=SETTLED_SECONDS - 1)
+    assert await clear(bench) == ()
+    await late.execute("COMMIT")
+    await late.close()
+    bench.clock.advance(seconds=1)
+    assert (await bench.store.clear_tenants(ClearTenants(limit=1000))).rows > 0
+    assert await clear(bench) == ()
+    bench.clock.advance(seconds=SETTLED_SECONDS)
+    assert await clear(bench) == (tenant.id,)
+    assert (await tables_of_tenant(bench, tmp_path, tenant.id)).filled == ["audit"]
+
+
+async def test_no_credential_is_made_beside_the_removal(bench: Bench, tmp_path: Path) -> None:
+    credentials = Credentials(bench.store, Access(bench.store, bench.clock), bench.clock)
+    for _ in range(10):
+        tenant = await bench.tenants.create("acme")
+        making = [credentials.create_token(tenant.id, description="late", grants=[ALL]) for _ in range(8)]
+        answers = await asyncio.gather(*making[:4], bench.tenants.remove("acme"), *making[4:], return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, Exception)]
+        assert {type(error).code for error in refused} <= {"tenant_not_found", "token_not_found"}  # type: ignore[attr-defined]
+        assert "tokens" in (await tables_of_tenant(bench, tmp_path, tenant.id)).empty
+
+
+async def test_who_makes_a_credential_is_waited_for(bench: Bench, tmp_path: Path) -> None:
+    tenant = await bench.tenants.create("acme")
+    late = await asyncpg.connect((await database_for(tmp_path / "data")).server_url)
+    await late.execute("BEGIN")
+    await late.fetch("SELECT ingot.create_token(gen_random_uuid(), $1, '', '', '[]', '{}', '', NULL, NULL)", tenant.id)
+    removing = asyncio.create_task(bench.tenants.remove("acme"))
+    done, _ = await asyncio.wait([removing], timeout=0.2)
+    assert not done
+    await late.execute("COMMIT")
+    await late.close()
+    assert await removing == tenant
+    assert "tokens" in (await tables_of_tenant(bench, tmp_path, tenant.id)).empty
+
+
+async def test_a_claim_that_is_under_way_keeps_its_job(bench: Bench, tmp_path: Path) -> None:
+    tenant = await bench.tenants.create("acme")
+    job = await bench.make_job(tenant=tenant.id)
+    late = await asyncpg.connect((await database_for(tmp_path / "data")).server_url)
+    await late.execute("BEGIN")
+    rows = await late.fetch(
+        "SELECT * FROM ingot.claim(ARRAY['noop'], ARRAY[$1::uuid], ARRAY[''], ARRAY[0::smallint], ARRAY[0::bigint],"
+        " ARRAY['00000000-0000-0000-0000-000000000000'::uuid], ARRAY[32767::smallint], ARRAY[0::bigint],"
+        " ARRAY['00000000-0000-0000-0000-000000000000'::uuid], ARRAY[1], ARRAY[1], ARRAY[1], ARRAY['w'],"
+        " ARRAY[NULL], ARRAY[NULL::bigint], ARRAY[1], ARRAY[180000000::bigint])",
+        tenant.id,
+    )
+    assert [row["id"] for row in rows] == [job.id]
+    await bench.tenants.remove("acme")
+    clearing = asyncio.create_task(clear(bench))
+    await asyncio.wait([clearing], timeout=0.2)
+    await late.execute("COMMIT")
+    await late.close()
+    assert await clearing == ()
+    beat = await bench.jobs.heartbeat(job.id, rows[0]["fence"])
+    await clear(bench)
+    beat = await bench.jobs.heartbeat(job.id, rows[0]["fence"])
+    assert beat.cancel_requested
+    bench.clock.advance(seconds=LEASE_SECONDS)
+    await bench.jobs.tend()
+    await clear(bench)
+    bench.clock.advance(seconds=SETTLED_SECONDS)
+    assert await clear(bench) == (tenant.id,)
+
+
+async def test_a_removal_that_is_sent_again_gets_its_first_answer(bench: Bench) -> None:
+    tenant = await bench.tenants.create("acme")
+    command = RemoveTenant(id=tenant.id, act=Act())
+    assert [await bench.store.remove_tenant(command) for _ in range(2)] == [tenant, tenant]
+
+
+async def test_a_look_forgets_what_is_known_of_a_removed_tenant(bench: Bench) -> None:
+    store = bench.store
+    assert isinstance(store, PostgresStore)
+    tenant = await bench.tenants.create("acme")
+    await bench.make_job(tenant=tenant.id)
+    await bench.tenants.remove("acme")
+    await tend.look(store._db, store._memory)
+    assert store._memory.removed == {tenant.id}
+    await clear(bench)
+    bench.clock.advance(seconds=SETTLED_SECONDS)
+    assert await clear(bench) == (tenant.id,)
+    await tend.look(store._db, store._memory)
+    assert store._memory.removed == set()
+
+
+async def test_a_process_that_has_not_heard_of_it_makes_no_work(bench: Bench, tmp_path: Path) -> None:
+    tenant = await bench.tenants.create("acme")
+    done = await bench.make_job_in(JobStatus.SUCCEEDED, tenant=tenant.id)
+    other = await open_store("postgres", tmp_path / "data", bench.clock)
+    try:
+        there = Bench(other, bench.clock, await bench.tenants.get("default"))
+        await bench.tenants.remove("acme")
+        with pytest.raises(JobNotFound):
+            await there.jobs.retry(tenant.id, done.id)
+        with pytest.raises(TenantNotFound):
+            await there.jobs.enqueue(tenant.id, "noop")
+    finally:
+        await other.close()
