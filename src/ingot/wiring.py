@@ -140,7 +140,7 @@ async def _rooms_of(store: Store, settings: Settings, clock: Clock) -> Ingot:
     feeds = Feeds(events, clock, stats=jobs.summary)
     store.on_event(feeds.hint)
     for let_go in (lambda _: access.forget(), jobs.let_go, workers.let_go):
-        store.on_removed(let_go)
+        tenants.on_removed(let_go)
     return Ingot(
         jobs=jobs,
         workers=workers,

@@ -333,6 +333,23 @@ async def test_a_job_that_runs_while_its_tenant_goes_can_still_be_completed(benc
     assert await clear_all(bench) == [claim.job.tenant]
 
 
+async def test_attempts_that_end_beside_the_clearing_leave_nothing(bench: Bench, tmp_path: Path) -> None:
+    bench.store.gather()
+    tenant = (await bench.tenants.create("acme")).id
+    await bench.jobs.define(Definition(type="noop", retention_seconds=0))
+    claims = [await bench.make_claim(tenant=tenant) for _ in range(8)]
+    await bench.tenants.remove(tenant)
+    for claim in claims:
+        await asyncio.gather(
+            bench.jobs.complete(claim),
+            bench.jobs.collect(),
+            *(bench.store.clear_tenants(ClearTenants(limit=limit)) for limit in (1, 10, 1000)),
+        )
+    await clear_all(bench)
+    assert set((await tables_of_tenant(bench, tmp_path, tenant)).filled) == KEPT
+    assert await orphans(bench, tmp_path) == []
+
+
 async def test_clearing_goes_on_where_it_stood_when_the_store_is_opened_again(tmp_path: Path, engine: str) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:

@@ -120,6 +120,18 @@ async def test_a_shared_worker_gets_nothing_of_it(served: Served) -> None:
     assert (await served.client.post("/api/v1/jobs/claim", headers=headers, json=body)).status_code == 204
 
 
+async def test_its_slug_can_be_used_anew_at_once(served: Served) -> None:
+    in_acme = {"ingot-tenant": "acme"}
+    for _ in range(3):
+        made = await acme(served)
+        job = (await served.call("POST", "/jobs", headers=in_acme, json={"type": "noop"})).json()
+        assert job["tenant"] == made["id"]
+        listed = (await served.call("GET", "/jobs", headers=in_acme)).json()["items"]
+        assert [one["id"] for one in listed] == [job["id"]]
+        await served.call("DELETE", GONE)
+        assert (await served.call("GET", "/jobs", headers=in_acme)).status_code == 404
+
+
 async def test_what_it_held_goes_away_by_itself(served: Served) -> None:
     await acme(served)
     await served.call("POST", "/jobs", headers={"ingot-tenant": "acme"}, json={"type": "noop"})

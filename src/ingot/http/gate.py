@@ -56,6 +56,7 @@ class Gate:
         self._failures = Rates()  # Apart from those of callers, whom a flood of addresses must not push out.
         self._strangers = Rates()
         self._slugs: dict[str, tuple[str, float]] = {}  # The tenants that operators named, and until when that holds.
+        tenants.on_removed(lambda _: self._slugs.clear())
 
     async def admit(
         self,
@@ -171,7 +172,6 @@ class Gate:
     async def _named(self, slug: str) -> str:
         known, until = self._slugs.get(slug, ("", 0.0))
         if until < time.monotonic():
-            self._slugs.pop(slug, None)
             known = (await self._tenants.get(slug)).id
             self._slugs[slug] = known, time.monotonic() + KNOWN_SECONDS
         return known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -95,6 +96,10 @@ class Tenants:
         if tenant.slug == DEFAULT_SLUG:
             raise InvalidInput("the tenant `default` stays", hint="Remove another one; nothing was changed.")
         return await self._store.remove_tenant(RemoveTenant(id=tenant.id, act=acting(act)))
+
+    def on_removed(self, tell: Callable[[str], None]) -> None:
+        """Call `tell(tenant)` soon after a tenant was removed, wherever that was done. Only a hint."""
+        self._store.on_removed(tell)
 
     async def ensure_default(self) -> Tenant:
         """The tenant `default`, made at first start."""

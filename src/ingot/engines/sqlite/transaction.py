@@ -265,6 +265,14 @@ class Transaction:
         """Events of this tenant were written already."""
         self.staged.events.setdefault(tenant, [])
 
+    def concerns(self, tenant: str) -> bool:
+        """Whether something of this tenant is to be written at the end."""
+        return any(
+            tenant in staged.events
+            or any(tenant == key[0] for key in (*staged.counts, *staged.endings, *staged.batches))
+            for staged in (*self._outer, self.staged)
+        )
+
     def flush(self) -> None:
         """Write the events, the counts, what finished and the clock of the whole transaction."""
         if self.staged.batches:
