@@ -412,6 +412,7 @@ async def test_nothing_of_it_is_remembered(bench: Bench) -> None:
     tenant = await furnish(bench)
     await bench.jobs.claim("w", ["noop", "same"], limit=1)
     await bench.tenants.remove("acme")
+    assert tenant.id not in repr(bench.store._memory.lanes)
     await bench.jobs.claim("w", ["noop", "same"], limit=10)
     await clear_all(bench)
     if isinstance(bench.store, PostgresStore):

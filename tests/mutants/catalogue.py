@@ -12,6 +12,8 @@ PEOPLE = "tests/conformance/test_people.py"
 WAITING = "tests/conformance/test_worker_waiting.py"
 AUDIT = "tests/conformance/test_audit.py"
 AUDIT_HTTP = "tests/http/test_audit.py"
+REMOVAL = "tests/conformance/test_removal.py"
+REMOVAL_RACES = "tests/unit/test_postgres_removal.py"
 MACHINES = "tests/conformance/test_machines.py::test_a_store_lives_as_its_model_does"
 
 MUTANTS = [
@@ -1184,5 +1186,69 @@ MUTANTS = [
         new="",
         caught_by="tests/conformance/test_members.py"
         "::test_who_is_removed_has_no_role_and_no_token_there_and_keeps_those_elsewhere",
+    ),
+    Mutant(
+        name="the tokens of a removed tenant hold",
+        breaks="nobody acts in a tenant that was removed",
+        file="engines/sqlite/removal.py",
+        old="    SQL.remove_tokens,\n",
+        new="",
+        caught_by=f"{REMOVAL}::test_its_credentials_hold_no_longer",
+    ),
+    Mutant(
+        name="the jobs of a removed tenant are handed out",
+        breaks="no work of a removed tenant is done",
+        file="engines/sqlite/memory.py",
+        old="        if lane.tenant not in self.tenants:\n",
+        new="        if False:\n",
+        caught_by=f"{REMOVAL}::test_none_of_its_jobs_is_handed_out",
+    ),
+    Mutant(
+        name="a server that has not heard of a removal hands out its jobs",
+        breaks="no work of a removed tenant is done",
+        file="engines/postgres/functions/claim.sql",
+        old="IF EXISTS (SELECT FROM ingot.removed_tenants) THEN",
+        new="IF false THEN",
+        caught_by=f"{REMOVAL_RACES}::test_a_process_that_has_not_heard_of_it_hands_out_nothing",
+    ),
+    Mutant(
+        name="a table is forgotten when a tenant is removed",
+        breaks="nothing is left of a removed tenant but what is on record",
+        file="engines/postgres/functions/removal.sql",
+        old="        'history',\n",
+        new="",
+        caught_by=f"{REMOVAL}::test_nothing_is_left_in_any_table_but_what_is_on_record",
+    ),
+    Mutant(
+        name="a removed tenant is gone although somebody may still add to it",
+        breaks="nothing is left of a removed tenant but what is on record",
+        file="engines/postgres/removal.py",
+        old="round(2 * CALL_SECONDS_MAX * MICROS)",
+        new="0",
+        caught_by=f"{REMOVAL_RACES}::test_what_began_before_the_removal_and_ends_after_it_is_cleared_too",
+    ),
+    Mutant(
+        name="a job is removed under a claim that is under way",
+        breaks="a running job goes with its tenant only when its attempt has ended",
+        file="engines/postgres/functions/removal.sql",
+        old="SELECT i FROM unnest(ids) AS i WHERE NOT EXISTS (SELECT FROM ingot.leases AS l WHERE l.id = i)",
+        new="SELECT i FROM unnest(ids) AS i",
+        caught_by=f"{REMOVAL_RACES}::test_a_claim_that_is_under_way_keeps_its_job",
+    ),
+    Mutant(
+        name="a removed tenant is forgotten beside an attempt that ends",
+        breaks="a removal fails nobody else's command",
+        file="engines/sqlite/removal.py",
+        old=" and not tx.concerns(id)",
+        new="",
+        caught_by=f"{REMOVAL}::test_attempts_that_end_beside_the_clearing_leave_nothing",
+    ),
+    Mutant(
+        name="an operator's stream outlives its tenant",
+        breaks="a stream ends within 5 s of what it needs",
+        file="http/gate.py",
+        old="                await self._named(call.tenant)\n",
+        new="                pass\n",
+        caught_by="tests/http/test_removal.py::test_an_open_stream_ends_with_its_tenant",
     ),
 ]
