@@ -1,0 +1,76 @@
+"""A process that clears a removed tenant is killed again and again: the next goes on, and nothing else is touched."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from pathlib import Path
+
+import apsw
+
+from ingot import wiring
+from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.jobs.orders import new_job
+from ingot.settings import Settings
+
+JOBS = 120
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from ingot import wiring
+from ingot.identity.ports import ClearTenants
+from ingot.settings import Settings
+
+async def main():
+    async with wiring.open(settings=Settings(data=Path(sys.argv[1])), tend=False) as ingot:
+        left = 1
+        while left:
+            left = (await ingot.jobs._store.clear_tenants(ClearTenants(limit=3))).left
+            print(left, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def clear_until_killed(folder: Path, rounds: int) -> bool:
+    """Let a process clear so many rounds and kill it; answers whether it said before that nothing is left."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CHILD, str(folder), stdout=asyncio.subprocess.PIPE
+    )
+    assert child.stdout is not None
+    said: list[bytes] = []
+    while len(said) < rounds and (line := await child.stdout.readline()):
+        said.append(line.strip())
+    if child.returncode is None:
+        child.kill()
+    await child.wait()
+    assert said, "the child failed"
+    return said[-1] == b"0"
+
+
+async def test_a_clearing_that_is_killed_goes_on_where_it_stood(tmp_path: Path) -> None:
+    settings, chance = Settings(data=tmp_path), random.Random(6)
+    async with wiring.open(settings=settings, tend=False) as ingot:
+        tenants = [ingot.default_tenant, await ingot.tenants.create("acme")]
+        for tenant in tenants:
+            await ingot.jobs.enqueue_many([new_job(tenant.id, "noop", tags=["red"]) for _ in range(JOBS)])
+        events = await ingot.events.read(tenants[0].id, limit=1000)
+        await ingot.tenants.remove("acme")
+    lives = 1
+    while not await clear_until_killed(tmp_path, chance.randint(5, 20)):
+        lives += 1
+    assert lives > 1
+    async with wiring.open(settings=settings, tend=False) as ingot:
+        assert await ingot.events.read(ingot.default_tenant.id, limit=1000) == events
+        assert sum((await ingot.jobs.summary(ingot.default_tenant.id)).counts.values()) == JOBS
+        assert len(await ingot.jobs.claim("w", ["noop"], limit=1000)) == JOBS
+    with apsw.Connection(str(tmp_path / FILE_NAME)) as file:
+        rows = {
+            name: file.execute(f"SELECT count(*) FROM {name}").get for name in ("tenants", "states", "jobs", "tags")
+        }
+        left = [
+            name for name in ("events", "counts") if file.execute(f"SELECT count(*) FROM {name} WHERE tenant > 1").get
+        ]
+    assert left == []
+    assert rows == {"tenants": 1, "states": JOBS, "jobs": JOBS, "tags": JOBS}
