@@ -104,7 +104,12 @@ async def a_token_of_a_person(served: Served) -> str:
     return str((await served.client.post("/api/v1/me/tokens", headers=await served.link(), json=order)).json()["id"])
 
 
+async def a_tenant(served: Served) -> str:
+    return (await served.ingot.tenants.create("acme")).slug
+
+
 CASES = {
+    "DELETE /admin/tenants/{slug}": Case("tenant.removed", "/admin/tenants/{}", before=a_tenant),
     "POST /admin/members": Case("member.put", "/admin/members", {"email": "ada@example.com", "role": "member"}),
     "PATCH /admin/members/{id}": Case("member.put", "/admin/members/{}", {"role": "member"}, before=a_member),
     "DELETE /admin/members/{id}": Case("member.removed", "/admin/members/{}", before=a_member),

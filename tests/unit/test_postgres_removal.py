@@ -19,7 +19,7 @@ from ingot.identity.tokens import Credentials
 from ingot.jobs import JobNotFound, JobStatus
 from tests.conformance.tables import orphans, tables_of_tenant
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
-from tests.postgres import database_for
+from tests.postgres import AN_ACT, database_for
 from tests.town import Town
 from tests.unit.test_postgres_watch import two_stores
 
@@ -122,7 +122,8 @@ async def test_who_makes_a_credential_is_waited_for(bench: Bench, tmp_path: Path
     tenant = await bench.tenants.create("acme")
     late = await asyncpg.connect((await database_for(tmp_path / "data")).server_url)
     await late.execute("BEGIN")
-    await late.fetch("SELECT ingot.create_token(gen_random_uuid(), $1, '', '', '[]', '{}', '', NULL, NULL)", tenant.id)
+    text = f"SELECT ingot.create_token(gen_random_uuid(), $1, '', '', '[]', '{{}}', '', NULL, NULL, {AN_ACT})"
+    await late.fetch(text, tenant.id)
     removing = asyncio.create_task(bench.tenants.remove("acme"))
     done, _ = await asyncio.wait([removing], timeout=0.2)
     assert not done

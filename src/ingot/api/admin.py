@@ -6,7 +6,6 @@ from typing import Annotated
 
 import msgspec
 
-from ingot.events.audit import Act
 from ingot.http.call import Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
 from ingot.identity.credentials import Token, TokenLimits, WorkerCredential
@@ -221,7 +220,7 @@ class AdminApi:
         Nobody acts in it any more, and its slug is free; what it held goes away in the background, for good.
         """
         call.expect_operator("removes tenants")
-        return await self._tenants.remove(slug, act=Act(who=call.caller.name, request_id=call.request_id))
+        return await self._tenants.remove(slug, act=call.act())
 
     # -- definitions ----------------------------------------------------------------------------------------
 

@@ -15,6 +15,9 @@ AT_ONCE: Final = (
     SQL.remove_worker_credentials,
     SQL.remove_definitions,
     SQL.remove_pauses,
+    SQL.delete_tenant_groups,
+    SQL.remove_members,
+    SQL.remove_invitations,
 )
 BY_AND_BY: Final = (
     SQL.clear_idempotency_keys,

@@ -284,7 +284,7 @@ DECLARE
     was json;
     becomes json;
 BEGIN
-    PERFORM ingot.expect_tenant(of_tenant);
+    PERFORM ingot.hold_tenant(of_tenant);
     IF of_user IS NOT NULL THEN
         PERFORM ingot.expect_user(of_user, false);
         was := ingot.member_of(of_tenant, of_user);

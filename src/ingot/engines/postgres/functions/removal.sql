@@ -6,12 +6,11 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '3s'
 AS $$
 DECLARE
+    known ingot.tenants;
     was json;
     name text;
 BEGIN
-    SELECT json_build_object(
-        'id', t.id, 'slug', t.slug, 'weight', t.weight, 'time_zone', t.time_zone, 'limits', t.limits::json
-    ) INTO was FROM ingot.tenants AS t WHERE t.id = of_tenant FOR UPDATE;
+    SELECT t.* INTO known FROM ingot.tenants AS t WHERE t.id = of_tenant FOR UPDATE;
     IF NOT FOUND THEN
         SELECT a.before::json INTO was FROM ingot.audit AS a
         WHERE a.id = (act ->> 'id')::uuid AND a.tenant = of_tenant AND a.action = 'tenant.removed';
@@ -20,10 +19,14 @@ BEGIN
         END IF;
         RETURN was;
     END IF;
+    was := ingot.tenant_told(known);
     FOREACH name IN ARRAY ARRAY[
         'tokens',
         'worker_credentials',
-        'worker_roles'
+        'worker_roles',
+        'tenant_groups',
+        'members',
+        'invitations'
     ] LOOP
         EXECUTE format('DELETE FROM ingot.%I WHERE tenant = $1', name) USING of_tenant;
     END LOOP;
@@ -48,8 +51,8 @@ END
 $$;
 
 -- Take away so many rows, at most, of what removed tenants left behind, and answer how many those were of each, and in a row
--- without a tenant how many tenants are left. One of them is cleared by one at a time. Who had begun before a tenant was removed may still add to it: it is gone when nothing was
--- there for so long (`settled_after`).
+-- without a tenant how many tenants are left. One of them is cleared by one at a time. Who had begun before a tenant was
+-- removed may still add to it: it is gone when nothing was there for so long (`settled_after`).
 CREATE OR REPLACE FUNCTION ingot.clear_tenants(rows_max integer, settled_after bigint)
 RETURNS TABLE (tenant text, cleared bigint, gone boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER

@@ -1,0 +1,1 @@
+DELETE FROM invitations WHERE tenant = ?1
