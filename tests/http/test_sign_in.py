@@ -273,6 +273,8 @@ async def test_without_a_provider_there_is_nowhere_to_go(served: Served) -> None
     page = await served.client.get("/auth/login")
     assert "INGOT_OIDC_ISSUER" in page.text
     assert (await served.client.get("/me")).headers["location"] == "/auth/login?next=/me"
+    posted = await served.client.post("/me/sessions/x/end")
+    assert posted.headers["location"] == "/auth/login?next=/me", "nobody comes back to what is no page"
 
 
 async def test_nobody_sets_out_without_end(tmp_path: Path) -> None:

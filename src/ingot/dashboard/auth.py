@@ -6,7 +6,6 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 import msgspec
-import structlog
 
 from ingot.dashboard.pages import SIGN_IN, STYLE, go_to, page
 from ingot.http.call import Answer, Call
@@ -20,7 +19,6 @@ from ingot.wire.jobs import Request
 
 STATIC: Final = "/static/ingot.css"
 ASKED: Final = frozenset({"login_required", "interaction_required", "consent_required", "account_selection_required"})
-log = structlog.get_logger("ingot.auth")
 
 
 class SignInQuery(Request, frozen=True, kw_only=True):

@@ -8,12 +8,10 @@ from ingot.dashboard.pages import go_to, page
 from ingot.http.call import Answer, Call
 from ingot.http.table import Known, Route
 from ingot.identity.credentials import Forbidden
-from ingot.identity.grants import ALL
 from ingot.identity.people import ROLE_GRANTS
 from ingot.identity.sessions import HOME, Sessions
 
 WORDS: Final = {
-    "*": "everything",
     "jobs.*": "make, see and manage jobs",
     "jobs.read": "see jobs",
     "jobs.create": "make jobs",
@@ -56,7 +54,6 @@ class MePage:
             "me",
             user=user,
             operator=call.caller.is_operator,
-            may=[WORDS[grant.action] for grant in (ALL,)] if call.caller.is_operator else [],
             roles=[(role, [WORDS[grant.action] for grant in ROLE_GRANTS[role.role]]) for role in call.caller.roles],
             sessions=await self._sessions.list(user.id),
             current=call.caller.session,

@@ -18,6 +18,7 @@ from ingot.http.call import Answer, Call, Headers, Stream
 from ingot.http.gate import Gate
 from ingot.http.invalid import expect_moments, invalid_body, invalid_query
 from ingot.http.metrics import Metrics
+from ingot.http.origin import SAFE
 from ingot.http.problems import (
     BodyTooLarge,
     InternalError,
@@ -45,7 +46,7 @@ ID_CHARS_MAX: Final = 64
 WORKER_CHARS_MAX: Final = 200
 JOB: Final = f"{PREFIX}/jobs/{{id}}"
 JSON: Final = "application/json"
-PageOf = Callable[[IngotError, str], Answer[bytes]]  # What people get to see of an error at a path.
+PageOf = Callable[[IngotError, str | None], Answer[bytes]]  # What people see of an error; a path they can come back to.
 STREAM: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
 log = structlog.get_logger("ingot.http")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -121,7 +122,7 @@ class App:
         """Tell of an error: on a page for people, and to programs as a problem."""
         if route is None or route.media != PAGE or self._page_of is None:
             return await _tell(error, send, request_id)
-        answer = self._page_of(error, scope["path"])
+        answer = self._page_of(error, scope["path"] if scope["method"] in SAFE else None)
         status = answer.status or error.status
         await _send(send, status, answer.headers, answer.content, request_id, answer.cookies)
         return status
