@@ -115,6 +115,19 @@ async def test_only_its_tenant_can_revoke_a_token(desk: Desk, whose: str) -> Non
     await desk.elsewhere.of_token(made.text)
 
 
+async def test_one_credential_is_shown_to_its_tenant_and_to_who_asks_for_any(desk: Desk) -> None:
+    own, other = desk.bench.tenant, (await desk.bench.tenants.create("other")).id
+    made, press = await desk.token(), await desk.credentials.create_worker(own, "press")
+    for tenant in (own, None):
+        assert await desk.credentials.get_token(tenant, made.token.id) == made.token
+        assert await desk.credentials.get_worker(tenant, "press") == press.credential
+    for tenant, token_id, worker_id in ((other, made.token.id, "press"), (own, new_id(), "x"), (own, "x", "../x")):
+        with pytest.raises(TokenNotFound):
+            await desk.credentials.get_token(tenant, token_id)
+        with pytest.raises(CredentialNotFound):
+            await desk.credentials.get_worker(tenant, worker_id)
+
+
 async def test_a_caller_gives_only_what_it_has(desk: Desk) -> None:
     admin = await desk.token(grants=[Grant(action="admin.tokens"), Grant(action="jobs.*", resource="jobs/pdf")])
     caller = await desk.access.of_token(admin.text)

@@ -36,6 +36,10 @@ async def test_tenants_are_listed_by_slug(bench: Bench) -> None:
     for slug in ("zeta", "acme", "m-1"):
         await bench.tenants.create(slug)
     assert [tenant.slug for tenant in await bench.tenants.list()] == ["acme", "default", "m-1", "zeta"]
+    first = await bench.tenants.page(limit=3)
+    rest = await bench.tenants.page(limit=3, cursor=first.next_cursor)
+    assert [tenant.slug for tenant in first.items + rest.items] == ["acme", "default", "m-1", "zeta"]
+    assert rest.next_cursor is None
 
 
 async def test_a_slug_is_taken_once(bench: Bench) -> None:

@@ -129,6 +129,7 @@ OF_SERVER: Final = {
     "list_members",
     "list_people_tokens",
     "list_sessions",
+    "list_tenants",
     "list_tokens",
     "list_users",
     "list_worker_credentials",

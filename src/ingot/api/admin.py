@@ -159,9 +159,11 @@ class AdminApi:
             route("PUT", "definitions/{type}", self.put_definition, "definitions"),
             route("GET", "tokens", self.list_tokens, "tokens"),
             route("POST", "tokens", self.create_token, "tokens", 201),
+            route("GET", "tokens/{id}", self.get_token, "tokens"),
             route("DELETE", "tokens/{id}", self.revoke_token, "tokens"),
             route("GET", "workers", self.list_workers, "workers"),
             route("POST", "workers", self.create_worker, "workers", 201),
+            route("GET", "workers/{id}", self.get_worker, "workers"),
             route("POST", "workers/{id}/regenerate", self.regenerate_worker, "workers"),
             route("POST", "workers/{id}/enable", self.enable_worker, "workers"),
             route("POST", "workers/{id}/disable", self.disable_worker, "workers"),
@@ -169,11 +171,11 @@ class AdminApi:
 
     # -- tenants --------------------------------------------------------------------------------------------
 
-    async def list_tenants(self, call: Call) -> Page[Tenant]:
-        """All tenants, by slug; who is no operator sees their own."""
+    async def list_tenants(self, call: Call, query: PageQuery) -> Page[Tenant]:
+        """A page of all tenants, by slug; who is no operator sees their own."""
         if not call.caller.is_operator:
             return Page(items=[await self._tenants.get(call.tenant)])
-        return Page(items=await self._tenants.list())
+        return await self._tenants.page(cursor=query.cursor, limit=query.limit)
 
     async def create_tenant(self, call: Call, body: NewTenant) -> Tenant:
         """Make a tenant."""
@@ -264,6 +266,10 @@ class AdminApi:
         )
         return TokenShown(**msgspec.structs.asdict(made.token), token=made.text)
 
+    async def get_token(self, call: Call, id: str) -> Token:
+        """One token."""
+        return await self._credentials.get_token(_own(call), id)
+
     async def revoke_token(self, call: Call, id: str) -> Token:
         """End a token."""
         return await self._credentials.revoke_token(_own(call), id, act=call.act())
@@ -281,6 +287,10 @@ class AdminApi:
             self._whose(call, all_of_them=body.shared), body.id, types=body.types, by=call.caller, act=call.act()
         )
         return WorkerShown(**msgspec.structs.asdict(made.credential), secret=made.secret)
+
+    async def get_worker(self, call: Call, id: str) -> WorkerCredential:
+        """One worker credential."""
+        return await self._credentials.get_worker(_own(call), id)
 
     async def regenerate_worker(self, call: Call, id: str) -> WorkerShown:
         """Give a worker credential another secret, shown this once. What its workers run is given back."""

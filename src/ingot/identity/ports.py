@@ -69,8 +69,8 @@ class TenantStore(Protocol):
     def get_tenant(self, id_or_slug: str) -> Awaitable[Tenant | None]:
         """The tenant with this id or slug, or `None`."""
 
-    def list_tenants(self) -> Awaitable[list[Tenant]]:
-        """All tenants, by slug."""
+    def list_tenants(self, *, after: str = "", limit: int | None = None) -> Awaitable[list[Tenant]]:
+        """Tenants by slug, from behind one; all of them, or so many."""
 
     def remove_tenant(self, command: RemoveTenant) -> Awaitable[Tenant]:
         """Remove a tenant, and answer what it was. Raises `TenantNotFound`.

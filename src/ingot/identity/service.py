@@ -16,7 +16,8 @@ from ingot.identity.people import Role
 from ingot.identity.ports import ChangeTenant, CreateTenant, RemoveTenant, TenantStore
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
-from ingot.kernel.values import NUMBER_MAX, instance, number, sound, text, whole_number, within
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
+from ingot.kernel.values import NUMBER_MAX, instance, number, sound, storable, text, whole_number, within
 
 DEFAULT_SLUG = "default"
 SLUG_HINT = "Use 1 to 63 lower-case letters, digits and hyphens, with a letter or digit at both ends."
@@ -65,6 +66,14 @@ class Tenants:
     async def list(self) -> list[Tenant]:
         """All tenants, by slug."""
         return await self._store.list_tenants()
+
+    async def page(self, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT) -> Page[Tenant]:
+        """A page of all tenants, by slug."""
+        bound_to = ("tenants",)
+        after = "" if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
+        found = await self._store.list_tenants(after=storable(after, what="cursor"), limit=check_limit(limit))
+        more = write_cursor(found[-1].slug, bound_to=bound_to) if len(found) == limit else None
+        return Page(items=found, next_cursor=more)
 
     async def change(
         self,

@@ -140,13 +140,18 @@ class Credentials:
         """
         if not is_id(text(token_id, what="token id")):
             raise TokenNotFound(f"there is no token {token_id[:64]!r}")
-        if user is not None:
-            found = await self._store.find_token(token_id)
-            if found is None or found.token.user != user:
-                raise TokenNotFound(f"there is no token {token_id!r} of yours")
+        if user is not None and (await self.get_token(tenant, token_id)).user != user:
+            raise TokenNotFound(f"there is no token {token_id!r} of yours")
         revoked = await self._store.revoke_token(RevokeToken(id=token_id, tenant=tenant, act=acting(act)))
         self._access.forget()
         return revoked
+
+    async def get_token(self, tenant: str | None, token_id: str) -> Token:
+        """The token with this id, of a tenant or of any. Raises `TokenNotFound`."""
+        found = await self._store.find_token(token_id) if is_id(text(token_id, what="token id")) else None
+        if found is None or tenant not in (None, found.token.tenant):
+            raise TokenNotFound(f"there is no token {token_id[:64]!r}")
+        return found.token
 
     async def list_tokens(
         self, tenant: str | None, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
@@ -197,6 +202,13 @@ class Credentials:
         )
         command = CreateWorkerCredential(credential=credential, digest=secrets.digest(secret), act=acting(act))
         return NewWorkerCredential(credential=await self._store.create_worker_credential(command), secret=secret)
+
+    async def get_worker(self, tenant: str | None, credential_id: str) -> WorkerCredential:
+        """The credential with this id, of a tenant or of any. Raises `CredentialNotFound`."""
+        found = await self._store.find_worker_credential(_known_credential(credential_id))
+        if found is None or tenant not in (None, found.credential.tenant):
+            raise CredentialNotFound(f"there is no worker credential {credential_id[:64]!r}")
+        return found.credential
 
     async def regenerate_worker(
         self, tenant: str | None, credential_id: str, *, act: Act | None = None

@@ -48,9 +48,9 @@ async def get_tenant(db: Database, id_or_slug: str) -> Tenant | None:
     return _tenant(found[0]) if found else None
 
 
-async def list_tenants(db: Database) -> list[Tenant]:
-    """All tenants, by slug."""
-    return [_tenant(row) for row in await db.call(FIND, None, None)]
+async def list_tenants(db: Database, *, after: str, limit: int | None) -> list[Tenant]:
+    """Tenants by slug, from behind one."""
+    return [_tenant(row) for row in await db.call("SELECT * FROM ingot.list_tenants($1, $2)", after, limit)]
 
 
 async def check_tenant(db: Database, memory: Memory, tenant: str) -> None:

@@ -233,9 +233,9 @@ class Reads:
         """See `TenantStore`."""
         return await identity.get_tenant(self._db, id_or_slug)
 
-    async def list_tenants(self) -> list[Tenant]:
+    async def list_tenants(self, *, after: str = "", limit: int | None = None) -> list[Tenant]:
         """See `TenantStore`."""
-        return await identity.list_tenants(self._db)
+        return await identity.list_tenants(self._db, after=after, limit=limit)
 
     # -- events ---------------------------------------------------------------------------------------------
 

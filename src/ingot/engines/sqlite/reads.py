@@ -58,6 +58,7 @@ READERS = 2
 PREVIEW_JOBS_MAX = 10_000
 TALLY_PAGES = 10_000 // LOOKS_MAX
 ABOVE_ALL_INSTANTS = 2**62
+ALL_ROWS = -1  # For a LIMIT.
 ABOVE_ALL_TEXTS = "\U0010ffff"
 
 T = TypeVar("T")
@@ -349,9 +350,9 @@ class Reads:
         """See `TenantStore`."""
         return self._run(self._read, Tenant, SQL.tenant_by_name, id_or_slug)
 
-    def list_tenants(self) -> Awaitable[list[Tenant]]:
+    def list_tenants(self, *, after: str = "", limit: int | None = None) -> Awaitable[list[Tenant]]:
         """See `TenantStore`."""
-        return self._run(self._read, list[Tenant], SQL.all_tenants)
+        return self._run(self._read, list[Tenant], SQL.page_of_tenants, after, ALL_ROWS if limit is None else limit)
 
     # -- credentials ----------------------------------------------------------------------------------------
 

@@ -1,12 +1,19 @@
 -- Tenants. Their rows are shown by these functions only: who asks for a tenant does not work in one yet.
 
+-- The groups whose people have a role in a tenant, each with the role.
+CREATE OR REPLACE FUNCTION ingot.groups_of(of_tenant uuid) RETURNS json
+LANGUAGE sql STABLE
+AS $$
+    SELECT coalesce(json_object_agg(g.name, g.role), '{}') FROM ingot.tenant_groups AS g WHERE g.tenant = of_tenant
+$$;
+
 -- A tenant as the audit log tells it.
 CREATE OR REPLACE FUNCTION ingot.tenant_told(t ingot.tenants) RETURNS json
 LANGUAGE sql STABLE
 AS $$
     SELECT json_build_object(
         'id', t.id, 'slug', t.slug, 'weight', t.weight, 'time_zone', t.time_zone, 'limits', t.limits::json,
-        'groups', coalesce((SELECT json_object_agg(g.name, g.role) FROM ingot.tenant_groups AS g WHERE g.tenant = t.id), '{}'))
+        'groups', ingot.groups_of(t.id))
 $$;
 
 CREATE OR REPLACE FUNCTION ingot.create_tenant(
@@ -67,15 +74,23 @@ EXCEPTION WHEN unique_violation THEN
 END
 $$;
 
--- The tenant with this id or slug; all of them when neither is given.
+-- The tenants with this id, or with this slug.
 CREATE OR REPLACE FUNCTION ingot.find_tenants(by_id uuid, by_slug text)
 RETURNS TABLE (id text, slug text, weight integer, time_zone text, limits text, groups text)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT t.id::text, t.slug, t.weight, t.time_zone, t.limits,
-        coalesce((SELECT json_object_agg(g.name, g.role) FROM ingot.tenant_groups AS g WHERE g.tenant = t.id)::text, '{}')
-    FROM ingot.tenants AS t
-    WHERE (by_id IS NULL AND by_slug IS NULL) OR t.id = by_id OR t.slug = by_slug
-    ORDER BY t.slug
+    SELECT t.id::text, t.slug, t.weight, t.time_zone, t.limits, ingot.groups_of(t.id)::text FROM ingot.tenants AS t
+    WHERE t.id = by_id OR t.slug = by_slug
+$$;
+
+-- Tenants by slug, from behind one; all of them, or so many.
+CREATE OR REPLACE FUNCTION ingot.list_tenants(after text, most integer)
+RETURNS TABLE (id text, slug text, weight integer, time_zone text, limits text, groups text)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT t.id::text, t.slug, t.weight, t.time_zone, t.limits, ingot.groups_of(t.id)::text FROM ingot.tenants AS t
+    WHERE t.slug COLLATE "C" > after
+    ORDER BY t.slug COLLATE "C" LIMIT most
 $$;
