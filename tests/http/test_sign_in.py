@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from ingot.identity import secrets
 from ingot.kernel.clock import ManualClock
@@ -92,6 +93,18 @@ async def test_who_comes_back_as_they_set_out_is_signed_in(tmp_path: Path) -> No
         page = (await browser.get("/me")).text
         assert "ada@example.com" in page
         assert "operator" in page
+
+
+async def test_who_runs_the_server_reads_in_the_log_who_was_let_in_and_who_was_not(tmp_path: Path) -> None:
+    async with place(tmp_path / "data", oidc_allowed_groups=("staff",)) as (served, liar):
+        with capture_logs() as logs:
+            browser = Browser(served, liar)
+            await browser.sign_in()
+            liar.claims["groups"] = ["guests"]
+            await Browser(served, liar).sign_in()
+        told = {line["event"]: line for line in logs}
+        assert told["signed_in"]["user_id"] == (await browser.me()).json()["id"]
+        assert "groups" in told["sign_in_refused"]["reason"]
 
 
 async def test_the_same_person_is_one_user_whatever_their_email_is(tmp_path: Path) -> None:

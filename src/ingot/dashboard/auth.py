@@ -6,6 +6,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 import msgspec
+import structlog
 
 from ingot.dashboard.pages import SIGN_IN, STYLE, go_to, page
 from ingot.http.call import Answer, Call
@@ -14,10 +15,12 @@ from ingot.http.origin import expect_own_page, is_loopback
 from ingot.http.table import Handler, Known, Needs, Open, Route
 from ingot.identity.people import Person, SignInRefused
 from ingot.identity.sessions import HOME, LOGIN_SECONDS, OPERATOR, Sessions
+from ingot.outbound.asking import ProviderUnavailable
 from ingot.outbound.provider import Provider
 from ingot.wire.jobs import Request
 
 STATIC: Final = "/static/ingot.css"
+log = structlog.get_logger("ingot.auth")
 ASKED: Final = frozenset({"login_required", "interaction_required", "consent_required", "account_selection_required"})
 
 
@@ -101,17 +104,11 @@ class AuthPages:
     async def callback(self, call: Call, query: CallbackQuery) -> Answer[bytes]:
         """Where the provider sends people back to: it makes a session of what the provider says of them."""
         self._expect_safe(call)
-        login, following = await self._sessions.come_back(cookie(call.headers, LOGIN), query.state)
-        if self._provider is None:
-            raise SignInRefused("there is no provider here")
-        if query.error is not None:
-            if query.error in ASKED:  # It was to ask nothing, and would have to.
-                return go_to(f"{SIGN_IN}?next={quote(following, safe='/')}", cookies=(drop_cookie(LOGIN),))
-            raise SignInRefused("the provider did not sign you in")
-        if query.code is None:
-            raise SignInRefused("the provider sent no code")
-        person = await self._provider.person(code=query.code, nonce=login.nonce, verifier=login.verifier, iss=query.iss)
-        return await self._let_in(call, person, following)
+        try:
+            return await self._come_back(call, query)
+        except (SignInRefused, ProviderUnavailable) as error:
+            log.info("sign_in_refused", code=error.code, reason=error.detail)
+            raise
 
     async def link(self, call: Call, query: LinkQuery) -> Answer[bytes]:
         """The page that a link of the operator leads to. It asks, so that nobody uses the link up by looking at it."""
@@ -136,10 +133,24 @@ class AuthPages:
         headers = {"content-type": "text/css; charset=utf-8", "cache-control": "max-age=3600"}
         return Answer(STYLE, headers=headers)
 
+    async def _come_back(self, call: Call, query: CallbackQuery) -> Answer[bytes]:
+        login, following = await self._sessions.come_back(cookie(call.headers, LOGIN), query.state)
+        if self._provider is None:
+            raise SignInRefused("there is no provider here")
+        if query.error is not None:
+            if query.error in ASKED:  # It was to ask nothing, and would have to.
+                return go_to(f"{SIGN_IN}?next={quote(following, safe='/')}", cookies=(drop_cookie(LOGIN),))
+            raise SignInRefused("the provider did not sign you in")
+        if query.code is None:
+            raise SignInRefused("the provider sent no code")
+        person = await self._provider.person(code=query.code, nonce=login.nonce, verifier=login.verifier, iss=query.iss)
+        return await self._let_in(call, person, following)
+
     async def _let_in(self, call: Call, person: Person, following: str) -> Answer[bytes]:
         made = await self._sessions.sign_in(
             person, agent=call.headers.get("user-agent"), old=cookie(call.headers, SESSION), act=call.act()
         )
+        log.info("signed_in", user_id=made.user.id)
         return go_to(following, cookies=(set_cookie(SESSION, made.secret), drop_cookie(LOGIN)))
 
     def _is_safe(self, call: Call) -> bool:
