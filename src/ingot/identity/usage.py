@@ -25,7 +25,7 @@ class Usage(Loop):
     async def run_once(self) -> NoteUse:
         """Write down what was used since the last round."""
         used = self._access.take_used()
-        if used.tokens or used.workers:
+        if used.tokens or used.workers or used.sessions:
             await self._store.note_use(used)
         return used
 
