@@ -121,6 +121,16 @@ async def test_an_invitation_becomes_theirs_when_they_sign_in_with_its_email(fol
     assert await folk.roles(ann) == {"default": "member"}
 
 
+async def test_an_email_that_only_looks_alike_gives_nothing(folk: Folk) -> None:
+    """The sign of Kelvin is a K to the eye, and a k in lower case."""
+    invited = await folk.members.put(folk.bench.tenant, role="admin", email="kim@example.com", act=folk.act())
+    alike = await folk.sign_in("mallory", email="\u212aim@example.com")
+    assert await folk.roles(alike) == {}
+    assert await folk.members.get(folk.bench.tenant, invited.id) == invited
+    assert (await folk.users.list(email="\u212aim@example.com")).items == [alike]
+    assert (await folk.users.list(email="Kim@example.com")).items == []
+
+
 async def test_an_email_that_is_not_verified_gives_nothing(folk: Folk) -> None:
     invited = await folk.members.put(folk.bench.tenant, role="admin", email="ann@example.com", act=folk.act())
     ann = await folk.sign_in(email="ann@example.com", email_verified=False)

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from ingot.identity.people import Session, TenantRole, User
+from ingot.identity.people import Session, TenantRole, User, compared
 from ingot.identity.ports import FoundSession, Owner
 from ingot.kernel.clock import to_datetime
 
@@ -94,4 +94,4 @@ class FoundSessionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def lower(email: str | None) -> str | None:
     """An email as it is compared."""
-    return None if email is None else email.lower()
+    return None if email is None else compared(email)

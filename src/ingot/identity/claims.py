@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ingot.identity.people import Person, SignInRefused
+from ingot.identity.people import Person, SignInRefused, compared
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.values import storable
@@ -123,11 +123,10 @@ def _subject(claims: Claims) -> str:
 
 
 def _email(claims: Claims) -> str | None:
-    """The email, in small letters when these are letters that everybody makes small alike."""
+    """The email, as it is compared."""
     if claims.get("email") in (None, ""):
         return None
-    email = _known_text(claims.get("email"), what="email", chars_max=EMAIL_CHARS_MAX)
-    return email.lower() if email.isascii() else email
+    return compared(_known_text(claims.get("email"), what="email", chars_max=EMAIL_CHARS_MAX))
 
 
 def _is_verified(claims: Claims) -> bool:

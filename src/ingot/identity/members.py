@@ -6,7 +6,7 @@ from typing import Final
 
 from ingot.events.audit import Act, acting
 from ingot.identity.access import Access
-from ingot.identity.people import ROLES, Member, MemberNotFound, Role, UserNotFound
+from ingot.identity.people import ROLES, Member, MemberNotFound, Role, UserNotFound, compared
 from ingot.identity.ports import PeopleStore, PutMember, RemoveMember
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
@@ -94,12 +94,12 @@ def check_role(value: object) -> Role:
 
 
 def check_email(value: object) -> str:
-    """An email as it is compared: in lower case. Raises `InvalidInput`."""
+    """An email as it is compared. Raises `InvalidInput`."""
     email = within(text(value, what="email", hint=EMAIL_HINT), what="email", chars_max=EMAIL_CHARS_MAX)
     name, _, host = email.partition("@")
     if not name or not host or "@" in host or not email.isprintable() or " " in email:
         raise InvalidInput(f"the email {email[:64]!r} is not usable", hint=EMAIL_HINT)
-    return email.lower()
+    return compared(email)
 
 
 def _known(value: object) -> str:

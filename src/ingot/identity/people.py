@@ -157,3 +157,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 def highest(roles: list[Role]) -> Role:
     """The role that may do most."""
     return max(roles, key=ROLES.index)
+
+
+def compared(email: str) -> str:
+    """An email as it is compared: in lower case where everybody makes its letters small alike.
+
+    Elsewhere letters become others: the sign of Kelvin becomes a k, and its owner somebody else.
+    """
+    return email.lower() if email.isascii() else email
