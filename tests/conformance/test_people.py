@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import pytest
 
 from ingot.identity.credentials import Unauthorized
 from ingot.identity.people import SessionNotFound, SignInRefused, UserNotFound
 from ingot.identity.ports import BeginLogin, EndSession, NoteUse, TakeLogin
+from ingot.identity.tokens import Credentials
 from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
-from ingot.kernel.pages import InvalidCursor
+from ingot.kernel.pages import InvalidCursor, write_cursor
 from tests.conformance.folk import ACT, HOUR, Folk, built, person, seen
 from tests.factories import Bench
 
@@ -362,3 +365,18 @@ async def test_the_tokens_of_a_person_are_listed_newest_first_in_all_tenants(fol
 async def test_what_people_do_is_not_among_the_acts_of_a_tenant(folk: Folk) -> None:
     await folk.sign_in()
     assert await folk.acts(folk.bench.tenant) == []
+
+
+@pytest.mark.parametrize("place", ["", "\x00", "/", "a" * 1000])
+async def test_a_cursor_that_nobody_was_given_is_refused(folk: Folk, place: str) -> None:
+    tenant, user = folk.bench.tenant, (await folk.sign_in()).id
+    credentials = Credentials(folk.store, folk.access, folk.bench.clock)
+    for bound_to, reading in (
+        (("members", tenant), partial(folk.members.list, tenant)),
+        (("users", None), folk.users.list),
+        (("tokens", tenant), partial(credentials.list_tokens, tenant)),
+        (("tokens of", user), partial(credentials.list_tokens_of, user)),
+        (("worker credentials", tenant), partial(credentials.list_workers, tenant)),
+    ):
+        with pytest.raises(InvalidCursor):
+            await reading(cursor=write_cursor(place, bound_to=bound_to))

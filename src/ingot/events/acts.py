@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ingot.events import checks
 from ingot.events.audit import AuditFilter, AuditLog, Entry
-from ingot.kernel.ids import is_id
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, InvalidCursor, Page, check_limit, read_cursor, write_cursor
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_id, write_cursor
 from ingot.kernel.values import storable, text
 
 
@@ -36,9 +35,7 @@ class Audit:
             target=_text(target, what="target"),
         )
         bound_to = ("audit", which.tenant, which.action, which.who, which.target)
-        before = None if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
-        if before is not None and not is_id(before):
-            raise InvalidCursor
+        before = read_id(cursor, bound_to=bound_to)
         found = await self._log.list_acts(which, before=before, limit=check_limit(limit))
         more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
         return Page(items=found, next_cursor=more)

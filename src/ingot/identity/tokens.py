@@ -30,7 +30,7 @@ from ingot.identity.ports import (
 from ingot.kernel.clock import Clock, to_datetime, to_micros
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, InvalidCursor, Page, check_limit, read_cursor, read_id, write_cursor
 from ingot.kernel.values import NUMBER_MAX, number, several, storable, text, whole_number, within
 
 NO_LIMITS: Final = TokenLimits()
@@ -158,7 +158,7 @@ class Credentials:
     ) -> Page[Token]:
         """A page of the tokens of a tenant, or of the operator's, newest first."""
         bound_to = ("tokens", tenant)
-        before = None if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
+        before = read_id(cursor, bound_to=bound_to)
         found = await self._store.list_tokens(tenant, before=before, limit=check_limit(limit))
         more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
         return Page(items=found, next_cursor=more)
@@ -168,7 +168,7 @@ class Credentials:
     ) -> Page[Token]:
         """A page of the tokens that a person made, in all tenants, newest first."""
         bound_to = ("tokens of", user)
-        before = None if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
+        before = read_id(cursor, bound_to=bound_to)
         found = await self._store.list_people_tokens(user, before=before, limit=check_limit(limit))
         more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
         return Page(items=found, next_cursor=more)
@@ -240,6 +240,8 @@ class Credentials:
         """A page of the credentials of a tenant, or of the shared ones, by id."""
         bound_to = ("worker credentials", tenant)
         after = None if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
+        if after is not None and not _CREDENTIAL.fullmatch(after):
+            raise InvalidCursor
         found = await self._store.list_worker_credentials(tenant, after=after, limit=check_limit(limit))
         more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
         return Page(items=found, next_cursor=more)

@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from ingot.kernel.errors import InvalidInput
+from ingot.kernel.ids import is_id
+from ingot.kernel.values import text
 
 PAGE_ROWS_MAX = 1000
 PAGE_ROWS_DEFAULT = 50
@@ -57,6 +59,16 @@ def read_cursor(cursor: str, *, bound_to: Sequence[str | None]) -> str:
     except (binascii.Error, UnicodeError, msgspec.MsgspecError) as error:
         raise InvalidCursor from error
     if version != _VERSION or mark != _mark(bound_to):
+        raise InvalidCursor
+    return position
+
+
+def read_id(cursor: str | None, *, bound_to: Sequence[str | None]) -> str | None:
+    """The id in a cursor, or `None` when there is none. Raises `InvalidCursor`, also when what it holds is no id."""
+    if cursor is None:
+        return None
+    position = read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
+    if not is_id(position):
         raise InvalidCursor
     return position
 
