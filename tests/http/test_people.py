@@ -160,9 +160,10 @@ async def test_a_link_signs_the_operator_in_once(served: Served) -> None:
 
 async def test_without_https_one_signs_in_on_the_machine_itself_only(served: Served) -> None:
     path = (await served.call("POST", "/admin/links")).json()["url"].removeprefix(served.url)
-    for host in ("ingot.example", "192.168.1.7:8080", "localhost.evil.example", "127.0.0.1.evil.example"):
+    for host in ("ingot.example", "192.168.1.7:8080", "localhost.evil.example", "127.0.0.1.evil.example", "[", "[::1"):
         refused = await served.client.post(path, headers={"sec-fetch-site": "same-origin", "host": host})
         assert refused.status_code == 401, host
+        assert "warning" in (await served.client.get("/auth/login", headers={"host": host})).text
         assert "https" in refused.text
     for host in ("localhost:8080", "[::1]:8080", "127.0.0.1"):
         assert "warning" not in (await served.client.get("/auth/login", headers={"host": host})).text

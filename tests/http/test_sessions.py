@@ -178,6 +178,8 @@ CROSS: list[tuple[str, dict[str, str]]] = [
     ("a foreign origin", {"origin": "https://evil.example"}),
     ("no origin", {"origin": "null"}),
     ("our name with another port", {"origin": "http://127.0.0.1:1"}),
+    ("an origin that cannot be read", {"origin": "http://["}),
+    ("no origin and no host", {"origin": "null", "host": ""}),
     ("neither", {}),
     ("only htmx", {"hx-request": "true"}),
     ("nonsense", {"sec-fetch-site": "same-origin, cross-site"}),

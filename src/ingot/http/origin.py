@@ -29,14 +29,24 @@ def expect_own_page(headers: Headers) -> None:
         raise CrossSite("the request does not say from which site it comes")
     if site == "same-origin":
         return
-    if site not in (None, "none") or (origin is not None and urlsplit(origin).netloc != headers.get("host")):
+    if site not in (None, "none") or (origin is not None and not _is_of(origin, headers.get("host"))):
         raise CrossSite("the request comes from a page of another site")
 
 
 def is_loopback(host: str | None) -> bool:
     """Whether a name or address, with or without a port, is that of the machine itself."""
-    name = urlsplit(f"//{host or ''}").hostname or ""
+    try:
+        name = urlsplit(f"//{host or ''}").hostname or ""
+    except ValueError:  # An address that is only begun, as `[::1`.
+        return False
     try:
         return ip_address(name).is_loopback
     except ValueError:
         return name == "localhost" or name.endswith(".localhost")
+
+
+def _is_of(origin: str, host: str | None) -> bool:
+    try:
+        return bool(host) and urlsplit(origin).netloc == host
+    except ValueError:
+        return False
