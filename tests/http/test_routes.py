@@ -31,6 +31,7 @@ OPEN = {
     ("GET", "/auth/callback"),
     ("GET", "/auth/link"),
     ("POST", "/auth/link"),
+    ("POST", "/auth/logout"),
     ("GET", "/static/ingot.css"),
 }
 OF_OPERATORS = {  # Of those that a role has the grant for.

@@ -14,6 +14,7 @@ from ingot.http.cookies import SESSION
 from ingot.identity import secrets
 from ingot.identity.people import Person
 from ingot.kernel.clock import MICROS, ManualClock
+from ingot.kernel.ids import new_id
 from tests.http.serving import ISSUER, PEOPLE, Served, serving
 
 HOUR = 3600 * MICROS
@@ -125,6 +126,35 @@ async def test_signing_out_ends_the_session(served: Served) -> None:
     assert "Max-Age=0" in answer.headers["set-cookie"]
     assert await status(served, headers) == 401
     assert await status(served, other) == 200
+
+
+async def test_one_signs_out_of_a_session_that_is_too_old_for_anything_else(tmp_path: Path) -> None:
+    """Whoever leaves is not led through the provider, which would sign them in again."""
+    clock = ManualClock()
+    async with serving(tmp_path / "data", PEOPLE, clock=clock) as served:
+        headers = await served.sign_in("makers")
+        clock.advance(seconds=3601)
+        assert (await served.client.get("/api/v1/me", headers=headers)).json()["code"] == "session_stale"
+        answer = await served.client.post("/auth/logout", headers=headers)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/auth/login?next=/me")
+        assert "Max-Age=0" in answer.headers["set-cookie"]
+        assert (await served.client.get("/api/v1/me", headers=headers)).json()["code"] == "unauthorized"
+        ended = (await served.call("GET", "/admin/audit?all=true&action=session.ended")).json()["items"]
+        assert [one["who"] for one in ended] == [f"user:{ended[0]['before']['user']}"]
+        again = await served.client.post("/auth/logout", headers=headers)
+        assert (again.status_code, again.headers["location"]) == (303, "/auth/login?next=/me")
+
+
+async def test_who_is_led_through_a_sign_in_comes_back_to_a_page(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with serving(tmp_path / "data", PEOPLE, clock=clock) as served:
+        headers = await served.sign_in("makers")
+        clock.advance(seconds=3601)
+        for method, path in (("GET", "/me"), ("POST", f"/me/sessions/{new_id()}/end")):
+            stale = await served.client.request(method, path, headers=headers)
+            assert stale.headers["location"] == "/auth/start?silent=true&next=/me"
+            gone = await served.client.request(method, path)
+            assert gone.headers["location"] == "/auth/login?next=/me"
 
 
 async def test_a_session_ends_with_its_time(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from ingot.dashboard.pages import SIGN_IN, STYLE, go_to, page
 from ingot.http.call import Answer, Call
 from ingot.http.cookies import LOGIN, SESSION, cookie, drop_cookie, set_cookie
 from ingot.http.origin import expect_own_page, is_loopback
-from ingot.http.table import Handler, Known, Needs, Open, Route
+from ingot.http.table import Handler, Open, Route
 from ingot.identity.people import Person, SignInRefused
 from ingot.identity.sessions import HOME, LOGIN_SECONDS, OPERATOR, Sessions
 from ingot.outbound.asking import ProviderUnavailable
@@ -57,27 +57,27 @@ class AuthPages:
     def routes(self) -> list[Route]:
         """The routes of this room."""
 
-        def route(method: str, path: str, handler: Handler, needs: Needs, media: str = "text/html") -> Route:
+        def route(method: str, path: str, handler: Handler, media: str = "text/html") -> Route:
             return Route(
                 method=method,
                 path=path,
                 handler=handler,
-                needs=needs,
+                needs=Open(),
                 room="sign-in",
                 media=media,
                 other_statuses=(303,),
-                by_address=isinstance(needs, Open) and path != STATIC,
+                by_address=path != STATIC,
                 rate="read" if method == "GET" else "write",
             )
 
         return [
-            route("GET", SIGN_IN, self.sign_in, Open()),
-            route("GET", "/auth/start", self.start, Open()),
-            route("GET", "/auth/callback", self.callback, Open()),
-            route("GET", "/auth/link", self.link, Open()),
-            route("POST", "/auth/link", self.use_link, Open()),
-            route("POST", "/auth/logout", self.sign_out, Known()),
-            route("GET", STATIC, self.style, Open(), "text/css"),
+            route("GET", SIGN_IN, self.sign_in),
+            route("GET", "/auth/start", self.start),
+            route("GET", "/auth/callback", self.callback),
+            route("GET", "/auth/link", self.link),
+            route("POST", "/auth/link", self.use_link),
+            route("POST", "/auth/logout", self.sign_out),
+            route("GET", STATIC, self.style, "text/css"),
         ]
 
     async def sign_in(self, call: Call, query: SignInQuery) -> Answer[bytes]:
@@ -122,10 +122,9 @@ class AuthPages:
         return await self._let_in(call, OPERATOR, HOME)
 
     async def sign_out(self, call: Call) -> Answer[bytes]:
-        """Ends the session."""
-        session = call.caller.session
-        if session is not None:
-            await self._sessions.end(session.id, user=session.user, act=call.act())
+        """Ends the session, also one for which the provider must be asked anew: who leaves is not led through it."""
+        expect_own_page(call.headers)
+        await self._sessions.leave(cookie(call.headers, SESSION), act=call.act())
         return go_to(f"{SIGN_IN}?next={HOME}", cookies=(drop_cookie(SESSION),))
 
     async def style(self, call: Call) -> Answer[bytes]:  # noqa: ARG002 - every handler gets its call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
@@ -129,6 +130,20 @@ class Sessions:
             raise SessionNotFound(f"there is no session {session_id[:64]!r}")
         await self._store.end_session(EndSession(id=session_id, user=user, act=acting(act)))
         self._access.forget()
+
+    async def leave(self, secret: str | None, *, act: Act) -> None:
+        """Somebody signs out: their session ends, if that is one, also when it is too old for anything else."""
+        if secret is None or not secrets.is_session_secret(secret):
+            return
+        found = await self._store.find_session(secrets.digest(secret))
+        if found is not None:
+            user = found.owner.user
+            with suppress(SessionNotFound):  # It ended at the same moment.
+                await self.end(
+                    found.session.id,
+                    user=user.id,
+                    act=msgspec.structs.replace(act, who=f"user:{user.id}", name=user.label),
+                )
 
     async def list(self, user: str) -> list[Session]:
         """The sessions of a person that hold, newest first."""
