@@ -292,6 +292,23 @@ async def test_a_new_secret_ends_the_old_one(desk: Desk) -> None:
         await desk.access.of_worker("press", old.secret)
 
 
+async def test_a_new_secret_is_for_who_may_run_what_its_workers_may(desk: Desk) -> None:
+    """Otherwise who looks after credentials would take the place of a worker."""
+    tenant = desk.bench.tenant
+    for id, types in (("press", ["pdf"]), ("all", [])):
+        await desk.credentials.create_worker(tenant, id, types=types)
+    keeper = await desk.token(grants=[Grant(action="admin.workers")])
+    printer = await desk.token(grants=[Grant(action="workers.run", resource="jobs/pdf")])
+    by = [await desk.access.of_token(one.text) for one in (keeper, printer)]
+    for caller, id in ((by[0], "press"), (by[0], "all"), (by[1], "all")):
+        with pytest.raises(Forbidden):
+            await desk.credentials.regenerate_worker(tenant, id, by=caller)
+    await desk.credentials.regenerate_worker(tenant, "press", by=by[1])
+    other = await desk.bench.tenants.create("other")
+    with pytest.raises(CredentialNotFound):
+        await desk.credentials.regenerate_worker(other.id, "press", by=by[0])
+
+
 async def test_a_worker_id_is_taken_once_in_all_tenants(desk: Desk) -> None:
     await desk.credentials.create_worker(desk.bench.tenant, "press")
     other = await desk.bench.tenants.create("other")

@@ -137,6 +137,20 @@ async def test_only_an_operator_sees_everybody(served: Served) -> None:
         assert (await ask(served, admin, method, path)).status_code == 403, path
 
 
+async def test_a_link_is_not_made_by_who_may_less_or_goes_away(served: Served) -> None:
+    """It makes an operator who may do everything, and stays when the one who made it is put out."""
+    order = {"description": "people", "grants": [{"action": "admin.members"}], "operator": True}
+    some = (await served.call("POST", "/admin/tokens", json=order)).json()["token"]
+    assert (await served.call("GET", "/admin/users", token=some)).status_code == 200
+    assert (await served.call("POST", "/admin/links", token=some)).status_code == 403
+    otto = await served.sign_in("operators", subject="otto")
+    mine = {"description": "mine", "grants": [{"action": "*"}], "operator": True}
+    text = (await ask(served, otto, "POST", "/me/tokens", json=mine)).json()["token"]
+    assert (await ask(served, otto, "POST", "/admin/links")).status_code == 403
+    assert (await served.call("POST", "/admin/links", token=text)).status_code == 403
+    assert (await ask(served, await served.link(), "POST", "/admin/links")).status_code == 201
+
+
 async def test_a_link_signs_the_operator_in_once(served: Served) -> None:
     made = (await served.call("POST", "/admin/links")).json()
     assert made["url"].startswith(f"{served.url}/auth/link?code=ingotl_")

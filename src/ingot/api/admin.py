@@ -294,7 +294,7 @@ class AdminApi:
 
     async def regenerate_worker(self, call: Call, id: str) -> WorkerShown:
         """Give a worker credential another secret, shown this once. What its workers run is given back."""
-        made = await self._credentials.regenerate_worker(_own(call), id, act=call.act())
+        made = await self._credentials.regenerate_worker(_own(call), id, by=call.caller, act=call.act())
         await self._jobs.give_back(id, tenant=made.credential.tenant)
         return WorkerShown(**msgspec.structs.asdict(made.credential), secret=made.secret)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
 from ingot.api.admin import PageQuery
 from ingot.http.call import Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.identity.credentials import Forbidden
+from ingot.identity.grants import ANY
 from ingot.identity.members import EMAIL_CHARS_MAX, Members
 from ingot.identity.people import Member, Role, Session, TenantRole, User
 from ingot.identity.sessions import Sessions
@@ -18,6 +20,7 @@ from ingot.kernel.pages import Page
 from ingot.wire.jobs import Request
 from ingot.wire.values import told
 
+LINK_HINT: Final = "It would outlast them: use the operator's token, or that of another program."
 Email = Annotated[str, told(minLength=3, maxLength=EMAIL_CHARS_MAX)]
 
 
@@ -154,6 +157,9 @@ class PeopleApi:
     async def create_link(self, call: Call) -> LinkShown:
         """Make a link that signs the operator in, once, within a quarter of an hour."""
         call.expect_operator("makes links")
+        call.expect(ANY)  # Who comes with it may do everything.
+        if call.caller.user is not None and not call.caller.user.is_local:
+            raise Forbidden("who signs in with a provider makes no links", hint=LINK_HINT)
         made = await self._sessions.link(call.act())
         return LinkShown(url=link_url(self._public_url or call.here, made.secret), expires_at=made.expires_at)
 

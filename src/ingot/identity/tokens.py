@@ -189,8 +189,7 @@ class Credentials:
         Raises `CredentialExists`, `InvalidInput` or `Forbidden`.
         """
         if by is not None:
-            for resource in [f"jobs/{type}" for type in _types(types)] or [ANY]:
-                by.expect("workers.run", resource)
+            _expect_running(by, _types(types))
         secret = secrets.new_worker_secret()
         credential = WorkerCredential(
             id=_credential_id(credential_id),
@@ -211,9 +210,15 @@ class Credentials:
         return found.credential
 
     async def regenerate_worker(
-        self, tenant: str | None, credential_id: str, *, act: Act | None = None
+        self, tenant: str | None, credential_id: str, *, by: Caller | None = None, act: Act | None = None
     ) -> NewWorkerCredential:
-        """Give a credential another secret; the old one ends. Raises `CredentialNotFound`."""
+        """Give a credential another secret; the old one ends. `by` gets one only for what it may run itself.
+
+        Raises `CredentialNotFound` or `Forbidden`.
+        """
+        known = await self._store.find_worker_credential(_known_credential(credential_id))
+        if by is not None and known is not None and tenant in (None, known.credential.tenant):
+            _expect_running(by, known.credential.types)
         secret = secrets.new_worker_secret()
         changed = await self._change(
             ChangeWorkerCredential(
@@ -285,6 +290,12 @@ def _within(by: Caller, limits: TokenLimits, expires_at: datetime | None) -> tup
         if limits.rate is None:
             limits = by.limits
     return limits, expires_at
+
+
+def _expect_running(by: Caller, types: tuple[str, ...]) -> None:
+    """Raises `Forbidden` unless a caller may itself run what workers for these types may; for none of them, all."""
+    for resource in [f"jobs/{type}" for type in types] or [ANY]:
+        by.expect("workers.run", resource)
 
 
 def _credential_id(value: object) -> str:
