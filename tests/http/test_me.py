@@ -61,6 +61,28 @@ async def test_programs_have_no_sessions(served: Served) -> None:
     assert (await served.call("POST", "/me/tokens", json=order)).status_code == 403
 
 
+async def test_a_token_of_a_person_is_not_the_person(served: Served) -> None:
+    """One that got lost makes no others, which would stay when it is revoked, and ends none, and no sessions."""
+    headers = await served.sign_in("admins")
+    order = {"description": "mine", "grants": [READ]}
+    made = (await served.client.post("/api/v1/me/tokens", headers=headers, json=order)).json()
+    (session,) = (await served.client.get("/api/v1/me/sessions", headers=headers)).json()["items"]
+    for method, path in (
+        ("POST", "/me/tokens"),
+        ("GET", "/me/tokens"),
+        ("DELETE", f"/me/tokens/{made['id']}"),
+        ("GET", "/me/sessions"),
+        ("DELETE", f"/me/sessions/{session['id']}"),
+    ):
+        more = {"json": order} if method == "POST" else {}
+        assert (await served.call(method, path, token=made["token"], **more)).status_code == 403, path
+    page = await served.client.post(
+        f"/me/sessions/{session['id']}/end", headers={"authorization": f"Bearer {made['token']}"}
+    )
+    assert page.status_code == 403
+    assert (await served.client.get("/api/v1/me", headers=headers)).status_code == 200
+
+
 async def test_a_token_of_a_person_does_no_more_than_they_may(served: Served) -> None:
     headers = await served.sign_in("makers")
     for grants in ([{"action": "*"}], [{"action": "jobs.*"}], [READ, {"action": "admin.tokens"}]):

@@ -125,6 +125,7 @@ class MeApi:
 
 
 def _person(call: Call) -> User:
-    if call.caller.user is None:
+    """Who is signed in. A token of theirs may do what its grants say, and nothing in their name."""
+    if call.caller.user is None or call.caller.session is None:
         raise Forbidden("this is for people", hint="Sign in at /auth/login; tokens and workers have no sessions.")
     return call.caller.user

@@ -8,7 +8,7 @@ from ingot.dashboard.pages import go_to, page
 from ingot.http.call import Answer, Call
 from ingot.http.table import Known, Route
 from ingot.identity.credentials import Forbidden
-from ingot.identity.people import ROLE_GRANTS
+from ingot.identity.people import ROLE_GRANTS, User
 from ingot.identity.sessions import HOME, Sessions
 
 WORDS: Final = {
@@ -47,9 +47,7 @@ class MePage:
 
     async def show(self, call: Call) -> Answer[bytes]:
         """The page that says who you are and what you may do."""
-        user = call.caller.user
-        if user is None:
-            raise Forbidden("this page is for people", hint="Ask GET /api/v1/me with a token.")
+        user = _person(call)
         return page(
             "me",
             user=user,
@@ -61,8 +59,11 @@ class MePage:
 
     async def end_session(self, call: Call, id: str) -> Answer[bytes]:
         """Signs you out in one of your browsers."""
-        user = call.caller.user
-        if user is None:
-            raise Forbidden("this page is for people")
-        await self._sessions.end(id, user=user.id, act=call.act())
+        await self._sessions.end(id, user=_person(call).id, act=call.act())
         return go_to(HOME)
+
+
+def _person(call: Call) -> User:
+    if call.caller.user is None or call.caller.session is None:
+        raise Forbidden("this page is for people", hint="Ask GET /api/v1/me with a token.")
+    return call.caller.user
