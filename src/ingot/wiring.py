@@ -163,6 +163,7 @@ async def _rooms_of(store: Store, settings: Settings, clock: Clock) -> Ingot:
 def _rules_of(settings: Settings) -> PeopleRules:
     return PeopleRules(
         issuer=settings.oidc_issuer,
+        allowed_groups=frozenset(settings.oidc_allowed_groups),
         admin_groups=frozenset(settings.oidc_admin_groups),
         session_seconds=settings.session_seconds,
         idle_seconds=settings.session_idle_seconds,

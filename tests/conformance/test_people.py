@@ -9,7 +9,7 @@ import pytest
 
 from ingot.identity.credentials import Unauthorized
 from ingot.identity.people import SessionNotFound, SignInRefused, UserNotFound
-from ingot.identity.ports import BeginLogin, EndSession, NoteUse, TakeLogin
+from ingot.identity.ports import BeginLogin, EndSession, NoteUse, TakeLogin, TurnAway
 from ingot.identity.tokens import Credentials
 from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import InvalidInput
@@ -188,6 +188,30 @@ async def test_a_session_is_ended_by_whose_it_is_or_by_who_manages_people(folk: 
     await folk.session(b"of bob")
     await folk.store.end_session(EndSession(id=other.id, user=None, act=folk.act()))
     assert await folk.store.find_session(b"of bob") is None
+
+
+async def test_who_may_not_come_in_any_more_is_in_the_groups_that_are_told(folk: Folk) -> None:
+    await folk.bench.tenants.change(folk.bench.tenant, groups={"staff": "admin", "leavers": "viewer"})
+    ann, bob = await folk.sign_in("ann", b"of ann", groups=("staff",)), await folk.sign_in("bob", b"of bob")
+    acts = await folk.acts()
+    await folk.store.turn_away(TurnAway(person=person("nobody", groups=("leavers",)), act=folk.act()))
+    assert ((await folk.users.list()).items, await folk.acts()) == ([bob, ann], acts)
+    command = TurnAway(person=person("ann", groups=("leavers",)), act=folk.act())
+    await folk.store.turn_away(command)
+    assert await folk.store.find_session(b"of ann") is None
+    await folk.session(b"of bob")
+    known = (await folk.users.get(ann.id)).user
+    assert (known.groups, known.signed_in_at, await folk.roles(ann)) == (
+        ("leavers",),
+        ann.signed_in_at,
+        {"default": "viewer"},
+    )
+    entry = await folk.last_act()
+    assert (entry.action, entry.target, entry.who) == ("user.turned_away", f"user/{ann.id}", f"user:{ann.id}")
+    assert (entry.name, seen(entry.before), seen(entry.after)) == ("ann@example.com", built(ann), built(known))
+    acts = await folk.acts()
+    await folk.store.turn_away(msgspec.structs.replace(command, act=folk.act()))
+    assert await folk.acts() == acts, "what changes nothing is not on record"
 
 
 async def test_sessions_are_listed_newest_first(folk: Folk) -> None:

@@ -98,8 +98,8 @@ OF_SERVER: Final = {
     "create_tenant",
     "create_token",
     "create_worker_credential",
-    "drain_worker",
     "depths",
+    "drain_worker",
     "enable_user",
     "end_session",
     "ended_parents",
@@ -163,6 +163,7 @@ OF_SERVER: Final = {
     "take_login",
     "tell",
     "tend_workers",
+    "turn_away",
     "up_since",
 }
 OF_WORKER: Final = {"worker_claim", "worker_renew", "worker_settle"}

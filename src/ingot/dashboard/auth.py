@@ -142,7 +142,14 @@ class AuthPages:
             raise SignInRefused("the provider did not sign you in")
         if query.code is None:
             raise SignInRefused("the provider sent no code")
-        person = await self._provider.person(code=query.code, nonce=login.nonce, verifier=login.verifier, iss=query.iss)
+        try:
+            person = await self._provider.person(
+                code=query.code, nonce=login.nonce, verifier=login.verifier, iss=query.iss
+            )
+        except SignInRefused as refusal:
+            if refusal.person is not None:
+                await self._sessions.turn_away(refusal.person, act=call.act())
+            raise
         return await self._let_in(call, person, following)
 
     async def _let_in(self, call: Call, person: Person, following: str) -> Answer[bytes]:

@@ -101,13 +101,8 @@ def with_more(claims: Claims, told: Claims) -> dict[str, object]:
 def person_of(claims: Claims, rules: Rules) -> Person:
     """The person whom these claims are about, if they may come in. Raises `SignInRefused`."""
     groups = _groups(claims, rules)
-    if rules.allowed_groups and rules.allowed_groups.union(rules.admin_groups).isdisjoint(groups):
-        raise SignInRefused(
-            "the person is in none of the groups that may sign in",
-            hint="Ask who runs this server for a group that may: INGOT_OIDC_ALLOWED_GROUPS lists them.",
-        )
     email = _email(claims)
-    return Person(
+    person = Person(
         issuer=rules.issuer,
         subject=_subject(claims),
         email=email,
@@ -116,6 +111,14 @@ def person_of(claims: Claims, rules: Rules) -> Person:
         picture=_picture(claims),
         groups=groups,
     )
+    if rules.allowed_groups and rules.allowed_groups.union(rules.admin_groups).isdisjoint(groups):
+        refusal = SignInRefused(
+            "the person is in none of the groups that may sign in",
+            hint="Ask who runs this server for a group that may: INGOT_OIDC_ALLOWED_GROUPS lists them.",
+        )
+        refusal.person = person
+        raise refusal
+    return person
 
 
 def _subject(claims: Claims) -> str:

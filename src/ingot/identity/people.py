@@ -24,11 +24,15 @@ ROLE_GRANTS: Final[dict[Role, tuple[Grant, ...]]] = {
 
 
 class SignInRefused(IngotError):
-    """The person is not signed in."""
+    """The person is not signed in.
+
+    `person` is who they are, when the provider told it and they are in no group that may come in.
+    """
 
     code = "sign_in_refused"
     status = 401
     hint = "Begin again at /auth/login; when it stays, ask who runs this server."
+    person: Person | None = None
 
 
 class UserNotFound(NotFound):
@@ -97,18 +101,23 @@ class PeopleRules(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     issuer: str | None = None
+    allowed_groups: frozenset[str] = frozenset()  # None of them: everybody.
     admin_groups: frozenset[str] = frozenset()
     session_seconds: float = 43_200.0
     idle_seconds: float = 7_200.0
     renew_seconds: float = 3_600.0
 
     def knows(self, user: User) -> bool:
-        """Whether the provider that knew them is the one that there is now."""
-        return user.is_local or user.issuer == self.issuer
+        """Whether the provider that knew them is the one that there is now, and one of their groups may come in."""
+        return user.is_local or (user.issuer == self.issuer and self._allows(user))
 
     def makes_operator(self, user: User) -> bool:
         """Whether they act in every tenant."""
         return user.is_local or (self.knows(user) and not self.admin_groups.isdisjoint(user.groups))
+
+    def _allows(self, user: User) -> bool:
+        allowed = self.allowed_groups.union(self.admin_groups)
+        return not self.allowed_groups or not allowed.isdisjoint(user.groups)
 
 
 class TenantRole(msgspec.Struct, frozen=True, kw_only=True):

@@ -241,6 +241,16 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True):
     act: Act
 
 
+class TurnAway(msgspec.Struct, frozen=True, kw_only=True):
+    """A person is in no group any more that may come in: who is known here is in these alone, and their sessions end.
+
+    On record it is the person themselves who did it.
+    """
+
+    person: Person
+    act: Act
+
+
 class EndSession(msgspec.Struct, frozen=True, kw_only=True):
     """End a session. `user` restricts whose it may be; `None` is anybody's."""
 
@@ -297,6 +307,9 @@ class PeopleStore(Protocol):
 
     def sign_in(self, command: SignIn) -> Awaitable[User]:
         """Make a session. Raises `SignInRefused` for a person who is not enabled; then nothing changes."""
+
+    def turn_away(self, command: TurnAway) -> Awaitable[None]:
+        """Keep the groups of a person who may not come in, and end their sessions; of who was never here nothing."""
 
     def find_session(self, digest: bytes) -> Awaitable[FoundSession | None]:
         """The session with this digest, or `None` when it ended, has expired, or its person is not enabled."""

@@ -12,7 +12,7 @@ from ingot.events.audit import Act, acting
 from ingot.identity import secrets
 from ingot.identity.access import Access
 from ingot.identity.people import LOCAL_ISSUER, LOCAL_SUBJECT, Person, Session, SessionNotFound, SignInRefused, User
-from ingot.identity.ports import BeginLogin, EndSession, PeopleStore, SignIn, TakeLogin
+from ingot.identity.ports import BeginLogin, EndSession, PeopleStore, SignIn, TakeLogin, TurnAway
 from ingot.kernel.clock import MICROS, Clock, to_datetime, to_micros
 from ingot.kernel.ids import is_id, new_id
 
@@ -123,6 +123,11 @@ class Sessions:
         )
         self._access.forget()
         return SignedIn(user=user, secret=secret)
+
+    async def turn_away(self, person: Person, *, act: Act) -> None:
+        """A person may not come in any more: what they did by their groups, with tokens of theirs too, has an end."""
+        await self._store.turn_away(TurnAway(person=person, act=acting(act)))
+        self._access.forget()
 
     async def end(self, session_id: str, *, user: str | None, act: Act) -> None:
         """End a session of a person, or of anybody. Raises `SessionNotFound`."""

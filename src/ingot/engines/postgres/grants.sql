@@ -16,7 +16,7 @@ GRANT EXECUTE ON FUNCTION
     ingot.sums_of_batch, ingot.note_askers, ingot.find_limits, ingot.publish, ingot.forget_events,
     ingot.register_worker, ingot.hear_worker, ingot.drain_worker, ingot.remove_worker, ingot.tend_workers, ingot.find_worker,
     ingot.list_workers, ingot.list_draining, ingot.check_leases, ingot.list_acts,
-    ingot.begin_login, ingot.take_login, ingot.sign_in, ingot.end_session, ingot.find_session, ingot.list_sessions,
+    ingot.begin_login, ingot.take_login, ingot.sign_in, ingot.turn_away, ingot.end_session, ingot.find_session, ingot.list_sessions,
     ingot.enable_user, ingot.find_user, ingot.list_users, ingot.put_member, ingot.remove_member, ingot.find_member,
     ingot.list_members, ingot.list_people_tokens,
     ingot.remove_tenant, ingot.clear_tenants

@@ -9,7 +9,16 @@ from ingot.engines.postgres.audit import act_text
 from ingot.engines.postgres.connection import Database
 from ingot.identity.model import TenantNotFound
 from ingot.identity.people import Member, MemberNotFound, SessionNotFound, User, UserNotFound
-from ingot.identity.ports import BeginLogin, EnableUser, EndSession, PutMember, RemoveMember, SignIn, TakeLogin
+from ingot.identity.ports import (
+    BeginLogin,
+    EnableUser,
+    EndSession,
+    PutMember,
+    RemoveMember,
+    SignIn,
+    TakeLogin,
+    TurnAway,
+)
 from ingot.kernel.ids import is_id
 
 
@@ -43,6 +52,12 @@ async def sign_in(db: Database, command: SignIn) -> User:
         act_text(command.act),
     )
     return _user(text)
+
+
+async def turn_away(db: Database, command: TurnAway) -> None:
+    """Keep the groups of a person who may not come in."""
+    person = msgspec.json.encode(command.person).decode()
+    await db.call("SELECT ingot.turn_away($1, $2, $3)", person, command.person.label, act_text(command.act))
 
 
 async def end_session(db: Database, command: EndSession) -> None:

@@ -63,6 +63,7 @@ from ingot.identity.ports import (
     RevokeToken,
     SignIn,
     TakeLogin,
+    TurnAway,
 )
 from ingot.jobs.crew import CrewTended, Heard, Worker
 from ingot.jobs.figures import Listener, Load
@@ -368,6 +369,10 @@ class PostgresStore(PeopleReads):
     def sign_in(self, command: SignIn) -> Awaitable[User]:
         """See `PeopleStore`."""
         return people.sign_in(self._db, command)
+
+    def turn_away(self, command: TurnAway) -> Awaitable[None]:
+        """See `PeopleStore`."""
+        return people.turn_away(self._db, command)
 
     def end_session(self, command: EndSession) -> Awaitable[None]:
         """See `PeopleStore`."""

@@ -17,7 +17,16 @@ from ingot.identity.people import (
     User,
     UserNotFound,
 )
-from ingot.identity.ports import BeginLogin, EnableUser, EndSession, PutMember, RemoveMember, SignIn, TakeLogin
+from ingot.identity.ports import (
+    BeginLogin,
+    EnableUser,
+    EndSession,
+    PutMember,
+    RemoveMember,
+    SignIn,
+    TakeLogin,
+    TurnAway,
+)
 
 
 def begin_login(tx: Transaction, command: BeginLogin) -> None:
@@ -58,6 +67,20 @@ def sign_in(tx: Transaction, command: SignIn) -> User:
     act = msgspec.structs.replace(command.act, who=f"user:{user_id}", name=person.label)
     tx.audit(act, "session.created", f"session/{command.session_id}", tenant=None, after=after)
     return _user(tx, user_id)
+
+
+def turn_away(tx: Transaction, command: TurnAway) -> None:
+    """Keep the groups of a person who may not come in."""
+    person = command.person
+    for user_id, _ in list(tx.execute(SQL.user_by_subject, person.issuer, person.subject)):
+        before = _user(tx, user_id)
+        tx.execute(SQL.delete_user_groups, user_id)
+        tx.execute(SQL.insert_user_groups, user_id, as_json(person.groups))
+        tx.execute(SQL.delete_sessions_of_user, user_id)
+        after = _user(tx, user_id)
+        if after != before:
+            act = msgspec.structs.replace(command.act, who=f"user:{user_id}", name=person.label)
+            tx.audit(act, "user.turned_away", f"user/{user_id}", tenant=None, before=before, after=after)
 
 
 def end_session(tx: Transaction, command: EndSession) -> None:

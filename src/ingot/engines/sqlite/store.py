@@ -51,6 +51,7 @@ from ingot.identity.ports import (
     RevokeToken,
     SignIn,
     TakeLogin,
+    TurnAway,
 )
 from ingot.jobs.crew import CrewTended, Heard, Worker
 from ingot.jobs.figures import Listener, Load
@@ -128,6 +129,7 @@ HANDLERS: dict[type, Handler] = {
     RemoveMember: each(people.remove_member),
     EnableUser: each(people.enable_user),
     SignIn: each(people.sign_in),
+    TurnAway: each(people.turn_away),
     EndSession: each(people.end_session),
     PutDefinition: each(definitions.put_definition),
     PauseType: each(definitions.pause),
@@ -299,6 +301,10 @@ class SQLiteStore(PeopleReads):
         return self._writer.submit(command)
 
     def sign_in(self, command: SignIn) -> Awaitable[User]:
+        """See `PeopleStore`."""
+        return self._writer.submit(command)
+
+    def turn_away(self, command: TurnAway) -> Awaitable[None]:
         """See `PeopleStore`."""
         return self._writer.submit(command)
 

@@ -1,11 +1,3 @@
--- An instant as people read it.
-CREATE OR REPLACE FUNCTION ingot.moment(micros bigint) RETURNS text
-LANGUAGE sql IMMUTABLE
-AS $$
-    SELECT to_char(s.at, 'YYYY-MM-DD"T"HH24:MI:SS') || CASE WHEN micros % 1000000 = 0 THEN '' ELSE to_char(s.at, '.US') END || 'Z'
-    FROM (SELECT timestamp '1970-01-01' + micros * interval '1 microsecond' AS at) AS s
-$$;
-
 -- A person, as JSON.
 CREATE OR REPLACE FUNCTION ingot.person_of(of_user uuid) RETURNS json
 LANGUAGE sql STABLE
@@ -175,6 +167,34 @@ BEGIN
         NULL, 'session.created', format('session/%s', new_session), NULL,
         json_build_object('user', known, 'email', person->>'email'));
     RETURN ingot.person_of(known);
+END
+$$;
+
+-- Keep the groups of a person who may not come in, if they are known, and end their sessions.
+CREATE OR REPLACE FUNCTION ingot.turn_away(person json, label text, act json) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    known uuid;
+    was json;
+    becomes json;
+BEGIN
+    SELECT u.id INTO known FROM ingot.users AS u
+    WHERE u.issuer = person->>'issuer' AND u.subject = person->>'subject' FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    was := ingot.person_of(known);
+    DELETE FROM ingot.user_groups AS g WHERE g."user" = known;
+    INSERT INTO ingot.user_groups ("user", name)
+    SELECT DISTINCT known, g.name FROM json_array_elements_text(person->'groups') AS g (name);
+    DELETE FROM ingot.sessions AS s WHERE s."user" = known;
+    becomes := ingot.person_of(known);
+    IF becomes::jsonb <> was::jsonb THEN
+        PERFORM ingot.note_act((act::jsonb || jsonb_build_object('who', 'user:' || known, 'name', label))::json,
+            NULL, 'user.turned_away', format('user/%s', known), ingot.record_of(was), ingot.record_of(becomes));
+    END IF;
 END
 $$;
 
