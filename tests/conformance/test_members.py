@@ -70,6 +70,23 @@ async def test_an_invitation_works_at_once_for_who_has_signed_in_before(folk: Fo
     assert (await folk.roles(ann), await folk.roles(bob)) == ({"default": "member"}, {})
 
 
+async def test_what_changes_nothing_is_not_on_record(folk: Folk) -> None:
+    tenant, ann = folk.bench.tenant, await folk.sign_in()
+    await folk.members.put(tenant, role="viewer", user=ann.id, act=folk.act())
+    await folk.members.put(tenant, role="viewer", email="bob@example.com", act=folk.act())
+    await folk.users.enable(ann.id, enabled=False, act=folk.act())
+    acts = await folk.acts()
+    await folk.members.put(tenant, role="viewer", user=ann.id, act=folk.act())
+    await folk.members.change(tenant, ann.id, role="viewer", act=folk.act())
+    await folk.members.put(tenant, role="viewer", email="Bob@example.com", act=folk.act())
+    await folk.users.enable(ann.id, enabled=False, act=folk.act())
+    assert await folk.acts() == acts
+    await folk.users.enable(ann.id, enabled=True, act=folk.act())
+    acts = await folk.acts()
+    await folk.users.enable(ann.id, enabled=True, act=folk.act())
+    assert await folk.acts() == acts
+
+
 # -- giving -------------------------------------------------------------------------------------------------
 
 

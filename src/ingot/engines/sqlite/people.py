@@ -101,8 +101,9 @@ def enable_user(tx: Transaction, command: EnableUser) -> User:
         tx.execute(SQL.delete_sessions_of_user, command.id)
         tx.execute(SQL.revoke_tokens_of_user, command.id, tx.now, None)
     after = _user(tx, command.id)
-    action = "user.enabled" if command.enabled else "user.disabled"
-    tx.audit(command.act, action, f"user/{command.id}", tenant=None, before=before, after=after)
+    if after != before:
+        action = "user.enabled" if command.enabled else "user.disabled"
+        tx.audit(command.act, action, f"user/{command.id}", tenant=None, before=before, after=after)
     return after
 
 
@@ -121,7 +122,8 @@ def put_member(tx: Transaction, command: PutMember) -> Member:
         member_id = tx.execute(SQL.put_invitation, command.invitation, tenant, command.email, *given).get
     after = _member(tx, tenant, member_id)
     assert after is not None, "a role was given"
-    tx.audit(command.act, "member.put", f"member/{member_id}", tenant=command.tenant, before=before, after=after)
+    if after != before:
+        tx.audit(command.act, "member.put", f"member/{member_id}", tenant=command.tenant, before=before, after=after)
     return after
 
 

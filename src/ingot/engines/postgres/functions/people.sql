@@ -262,8 +262,10 @@ BEGIN
         UPDATE ingot.tokens AS t SET revoked_at = ingot.clock() WHERE t."user" = of_id AND t.revoked_at IS NULL;
     END IF;
     becomes := ingot.person_of(of_id);
-    PERFORM ingot.note_act(act, NULL, CASE WHEN new_enabled THEN 'user.enabled' ELSE 'user.disabled' END,
-        format('user/%s', of_id), ingot.record_of(was), ingot.record_of(becomes));
+    IF becomes::jsonb <> was::jsonb THEN
+        PERFORM ingot.note_act(act, NULL, CASE WHEN new_enabled THEN 'user.enabled' ELSE 'user.disabled' END,
+            format('user/%s', of_id), ingot.record_of(was), ingot.record_of(becomes));
+    END IF;
     RETURN becomes;
 END
 $$;
@@ -322,7 +324,9 @@ BEGIN
         RETURNING i.id INTO member;
     END IF;
     becomes := ingot.member_of(of_tenant, member);
-    PERFORM ingot.note_act(act, of_tenant, 'member.put', format('member/%s', member), was, becomes);
+    IF was IS NULL OR becomes::jsonb <> was::jsonb THEN
+        PERFORM ingot.note_act(act, of_tenant, 'member.put', format('member/%s', member), was, becomes);
+    END IF;
     RETURN becomes;
 END
 $$;
