@@ -118,3 +118,19 @@ def test_very_many_names_take_no_more_room(monkeypatch: pytest.MonkeyPatch) -> N
             with pytest.raises(TooManyRequests):
                 kept.take(("first", "read"), Rate(1, 1))
     assert len(kept) == 100
+
+
+async def test_strangers_from_many_addresses_have_one_rate_together(
+    behind_a_proxy: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has a network of addresses does not write down more sign-ins than the store can take."""
+    monkeypatch.setattr(gate, "ALL_STRANGERS", Rate(0.001, 5))
+    told = [
+        (
+            await behind_a_proxy.client.get("/auth/start", headers={"x-forwarded-for": f"2001:db8:0:{n:x}::1"})
+        ).status_code
+        for n in range(7)
+    ]
+    assert told == [303] * 5 + [429] * 2
+    assert (await behind_a_proxy.call("GET", "/jobs")).status_code == 200
+    assert (await behind_a_proxy.client.get("/static/ingot.css")).status_code == 200

@@ -23,6 +23,7 @@ NOBODY: Final = Caller(id="", kind="token", tenant="", grants=())
 BURST_SECONDS: Final = 2.0  # Who made no requests for so long may make theirs at once.
 FAILURES: Final = Rate(10, 200)  # Credentials that do not hold, from one address, before the store is asked no more.
 STRANGERS: Final = Rate(2, 60)  # What anybody may do from one address, where it costs us something.
+ALL_STRANGERS: Final = Rate(200, 2000)  # The same from all addresses together: somebody may have very many.
 TENANT_FACTOR: Final = 4  # All callers of a tenant together may make so many times the requests of one.
 
 
@@ -78,6 +79,7 @@ class Gate:
             tenant = await self._tenant(headers, caller)
         elif route.by_address:
             self._strangers.take((self._peers.of(client, headers), "open"), STRANGERS)
+            self._strangers.take(("", "all"), ALL_STRANGERS)
         return Call(
             caller=caller,
             tenant=tenant,
