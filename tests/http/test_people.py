@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from ingot.identity.people import SignInRefused
+from ingot.kernel.pages import write_cursor
 from tests.http.serving import PEOPLE, Served, serving
 
 
@@ -183,3 +184,13 @@ async def test_without_https_one_signs_in_on_the_machine_itself_only(served: Ser
         assert "warning" not in (await served.client.get("/auth/login", headers={"host": host})).text
     let_in = await served.client.post(path, headers={"sec-fetch-site": "same-origin", "host": "localhost:8080"})
     assert let_in.status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("path", "of"),
+    [("/admin/tokens", "tokens"), ("/admin/workers", "worker credentials"), ("/admin/members", "members")],
+)
+async def test_a_cursor_that_somebody_made_up_is_told(served: Served, path: str, of: str) -> None:
+    cursor = write_cursor("\x00", bound_to=(of, served.ingot.default_tenant.id))
+    answer = await served.call("GET", f"{path}?cursor={cursor}")
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_cursor")

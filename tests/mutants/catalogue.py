@@ -1339,4 +1339,12 @@ MUTANTS = [
         new="        if tenant:\n",
         caught_by="tests/http/test_sessions.py::test_a_person_with_several_tenants_says_in_which",
     ),
+    Mutant(
+        name="a cursor to nowhere is followed",
+        breaks="bad input is refused before the store is asked",
+        file="kernel/pages.py",
+        old="    if not fits(place):\n",
+        new="    if False:\n",
+        caught_by="tests/conformance/test_forged_cursors.py::test_a_cursor_to_nowhere_is_refused",
+    ),
 ]

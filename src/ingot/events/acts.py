@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ingot.events import checks
 from ingot.events.audit import AuditFilter, AuditLog, Entry
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_id, write_cursor
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, page_by_id, read_place
 from ingot.kernel.values import storable, text
 
 
@@ -35,10 +35,9 @@ class Audit:
             target=_text(target, what="target"),
         )
         bound_to = ("audit", which.tenant, which.action, which.who, which.target)
-        before = read_id(cursor, bound_to=bound_to)
+        before = read_place(cursor, bound_to=bound_to)
         found = await self._log.list_acts(which, before=before, limit=check_limit(limit))
-        more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
-        return Page(items=found, next_cursor=more)
+        return page_by_id(found, limit=limit, bound_to=bound_to)
 
 
 def _text(value: object, *, what: str) -> str | None:

@@ -10,7 +10,7 @@ from ingot.identity.people import ROLES, Member, MemberNotFound, Role, UserNotFo
 from ingot.identity.ports import PeopleStore, PutMember, RemoveMember
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_id, write_cursor
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, page_by_id, read_place
 from ingot.kernel.values import shown, text, within
 
 EMAIL_CHARS_MAX: Final = 254
@@ -74,10 +74,9 @@ class Members:
     async def list(self, tenant: str, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT) -> Page[Member]:
         """A page of those with a role in a tenant, by id."""
         bound_to = ("members", tenant)
-        after = read_id(cursor, bound_to=bound_to)
+        after = read_place(cursor, bound_to=bound_to)
         found = await self._store.list_members(tenant, after=after, limit=check_limit(limit))
-        more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
-        return Page(items=found, next_cursor=more)
+        return page_by_id(found, limit=limit, bound_to=bound_to)
 
     async def _put(self, command: PutMember) -> Member:
         member = await self._store.put_member(command)

@@ -30,7 +30,7 @@ from ingot.identity.ports import (
 from ingot.kernel.clock import Clock, to_datetime, to_micros
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, InvalidCursor, Page, check_limit, read_cursor, read_id, write_cursor
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, page_by_id, read_place
 from ingot.kernel.values import NUMBER_MAX, number, several, storable, text, whole_number, within
 
 NO_LIMITS: Final = TokenLimits()
@@ -158,20 +158,18 @@ class Credentials:
     ) -> Page[Token]:
         """A page of the tokens of a tenant, or of the operator's, newest first."""
         bound_to = ("tokens", tenant)
-        before = read_id(cursor, bound_to=bound_to)
+        before = read_place(cursor, bound_to=bound_to)
         found = await self._store.list_tokens(tenant, before=before, limit=check_limit(limit))
-        more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
-        return Page(items=found, next_cursor=more)
+        return page_by_id(found, limit=limit, bound_to=bound_to)
 
     async def list_tokens_of(
         self, user: str, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
     ) -> Page[Token]:
         """A page of the tokens that a person made, in all tenants, newest first."""
         bound_to = ("tokens of", user)
-        before = read_id(cursor, bound_to=bound_to)
+        before = read_place(cursor, bound_to=bound_to)
         found = await self._store.list_people_tokens(user, before=before, limit=check_limit(limit))
-        more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
-        return Page(items=found, next_cursor=more)
+        return page_by_id(found, limit=limit, bound_to=bound_to)
 
     # -- workers --------------------------------------------------------------------------------------------
 
@@ -244,12 +242,9 @@ class Credentials:
     ) -> Page[WorkerCredential]:
         """A page of the credentials of a tenant, or of the shared ones, by id."""
         bound_to = ("worker credentials", tenant)
-        after = None if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
-        if after is not None and not _CREDENTIAL.fullmatch(after):
-            raise InvalidCursor
+        after = read_place(cursor, bound_to=bound_to, fits=_is_credential_id)
         found = await self._store.list_worker_credentials(tenant, after=after, limit=check_limit(limit))
-        more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
-        return Page(items=found, next_cursor=more)
+        return page_by_id(found, limit=limit, bound_to=bound_to)
 
     async def _change(self, command: ChangeWorkerCredential) -> WorkerCredential:
         changed = await self._store.change_worker_credential(command)
@@ -302,6 +297,10 @@ def _credential_id(value: object) -> str:
     if not _CREDENTIAL.fullmatch(text(value, what="worker id", hint=CREDENTIAL_HINT)):
         raise InvalidInput(f"the worker id {str(value)[:64]!r} is not usable", hint=CREDENTIAL_HINT)
     return str(value)
+
+
+def _is_credential_id(value: str) -> bool:
+    return _CREDENTIAL.fullmatch(value) is not None
 
 
 def _known_credential(value: object) -> str:

@@ -8,7 +8,7 @@ from ingot.identity.members import check_email
 from ingot.identity.people import User, UserNotFound
 from ingot.identity.ports import EnableUser, Owner, PeopleStore
 from ingot.kernel.ids import is_id
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_id, write_cursor
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, page_by_id, read_place
 from ingot.kernel.values import flag, text
 
 
@@ -32,10 +32,9 @@ class Users:
         """A page of all people, or of those with an email, newest first."""
         wanted = None if email is None else check_email(email)
         bound_to = ("users", wanted)
-        before = read_id(cursor, bound_to=bound_to)
+        before = read_place(cursor, bound_to=bound_to)
         found = await self._store.list_users(email=wanted, before=before, limit=check_limit(limit))
-        more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
-        return Page(items=found, next_cursor=more)
+        return page_by_id(found, limit=limit, bound_to=bound_to)
 
     async def enable(self, user_id: str, *, enabled: bool, act: Act) -> User:
         """Let a person in, or out: then their sessions and tokens end, here at once. Raises `UserNotFound`."""

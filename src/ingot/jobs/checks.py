@@ -175,6 +175,11 @@ def worker_id(value: object) -> str:
     return within(text(value, what="worker id"), what="worker id", chars_max=WORKER_CHARS_MAX)
 
 
+def is_worker_id(value: str) -> bool:
+    """Whether a worker can go by this name."""
+    return 1 <= len(value) <= WORKER_CHARS_MAX and "\x00" not in value
+
+
 def short_text(value: object, *, what: str, chars_max: int = KEY_CHARS_MAX) -> str | None:
     """A name or key within its length, or `None`."""
     return None if value is None else within(text(value, what=what), what=what, chars_max=chars_max)

@@ -29,7 +29,7 @@ from ingot.jobs.service import Jobs
 from ingot.kernel import values
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page, check_limit, read_cursor, write_cursor
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page, check_limit, page_by_id, read_place
 
 BEATS_PER_LEASE: Final = 3
 GRACE_SECONDS: Final = 15.0  # The answer to a claim may be on its way for so long.
@@ -213,10 +213,9 @@ class Workers:
     ) -> Page[Worker]:
         """A page of the workers of a tenant, or of the shared ones, by id."""
         bound_to = ("workers", checks.tenant_or_any(tenant))
-        after = None if cursor is None else read_cursor(values.text(cursor, what="cursor"), bound_to=bound_to)
+        after = read_place(cursor, bound_to=bound_to, fits=checks.is_worker_id)
         found = await self._store.list_workers(tenant, after=after, limit=check_limit(limit))
-        more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
-        return Page(items=found, next_cursor=more)
+        return page_by_id(found, limit=limit, bound_to=bound_to)
 
     async def counts(self, tenant: str | None) -> dict[WorkerStatus, int]:
         """The workers of a tenant, or the shared ones, by status: the first 10,000 of them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -26,6 +26,17 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     items: list[T]
     next_cursor: str | None = None
+
+
+class Listed(Protocol):
+    """What has an id, by which its list is ordered."""
+
+    @property
+    def id(self) -> str:
+        """The id."""
+
+
+L = TypeVar("L", bound=Listed)
 
 
 class InvalidCursor(InvalidInput):
@@ -63,14 +74,23 @@ def read_cursor(cursor: str, *, bound_to: Sequence[str | None]) -> str:
     return position
 
 
-def read_id(cursor: str | None, *, bound_to: Sequence[str | None]) -> str | None:
-    """The id in a cursor, or `None` when there is none. Raises `InvalidCursor`, also when what it holds is no id."""
+def read_place(cursor: object, *, bound_to: Sequence[str | None], fits: Callable[[str], bool] = is_id) -> str | None:
+    """The id that a list goes on behind, or `None` without a cursor.
+
+    Raises `InvalidCursor` for one that was made for another list or by nobody, and for an id that does not fit.
+    """
     if cursor is None:
         return None
-    position = read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
-    if not is_id(position):
+    place = read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
+    if not fits(place):
         raise InvalidCursor
-    return position
+    return place
+
+
+def page_by_id(found: list[L], *, limit: int, bound_to: Sequence[str | None]) -> Page[L]:
+    """A page of what was found, at most `limit`; when there are so many there may be more."""
+    more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
+    return Page(items=found, next_cursor=more)
 
 
 def _mark(bound_to: Sequence[str | None]) -> str:
