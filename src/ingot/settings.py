@@ -32,6 +32,7 @@ FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": 
 CALLBACK = "/auth/callback"
 PROVIDER_PARTS = ("oidc_client_secret", "oidc_redirect_url", "oidc_allowed_groups", "oidc_admin_groups", "oidc_scopes")
 
+SECRET = ("operator_token", "database_url", "database_owner_url", "oidc_client_secret", "otel_endpoint")
 OTHER_NAMES = {"otel_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}  # The name that everybody knows it by.
 
 
@@ -117,6 +118,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 hint="Name the place alone, as in https://ingot.example.com: cookies and links are for all of it.",
             )
         _check_provider(self)
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        given = [(name, getattr(self, name)) for name in self.__struct_fields__]
+        return [(name, "…" if name in SECRET and value is not None else value) for name, value in given]
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
     @property
     def callback_url(self) -> str | None:

@@ -14,7 +14,12 @@ from ingot.kernel.errors import IngotError
 
 EXIT_CODES: Final = {404: 3, 409: 4, 422: 2, 429: 5, 503: 6}  # By the HTTP status of the error; 1 for all others.
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Durable jobs, blobs and documents, self-hosted.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,  # The settings are among them.
+    help="Durable jobs, blobs and documents, self-hosted.",
+)
 app.command()(serve)
 
 

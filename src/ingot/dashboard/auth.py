@@ -14,7 +14,7 @@ from ingot.http.cookies import LOGIN, SESSION, cookie, drop_cookie, set_cookie
 from ingot.http.origin import expect_own_page, is_loopback
 from ingot.http.table import Handler, Open, Route
 from ingot.identity.people import Person, SignInRefused
-from ingot.identity.sessions import HOME, LOGIN_SECONDS, OPERATOR, Sessions
+from ingot.identity.sessions import HOME, LOGIN_SECONDS, OPERATOR, Sessions, own_page
 from ingot.outbound.asking import ProviderUnavailable
 from ingot.outbound.provider import Provider
 from ingot.wire.jobs import Request
@@ -86,7 +86,7 @@ class AuthPages:
             "sign_in",
             provider=None if self._provider is None else urlsplit(self._provider.issuer).hostname,
             here=self._public_url or call.here,
-            start=f"/auth/start?next={quote(query.next, safe='/')}",
+            start=f"/auth/start?next={quote(own_page(query.next), safe='/')}",
             unsafe=not self._is_safe(call),
         )
 

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ingot.http.call import Answer
 from ingot.identity.credentials import SessionStale, Unauthorized
 from ingot.identity.people import SignInRefused
-from ingot.identity.sessions import HOME
+from ingot.identity.sessions import HOME, own_page
 from ingot.kernel.errors import IngotError
 
 STYLE: Final = files("ingot.dashboard").joinpath("static/ingot.css").read_bytes()
@@ -46,7 +46,7 @@ def go_to(url: str, *, cookies: tuple[str, ...] = ()) -> Answer[bytes]:
 
 def error_page(error: IngotError, path: str | None) -> Answer[bytes]:
     """What people see of an error. Who is not signed in is led to where one signs in, and back to this path."""
-    back = quote(path or HOME, safe="/")
+    back = quote(own_page(path or HOME), safe="/")
     if isinstance(error, SessionStale):
         return go_to(f"/auth/start?silent=true&next={back}")
     if isinstance(error, Unauthorized):

@@ -34,6 +34,7 @@ from ingot.http.streams import Gone, Receive, Scope, Send, Streams, gone
 from ingot.http.table import PAGE, PREFIX, Route, Table
 from ingot.http.traces import Spans, read_traceparent
 from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.hidden import is_secret
 from ingot.kernel.ids import new_id
 from ingot.kernel.logs import about, debugging
 
@@ -328,4 +329,5 @@ def _said(scope: Scope, route: Route | None, status: int, began: float) -> dict[
 
 def _request_id(headers: Headers) -> str:
     given = headers.get("x-request-id")
-    return given if given is not None and _REQUEST_ID.fullmatch(given) else new_id()
+    usable = given is not None and _REQUEST_ID.fullmatch(given) and not is_secret(given)  # It is logged, and kept.
+    return given if given is not None and usable else new_id()

@@ -6,14 +6,13 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
-import msgspec
-
 from ingot.events.audit import Act, acting
 from ingot.identity import secrets
 from ingot.identity.access import Access
 from ingot.identity.people import LOCAL_ISSUER, LOCAL_SUBJECT, Person, Session, SessionNotFound, SignInRefused, User
 from ingot.identity.ports import BeginLogin, EndSession, PeopleStore, SignIn, TakeLogin, TurnAway
 from ingot.kernel.clock import MICROS, Clock, to_datetime, to_micros
+from ingot.kernel.hidden import Unshown, is_secret
 from ingot.kernel.ids import is_id, new_id
 
 LOGIN_SECONDS: Final = 600.0  # How long somebody may be away at the provider.
@@ -24,7 +23,7 @@ HOME: Final = "/me"
 OPERATOR: Final = Person(issuer=LOCAL_ISSUER, subject=LOCAL_SUBJECT, name="Operator")
 
 
-class Login(msgspec.Struct, frozen=True):
+class Login(Unshown, frozen=True):
     """Somebody has set out to sign in. All that goes by way of the provider comes from what their browser keeps."""
 
     secret: str
@@ -45,14 +44,14 @@ class Login(msgspec.Struct, frozen=True):
         return secrets.derived(self.secret, "verifier")
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class Link(Unshown, frozen=True, kw_only=True):
     """A secret that signs the operator in, once."""
 
     secret: str
     expires_at: datetime
 
 
-class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
+class SignedIn(Unshown, frozen=True, kw_only=True):
     """A session that was made, with its secret."""
 
     user: User
@@ -72,7 +71,7 @@ class Sessions:
         login = Login(secrets.new_login_secret())
         expires_at = self._clock.micros() + round(LOGIN_SECONDS * MICROS)
         await self._store.begin_login(
-            BeginLogin(digest=secrets.digest(login.secret), expires_at=expires_at, next=_own_page(page))
+            BeginLogin(digest=secrets.digest(login.secret), expires_at=expires_at, next=own_page(page))
         )
         return login
 
@@ -163,7 +162,10 @@ class Sessions:
         return page
 
 
-def _own_page(page: str) -> str:
-    """Where to go after the sign-in: a page of ours, or else the first. Browsers take `//` and `/\\` for elsewhere."""
+def own_page(page: str) -> str:
+    """Where to go after the sign-in: a page of ours, or else the first. Browsers take `//` and `/\\` for elsewhere.
+
+    It is kept meanwhile, so one with a secret in it is none.
+    """
     plain = page.isprintable() and page.isascii() and len(page) <= NEXT_CHARS_MAX and "\\" not in page
-    return page if plain and page.startswith("/") and not page.startswith("//") else HOME
+    return page if plain and not is_secret(page) and page.startswith("/") and not page.startswith("//") else HOME

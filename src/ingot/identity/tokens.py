@@ -6,8 +6,6 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-import msgspec
-
 from ingot.events.audit import Act, acting
 from ingot.identity import secrets
 from ingot.identity.access import Access, AccessStore
@@ -29,6 +27,7 @@ from ingot.identity.ports import (
 )
 from ingot.kernel.clock import Clock, to_datetime, to_micros
 from ingot.kernel.errors import InvalidInput
+from ingot.kernel.hidden import Unshown
 from ingot.kernel.ids import is_id, new_id
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, page_by_id, read_place
 from ingot.kernel.values import NUMBER_MAX, number, several, storable, text, whole_number, within
@@ -41,14 +40,14 @@ CREDENTIAL_HINT: Final = "Use 1 to 64 letters, digits, dots, hyphens and undersc
 _CREDENTIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class NewToken(msgspec.Struct, frozen=True, kw_only=True):
+class NewToken(Unshown, frozen=True, kw_only=True):
     """A token, with its text, which is shown this once."""
 
     token: Token
     text: str
 
 
-class NewWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
+class NewWorkerCredential(Unshown, frozen=True, kw_only=True):
     """A worker credential, with its secret, which is shown this once."""
 
     credential: WorkerCredential

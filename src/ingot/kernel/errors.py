@@ -22,6 +22,8 @@ from __future__ import annotations
 from inspect import cleandoc
 from typing import ClassVar
 
+from ingot.kernel.hidden import hide
+
 
 class IngotError(Exception):
     """Something went wrong."""
@@ -31,9 +33,9 @@ class IngotError(Exception):
     hint: str = "Look at the log of the server."
 
     def __init__(self, detail: str | None = None, *, hint: str | None = None) -> None:
-        self.detail = detail or self.title()
+        self.detail = hide(detail or self.title())
         if hint is not None:
-            self.hint = hint
+            self.hint = hide(hint)
         super().__init__(self.detail)
         self.add_note(f"Hint: {self.hint}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -15,11 +14,12 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from ingot.kernel.hidden import hide
+
 Format = Literal["json", "text"]
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 MESSAGE_CHARS_MAX: Final = 300
-# What a token, or the secret of a worker, looks like: whatever was logged, these are not.
-_SECRET = re.compile(r"\bingotw?_[0-9A-Za-z]{20,}")
+QUIET: Final = ("httpcore", "httpx")  # They tell of every header that a provider sends, its cookies too.
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 # What is known of the request under way, and stands in every line that is logged meanwhile.
@@ -47,6 +47,8 @@ def configure_server_logs(level: str, form: Format | None) -> None:
     _configure(LEVELS[level], _json() if form == "json" else _text())
     logging.root.handlers = [_Forward()]
     logging.root.setLevel(LEVELS[level])
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(capture=True)
 
 
@@ -150,4 +152,4 @@ def _write(logger: WrappedLogger, name: str, event: EventDict) -> str:  # noqa: 
 
 
 def _hide(logger: WrappedLogger, name: str, line: Any) -> str:  # noqa: ARG001 - as structlog calls it
-    return _SECRET.sub("ingot_…", line)
+    return hide(line)

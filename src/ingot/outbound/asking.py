@@ -12,6 +12,7 @@ import httpx
 import msgspec
 
 from ingot.kernel.errors import IngotError
+from ingot.kernel.hidden import Unshown
 
 ANSWER_BYTES_MAX: Final = 1024 * 1024
 CONNECTIONS_MAX: Final = 20
@@ -27,7 +28,7 @@ class ProviderUnavailable(IngotError):
     hint = "Try again in a moment; when it stays, whoever runs this server looks at INGOT_OIDC_ISSUER and the provider."
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(Unshown, frozen=True, kw_only=True):
     """What came back."""
 
     status: int

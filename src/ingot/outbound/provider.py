@@ -15,6 +15,7 @@ import msgspec
 from ingot.identity.claims import Rules, check_token, lacks, person_of, with_more
 from ingot.identity.people import Person, SignInRefused
 from ingot.kernel.clock import MICROS, Clock
+from ingot.kernel.hidden import Unshown
 from ingot.outbound.asking import Answer, Asking, ProviderUnavailable
 from ingot.outbound.keys import Keys, KeySet, UnknownKey
 from ingot.settings import Settings, is_trusted
@@ -45,7 +46,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     authorization_response_iss_parameter_supported: bool = False
 
 
-class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+class Tokens(Unshown, frozen=True, kw_only=True):
     """What a provider gives for a code."""
 
     id_token: str
