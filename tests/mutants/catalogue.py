@@ -14,6 +14,8 @@ AUDIT = "tests/conformance/test_audit.py"
 AUDIT_HTTP = "tests/http/test_audit.py"
 REMOVAL = "tests/conformance/test_removal.py"
 REMOVAL_RACES = "tests/unit/test_postgres_removal.py"
+TOKENS = "tests/http/test_tokens.py"
+SECRETS = "tests/system/test_secrets.py::test_no_planted_secret_is_found_in_what_a_server_lets_out[sqlite-json]"
 MACHINES = "tests/conformance/test_machines.py::test_a_store_lives_as_its_model_does"
 
 MUTANTS = [
@@ -1346,5 +1348,61 @@ MUTANTS = [
         old="    if not fits(place):\n",
         new="    if False:\n",
         caught_by="tests/conformance/test_forged_cursors.py::test_a_cursor_to_nowhere_is_refused",
+    ),
+    Mutant(
+        name="an error shows the secret that was sent",
+        breaks="T5: no secret is found in what a server lets out",
+        file="kernel/errors.py",
+        old="self.detail = hide(detail or self.title())",
+        new="self.detail = detail or self.title()",
+        caught_by=SECRETS,
+    ),
+    Mutant(
+        name="what a provider sends is logged",
+        breaks="T5: no secret is found in what a server lets out",
+        file="kernel/logs.py",
+        old='QUIET: Final = ("httpcore", "httpx")',
+        new="QUIET: Final = ()",
+        caught_by=SECRETS,
+    ),
+    Mutant(
+        name="a secret is taken for a request id",
+        breaks="T5: no secret is found in what a server lets out",
+        file="http/app.py",
+        old=" and not is_secret(given)",
+        new="",
+        caught_by=SECRETS,
+    ),
+    Mutant(
+        name="a page with a secret is kept",
+        breaks="T5: no secret is found in what a server lets out",
+        file="identity/sessions.py",
+        old=" and not is_secret(page)",
+        new="",
+        caught_by=SECRETS,
+    ),
+    Mutant(
+        name="secrets are kept as they are",
+        breaks="T5: no secret is found in what a server lets out",
+        file="identity/secrets.py",
+        old="    return hashlib.sha256(secret.encode()).digest()",
+        new="    return secret.encode()",
+        caught_by=SECRETS,
+    ),
+    Mutant(
+        name="the sum of a token is not looked at",
+        breaks="a token that nobody can have made is refused before it is looked up",
+        file="identity/secrets.py",
+        old="    return _summed(text[:-SUM_CHARS]) == text",
+        new="    return True",
+        caught_by=f"{TOKENS}::test_a_token_that_is_not_whole_is_refused_before_it_is_looked_up",
+    ),
+    Mutant(
+        name="the use of a session alone is forgotten",
+        breaks="a session that is used does not end as an idle one",
+        file="identity/usage.py",
+        old=" or used.sessions:",
+        new=":",
+        caught_by="tests/conformance/test_session_use.py::test_a_session_that_is_used_is_not_idle",
     ),
 ]
