@@ -15,7 +15,6 @@ from ingot.http.origin import expect_own_page, is_loopback
 from ingot.http.table import Handler, Open, Route
 from ingot.identity.people import Person, SignInRefused
 from ingot.identity.sessions import HOME, LOGIN_SECONDS, OPERATOR, Sessions, own_page
-from ingot.outbound.asking import ProviderUnavailable
 from ingot.outbound.provider import Provider
 from ingot.wire.jobs import Request
 
@@ -104,11 +103,24 @@ class AuthPages:
     async def callback(self, call: Call, query: CallbackQuery) -> Answer[bytes]:
         """Where the provider sends people back to: it makes a session of what the provider says of them."""
         self._expect_safe(call)
+        login, following = await self._sessions.come_back(cookie(call.headers, LOGIN), query.state)
+        if self._provider is None:
+            raise SignInRefused("there is no provider here")
+        if query.error is not None:
+            if query.error in ASKED:  # It was to ask nothing, and would have to.
+                return go_to(f"{SIGN_IN}?next={quote(following, safe='/')}", cookies=(drop_cookie(LOGIN),))
+            raise SignInRefused("the provider did not sign you in")
+        if query.code is None:
+            raise SignInRefused("the provider sent no code")
         try:
-            return await self._come_back(call, query)
-        except (SignInRefused, ProviderUnavailable) as error:
-            log.info("sign_in_refused", code=error.code, reason=error.detail)
+            person = await self._provider.person(
+                code=query.code, nonce=login.nonce, verifier=login.verifier, iss=query.iss
+            )
+        except SignInRefused as refusal:
+            if refusal.person is not None:
+                await self._sessions.turn_away(refusal.person, act=call.act())
             raise
+        return await self._let_in(call, person, following)
 
     async def link(self, call: Call, query: LinkQuery) -> Answer[bytes]:
         """The page that a link of the operator leads to. It asks, so that nobody uses the link up by looking at it."""
@@ -131,26 +143,6 @@ class AuthPages:
         """How the pages look."""
         headers = {"content-type": "text/css; charset=utf-8", "cache-control": "max-age=3600"}
         return Answer(STYLE, headers=headers)
-
-    async def _come_back(self, call: Call, query: CallbackQuery) -> Answer[bytes]:
-        login, following = await self._sessions.come_back(cookie(call.headers, LOGIN), query.state)
-        if self._provider is None:
-            raise SignInRefused("there is no provider here")
-        if query.error is not None:
-            if query.error in ASKED:  # It was to ask nothing, and would have to.
-                return go_to(f"{SIGN_IN}?next={quote(following, safe='/')}", cookies=(drop_cookie(LOGIN),))
-            raise SignInRefused("the provider did not sign you in")
-        if query.code is None:
-            raise SignInRefused("the provider sent no code")
-        try:
-            person = await self._provider.person(
-                code=query.code, nonce=login.nonce, verifier=login.verifier, iss=query.iss
-            )
-        except SignInRefused as refusal:
-            if refusal.person is not None:
-                await self._sessions.turn_away(refusal.person, act=call.act())
-            raise
-        return await self._let_in(call, person, following)
 
     async def _let_in(self, call: Call, person: Person, following: str) -> Answer[bytes]:
         made = await self._sessions.sign_in(

@@ -6,6 +6,7 @@ from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import quote
 
+import structlog
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ingot.http.call import Answer
@@ -13,6 +14,7 @@ from ingot.identity.credentials import SessionStale, Unauthorized
 from ingot.identity.people import SignInRefused
 from ingot.identity.sessions import HOME, own_page
 from ingot.kernel.errors import IngotError
+from ingot.outbound.asking import ProviderUnavailable
 
 STYLE: Final = files("ingot.dashboard").joinpath("static/ingot.css").read_bytes()
 HEADERS: Final = {
@@ -24,6 +26,8 @@ HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
 }
 SIGN_IN: Final = "/auth/login"
+CAUSE_CHARS_MAX: Final = 300
+log = structlog.get_logger("ingot.auth")
 _TEMPLATES = Environment(
     loader=PackageLoader("ingot.dashboard"),
     autoescape=True,
@@ -51,4 +55,14 @@ def error_page(error: IngotError, path: str | None) -> Answer[bytes]:
         return go_to(f"/auth/start?silent=true&next={back}")
     if isinstance(error, Unauthorized):
         return go_to(f"{SIGN_IN}?next={back}")
+    _log_refusal(error)
     return page("error", status=error.status, error=error, refused=isinstance(error, SignInRefused))
+
+
+def _log_refusal(error: IngotError) -> None:
+    """Tell whoever runs the server why somebody did not come in: they do not see the page."""
+    if isinstance(error, ProviderUnavailable):
+        cause = None if error.__cause__ is None else str(error.__cause__)[:CAUSE_CHARS_MAX]
+        log.warning("sign_in_failed", code=error.code, detail=error.detail, cause=cause)
+    elif isinstance(error, SignInRefused):
+        log.info("sign_in_refused", code=error.code, detail=error.detail)
