@@ -52,6 +52,17 @@ async def test_a_person_does_what_their_role_allows(served: Served) -> None:
     assert await status(served, operator, "POST", "/api/v1/admin/tenants", json=made) == 201
 
 
+async def test_people_and_their_tokens_are_told_who_can_help(served: Served) -> None:
+    headers = await served.sign_in("makers", subject="max")
+    order = {"description": "script", "grants": [{"action": "jobs.create"}, {"action": "jobs.read"}]}
+    token = (await served.client.post("/api/v1/me/tokens", headers=headers, json=order)).json()["token"]
+    await served.give_groups(makers="viewer")
+    refused = await served.client.post("/api/v1/jobs", headers=headers, json={"type": "noop"})
+    assert (refused.status_code, "for another role" in refused.json()["hint"]) == (403, True), refused.text
+    refused = await served.call("POST", "/jobs", json={"type": "noop"}, token=token)
+    assert (refused.status_code, "no more than its person may" in refused.json()["hint"]) == (403, True), refused.text
+
+
 async def test_a_person_with_several_tenants_says_in_which(served: Served) -> None:
     await served.ingot.tenants.create("acme", groups={"makers": "viewer"})
     await served.ingot.tenants.create("other")

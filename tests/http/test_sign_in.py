@@ -266,6 +266,7 @@ async def test_who_was_put_out_is_not_signed_in(tmp_path: Path) -> None:
         again = Browser(served, liar)
         answer = await again.sign_in()
         assert answer.status_code == 401
+        assert "put this person out" in answer.text
         assert SESSION not in again.cookies
 
 

@@ -71,6 +71,7 @@ async def test_a_tenant_that_is_not_there_is_told_to_callers_over_http(served: S
         ("/jobs/batch", {"jobs": [{"typ": "a"}]}, "no field `typ` in `jobs`; did you mean `type`?"),
         ("/jobs/actions", {"action": "stop"}, "it is one of cancel, retry, change"),
         ("/jobs/actions", {"action": "cancel", "filter": {"status": "x"}}, "it is one of blocked, queued"),
+        ("/admin/tenants", {"slug": "a", "groups": {"staff": "boss"}}, "it is one of admin, member, viewer"),
         ("/jobs/settle", {"jobs": [{"id": "x", "fence": 1, "outcome": "ok"}]}, "it is one of succeeded, failed"),
         (
             "/admin/tokens",
@@ -86,6 +87,12 @@ async def test_what_a_body_has_wrong_is_told_so_that_it_can_be_mended(
     assert answer.status_code == 422
     assert said in words(answer.json())
     assert len(answer.content) < 2000
+
+
+async def test_what_stands_in_a_mapping_is_not_said_of_the_mapping(served: Served) -> None:
+    answer = await served.call("PATCH", "/admin/tenants/default", json={"groups": ["staff"]})
+    assert answer.status_code == 422
+    assert "it is one of" not in words(answer.json())
 
 
 @pytest.mark.parametrize(

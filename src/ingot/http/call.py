@@ -79,7 +79,7 @@ class Call(msgspec.Struct, kw_only=True):
     def expect_operator(self, does: str) -> None:
         """Raises `Forbidden` unless the caller acts in every tenant."""
         if not self.caller.is_operator:
-            raise Forbidden(f"only an operator {does}", hint="Use the operator's token.")
+            raise Forbidden(f"only an operator {does}", hint="Ask an operator, or use the operator's token.")
 
     def expect_role(self, role: Role) -> None:
         """Raises `Forbidden` unless the caller may do all that a role may: nobody gives more than they have."""

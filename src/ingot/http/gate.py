@@ -205,5 +205,4 @@ def _expect(route: Route, caller: Caller) -> None:
             f"the credential of a worker has no grant for {route.needs.action}",
             hint=f"Workers claim, renew and settle; for the rest use a token with a grant for {route.needs.action}.",
         )
-    who = "your role" if caller.kind == "user" else "the credential"
-    raise Forbidden(f"{who} has no grant for {route.needs.action}")
+    raise caller.lacks(route.needs.action)

@@ -15,11 +15,12 @@ from ingot.kernel.errors import InvalidInput
 
 DETAIL_CHARS_MAX: Final = 500
 VALUES_SHOWN_MAX: Final = 40
+EACH: Final = "[...]"  # What stands in a place for any value of a mapping.
 NAME_CHARS_MAX: Final = 64
 QUERY: Final = "query parameter"
 _PLACE = re.compile(r" - at `\$([^`]*)`$")
 _NUMBER = re.compile(r"[-+0-9.eE]+")
-_NAME = re.compile(r"\.([^.\[]+)")
+_NAME = re.compile(r"(?<=\.)[^.\[]+|\[\.{3}\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
@@ -95,6 +96,11 @@ def _at(kind: Any, names: Iterable[str]) -> list[inspect.Type]:
     """What can stand at a place."""
     places = list(_parts(_info(kind)))
     for name in names:
+        if name == EACH:
+            places = [
+                part for place in places if isinstance(place, inspect.DictType) for part in _parts(place.value_type)
+            ]
+            continue
         fields = [
             field
             for place in places

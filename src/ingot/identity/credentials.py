@@ -142,5 +142,18 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     def expect(self, action: str, resource: str = ANY) -> None:
         """Raises `Forbidden` unless its grants allow this."""
         if not self.may(action, resource):
-            who = "your role" if self.kind == "user" else "the credential"
-            raise Forbidden(f"{who} has no grant for {action} on {resource[:64]}")
+            raise self.lacks(f"{action} on {resource[:64]}")
+
+    def lacks(self, what: str) -> Forbidden:
+        """That it has no grant for this, and who can help: people have roles, and their tokens no more than they."""
+        if self.kind == "user":
+            return Forbidden(
+                f"your role has no grant for {what}",
+                hint="Ask an admin of the tenant for another role, or an operator.",
+            )
+        if self.user is not None:
+            return Forbidden(
+                f"the token, or the person whose it is, has no grant for {what}",
+                hint="A token does no more than its person may at that moment. GET /api/v1/me says what it may.",
+            )
+        return Forbidden(f"the credential has no grant for {what}")

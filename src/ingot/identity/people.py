@@ -39,6 +39,7 @@ class UserNotFound(NotFound):
     """There is no such person."""
 
     code = "user_not_found"
+    hint = "Give the id that their page /me shows; operators find it with GET /api/v1/admin/users?email=."
 
 
 class MemberNotFound(NotFound):

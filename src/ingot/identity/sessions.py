@@ -17,6 +17,7 @@ from ingot.kernel.ids import is_id, new_id
 
 LOGIN_SECONDS: Final = 600.0  # How long somebody may be away at the provider.
 LINK_SECONDS: Final = 900.0
+ANOTHER_LINK: Final = "Make another one with POST /api/v1/admin/links and the operator's token."
 NEXT_CHARS_MAX: Final = 1000
 AGENT_CHARS_MAX: Final = 200
 HOME: Final = "/me"
@@ -101,7 +102,7 @@ class Sessions:
     async def use_link(self, secret: str) -> None:
         """Somebody comes with a link, once. Raises `SignInRefused` for one that was used, is old, or is none."""
         if not secrets.is_login_secret(secret):
-            raise SignInRefused("this is no link of the operator")
+            raise SignInRefused("this is no link of the operator", hint=ANOTHER_LINK)
         await self._take(secret, link=True)
 
     async def sign_in(self, person: Person, *, agent: str | None, old: str | None, act: Act) -> SignedIn:
@@ -157,8 +158,9 @@ class Sessions:
     async def _take(self, secret: str, *, link: bool) -> str:
         page = await self._store.take_login(TakeLogin(digest=secrets.digest(secret), link=link))
         if page is None:
-            what = "the link" if link else "the sign-in"
-            raise SignInRefused(f"{what} was used before, or is too old")
+            if link:
+                raise SignInRefused("the link was used before, or is too old", hint=ANOTHER_LINK)
+            raise SignInRefused("the sign-in was used before, or is too old")
         return page
 
 

@@ -48,7 +48,7 @@ def sign_in(tx: Transaction, command: SignIn) -> User:
     person, user_id = command.person, command.user_id
     for known, enabled in tx.execute(SQL.user_by_subject, person.issuer, person.subject):
         if not enabled:
-            raise SignInRefused("the person is not let in")
+            raise SignInRefused("an operator has put this person out")
         user_id = known
     email = lower(person.email)
     row = (person.issuer, person.subject, person.email, email, person.email_verified, person.name, person.picture)

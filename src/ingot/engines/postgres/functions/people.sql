@@ -140,7 +140,7 @@ BEGIN
     WHERE u.enabled
     RETURNING u.id INTO known;
     IF known IS NULL THEN
-        PERFORM ingot.refuse('IN030', 'the person is not let in');
+        PERFORM ingot.refuse('IN030', 'an operator has put this person out');
     END IF;
     DELETE FROM ingot.user_groups AS g WHERE g."user" = known;
     INSERT INTO ingot.user_groups ("user", name)
