@@ -139,6 +139,7 @@ async def _rooms_of(store: Store, settings: Settings, clock: Clock) -> Ingot:
     await workers.look_for_drains()
     feeds = Feeds(events, clock, stats=jobs.summary)
     store.on_event(feeds.hint)
+    tenants.on_changed(access.forget)
     for let_go in (lambda _: access.forget(), jobs.let_go, workers.let_go):
         tenants.on_removed(let_go)
     return Ingot(

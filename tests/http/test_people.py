@@ -52,6 +52,9 @@ async def test_an_email_that_is_not_verified_is_nobodys(served: Served) -> None:
     await ask(served, admin, "POST", "/admin/members", json={"email": "ada@example.com", "role": "admin"})
     ada = await served.sign_in(email="ada@example.com", email_verified=False)
     assert (await ask(served, ada, "GET", "/jobs")).status_code == 403
+    assert "does not say that it is verified" in (await served.client.get("/me", headers=ada)).text
+    bob = await served.sign_in(email="bob@example.com", email_verified=True, subject="bob")
+    assert "does not say" not in (await served.client.get("/me", headers=bob)).text
 
 
 async def test_a_role_by_a_group_is_not_taken_from_one_person(served: Served) -> None:
@@ -87,6 +90,17 @@ async def test_an_admin_maps_groups_of_their_own_tenant_and_changes_nothing_else
         assert (await ask(served, admin, "PATCH", "/admin/tenants/default", json=change)).status_code == 403
     assert (await ask(served, admin, "PATCH", "/admin/tenants/acme", json={"groups": groups})).status_code == 404
     assert (await served.ingot.tenants.get("default")).weight == 1
+
+
+async def test_groups_that_are_mapped_are_felt_at_once(served: Served) -> None:
+    cook = await served.sign_in("cooks", subject="carl")
+    assert (await ask(served, cook, "GET", "/jobs")).status_code == 403
+    await served.call("PATCH", "/admin/tenants/default", json={"groups": {"cooks": "viewer"}})
+    assert (await ask(served, cook, "GET", "/jobs")).status_code == 200
+    await served.call("PATCH", "/admin/tenants/default", json={"groups": {}})
+    assert (await ask(served, cook, "GET", "/jobs")).status_code == 403
+    await served.call("POST", "/admin/tenants", json={"slug": "kitchen", "groups": {"cooks": "viewer"}})
+    assert (await ask(served, cook, "GET", "/jobs")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -170,6 +184,7 @@ async def test_a_link_signs_the_operator_in_once(served: Served) -> None:
     assert (await ask(served, headers, "GET", "/me")).json()["operator"] is True
     again = await served.client.post(path, headers={"sec-fetch-site": "same-origin"})
     assert again.status_code == 401
+    assert "/api/v1/admin/links" in again.text
     assert "set-cookie" not in again.headers
 
 

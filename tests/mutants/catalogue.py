@@ -1405,4 +1405,20 @@ MUTANTS = [
         new=":",
         caught_by="tests/conformance/test_session_use.py::test_a_session_that_is_used_is_not_idle",
     ),
+    Mutant(
+        name="groups that are felt late",
+        breaks="what a tenant's groups give or take is felt at once on the server where it was changed",
+        file="wiring.py",
+        old="    tenants.on_changed(access.forget)\n",
+        new="",
+        caught_by="tests/http/test_people.py::test_groups_that_are_mapped_are_felt_at_once",
+    ),
+    Mutant(
+        name="the secret of a session in a log",
+        breaks="no secret is in a log, wherever it was put",
+        file="kernel/logs.py",
+        old='r"\\bingot[wsl]?_',
+        new='r"\\bingot[w]?_',
+        caught_by="tests/unit/test_logs.py::test_a_secret_is_hidden_wherever_it_was_put",
+    ),
 ]

@@ -32,6 +32,7 @@ class Tenants:
 
     def __init__(self, store: TenantStore) -> None:
         self._store = store
+        self._on_changed: list[Callable[[], None]] = []
 
     async def create(
         self,
@@ -52,7 +53,7 @@ class Tenants:
             limits=Limits() if limits is None else limits,
             groups={} if groups is None else groups,
         )
-        return await self._store.create_tenant(CreateTenant(tenant=_checked(tenant), act=acting(act)))
+        return self._told(await self._store.create_tenant(CreateTenant(tenant=_checked(tenant), act=acting(act))))
 
     async def get(self, id_or_slug: str) -> Tenant:
         """The tenant with this id or slug. Raises `TenantNotFound`."""
@@ -94,7 +95,7 @@ class Tenants:
         given = {name: value for name, value in wanted.items() if value is not None}
         _checked(msgspec.structs.replace(old, **given))
         command = ChangeTenant(id=old.id, act=acting(act), **given)  # type: ignore[arg-type]
-        return await self._store.change_tenant(command)
+        return self._told(await self._store.change_tenant(command))
 
     async def remove(self, id_or_slug: str, *, act: Act | None = None) -> Tenant:
         """Remove a tenant and all it holds; answers what it was. Raises `TenantNotFound` or `InvalidInput`.
@@ -105,6 +106,10 @@ class Tenants:
         if tenant.slug == DEFAULT_SLUG:
             raise InvalidInput("the tenant `default` stays", hint="Remove another one; nothing was changed.")
         return await self._store.remove_tenant(RemoveTenant(id=tenant.id, act=acting(act)))
+
+    def on_changed(self, tell: Callable[[], None]) -> None:
+        """Call `tell()` after a tenant was made or changed here: its groups may give people other roles."""
+        self._on_changed.append(tell)
 
     def on_removed(self, tell: Callable[[str], None]) -> None:
         """Call `tell(tenant)` soon after a tenant was removed, wherever that was done. Only a hint."""
@@ -117,6 +122,11 @@ class Tenants:
         with suppress(TenantExists):
             return await self.create(DEFAULT_SLUG)
         return await self.get(DEFAULT_SLUG)
+
+    def _told(self, tenant: Tenant) -> Tenant:
+        for tell in self._on_changed:
+            tell()
+        return tenant
 
 
 def _checked(tenant: Tenant) -> Tenant:
