@@ -30,6 +30,7 @@ DATABASE_SCHEMES = ("postgresql://", "postgres://")
 FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 CALLBACK = "/auth/callback"
+CONFIGURATION = "/.well-known/openid-configuration"
 PROVIDER_PARTS = ("oidc_client_secret", "oidc_redirect_url", "oidc_allowed_groups", "oidc_admin_groups", "oidc_scopes")
 
 SECRET = ("operator_token", "database_url", "database_owner_url", "oidc_client_secret", "otel_endpoint")
@@ -151,7 +152,11 @@ def _check_provider(settings: Settings) -> None:
                     hint="Set INGOT_OIDC_ISSUER and INGOT_OIDC_CLIENT_ID too, or leave all of them out.",
                 )
         return
-    _check_place(issuer, "INGOT_OIDC_ISSUER")
+    if _check_place(issuer, "INGOT_OIDC_ISSUER").path.rstrip("/").endswith(CONFIGURATION):
+        raise SettingsError(
+            f"INGOT_OIDC_ISSUER ends with {CONFIGURATION}",
+            hint="Leave that out: it is added to the address by which the provider calls itself.",
+        )
     if settings.callback_url is None:
         raise SettingsError(
             "INGOT_OIDC_ISSUER is set, and neither INGOT_PUBLIC_URL nor INGOT_OIDC_REDIRECT_URL is",
@@ -171,7 +176,7 @@ def _check_provider(settings: Settings) -> None:
 
 def _check_place(url: str, name: str) -> SplitResult:
     """An address whose answers can be trusted: https, or http on this machine. Not shown: it can hold a secret."""
-    hint = "Give an address such as https://login.example.com; http is for 127.0.0.1, ::1 and localhost."
+    hint = "Give an address such as https://ingot.example.com; http is for 127.0.0.1, ::1 and localhost."
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

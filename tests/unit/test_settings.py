@@ -242,6 +242,10 @@ def test_a_place_that_cannot_be_trusted_is_refused_without_showing_it(name: str,
     ("given", "said"),
     [
         ({"INGOT_OIDC_CLIENT_ID": ""}, "INGOT_OIDC_ISSUER is set, and INGOT_OIDC_CLIENT_ID is not"),
+        (
+            {"INGOT_OIDC_ISSUER": "https://login.example.com/.well-known/openid-configuration"},
+            "INGOT_OIDC_ISSUER ends with /.well-known/openid-configuration",
+        ),
         ({"INGOT_OIDC_ISSUER": ""}, "INGOT_OIDC_CLIENT_ID is set, and INGOT_OIDC_ISSUER is not"),
         ({"INGOT_PUBLIC_URL": ""}, "neither INGOT_PUBLIC_URL nor INGOT_OIDC_REDIRECT_URL is"),
         ({"INGOT_PUBLIC_URL": "https://a.example.com/ingot"}, "INGOT_PUBLIC_URL has a path"),

@@ -64,9 +64,9 @@ def page_of(document: dict[str, Any]) -> bytes:
 
 INTRODUCTION: Final = (
     "Requests and answers are JSON. A caller sends `Authorization: Bearer ingot_…`, a worker its `X-Worker-ID` and "
-    "`X-Worker-Secret`. HEAD is answered wherever GET is, but for streams. What is wrong is told as a problem (RFC "
-    "9457) whose `code` stays the same. The same as an OpenAPI document is at `/openapi.json`, for who has a "
-    "credential."
+    "`X-Worker-Secret`. People sign in at `/auth/login`, and their browser sends a cookie. HEAD is answered wherever "
+    "GET is, but for streams. What is wrong is told as a problem (RFC 9457) whose `code` stays the same. The same as "
+    "an OpenAPI document is at `/openapi.json`, for who has a credential."
 )
 
 
