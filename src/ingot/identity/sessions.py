@@ -6,6 +6,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from ingot.events.audit import Act, acting
 from ingot.identity import secrets
 from ingot.identity.access import Access
