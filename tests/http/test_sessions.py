@@ -203,6 +203,19 @@ async def test_what_the_provider_said_is_not_believed_for_ever(tmp_path: Path) -
         assert (page.status_code, page.headers["location"]) == (303, "/auth/start?silent=true&next=/me")
 
 
+async def test_who_was_not_renewed_can_still_sign_out(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with serving(tmp_path / "data", PEOPLE, clock=clock) as served:
+        headers = await served.sign_in("makers")
+        user = (await served.client.get("/api/v1/me", headers=headers)).json()["id"]
+        clock.advance(seconds=3601)
+        answer = await served.client.post("/auth/logout", headers={**headers, "sec-fetch-site": "cross-site"})
+        assert answer.status_code == 403
+        answer = await served.client.post("/auth/logout", headers=headers)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/auth/login?next=/me")
+        assert (await served.call("GET", f"/admin/users/{user}/sessions")).json()["items"] == []
+
+
 async def test_people_of_another_provider_than_there_is_are_out(served: Served, tmp_path: Path) -> None:
     person = Person(issuer="https://old.example", subject="ada", groups=("operators", "makers"))
     made = await served.ingot.sessions.sign_in(person, agent=None, old=None, act=Act())

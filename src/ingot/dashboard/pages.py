@@ -49,11 +49,16 @@ def go_to(url: str, *, cookies: tuple[str, ...] = ()) -> Answer[bytes]:
 
 
 def error_page(error: IngotError, path: str | None) -> Answer[bytes]:
-    """What people see of an error. Who is not signed in is led to where one signs in, and back to this path."""
+    """What people see of an error. Who is not signed in is led to where one signs in, and back to this path.
+
+    Without a path it was a button: what it sent is not sent again by itself, and a form does not lead to the provider.
+    """
     back = quote(own_page(path or HOME), safe="/")
     if isinstance(error, SessionStale):
-        return go_to(f"/auth/start?silent=true&next={back}")
-    if isinstance(error, Unauthorized):
+        if path is not None:
+            return go_to(f"/auth/start?silent=true&next={back}")
+        error = SessionStale("your session had to be renewed first", hint="Go back, and press the button again.")
+    elif isinstance(error, Unauthorized):
         return go_to(f"{SIGN_IN}?next={back}")
     _log_refusal(error)
     return page("error", status=error.status, error=error, refused=isinstance(error, SignInRefused))
