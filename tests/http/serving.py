@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -91,14 +92,19 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, settings: Settings | None = None, *, spans: Spans | None = None, clock: Clock | None = None
+    folder: Path,
+    settings: Settings | None = None,
+    *,
+    spans: Spans | None = None,
+    clock: Clock | None = None,
+    door: socket.socket | None = None,
 ) -> AsyncIterator[Served]:
-    """Serve a new store on SQLite."""
+    """Serve a new store on SQLite, at a door that is open already, or else at a port that is free."""
     settings = msgspec.structs.replace(settings or Settings(), data=folder)
     async with wiring.open(settings=settings, clock=clock) as ingot:
         operator = await ingot.credentials.ensure_operator(None)
         assert operator is not None
-        with listen("127.0.0.1", 0) as listening:
+        with listen("127.0.0.1", 0) if door is None else door.dup() as listening:
             server = wiring.server_of(ingot, settings, spans=spans)
             running = asyncio.create_task(server.serve(sockets=[listening]))
             served = Served(ingot, server, url_of(listening), operator.text)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -79,6 +79,8 @@ class Liar:
         }
         self.userinfo: dict[str, Any] = {"sub": "ada"}
         self.id_token: str | None = None
+        self.lies: dict[str, Any] = {}  # How tokens are signed otherwise, for `sign`.
+        self.sends: dict[str, str] = {}  # What browsers are sent back with otherwise.
         self.instead: dict[str, Answered | None] = {}
         self.asked: list[tuple[str, dict[str, str], dict[str, str]]] = []
         self.release = asyncio.Event()
@@ -105,17 +107,25 @@ class Liar:
         """What is answered at a path; `None` is silence."""
         if path in self.instead:
             return self.instead[path]
+        if path.startswith("/authorize?"):
+            return self._send_back(dict(parse_qsl(path.partition("?")[2])))
         said: dict[str, Any] = {
             "/.well-known/openid-configuration": self.metadata,
             "/keys": {"keys": [key.as_dict(private=False) for key in self.keys]},
             "/token": {
                 "access_token": "the-access-token",
                 "token_type": "Bearer",
-                "id_token": self.id_token or self.sign(),
+                "id_token": self.id_token or self.sign(**self.lies),
             },
             "/userinfo": self.userinfo,
         }
         return Answered(said[path]) if path in said else Answered({}, status=404)
+
+    def _send_back(self, asked: dict[str, str]) -> Answered:
+        """A browser that comes to sign in is sent back at once, and its token will have the nonce that it brought."""
+        self.claims["nonce"] = asked["nonce"]
+        sent = {"code": CODE, "state": asked["state"], **self.sends}
+        return Answered(status=303, headers={"location": f"{asked['redirect_uri']}?{urlencode(sent)}"})
 
     async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         """One connection, one request."""

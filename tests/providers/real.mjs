@@ -28,7 +28,15 @@ const bodyOf = async (request) => {
   return new URLSearchParams(text);
 };
 
-const configure = ({ redirect_urls, client_id, client_secret, methods, claims_in_token }) => ({
+// Who is gone has to sign in again, as somebody else.
+const whoIsGone = ({ base, Check }) => {
+  const policy = base();
+  const isGone = ({ oidc: { session } }) => session.accountId !== undefined && !accounts.has(session.accountId);
+  policy.get("login").checks.add(new Check("gone", "there is no such account", "login_required", isGone));
+  return policy;
+};
+
+const configure = ({ redirect_urls, client_id, client_secret, methods, claims_in_token }, policy) => ({
   clients: [
     {
       client_id,
@@ -47,7 +55,7 @@ const configure = ({ redirect_urls, client_id, client_secret, methods, claims_in
   claims: { openid: ["sub"], profile: ["name", "picture"], email: ["email", "email_verified"], groups: ["groups"] },
   conformIdTokenClaims: !claims_in_token,
   features: { devInteractions: { enabled: false } },
-  interactions: { url: (_, interaction) => `/interaction/${interaction.uid}` },
+  interactions: { policy, url: (_, interaction) => `/interaction/${interaction.uid}` },
   ttl: { AccessToken: 600, AuthorizationCode: 60, Grant: 3600, IdToken: 600, Interaction: 600, Session: 3600 },
   findAccount: (_, id) => accounts.has(id) && { accountId: id, claims: () => ({ ...accounts.get(id), sub: id }) },
   // Nobody is asked whether they consent.
@@ -78,11 +86,11 @@ const signIn = (provider) => async (ctx, next) => {
 };
 
 const start = async (told) => {
-  const { Provider } = await import(pathToFileURL(`${told.modules}/oidc-provider/lib/index.js`));
+  const { Provider, interactionPolicy } = await import(pathToFileURL(`${told.modules}/oidc-provider/lib/index.js`));
   const server = createServer();
   await new Promise((done) => server.listen(0, "127.0.0.1", done));
   const issuer = `http://127.0.0.1:${server.address().port}`;
-  const provider = new Provider(issuer, configure(told));
+  const provider = new Provider(issuer, configure(told, whoIsGone(interactionPolicy)));
   provider.use(signIn(provider));
   server.on("request", provider.callback());
   answer({ issuer });

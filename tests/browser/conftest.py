@@ -1,0 +1,26 @@
+"""Fixtures: a world for all tests in the folder, and a place for each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from tests.browser.place import GROUPS, Place, World, open_world
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def world() -> AsyncIterator[World]:
+    """A browser and a provider."""
+    async with open_world() as one:
+        yield one
+
+
+@pytest_asyncio.fixture(loop_scope="package")
+async def place(world: World, tmp_path: Path) -> AsyncIterator[Place]:
+    """A server where staff may come in and are members, and ops are operators. All must be quiet in the end."""
+    async with world.place(tmp_path, **GROUPS) as one:
+        await one.served.give_groups(staff="member")
+        yield one
+        one.expect_quiet()
