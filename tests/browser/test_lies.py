@@ -1,0 +1,90 @@
+"""A provider that lies, and what a person sees of it in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from joserfc.jwk import OctKey
+
+from tests.browser.place import GROUPS, Place, World
+from tests.providers.liar import OTHER_KEY, Liar, lying_provider
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+SECRET = "hush" * 16
+SHARED_KEY = OctKey.import_key(SECRET, {"kid": "rsa"})
+SENT: list[tuple[str, dict[str, str], str]] = [
+    ("state", {"state": "another"}, "The answer belongs to another sign-in."),
+    ("no state", {"state": ""}, "The answer belongs to another sign-in."),
+    ("issuer", {"iss": "https://evil.example"}, "The answer is of another provider than the one that was asked (iss)."),
+    ("error", {"error": "<b>no</b>"}, "The provider did not sign you in."),
+]
+SIGNED: list[tuple[str, dict[str, Any], str]] = [
+    ("nonce", {"nonce": "another"}, "The token is for another sign-in: its nonce is not the one that was sent."),
+    ("no nonce", {"nonce": None}, "The token is for another sign-in: its nonce is not the one that was sent."),
+    ("audience", {"aud": "somebody"}, "The token is for another audience."),
+    ("issuer", {"iss": "https://evil.example"}, "The token is of another issuer."),
+    ("expired", {"exp": 1}, "The token has expired."),
+    ("none", {"alg": "none"}, "The token is not signed in a way that proves who made it (alg)."),
+    ("our secret", {"key": SHARED_KEY, "alg": "HS256"}, "(alg)."),
+    ("another key", {"key": OTHER_KEY, "header": {"kid": "rsa"}}, "The signature of the token is wrong."),
+    ("unknown key", {"key": OTHER_KEY}, "The token is signed with a key that the provider does not list."),
+]
+
+
+@pytest_asyncio.fixture(loop_scope="package")
+async def liar() -> AsyncIterator[Liar]:
+    async with lying_provider() as one:
+        yield one
+
+
+@pytest_asyncio.fixture(loop_scope="package")
+async def place(world: World, tmp_path: Path, liar: Liar) -> AsyncIterator[Place]:
+    """A server that has its people from the liar."""
+    settings = liar.settings(oidc_client_secret=SECRET, oidc_redirect_url=f"{world.url}/auth/callback", **GROUPS)
+    async with world.place(tmp_path, settings) as one:
+        yield one
+        one.expect_quiet()
+
+
+async def is_refused(place: Place, words: str) -> None:
+    """A person who signs in reads these words, and is not signed in."""
+    ada = await place.visitor()
+    await ada.go("/auth/login")
+    await ada.press("Sign in", role="link")
+    assert ada.path.startswith("/auth/callback?")
+    assert await ada.page.get_by_role("heading", level=1).inner_text() == "You are not signed in"
+    assert words in await ada.page.get_by_role("alert").inner_text()
+    assert await ada.secret() is None
+    assert await ada.status() == 401
+    assert await place.users() == []
+
+
+async def test_who_is_told_the_truth_comes_in(place: Place) -> None:
+    ada = await place.visitor()
+    await ada.go("/auth/login")
+    await ada.press("Sign in", role="link")
+    assert ada.path == "/me"
+    assert "ada@example.com" in await ada.text()
+
+
+@pytest.mark.parametrize(("sends", "words"), [case[1:] for case in SENT], ids=[case[0] for case in SENT])
+async def test_an_answer_that_is_wrong_signs_nobody_in(
+    place: Place, liar: Liar, sends: dict[str, str], words: str
+) -> None:
+    liar.sends = sends
+    await is_refused(place, words)
+    assert "/token" not in liar.paths()
+
+
+@pytest.mark.parametrize(("lies", "words"), [case[1:] for case in SIGNED], ids=[case[0] for case in SIGNED])
+async def test_a_token_that_is_wrong_signs_nobody_in(
+    place: Place, liar: Liar, lies: dict[str, Any], words: str
+) -> None:
+    liar.lies = lies
+    await is_refused(place, words)
+    assert "/token" in liar.paths()
