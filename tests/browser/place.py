@@ -63,6 +63,7 @@ class Visitor:
         """Press a button, or follow a link, and wait for the page that it leads to."""
         async with self.page.expect_event("domcontentloaded"):
             await self.page.get_by_role(role, name=name).click()
+        await self.page.wait_for_load_state()
 
     async def sign_in(self, login: str = "bob") -> None:
         """Come to one's own page by way of the provider."""
@@ -154,8 +155,9 @@ class Place:
         """Nothing went wrong in any browser, and nothing was asked of anybody else."""
         for visitor in self.visitors:
             if not visitor.loud:
-                assert visitor.wrong == []
-                assert {origin_of(url) for url in visitor.asked} <= self.origins
+                assert visitor.wrong == [], visitor.wrong
+                elsewhere = [url for url in visitor.asked if origin_of(url) not in self.origins]
+                assert elsewhere == [], elsewhere
 
 
 class World:

@@ -161,9 +161,13 @@ async def test_who_is_led_through_a_sign_in_comes_back_to_a_page(tmp_path: Path)
     async with serving(tmp_path / "data", PEOPLE, clock=clock) as served:
         headers = await served.sign_in("makers")
         clock.advance(seconds=3601)
-        for method, path in (("GET", "/me"), ("POST", f"/me/sessions/{new_id()}/end")):
-            stale = await served.client.request(method, path, headers=headers)
-            assert stale.headers["location"] == "/auth/start?silent=true&next=/me"
+        button = f"/me/sessions/{new_id()}/end"
+        stale = await served.client.get("/me", headers=headers)
+        assert stale.headers["location"] == "/auth/start?silent=true&next=/me"
+        pressed = await served.client.post(button, headers=headers)
+        assert pressed.status_code == 401, "no form leads to the provider"
+        assert "press the button again" in pressed.text
+        for method, path in (("GET", "/me"), ("POST", button)):
             gone = await served.client.request(method, path)
             assert gone.headers["location"] == "/auth/login?next=/me"
 

@@ -12,6 +12,7 @@ PEOPLE = "tests/conformance/test_people.py"
 WAITING = "tests/conformance/test_worker_waiting.py"
 AUDIT = "tests/conformance/test_audit.py"
 AUDIT_HTTP = "tests/http/test_audit.py"
+BROWSER = "tests/browser"
 REMOVAL = "tests/conformance/test_removal.py"
 REMOVAL_RACES = "tests/unit/test_postgres_removal.py"
 TOKENS = "tests/http/test_tokens.py"
@@ -1281,8 +1282,8 @@ MUTANTS = [
         name="a session of a provider that was left",
         breaks="the word of another provider than there is counts for nothing",
         file="identity/people.py",
-        old="        return user.is_local or user.issuer == self.issuer\n",
-        new="        return True\n",
+        old="(user.issuer == self.issuer and self._allows(user))",
+        new="self._allows(user)",
         caught_by="tests/http/test_sessions.py::test_people_of_another_provider_than_there_is_are_out",
     ),
     Mutant(
@@ -1313,8 +1314,8 @@ MUTANTS = [
         name="a way to elsewhere",
         breaks="after signing in one is on a page of ours",
         file="identity/sessions.py",
-        old='    return page if plain and page.startswith("/") and not page.startswith("//") else HOME\n',
-        new="    return page if plain else HOME\n",
+        old=' and page.startswith("/") and not page.startswith("//") else HOME\n',
+        new=" else HOME\n",
         caught_by="tests/http/test_sign_in.py::test_nobody_is_led_elsewhere",
     ),
     Mutant(
@@ -1414,11 +1415,59 @@ MUTANTS = [
         caught_by="tests/http/test_people.py::test_groups_that_are_mapped_are_felt_at_once",
     ),
     Mutant(
-        name="the secret of a session in a log",
-        breaks="no secret is in a log, wherever it was put",
-        file="kernel/logs.py",
-        old='r"\\bingot[wsl]?_',
-        new='r"\\bingot[w]?_',
-        caught_by="tests/unit/test_logs.py::test_a_secret_is_hidden_wherever_it_was_put",
+        name="a cookie that goes along with every request",
+        breaks="what another site sends comes without the session",
+        file="http/cookies.py",
+        old="SameSite=Lax",
+        new="SameSite=None",
+        caught_by=f"{BROWSER}/test_other_sites.py::test_a_form_of_another_site_changes_nothing",
+    ),
+    Mutant(
+        name="a page at another port is taken for ours",
+        breaks="whatever changes something with a session comes from a page of ours",
+        file="http/origin.py",
+        old='    if site == "same-origin":\n',
+        new='    if site in ("same-origin", "same-site"):\n',
+        caught_by=f"{BROWSER}/test_other_sites.py::test_a_script_of_another_site_changes_nothing_and_reads_nothing",
+    ),
+    Mutant(
+        name="pages that others frame",
+        breaks="no page of ours is shown within one of another site",
+        file="dashboard/pages.py",
+        old="frame-ancestors 'none'; ",
+        new="",
+        caught_by=f"{BROWSER}/test_other_sites.py::test_no_page_is_framed_or_shown_within_another",
+    ),
+    Mutant(
+        name="the sign-in of another",
+        breaks="a sign-in ends in the browser in which it began",
+        file="identity/sessions.py",
+        old="        if state is None or not secrets.same(state, login.state):\n",
+        new="        if state is None:\n",
+        caught_by=f"{BROWSER}/test_lies.py::test_an_answer_that_is_wrong_signs_nobody_in",
+    ),
+    Mutant(
+        name="markup in the name of a browser",
+        breaks="what others call themselves is text",
+        file="dashboard/templates/me.html",
+        old='<p>{{ one.agent or "An unknown browser" }}</p>',
+        new='<p>{{ (one.agent or "An unknown browser")|safe }}</p>',
+        caught_by=f"{BROWSER}/test_pages.py::test_what_others_call_themselves_is_text",
+    ),
+    Mutant(
+        name="a page that the browser keeps",
+        breaks="who signed out leaves nothing to go back to",
+        file="dashboard/pages.py",
+        old='"cache-control": "no-store"',
+        new='"cache-control": "max-age=600"',
+        caught_by=f"{BROWSER}/test_signing_in.py::test_a_person_signs_in_sees_who_they_are_and_signs_out",
+    ),
+    Mutant(
+        name="nobody signs out of an old session",
+        breaks="signing out ends the session, also one that was to be renewed",
+        file="dashboard/auth.py",
+        old="        await self._sessions.leave(cookie(call.headers, SESSION), act=call.act())\n",
+        new="",
+        caught_by="tests/http/test_sessions.py::test_who_was_not_renewed_can_still_sign_out",
     ),
 ]
