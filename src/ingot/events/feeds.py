@@ -18,6 +18,7 @@ from ingot.events.errors import Gap
 from ingot.events.model import Event
 from ingot.events.service import Events
 from ingot.kernel.clock import Clock, to_datetime
+from ingot.kernel.errors import NotFound
 from ingot.kernel.logs import report
 
 POLL_SECONDS: Final = 0.15
@@ -106,6 +107,8 @@ class Feed:
             try:
                 more = await self._look()
                 pause = 0.0 if more else POLL_SECONDS
+            except NotFound:  # The tenant was removed: there is nothing more to read, and who follows it is let go.
+                return
             except Exception as error:
                 report("feed_failed", error, tenant_id=self._tenant)
                 pause = POLL_AFTER_ERROR_SECONDS
