@@ -37,6 +37,8 @@ async def test_no_route_that_changes_something_takes_get(served: Served) -> None
             assert "GET" not in answer.headers["allow"]
             asked += 1
     assert asked > 30
+    handlers = {route.handler for route in routes if route.method != "GET"}
+    assert [route.path for route in routes if route.method == "GET" and route.handler in handlers] == []
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
@@ -48,8 +50,9 @@ async def test_what_a_form_can_send_is_no_json(served: Served, kind: str, site: 
     assert (await served.call("GET", "/jobs")).json()["items"] == []
 
 
-async def test_a_header_of_htmx_is_no_proof_on_any_route(served: Served) -> None:
-    headers = {"cookie": (await served.sign_in("operators"))["cookie"]}
+@pytest.mark.parametrize("said", [{}, {"sec-fetch-site": "cross-site"}, {"origin": "https://evil.example"}])
+async def test_a_header_of_htmx_is_no_proof_on_any_route(served: Served, said: dict[str, str]) -> None:
+    headers = {"cookie": (await served.sign_in("operators"))["cookie"], **said}
     headers |= {"hx-request": "true", "hx-current-url": served.url, "x-requested-with": "XMLHttpRequest"}
     for route in table(served).routes:
         if route.method == "GET" or isinstance(route.needs, Open):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import re
 import signal
@@ -32,7 +33,7 @@ from tests.postgres import database_for
 from tests.providers.liar import CALLBACK, Answered, Liar, lying_provider
 from tests.system.canaries import Canaries, Outlet
 
-PLANTED_MIN = 50
+PLANTED_MIN = 100
 CONFIGURATION = "/.well-known/openid-configuration"
 BROKEN = ("tokens", "worker_credentials", "sessions", "logins")
 URL = re.compile(r"http://127\.0\.0\.1:\d+")
@@ -277,7 +278,8 @@ async def misplace(place: Place, secret: str) -> None:
         body = {"description": "x", "grants": [{"action": "jobs.*"}], "limits": {"rate": -1}}
         await place.ask("POST", "/api/v1/admin/tokens", {**place.operator, name: secret}, json=body)
     await place.ask("PUT", "/api/v1/admin/definitions/greet", {**place.operator, "x-request-id": secret}, json={})
-    for authorization in (secret, f"Basic {secret}", f"Bearer {secret}", f"Bearer {secret[:-1]}", f"Bearer x {secret}"):
+    basic = base64.b64encode(f"me:{secret}".encode()).decode()
+    for authorization in (secret, f"Basic {basic}", f"Bearer {secret}", f"Bearer {secret[:-1]}", f"Bearer x {secret}"):
         await place.ask("GET", "/api/v1/jobs", {"authorization": authorization})
         await place.ask("GET", "/api/v1/jobs", [("authorization", authorization)] * 2)
     for sent in (
