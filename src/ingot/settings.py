@@ -23,6 +23,7 @@ RATE_MAX = 1_000_000.0
 RATES = ("rate_read", "rate_write", "rate_wait")
 EVENT_RETENTION_DAYS_MAX = 36_600.0
 SESSION_TIMES = ("session_seconds", "session_idle_seconds", "session_renew_seconds")
+PERSON_TOKEN_DAYS_MAX = 36_600.0
 SESSION_SECONDS_MIN = 10.0
 SESSION_SECONDS_MAX = 31_536_000.0
 TYPO_LIKENESS = 0.9
@@ -76,6 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     session_seconds: float = 43_200.0
     session_idle_seconds: float = 7_200.0
     session_renew_seconds: float = 3_600.0
+    person_token_days: float = 90.0
 
     def __post_init__(self) -> None:
         if not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX:
@@ -102,8 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 <= self.event_retention_days <= EVENT_RETENTION_DAYS_MAX:
             bounds = f"it goes from 0, for ever, to {EVENT_RETENTION_DAYS_MAX:g}"
             raise SettingsError(f"INGOT_EVENT_RETENTION_DAYS is {self.event_retention_days}; {bounds}")
-        for name in SESSION_TIMES:
-            _check_seconds(name, getattr(self, name))
+        _check_people(self)
         for name in ("database_url", "database_owner_url"):
             url = getattr(self, name)
             if url is not None and not url.startswith(DATABASE_SCHEMES):
@@ -163,7 +164,12 @@ def _check_provider(settings: Settings) -> None:
             hint="Set INGOT_PUBLIC_URL to the address that browsers know this server by.",
         )
     if settings.oidc_redirect_url is not None:
-        _check_place(settings.oidc_redirect_url, "INGOT_OIDC_REDIRECT_URL")
+        back = _check_place(settings.oidc_redirect_url, "INGOT_OIDC_REDIRECT_URL")
+        if settings.public_url is not None and back.netloc != urlsplit(settings.public_url).netloc:
+            raise SettingsError(
+                "INGOT_OIDC_REDIRECT_URL is on another host than INGOT_PUBLIC_URL",
+                hint="A browser brings what it keeps for one host to no other: leave INGOT_OIDC_REDIRECT_URL out.",
+            )
     if settings.oidc_scopes and "openid" not in settings.oidc_scopes:
         raise SettingsError("INGOT_OIDC_SCOPES does not name openid", hint="Without it no provider says who came.")
     for name in ("oidc_allowed_groups", "oidc_admin_groups"):
@@ -204,10 +210,14 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _check_seconds(name: str, seconds: float) -> None:
-    if not SESSION_SECONDS_MIN <= seconds <= SESSION_SECONDS_MAX:
-        bounds = f"it goes from {SESSION_SECONDS_MIN:g} to {SESSION_SECONDS_MAX:g}"
-        raise SettingsError(f"{variable_of(name)} is {seconds}; {bounds}")
+def _check_people(settings: Settings) -> None:
+    for name in SESSION_TIMES:
+        if not SESSION_SECONDS_MIN <= getattr(settings, name) <= SESSION_SECONDS_MAX:
+            bounds = f"it goes from {SESSION_SECONDS_MIN:g} to {SESSION_SECONDS_MAX:g}"
+            raise SettingsError(f"{variable_of(name)} is {getattr(settings, name)}; {bounds}")
+    if not 0 < settings.person_token_days <= PERSON_TOKEN_DAYS_MAX:
+        bounds = f"it goes from above 0 to {PERSON_TOKEN_DAYS_MAX:g}"
+        raise SettingsError(f"INGOT_PERSON_TOKEN_DAYS is {settings.person_token_days}; {bounds}")
 
 
 def _check_proxy(text: str) -> None:
@@ -299,5 +309,5 @@ READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "oidc_admin_groups": _names,
     "oidc_scopes": _words,
     "public_url": _place,
-    **dict.fromkeys(("lease_seconds", "event_retention_days", *RATES, *SESSION_TIMES), _number),
+    **dict.fromkeys(("lease_seconds", "event_retention_days", "person_token_days", *RATES, *SESSION_TIMES), _number),
 }

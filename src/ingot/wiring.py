@@ -169,6 +169,7 @@ def _rules_of(settings: Settings) -> PeopleRules:
         session_seconds=settings.session_seconds,
         idle_seconds=settings.session_idle_seconds,
         renew_seconds=settings.session_renew_seconds,
+        token_days=settings.person_token_days,
     )
 
 

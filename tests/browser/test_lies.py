@@ -18,8 +18,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 SECRET = "hush" * 16
 SHARED_KEY = OctKey.import_key(SECRET, {"kid": "rsa"})
 SENT: list[tuple[str, dict[str, str], str]] = [
-    ("state", {"state": "another"}, "The answer belongs to another sign-in."),
-    ("no state", {"state": ""}, "The answer belongs to another sign-in."),
+    ("state", {"state": "another"}, "The sign-in was not begun in this browser, or too long ago."),
+    ("no state", {"state": ""}, "The sign-in was not begun in this browser, or too long ago."),
     ("issuer", {"iss": "https://evil.example"}, "The answer is of another provider than the one that was asked (iss)."),
     ("error", {"error": "<b>no</b>"}, "The provider did not sign you in."),
 ]

@@ -165,5 +165,5 @@ async def test_an_address_with_markup_is_text(place: Place) -> None:
     for path in (f"/auth/link?code={MARKUP}", f"/auth/login?next=/{MARKUP}", f"/auth/callback?error={MARKUP}&state=x"):
         await visitor.go(path.replace("&lt;", ""))
         assert await visitor.page.locator("img, script, iframe").count() == 0
-    link = visitor.page.get_by_role("link", name="Sign in")
+    link = visitor.page.get_by_role("link", name="Sign in", exact=True)
     assert await link.get_attribute("href") == "/auth/login"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ingot.kernel.clock import ManualClock
 from tests.http.serving import PEOPLE, Served, serving
 
 READ = {"action": "jobs.read"}
@@ -120,6 +121,21 @@ async def test_an_operators_token_ends_with_their_being_one(served: Served) -> N
     assert (await served.call("GET", "/admin/users", token=made["token"])).status_code == 200
     await served.sign_in("makers")  # The same person, whom the provider now says less of.
     assert (await served.call("GET", "/admin/users", token=made["token"])).status_code == 401
+
+
+async def test_a_token_of_who_stays_away_holds_no_more(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with serving(tmp_path / "away", PEOPLE, clock=clock) as served:
+        await served.give_groups(makers="member")
+        headers = await served.sign_in("makers")
+        order = {"description": "mine", "grants": [READ]}
+        made = (await served.client.post("/api/v1/me/tokens", headers=headers, json=order)).json()
+        clock.advance(days=90)
+        assert (await served.call("GET", "/jobs", token=made["token"])).status_code == 200
+        clock.advance(seconds=3)
+        assert (await served.call("GET", "/jobs", token=made["token"])).status_code == 401
+        await served.sign_in("makers")
+        assert (await served.call("GET", "/jobs", token=made["token"])).status_code == 200
 
 
 async def test_one_lists_and_ends_tokens_of_ones_own(served: Served) -> None:

@@ -20,8 +20,12 @@ from tests.http.serving import OWN_PAGE, Served, serving
 from tests.providers.liar import CODE, Answered, Liar, lying_provider
 from tests.providers.real import real_provider
 
-LOGIN = "__Host-ingot_login"
 SESSION = "__Host-ingot_session"
+
+
+def login_of(state: str) -> str:
+    """The cookie of a sign-in."""
+    return f"__Host-ingot_login_{state[:8]}"
 
 
 class Browser:
@@ -86,7 +90,7 @@ async def test_who_comes_back_as_they_set_out_is_signed_in(tmp_path: Path) -> No
         assert (answer.status_code, answer.headers["location"]) == (303, "/docs")
         kept = answer.headers.get_list("set-cookie")
         assert all("Secure; HttpOnly; SameSite=Lax" in one and "Path=/" in one for one in kept)
-        assert browser.cookies[LOGIN] == ""
+        assert browser.cookies[login_of(asked["state"])] == ""
         me = (await browser.me()).json()
         assert (me["operator"], me["user"]["issuer"], me["user"]["subject"]) == (True, liar.issuer, "ada")
         (made,) = (await served.call("GET", "/admin/audit?all=true&action=session.created")).json()["items"]
@@ -150,14 +154,34 @@ async def test_a_state_is_good_once(tmp_path: Path) -> None:
     async with place(tmp_path / "data") as (served, liar):
         browser = Browser(served, liar)
         asked = await browser.set_out()
-        secret = browser.cookies[LOGIN]
+        name = login_of(asked["state"])
+        secret = browser.cookies[name]
         await browser.come_back(asked["state"])
         again = Browser(served, liar)
-        again.cookies[LOGIN] = secret
+        again.cookies[name] = secret
         answer = await again.come_back(asked["state"])
         assert answer.status_code == 401
         assert SESSION not in again.cookies
         assert liar.paths().count("/token") == 1
+
+
+async def test_sign_ins_in_several_tabs_do_not_disturb_each_other(tmp_path: Path) -> None:
+    async with place(tmp_path / "data") as (served, liar):
+        browser = Browser(served, liar)
+        tabs = [await browser.set_out() for _ in range(3)]
+        for asked in (tabs[1], tabs[2], tabs[0]):
+            liar.claims["nonce"] = asked["nonce"]
+            assert (await browser.come_back(asked["state"])).status_code == 303
+        assert (await browser.me()).status_code == 200
+        assert [value for name, value in browser.cookies.items() if name != SESSION] == ["", "", ""]
+
+
+async def test_somebody_can_come_as_somebody_else(tmp_path: Path) -> None:
+    async with place(tmp_path / "data", oidc_allowed_groups=("bosses",)) as (served, liar):
+        browser = Browser(served, liar)
+        refused = await browser.sign_in()
+        assert "/auth/start?other=true" in refused.text
+        assert (await browser.set_out("?other=true"))["prompt"] == "login"
 
 
 async def test_a_state_that_is_old_is_refused(tmp_path: Path) -> None:
@@ -173,8 +197,8 @@ async def test_a_sign_in_that_nobody_began_is_refused(tmp_path: Path) -> None:
     async with place(tmp_path / "data") as (served, liar):
         browser = Browser(served, liar)
         for secret in (secrets.new_login_secret(), "x", ""):
-            browser.cookies[LOGIN] = secret
             state = secrets.derived(secret, "state")
+            browser.cookies[login_of(state)] = secret
             await is_nobody(served, browser, await browser.come_back(state))
 
 

@@ -1308,7 +1308,7 @@ MUTANTS = [
         file="identity/sessions.py",
         old="        if state is None or not secrets.same(state, login.state):\n",
         new="        if state is None:\n",
-        caught_by="tests/http/test_sign_in.py::test_the_state_of_another_browser_is_refused",
+        caught_by="tests/http/test_sign_in.py::test_a_state_that_is_not_the_browsers_is_refused",
     ),
     Mutant(
         name="a way to elsewhere",
@@ -1526,5 +1526,21 @@ MUTANTS = [
         old="if used.tokens or used.workers or used.sessions:",
         new="if used.tokens or used.workers:",
         caught_by="tests/http/test_last_use.py::test_a_session_in_use_does_not_end_with_the_server",
+    ),
+    Mutant(
+        name="a token of who left long ago",
+        breaks="the tokens of a person hold only while they sign in now and then",
+        file="identity/access.py",
+        old="        if not owner.user.is_local and to_micros(owner.user.signed_in_at) < oldest:\n",
+        new="        if oldest < 0:\n",
+        caught_by="tests/http/test_me.py::test_a_token_of_who_stays_away_holds_no_more",
+    ),
+    Mutant(
+        name="one sign-in for all tabs",
+        breaks="several sign-ins at once do not disturb each other",
+        file="dashboard/auth.py",
+        old="    return f\"{LOGIN}_{(state or '')[:STATE_CHARS]}\"\n",
+        new="    return f\"{LOGIN}_{(state or '')[:0]}\"\n",
+        caught_by="tests/http/test_sign_in.py::test_sign_ins_in_several_tabs_do_not_disturb_each_other",
     ),
 ]

@@ -118,7 +118,7 @@ async def test_groups_decide_who_comes_in_and_are_read_anew_each_time(real: Real
             await sign_in(real, provider, "eve")
         await real.put_account("bob", groups=["visitors"])
         with pytest.raises(SignInRefused, match="none of the groups"):
-            await sign_in(real, provider, "bob", browser, silent=True)
+            await sign_in(real, provider, "bob", browser, prompt="none")
 
 
 async def test_an_email_that_is_not_verified_there_is_refused_here(real: RealProvider) -> None:
@@ -131,7 +131,7 @@ async def test_an_email_that_is_not_verified_there_is_refused_here(real: RealPro
 async def test_a_browser_that_is_signed_in_there_comes_back_without_being_asked(real: RealProvider) -> None:
     async with opened(real.settings()) as provider, httpx.AsyncClient() as browser:
         assert await sign_in(real, provider, "ada", browser) == ada(real)
-        url = await provider.begin(state="s", nonce="n", verifier=VERIFIER, silent=True)
+        url = await provider.begin(state="s", nonce="n", verifier=VERIFIER, prompt="none")
         answer = await browser.get(url)
         assert answer.is_redirect
         assert answer.headers["location"].startswith(CALLBACK)
@@ -139,7 +139,7 @@ async def test_a_browser_that_is_signed_in_there_comes_back_without_being_asked(
 
 async def test_a_browser_that_is_not_signed_in_there_comes_back_at_once_when_asked_silently(real: RealProvider) -> None:
     async with opened(real.settings()) as provider, httpx.AsyncClient() as browser:
-        answer = await browser.get(await provider.begin(state="s", nonce="n", verifier=VERIFIER, silent=True))
+        answer = await browser.get(await provider.begin(state="s", nonce="n", verifier=VERIFIER, prompt="none"))
     told = dict(parse_qsl(urlsplit(answer.headers["location"]).query))
     assert (told["error"], told["state"]) == ("login_required", "s")
 

@@ -189,7 +189,9 @@ async def come_back(
     if told is not None:
         place.liar.instead["/token"] = told()
     sent = {"code": place.canaries.new("a code"), "state": state, **query}
-    return await place.ask("GET", f"/auth/callback?{httpx.QueryParams(sent)}", {"cookie": f"{LOGIN}={login}"})
+    return await place.ask(
+        "GET", f"/auth/callback?{httpx.QueryParams(sent)}", {"cookie": f"{LOGIN}_{state[:8]}={login}"}
+    )
 
 
 def tokens_of(place: Place, **claims: Any) -> Answered:

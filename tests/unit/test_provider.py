@@ -113,7 +113,7 @@ async def test_people_are_sent_to_the_provider_with_a_challenge(liar: Liar, prov
 
 
 async def test_a_silent_way_asks_the_provider_to_show_nothing(provider: Provider) -> None:
-    _, asked = await begun(provider, silent=True)
+    _, asked = await begun(provider, prompt="none")
     assert asked["prompt"] == ["none"]
 
 

@@ -201,8 +201,10 @@ def test_a_provider_is_read() -> None:
 def test_people_come_back_to_the_public_address_unless_told_otherwise() -> None:
     other = {"INGOT_OIDC_REDIRECT_URL": "https://other.example.com/auth/callback"}
     assert read_settings(OIDC).callback_url == "https://ingot.example.com/auth/callback"
-    assert read_settings(OIDC | other).callback_url == "https://other.example.com/auth/callback"
+    assert read_settings(OIDC | other | {"INGOT_PUBLIC_URL": ""}).callback_url == other["INGOT_OIDC_REDIRECT_URL"]
     assert read_settings({}).callback_url is None
+    with pytest.raises(SettingsError, match="another host"):
+        read_settings(OIDC | other)
 
 
 @pytest.mark.parametrize("place", ["http://127.0.0.1:9000", "http://localhost", "http://[::1]:80", "https://a.b:8443"])

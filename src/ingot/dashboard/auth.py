@@ -18,16 +18,21 @@ from ingot.identity.sessions import HOME, LOGIN_SECONDS, OPERATOR, Sessions, own
 from ingot.outbound.provider import Provider
 from ingot.wire.jobs import Request
 
+STATE_CHARS: Final = 8  # Of the state, in the name of its cookie.
 STATIC: Final = "/static/ingot.css"
 log = structlog.get_logger("ingot.auth")
 ASKED: Final = frozenset({"login_required", "interaction_required", "consent_required", "account_selection_required"})
 
 
 class SignInQuery(Request, frozen=True, kw_only=True):
-    """Where to go after the sign-in. With `silent` the provider asks nothing, and says no when it would have to."""
+    """Where to go after the sign-in. With `silent` the provider asks nothing, and says no when it would have to.
+
+    With `other` it asks who they are, also those whom it knows: somebody wants to come as somebody else.
+    """
 
     next: str = HOME
     silent: bool = False
+    other: bool = False
 
 
 class CallbackQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,19 +101,24 @@ class AuthPages:
             return go_to(SIGN_IN)
         login = await self._sessions.begin(query.next)
         url = await self._provider.begin(
-            state=login.state, nonce=login.nonce, verifier=login.verifier, silent=query.silent
+            state=login.state,
+            nonce=login.nonce,
+            verifier=login.verifier,
+            prompt="none" if query.silent else "login" if query.other else None,
         )
-        return go_to(url, cookies=(set_cookie(LOGIN, login.secret, LOGIN_SECONDS),))
+        return go_to(url, cookies=(set_cookie(_login(login.state), login.secret, LOGIN_SECONDS),))
 
     async def callback(self, call: Call, query: CallbackQuery) -> Answer[bytes]:
         """Where the provider sends people back to: it makes a session of what the provider says of them."""
         self._expect_safe(call)
-        login, following = await self._sessions.come_back(cookie(call.headers, LOGIN), query.state)
+        login, following = await self._sessions.come_back(cookie(call.headers, _login(query.state)), query.state)
         if self._provider is None:
             raise SignInRefused("there is no provider here")
         if query.error is not None:
             if query.error in ASKED:  # It was to ask nothing, and would have to.
-                return go_to(f"{SIGN_IN}?next={quote(following, safe='/')}", cookies=(drop_cookie(LOGIN),))
+                return go_to(
+                    f"{SIGN_IN}?next={quote(following, safe='/')}", cookies=(drop_cookie(_login(query.state)),)
+                )
             raise SignInRefused("the provider did not sign you in")
         if query.code is None:
             raise SignInRefused("the provider sent no code")
@@ -120,7 +130,7 @@ class AuthPages:
             if refusal.person is not None:
                 await self._sessions.turn_away(refusal.person, act=call.act())
             raise
-        return await self._let_in(call, person, following)
+        return await self._let_in(call, person, following, drop_cookie(_login(query.state)))
 
     async def link(self, call: Call, query: LinkQuery) -> Answer[bytes]:
         """The page that a link of the operator leads to. It asks, so that nobody uses the link up by looking at it."""
@@ -144,12 +154,12 @@ class AuthPages:
         headers = {"content-type": "text/css; charset=utf-8", "cache-control": "max-age=3600"}
         return Answer(STYLE, headers=headers)
 
-    async def _let_in(self, call: Call, person: Person, following: str) -> Answer[bytes]:
+    async def _let_in(self, call: Call, person: Person, following: str, *cookies: str) -> Answer[bytes]:
         made = await self._sessions.sign_in(
             person, agent=call.headers.get("user-agent"), old=cookie(call.headers, SESSION), act=call.act()
         )
         log.info("signed_in", user_id=made.user.id)
-        return go_to(following, cookies=(set_cookie(SESSION, made.secret), drop_cookie(LOGIN)))
+        return go_to(following, cookies=(set_cookie(SESSION, made.secret), *cookies))
 
     def _is_safe(self, call: Call) -> bool:
         """Whether a browser keeps our cookies: over https, or on the machine itself."""
@@ -163,3 +173,8 @@ class AuthPages:
                 "without https one can sign in only on the machine that the server runs on",
                 hint="Put a proxy with https before the server, and set INGOT_PUBLIC_URL to its address.",
             )
+
+
+def _login(state: str | None) -> str:
+    """The cookie of one sign-in: with several under way, each in a tab of its own, each finds its own."""
+    return f"{LOGIN}_{(state or '')[:STATE_CHARS]}"

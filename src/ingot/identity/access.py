@@ -21,6 +21,7 @@ KNOWN_MAX: Final = 10_000
 USED_MAX: Final = 10_000  # Of each kind. Who is left out is noted when it calls again later.
 WORKER_GRANTS: Final = (Grant(action="workers.run"), Grant(action="workers.read"))
 
+DAY: Final = 86_400 * MICROS
 T = TypeVar("T")
 Asking = Callable[[], None]
 
@@ -169,6 +170,11 @@ class Access:
 
     def _bounded(self, grants: tuple[Grant, ...], tenant: str | None, owner: Owner) -> tuple[Grant, ...]:
         """What is left of the grants of a token with what its owner may do now."""
+        oldest = self._clock.micros() - round(self.rules.token_days * DAY)
+        if not owner.user.is_local and to_micros(owner.user.signed_in_at) < oldest:
+            raise Unauthorized(
+                "who made the token has not signed in for long", hint="They sign in once, and it holds again."
+            )
         left = common(grants, grants_in(owner, tenant, self.rules))
         if not left:
             raise Unauthorized("who made the token may do nothing of it any more")

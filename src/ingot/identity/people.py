@@ -98,7 +98,8 @@ class PeopleRules(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for people on this server: whose word counts, who is an operator, how long a session holds.
 
     A session ends after so many seconds, or when it was not used for some; before that, what the provider said is
-    taken for true for `renew_seconds`.
+    taken for true for `renew_seconds`. A token that a person made holds no longer than `token_days` after they last
+    signed in: who has left the company is not told to us.
     """
 
     issuer: str | None = None
@@ -107,6 +108,7 @@ class PeopleRules(msgspec.Struct, frozen=True, kw_only=True):
     session_seconds: float = 43_200.0
     idle_seconds: float = 7_200.0
     renew_seconds: float = 3_600.0
+    token_days: float = 90.0
 
     def knows(self, user: User) -> bool:
         """Whether the provider that knew them is the one that there is now, and one of their groups may come in."""

@@ -7,7 +7,7 @@ import base64
 import hashlib
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 import msgspec
@@ -29,6 +29,7 @@ GROUPS_SCOPE: Final = "groups"
 OUR_FAULTS: Final = ("invalid_client", "unauthorized_client", "unsupported_grant_type", "invalid_scope")
 THEIR_FAULTS: Final = ("invalid_grant", "invalid_request")
 
+Prompt = Literal["none", "login"]
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -119,8 +120,8 @@ class Provider:
         self._metadata = Kept(clock, self._discover)
         self._keys = Kept(clock, self._ask_for_keys)
 
-    async def begin(self, *, state: str, nonce: str, verifier: str, silent: bool = False) -> str:
-        """Where to send somebody to sign in; `silent` asks the provider to show them nothing.
+    async def begin(self, *, state: str, nonce: str, verifier: str, prompt: Prompt | None = None) -> str:
+        """Where to send somebody to sign in; with the prompt `none` the provider is to show them nothing.
 
         Raises `ProviderUnavailable`.
         """
@@ -135,8 +136,8 @@ class Provider:
             "code_challenge": _challenge(verifier),
             "code_challenge_method": "S256",
         }
-        if silent:
-            asked["prompt"] = "none"
+        if prompt is not None:
+            asked["prompt"] = prompt
         place = metadata.authorization_endpoint
         return f"{place}{'&' if urlsplit(place).query else '?'}{urlencode(asked)}"
 
