@@ -1439,14 +1439,6 @@ MUTANTS = [
         caught_by=f"{BROWSER}/test_other_sites.py::test_no_page_is_framed_or_shown_within_another",
     ),
     Mutant(
-        name="the sign-in of another",
-        breaks="a sign-in ends in the browser in which it began",
-        file="identity/sessions.py",
-        old="        if state is None or not secrets.same(state, login.state):\n",
-        new="        if state is None:\n",
-        caught_by=f"{BROWSER}/test_lies.py::test_an_answer_that_is_wrong_signs_nobody_in",
-    ),
-    Mutant(
         name="markup in the name of a browser",
         breaks="what others call themselves is text",
         file="dashboard/templates/me.html",
