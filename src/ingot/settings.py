@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
 from ingot.kernel.errors import IngotError
+from ingot.kernel.hidden import Unshown
 from ingot.kernel.logs import LEVELS, Format
 
 LEASE_SECONDS_MIN = 1.0
@@ -36,6 +37,9 @@ PROVIDER_PARTS = ("oidc_client_secret", "oidc_redirect_url", "oidc_allowed_group
 
 SECRET = ("operator_token", "database_url", "database_owner_url", "oidc_client_secret", "otel_endpoint")
 OTHER_NAMES = {"otel_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}  # The name that everybody knows it by.
+
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class SettingsError(IngotError):
@@ -242,22 +246,43 @@ def variable_of(field: str) -> str:
 
 def _check_names(environment: Mapping[str, str]) -> None:
     """Refuse a variable that was meant to be one of ours: a store in the wrong place is found out too late."""
-    known = [variable_of(field) for field in Settings.__struct_fields__]
+    fields = dict.fromkeys((*Settings.__struct_fields__, *ClientSettings.__struct_fields__))
+    known = [variable_of(field) for field in fields]
     for name in environment.keys() - known:
         if name.startswith("INGOT") and (meant := get_close_matches(name, known, n=1, cutoff=TYPO_LIKENESS)):
             raise SettingsError(f"{name} is no setting; {meant[0]} is")
 
 
+class ClientSettings(Unshown, frozen=True, kw_only=True):
+    """Where a client or a worker finds its server, and with what it comes."""
+
+    server_url: str = "http://127.0.0.1:8080"
+    token: str | None = None
+    tenant: str | None = None
+    worker_id: str | None = None
+    worker_secret: str | None = None
+    data: Path = Path("data")
+
+
+def read_client_settings(environment: Mapping[str, str] | None = None) -> ClientSettings:
+    """Settings of a client from `INGOT_*` variables. Raises `SettingsError`."""
+    return _read(ClientSettings, environment)
+
+
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Settings from `INGOT_*` variables. Raises `SettingsError`."""
+    return _read(Settings, environment)
+
+
+def _read(kind: type[S], environment: Mapping[str, str] | None) -> S:
     environment = os.environ if environment is None else environment
     _check_names(environment)
     given = {
         field: READERS.get(field, _text)(text, name)
-        for field in Settings.__struct_fields__
+        for field in kind.__struct_fields__
         if (text := environment.get(name := variable_of(field)))
     }
-    return Settings(**given)
+    return kind(**given)
 
 
 def _text(text: str, _: str) -> str:

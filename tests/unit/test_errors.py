@@ -76,6 +76,16 @@ CODES = {
     "Unauthorized": ("unauthorized", 401),
     "UnsupportedMedia": ("unsupported_media_type", 415),
     "UserNotFound": ("user_not_found", 404),
+    "WrongUrl": ("wrong_url", 422),
+    "StreamEnded": ("stream_ended", 403),
+    "ServerUnreachable": ("server_unreachable", 503),
+    "ServerTooOld": ("server_too_old", 501),
+    "Refused": ("refused", 500),
+    "NotInTime": ("not_in_time", 408),
+    "NotIngot": ("not_ingot", 502),
+    "NoToken": ("no_token", 401),
+    "JobDead": ("job_dead", 409),
+    "JobCanceled": ("job_canceled", 409),
     "WorkerNotFound": ("worker_not_found", 404),
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.settings import Settings, SettingsError, read_settings, variable_of
+from ingot.settings import ClientSettings, Settings, SettingsError, read_settings, variable_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
@@ -114,7 +114,8 @@ def test_where_spans_go_is_read_by_the_name_that_everybody_knows() -> None:
 
 def test_the_page_tells_of_every_setting_and_of_no_other() -> None:
     told = re.findall(r"^\| `([A-Z_]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(told) == sorted(variable_of(field) for field in Settings.__struct_fields__)
+    fields = {*Settings.__struct_fields__, *ClientSettings.__struct_fields__}
+    assert sorted(told) == sorted(variable_of(field) for field in fields)
 
 
 def test_bounds_of_the_server_are_read() -> None:

@@ -16,7 +16,7 @@ from ingot.jobs.orders import JobOptions, new_job
 from ingot.jobs.service import Jobs
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
-from ingot.wire.jobs import JobChange, JobOrder, JobOrders, JobRetry, JobsQuery, SummaryQuery
+from ingot.wire.jobs import JobChange, JobOrder, JobOrders, JobRetry, JobsQuery, SummaryQuery, WaitQuery
 
 BATCH_BODY_BYTES_MAX = 64 * 1024 * 1024
 OPTIONS = (
@@ -58,7 +58,7 @@ class JobsApi:
                 handler=handler,
                 needs=needs,
                 room="jobs",
-                rate="read" if method == "GET" else "write",
+                rate="wait" if more.get("waits") else "read" if method == "GET" else "write",
                 **more,
             )
 
@@ -70,6 +70,7 @@ class JobsApi:
             route("GET", "/jobs", self.list, read),
             route("GET", "/jobs/summary", self.summary, read),
             route("GET", "/jobs/{id}", self.get, read),
+            route("GET", "/jobs/{id}/wait", self.wait, read, waits=True),
             route("PATCH", "/jobs/{id}", self.change, manage),
             route("POST", "/jobs/{id}/cancel", self.cancel, manage),
             route("POST", "/jobs/{id}/retry", self.retry, manage),
@@ -104,6 +105,11 @@ class JobsApi:
     async def get(self, call: Call, id: str) -> Job:
         """The job as it stands."""
         return await self._seen(call, id)
+
+    async def wait(self, call: Call, id: str, query: WaitQuery) -> Job:
+        """The job once it is finished, or as it stands when the time is over."""
+        await self._seen(call, id)
+        return await self._jobs.wait(call.tenant, id, seconds=query.wait_seconds)
 
     async def list(self, call: Call, query: JobsQuery) -> Page[Job]:
         """A page of the jobs that fit every filter, newest first."""

@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-from ingot.api.admin import PageQuery, TokenOrder, TokenShown
 from ingot.http.call import Call
 from ingot.http.table import PREFIX, Handler, Known, Route
 from ingot.identity.credentials import Forbidden, Token
-from ingot.identity.grants import Grant
-from ingot.identity.people import Session, TenantRole, User
+from ingot.identity.people import User
 from ingot.identity.service import Tenants
 from ingot.identity.sessions import Sessions
 from ingot.identity.tokens import Credentials
 from ingot.kernel.pages import Page
-
-
-class Me(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, in which tenant, and what they may do there.
-
-    `tenant` is the id of that tenant and `slug` its name; a person in none has roles in several, or in none. `tenants`
-    are those that a person has a role in.
-    """
-
-    kind: Literal["token", "worker", "user"]
-    id: str
-    operator: bool
-    tenant: str | None
-    slug: str | None
-    grants: tuple[Grant, ...]
-    tenants: tuple[TenantRole, ...] = ()
-    user: User | None = None
-    session: Session | None = None
-
-
-class SessionShown(Session, frozen=True, kw_only=True):
-    """A session; `current` is the one that asks."""
-
-    current: bool
+from ingot.wire.admin import PageQuery, TokenOrder, TokenShown
+from ingot.wire.people import Me, SessionShown
 
 
 class MeApi:

@@ -2,60 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
-from ingot.api.admin import PageQuery
 from ingot.http.call import Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
 from ingot.identity.credentials import Forbidden
 from ingot.identity.grants import ANY
-from ingot.identity.members import EMAIL_CHARS_MAX, Members
-from ingot.identity.people import Member, Role, Session, TenantRole, User
+from ingot.identity.members import Members
+from ingot.identity.people import Member, Session, User
 from ingot.identity.sessions import Sessions
 from ingot.identity.users import Users
 from ingot.kernel.pages import Page
-from ingot.wire.jobs import Request
-from ingot.wire.values import told
+from ingot.wire.admin import PageQuery
+from ingot.wire.people import LinkShown, MemberChange, NewMember, UserShown, UsersQuery
 
 LINK_HINT: Final = "It would outlast them: use the operator's token, or that of another program."
-Email = Annotated[str, told(minLength=3, maxLength=EMAIL_CHARS_MAX)]
-
-
-class NewMember(Request, frozen=True, kw_only=True):
-    """Who gets a role: a person by id, or whoever signs in with an email that the provider has verified."""
-
-    role: Role
-    user: str | None = None
-    email: Email | None = None
-
-
-class MemberChange(Request, frozen=True, kw_only=True):
-    """The role that somebody gets instead of the one they have."""
-
-    role: Role
-
-
-class UsersQuery(PageQuery, frozen=True, kw_only=True):
-    """Which people to list."""
-
-    email: Email | None = None
-
-
-class UserShown(User, frozen=True, kw_only=True):
-    """A person, and the roles they have."""
-
-    operator: bool
-    tenants: tuple[TenantRole, ...]
-
-
-class LinkShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A link that signs the operator in, once."""
-
-    url: str
-    expires_at: datetime
 
 
 class PeopleApi:

@@ -77,7 +77,8 @@ def known_errors() -> list[type[IngotError]]:
     while waiting:
         kind = waiting.pop()
         waiting.extend(kind.__subclasses__())
-        if kind.__module__.startswith("ingot.") and kind.code not in NOT_TOLD:
+        ours = kind.__module__.startswith("ingot.") and not kind.__module__.startswith("ingot.client.")
+        if ours and kind.code not in NOT_TOLD:
             found[kind.code] = kind
     return sorted(found.values(), key=lambda kind: (kind.status, kind.code))
 

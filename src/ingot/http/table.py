@@ -13,8 +13,8 @@ import msgspec
 from ingot.http.call import Stream
 from ingot.http.problems import MethodNotAllowed, NoSuchRoute
 from ingot.identity.grants import ACTIONS
+from ingot.wire.values import PREFIX as PREFIX  # noqa: PLC0414 - routes are declared with both
 
-PREFIX: Final = "/api/v1"
 PAGE: Final = "text/html"
 PAGES: Final = (PAGE, "text/css")
 BODY_BYTES_MAX: Final = 1024 * 1024

@@ -36,14 +36,14 @@ def read_chunks(chunks: Sequence[Chunk], *, after: int) -> Chunk:
 
 
 class Followers:
-    """Those who follow logs in this process, by job."""
+    """Those who follow something of a job in this process, by job."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
 
     @contextmanager
     def follow(self, job_id: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever the log of a job has grown."""
+        """An event that is set whenever there is news of a job."""
         news = asyncio.Event()
         self._waiting.setdefault(job_id, set()).add(news)
         try:
@@ -55,6 +55,11 @@ class Followers:
                 del self._waiting[job_id]
 
     def wake(self, job_id: str) -> None:
-        """The log of a job has grown."""
+        """There is news of a job."""
         for news in self._waiting.get(job_id, ()):
             news.set()
+
+    def wake_all(self) -> None:
+        """There is something for everybody to see."""
+        for job_id in self._waiting:
+            self.wake(job_id)

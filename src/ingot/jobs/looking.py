@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
@@ -12,6 +14,8 @@ from ingot.jobs import checks
 from ingot.jobs.errors import AttemptNotFound, BatchNotFound, JobNotFound
 from ingot.jobs.explain import explain
 from ingot.jobs.figures import LANES_MAX, TENANTS_MAX, Depth, Load
+from ingot.jobs.lifecycle import FINISHED
+from ingot.jobs.logs import Followers
 from ingot.jobs.model import Attempt, Batch, Doomed, Explanation, HistoryEntry, Job, JobLog, JobStatus, Source, Summary
 from ingot.jobs.ports import JobFilter, JobStore
 from ingot.kernel import values
@@ -19,6 +23,8 @@ from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor
 
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # Of payloads, metadata and results; the last job of a page may go beyond.
 PAGE_STEP_JOBS: Final = 64
+LOOK_SECONDS_MIN: Final = 0.1
+LOOK_SECONDS_MAX: Final = 1.0
 
 
 class Looking:
@@ -26,6 +32,8 @@ class Looking:
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
+        self.followers = Followers()  # Of jobs, until they are finished.
+        self._closing = False
 
     async def get(self, tenant: str, job_id: str) -> Job:
         """The job as it stands. Raises `JobNotFound`, for another tenant's job too."""
@@ -33,6 +41,25 @@ class Looking:
         if job is None:
             raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
         return job
+
+    async def wait(self, tenant: str, job_id: str, *, seconds: float) -> Job:
+        """The job once it is finished, or as it stands after so many seconds. Raises `JobNotFound`.
+
+        What ends in this process is told at once; what ends elsewhere is found by looking again.
+        """
+        now = asyncio.get_running_loop().time
+        until = now() + values.seconds(seconds, what="wait_seconds", most=checks.WAIT_SECONDS_MAX)
+        pause = LOOK_SECONDS_MIN
+        with self.followers.follow(job_id) as news:
+            while True:
+                news.clear()
+                job = await self.get(tenant, job_id)
+                if job.status in FINISHED or now() >= until or self._closing:
+                    return job
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(pause, until - now())):
+                        await news.wait()
+                pause = min(2 * pause, LOOK_SECONDS_MAX)
 
     async def list(
         self,

@@ -73,7 +73,6 @@ class Jobs(Looking):
         self._lease = round(lease_seconds * MICROS)
         self._waiters = Waiters()
         self.log_followers = Followers()
-        self._closing = False
         self._giving_back: set[asyncio.Task[None]] = set()
         self.draining: frozenset[WorkerKey] = frozenset()  # The workers that get no more work.
         self.on_cancel: list[Callable[[Job], None]] = []  # Who is told of running jobs that are to stop.
@@ -94,6 +93,7 @@ class Jobs(Looking):
         """End waiting claims, and let no others wait."""
         self._closing = True
         self._waiters.wake_all()
+        self.followers.wake_all()
 
     def let_go(self, tenant: str) -> None:
         """The tenant was removed: claims that wait for its work find that out now."""
@@ -310,6 +310,8 @@ class Jobs(Looking):
         settled = await self._store.settle(SettleJobs(settles=good)) if good else []
         for listener in self._listeners:
             _tell(listener.settled, settled)
+        for settle in good:
+            self.followers.wake(settle.job_id)
         answers = iter(settled)
         return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
 
@@ -360,6 +362,7 @@ class Jobs(Looking):
         if job.cancel_requested:
             for tell in self.on_cancel:
                 tell(job)
+        self.followers.wake(job.id)
         return job
 
     async def retry(

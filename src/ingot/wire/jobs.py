@@ -91,6 +91,12 @@ class JobsQuery(JobsFilter, frozen=True, kw_only=True):
     limit: Limit = PAGE_ROWS_DEFAULT
 
 
+class WaitQuery(Request, frozen=True, kw_only=True):
+    """How long to wait for a job to be finished."""
+
+    wait_seconds: WaitSeconds = 30
+
+
 class JobChange(Request, frozen=True, kw_only=True):
     """What to change of a job; what is left out stays."""
 

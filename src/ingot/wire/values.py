@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
 from ingot.jobs import checks
 from ingot.jobs.model import PRIORITY_MAX, PRIORITY_MIN
 from ingot.kernel.values import NUMBER_MAX
+
+PREFIX: Final = "/api/v1"
 
 
 def told(**bounds: Any) -> Meta:

@@ -1,0 +1,66 @@
+"""Make `ingot.client.synchronous` of `ingot.client.asynchronous`: the same client, for those who do not await."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+CLIENT = Path(__file__).parents[1] / "src" / "ingot" / "client"
+NOTICE = "# Made of ingot.client.asynchronous by scripts/make_sync.py: change that, and run `make client`.\n"
+WORDS = {
+    r"\basync def\b": "def",
+    r"\basync with\b": "with",
+    r"\basync for\b": "for",
+    r"\bawait ": "",
+    r"\bAsyncIterator\b": "Iterator",
+    r"\bAsyncClient\b": "Client",
+    r"\bAsync(Admin|Http|Job)\b": r"Sync\1",
+    r"\basynccontextmanager\b": "contextmanager",
+    r"\b__aenter__\b": "__enter__",
+    r"\b__aexit__\b": "__exit__",
+    r"\baclose\b": "close",
+    r"\baread\b": "read",
+    r"\baiter_lines\b": "iter_lines",
+    r"\basyncio\.sleep\b": "time.sleep",
+    r"\bimport asyncio\n": "import time\n",
+    r"ingot\.client\.asynchronous": "ingot.client.synchronous",
+}
+
+
+def made_of(text: str) -> str:
+    """The synchronous text of an asynchronous one."""
+    for word, instead in WORDS.items():
+        text = re.sub(word, instead, text)
+    return NOTICE + re.sub(r"(import time\n)+", "import time\n", text)
+
+
+def formatted(texts: dict[str, str]) -> dict[str, str]:
+    """The texts in shape."""
+    return {
+        name: subprocess.run(
+            [sys.executable, "-m", "ruff", "format", "--stdin-filename", name, "-"],
+            input=subprocess.run(
+                [sys.executable, "-m", "ruff", "check", "--fix-only", "--quiet", "--stdin-filename", name, "-"],
+                input=text, capture_output=True, text=True, check=True,
+            ).stdout,
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for name, text in texts.items()
+    }  # fmt: skip
+
+
+def all_made() -> dict[Path, str]:
+    """What each file of the synchronous client holds."""
+    made = {
+        str(CLIENT / "synchronous" / path.name): made_of(path.read_text(encoding="utf-8"))
+        for path in sorted((CLIENT / "asynchronous").glob("*.py"))
+    }
+    return {Path(name): text for name, text in formatted(made).items()}
+
+
+if __name__ == "__main__":
+    for path, text in all_made().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")

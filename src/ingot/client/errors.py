@@ -1,0 +1,113 @@
+"""What a server said went wrong, as the error that it is; and what goes wrong before it can say anything."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from ingot.kernel.errors import IngotError
+
+TEXT_SHOWN_MAX: Final = 200
+
+
+class ServerUnreachable(IngotError):
+    """The server does not answer."""
+
+    code = "server_unreachable"
+    status = 503
+    hint = "Check INGOT_SERVER_URL, and that `ingot serve` runs there."
+
+
+class NotIngot(IngotError):
+    """What answers there is not an Ingot server."""
+
+    code = "not_ingot"
+    status = 502
+    hint = "Check INGOT_SERVER_URL: it is the address of the server alone, as in http://127.0.0.1:8080."
+
+
+class ServerTooOld(IngotError):
+    """The server does not know what this client asks for."""
+
+    code = "server_too_old"
+    status = 501
+    hint = "Bring the server to the version of the client, or use the client of its version."
+
+
+class Refused(IngotError):
+    """The server refused, for a reason that this client has no name for."""
+
+    code = "refused"
+
+
+class _Problem(msgspec.Struct, frozen=True):
+    status: int
+    code: str
+    detail: str
+    hint: str
+
+
+def error_of(status: int, content: bytes, *, version: str | None) -> IngotError:
+    """The error that an answer tells of. `version` is what the server says it is, if it says so."""
+    try:
+        problem = msgspec.json.decode(content, type=_Problem)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = content[:TEXT_SHOWN_MAX].decode(errors="replace").strip()
+        return NotIngot(f"the answer is no error of Ingot's ({status}): {said!r}")
+    if problem.code == "no_such_route":
+        return ServerTooOld(
+            f"the server{f', version {version},' if version else ''} does not know this: {problem.detail}"
+        )
+    return _made(_kinds().get(problem.code, Refused), problem)
+
+
+def _made(kind: type[IngotError], problem: _Problem) -> IngotError:
+    """An error of this kind, whatever its own constructor asks for: what it says is what the server said."""
+    error = kind.__new__(kind)
+    IngotError.__init__(error, problem.detail, hint=problem.hint)
+    own: dict[str, Any] = {"code": problem.code, "status": problem.status}
+    error.__dict__.update(own)
+    return error
+
+
+def _kinds() -> dict[str, type[IngotError]]:
+    """The kinds of errors by their code; of two with the same the plainer."""
+    found: dict[str, type[IngotError]] = {}
+    kinds: list[type[IngotError]] = [IngotError]
+    for kind in kinds:
+        found.setdefault(kind.code, kind)
+        kinds.extend(kind.__subclasses__())
+    return found
+
+
+class JobDead(IngotError):
+    """The job failed, and is not tried again."""
+
+    code = "job_dead"
+    status = 409
+    hint = "Look at its attempts and its log; `retry` runs it again."
+
+
+class JobCanceled(IngotError):
+    """The job was canceled."""
+
+    code = "job_canceled"
+    status = 409
+    hint = "`retry` runs it again."
+
+
+class NotInTime(IngotError):
+    """The job is not finished yet."""
+
+    code = "not_in_time"
+    status = 408
+    hint = "It goes on all the same: wait longer, or cancel it."
+
+
+class StreamEnded(IngotError):
+    """The server ended the stream, and would not go on with it."""
+
+    code = "stream_ended"
+    status = 403
+    hint = "Check the token, and that the tenant is still there."

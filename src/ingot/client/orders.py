@@ -1,0 +1,87 @@
+"""What a program says of a job it wants done, as the server takes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, TypedDict
+
+import msgspec
+
+from ingot.kernel.errors import InvalidInput
+
+Seconds = float | str | timedelta
+UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+PRIORITIES: Final = {"critical": 1, "high": 2, "normal": 3, "low": 4, "background": 5}
+SECONDS_HINT: Final = "Write seconds as a number, or as in 500ms, 30s, 5m, 2h, 1d."
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+class Order(TypedDict, total=False):
+    """What can be said of a job besides its type and payload."""
+
+    priority: int | str
+    run_at: datetime
+    delay: Seconds
+    max_attempts: int
+    idempotency_key: str
+    dedupe_key: str
+    tags: Sequence[str]
+    metadata: object
+    after: Sequence[str]
+    on_dead: str
+    inputs: Sequence[str]
+    batch: str
+    force: bool
+    correlation_id: str
+    trace_id: str
+
+
+def seconds_of(value: Seconds) -> float:
+    """A time in seconds. Raises `InvalidInput`."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        found = _SECONDS.fullmatch(value.strip().lower())
+        if found is None:
+            raise InvalidInput(f"{value[:64]!r} is no time", hint=SECONDS_HINT)
+        return float(found[1]) * UNITS[found[2]]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(f"a {type(value).__name__} is no time", hint=SECONDS_HINT)
+    return float(value)
+
+
+def priority_of(value: int | str) -> int:
+    """A priority by its number or its name. Raises `InvalidInput`."""
+    if isinstance(value, int):
+        return value
+    if value.isascii() and value.isdecimal():
+        return int(value)
+    if value.lower() not in PRIORITIES:
+        raise InvalidInput(f"there is no priority {value[:64]!r}", hint=f"It is 1 to 5, or {', '.join(PRIORITIES)}.")
+    return PRIORITIES[value.lower()]
+
+
+def order_body(type: str, payload: object, order: Mapping[str, Any]) -> dict[str, Any]:
+    """A job as it is asked for. Raises `InvalidInput` for what is no JSON, and for what nobody knows."""
+    said = dict(order)
+    body: dict[str, Any] = {"type": type, "payload": json_of(payload, what="payload")}
+    if (delay := said.pop("delay", None)) is not None:
+        body["delay_seconds"] = seconds_of(delay)
+    if (priority := said.pop("priority", None)) is not None:
+        body["priority"] = priority_of(priority)
+    if (metadata := said.pop("metadata", None)) is not None:
+        body["metadata"] = json_of(metadata, what="metadata")
+    if unknown := said.keys() - Order.__annotations__.keys():
+        known = ", ".join(sorted(Order.__annotations__))
+        raise InvalidInput(f"a job has no {', '.join(sorted(unknown))}", hint=f"It is one of {known}.")
+    return body | {name: value for name, value in said.items() if value is not None}
+
+
+def json_of(value: object, *, what: str) -> msgspec.Raw:
+    """A value as JSON. Raises `InvalidInput`."""
+    try:
+        return msgspec.Raw(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError, UnicodeEncodeError) as error:
+        raise InvalidInput(f"the {what} cannot be written as JSON: {error}") from None

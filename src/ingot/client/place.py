@@ -1,0 +1,79 @@
+"""Where the server is, and with what one comes to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ingot.kernel.errors import IngotError
+from ingot.settings import ClientSettings, is_loopback, read_client_settings
+
+TOKEN_FILE: Final = "operator.token"
+
+
+class NoToken(IngotError):
+    """There is nothing to come to the server with."""
+
+    code = "no_token"
+    status = 401
+    hint = (
+        "Set INGOT_TOKEN. On the machine of the server its operator.token is found by itself, "
+        "when INGOT_DATA names the data folder or it is ./data."
+    )
+
+
+class WrongUrl(IngotError):
+    """The address of the server is none."""
+
+    code = "wrong_url"
+    status = 422
+    hint = "Write it as in http://127.0.0.1:8080."
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A server, and the headers that say who asks."""
+
+    url: str
+    headers: dict[str, str]
+
+
+def find_place(
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    tenant: str | None = None,
+    worker: tuple[str, str] | None = None,
+    settings: ClientSettings | None = None,
+) -> Place:
+    """The server that is meant: what is not given comes from the environment.
+
+    A worker comes with its id and secret, everybody else with a token. Raises `NoToken` or `WrongUrl`.
+    """
+    known = settings or read_client_settings()
+    server = (url or known.server_url).rstrip("/")
+    parts = urlsplit(server)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
+        raise WrongUrl(f"{server[:100]!r} is no address of a server")
+    headers = {}
+    if worker is not None:
+        headers = {"x-worker-id": worker[0], "x-worker-secret": worker[1]}
+    else:
+        found = token or known.token or (_own_token(known.data) if is_loopback(parts.hostname) else None)
+        if found is None:
+            raise NoToken
+        headers = {"authorization": f"Bearer {found}"}
+    named = tenant or known.tenant
+    if named is not None:
+        headers["ingot-tenant"] = named
+    return Place(url=server, headers=headers)
+
+
+def _own_token(data: Path) -> str | None:
+    """The operator's token, where the server of this folder wrote it."""
+    try:
+        return (data / TOKEN_FILE).read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None

@@ -1,0 +1,142 @@
+# Made of ingot.client.asynchronous by scripts/make_sync.py: change that, and run `make client`.
+"""What those who run the place ask for: tenants, tokens, worker credentials, definitions, people, the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from ingot.client.synchronous.http import SyncHttp
+from ingot.events.audit import Entry
+from ingot.identity.credentials import Token, WorkerCredential
+from ingot.identity.grants import Grant
+from ingot.identity.model import Tenant
+from ingot.identity.people import Member, Role, User
+from ingot.jobs.model import Definition
+from ingot.kernel.pages import Page
+from ingot.wire.admin import TokenShown, WorkerShown
+from ingot.wire.people import LinkShown, UserShown
+
+
+class SyncAdmin:
+    """Administration. What a caller may do is what its grants say."""
+
+    def __init__(self, http: SyncHttp) -> None:
+        self._http = http
+
+    # -- tenants --------------------------------------------------------------------------------------------
+
+    def tenants(self) -> Iterator[Tenant]:
+        """All tenants, by slug."""
+        return self._http.pages("/admin/tenants", Page[Tenant], query={})
+
+    def tenant(self, slug: str) -> Tenant:
+        """One tenant."""
+        return self._http.ask("GET", f"/admin/tenants/{slug}", Tenant)
+
+    def create_tenant(self, slug: str, **values: Any) -> Tenant:
+        """Make a tenant."""
+        return self._http.ask("POST", "/admin/tenants", Tenant, body={"slug": slug, **values})
+
+    def change_tenant(self, slug: str, **values: Any) -> Tenant:
+        """Change a tenant: its weight, time zone, limits, groups or slug."""
+        return self._http.ask("PATCH", f"/admin/tenants/{slug}", Tenant, body=values)
+
+    def remove_tenant(self, slug: str) -> Tenant:
+        """Remove a tenant, with all it holds."""
+        return self._http.ask("DELETE", f"/admin/tenants/{slug}", Tenant)
+
+    # -- tokens ---------------------------------------------------------------------------------------------
+
+    def tokens(self, *, operator: bool = False) -> Iterator[Token]:
+        """The tokens of the tenant, or those of operators, newest first."""
+        query = {"operator": "true" if operator else None}
+        return self._http.pages("/admin/tokens", Page[Token], query=query)
+
+    def create_token(
+        self,
+        description: str,
+        grants: Sequence[Grant | Mapping[str, str]],
+        *,
+        expires_at: datetime | None = None,
+        operator: bool = False,
+    ) -> TokenShown:
+        """Make a token. Its text is in the answer, this once."""
+        body: dict[str, Any] = {"description": description, "grants": grants, "operator": operator}
+        if expires_at is not None:
+            body["expires_at"] = expires_at
+        return self._http.ask("POST", "/admin/tokens", TokenShown, body=body)
+
+    def revoke_token(self, token_id: str) -> Token:
+        """End a token."""
+        return self._http.ask("DELETE", f"/admin/tokens/{token_id}", Token, safe=True)
+
+    # -- worker credentials ---------------------------------------------------------------------------------
+
+    def worker_credentials(self, *, shared: bool = False) -> Iterator[WorkerCredential]:
+        """The worker credentials of the tenant, or those that serve all."""
+        query = {"shared": "true" if shared else None}
+        return self._http.pages("/admin/workers", Page[WorkerCredential], query=query)
+
+    def create_worker(self, worker_id: str, *, types: Sequence[str] = (), shared: bool = False) -> WorkerShown:
+        """Make a worker credential. Its secret is in the answer, this once."""
+        body = {"id": worker_id, "types": types, "shared": shared}
+        return self._http.ask("POST", "/admin/workers", WorkerShown, body=body)
+
+    def regenerate_worker(self, worker_id: str) -> WorkerShown:
+        """Give a worker credential another secret."""
+        return self._http.ask("POST", f"/admin/workers/{worker_id}/regenerate", WorkerShown, body={})
+
+    def enable_worker(self, worker_id: str) -> WorkerCredential:
+        """Let the workers of a credential in again."""
+        return self._http.ask("POST", f"/admin/workers/{worker_id}/enable", WorkerCredential, body={}, safe=True)
+
+    def disable_worker(self, worker_id: str) -> WorkerCredential:
+        """Put the workers of a credential out."""
+        return self._http.ask("POST", f"/admin/workers/{worker_id}/disable", WorkerCredential, body={}, safe=True)
+
+    # -- definitions ----------------------------------------------------------------------------------------
+
+    def define(self, type: str, **values: Any) -> Definition:
+        """Make or replace the definition of a type."""
+        return self._http.ask("PUT", f"/admin/definitions/{type}", Definition, body=values, safe=True)
+
+    # -- people and acts ------------------------------------------------------------------------------------
+
+    def members(self) -> Iterator[Member]:
+        """Everybody with a role in the tenant."""
+        return self._http.pages("/admin/members", Page[Member], query={})
+
+    def put_member(self, role: Role, *, email: str | None = None, user: str | None = None) -> Member:
+        """Give somebody a role, or invite them by email."""
+        who = {"email": email} if user is None else {"user": user}
+        return self._http.ask("POST", "/admin/members", Member, body={"role": role, **who}, safe=True)
+
+    def remove_member(self, member_id: str) -> Member:
+        """Take a role or an invitation."""
+        return self._http.ask("DELETE", f"/admin/members/{member_id}", Member)
+
+    def users(self, *, email: str | None = None) -> Iterator[User]:
+        """The people who have signed in, newest first."""
+        return self._http.pages("/admin/users", Page[User], query={"email": email})
+
+    def user(self, user_id: str) -> UserShown:
+        """One person, and their roles."""
+        return self._http.ask("GET", f"/admin/users/{user_id}", UserShown)
+
+    def disable_user(self, user_id: str) -> User:
+        """Put a person out."""
+        return self._http.ask("POST", f"/admin/users/{user_id}/disable", User, body={}, safe=True)
+
+    def enable_user(self, user_id: str) -> User:
+        """Let a person in again."""
+        return self._http.ask("POST", f"/admin/users/{user_id}/enable", User, body={}, safe=True)
+
+    def link(self) -> LinkShown:
+        """A link that signs the operator in, once."""
+        return self._http.ask("POST", "/admin/links", LinkShown, body={})
+
+    def audit(self, **filters: Any) -> Iterator[Entry]:
+        """What was done, newest first; `action`, `who`, `target` and `all` say which."""
+        return self._http.pages("/admin/audit", Page[Entry], query=filters)

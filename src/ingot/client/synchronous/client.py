@@ -1,0 +1,242 @@
+# Made of ingot.client.asynchronous by scripts/make_sync.py: change that, and run `make client`.
+"""The client: one object for all that a program asks of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Self, Unpack
+
+import msgspec
+
+from ingot.client.orders import Order, json_of, order_body, priority_of
+from ingot.client.patience import Patience
+from ingot.client.place import find_place
+from ingot.client.synchronous.admin import SyncAdmin
+from ingot.client.synchronous.events import follow
+from ingot.client.synchronous.http import SyncHttp
+from ingot.client.synchronous.job import SyncJob
+from ingot.events.model import Event
+from ingot.jobs.actions import Acted
+from ingot.jobs.crew import Worker
+from ingot.jobs.model import (
+    Attempt,
+    Batch,
+    Definition,
+    Enqueued,
+    Explanation,
+    Job,
+    JobLog,
+    JobStatus,
+    Pause,
+    Source,
+    Summary,
+)
+from ingot.kernel.pages import Page
+
+ORDERS_PER_CALL = 500
+
+
+class _Made(msgspec.Struct, frozen=True):
+    jobs: list[Enqueued]
+
+
+class _Published(msgspec.Struct, frozen=True):
+    id: str
+
+
+class Client:
+    """A server, as programs see it. Use it in `with`, or close it at the end.
+
+    What is not given is read from `INGOT_SERVER_URL`, `INGOT_TOKEN` and `INGOT_TENANT`; on the machine of the server
+    its own token is found. A request is sent again for up to `patience` seconds, when that can do no harm.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        tenant: str | None = None,
+        patience: float = 30.0,
+    ) -> None:
+        self._http = SyncHttp(find_place(url, token=token, tenant=tenant), Patience(seconds=patience))
+        self.admin = SyncAdmin(self._http)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._http.close()
+
+    # -- asking for work ------------------------------------------------------------------------------------
+
+    def submit(self, type: str, payload: object = None, **order: Unpack[Order]) -> SyncJob:
+        """Ask for a job. With an `idempotency_key` a lost answer is asked for again, and there is one job."""
+        body = order_body(type, payload, order)
+        made = self._http.ask("POST", "/jobs", Job, body=body, safe="idempotency_key" in body)
+        return SyncJob(self, made)
+
+    def submit_many(self, type: str, payloads: Iterable[object], **order: Unpack[Order]) -> list[SyncJob]:
+        """Ask for many jobs of one type, some hundreds at a time; of those sent together all are made or none."""
+        bodies = [order_body(type, payload, order) for payload in payloads]
+        made: list[SyncJob] = []
+        for start in range(0, len(bodies), ORDERS_PER_CALL):
+            some = bodies[start : start + ORDERS_PER_CALL]
+            safe = all("idempotency_key" in body for body in some)
+            answer = self._http.ask("POST", "/jobs/batch", _Made, body={"jobs": some}, safe=safe)
+            made += [SyncJob(self, one.job) for one in answer.jobs]
+        return made
+
+    # -- looking at jobs ------------------------------------------------------------------------------------
+
+    def job(self, job_id: str) -> SyncJob:
+        """A job by its id."""
+        return SyncJob(self, self.read(job_id))
+
+    def read(self, job_id: str, *, wait_seconds: float = 0.0) -> Job:
+        """How a job stands; with `wait_seconds` once it is finished, or then."""
+        if wait_seconds <= 0:
+            return self._http.ask("GET", f"/jobs/{job_id}", Job)
+        query = {"wait_seconds": wait_seconds}
+        return self._http.ask("GET", f"/jobs/{job_id}/wait", Job, query=query, wait_seconds=wait_seconds)
+
+    def jobs(
+        self,
+        *,
+        status: JobStatus | str | None = None,
+        type: str | None = None,
+        tag: str | None = None,
+        source: Source | str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int | None = None,
+    ) -> Iterator[SyncJob]:
+        """The jobs that fit every filter, newest first; all of them, or `limit`."""
+        query = {
+            "status": status,
+            "type": type,
+            "tag": tag,
+            "source": source,
+            "created_after": created_after,
+            "created_before": created_before,
+        }
+        for one in self._http.pages("/jobs", Page[Job], query=query, limit=limit):
+            yield SyncJob(self, one)
+
+    def summary(self, **filters: Any) -> Summary:
+        """The jobs that fit every filter, in numbers."""
+        return self._http.ask("GET", "/jobs/summary", Summary, query=filters)
+
+    def attempts(self, job_id: str) -> list[Attempt]:
+        """The attempts of a job, oldest first."""
+        return (self._http.ask("GET", f"/jobs/{job_id}/attempts", Page[Attempt])).items
+
+    def explain(self, job_id: str) -> Explanation:
+        """Why a job is not running."""
+        return self._http.ask("GET", f"/jobs/{job_id}/explain", Explanation)
+
+    def log(self, job_id: str, *, attempt: int | None = None, after: int = 0) -> JobLog:
+        """What an attempt has written, the newest unless told."""
+        query = {"attempt": attempt, "after": after}
+        return self._http.ask("GET", f"/jobs/{job_id}/log", JobLog, query=query)
+
+    def follow_log(self, job_id: str) -> Iterator[JobLog]:
+        """What a job writes, as it does, until it is finished."""
+        for told in follow(self._http, f"/jobs/{job_id}/log", {}):
+            yield msgspec.json.decode(told.data, type=JobLog)
+
+    def batch(self, name: str) -> Batch:
+        """The jobs enqueued under one name, in numbers."""
+        return self._http.ask("GET", f"/batches/{name}", Batch)
+
+    def definitions(self) -> list[Definition]:
+        """The definitions that the tenant can see."""
+        return (self._http.ask("GET", "/definitions", Page[Definition])).items
+
+    # -- steering jobs --------------------------------------------------------------------------------------
+
+    def cancel(self, job_id: str) -> Job:
+        """Stop a waiting job at once, ask a running one to stop."""
+        return self._http.ask("POST", f"/jobs/{job_id}/cancel", Job, body={}, safe=True)
+
+    def retry(
+        self,
+        job_id: str,
+        *,
+        reset_attempts: bool = False,
+        priority: int | str | None = None,
+        max_attempts: int | None = None,
+        run_at: datetime | None = None,
+    ) -> Job:
+        """Run a finished job again."""
+        body = {"reset_attempts": reset_attempts, **_given(priority=priority, max_attempts=max_attempts, run_at=run_at)}
+        return self._http.ask("POST", f"/jobs/{job_id}/retry", Job, body=body)
+
+    def change(
+        self,
+        job_id: str,
+        *,
+        priority: int | str | None = None,
+        run_at: datetime | None = None,
+        max_attempts: int | None = None,
+        tags: Sequence[str] | None = None,
+    ) -> Job:
+        """Change a waiting job, or the tags of any."""
+        body = _given(priority=priority, run_at=run_at, max_attempts=max_attempts, tags=tags)
+        return self._http.ask("PATCH", f"/jobs/{job_id}", Job, body=body, safe=True)
+
+    def act(self, action: str, *, dry_run: bool = False, **said: Any) -> Acted:
+        """Cancel, retry or change the jobs that fit a filter, one step: go on with the `cursor` of the answer."""
+        body = {"action": action, "dry_run": dry_run, **said}
+        return self._http.ask("POST", "/jobs/actions", Acted, body=body, safe=dry_run)
+
+    def pauses(self) -> list[Pause]:
+        """The types that are paused."""
+        return (self._http.ask("GET", "/pauses", Page[Pause])).items
+
+    def pause(self, type: str) -> Pause:
+        """Hand out no more jobs of a type."""
+        return self._http.ask("PUT", f"/pauses/{type}", Pause, body={}, safe=True)
+
+    def resume(self, type: str) -> None:
+        """Hand out jobs of a type again."""
+        self._http.ask("DELETE", f"/pauses/{type}", bytes, safe=True)
+
+    # -- events and workers ---------------------------------------------------------------------------------
+
+    def publish(self, name: str, data: object = None, *, dedupe_key: str | None = None) -> str:
+        """Append an event of your own; answers its id."""
+        body = {"name": name, "data": json_of(data, what="data"), **_given(dedupe_key=dedupe_key)}
+        made = self._http.ask("POST", "/events", _Published, body=body, safe=dedupe_key is not None)
+        return made.id
+
+    def events(self, *, name: str | None = None, after: str | None = None) -> Iterator[Event]:
+        """Events as they happen, from now on or behind one; without gap or repeat, over any number of connections."""
+        for told in follow(self._http, "/events/stream", {"name": name, "after": after}):
+            if told.id is not None:
+                yield msgspec.json.decode(told.data, type=Event)
+
+    def workers(self) -> Iterator[Worker]:
+        """The workers of the tenant."""
+        return self._http.pages("/workers", Page[Worker], query={})
+
+    def drain(self, worker_id: str) -> Worker:
+        """Ask a worker to take no more work."""
+        return self._http.ask("POST", f"/workers/{worker_id.replace('/', '%2F')}/drain", Worker, body={}, safe=True)
+
+    def me(self) -> dict[str, Any]:
+        """Who asks, and what they may do."""
+        return self._http.ask("GET", "/me", dict[str, Any])
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """What is not `None`; a priority by its number."""
+    said = {name: value for name, value in values.items() if value is not None}
+    if "priority" in said:
+        said["priority"] = priority_of(said["priority"])
+    return said

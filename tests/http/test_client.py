@@ -1,0 +1,142 @@
+"""The client, against a real server: what a program asks, and what it is told when things go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ingot.client import AsyncClient, Client
+from ingot.client.errors import JobCanceled, JobDead, NotInTime, ServerUnreachable
+from ingot.client.place import NoToken, WrongUrl, find_place
+from ingot.identity.credentials import Unauthorized
+from ingot.jobs.errors import DuplicateJob, JobNotFound
+from ingot.jobs.model import JobStatus
+from ingot.kernel.errors import IdempotencyMismatch, InvalidInput
+from ingot.kernel.ids import new_id
+from ingot.settings import ClientSettings
+from tests.http.serving import Served
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(served.url, token=served.operator, patience=0) as one:
+        yield one
+
+
+async def do_one(served: Served, *, error: str | None = None) -> None:
+    """Be the worker of one job."""
+    (claim,) = await served.ingot.jobs.claim("w", ["greet"], wait_seconds=10)
+    if error is None:
+        await served.ingot.jobs.complete(claim, {"hello": claim.job.read()["name"]})
+    else:
+        await served.ingot.jobs.fail(claim, error, retry=False)
+
+
+async def test_a_job_is_asked_for_and_waited_for(served: Served, client: AsyncClient) -> None:
+    job = await client.submit("greet", {"name": "Ada"}, tags=["a"], priority="high", metadata={"n": 1})
+    assert (job.status, job.data.priority, job.data.tags, job.payload) == (JobStatus.QUEUED, 2, ("a",), {"name": "Ada"})
+    working = asyncio.create_task(do_one(served))
+    assert (await job.wait(timeout="10s")).result == {"hello": "Ada"}
+    await working
+    assert [attempt.number for attempt in await job.attempts()] == [1]
+
+
+async def test_what_became_of_a_job_is_told_as_what_it_is(served: Served, client: AsyncClient) -> None:
+    broken = await client.submit("greet", {"name": "Bob"})
+    working = asyncio.create_task(do_one(served, error="out of paper"))
+    with pytest.raises(JobDead, match="out of paper"):
+        await broken.wait()
+    await working
+    stopped = await client.submit("greet", {"name": "Eve"}, delay=timedelta(hours=1))
+    with pytest.raises(NotInTime):
+        await stopped.wait(timeout=0.05)
+    await stopped.cancel()
+    with pytest.raises(JobCanceled):
+        await stopped.wait()
+    assert (await stopped.retry()).status is JobStatus.QUEUED
+
+
+async def test_many_jobs_are_asked_for_and_listed(client: AsyncClient) -> None:
+    made = await client.submit_many("greet", ({"name": str(n)} for n in range(1201)), tags=["many"])
+    assert len({job.id for job in made}) == 1201
+    assert len([job async for job in client.jobs(tag="many")]) == 1201
+    assert len([job async for job in client.jobs(tag="many", limit=250)]) == 250
+    assert (await client.summary(type="greet")).counts[JobStatus.QUEUED] == 1201
+    later = datetime.now(UTC) + timedelta(days=1)
+    assert [job async for job in client.jobs(created_after=later)] == []
+
+
+async def test_errors_of_the_server_are_the_errors_that_they_are(served: Served, client: AsyncClient) -> None:
+    with pytest.raises(JobNotFound) as missing:
+        await client.job(new_id())
+    assert missing.value.hint
+    with pytest.raises(InvalidInput):
+        await client.submit("")
+    with pytest.raises(InvalidInput, match="JSON"):
+        await client.submit("greet", object())
+    with pytest.raises(InvalidInput, match="no colour"):
+        await client.submit("greet", colour="red")  # type: ignore[call-arg]
+    with pytest.raises(InvalidInput, match="priority"):
+        await client.submit("greet", priority="urgent")
+    await client.submit("greet", 1, idempotency_key="k", dedupe_key="d")
+    with pytest.raises(IdempotencyMismatch):
+        await client.submit("greet", 2, idempotency_key="k")
+    with pytest.raises(DuplicateJob):
+        await client.submit("greet", 3, dedupe_key="d")
+    async with AsyncClient(served.url, token="ingot_wrong", patience=0) as stranger:
+        with pytest.raises(Unauthorized):
+            await stranger.me()
+
+
+async def test_a_log_and_events_are_followed(served: Served, client: AsyncClient) -> None:
+    job = await client.submit("greet", {"name": "Ada"})
+    (claim,) = await served.ingot.jobs.claim("w", ["greet"])
+    await served.ingot.jobs.append_log(claim.job.id, claim.fence, "hello\n")
+
+    async def written() -> str:
+        return "".join([part async for part in job.follow_log()])
+
+    following = asyncio.create_task(written())
+    await served.ingot.jobs.append_log(claim.job.id, claim.fence, "world\n")
+    await served.ingot.jobs.complete(claim)
+    assert await following == "hello\nworld\n"
+    await client.publish("greeted", {"who": "Ada"})
+    async for event in client.events(name="greeted", after="0000000000000000"):
+        assert (event.name, event.data) == ("greeted", msgspec.Raw(b'{"who":"Ada"}'))
+        break
+
+
+async def test_who_does_not_await_has_the_same(served: Served) -> None:
+    def work() -> list[str]:
+        with Client(served.url, token=served.operator, patience=0) as client:
+            job = client.submit("greet", {"name": "Ada"})
+            assert client.job(job.id).status is JobStatus.QUEUED
+            done = job.wait(timeout=10)
+            assert done.result == {"hello": "Ada"}
+            return [one.id for one in client.jobs(type="greet")]
+
+    working = asyncio.create_task(do_one(served))
+    assert len(await asyncio.to_thread(work)) == 1
+    await working
+
+
+async def test_a_server_that_is_not_there_is_asked_again_and_then_told_of(unused_tcp_port: int) -> None:
+    async with AsyncClient(f"http://127.0.0.1:{unused_tcp_port}", token="x", patience=0.3) as client:
+        with pytest.raises(ServerUnreachable, match="does not answer"):
+            await client.submit("greet")
+
+
+def test_where_the_server_is_comes_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "operator.token").write_text("ingot_own\n", encoding="utf-8")
+    settings = ClientSettings(server_url="http://127.0.0.1:9", data=tmp_path)
+    assert find_place(settings=settings).headers == {"authorization": "Bearer ingot_own"}
+    with pytest.raises(NoToken):
+        find_place("https://ingot.example.com", settings=settings)
+    for wrong in ("ingot.example.com", "ftp://x", "http://x/api/v1", "http://"):
+        with pytest.raises(WrongUrl):
+            find_place(wrong, token="x", settings=settings)
