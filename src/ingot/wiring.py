@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import secrets
+import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
+import uvloop
 from prometheus_client import CollectorRegistry
 
 from ingot.api.actions import ActionsApi
@@ -21,6 +27,7 @@ from ingot.api.ops import OpsApi
 from ingot.api.people import PeopleApi
 from ingot.api.work import WorkApi
 from ingot.api.workers import WorkersApi
+from ingot.client.place import find_place
 from ingot.dashboard.auth import AuthPages
 from ingot.dashboard.me import MePage
 from ingot.dashboard.pages import error_page
@@ -55,12 +62,16 @@ from ingot.jobs.rounds import WorkerTending, WorkerWatch
 from ingot.jobs.service import Jobs
 from ingot.jobs.workers import Workers
 from ingot.kernel.clock import Clock, SystemClock
-from ingot.kernel.errors import StoreError
+from ingot.kernel.errors import InvalidInput, StoreError
 from ingot.kernel.logs import configure_logs, debugging, report
 from ingot.kernel.loops import Loop
 from ingot.outbound.provider import Provider
-from ingot.settings import Settings, SettingsError, read_settings
+from ingot.settings import ClientSettings, Settings, SettingsError, read_client_settings, read_settings
+from ingot.worker.app import Worker
+from ingot.worker.over_http import HttpBoard
+from ingot.worker.runner import DRAIN_SECONDS, Runner
 
+EXIT_AT_ONCE: Final = 130
 Store = SQLiteStore | PostgresStore
 
 
@@ -263,3 +274,42 @@ async def _open_store(settings: Settings, clock: Clock) -> Store:
     return await PostgresStore.open(
         settings.database_url, clock=clock, lease_seconds=settings.lease_seconds, pooled=settings.database_pooled
     )
+
+
+def runner_of(
+    worker: Worker, settings: ClientSettings | None = None, *, drain_seconds: float = DRAIN_SECONDS
+) -> Runner:
+    """A runner of these handlers, with the server that the settings name. Raises `InvalidInput`.
+
+    It comes with a worker credential, or else with a token. Each process is an instance of its own.
+    """
+    known = settings or read_client_settings()
+    if not worker.handlers:
+        raise InvalidInput("the worker has no handlers", hint='Give it some with @worker.handler("type").')
+    instance = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+    if known.worker_id is not None and known.worker_secret is not None:
+        name = f"{known.worker_id}/{instance}"
+        place = find_place(worker=(name, known.worker_secret), settings=known)
+    else:
+        name = instance
+        place = find_place(settings=known)
+    return Runner(worker, lambda: HttpBoard(place, name), drain_seconds=drain_seconds)
+
+
+async def run_until_told(runner: Runner) -> None:
+    """Run it until TERM or Ctrl-C, which let it finish; a second one ends it at once."""
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+
+    def told() -> None:
+        if stopping.is_set():
+            os._exit(EXIT_AT_ONCE)
+        stopping.set()
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, told)
+    await runner.run(stopping)
+
+
+def run(worker: Worker, *, drain_seconds: float = DRAIN_SECONDS) -> None:
+    """Run the handlers of a worker in this process until TERM or Ctrl-C, as `ingot worker` does."""
+    uvloop.run(run_until_told(runner_of(worker, drain_seconds=drain_seconds)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,26 @@ def test_what_a_page_says_can_be_typed_from_top_to_bottom(tmp_path: Path, page: 
     if page in ("serve.md", "run-workers.md"):
         assert '"status":"succeeded"' in whole
         assert "Hello, " in whole
+
+
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(("page", "blocks"), [("how-to/write-a-worker.md", (0, 1)), ("../README.md", (0, 1))])
+def test_a_worker_and_its_client_do_what_the_page_says(tmp_path: Path, page: str, blocks: tuple[int, int]) -> None:
+    found = PYTHON.findall((PAGES.parent / page).read_text(encoding="utf-8"))
+    app, ask = (found[block] for block in blocks)
+    (tmp_path / "app.py").write_text(app, encoding="utf-8")
+    with served(tmp_path / "data") as (_, url):
+        environment = {**os.environ, "INGOT_SERVER_URL": url}
+        command = [sys.executable, "-m", "ingot", "worker", "--app", "app:worker"]
+        with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as worker:
+            try:
+                asked = subprocess.run(
+                    [sys.executable, "-c", ask],
+                    cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=40, check=False,
+                )  # fmt: skip
+            finally:
+                worker.terminate()
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert asked.stdout.startswith("Hello, Ada\n")

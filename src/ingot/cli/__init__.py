@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ingot.api.ops import VERSION
 from ingot.cli.serve import serve
+from ingot.cli.worker import worker
 from ingot.kernel.errors import IngotError
 
 EXIT_CODES: Final = {404: 3, 409: 4, 422: 2, 429: 5, 503: 6}  # By the HTTP status of the error; 1 for all others.
@@ -21,6 +22,7 @@ app = typer.Typer(
     help="Durable jobs, blobs and documents, self-hosted.",
 )
 app.command()(serve)
+app.command()(worker)
 
 
 def _tell_version(asked: bool) -> None:

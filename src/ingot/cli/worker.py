@@ -1,0 +1,45 @@
+"""`ingot worker`: runs handlers."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Annotated
+
+import typer
+import uvloop
+
+from ingot import wiring
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.logs import configure_server_logs
+from ingot.settings import read_client_settings
+from ingot.worker.app import Worker
+from ingot.worker.runner import DRAIN_SECONDS
+
+
+def worker(
+    app: Annotated[str, typer.Option(help="Where the handlers are: module:name, as in app:worker.")] = "app:worker",
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="How long what runs may go on after TERM, before it is given back.")
+    ] = DRAIN_SECONDS,
+) -> None:
+    """Run the handlers of an app for the jobs of a server until TERM or Ctrl-C; a second one ends it at once.
+
+    The server is INGOT_SERVER_URL. It comes with INGOT_WORKER_ID and INGOT_WORKER_SECRET, or with INGOT_TOKEN; beside
+    the server, the operator's token is found.
+    """
+    configure_server_logs("info", None)
+    uvloop.run(wiring.run_until_told(wiring.runner_of(load(app), read_client_settings(), drain_seconds=drain_seconds)))
+
+
+def load(app: str) -> Worker:
+    """The worker that an app names. Raises `InvalidInput`."""
+    module, _, name = app.partition(":")
+    sys.path.insert(0, "")
+    try:
+        found = getattr(import_module(module), name or "worker")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInput(f"there is no {app}: {error}", hint="Name a module and what it calls the worker.") from error
+    if not isinstance(found, Worker):
+        raise InvalidInput(f"{app} is a {type(found).__name__}, not a Worker", hint="It is made with ingot.Worker().")
+    return found

@@ -1,0 +1,90 @@
+"""What a worker can do: its handlers, by the type of job. Nothing runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import iscoroutinefunction
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from ingot.client.orders import Seconds, seconds_of
+from ingot.jobs import checks
+from ingot.kernel.errors import InvalidInput
+
+CONCURRENCY_MAX: Final = 1000
+Function = Callable[..., Any]
+F = TypeVar("F", bound=Function)
+
+
+class Handler(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs jobs of a type: a function of one job, or one to await.
+
+    `timeout_seconds` is in the place of what the job's definition says. An isolated one runs in a process of its own,
+    with this much memory at most.
+    """
+
+    type: str
+    function: Function
+    concurrency: int
+    timeout_seconds: float | None = None
+    isolate: bool = False
+    memory_bytes: int | None = None
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is to be awaited."""
+        return iscoroutinefunction(self.function)
+
+
+class Worker:
+    """Handlers under one roof. `ingot worker --app module:worker` runs them, and so does `ingot.run(worker)`."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, Handler] = {}
+
+    def handler(
+        self,
+        *types: str,
+        timeout: Seconds | None = None,
+        concurrency: int = 1,
+        isolate: bool = False,
+        memory_mb: int | None = None,
+    ) -> Callable[[F], F]:
+        """Have a function run the jobs of these types, up to `concurrency` of each at once.
+
+        The function gets the job; what it returns is the result. It may be `async`. Without types it is called as the
+        function is.
+
+        With `isolate` each job runs in a process of its own, with `memory_mb` at most and no more processor time than
+        the timeout, as an unprivileged user when the worker is root; it is ended, with all that it started, when the
+        job is to stop.
+        """
+
+        def register(function: F) -> F:
+            for type in types or (function.__name__,):
+                self._add(
+                    Handler(
+                        type=checks.job_type(type),
+                        function=function,
+                        concurrency=concurrency,
+                        timeout_seconds=None if timeout is None else seconds_of(timeout),
+                        isolate=isolate,
+                        memory_bytes=None if memory_mb is None else memory_mb * 1024 * 1024,
+                    )
+                )
+            return function
+
+        return register
+
+    def _add(self, handler: Handler) -> None:
+        if handler.type in self.handlers:
+            raise InvalidInput(f"there are two handlers for {handler.type}", hint="A type has one handler.")
+        if not 1 <= handler.concurrency <= CONCURRENCY_MAX:
+            raise InvalidInput(f"concurrency is {handler.concurrency}; it goes from 1 to {CONCURRENCY_MAX}")
+        if handler.isolate and handler.is_async:
+            raise InvalidInput(
+                f"the handler of {handler.type} is async and isolated",
+                hint="In a process of its own there is nothing else to wait for: make it a plain function.",
+            )
+        self.handlers[handler.type] = handler

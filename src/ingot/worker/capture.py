@@ -1,0 +1,65 @@
+"""What a handler prints and logs goes to the log of its job, and to nobody else's."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import IO, Any
+
+from ingot.worker.job import WorkerJob
+
+_current: ContextVar[WorkerJob | None] = ContextVar("ingot_job", default=None)
+
+
+class _Tee:
+    """A stream that writes for the job at hand to its log, and otherwise where it always did."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        job = _current.get()
+        if job is None:
+            return self._stream.write(text)
+        job.log(text, end="")
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Records(logging.Handler):
+    """Log records of the job at hand."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record to the log of its job."""
+        if (job := _current.get()) is not None:
+            job.log(self.format(record))
+
+
+@contextmanager
+def captured(job: WorkerJob) -> Iterator[None]:
+    """What is printed and logged meanwhile, here and in what is called, is the job's."""
+    token = _current.set(job)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def capturing() -> Iterator[None]:
+    """Listen to what this process prints and logs."""
+    out, err = sys.stdout, sys.stderr
+    records = _Records()
+    records.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(records)
+    sys.stdout, sys.stderr = _Tee(out), _Tee(err)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+        logging.getLogger().removeHandler(records)

@@ -1,0 +1,102 @@
+"""The heartbeat: one for all jobs of the worker, from a thread of its own, where no handler can hold it up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from ingot.wire.workers import WorkerBeatAnswer
+from ingot.worker.ports import Board
+from ingot.worker.run import Run
+
+WAIT_SECONDS: Final = 10.0  # Below the time after which the server takes back what was not named.
+NEWS_SECONDS: Final = 1.0  # News are told no more often.
+AGAIN_SECONDS: Final = 1.0
+log = structlog.get_logger("ingot.worker")
+Heard = Callable[[WorkerBeatAnswer], None]
+
+
+class Heart:
+    """Tells the server that the worker lives, what its jobs do and write, and hears which of them are to stop."""
+
+    def __init__(self, boards: Callable[[], Board], runs: Mapping[str, Run], heard: Heard, *, every: float) -> None:
+        self._boards = boards
+        self._runs = runs
+        self._heard = heard
+        self._wait = min(WAIT_SECONDS, every)
+        self._thread = threading.Thread(target=self._live, name="ingot-heart", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news: asyncio.Event | None = None
+        self._stopping: asyncio.Event | None = None
+        self._ready = threading.Event()
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+        self._ready.wait()
+
+    def stop(self) -> None:
+        """Beat no more."""
+        if self._loop is not None and self._stopping is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+
+    def wake(self) -> None:
+        """There is something new to tell. May be called from any thread."""
+        if self._loop is not None and self._news is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    def _live(self) -> None:
+        asyncio.run(self._beat_on())
+
+    async def _beat_on(self) -> None:
+        self._loop, self._news, self._stopping = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        self._ready.set()
+        board = self._boards()
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            while not self._stopping.is_set():
+                beating = asyncio.create_task(self._beat(board))
+                await asyncio.wait({beating, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if not beating.done():
+                    beating.cancel()
+                await asyncio.wait({beating})
+                if not beating.cancelled() and (error := beating.exception()) is not None:
+                    log.warning("heartbeat_failed", error=str(error))
+                    await asyncio.wait({stopping}, timeout=AGAIN_SECONDS)
+        finally:
+            stopping.cancel()
+            await board.close()
+
+    async def _beat(self, board: Board) -> None:
+        """Tell what is new, or else wait for something to hear, unless there is news meanwhile."""
+        assert self._news is not None
+        if await tell_news(board, self._runs, self._heard):
+            await asyncio.sleep(NEWS_SECONDS)
+            return
+        self._news.clear()
+        held = [run.held(run.job.take_news()) for run in list(self._runs.values())]
+        waiting = asyncio.ensure_future(board.beat(held, wait_seconds=self._wait))
+        news = asyncio.create_task(self._news.wait())
+        await asyncio.wait({waiting, news}, return_when=asyncio.FIRST_COMPLETED)
+        news.cancel()
+        if waiting.done():
+            self._heard(waiting.result())
+        else:
+            waiting.cancel()
+            await asyncio.wait({waiting})
+
+
+async def tell_news(board: Board, runs: Mapping[str, Run], heard: Heard) -> bool:
+    """Tell what is new of these runs, if anything is; whether there was."""
+    news = {run: run.job.take_news() for run in list(runs.values())}
+    if not any(news.values()):
+        return False
+    heard(await board.beat([run.held(told) for run, told in news.items()], wait_seconds=0))
+    for run, told in news.items():
+        run.job.told(told)
+    return True

@@ -1,0 +1,137 @@
+"""A job in the hands of its handler."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from ingot.client.orders import Seconds, seconds_of
+from ingot.jobs.checks import LOG_CHARS_MAX
+from ingot.jobs.model import Job, Progress
+
+LOG_CHARS_KEPT: Final = 256 * 1024  # Between two heartbeats; of a flood the end is kept.
+
+
+class NoRetry(Exception):
+    """Raised by a handler: the job failed, and trying again would not help."""
+
+
+class Snoozed(Exception):
+    """Raised by `WorkerJob.snooze`: not now."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"for {seconds:g} seconds")
+        self.seconds = seconds
+
+
+class Stopped(Exception):
+    """Raised by `WorkerJob.check`: the job is to stop."""
+
+
+class WorkerJob:
+    """What a handler sees of its job, and what it says of it. Its methods may be called from any thread."""
+
+    def __init__(self, data: Job, tell: Callable[[], None] = lambda: None) -> None:
+        self.data = data
+        self._tell = tell  # That there is news.
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._progress: Progress | None = None
+        self._log = ""
+        self._sent = 0  # Characters of the log that the server has.
+        self._left_out = 0
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.data.id
+
+    @property
+    def type(self) -> str:
+        """Its type."""
+        return self.data.type
+
+    @property
+    def payload(self) -> Any:
+        """What it was given."""
+        return self.data.read("payload")
+
+    @property
+    def metadata(self) -> Any:
+        """What else was said of it."""
+        return self.data.read("metadata")
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self.data.attempts
+
+    @property
+    def canceled(self) -> bool:
+        """Whether it is to stop: somebody canceled it, it took too long, or it is somebody else's by now."""
+        return self._stop.is_set()
+
+    def check(self) -> None:
+        """Raises `Stopped` when the job is to stop: call it between the steps of long work."""
+        if self.canceled:
+            raise Stopped
+
+    def wait(self, timeout: Seconds) -> bool:
+        """Sleep, but no longer than until the job is to stop; whether it is."""
+        return self._stop.wait(seconds_of(timeout))
+
+    def progress(self, percent: float, stage: str = "") -> None:
+        """Tell how far it is."""
+        with self._lock:
+            self._progress = Progress(percent=min(100.0, max(0.0, float(percent))), stage=stage)
+        self._tell()
+
+    def log(self, text: object, *, end: str = "\n") -> None:
+        """Write to the log of this attempt; what is printed goes there too."""
+        with self._lock:
+            self._log += f"{text}{end}"
+            if (over := len(self._log) - LOG_CHARS_KEPT) > 0:
+                self._left_out += over
+                self._log = self._log[over:]
+        self._tell()
+
+    def snooze(self, delay: Seconds) -> NoReturn:
+        """Not now: try again after the delay. Counts against nothing."""
+        raise Snoozed(seconds_of(delay))
+
+    # -- for those who run it -------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Tell the handler to stop."""
+        self._stop.set()
+
+    def take_news(self) -> News:
+        """What is to be told of it; the same until it was."""
+        with self._lock:
+            if self._left_out:
+                self._log = f"[{self._left_out} characters are left out]\n{self._log}"
+                self._left_out = 0
+            return News(progress=self._progress, log=self._log[:LOG_CHARS_MAX], offset=self._sent)
+
+    def told(self, news: News) -> None:
+        """This was told."""
+        with self._lock:
+            if news.progress is self._progress:
+                self._progress = None
+            if news.log:
+                self._sent += len(news.log)
+                self._log = self._log[len(news.log) :]
+
+
+class News(msgspec.Struct, frozen=True, kw_only=True):
+    """What is new of a job: how far it is, and what it wrote behind the characters that the server has."""
+
+    progress: Progress | None
+    log: str
+    offset: int
+
+    def __bool__(self) -> bool:
+        return self.progress is not None or bool(self.log)

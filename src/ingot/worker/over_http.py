@@ -1,0 +1,83 @@
+"""Work over HTTP."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from ingot.client.asynchronous.http import AsyncHttp
+from ingot.client.patience import Patience
+from ingot.client.place import Place
+from ingot.jobs.model import Job
+from ingot.wire.jobs import SettleAnswer, SettleAnswers
+from ingot.wire.workers import HeldJob, Registered, WorkerBeat, WorkerBeatAnswer
+from ingot.worker.ports import Ending, Work
+
+PATIENCE: Final = Patience(seconds=10.0)
+
+
+class _Timed(msgspec.Struct, frozen=True):
+    timeout_seconds: float
+
+
+class _Claimed(msgspec.Struct, frozen=True):
+    jobs: list[msgspec.Raw]
+
+
+class HttpBoard:
+    """A server as a worker sees it."""
+
+    def __init__(self, place: Place, worker_id: str, *, version: str | None = None) -> None:
+        self._http = AsyncHttp(place, PATIENCE)
+        self._id = worker_id
+        self._path = f"/workers/{quote(worker_id, safe='')}"
+        self._version = version
+
+    async def register(self, types: Sequence[str]) -> float:
+        """See `Board`."""
+        body = {"id": self._id, "types": types, "hostname": socket.gethostname(), "version": self._version}
+        said = {name: value for name, value in body.items() if value is not None}
+        return (await self._http.ask("POST", "/workers", Registered, body=said, safe=True)).heartbeat_seconds
+
+    async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[Work]:
+        """See `Board`."""
+        body = {
+            "worker_id": self._id,
+            "types": [type],
+            "limit": limit,
+            "wait_seconds": wait_seconds,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+        found = await self._http.ask("POST", "/jobs/claim", bytes, body=body, wait_seconds=wait_seconds)
+        return [_work(text) for text in msgspec.json.decode(found, type=_Claimed).jobs] if found else []
+
+    async def beat(self, held: Sequence[HeldJob], *, wait_seconds: float) -> WorkerBeatAnswer:
+        """See `Board`."""
+        body = WorkerBeat(jobs=tuple(held), wait_seconds=wait_seconds)
+        path = f"{self._path}/heartbeat"
+        return await self._http.ask("POST", path, WorkerBeatAnswer, body=body, safe=True, wait_seconds=wait_seconds)
+
+    async def settle(self, endings: Sequence[Ending]) -> list[SettleAnswer]:
+        """See `Board`."""
+        body = {"jobs": endings}
+        return (await self._http.ask("POST", "/jobs/settle", SettleAnswers, body=body, safe=True)).jobs
+
+    async def leave(self) -> None:
+        """See `Board`."""
+        await self._http.ask("DELETE", self._path, bytes, safe=True)
+
+    async def close(self) -> None:
+        """See `Board`."""
+        await self._http.close()
+
+
+def _work(text: msgspec.Raw) -> Work:
+    return Work(
+        job=msgspec.json.decode(text, type=Job), timeout_seconds=msgspec.json.decode(text, type=_Timed).timeout_seconds
+    )

@@ -1,0 +1,41 @@
+"""Handlers that run in a process of their own: another process finds them by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from ingot.worker import NoRetry, Worker, WorkerJob
+
+worker = Worker()
+
+
+@worker.handler("isolated", isolate=True, concurrency=4, memory_mb=512, timeout="20s")
+def isolated(job: WorkerJob) -> Any:
+    match job.payload:
+        case "work":
+            job.progress(40, "at it")
+            print("printed")
+            job.log("logged")
+            subprocess.run(["/bin/echo", "said by a child"], check=True)
+            os.write(1, b"\xff\xfe binary\n")
+            return {"uid": os.getuid(), "pid": os.getpid()}
+        case "exit":
+            os._exit(3)
+        case "memory":
+            return len(bytearray(2 * 1024**3))
+        case "never":
+            raise NoRetry("never")
+        case "later":
+            job.snooze("1h")
+        case {"endless": place}:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            child = subprocess.Popen(["/bin/sleep", "600"])
+            Path(place).write_text(f"{os.getpid()} {child.pid}", encoding="utf-8")
+            job.progress(1)
+            time.sleep(600)
+    raise ValueError(job.payload)

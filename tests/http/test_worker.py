@@ -1,0 +1,159 @@
+"""The worker, against a real server: handlers run, and what they say and do is known there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from ingot.client import AsyncClient
+from ingot.client.errors import JobCanceled, JobDead
+from ingot.client.place import find_place
+from ingot.jobs.model import JobStatus
+from ingot.worker import NoRetry, Worker, WorkerJob
+from ingot.worker.over_http import HttpBoard
+from ingot.worker.runner import Runner
+from tests.http.serving import Served
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(served.url, token=served.operator) as one:
+        yield one
+
+
+@asynccontextmanager
+async def working(served: Served, worker: Worker, **options: Any) -> AsyncIterator[Runner]:
+    """A worker at work, on a credential of its own."""
+    made = await served.ingot.credentials.create_worker(served.ingot.default_tenant.id, "press")
+    place = find_place(served.url, worker=("press/1", made.secret))
+    runner = Runner(worker, lambda: HttpBoard(place, "press/1"), **options)
+    stopping = asyncio.Event()
+    running = asyncio.create_task(runner.run(stopping))
+    try:
+        yield runner
+    finally:
+        stopping.set()
+        await running
+
+
+async def test_handlers_run_and_answer(served: Served, client: AsyncClient) -> None:
+    worker = Worker()
+
+    @worker.handler("greet", concurrency=4)
+    async def greet(job: WorkerJob) -> dict[str, str]:
+        job.progress(50, "half")
+        print("hello", job.payload["name"])
+        return {"hello": job.payload["name"]}
+
+    @worker.handler("add")
+    def add(job: WorkerJob) -> int:
+        print("adding", job.payload)
+        return sum(job.payload)
+
+    async with working(served, worker):
+        jobs = await client.submit_many("greet", [{"name": str(n)} for n in range(20)])
+        added = await client.submit("add", [1, 2, 3])
+        assert [(await job.wait("10s")).result["hello"] for job in jobs] == [str(n) for n in range(20)]
+        assert (await added.wait("10s")).result == 6
+        assert await added.log() == "adding [1, 2, 3]\n"
+        assert await jobs[7].log() == "hello 7\n"
+        (known,) = [one async for one in client.workers()]
+        assert (known.id, known.types) == ("press/1", ("add", "greet"))
+    assert [one.status async for one in client.workers()] in ([], ["offline"])
+
+
+async def test_what_a_handler_raises_is_what_became_of_the_job(served: Served, client: AsyncClient) -> None:
+    worker = Worker()
+
+    @worker.handler("odd")
+    def odd(job: WorkerJob) -> object:
+        match job.payload:
+            case "no retry":
+                raise NoRetry("never")
+            case "snooze":
+                job.snooze("1h")
+            case "no json":
+                return object()
+            case "exit":
+                raise SystemExit(3)
+        raise ValueError(job.payload)
+
+    async with working(served, worker):
+        for said, error in [("no retry", "never"), ("no json", "JSON")]:
+            with pytest.raises(JobDead, match=error):
+                await (await client.submit("odd", said)).wait("10s")
+        snoozed = await client.submit("odd", "snooze")
+        for said, error in [("out of paper", "ValueError: out of paper"), ("exit", "SystemExit: 3")]:
+            failed = await client.submit("odd", said, max_attempts=1)
+            with pytest.raises(JobDead, match=error):
+                await failed.wait("10s")
+            assert "Traceback" in await failed.log()
+        await snoozed.refresh()
+        assert (snoozed.status, snoozed.data.failures) == (JobStatus.QUEUED, 0)
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_cancel_reaches_the_handler(served: Served, client: AsyncClient, kind: str) -> None:
+    worker, began = Worker(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def sleep(job: WorkerJob) -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    def wait(job: WorkerJob) -> None:
+        loop.call_soon_threadsafe(began.set)
+        assert job.wait(60)
+        job.check()
+
+    worker.handler("long")(sleep if kind == "async" else wait)
+    async with working(served, worker):
+        job = await client.submit("long")
+        await began.wait()
+        await job.cancel()
+        with pytest.raises(JobCanceled):
+            await job.wait("15s")
+
+
+async def test_a_handler_that_blocks_the_loop_keeps_its_lease(served: Served, client: AsyncClient) -> None:
+    worker = Worker()
+
+    @worker.handler("rude")
+    async def rude(job: WorkerJob) -> str:
+        job.progress(10)
+        time.sleep(1.5)  # noqa: ASYNC251 - that is what is rude
+        return "done"
+
+    async with working(served, worker):
+        job = await client.submit("rude")
+        assert (await job.wait("20s")).result == "done"
+        assert job.data.crashes == 0
+
+
+async def test_who_is_told_to_go_finishes_or_gives_back(served: Served, client: AsyncClient) -> None:
+    worker, began = Worker(), asyncio.Event()
+
+    @worker.handler("short")
+    async def short(job: WorkerJob) -> str:
+        began.set()
+        await asyncio.sleep(0.5)
+        return "done"
+
+    @worker.handler("endless")
+    async def endless(job: WorkerJob) -> None:
+        await asyncio.sleep(600)
+
+    async with working(served, worker, drain_seconds=1.0):
+        finished, given_back = await client.submit("short"), await client.submit("endless")
+        await began.wait()
+        async for now in given_back.watch():
+            if now.status is JobStatus.RUNNING:
+                break
+    assert (await finished.refresh()).result == "done"
+    await given_back.refresh()
+    assert (given_back.status, given_back.data.failures, given_back.data.crashes) == (JobStatus.QUEUED, 0, 0)

@@ -1,0 +1,110 @@
+"""Workers as people run them: processes beside a server, told to go, killed, and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ingot.client import Client
+from ingot.jobs.model import JobStatus
+from tests.system.test_serve import served
+
+APP = """
+import time
+from ingot import Worker
+
+worker = Worker()
+
+@worker.handler("greet", concurrency=8)
+def greet(job):
+    print("hello", job.payload)
+    return f"Hello, {job.payload}"
+
+@worker.handler("slow", concurrency=8)
+def slow(job):
+    for step in range(40):
+        job.check()
+        time.sleep(0.05)
+    return job.attempt
+"""
+
+
+@contextmanager
+def at_work(folder: Path, url: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker process, which is told to go in the end."""
+    (folder / "app.py").write_text(APP, encoding="utf-8")
+    environment = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(folder / "data")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ingot", "worker", "--app", "app:worker", *options],
+        cwd=folder, env=environment, text=True, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[tuple[Path, str, Client]]:
+    with served(tmp_path / "data") as (_, url):
+        token = (tmp_path / "data" / "operator.token").read_text(encoding="utf-8").strip()
+        with Client(url, token=token) as client:
+            yield tmp_path, url, client
+
+
+def test_a_worker_does_what_is_asked_and_goes_when_told(place: tuple[Path, str, Client]) -> None:
+    folder, url, client = place
+    with at_work(folder, url) as process:
+        jobs = client.submit_many("greet", ["Ada", "Grace", "Edsger"])
+        assert [job.wait("15s").result for job in jobs] == ["Hello, Ada", "Hello, Grace", "Hello, Edsger"]
+        slow = client.submit("slow")
+        for now in slow.watch():
+            if now.status is JobStatus.RUNNING:
+                break
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+    assert slow.refresh().result == 1, "what ran was finished first"
+
+
+def test_what_a_killed_worker_held_is_done_by_another(place: tuple[Path, str, Client]) -> None:
+    folder, url, client = place
+    with at_work(folder, url) as process:
+        job = client.submit("slow")
+        for now in job.watch():
+            if now.status is JobStatus.RUNNING:
+                break
+        process.kill()
+        process.wait()
+    assert job.refresh().status is JobStatus.RUNNING, "nobody knows yet"
+
+
+def test_a_worker_without_an_app_says_what_is_wrong(tmp_path: Path) -> None:
+    for app, said in (("nowhere:worker", "there is no nowhere:worker"), ("os:path", "not a Worker")):
+        done = subprocess.run(
+            [sys.executable, "-m", "ingot", "worker", "--app", app],
+            cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False,
+        )  # fmt: skip
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_a_second_signal_ends_a_worker_at_once(place: tuple[Path, str, Client]) -> None:
+    folder, url, client = place
+    with at_work(folder, url) as process:
+        job = client.submit("slow")
+        for now in job.watch():
+            if now.status is JobStatus.RUNNING:
+                break
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=5) == 130
