@@ -34,6 +34,7 @@ def test_a_planted_bug_is_caught(tmp_path: Path, mutant: Mutant) -> None:
     assert run.returncode == pytest.ExitCode.TESTS_FAILED, f"{mutant.name} was not caught:\n{run.stdout}{run.stderr}"
 
 
+@pytest.mark.timeout(900)  # It runs what catches all of them.
 def test_a_copy_without_a_bug_passes(tmp_path: Path) -> None:
     # The long ones among them run on the package itself anyway.
     selection = sorted({mutant.caught_by for mutant in MUTANTS})
