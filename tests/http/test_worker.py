@@ -135,6 +135,34 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(served: Served, cl
         assert job.data.crashes == 0
 
 
+async def test_the_last_words_of_one_job_cost_another_nothing(
+    served: Served, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a heartbeat does not name is given back: each names all that the worker holds."""
+    monkeypatch.setattr("ingot.jobs.workers.GRACE_SECONDS", 0.1)
+    worker, done = Worker(), asyncio.Event()
+
+    @worker.handler("long")
+    async def long(job: WorkerJob) -> int:
+        await done.wait()
+        return job.attempt
+
+    @worker.handler("chatty")
+    async def chatty(job: WorkerJob) -> None:
+        print("x" * 100_000)
+
+    async with working(served, worker):
+        held = await client.submit("long")
+        async for now in held.watch():
+            if now.status is JobStatus.RUNNING:
+                break
+        await asyncio.sleep(0.3)
+        said = await (await client.submit("chatty")).wait("10s")
+        assert len(await said.log()) >= 65_000
+        done.set()
+        assert (await held.wait("10s")).result == 1
+
+
 async def test_who_is_told_to_go_finishes_or_gives_back(served: Served, client: AsyncClient) -> None:
     worker, began = Worker(), asyncio.Event()
 

@@ -1535,4 +1535,12 @@ MUTANTS = [
         new="    return f\"{LOGIN}_{(state or '')[:0]}\"\n",
         caught_by="tests/http/test_sign_in.py::test_sign_ins_in_several_tabs_do_not_disturb_each_other",
     ),
+    Mutant(
+        name="a heartbeat that names some jobs only",
+        breaks="what a worker runs is not given back while it runs",
+        file="worker/runner.py",
+        old="            await tell_news(board, self._runs, self._hear)\n",
+        new="            await tell_news(board, {run.id: run for run in ended}, self._hear)\n",
+        caught_by="tests/http/test_worker.py::test_the_last_words_of_one_job_cost_another_nothing",
+    ),
 ]

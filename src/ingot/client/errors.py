@@ -48,17 +48,15 @@ class _Problem(msgspec.Struct, frozen=True):
     hint: str
 
 
-def error_of(status: int, content: bytes, *, version: str | None) -> IngotError:
-    """The error that an answer tells of. `version` is what the server says it is, if it says so."""
+def error_of(status: int, content: bytes) -> IngotError:
+    """The error that an answer tells of."""
     try:
         problem = msgspec.json.decode(content, type=_Problem)
     except (msgspec.DecodeError, UnicodeDecodeError):
         said = content[:TEXT_SHOWN_MAX].decode(errors="replace").strip()
         return NotIngot(f"the answer is no error of Ingot's ({status}): {said!r}")
     if problem.code == "no_such_route":
-        return ServerTooOld(
-            f"the server{f', version {version},' if version else ''} does not know this: {problem.detail}"
-        )
+        return ServerTooOld(f"the server does not know this: {problem.detail}")
     return _made(_kinds().get(problem.code, Refused), problem)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 from ingot.http.call import Headers
 from ingot.identity.credentials import Forbidden
+from ingot.settings import is_loopback as is_this_machine
 
 SAFE: Final = frozenset({"GET", "HEAD"})
 
@@ -39,10 +39,7 @@ def is_loopback(host: str | None) -> bool:
         name = urlsplit(f"//{host or ''}").hostname or ""
     except ValueError:  # An address that is only begun, as `[::1`.
         return False
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost" or name.endswith(".localhost")
+    return is_this_machine(name) or name.endswith(".localhost")
 
 
 def _is_of(origin: str, host: str | None) -> bool:

@@ -166,11 +166,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     invited: bool = False
 
 
-def highest(roles: list[Role]) -> Role:
-    """The role that may do most."""
-    return max(roles, key=ROLES.index)
-
-
 def compared(email: str) -> str:
     """An email as it is compared: in lower case where everybody makes its letters small alike.
 

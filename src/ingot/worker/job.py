@@ -117,11 +117,11 @@ class WorkerJob:
             return News(progress=self._progress, log=self._log[:LOG_CHARS_MAX], offset=self._sent)
 
     def told(self, news: News) -> None:
-        """This was told."""
+        """This was told, maybe by two at once: it counts once."""
         with self._lock:
             if news.progress is self._progress:
                 self._progress = None
-            if news.log:
+            if news.log and news.offset == self._sent:
                 self._sent += len(news.log)
                 self._log = self._log[len(news.log) :]
 

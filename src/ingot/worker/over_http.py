@@ -32,17 +32,15 @@ class _Claimed(msgspec.Struct, frozen=True):
 class HttpBoard:
     """A server as a worker sees it."""
 
-    def __init__(self, place: Place, worker_id: str, *, version: str | None = None) -> None:
+    def __init__(self, place: Place, worker_id: str) -> None:
         self._http = AsyncHttp(place, PATIENCE)
         self._id = worker_id
         self._path = f"/workers/{quote(worker_id, safe='')}"
-        self._version = version
 
     async def register(self, types: Sequence[str]) -> float:
         """See `Board`."""
-        body = {"id": self._id, "types": types, "hostname": socket.gethostname(), "version": self._version}
-        said = {name: value for name, value in body.items() if value is not None}
-        return (await self._http.ask("POST", "/workers", Registered, body=said, safe=True)).heartbeat_seconds
+        body = {"id": self._id, "types": types, "hostname": socket.gethostname()}
+        return (await self._http.ask("POST", "/workers", Registered, body=body, safe=True)).heartbeat_seconds
 
     async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[Work]:
         """See `Board`."""

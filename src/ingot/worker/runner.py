@@ -11,12 +11,13 @@ from typing import Final
 
 import structlog
 
+from ingot.jobs.checks import LOG_CHARS_MAX
 from ingot.kernel.errors import IngotError
 from ingot.wire.workers import WorkerBeatAnswer
 from ingot.worker.app import Handler, Worker
 from ingot.worker.capture import capturing
 from ingot.worker.heart import Heart, tell_news
-from ingot.worker.job import WorkerJob
+from ingot.worker.job import LOG_CHARS_KEPT, WorkerJob
 from ingot.worker.ports import Board, Ending, Work
 from ingot.worker.run import Run, Why
 from ingot.worker.running import ending_of
@@ -26,6 +27,7 @@ AGAIN_SECONDS: Final = 0.5
 AGAIN_SECONDS_MAX: Final = 15.0
 DRAIN_SECONDS: Final = 30.0
 SETTLES_MAX: Final = 200
+LOG_PARTS_MAX: Final = LOG_CHARS_KEPT // LOG_CHARS_MAX + 1
 log = structlog.get_logger("ingot.worker")
 
 
@@ -67,7 +69,9 @@ class Runner:
                 await self._finish()
         finally:
             await _end(*claiming)
-            await self._endings.join()
+            with suppress(TimeoutError):  # Of a server that is away nobody waits for ever.
+                async with asyncio.timeout(self._drain_seconds):
+                    await self._endings.join()
             await _end(settling)
             self._heart.stop()
             threads.shutdown(wait=False, cancel_futures=True)
@@ -130,7 +134,7 @@ class Runner:
         pause = AGAIN_SECONDS
         while some := [(run, ending) for run, ending in some if run.why != "lost"]:
             try:
-                await tell_news(board, {run.id: run for run, _ in some if run.job.take_news()}, lambda _: None)
+                await self._tell_logs(board, [run for run, _ in some])
                 answers = await board.settle([ending for _, ending in some])
             except IngotError as error:
                 log.warning("settle_failed", jobs=len(some), code=error.code, detail=error.detail)
@@ -141,6 +145,13 @@ class Runner:
                 if answer.code is not None:
                     log.warning("not_settled", job_id=answer.id, code=answer.code, detail=answer.detail)
             return
+
+    async def _tell_logs(self, board: Board, ended: list[Run]) -> None:
+        """Tell what these wrote last. All runs are named with them: what is not named is given back."""
+        for _ in range(LOG_PARTS_MAX):
+            if not any(run.job.take_news() for run in ended):
+                return
+            await tell_news(board, self._runs, self._hear)
 
     def _hear(self, answer: WorkerBeatAnswer) -> None:
         """What the server says of our jobs."""

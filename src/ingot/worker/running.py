@@ -18,7 +18,6 @@ from ingot.worker.job import NoRetry, Snoozed, Stopped
 from ingot.worker.ports import Ending
 from ingot.worker.run import Run
 
-GRACE_SECONDS: Final = 5.0  # That a handler has to stop, once told.
 ERROR_CHARS_MAX: Final = 4000
 _encode = msgspec.json.Encoder().encode
 
@@ -30,9 +29,9 @@ async def ending_of(run: Run, threads: ThreadPoolExecutor) -> Ending:
         async with time_limit:
             result = await _result_of(run, threads)
         return _succeeded(run, result)
-    except TimeoutError:
+    except TimeoutError as error:
         if not time_limit.expired():
-            return _broke(run, traceback.format_exc())
+            return _raised(run, error)
         run.stop("timeout")
         return _broke(run, f"it took longer than {run.timeout_seconds:g} seconds")
     except Snoozed as snoozed:
@@ -50,8 +49,7 @@ async def ending_of(run: Run, threads: ThreadPoolExecutor) -> Ending:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | GeneratorExit):
             raise
-        run.job.log(traceback.format_exc(), end="")
-        return _broke(run, f"{type(error).__name__}: {error}")
+        return _raised(run, error)
 
 
 async def _result_of(run: Run, threads: ThreadPoolExecutor) -> Any:
@@ -84,6 +82,11 @@ def _succeeded(run: Run, result: object) -> Ending:
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         return _broke(run, f"the result cannot be written as JSON: {error}", retry=False)
     return Succeeded(id=run.id, fence=run.fence, result=msgspec.Raw(text))
+
+
+def _raised(run: Run, error: BaseException) -> Ending:
+    run.job.log("".join(traceback.format_exception(error)), end="")
+    return _broke(run, f"{type(error).__name__}: {error}")
 
 
 def _broke(run: Run, error: str, *, retry: bool = True, exit_code: int | None = None) -> Ending:

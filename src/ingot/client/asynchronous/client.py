@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Self, Unpack
+from urllib.parse import quote
 
 import msgspec
 
@@ -32,6 +33,7 @@ from ingot.jobs.model import (
     Summary,
 )
 from ingot.kernel.pages import Page
+from ingot.wire.people import Me
 
 ORDERS_PER_CALL = 500
 
@@ -226,13 +228,11 @@ class AsyncClient:
 
     async def drain(self, worker_id: str) -> Worker:
         """Ask a worker to take no more work."""
-        return await self._http.ask(
-            "POST", f"/workers/{worker_id.replace('/', '%2F')}/drain", Worker, body={}, safe=True
-        )
+        return await self._http.ask("POST", f"/workers/{quote(worker_id, safe='')}/drain", Worker, body={}, safe=True)
 
-    async def me(self) -> dict[str, Any]:
+    async def me(self) -> Me:
         """Who asks, and what they may do."""
-        return await self._http.ask("GET", "/me", dict[str, Any])
+        return await self._http.ask("GET", "/me", Me)
 
 
 def _given(**values: Any) -> dict[str, Any]:

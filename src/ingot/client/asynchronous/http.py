@@ -81,7 +81,7 @@ class AsyncHttp:
             else:
                 if answer.is_success:
                     return answer.content
-                error = error_of(answer.status_code, answer.content, version=None)
+                error = error_of(answer.status_code, answer.content)
                 again = may_repeat(answer.status_code, error.code, safe=safe)
                 told = _seconds(answer.headers.get("retry-after"))
             pause = self._patience.pause(tries, time.monotonic() - began, told=told) if again else None
@@ -116,7 +116,7 @@ class AsyncHttp:
                 "GET", PREFIX + path, params=_said(query), headers=headers, timeout=timeout
             ) as answer:
                 if not answer.is_success:
-                    raise error_of(answer.status_code, await answer.aread(), version=None)
+                    raise error_of(answer.status_code, await answer.aread())
                 yield answer.aiter_lines()
         except httpx.TransportError as fault:
             raise ServerUnreachable(f"{self.place.url} does not answer: {_why(fault)}") from fault

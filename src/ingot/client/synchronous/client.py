@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Self, Unpack
+from urllib.parse import quote
 
 import msgspec
 
@@ -33,6 +34,7 @@ from ingot.jobs.model import (
     Summary,
 )
 from ingot.kernel.pages import Page
+from ingot.wire.people import Me
 
 ORDERS_PER_CALL = 500
 
@@ -227,11 +229,11 @@ class Client:
 
     def drain(self, worker_id: str) -> Worker:
         """Ask a worker to take no more work."""
-        return self._http.ask("POST", f"/workers/{worker_id.replace('/', '%2F')}/drain", Worker, body={}, safe=True)
+        return self._http.ask("POST", f"/workers/{quote(worker_id, safe='')}/drain", Worker, body={}, safe=True)
 
-    def me(self) -> dict[str, Any]:
+    def me(self) -> Me:
         """Who asks, and what they may do."""
-        return self._http.ask("GET", "/me", dict[str, Any])
+        return self._http.ask("GET", "/me", Me)
 
 
 def _given(**values: Any) -> dict[str, Any]:
