@@ -26,7 +26,7 @@ class Mutant:
 def plant(folder: Path, mutant: Mutant | None = None) -> Path:
     """Copy the package below a folder, with the bug in it, and answer what to import it from."""
     copy = folder / PACKAGE.name
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, copy)  # What is compiled comes along, and is known by the time of its source.
     if mutant is not None:
         file = copy / mutant.file
         text = file.read_text(encoding="utf-8")

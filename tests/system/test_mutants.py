@@ -16,7 +16,7 @@ from tests.mutants.witness import COPY_VARIABLE
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
-QUIET = ["-x", "-q", "-p", "no:cacheprovider", "-n", "0", "-p", "tests.mutants.witness"]
+QUIET = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-n", "0", "-p", "tests.mutants.witness"]
 
 
 def run_tests(copy: Path, selection: list[str]) -> subprocess.CompletedProcess[str]:
