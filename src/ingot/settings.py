@@ -84,9 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     person_token_days: float = 90.0
 
     def __post_init__(self) -> None:
-        if not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX:
-            bounds = f"it goes from {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g}"
-            raise SettingsError(f"INGOT_LEASE_SECONDS is {self.lease_seconds}; {bounds}")
+        _check_lease(self.lease_seconds)
         if not 0 <= self.port <= PORT_MAX:
             raise SettingsError(f"INGOT_PORT is {self.port}; it goes from 0, any that is free, to {PORT_MAX}")
         if self.log_level not in LEVELS:
@@ -110,9 +108,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"INGOT_EVENT_RETENTION_DAYS is {self.event_retention_days}; {bounds}")
         _check_people(self)
         for name in ("database_url", "database_owner_url"):
-            url = getattr(self, name)
-            if url is not None and not url.startswith(DATABASE_SCHEMES):
-                raise SettingsError(f"INGOT_{name.upper()} does not begin with {DATABASE_SCHEMES[0]}")
+            _check_database(name, getattr(self, name))
         if self.database_owner_url is not None and self.database_url is None:
             raise SettingsError(
                 "INGOT_DATABASE_OWNER_URL is set, and INGOT_DATABASE_URL is not",
@@ -138,6 +134,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.oidc_redirect_url is None and self.public_url is not None:
             return self.public_url + CALLBACK
         return self.oidc_redirect_url
+
+
+def _check_lease(seconds: float) -> None:
+    if not LEASE_SECONDS_MIN <= seconds <= LEASE_SECONDS_MAX:
+        bounds = f"it goes from {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g}"
+        raise SettingsError(f"INGOT_LEASE_SECONDS is {seconds}; {bounds}")
+
+
+def _check_database(name: str, url: str | None) -> None:
+    if url is not None and not url.startswith(DATABASE_SCHEMES):
+        raise SettingsError(f"INGOT_{name.upper()} does not begin with {DATABASE_SCHEMES[0]}")
 
 
 def _check_provider(settings: Settings) -> None:
@@ -262,6 +269,13 @@ class ClientSettings(Unshown, frozen=True, kw_only=True):
     worker_id: str | None = None
     worker_secret: str | None = None
     data: Path = Path("data")
+    database_url: str | None = None
+    database_pooled: bool = False
+    lease_seconds: float = 180.0
+
+    def __post_init__(self) -> None:
+        _check_lease(self.lease_seconds)
+        _check_database("database_url", self.database_url)
 
 
 def read_client_settings(environment: Mapping[str, str] | None = None) -> ClientSettings:

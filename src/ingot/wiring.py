@@ -69,6 +69,7 @@ from ingot.outbound.provider import Provider
 from ingot.settings import ClientSettings, Settings, SettingsError, read_client_settings, read_settings
 from ingot.worker.app import Worker
 from ingot.worker.over_http import HttpBoard
+from ingot.worker.over_postgres import Entrance, PostgresBoard
 from ingot.worker.runner import DRAIN_SECONDS, Runner
 
 EXIT_AT_ONCE: Final = 130
@@ -279,14 +280,18 @@ async def _open_store(settings: Settings, clock: Clock) -> Store:
 def runner_of(
     worker: Worker, settings: ClientSettings | None = None, *, drain_seconds: float = DRAIN_SECONDS
 ) -> Runner:
-    """A runner of these handlers, with the server that the settings name. Raises `InvalidInput`.
+    """A runner of these handlers, with the server or the database that the settings name.
 
-    It comes with a worker credential, or else with a token. Each process is an instance of its own.
+    To a database it comes with its role, to a server with a worker credential, or else with a token. Each process is an
+    instance of its own. Raises `InvalidInput`, `SettingsError`, or what `find_place` does.
     """
     known = settings or read_client_settings()
     if not worker.handlers:
         raise InvalidInput("the worker has no handlers", hint='Give it some with @worker.handler("type").')
     instance = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+    if known.database_url is not None:
+        entrance = _entrance_of(known, known.database_url, instance)
+        return Runner(worker, lambda: PostgresBoard(entrance), drain_seconds=drain_seconds)
     if known.worker_id is not None and known.worker_secret is not None:
         name = f"{known.worker_id}/{instance}"
         place = find_place(worker=(name, known.worker_secret), settings=known)
@@ -294,6 +299,16 @@ def runner_of(
         name = instance
         place = find_place(settings=known)
     return Runner(worker, lambda: HttpBoard(place, name), drain_seconds=drain_seconds)
+
+
+def _entrance_of(known: ClientSettings, url: str, instance: str) -> Entrance:
+    """How a worker comes to its database. `INGOT_SERVER_URL` beside it is for the clients that handlers make."""
+    if known.worker_id is not None or known.worker_secret is not None:
+        raise SettingsError(
+            "INGOT_DATABASE_URL and a worker credential are both set; a worker comes with one of them",
+            hint="Leave out INGOT_DATABASE_URL to work over HTTP, or INGOT_WORKER_ID and INGOT_WORKER_SECRET.",
+        )
+    return Entrance(url=url, instance=instance, lease_seconds=known.lease_seconds, pooled=known.database_pooled)
 
 
 async def run_until_told(runner: Runner) -> None:

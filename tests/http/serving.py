@@ -22,6 +22,7 @@ from ingot.identity.grants import ALL, Grant
 from ingot.identity.people import Person, Role
 from ingot.kernel.clock import Clock
 from ingot.settings import Settings
+from tests.postgres import Database
 
 EVERYTHING = [ALL]
 OWN_PAGE = {"sec-fetch-site": "same-origin"}
@@ -43,6 +44,7 @@ class Served:
         self.url = url
         self.operator = operator
         self.client = httpx.AsyncClient(base_url=url, timeout=30)
+        self.database: Database | None = None  # When it is on PostgreSQL.
 
     async def token(self, *grants: Grant, tenant: str | None = None, **options: Any) -> str:
         """A token of the default tenant, or of another."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,22 @@ from ingot.client.place import find_place
 from ingot.jobs.model import JobStatus
 from ingot.worker import NoRetry, Worker, WorkerJob
 from ingot.worker.over_http import HttpBoard
+from ingot.worker.over_postgres import Entrance, PostgresBoard
+from ingot.worker.ports import Board
 from ingot.worker.runner import Runner
-from tests.http.serving import Served
+from tests.direct import role_of, serving_postgres
+from tests.http.serving import Served, serving
+
+
+@pytest.fixture(params=["http", "postgres"])
+async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
+    """A server; the worker comes to it over HTTP, or to its database."""
+    if request.param == "http":
+        async with serving(tmp_path / "data") as one:
+            yield one
+        return
+    async with serving_postgres(tmp_path / "data") as one:
+        yield one
 
 
 @pytest.fixture
@@ -28,17 +43,29 @@ async def client(served: Served) -> AsyncIterator[AsyncClient]:
 
 @asynccontextmanager
 async def working(served: Served, worker: Worker, **options: Any) -> AsyncIterator[Runner]:
-    """A worker at work, on a credential of its own."""
-    made = await served.ingot.credentials.create_worker(served.ingot.default_tenant.id, "press")
-    place = find_place(served.url, worker=("press/1", made.secret))
-    runner = Runner(worker, lambda: HttpBoard(place, "press/1"), **options)
-    stopping = asyncio.Event()
-    running = asyncio.create_task(runner.run(stopping))
-    try:
-        yield runner
-    finally:
-        stopping.set()
-        await running
+    """A worker at work, on a credential or a role of its own."""
+    async with boards_of(served) as boards:
+        runner = Runner(worker, boards, **options)
+        stopping = asyncio.Event()
+        running = asyncio.create_task(runner.run(stopping))
+        try:
+            yield runner
+        finally:
+            stopping.set()
+            await running
+
+
+@asynccontextmanager
+async def boards_of(served: Served) -> AsyncIterator[Callable[[], Board]]:
+    tenant = served.ingot.default_tenant.id
+    if served.database is None:
+        made = await served.ingot.credentials.create_worker(tenant, "press")
+        place = find_place(served.url, worker=("press/1", made.secret))
+        yield lambda: HttpBoard(place, "press/1")
+        return
+    async with role_of(served.database, tenant) as url:
+        entrance = Entrance(url=url, instance="1", lease_seconds=60)
+        yield lambda: PostgresBoard(entrance)
 
 
 async def test_handlers_run_and_answer(served: Served, client: AsyncClient) -> None:
@@ -63,7 +90,7 @@ async def test_handlers_run_and_answer(served: Served, client: AsyncClient) -> N
         assert await added.log() == "adding [1, 2, 3]\n"
         assert await jobs[7].log() == "hello 7\n"
         (known,) = [one async for one in client.workers()]
-        assert (known.id, known.types) == ("press/1", ("add", "greet"))
+        assert (known.id.partition("_")[0].partition("/")[0], known.types) == ("press", ("add", "greet"))
     assert [one.status async for one in client.workers()] in ([], ["offline"])
 
 

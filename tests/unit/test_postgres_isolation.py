@@ -166,7 +166,18 @@ OF_SERVER: Final = {
     "turn_away",
     "up_since",
 }
-OF_WORKER: Final = {"worker_claim", "worker_renew", "worker_settle"}
+OF_WORKER: Final = {
+    "worker_append_logs",
+    "worker_claim",
+    "worker_hear",
+    "worker_hello",
+    "worker_leave",
+    "worker_look",
+    "worker_ready",
+    "worker_register",
+    "worker_renew",
+    "worker_settle",
+}
 FUNCTIONS_WITHOUT_A_FIXED_PATH: Final = """
     SELECT proname FROM pg_proc
     WHERE pronamespace = 'ingot'::regnamespace AND prosecdef
@@ -372,6 +383,8 @@ async def test_a_function_that_was_not_given_is_refused(town: Town) -> None:
         "SELECT ingot.backoff(1, 1, 1, 1, 0)",
         "SELECT ingot.expect(true, 'all is well')",
         "SELECT * FROM ingot.worker_claim('{}', 'w', NULL, NULL, 1, 1)",
+        "SELECT * FROM ingot.worker_hello()",
+        "SELECT ingot.worker_name('w')",
     ):
         assert await refused(server, call), call
 

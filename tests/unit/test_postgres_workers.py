@@ -9,10 +9,12 @@ import asyncpg
 import msgspec
 import pytest
 
+from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.connection import Record
 from ingot.engines.postgres.rows import NewsRow
 from ingot.jobs import Definition, JobStatus
 from ingot.jobs.checks import ERROR_CHARS_MAX
+from ingot.jobs.model import Claim
 from ingot.jobs.orders import new_job
 from ingot.jobs.ports import Enqueue
 from ingot.kernel.ids import new_id
@@ -22,6 +24,15 @@ from tests.town import Town, refused, store_with_one_connection, tables_of
 CLAIM: Final = "SELECT * FROM ingot.worker_claim($1, 'direct', NULL, NULL, $2, 60000000)"
 RENEW: Final = "SELECT * FROM ingot.worker_renew($1, $2, '{60000000}', '{50}', '{half}')"
 SETTLE: Final = "SELECT * FROM ingot.worker_settle($1, $2, '{succeeded}', '{t}', '{0}', '{NULL}', '{NULL}', '{NULL}')"
+
+
+async def role_of(worker: Raw) -> str:
+    return str(await worker.fetchval("SELECT session_user"))
+
+
+async def claim_of(town: Town, worker: Raw, type: str = "mine") -> Claim:
+    """A job that is the worker's."""
+    return await town.bench.make_claim(type, worker=f"{await role_of(worker)}/w", tenant=town.tenants[0])
 
 
 async def test_a_direct_worker_claims_renews_and_settles_jobs_of_its_own_tenant(town: Town) -> None:
@@ -63,7 +74,7 @@ async def test_a_direct_worker_gets_nothing_of_another_tenant(town: Town) -> Non
     worker = await town.worker(first)
     await worker.execute(f"SET ingot.tenant = '{second}'")
     assert await worker.fetch(CLAIM, ["direct", "noop", "held", "theirs"], 1000) != []
-    assert {row[0] for row in await _tenants_of_leases(town, "direct")} == {first}
+    assert {row[0] for row in await _tenants_of_leases(town, worker)} == {first}
     for call in (RENEW, SETTLE):
         assert await worker.fetch(call, [held.job.id], [held.fence]) == []
         assert await worker.fetch(call, [new_id()], [held.fence]) == []
@@ -73,14 +84,14 @@ async def test_a_direct_worker_gets_nothing_of_another_tenant(town: Town) -> Non
     await town.bench.jobs.complete(held)
 
 
-async def _tenants_of_leases(town: Town, worker_id: str) -> list[Record]:
-    admin = await town.connect()
-    return await admin.fetch("SELECT tenant::text FROM ingot.leases WHERE worker_id = $1", worker_id)
+async def _tenants_of_leases(town: Town, worker: Raw) -> list[Record]:
+    admin, name = await town.connect(), f"{await role_of(worker)}/direct"
+    return await admin.fetch("SELECT tenant::text FROM ingot.leases WHERE worker_id = $1", name)
 
 
 async def test_a_direct_worker_needs_the_fence_of_its_own_job(town: Town) -> None:
-    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
     worker = await town.worker(town.tenants[0])
+    claim = await claim_of(town, worker)
     for fence in (claim.fence - 1, claim.fence + 1, 0, -1):
         for call in (RENEW, SETTLE):
             assert await worker.fetch(call, [claim.job.id], [fence]) == []
@@ -199,8 +210,8 @@ BAD: Final[list[dict[str, list[Any]]]] = [
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: str(bad)[:50])
 async def test_what_no_worker_can_say_is_refused_and_changes_nothing(town: Town, bad: dict[str, list[Any]]) -> None:
-    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
     worker = await town.worker(town.tenants[0])
+    claim = await claim_of(town, worker)
     with pytest.raises((asyncpg.DataError, asyncpg.CharacterNotInRepertoireError, asyncpg.StatementTooComplexError)):
         await worker.fetch(HELD, [claim.job.id], [claim.fence], *(GOOD | bad).values())
     assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
@@ -212,8 +223,8 @@ async def test_what_no_worker_can_say_is_refused_and_changes_nothing(town: Town,
     [(0, 1.0, "a"), (2**60, 1.0, "a"), (None, 1.0, "a"), (1, 101.0, "a"), (1, float("nan"), "a"), (1, 1.0, "a" * 201)],
 )
 async def test_what_no_worker_can_renew_is_refused(town: Town, lease: int | None, percent: float, stage: str) -> None:
-    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
     worker = await town.worker(town.tenants[0])
+    claim = await claim_of(town, worker)
     with pytest.raises(asyncpg.DataError):
         await worker.fetch(
             "SELECT * FROM ingot.worker_renew($1, $2, $3, $4, $5)",
@@ -227,7 +238,8 @@ async def test_what_no_worker_can_renew_is_refused(town: Town, lease: int | None
 
 
 @pytest.mark.parametrize(
-    ("types", "worker_id", "jobs"), [([], "w", 1), (None, "w", 1), (["direct"], "", 1), (["direct"], "w", 0)]
+    ("types", "worker_id", "jobs"),
+    [([], "w", 1), (None, "w", 1), (["direct"], "", 1), (["direct"], "a/b", 1), (["direct"], "w", 0)],
 )
 async def test_a_claim_that_names_nothing_is_refused(
     town: Town, types: list[str] | None, worker_id: str, jobs: int
@@ -245,8 +257,8 @@ async def test_a_type_that_is_named_twice_is_claimed_once(town: Town) -> None:
 
 
 async def test_an_error_that_is_too_long_is_cut(town: Town) -> None:
-    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
     worker = await town.worker(town.tenants[0])
+    claim = await claim_of(town, worker)
     failed = GOOD | {"outcomes": ["failed"], "errors": ["x" * (ERROR_CHARS_MAX + 1)]}
     await worker.fetch(HELD, [claim.job.id], [claim.fence], *failed.values())
     assert (await town.bench.reload(claim)).last_error == "x" * ERROR_CHARS_MAX
@@ -268,8 +280,8 @@ async def test_a_worker_claims_and_settles_in_a_transaction_of_its_own(town: Tow
 
 
 async def test_a_job_that_is_named_twice_is_refused(town: Town) -> None:
-    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
     worker = await town.worker(town.tenants[0])
+    claim = await claim_of(town, worker)
     ids, fences = [claim.job.id] * 2, [claim.fence] * 2
     twice = {name: values * 2 for name, values in GOOD.items()}
     with pytest.raises(asyncpg.DataError, match="named once"):
@@ -281,16 +293,16 @@ async def test_a_job_that_is_named_twice_is_refused(town: Town) -> None:
 
 @pytest.mark.parametrize("result", [b"[" * 200 + b"1" + b"]" * 200, b'{"a": [1e300, -7, "\\ud83d\\ude00"]}', b"null"])
 async def test_a_result_that_every_reader_can_read_is_taken(town: Town, result: bytes) -> None:
-    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
     worker = await town.worker(town.tenants[0])
+    claim = await claim_of(town, worker)
     await worker.fetch(HELD, [claim.job.id], [claim.fence], *(GOOD | {"results": [result]}).values())
     job = await town.bench.reload(claim)
     assert (job.status, msgspec.json.decode(job.result or b"")) == (JobStatus.SUCCEEDED, msgspec.json.decode(result))
 
 
 async def test_the_same_settle_again_gets_the_same_answer(town: Town) -> None:
-    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
     worker = await town.worker(town.tenants[0])
+    claim = await claim_of(town, worker)
     failed = GOOD | {"outcomes": ["failed"], "errors": ["no"]}
     first = await worker.fetch(HELD, [claim.job.id], [claim.fence], *failed.values())
     assert first[0]["status"] == "queued"
@@ -301,9 +313,9 @@ async def test_the_same_settle_again_gets_the_same_answer(town: Town) -> None:
 
 
 async def test_a_claim_is_the_first_call_of_its_transaction(town: Town) -> None:
-    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
-    await town.bench.make_job("direct", tenant=town.tenants[0])
     worker = await town.worker(town.tenants[0])
+    claim = await claim_of(town, worker)
+    await town.bench.make_job("direct", tenant=town.tenants[0])
     transaction = worker.transaction()
     await transaction.start()
     await worker.fetch(SETTLE, [claim.job.id], [claim.fence])
@@ -314,8 +326,8 @@ async def test_a_claim_is_the_first_call_of_its_transaction(town: Town) -> None:
 
 
 async def test_a_lease_that_somebody_holds_is_not_waited_for_by_the_sweep(town: Town) -> None:
-    claims = [await town.bench.make_claim("mine", tenant=town.tenants[0]) for _ in range(2)]
     worker = await town.worker(town.tenants[0])
+    claims = [await claim_of(town, worker) for _ in range(2)]
     async with worker.transaction():
         await worker.fetch(RENEW, [claims[0].job.id], [claims[0].fence])
         town.bench.clock.advance(seconds=10 * LEASE_SECONDS)

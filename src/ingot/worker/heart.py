@@ -15,6 +15,7 @@ from ingot.worker.run import Run
 
 WAIT_SECONDS: Final = 10.0  # Below the time after which the server takes back what was not named.
 NEWS_SECONDS: Final = 1.0  # News are told no more often.
+NAME_SECONDS: Final = 0.5  # A job that runs for longer is named, so that it is told when it is to stop.
 AGAIN_SECONDS: Final = 1.0
 log = structlog.get_logger("ingot.worker")
 Heard = Callable[[WorkerBeatAnswer], None]
@@ -73,16 +74,22 @@ class Heart:
             await board.close()
 
     async def _beat(self, board: Board) -> None:
-        """Tell what is new, or else wait for something to hear, unless there is news meanwhile."""
+        """Tell what is new, or else wait for something to hear, unless there is news meanwhile, or jobs to name."""
         assert self._news is not None
         if await tell_news(board, self._runs, self._heard):
             await asyncio.sleep(NEWS_SECONDS)
             return
         self._news.clear()
-        held = [run.held(run.job.take_news()) for run in list(self._runs.values())]
+        runs = list(self._runs.values())
+        held, named = [run.held(run.job.take_news()) for run in runs], {run.id for run in runs}
         waiting = asyncio.ensure_future(board.beat(held, wait_seconds=self._wait))
         news = asyncio.create_task(self._news.wait())
-        await asyncio.wait({waiting, news}, return_when=asyncio.FIRST_COMPLETED)
+        unnamed: set[str] = set()
+        while not (waiting.done() or news.done()):
+            await asyncio.wait({waiting, news}, timeout=NAME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            before, unnamed = unnamed, set(self._runs) - named
+            if before & unnamed:
+                break
         news.cancel()
         if waiting.done():
             self._heard(waiting.result())

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ingot.jobs.checks import PAYLOAD_BYTES_MAX
 from ingot.wire.jobs import Broke, Released, Succeeded
 from ingot.wire.jobs import Snoozed as SnoozedEnding
 from ingot.worker.capture import captured
@@ -81,6 +82,8 @@ def _succeeded(run: Run, result: object) -> Ending:
         text = _encode(result)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         return _broke(run, f"the result cannot be written as JSON: {error}", retry=False)
+    if len(text) > PAYLOAD_BYTES_MAX:
+        return _broke(run, f"the result has {len(text)} bytes; the most is {PAYLOAD_BYTES_MAX}", retry=False)
     return Succeeded(id=run.id, fence=run.fence, result=msgspec.Raw(text))
 
 

@@ -116,7 +116,7 @@ class Database:
         self.pool = pool
         self.closing = asyncio.Event()
         self.away = False
-        self._pooled = pooled
+        self.pooled = pooled
 
     def stop_waiting(self) -> None:
         """Wait no longer for a server that is away, from now on."""
@@ -174,7 +174,7 @@ class Database:
 
     async def _call(self, statement: str, values: tuple[Any, ...]) -> list[Record]:
         async with self.pool.acquire() as connection:
-            if not self._pooled:
+            if not self.pooled:
                 return await connection.fetch(statement, *values)
             async with connection.transaction():  # A proxy keeps a server for us only inside a transaction.
                 return await connection.fetch(statement, *values)
@@ -288,7 +288,8 @@ def explain(error: Exception, *, doing: str, where: str = "") -> IngotError:
         case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InvalidPasswordError():
             return StoreMisconfigured(
                 f"The database refused us: {error}.",
-                hint=f"Check role and password; {SERVER} is made by the first migration (INGOT_DATABASE_OWNER_URL).",
+                hint=f"Check role and password; {SERVER} is made by the first migration (INGOT_DATABASE_OWNER_URL), "
+                "a worker's role by make_worker_role.",
             )
         case asyncpg.InvalidCatalogNameError():
             return StoreMisconfigured(
@@ -301,7 +302,8 @@ def explain(error: Exception, *, doing: str, where: str = "") -> IngotError:
             )
         case asyncpg.InsufficientPrivilegeError():
             return StoreMisconfigured(
-                f"The database refused us: {error}.", hint="A migration needs a role that may make roles and schemas."
+                f"The database refused us: {error}.",
+                hint="A migration needs a role that may make roles and schemas, a worker one that serves a tenant.",
             )
         case asyncpg.DiskFullError():
             return StorageFull()

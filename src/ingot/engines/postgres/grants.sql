@@ -21,4 +21,7 @@ GRANT EXECUTE ON FUNCTION
     ingot.list_members, ingot.list_people_tokens,
     ingot.remove_tenant, ingot.clear_tenants
 TO ingot_server;
-GRANT EXECUTE ON FUNCTION ingot.worker_claim, ingot.worker_renew, ingot.worker_settle TO ingot_worker;
+GRANT EXECUTE ON FUNCTION
+    ingot.worker_claim, ingot.worker_renew, ingot.worker_settle, ingot.worker_hello, ingot.worker_register, ingot.worker_hear,
+    ingot.worker_look, ingot.worker_append_logs, ingot.worker_ready, ingot.worker_leave
+TO ingot_worker;

@@ -65,6 +65,8 @@ async def _make(connection: asyncpg.Connection[asyncpg.Record], role: str, tenan
     if known is None:
         await connection.execute(f'GRANT ingot_worker TO "{role}"')
     await connection.execute("SET LOCAL ROLE ingot_owner")
+    if await connection.fetchval("SELECT true FROM ingot.worker_credentials WHERE id = $1", role):
+        raise InvalidInput(f"there is a worker credential {role}", hint="Choose another name: workers go by it.")
     served = await connection.fetchval("SELECT tenant::text FROM ingot.worker_roles WHERE role = $1", role)
     if served not in (None, tenant):
         raise InvalidInput(f"the role {role} serves another tenant", hint="Choose another name for this tenant's.")

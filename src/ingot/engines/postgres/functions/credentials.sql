@@ -111,6 +111,9 @@ DECLARE
     made ingot.worker_credentials;
 BEGIN
     PERFORM ingot.hold_tenant(of_tenant);
+    IF EXISTS (SELECT FROM ingot.worker_roles AS r WHERE r.role = new_id) THEN
+        PERFORM ingot.refuse('IN012', format('there is a role of a worker called ''%s'' already', new_id));
+    END IF;
     INSERT INTO ingot.worker_credentials (id, tenant, digest, types, enabled, ending, created_at, created_by)
     VALUES (new_id, of_tenant, new_digest, new_types, true, new_ending, ingot.clock(), new_created_by)
     ON CONFLICT (id) DO NOTHING

@@ -16,6 +16,17 @@ BEGIN
 END
 $$;
 
+-- What a worker of this role is called: nobody else can speak as it, and it as nobody else.
+CREATE OR REPLACE FUNCTION ingot.worker_name(instance text) RETURNS text
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    PERFORM ingot.expect(length(instance) BETWEEN 1 AND 192 AND strpos(instance, '/') = 0,
+        'the name of an instance has 1 to 192 characters, and no / among them');
+    RETURN session_user || '/' || instance;
+END
+$$;
+
 -- Refuse a call of a worker: nothing of it is done.
 CREATE OR REPLACE FUNCTION ingot.expect(holds boolean, otherwise text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
@@ -78,15 +89,22 @@ AS $$
     LIMIT 1000
 $$;
 
+-- Lease ready jobs of these types to an instance. From the third on, the columns are those of `ingot.claim`.
 CREATE OR REPLACE FUNCTION ingot.worker_claim(
-    types text[], worker_id text, host text, pid bigint, jobs integer, lease_length bigint
-) RETURNS TABLE (id text, type text, payload bytea, attempts integer, fence bigint, expires_at bigint)
+    types text[], instance text, host text, pid bigint, jobs integer, lease_length bigint
+) RETURNS TABLE (
+    type text, expires_at bigint, id text, priority smallint, run_at bigint, attempts integer, failures integer,
+    crashes integer, max_attempts integer, fence bigint, started_at bigint, payload bytea, metadata bytea, created_at bigint,
+    source text, depth integer, timeout_seconds double precision, texts text[], tags text[], last_error text, after text[],
+    runs_anyway boolean, inputs text[]
+)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
     tenant uuid := ingot.worker_tenant();
+    worker_id text := ingot.worker_name(instance);
     wanted text[] := ARRAY(SELECT DISTINCT t FROM unnest(types) AS t WHERE t IS NOT NULL);
     lanes text[];
     keys text[];
@@ -96,12 +114,18 @@ BEGIN
     PERFORM ingot.expect(pg_current_xact_id_if_assigned() IS NULL, 'a claim is the first call of its transaction');
     PERFORM ingot.expect(cardinality(wanted) BETWEEN 1 AND 256, 'a claim names 1 to 256 types');
     PERFORM ingot.expect(lease_length BETWEEN 1000000 AND 604800000000, 'a lease is for a second to a week, in microseconds');
-    PERFORM ingot.expect(length(worker_id) BETWEEN 1 AND 256, 'a worker id has 1 to 256 characters');
     PERFORM ingot.expect(host IS NULL OR length(host) <= 512, 'a host has at most 512 characters');
     PERFORM ingot.expect(pid IS NULL OR pid BETWEEN 0 AND 9007199254740992, 'a pid is a number from 0 to 2^53');
+    -- One that is to take no more gets nothing.
+    IF EXISTS (SELECT FROM ingot.workers AS w WHERE w.tenant = tenant AND w.id = worker_id AND w.draining) THEN
+        RETURN;
+    END IF;
     SELECT array_agg(l.type), array_agg(l.key), count(*) INTO lanes, keys, many FROM ingot.lanes_of(tenant, wanted) AS l;
     RETURN QUERY
-    SELECT c.id, lanes[c.lane], c.payload, c.attempts, c.fence, c.started_at + lease_length FROM ingot.claim(
+    SELECT lanes[c.lane], c.started_at + lease_length, c.id, c.priority, c.run_at, c.attempts, c.failures, c.crashes,
+        c.max_attempts, c.fence, c.started_at, c.payload, c.metadata, c.created_at, c.source, c.depth, c.timeout_seconds,
+        c.texts, c.tags, c.last_error, c.after, c.runs_anyway, c.inputs
+    FROM ingot.claim(
         lanes, array_fill(tenant, ARRAY[many]), keys, array_fill(0::smallint, ARRAY[many]), array_fill(0::bigint, ARRAY[many]),
         array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[many]), array_fill(32767::smallint, ARRAY[many]),
         array_fill(0::bigint, ARRAY[many]), array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[many]),
@@ -140,7 +164,8 @@ BEGIN
     PERFORM ingot.expect(s IS NULL OR length(s) <= 200, 'a stage has at most 200 characters') FROM unnest(stages) AS s;
     RETURN QUERY
     SELECT r.place, r.expires_at, r.cancel_requested FROM ingot.renew(
-        ids, fences, array_fill(tenant, ARRAY[cardinality(ids)]), lease_lengths, percents, stages
+        ids, fences, array_fill(tenant, ARRAY[cardinality(ids)]), lease_lengths, percents, stages,
+        array_fill(session_user::text, ARRAY[cardinality(ids)])
     ) AS r;
 END
 $$;
@@ -173,13 +198,15 @@ BEGIN
     FROM unnest(outcomes, results) AS s (o, r) WHERE r IS NOT NULL;
     PERFORM ingot.settle(
         ids, fences, array_fill(tenant, ARRAY[cardinality(ids)]), outcomes, retries, delays, exit_codes,
-        ARRAY(SELECT left(e, 16384) FROM unnest(errors) WITH ORDINALITY AS u (e, n) ORDER BY n), results
+        ARRAY(SELECT left(e, 16384) FROM unnest(errors) WITH ORDINALITY AS u (e, n) ORDER BY n), results,
+        array_fill(session_user::text, ARRAY[cardinality(ids)])
     );
     -- The same settle again gets the same answer.
     RETURN QUERY
     SELECT a.place::integer, o.status_after, o.attempts, CASE WHEN o.status_after = 'queued' THEN o.run_at END
     FROM unnest(ids, fences, outcomes) WITH ORDINALITY AS a (id, fence, said, place)
     JOIN ingot.outcomes AS o ON o.job = a.id AND o.fence = a.fence AND o.tenant = tenant AND o.outcome = a.said
+        AND ingot.is_of(o.worker_id, session_user::text)
     ORDER BY a.place;
 END
 $$;

@@ -1,0 +1,239 @@
+"""The database as a worker sees it that comes with a role of its own: one function for each thing it may do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import asyncpg
+
+from ingot.engines.postgres.connection import (
+    AWAY,
+    SERVER,
+    Connection,
+    Database,
+    Record,
+    explain,
+    open_pool,
+    place,
+)
+from ingot.engines.postgres.migrate import migrations
+from ingot.engines.postgres.rows import claim_of
+from ingot.engines.postgres.watch import CHANNEL
+from ingot.jobs.crew import Heard, Held
+from ingot.jobs.errors import WorkerNotFound
+from ingot.jobs.lanes import Lane
+from ingot.jobs.model import Claim
+from ingot.jobs.ports import Beat, ClaimJobs, LogEntry
+from ingot.kernel.clock import to_datetime
+from ingot.kernel.errors import IngotError, InvalidInput, StoreError, StoreMisconfigured, StoreTooNew
+from ingot.kernel.logs import configure_logs
+
+# All but the first two can be read by every role, whatever it may do.
+ABOUT_US: Final = """
+SELECT session_user::text, current_setting('synchronous_commit'),
+    EXISTS (SELECT FROM pg_namespace WHERE nspname = 'ingot'),
+    EXISTS (
+        SELECT FROM pg_auth_members AS m JOIN pg_roles AS w ON w.oid = m.roleid JOIN pg_roles AS u ON u.oid = m.member
+        WHERE w.rolname = 'ingot_worker' AND u.rolname = session_user
+    ),
+    EXISTS (
+        SELECT FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+        WHERE n.nspname = 'ingot' AND p.proname = 'worker_hello'
+    )
+"""
+HELLO: Final = "SELECT * FROM ingot.worker_hello()"
+REGISTER: Final = "SELECT ingot.worker_register($1, $2, $3, $4)"
+CLAIM: Final = "SELECT * FROM ingot.worker_claim($1, $2, $3, $4, $5, $6)"
+HEAR: Final = "SELECT * FROM ingot.worker_hear($1, $2, $3, $4, $5, $6)"
+LOOK: Final = "SELECT * FROM ingot.worker_look($1, $2, $3)"
+APPEND: Final = "SELECT * FROM ingot.worker_append_logs($1, $2, $3, $4)"
+SETTLE: Final = "SELECT * FROM ingot.worker_settle($1, $2, $3, $4, $5, $6, $7, $8)"
+READY: Final = "SELECT * FROM ingot.worker_ready($1)"
+LEAVE: Final = "SELECT ingot.worker_leave($1)"
+REFUSED: Final = (asyncpg.DataError, asyncpg.CharacterNotInRepertoireError, asyncpg.ProgramLimitExceededError)
+LOG_CHARS_AT_ONCE: Final = 1024 * 1024
+CLOSE_SECONDS: Final = 5.0
+MAKE_ONE: Final = "Make one for its tenant with make_worker_role, and name it in INGOT_DATABASE_URL."
+
+Said = tuple[str, int, str, bool | None, int | None, int | None, str | None, bytes | None]
+
+
+class Direct:
+    """What the role of a worker may do, as one of its instances. Made by `open`; used on one event loop."""
+
+    def __init__(self, db: Database, url: str, *, tenant: str, role: str, instance: str, lease: int) -> None:
+        self._db = db
+        self._url = url
+        self._instance = instance
+        self._tenant = tenant
+        self._lease = lease
+        self._host, self._pid = socket.gethostname(), os.getpid()
+        self.worker_id = f"{role}/{instance}"
+        self._listener: asyncpg.Connection[Record] | None = None
+
+    @classmethod
+    async def open(cls, url: str, *, instance: str, lease: int, connections: int, pooled: bool = False) -> Direct:
+        """Come to the database with this role. A lease is for so many microseconds.
+
+        Raises `StoreTooNew`, `StoreMisconfigured`, or `StoreError` when the server cannot be reached.
+        """
+        configure_logs()  # Tracebacks must not show the URL, which may hold a password.
+        pool = await open_pool(url, pooled=pooled, connections=connections, connection_class=Connection)
+        try:
+            async with pool.acquire() as connection, connection.transaction():
+                role, tenant = await _check(connection)
+        except BaseException as error:
+            await pool.close()
+            if isinstance(error, (*AWAY, asyncpg.PostgresError)):
+                raise explain(error, doing="used", where=place(url)) from error
+            raise
+        return cls(Database(pool, pooled=pooled), url, tenant=tenant, role=role, instance=instance, lease=lease)
+
+    async def close(self) -> None:
+        """Let the connections go."""
+        self._db.stop_waiting()
+        if self._listener is not None and not self._listener.is_closed():
+            await self._listener.close(timeout=CLOSE_SECONDS)
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._db.pool.close()
+        except TimeoutError:
+            self._db.pool.terminate()
+
+    async def register(self, types: Sequence[str], *, version: str | None = None) -> None:
+        """The instance is there, and can do this."""
+        await self._db.call(REGISTER, self._instance, types, self._host, version)
+
+    async def claim(self, type: str, limit: int) -> list[Claim]:
+        """Lease up to so many jobs of a type. Those whose answer was lost go back after a while, uncounted."""
+        row = (self._instance, self._host, self._pid, limit, self._lease)
+        rows = await self._db.call_once(CLAIM, [type], *row)
+        lane = Lane(type, self._tenant, "")
+        asked = ClaimJobs(worker_id=self.worker_id, types=(type,), tenant=self._tenant, limit=limit, lease=self._lease)
+        return [claim_of(row, lane, asked) for row in rows]
+
+    async def hear(self, beats: Sequence[Beat]) -> Heard:
+        """Renew these leases, give back what is held and not named, and tell how both they and the worker stand."""
+        percents, stages = [beat.percent for beat in beats], [beat.stage for beat in beats]
+        return _heard(beats, await self._db.call(HEAR, self._instance, self._lease, *_held(beats), percents, stages))
+
+    async def look(self, beats: Sequence[Beat]) -> Heard:
+        """The same, and nothing is done."""
+        return _heard(beats, await self._db.call(LOOK, self._instance, *_held(beats)))
+
+    async def append_logs(self, entries: Iterable[LogEntry]) -> None:
+        """Append to these logs, as far as their attempts are ours."""
+        some: list[LogEntry] = []
+        for entry in entries:
+            if sum(len(one.text) for one in some) + len(entry.text) > LOG_CHARS_AT_ONCE:
+                await self._append(some)
+                some = []
+            some.append(entry)
+        if some:
+            await self._append(some)
+
+    async def _append(self, entries: list[LogEntry]) -> None:
+        texts, offsets = [entry.text for entry in entries], [entry.offset for entry in entries]
+        await self._db.call(APPEND, *_held(entries), texts, offsets)
+
+    async def settle(self, said: Sequence[Said]) -> dict[int, Record | InvalidInput]:
+        """Record how attempts ended; what became of those that are ours, by their place among them.
+
+        What the database does not take of one keeps it from none of the others.
+        """
+        try:
+            rows = await self._db.call(SETTLE, *(list(column) for column in zip(*said, strict=True)))
+        except StoreError as error:
+            if not isinstance(error.__cause__, REFUSED):
+                raise
+            if len(said) == 1:
+                return {0: InvalidInput(str(error.__cause__))}
+            each = [await self.settle([one]) for one in said]
+            return {number: answer[0] for number, answer in enumerate(each) if answer}
+        return {row["place"] - 1: row for row in rows}
+
+    async def ready(self, types: Sequence[str]) -> list[str]:
+        """Of these types, those of which there is work."""
+        return [type for (type,) in await self._db.call(READY, types)]
+
+    async def leave(self) -> None:
+        """Give back what the instance holds, and forget it."""
+        with suppress(WorkerNotFound):
+            while not (await self._db.call(LEAVE, self._instance))[0][0]:
+                pass
+
+    async def listen(self, hear: Callable[[], None]) -> None:
+        """Be told when there may be work, from now on. Called again it listens anew, if that is needed."""
+        if self._db.pooled or (self._listener is not None and not self._listener.is_closed()):
+            return
+        with suppress(*AWAY, asyncpg.PostgresError):  # It is only a hint.
+            self._listener = await asyncpg.connect(self._url)
+            await self._listener.add_listener(CHANNEL, lambda *_: hear())
+
+
+def _held(calls: Sequence[Beat | LogEntry]) -> tuple[list[str], list[int]]:
+    return [call.job_id for call in calls], [call.fence for call in calls]
+
+
+def _heard(beats: Sequence[Beat], rows: Sequence[Record]) -> Heard:
+    jobs = [Held(job_id=beat.job_id, fence=beat.fence) for beat in beats]
+    drain = False
+    for number, expires_at, cancel_requested, draining in rows:
+        if number is None:
+            drain = draining
+            continue
+        beat = beats[number - 1]
+        jobs[number - 1] = Held(
+            job_id=beat.job_id,
+            fence=beat.fence,
+            lease_expires_at=to_datetime(expires_at),
+            cancel_requested=cancel_requested,
+        )
+    return Heard(jobs=jobs, drain=drain)
+
+
+async def _check(connection: Any) -> tuple[str, str]:
+    """The role and its tenant: a worker's, in a database that we know."""
+    user, sync, has_schema, is_worker, says_hello = await connection.fetchrow(ABOUT_US)
+    known = migrations()[-1].number
+    if user == SERVER:
+        raise StoreMisconfigured(
+            f"INGOT_DATABASE_URL names {SERVER}, which is the role of servers; a worker has one of its own.",
+            hint=f"{MAKE_ONE} Or leave it out: then the worker comes to the server over HTTP.",
+        )
+    if not has_schema:
+        raise StoreMisconfigured(
+            "There is nothing of Ingot's in this database.",
+            hint="Check the database's name in INGOT_DATABASE_URL; a server with INGOT_DATABASE_OWNER_URL prepares it.",
+        )
+    if not is_worker:
+        raise StoreMisconfigured(f"The role {user!r} is no worker's.", hint=MAKE_ONE)
+    if sync == "off":
+        raise StoreMisconfigured(
+            f"The role {user!r} has synchronous_commit off.", hint="Switch it on: what is acknowledged must be durable."
+        )
+    if not says_hello:
+        raise _too_old("older than this program", known)
+    try:
+        role, tenant, newest = await connection.fetchrow(HELLO)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise StoreMisconfigured(f"The database refused us: {error}.", hint=MAKE_ONE) from error
+    except asyncpg.RaiseError as error:
+        raise StoreMisconfigured(f"The database refused us: {error}.") from error
+    if newest < known:
+        raise _too_old(f"at schema {newest}", known)
+    if newest > known:
+        raise StoreTooNew(f"The database is at schema {newest}; this program knows up to {known}.")
+    return role, tenant
+
+
+def _too_old(stands: str, needed: int) -> IngotError:
+    return StoreMisconfigured(
+        f"The database is {stands}; this program needs schema {needed}.",
+        hint="Migrate it: start a server of this version with INGOT_DATABASE_OWNER_URL.",
+    )

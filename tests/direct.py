@@ -1,0 +1,42 @@
+"""A server on PostgreSQL, and roles for workers that come to its database themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+
+from ingot.engines.postgres import make_worker_role
+from ingot.settings import Settings
+from tests.http.serving import Served, serving
+from tests.postgres import Database, database_for, with_database
+
+
+@asynccontextmanager
+async def serving_postgres(folder: Path) -> AsyncIterator[Served]:
+    """Serve the database that stands for a folder."""
+    database = await database_for(folder)
+    database.stores += 1
+    try:
+        async with serving(folder, Settings(database_url=database.server_url)) as served:
+            served.database = database
+            yield served
+    finally:
+        database.stores -= 1
+
+
+@asynccontextmanager
+async def role_of(database: Database, tenant: str, name: str = "press") -> AsyncIterator[str]:
+    """The URL of a role that works for a tenant. Roles belong to the whole server: each process has its own."""
+    role = f"{name}_{os.getpid()}"
+    password = await make_worker_role(database.owner_url, role, tenant)
+    try:
+        yield with_database(database.owner_url, database.name, f"{role}:{password}")
+    finally:
+        owner = await asyncpg.connect(database.owner_url)
+        await owner.execute("DELETE FROM ingot.worker_roles WHERE role = $1", role)
+        await owner.execute(f"DROP ROLE {role}")
+        await owner.close()
