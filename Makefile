@@ -23,11 +23,11 @@ help:
 
 setup: $(VENV)/.package ## Make .venv with the locked dependencies and this package in it
 
-demo: $(VENV)/.package ## Run a few thousand jobs, failures among them, with a live view
-	@$(BIN)/python examples/demo.py $(ARGS)
+demo: $(VENV)/.package ## Start a server and two workers, give them work and trouble, and leave them running
+	@$(BIN)/python -m examples.demo $(ARGS)
 
-demo-stop: ## Stop what the demo left running
-	@echo "Nothing to stop: the demo leaves no server running."
+demo-stop: ## End what the demo left running
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m examples.demo --stop $(ARGS); else echo "No demo runs."; fi
 
 lint: $(VENV)/.package ## Check format, lint rules, types and import contracts
 	$(BIN)/ruff format --check .
@@ -65,8 +65,8 @@ lock: $(VENV)/.package ## Recompile the locks; UPGRADE=1 moves to the newest rel
 	$(LOCK) requirements/postgres.in --output-file requirements/postgres.txt
 	@! grep -nE '://|^-|^/| @ ' requirements/*.txt || { echo "A lock names a place; see the lines above." >&2; exit 1; }
 
-clean: ## Remove all that the other targets made, .venv too
-	rm -rf $(VENV) .bench build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+clean: demo-stop ## Remove all that the other targets made, .venv too
+	rm -rf $(VENV) .bench .demo build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests $(wildcard benchmarks examples scripts) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment is tied to its folder and its interpreter: when either has moved, make a new one.

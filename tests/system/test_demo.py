@@ -1,0 +1,127 @@
+"""The demo as people and CI run it: real processes, which are left running, and ended, they and no others."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from examples.demo.processes import RECORD, Record, Started, born_of, read_record, stop_recorded
+
+HERE = Path(__file__).parents[2]
+FEW = ["--jobs", "40"]
+
+
+def command(data: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "examples.demo", "--data", str(data), *options]
+
+
+def run(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """The demo where nobody sits in front of it: it returns, though what it started holds on."""
+    return subprocess.run(command(data, *options), cwd=HERE, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "demo"
+    stop_recorded(tmp_path / "demo")
+
+
+def alive(record: Record) -> list[bool]:
+    return [born_of(one.pid) == one.born for one in record.processes]
+
+
+@pytest.mark.long
+def test_the_demo_leaves_a_server_and_two_workers_which_are_replaced_and_ended(data: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        first = run(data, *FEW, "--port", str(port))
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "The figures are right." in first.stdout
+    assert "A worker is killed" in first.stdout
+    left = read_record(data)
+    assert left is not None
+    server, survivor, newest = (one.name for one in left.processes)
+    assert (server, survivor in ("worker-1", "worker-2"), newest) == ("server", True, "worker-3")
+    assert alive(left) == [True, True, True]
+    assert left.url != f"http://127.0.0.1:{port}", "that one was taken"
+    assert httpx.get(f"{left.url}/healthz").json()["status"] == "ok"
+    (link,) = re.findall(r"http://\S+/auth/link\?\S+", first.stdout)
+    assert link.startswith(left.url)
+    assert httpx.get(link).status_code == 200
+
+    second = run(data, *FEW, "--port", str(port))
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert second.stdout.startswith("The demo that ran before is ended (pid ")
+    assert "The figures are right." in second.stdout, "those of before are not counted again"
+    assert alive(left) == [False, False, False]
+
+    again = read_record(data)
+    assert again is not None
+    stopped = run(data, "--stop")
+    assert stopped.stdout.startswith(f"The demo at {again.url} is ended (pid ")
+    assert alive(again) == [False, False, False]
+    assert run(data, "--stop").stdout == "No demo runs.\n"
+
+
+@pytest.mark.long
+def test_on_a_terminal_the_demo_stays_until_ctrl_c(data: Path) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command(data, *FEW), cwd=HERE, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = ""
+        left: Record | None = None
+        with suppress(OSError):  # That of a terminal at which nobody writes any more.
+            while text := os.read(ours, 65_536):
+                shown += text.decode()
+                if left is None and "Ctrl-C ends them." in shown:
+                    left = read_record(data)
+                    assert left is not None
+                    assert alive(left) == [True, True, True]
+                    process.send_signal(signal.SIGINT)
+        os.close(ours)
+    assert "The figures are right." in shown
+    assert "━" in shown, "a bar"
+    assert shown.rstrip().endswith("All is ended.")
+    assert process.returncode == 0
+    assert left is not None
+    assert alive(left) == [False, False, False]
+    assert read_record(data) is None
+
+
+def test_a_demo_that_cannot_serve_says_why_and_leaves_nothing(data: Path) -> None:
+    data.mkdir()
+    (data / "ingot.db").write_text("no database", encoding="utf-8")
+    done = run(data, *FEW)
+    assert done.returncode == 1
+    assert done.stderr.startswith("demo: the server did not start:")
+    assert read_record(data) is None
+
+
+def test_a_process_that_has_the_number_of_one_of_ours_is_left_alone(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as other, subprocess.Popen(["sleep", "60"]) as ours:
+        try:
+            born = born_of(ours.pid)
+            assert born is not None
+            record = Record(
+                "http://127.0.0.1:1", [Started("server", ours.pid, born), Started("worker-1", other.pid, "x")]
+            )
+            (tmp_path / RECORD).write_bytes(msgspec.json.encode(record))
+            assert stop_recorded(tmp_path) == [ours.pid]
+            assert ours.wait(timeout=5) == -signal.SIGTERM
+            assert other.poll() is None
+            assert stop_recorded(tmp_path) == []
+        finally:
+            other.kill()
+            ours.kill()
