@@ -86,7 +86,7 @@ class Play:
             Figure("dead, told not to retry", MISPRINTS, status[JobStatus.DEAD]),
             Figure("canceled while it ran", 1, status[JobStatus.CANCELED]),
             Figure("failures that were retried", fails, sum(job.failures for job in done)),
-            Figure("crashes of the report whose worker was killed", 1, sum(job.crashes for job in unlucky)),
+            Figure("report whose worker was killed, done by another", 1, sum(job.crashes > 0 for job in unlucky)),
             Figure(
                 "attempts of what succeeded: one each, and one for each failure and crash",
                 len(done) + sum(job.failures + job.crashes for job in done),
