@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,7 @@ from ingot.jobs import checks
 from ingot.kernel.errors import InvalidInput
 
 CONCURRENCY_MAX: Final = 1000
+_is_async = lru_cache(iscoroutinefunction)  # Asked for every job.
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
 
@@ -34,7 +36,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_async(self) -> bool:
         """Whether the function is to be awaited."""
-        return iscoroutinefunction(self.function)
+        return _is_async(self.function)
 
 
 class Worker:

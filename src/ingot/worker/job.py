@@ -38,7 +38,8 @@ class WorkerJob:
         self.data = data
         self._tell = tell  # That there is news.
         self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._stopped = False
+        self._stop: threading.Event | None = None  # Made for those who wait: few do, and there are many jobs.
         self._progress: Progress | None = None
         self._log = ""
         self._sent = 0  # Characters of the log that the server has.
@@ -72,7 +73,7 @@ class WorkerJob:
     @property
     def canceled(self) -> bool:
         """Whether it is to stop: somebody canceled it, it took too long, or it is somebody else's by now."""
-        return self._stop.is_set()
+        return self._stopped
 
     def check(self) -> None:
         """Raises `Stopped` when the job is to stop: call it between the steps of long work."""
@@ -81,7 +82,12 @@ class WorkerJob:
 
     def wait(self, timeout: Seconds) -> bool:
         """Sleep, but no longer than until the job is to stop; whether it is."""
-        return self._stop.wait(seconds_of(timeout))
+        seconds = seconds_of(timeout)
+        with self._lock:
+            if self._stopped:
+                return True
+            stop = self._stop = self._stop or threading.Event()
+        return stop.wait(seconds)
 
     def progress(self, percent: float, stage: str = "") -> None:
         """Tell how far it is."""
@@ -106,7 +112,15 @@ class WorkerJob:
 
     def stop(self) -> None:
         """Tell the handler to stop."""
-        self._stop.set()
+        with self._lock:
+            self._stopped = True
+            if self._stop is not None:
+                self._stop.set()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to be told of it."""
+        return bool(self._log) or self._progress is not None
 
     def take_news(self) -> News:
         """What is to be told of it; the same until it was."""

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Final
 
 from ingot.engines.postgres.direct import Direct, Said
+from ingot.engines.postgres.rows import STATUSES
 from ingot.jobs import checks
 from ingot.jobs.crew import Heard, Held
 from ingot.jobs.errors import LeaseLost
@@ -94,10 +95,9 @@ class PostgresBoard:
                 continue
             _, status, attempts, run_at = row
             again_at = None if run_at is None else to_datetime(run_at)
-            known = JobStatus(status)
-            will_retry = known is JobStatus.QUEUED
+            known, queued = STATUSES[status], status == JobStatus.QUEUED
             answers.append(
-                SettleAnswer(id=ending.id, status=known, attempts=attempts, will_retry=will_retry, run_at=again_at)
+                SettleAnswer(id=ending.id, status=known, attempts=attempts, will_retry=queued, run_at=again_at)
             )
         return answers
 

@@ -19,15 +19,11 @@ class Run:
     def __init__(self, handler: Handler, work: Work, job: WorkerJob) -> None:
         self.handler = handler
         self.job = job
+        self.id = work.job.id
         self.fence = work.job.fence
         self.timeout_seconds = handler.timeout_seconds or work.timeout_seconds
         self.why: Why | None = None
         self.on_stop: Callable[[], None] | None = None  # Ends what does not look whether it is to stop.
-
-    @property
-    def id(self) -> str:
-        """The id of the job."""
-        return self.job.id
 
     def stop(self, why: Why) -> None:
         """Tell the handler to stop. The first reason counts, but for a lease that was lost."""

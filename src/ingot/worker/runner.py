@@ -26,7 +26,8 @@ CLAIM_SECONDS: Final = 25.0
 AGAIN_SECONDS: Final = 0.5
 AGAIN_SECONDS_MAX: Final = 15.0
 DRAIN_SECONDS: Final = 30.0
-SETTLES_MAX: Final = 200
+SETTLES_MAX: Final = 1000
+UNSETTLED_MAX: Final = 2000  # With more to tell, no more is taken: what is held must fit in a heartbeat.
 LOG_PARTS_MAX: Final = LOG_CHARS_KEPT // LOG_CHARS_MAX + 1
 log = structlog.get_logger("ingot.worker")
 
@@ -86,7 +87,7 @@ class Runner:
         pause = AGAIN_SECONDS
         while True:
             free = handler.concurrency - self._busy[handler.type]
-            if free <= 0:
+            if free <= 0 or self._endings.qsize() > UNSETTLED_MAX:
                 self._freed[handler.type].clear()
                 await self._freed[handler.type].wait()
                 continue
@@ -128,6 +129,8 @@ class Runner:
             for run, _ in some:
                 self._runs.pop(run.id, None)
                 self._endings.task_done()
+            for freed in self._freed.values():
+                freed.set()
 
     async def _settle(self, board: Board, some: list[tuple[Run, Ending]]) -> None:
         """Tell until it is told, or the jobs are somebody else's."""
@@ -149,7 +152,7 @@ class Runner:
     async def _tell_logs(self, board: Board, ended: list[Run]) -> None:
         """Tell what these wrote last. All runs are named with them: what is not named is given back."""
         for _ in range(LOG_PARTS_MAX):
-            if not any(run.job.take_news() for run in ended):
+            if not any(run.job.has_news for run in ended):
                 return
             await tell_news(board, self._runs, self._hear)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 import asyncpg
+import msgspec
 
 from ingot.engines.postgres.connection import (
     AWAY,
@@ -21,6 +23,7 @@ from ingot.engines.postgres.connection import (
     open_pool,
     place,
 )
+from ingot.engines.postgres.memory import HINT_SECONDS, Position, patience
 from ingot.engines.postgres.migrate import migrations
 from ingot.engines.postgres.rows import claim_of
 from ingot.engines.postgres.watch import CHANNEL
@@ -48,7 +51,7 @@ SELECT session_user::text, current_setting('synchronous_commit'),
 """
 HELLO: Final = "SELECT * FROM ingot.worker_hello()"
 REGISTER: Final = "SELECT ingot.worker_register($1, $2, $3, $4)"
-CLAIM: Final = "SELECT * FROM ingot.worker_claim($1, $2, $3, $4, $5, $6)"
+CLAIM: Final = "SELECT * FROM ingot.worker_claim($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 HEAR: Final = "SELECT * FROM ingot.worker_hear($1, $2, $3, $4, $5, $6)"
 LOOK: Final = "SELECT * FROM ingot.worker_look($1, $2, $3)"
 APPEND: Final = "SELECT * FROM ingot.worker_append_logs($1, $2, $3, $4)"
@@ -56,11 +59,29 @@ SETTLE: Final = "SELECT * FROM ingot.worker_settle($1, $2, $3, $4, $5, $6, $7, $
 READY: Final = "SELECT * FROM ingot.worker_ready($1)"
 LEAVE: Final = "SELECT ingot.worker_leave($1)"
 REFUSED: Final = (asyncpg.DataError, asyncpg.CharacterNotInRepertoireError, asyncpg.ProgramLimitExceededError)
+USUAL: Final = (..., ..., ..., True, 0, None, None, None)  # Of what is said of an attempt; the first are always sent.
 LOG_CHARS_AT_ONCE: Final = 1024 * 1024
+NOWHERE: Final = (None, None, None)
 CLOSE_SECONDS: Final = 5.0
 MAKE_ONE: Final = "Make one for its tenant with make_worker_role, and name it in INGOT_DATABASE_URL."
 
 Said = tuple[str, int, str, bool | None, int | None, int | None, str | None, bytes | None]
+
+
+class Hint(msgspec.Struct):
+    """How far a type was claimed, and when its lane was last looked into from the front.
+
+    A claim that begins there walks over nothing that was taken. What comes before it waits until a scan from the front,
+    once a second, or more seldom where that costs much.
+    """
+
+    after: Position | None = None
+    whole_at: float = 0.0
+    patience: float = 0.0
+
+    def holds(self) -> bool:
+        """Whether a claim may begin there."""
+        return self.after is not None and time.monotonic() - self.whole_at < self.patience
 
 
 class Direct:
@@ -75,6 +96,7 @@ class Direct:
         self._host, self._pid = socket.gethostname(), os.getpid()
         self.worker_id = f"{role}/{instance}"
         self._listener: asyncpg.Connection[Record] | None = None
+        self._hints: dict[str, Hint] = {}
 
     @classmethod
     async def open(cls, url: str, *, instance: str, lease: int, connections: int, pooled: bool = False) -> Direct:
@@ -111,11 +133,23 @@ class Direct:
 
     async def claim(self, type: str, limit: int) -> list[Claim]:
         """Lease up to so many jobs of a type. Those whose answer was lost go back after a while, uncounted."""
-        row = (self._instance, self._host, self._pid, limit, self._lease)
-        rows = await self._db.call_once(CLAIM, [type], *row)
+        hint = self._hints.setdefault(type, Hint())
+        rows = await self._claim(type, limit, hint) if hint.holds() else []
+        if not rows:
+            hint.after = None
+            began = time.monotonic()
+            rows = await self._claim(type, limit, hint)
+            hint.whole_at = time.monotonic()
+            hint.patience = patience(hint.whole_at - began, least=HINT_SECONDS)
+        # With fewer than asked for, the next begins at the front.
+        hint.after = (rows[-1]["priority"], rows[-1]["run_at"], rows[-1]["id"]) if len(rows) == limit else None
         lane = Lane(type, self._tenant, "")
         asked = ClaimJobs(worker_id=self.worker_id, types=(type,), tenant=self._tenant, limit=limit, lease=self._lease)
         return [claim_of(row, lane, asked) for row in rows]
+
+    async def _claim(self, type: str, limit: int, hint: Hint) -> list[Record]:
+        row = (self._instance, self._host, self._pid, limit, self._lease, *(hint.after or NOWHERE))
+        return await self._db.call_once(CLAIM, [type], *row)
 
     async def hear(self, beats: Sequence[Beat]) -> Heard:
         """Renew these leases, give back what is held and not named, and tell how both they and the worker stand."""
@@ -147,7 +181,7 @@ class Direct:
         What the database does not take of one keeps it from none of the others.
         """
         try:
-            rows = await self._db.call(SETTLE, *(list(column) for column in zip(*said, strict=True)))
+            rows = await self._db.call(SETTLE, *map(_column, zip(*said, strict=True), USUAL))
         except StoreError as error:
             if not isinstance(error.__cause__, REFUSED):
                 raise
@@ -174,6 +208,11 @@ class Direct:
         with suppress(*AWAY, asyncpg.PostgresError):  # It is only a hint.
             self._listener = await asyncpg.connect(self._url)
             await self._listener.add_listener(CHANNEL, lambda *_: hear())
+
+
+def _column(values: tuple[Any, ...], usual: Any) -> tuple[Any, ...] | None:
+    """A column of what was said; one of nothing but what is taken for granted is not sent."""
+    return None if values.count(usual) == len(values) else values
 
 
 def _held(calls: Sequence[Beat | LogEntry]) -> tuple[list[str], list[int]]:

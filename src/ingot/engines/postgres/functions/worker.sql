@@ -62,14 +62,21 @@ BEGIN
 END
 $$;
 
+-- The first key of ready work of a type after one, or the first of all. Two statements: an OR would read the whole lane.
 CREATE OR REPLACE FUNCTION ingot.next_key(of_tenant uuid, of_type text, after text) RETURNS text
 LANGUAGE sql STABLE
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
-    SELECT r.limit_key FROM ingot.ready AS r
-    WHERE r.type = of_type AND r.tenant = of_tenant AND (after IS NULL OR r.limit_key > after)
-    ORDER BY r.limit_key LIMIT 1
+    (
+        SELECT r.limit_key FROM ingot.ready AS r
+        WHERE after IS NULL AND r.type = of_type AND r.tenant = of_tenant ORDER BY r.limit_key LIMIT 1
+    )
+    UNION ALL
+    (
+        SELECT r.limit_key FROM ingot.ready AS r
+        WHERE r.type = of_type AND r.tenant = of_tenant AND r.limit_key > after ORDER BY r.limit_key LIMIT 1
+    )
 $$;
 
 -- The lanes of a tenant that have ready work of these types, found by jumping from key to key; no more than some.
@@ -89,9 +96,11 @@ AS $$
     LIMIT 1000
 $$;
 
--- Lease ready jobs of these types to an instance. From the third on, the columns are those of `ingot.claim`.
+-- Lease ready jobs of these types to an instance. From the third on, the columns are those of `ingot.claim`. Of one type
+-- without limit keys, the scan begins after a position that is given: what was taken before it is not walked over again.
 CREATE OR REPLACE FUNCTION ingot.worker_claim(
-    types text[], instance text, host text, pid bigint, jobs integer, lease_length bigint
+    types text[], instance text, host text, pid bigint, jobs integer, lease_length bigint,
+    after_priority smallint DEFAULT NULL, after_run_at bigint DEFAULT NULL, after_id uuid DEFAULT NULL
 ) RETURNS TABLE (
     type text, expires_at bigint, id text, priority smallint, run_at bigint, attempts integer, failures integer,
     crashes integer, max_attempts integer, fence bigint, started_at bigint, payload bytea, metadata bytea, created_at bigint,
@@ -109,6 +118,8 @@ DECLARE
     lanes text[];
     keys text[];
     many integer;
+    hinted boolean := after_priority IS NOT NULL AND after_run_at IS NOT NULL AND after_id IS NOT NULL
+        AND cardinality(wanted) = 1 AND ingot.next_key(tenant, wanted[1], '') IS NULL;
 BEGIN
     -- A claim can see what came after its transaction began, and would tell of it before.
     PERFORM ingot.expect(pg_current_xact_id_if_assigned() IS NULL, 'a claim is the first call of its transaction');
@@ -120,14 +131,23 @@ BEGIN
     IF EXISTS (SELECT FROM ingot.workers AS w WHERE w.tenant = tenant AND w.id = worker_id AND w.draining) THEN
         RETURN;
     END IF;
-    SELECT array_agg(l.type), array_agg(l.key), count(*) INTO lanes, keys, many FROM ingot.lanes_of(tenant, wanted) AS l;
+    IF hinted THEN
+        lanes := wanted;
+        keys := ARRAY[''];
+        many := 1;
+    ELSE
+        SELECT array_agg(l.type), array_agg(l.key), count(*) INTO lanes, keys, many FROM ingot.lanes_of(tenant, wanted) AS l;
+        after_priority := 0;
+        after_run_at := 0;
+        after_id := '00000000-0000-0000-0000-000000000000';
+    END IF;
     RETURN QUERY
     SELECT lanes[c.lane], c.started_at + lease_length, c.id, c.priority, c.run_at, c.attempts, c.failures, c.crashes,
         c.max_attempts, c.fence, c.started_at, c.payload, c.metadata, c.created_at, c.source, c.depth, c.timeout_seconds,
         c.texts, c.tags, c.last_error, c.after, c.runs_anyway, c.inputs
     FROM ingot.claim(
-        lanes, array_fill(tenant, ARRAY[many]), keys, array_fill(0::smallint, ARRAY[many]), array_fill(0::bigint, ARRAY[many]),
-        array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[many]), array_fill(32767::smallint, ARRAY[many]),
+        lanes, array_fill(tenant, ARRAY[many]), keys, array_fill(after_priority, ARRAY[many]),
+        array_fill(after_run_at, ARRAY[many]), array_fill(after_id, ARRAY[many]), array_fill(32767::smallint, ARRAY[many]),
         array_fill(0::bigint, ARRAY[many]), array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[many]),
         array_fill(1, ARRAY[many]), array_fill(jobs, ARRAY[many]), array_fill(jobs, ARRAY[many]),
         ARRAY[worker_id], ARRAY[host], ARRAY[pid], ARRAY[jobs], ARRAY[lease_length],
@@ -177,6 +197,12 @@ CREATE OR REPLACE FUNCTION ingot.worker_settle(
 ) RETURNS TABLE (place integer, status text, attempts integer, run_at bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
