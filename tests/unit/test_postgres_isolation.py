@@ -49,6 +49,7 @@ READABLE: Final = [
     "waits",
 ]
 HIDDEN: Final = [
+    "app_roles",
     "askers",
     "audit",
     "buckets",
@@ -122,6 +123,7 @@ OF_SERVER: Final = {
     "forget_events",
     "heads",
     "hear_worker",
+    "is_held",
     "keeping",
     "leases_of_worker",
     "list_acts",
@@ -178,6 +180,7 @@ OF_WORKER: Final = {
     "worker_renew",
     "worker_settle",
 }
+OF_APP: Final = {"enqueue_jobs", "enqueue_json", "publish_event", "publish_json"}
 FUNCTIONS_WITHOUT_A_FIXED_PATH: Final = """
     SELECT proname FROM pg_proc
     WHERE pronamespace = 'ingot'::regnamespace AND prosecdef
@@ -368,9 +371,9 @@ async def test_each_role_may_call_what_it_was_given_and_nothing_else(town: Town)
                 role,
             )
         }
-        for role in ("ingot_server", "ingot_worker")
+        for role in ("ingot_server", "ingot_worker", "ingot_app")
     }
-    assert allowed == {"ingot_server": OF_SERVER, "ingot_worker": OF_WORKER}
+    assert allowed == {"ingot_server": OF_SERVER, "ingot_worker": OF_WORKER, "ingot_app": OF_APP}
 
 
 async def test_a_function_that_was_not_given_is_refused(town: Town) -> None:

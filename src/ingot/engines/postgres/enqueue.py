@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any, Final
@@ -27,6 +28,9 @@ from ingot.kernel.ids import is_id
 CALL: Final = f"SELECT * FROM ingot.enqueue({', '.join(f'${n}' for n in range(1, 37))})"
 ROOM: Final = "SELECT ingot.expect_room($1)"
 FIND: Final = "SELECT * FROM ingot.find_orders($1, $2, $3, $4, $5, $6)"
+HELD: Final = "SELECT ingot.is_held($1, $2, $3, $4, $5)"
+HELD_TRIES_MAX: Final = 3
+HELD_PAUSE_SECONDS: Final = 0.02
 
 Answer = list[Enqueued] | IngotError
 
@@ -190,6 +194,7 @@ async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, mayb
 
     With `maybe_ours` jobs with the ids of the orders are what this very call made before its answer was lost.
     """
+    held = 0
     for _ in range(CONFLICTS_MAX):
         try:
             await _learn_rules(db, memory, orders)
@@ -204,6 +209,12 @@ async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, mayb
                 maybe_ours = maybe_ours or sent_twice
                 if accepted is None:  # Somebody was quicker, there is no room, or what it waits for is not there.
                     await _check_parents(db, new)
+                    if await _is_held(db, memory, new):
+                        held += 1
+                        if held > HELD_TRIES_MAX:
+                            return _held()
+                        await asyncio.sleep(HELD_PAUSE_SECONDS)  # Most transactions are short.
+                        continue
                     await db.call(ROOM, [order.tenant for order in new])
                     continue
                 made = accepted
@@ -231,6 +242,26 @@ async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, mayb
             first.add(answer.job.id)
         return whole
     return StoreBusy()
+
+
+async def _is_held(db: Database, memory: Memory, orders: Sequence[NewJob]) -> bool:
+    """Whether an application's own transaction, which has not ended, holds what these need."""
+    (row,) = await db.call(
+        HELD,
+        [order.tenant for order in orders],
+        [order.type for order in orders],
+        [order.idempotency_key for order in orders],
+        [order.dedupe_key for order in orders],
+        [_reuse_key(memory, order) for order in orders],
+    )
+    return bool(row[0])
+
+
+def _held() -> StoreBusy:
+    return StoreBusy(
+        "A transaction that has not ended holds a key of this job, or the turn of its tenant.",
+        hint="Nothing was changed; try again when the application has committed.",
+    )
 
 
 async def _check_parents(db: Database, orders: Sequence[NewJob]) -> None:

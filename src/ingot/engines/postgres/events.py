@@ -10,7 +10,7 @@ from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.memory import Memory
 from ingot.events.model import Forgotten, Published
 from ingot.events.ports import KEY_KEPT, ForgetEvents, PublishEvent
-from ingot.kernel.errors import IdempotencyMismatch, IngotError
+from ingot.kernel.errors import IdempotencyMismatch, IngotError, StoreBusy
 
 CALL: Final = "SELECT * FROM ingot.publish($1, $2, $3, $4, $5, $6)"
 FORGET: Final = "SELECT * FROM ingot.forget_events($1, $2, $3)"
@@ -57,7 +57,15 @@ async def _publish(db: Database, memory: Memory, commands: dict[int, PublishEven
     )
     memory.told(asked[row["place"] - 1].tenant for row in rows if row["created"])
     numbers = list(commands)
-    return {numbers[row["place"] - 1]: _answer(row) for row in rows}
+    held: dict[int, Answer] = {number: _held() for number in numbers}
+    return held | {numbers[row["place"] - 1]: _answer(row) for row in rows}
+
+
+def _held() -> StoreBusy:
+    return StoreBusy(
+        "A transaction that has not ended holds the key of this event.",
+        hint="Nothing was changed; try again when the application has committed.",
+    )
 
 
 def _answer(row: Record) -> Answer:

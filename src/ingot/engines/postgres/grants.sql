@@ -1,6 +1,6 @@
 -- Functions are for those who are named here, and for nobody else.
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA ingot FROM PUBLIC, ingot_server, ingot_worker;
-REVOKE ALL ON ingot.job_rows, ingot.attempts FROM PUBLIC, ingot_server, ingot_worker;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA ingot FROM PUBLIC, ingot_server, ingot_worker, ingot_app;
+REVOKE ALL ON ingot.job_rows, ingot.attempts FROM PUBLIC, ingot_server, ingot_worker, ingot_app;
 GRANT SELECT ON ingot.job_rows, ingot.attempts TO ingot_server;
 GRANT EXECUTE ON FUNCTION
     ingot.append_logs,
@@ -19,9 +19,10 @@ GRANT EXECUTE ON FUNCTION
     ingot.begin_login, ingot.take_login, ingot.sign_in, ingot.turn_away, ingot.end_session, ingot.find_session, ingot.list_sessions,
     ingot.enable_user, ingot.find_user, ingot.list_users, ingot.put_member, ingot.remove_member, ingot.find_member,
     ingot.list_members, ingot.list_people_tokens,
-    ingot.remove_tenant, ingot.clear_tenants
+    ingot.remove_tenant, ingot.clear_tenants, ingot.is_held
 TO ingot_server;
 GRANT EXECUTE ON FUNCTION
     ingot.worker_claim, ingot.worker_renew, ingot.worker_settle, ingot.worker_hello, ingot.worker_register, ingot.worker_hear,
     ingot.worker_look, ingot.worker_append_logs, ingot.worker_ready, ingot.worker_leave
 TO ingot_worker;
+GRANT EXECUTE ON FUNCTION ingot.enqueue_jobs, ingot.enqueue_json, ingot.publish_event, ingot.publish_json TO ingot_app;

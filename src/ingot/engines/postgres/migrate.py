@@ -16,7 +16,7 @@ from ingot.kernel.errors import StoreBusy, StoreTooNew
 from ingot.kernel.logs import configure_logs
 
 ROLE_TRIES_MAX: Final = 20
-ROLES: Final = {"ingot_owner": "NOLOGIN", "ingot_server": "LOGIN", "ingot_worker": "NOLOGIN"}
+ROLES: Final = {"ingot_owner": "NOLOGIN", "ingot_server": "LOGIN", "ingot_worker": "NOLOGIN", "ingot_app": "NOLOGIN"}
 # Reads must not depend on statistics either: what they ask for is small, and found by its key.
 SERVER_SETTINGS: Final = {
     "enable_seqscan": "off",

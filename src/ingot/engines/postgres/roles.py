@@ -1,14 +1,16 @@
-"""Roles of workers that talk to PostgreSQL themselves: each may claim and settle jobs of one tenant, and no more."""
+"""Roles that talk to PostgreSQL themselves, each for one tenant: workers, and users' own applications."""
 
 from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import asyncpg
 
-from ingot.engines.postgres.connection import AWAY, explain, unreadable
+from ingot.engines.postgres.connection import AWAY, PlainConnection, explain, unreadable
 from ingot.identity.model import TenantNotFound
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id
@@ -20,6 +22,67 @@ SELECT EXISTS (
 ) AND NOT r.rolsuper FROM pg_roles AS r WHERE r.rolname = $1
 """
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+LET_IN: Final = """
+    INSERT INTO ingot.app_roles (role, tenant) VALUES ($1, $2) ON CONFLICT (role) DO UPDATE SET role = excluded.role
+    RETURNING tenant::text
+"""
+
+
+async def let_in(owner_url: str, role: str, tenant: str) -> None:
+    """Let a role that is there enqueue jobs and publish events of this tenant, inside its own transactions.
+
+    Raises `InvalidInput`, `TenantNotFound`, or `StoreError`.
+    """
+    if not is_id(tenant):
+        raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
+    async with _owner(owner_url) as connection:
+        await _expect_role(connection, role)
+        await connection.execute(f"GRANT ingot_app TO {_quoted(role)}")
+        await connection.execute("SET LOCAL ROLE ingot_owner")
+        if not await connection.fetchval("SELECT true FROM ingot.tenants WHERE id = $1 FOR KEY SHARE", tenant):
+            raise TenantNotFound(f"there is no tenant {tenant}")
+        known = await connection.fetchval(LET_IN, role, tenant)
+        if known != tenant:
+            raise InvalidInput(f"the role {role} is in another tenant", hint="Let it out first, or use another role.")
+
+
+async def let_out(owner_url: str, role: str) -> None:
+    """Let a role enqueue and publish no more. Raises `InvalidInput` or `StoreError`."""
+    async with _owner(owner_url) as connection:
+        await _expect_role(connection, role)
+        await connection.execute(f"REVOKE ingot_app FROM {_quoted(role)}")
+        await connection.execute("SET LOCAL ROLE ingot_owner")
+        await connection.execute("DELETE FROM ingot.app_roles WHERE role = $1", role)
+
+
+def _quoted(role: str) -> str:
+    return '"' + role.replace('"', '""') + '"'
+
+
+async def _expect_role(connection: PlainConnection, role: str) -> None:
+    if role.startswith(("pg_", "ingot_")):
+        raise InvalidInput(f"the role {role[:64]!r} cannot be used", hint="Use the role of your application.")
+    if "\x00" in role or not await connection.fetchval("SELECT true FROM pg_roles WHERE rolname = $1", role):
+        raise InvalidInput(f"there is no role {role[:64]!r}", hint="Make it first: CREATE ROLE … LOGIN.")
+
+
+@asynccontextmanager
+async def _owner(url: str) -> AsyncIterator[PlainConnection]:
+    """A transaction as the role that may make roles."""
+    configure_logs()  # Tracebacks must not show the URL, which may hold a password.
+    try:
+        connection = await asyncpg.connect(url)
+        try:
+            async with connection.transaction():
+                yield connection
+        finally:
+            await connection.close()
+    except ValueError:
+        raise unreadable("The owner's URL") from None
+    except (*AWAY, asyncpg.PostgresError) as error:
+        raise explain(error, doing="used") from error
 
 
 async def make_worker_role(owner_url: str, role: str, tenant: str) -> str:
@@ -34,25 +97,16 @@ async def make_worker_role(owner_url: str, role: str, tenant: str) -> str:
         )
     if not is_id(tenant):
         raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
-    configure_logs()  # Tracebacks must not show the URL, which may hold a password.
     password = secrets.token_urlsafe(32)
-    try:
-        connection = await asyncpg.connect(owner_url)
+    async with _owner(owner_url) as connection:
         try:
-            async with connection.transaction():
-                await _make(connection, role, tenant, password)
-        finally:
-            await connection.close()
-    except ValueError:
-        raise unreadable("The owner's URL") from None
-    except asyncpg.ForeignKeyViolationError:
-        raise TenantNotFound(f"there is no tenant {tenant}") from None
-    except (*AWAY, asyncpg.PostgresError) as error:
-        raise explain(error, doing="used") from error
+            await _make(connection, role, tenant, password)
+        except asyncpg.ForeignKeyViolationError:
+            raise TenantNotFound(f"there is no tenant {tenant}") from None
     return password
 
 
-async def _make(connection: asyncpg.Connection[asyncpg.Record], role: str, tenant: str, password: str) -> None:
+async def _make(connection: PlainConnection, role: str, tenant: str, password: str) -> None:
     known = await connection.fetchrow(OURS, role)
     if known is not None and not known[0]:
         raise InvalidInput(f"the role {role} is there already and is not one of ours", hint="Choose another name.")

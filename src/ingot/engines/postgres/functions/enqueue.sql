@@ -1,5 +1,6 @@
 -- Accept orders. Orders of one command are accepted together or not at all: a command that meets a key which is
--- taken, or names a tenant that is not there, is left out of the answer and has changed nothing.
+-- taken, or names a tenant that is not there, is left out of the answer and has changed nothing. So is one that needs what
+-- an application holds in a transaction of its own: a key, or the turn of a tenant that has a cap.
 CREATE OR REPLACE FUNCTION ingot.enqueue(
     commands integer[], ids uuid[], tenants uuid[], types text[], payloads bytea[], metadatas bytea[],
     priorities smallint[], run_ats bigint[], delays bigint[], max_attempts integer[],
@@ -20,17 +21,22 @@ SET enable_mergejoin = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
+SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
     now bigint := ingot.clock();
     capped uuid[];
+    shut uuid[] := '{}';
+    gated boolean := num_nonnulls(VARIADIC idempotency_keys) + num_nonnulls(VARIADIC dedupe_keys)
+        + coalesce(num_nonnulls(VARIADIC reuse_keys), 0) BETWEEN 1 AND ingot.gates_max();
     -- The first and the last id of those made within a second of now, as nearly all are.
     lowest uuid;
     highest uuid;
 BEGIN
     IF EXISTS (SELECT FROM ingot.tenants WHERE max_unfinished IS NOT NULL OR rate IS NOT NULL) THEN
-        capped := ingot.lock_capped(tenants);
+        shut := ingot.kept_out(tenants);
+        capped := ingot.lock_capped(ARRAY(SELECT t FROM unnest(tenants) AS t WHERE t <> ALL (shut)));
         now := ingot.clock();
     END IF;
     lowest := (lpad(to_hex(greatest(now / 1000 - 1000, 0)), 12, '0') || '00000000000000000000')::uuid;
@@ -98,6 +104,12 @@ BEGIN
         WHERE o.reuse_key IS NOT NULL AND o.force IS NOT TRUE AND k.status NOT IN ('dead', 'canceled')
         UNION ALL
         SELECT e.command FROM edges AS e WHERE NOT e.there
+        UNION ALL
+        SELECT o.command FROM asked AS o WHERE o.tenant = ANY (shut)
+        UNION ALL
+        SELECT o.command FROM asked AS o
+        CROSS JOIN LATERAL unnest(ingot.gates_of(o.tenant, o.type, o.idempotency_key, o.dedupe_key, o.reuse_key)) AS g (gate)
+        WHERE gated AND NOT pg_try_advisory_xact_lock_shared(g.gate)
     ),
     taken AS MATERIALIZED (
         SELECT o.*, coalesce(o.priority, k.priority) AS own_priority,
@@ -189,6 +201,7 @@ BEGIN
             FROM taken GROUP BY tenant, type, due_at, waits
         ) AS t
         GROUP BY tenant
+        ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
     ),
     spent AS (
         INSERT INTO ingot.buckets AS b (tenant, jobs, at)

@@ -1,7 +1,8 @@
 -- Events that users publish. The log keeps such an event as its name and its data, which is JSON text, as a text.
 
 -- Append events, those of one tenant in one batch, in the order given. One whose key stands for an event already is not
--- appended: the answer is that event, and whether what it says is the same. No two of one call share a key.
+-- appended: the answer is that event, and whether what it says is the same. No two of one call share a key. One whose key an
+-- application takes in a transaction of its own is left out of the answer.
 CREATE OR REPLACE FUNCTION ingot.publish(
     of_tenants uuid[], names text[], contents text[], keys text[], digests bytea[], key_kept bigint
 ) RETURNS TABLE (place bigint, event bigint, created boolean, same boolean)
@@ -19,6 +20,12 @@ DECLARE
     now bigint := ingot.clock();
     here bigint;
     one uuid;
+    begun boolean := pg_current_xact_id_if_assigned() IS NOT NULL;
+    shut text[] := ARRAY(
+        SELECT a.key FROM unnest(of_tenants, keys) AS a (tenant, key)
+        WHERE a.key IS NOT NULL AND num_nonnulls(VARIADIC keys) <= ingot.gates_max()
+            AND NOT pg_try_advisory_xact_lock_shared(ingot.gate('event', a.tenant, a.key))
+    );
 BEGIN
     FOR one IN SELECT DISTINCT t FROM unnest(of_tenants) AS u (t) LOOP
         PERFORM ingot.expect_tenant(one);
@@ -27,7 +34,7 @@ BEGIN
     -- Keys are taken in order, and one that somebody else is taking is waited for. Ours stand for no event yet.
     INSERT INTO ingot.event_keys AS k (tenant, key, digest, event, at)
     SELECT a.tenant, a.key, a.digest, -1, now FROM unnest(of_tenants, keys, digests) AS a (tenant, key, digest)
-    WHERE a.key IS NOT NULL ORDER BY a.tenant, a.key COLLATE "C"
+    WHERE a.key IS NOT NULL AND a.key <> ALL (shut) ORDER BY a.tenant, a.key COLLATE "C"
     ON CONFLICT (tenant, key) DO UPDATE SET digest = excluded.digest, event = -1, at = excluded.at
     WHERE k.at <= now - key_kept;
     RETURN QUERY
@@ -35,9 +42,11 @@ BEGIN
         SELECT a.*, k.event AS known, k.digest IS NOT DISTINCT FROM a.digest AS same
         FROM unnest(of_tenants, names, contents, keys, digests) WITH ORDINALITY AS a (tenant, name, data, key, digest, place)
         LEFT JOIN ingot.event_keys AS k ON k.tenant = a.tenant AND k.key = a.key
+        WHERE a.key IS NULL OR a.key <> ALL (shut)
     ),
     fresh AS MATERIALIZED (
-        SELECT a.*, here + row_number() OVER (PARTITION BY a.tenant ORDER BY a.place) - 1 AS event
+        SELECT a.*, here + CASE WHEN begun THEN ingot.places_taken(a.tenant) ELSE 0 END
+            + row_number() OVER (PARTITION BY a.tenant ORDER BY a.place) - 1 AS event
         FROM asked AS a WHERE a.key IS NULL OR a.known = -1
     ),
     told AS (
@@ -45,6 +54,7 @@ BEGIN
         SELECT f.tenant, here / 65536, now,
             '[' || string_agg('[' || to_json(f.name) || ',' || to_json(f.data) || ']', ',' ORDER BY f.place) || ']'
         FROM fresh AS f GROUP BY f.tenant
+        ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
     ),
     noted AS (
         UPDATE ingot.event_keys AS k SET event = f.event FROM fresh AS f

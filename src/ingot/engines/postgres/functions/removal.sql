@@ -24,6 +24,7 @@ BEGIN
         'tokens',
         'worker_credentials',
         'worker_roles',
+        'app_roles',
         'tenant_groups',
         'members',
         'invitations'

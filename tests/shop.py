@@ -1,0 +1,162 @@
+"""A shop: an application with a role and a table of its own, in the database in which Ingot lives.
+
+Transactions that stay open hide the events of tests beside them, so a shop has a server of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+
+from ingot.engines.postgres import PostgresStore, let_in, migrate, tend
+from ingot.engines.postgres.connection import PlainConnection as Raw
+from ingot.engines.postgres.connection import Record
+from ingot.events import Event, Events
+from ingot.identity import Tenants
+from ingot.jobs import Claim, Jobs
+from ingot.kernel.clock import SystemClock
+from ingot.kernel.ids import new_id
+from tests.postgres import own_server, with_database
+
+LEASE_SECONDS: Final = 180.0
+ROLE: Final = "shop"
+TEMPLATE: Final = "template_of_shop"
+WAITING: Final = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+
+
+class Shop:
+    """An open store, and connections of the application beside it."""
+
+    def __init__(self, url: str, store: PostgresStore, tenant: str) -> None:
+        self.owner_url = url
+        self.store = store
+        self.tenant = tenant
+        self.jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
+        self.events = Events(store)
+        self.tenants = Tenants(store)
+        self.open = ExitStack()
+
+    @property
+    def app_url(self) -> str:
+        """Where the application connects."""
+        return self.url_of(ROLE)
+
+    def url_of(self, role: str) -> str:
+        """Where a role connects."""
+        return with_database(self.owner_url, self.owner_url.partition("?")[0].rpartition("/")[2], role)
+
+    async def connect(self, role: str = ROLE) -> Raw:
+        """A plain connection, the application's unless told otherwise."""
+        connection = await asyncpg.connect(self.url_of(role))
+        self.open.callback(connection.terminate)  # Whatever it waits for.
+        return connection
+
+    async def begin(self) -> Raw:
+        """A transaction of the application, which has written to its own table."""
+        app = await self.connect()
+        await app.execute("BEGIN")
+        await app.execute("INSERT INTO orders DEFAULT VALUES")
+        return app
+
+    async def make_role(self, tenant: str) -> str:
+        """Another application, let into another tenant."""
+        role = f"a_{new_id().replace('-', '')}"
+        admin = await self.connect("postgres")
+        await admin.execute(f"CREATE ROLE {role} LOGIN")
+        await let_in(self.owner_url, role, tenant)
+        return role
+
+    async def rows(self) -> dict[str, list[str]]:
+        """Everything that is committed, in every table."""
+        admin = await self.connect("postgres")
+        names = await admin.fetch(
+            "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'ingot'::regnamespace AND relkind = 'r'"
+        )
+        rows = {name: await admin.fetch(f"SELECT t::text FROM {name} AS t") for (name,) in names}
+        await admin.close()
+        return {name: sorted(text for (text,) in found) for name, found in rows.items()}
+
+    async def all_events(self) -> list[Event]:
+        """Everything a reader is shown."""
+        events: list[Event] = []
+        while more := await self.events.read(self.tenant, after=events[-1].id if events else None, limit=1000):
+            events += more
+        return events
+
+    async def claim(self, *types: str) -> list[Claim]:
+        """Claim what is there, also what this process was not told of."""
+        await tend.look(self.store._db, self.store._memory)
+        return await self.jobs.claim("w", types, limit=1000)
+
+    async def waits_for(self, holder: Raw, waiting: asyncio.Future[Any]) -> None:
+        """Wait until a call waits for a lock of this connection, or is done."""
+        watcher = await self.connect("postgres")
+        while not waiting.done() and not await watcher.fetchval(WAITING, holder.get_server_pid()):
+            pass
+
+
+@asynccontextmanager
+async def undone(app: Raw) -> AsyncIterator[None]:
+    """A part of a transaction that fails, and is taken back; or a whole one."""
+    inside = app.is_in_transaction()
+    await app.execute("SAVEPOINT undone" if inside else "BEGIN")
+    try:
+        yield
+    finally:
+        await app.execute("ROLLBACK TO undone" if inside else "ROLLBACK")
+
+
+async def enqueue(app: Raw, *jobs: Any) -> list[Record]:
+    """Enqueue jobs as an application does."""
+    return await app.fetch("SELECT * FROM ingot.enqueue_json($1::text::json)", msgspec.json.encode(jobs).decode())
+
+
+async def publish(app: Raw, name: str, data: object = None, key: str | None = None) -> Record:
+    """Publish an event as an application does."""
+    text = msgspec.json.encode(data).decode()
+    (row,) = await app.fetch("SELECT * FROM ingot.publish_json($1, $2::text::json, $3)", name, text, key)
+    return row
+
+
+@contextmanager
+def shop_cluster() -> Iterator[str]:
+    """The address of a server of our own, with a migrated template."""
+    with own_server() as server:
+        asyncio.run(_make_template(server.url))
+        yield server.url
+
+
+async def _make_template(url: str) -> None:
+    admin = await asyncpg.connect(url)
+    await admin.execute(f"CREATE DATABASE {TEMPLATE}")
+    await admin.execute(f"CREATE ROLE {ROLE} LOGIN")
+    await admin.close()
+    template = with_database(url, TEMPLATE)
+    await migrate(template)
+    owner = await asyncpg.connect(template)
+    await owner.execute(f"CREATE TABLE orders (id serial PRIMARY KEY, job uuid); ALTER TABLE orders OWNER TO {ROLE}")
+    await owner.close()
+
+
+@asynccontextmanager
+async def open_shop(cluster: str) -> AsyncIterator[Shop]:
+    """A shop in a database of its own."""
+    name = f"shop_{new_id().replace('-', '')}"
+    admin = await asyncpg.connect(cluster)
+    await admin.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    await admin.close()
+    url = with_database(cluster, name)
+    async with AsyncExitStack() as opened:
+        store = await PostgresStore.open(
+            with_database(cluster, name, "ingot_server"), clock=SystemClock(), lease_seconds=LEASE_SECONDS
+        )
+        opened.push_async_callback(store.close)
+        shop = Shop(url, store, (await Tenants(store).ensure_default()).id)
+        opened.callback(shop.open.close)
+        await let_in(url, ROLE, shop.tenant)
+        yield shop

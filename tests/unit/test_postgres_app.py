@@ -1,0 +1,548 @@
+"""Jobs and events of an application's own transaction: there when it commits, and not otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+from ingot.engines.postgres import let_in, let_out
+from ingot.engines.postgres.connection import PlainConnection as Raw
+from ingot.events import Event
+from ingot.identity import Limits, TenantNotFound
+from ingot.jobs import Definition, JobStatus
+from ingot.jobs.errors import DuplicateJob
+from ingot.jobs.model import JobNews
+from ingot.kernel.errors import IdempotencyMismatch, InvalidInput, StoreBusy
+from ingot.kernel.ids import is_id, new_id
+from tests.shop import ROLE, Shop, enqueue, open_shop, publish, shop_cluster, undone
+
+RICH = {
+    "type": "mail",
+    "payload": {"to": "ada"},
+    "metadata": {"n": 1},
+    "tags": ["b", "a", "b"],
+    "priority": 2,
+    "idempotency_key": "made",
+    "dedupe_key": "holds",
+    "batch": "together",
+    "inputs": ["x"],
+    "correlation_id": "c",
+    "max_attempts": 7,
+}
+ENDS = ["COMMIT", "ROLLBACK"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with shop_cluster() as url:
+        yield url
+
+
+@pytest.fixture
+async def shop(cluster: str) -> AsyncIterator[Shop]:
+    async with open_shop(cluster) as made:
+        yield made
+
+
+def told(events: list[Event]) -> list[tuple[str, str]]:
+    """Names of events, whose ids must grow, and the jobs or the data of them."""
+    ids = [event.id for event in events]
+    assert ids == sorted(set(ids))
+    return [
+        (e.name, msgspec.json.decode(e.data, type=JobNews).id if e.name.startswith("job.") else bytes(e.data).decode())
+        for e in events
+    ]
+
+
+async def refusal(app: Raw, *jobs: Any) -> tuple[str | None, dict[str, Any]]:
+    """The state and the detail with which an application is refused; its transaction goes on."""
+    with pytest.raises(asyncpg.PostgresError) as caught:
+        async with undone(app):
+            await enqueue(app, *jobs)
+    assert isinstance(caught.value, asyncpg.PostgresError)
+    assert caught.value.hint
+    return caught.value.sqlstate, msgspec.json.decode(caught.value.detail or "{}")
+
+
+# -- all or nothing -----------------------------------------------------------------------------------------
+
+
+async def test_a_rollback_leaves_nothing(shop: Shop) -> None:
+    await shop.tenants.change(shop.tenant, limits=Limits(rate=1000, max_unfinished_jobs=1000))
+    await shop.jobs.define(Definition(type="mail", limit_key="{to}", max_running_per_key=1, reuse=True))
+    parent = (await shop.jobs.enqueue(shop.tenant, "parent")).job
+    before = await shop.rows()
+    app = await shop.begin()
+    (made,) = await enqueue(app, RICH)
+    await enqueue(app, {"type": "child", "after": [str(made["id"]), parent.id]}, {"type": "later", "delay_seconds": 60})
+    await publish(app, "order.paid", {"n": 1}, "key")
+    await app.execute("ROLLBACK")
+    assert await shop.rows() == before
+    assert await app.fetchval("SELECT count(*) FROM orders") == 0
+
+
+async def test_a_commit_shows_all_of_it_as_if_it_came_over_http(shop: Shop) -> None:
+    await shop.tenants.change(shop.tenant, limits=Limits(rate=1000, max_unfinished_jobs=1000))
+    app = await shop.begin()
+    first, again = await enqueue(app, RICH, RICH)
+    assert (first["status"], first["created"], again["created"], again["id"]) == ("queued", True, False, first["id"])
+    child, later = await enqueue(
+        app, {"type": "child", "after": [str(first["id"])]}, {"type": "later", "delay_seconds": 60}
+    )
+    assert [child["status"], later["status"]] == ["blocked", "queued"]
+    event = await publish(app, "order.paid", {"n": 1}, "key")
+    assert (await publish(app, "order.paid", {"n": 1}, "key"))["id"] == event["id"]
+    last = await publish(app, "order.sent")
+    assert await shop.jobs.list(shop.tenant) == await shop.jobs.list(shop.tenant, type="none")
+    await app.execute("COMMIT")
+    job = await shop.jobs.get(shop.tenant, str(first["id"]))
+    ours = (await shop.jobs.enqueue(shop.tenant, "twin", {"to": "ada"}, metadata={"n": 1}, tags=["b", "a", "b"])).job
+    assert (job.payload, job.metadata, job.tags) == (ours.payload, ours.metadata, ours.tags)
+    assert (job.priority, job.max_attempts, job.batch, job.inputs) == (2, 7, "together", ("x",))
+    assert (job.idempotency_key, job.dedupe_key, job.correlation_id) == ("made", "holds", "c")
+    assert (job.source, job.created_by, is_id(job.id)) == ("manual", f"role/{ROLE}", True)
+    counts = (await shop.jobs.summary(shop.tenant)).counts
+    assert (counts[JobStatus.QUEUED], counts[JobStatus.BLOCKED]) == (3, 1)
+    events = await shop.all_events()
+    assert told(events)[:5] == [
+        ("job.created", str(first["id"])),
+        ("job.created", str(child["id"])),
+        ("job.created", str(later["id"])),
+        ("order.paid", '{"n":1}'),
+        ("order.sent", "null"),
+    ]
+    assert [events[3].id, events[4].id] == [event["id"], last["id"]]
+
+
+async def test_followers_neither_miss_it_nor_see_it_early(shop: Shop) -> None:
+    app = await shop.begin()
+    (mine,) = await enqueue(app, {"type": "mail"})
+    other = (await shop.jobs.enqueue(shop.tenant, "other")).job
+    await publish(app, "order.paid", 1)
+    assert await shop.events.read(shop.tenant) == []
+    await app.execute("COMMIT")
+    assert told(await shop.all_events()) == [
+        ("job.created", str(mine["id"])),
+        ("order.paid", "1"),
+        ("job.created", other.id),
+    ]
+
+
+async def test_what_a_savepoint_takes_back_was_never_there(shop: Shop) -> None:
+    app = await shop.begin()
+    (kept,) = await enqueue(app, {"type": "mail", "dedupe_key": "a"})
+    await app.execute("SAVEPOINT s")
+    await enqueue(app, {"type": "mail", "dedupe_key": "b", "tags": ["gone"]})
+    await publish(app, "order.lost", 1, "k")
+    await app.execute("ROLLBACK TO s")
+    event = await publish(app, "order.paid", 2, "k")
+    (after,) = await enqueue(app, {"type": "mail", "dedupe_key": "b"})
+    await app.execute("COMMIT")
+    events = await shop.all_events()
+    assert told(events) == [
+        ("job.created", str(kept["id"])),
+        ("order.paid", "2"),
+        ("job.created", str(after["id"])),
+    ]
+    assert events[1].id == event["id"]
+    assert (await shop.jobs.summary(shop.tenant)).counts[JobStatus.QUEUED] == 2
+
+
+async def test_an_application_that_is_killed_has_done_nothing(shop: Shop) -> None:
+    before = await shop.rows()
+    program = """
+import asyncio, sys, asyncpg
+async def main():
+    app = await asyncpg.connect(sys.argv[1])
+    await app.execute("BEGIN")
+    await app.execute("INSERT INTO orders DEFAULT VALUES")
+    await app.fetch("SELECT * FROM ingot.enqueue_jobs('[{\\"type\\": \\"mail\\", \\"dedupe_key\\": \\"k\\"}]')")
+    print(app.get_server_pid(), flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, shop.app_url, stdout=asyncio.subprocess.PIPE
+    )
+    assert child.stdout is not None
+    backend = int(await child.stdout.readline())
+    child.send_signal(signal.SIGKILL)
+    await child.wait()
+    watcher = await shop.connect("postgres")
+    while await watcher.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", backend):
+        pass
+    assert await shop.rows() == before
+    assert (await shop.jobs.enqueue(shop.tenant, "mail", dedupe_key="k")).created
+
+
+async def test_servers_are_told_when_it_commits_and_not_before(shop: Shop) -> None:
+    heard: list[str] = []
+    listener = await shop.connect("postgres")
+    await listener.add_listener("ingot_ready", lambda *told: heard.append(str(told[-1])))
+    app = await shop.begin()
+    await enqueue(app, {"type": "mail"})
+    await listener.fetchval("SELECT 1")
+    assert heard == []
+    await app.execute("COMMIT")
+    while not heard:
+        await listener.fetchval("SELECT 1")
+    await app.execute("SET ingot.notify = 'off'")
+    await enqueue(app, {"type": "mail"})
+    await app.execute("SET ingot.notify = 'on'")
+    await enqueue(app, {"type": "mail"})
+    while len(heard) < 2:
+        await listener.fetchval("SELECT 1")
+    assert len(heard) == 2
+
+
+# -- keys ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_of_two_at_once_with_the_same_dedupe_key_one_makes_the_job(shop: Shop, end: str) -> None:
+    first, second = await shop.begin(), await shop.begin()
+    (made,) = await enqueue(first, {"type": "mail", "dedupe_key": "k"})
+    waiting = asyncio.ensure_future(enqueue(second, {"type": "mail", "dedupe_key": "k"}))
+    await shop.waits_for(first, waiting)
+    assert not waiting.done()
+    await first.execute(end)
+    if end == "COMMIT":
+        with pytest.raises(asyncpg.PostgresError) as caught:
+            await waiting
+        assert isinstance(caught.value, asyncpg.PostgresError)
+        detail = msgspec.json.decode(caught.value.detail or "")
+        assert (caught.value.sqlstate, detail["code"], detail["holder_id"]) == (
+            "IN005",
+            "duplicate_job",
+            str(made["id"]),
+        )
+    else:
+        (own,) = await waiting
+        await second.execute("COMMIT")
+        assert own["created"]
+    assert (await shop.jobs.summary(shop.tenant)).counts[JobStatus.QUEUED] == 1
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_of_two_at_once_with_the_same_idempotency_key_both_get_one_job(shop: Shop, end: str) -> None:
+    first, second = await shop.begin(), await shop.begin()
+    (made,) = await enqueue(first, {"type": "mail", "idempotency_key": "k"})
+    waiting = asyncio.ensure_future(enqueue(second, {"type": "mail", "idempotency_key": "k"}))
+    await shop.waits_for(first, waiting)
+    await first.execute(end)
+    (got,) = await waiting
+    assert (got["id"] == made["id"], got["created"]) == ((True, False) if end == "COMMIT" else (False, True))
+
+
+async def test_keys_are_one_for_an_application_and_the_api(shop: Shop) -> None:
+    app = await shop.connect()
+    ours = (
+        await shop.jobs.enqueue(shop.tenant, "mail", {"b": 1e16, "a": "é"}, idempotency_key="k", dedupe_key="d")
+    ).job
+    (same,) = await enqueue(app, {"type": "mail", "payload": {"a": "é", "b": 1e16}, "idempotency_key": "k"})
+    assert (str(same["id"]), same["created"]) == (ours.id, False)
+    assert (await refusal(app, {"type": "mail", "payload": 2, "idempotency_key": "k"}))[0] == "IN042"
+    state, detail = await refusal(app, {"type": "x", "dedupe_key": "d"})
+    assert (state, detail["holder_id"]) == ("IN005", ours.id)
+    (mine,) = await enqueue(app, {"type": "mail", "payload": [1.5], "idempotency_key": "m", "dedupe_key": "e"})
+    again = await shop.jobs.enqueue(shop.tenant, "mail", [1.5], idempotency_key="m")
+    assert (again.job.id, again.created) == (str(mine["id"]), False)
+    with pytest.raises(IdempotencyMismatch):
+        await shop.jobs.enqueue(shop.tenant, "mail", [1.6], idempotency_key="m")
+    with pytest.raises(DuplicateJob):
+        await shop.jobs.enqueue(shop.tenant, "y", dedupe_key="e")
+    event = await publish(app, "order.paid", {"n": 1}, "k")
+    assert (await shop.events.publish(shop.tenant, "order.paid", {"n": 1}, dedupe_key="k")).id == event["id"]
+    with pytest.raises(IdempotencyMismatch):
+        await shop.events.publish(shop.tenant, "order.paid", {"n": 2}, dedupe_key="k")
+
+
+async def test_one_moment_for_the_whole_transaction_is_told_to_begin_again(shop: Shop) -> None:
+    app = await shop.connect()
+    await app.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    await app.fetch("SELECT count(*) FROM orders")
+    await shop.jobs.enqueue(shop.tenant, "mail", dedupe_key="k")
+    with pytest.raises(asyncpg.SerializationError):
+        await enqueue(app, {"type": "mail", "dedupe_key": "k"})
+
+
+async def test_what_a_definition_asks_for_holds(shop: Shop) -> None:
+    await shop.jobs.define(
+        Definition(type="mail", tenant=shop.tenant, limit_key="{to}:{n.0}", max_running_per_key=1, priority=1)
+    )
+    await shop.jobs.define(Definition(type="same", reuse=True, version=3))
+    app = await shop.connect()
+    (mine,) = await enqueue(app, {"type": "mail", "payload": {"to": "ada", "n": [1.50, 2]}})
+    await shop.jobs.enqueue(shop.tenant, "mail", {"to": "ada", "n": [1.5]})
+    claims = await shop.claim("mail")
+    assert [(claim.job.id, claim.job.priority) for claim in claims] == [(str(mine["id"]), 1)]
+    ours = (await shop.jobs.enqueue(shop.tenant, "same", {"a": 1}, inputs=["x"])).job
+    (found,) = await enqueue(app, {"type": "same", "payload": {"a": 1}, "inputs": ["x"]})
+    assert (str(found["id"]), found["created"]) == (ours.id, False)
+    (forced,) = await enqueue(app, {"type": "same", "payload": {"a": 1}, "inputs": ["x"], "force": True})
+    assert forced["created"]
+
+
+# -- who waits for a transaction that stays open ---------------------------------------------------------------
+
+
+async def test_a_transaction_that_stays_open_holds_up_only_who_needs_what_it_holds(shop: Shop) -> None:
+    app = await shop.begin()
+    await enqueue(app, {"type": "mail", "dedupe_key": "d", "idempotency_key": "i"})
+    await publish(app, "order.paid", 1, "e")
+    held = [
+        shop.jobs.enqueue(shop.tenant, "mail", dedupe_key="d"),
+        shop.jobs.enqueue(shop.tenant, "mail", idempotency_key="i"),
+        shop.events.publish(shop.tenant, "order.paid", 1, dedupe_key="e"),
+    ]
+    free = [shop.jobs.enqueue(shop.tenant, "other", n, dedupe_key=f"d{n}") for n in range(20)]
+    told_ = await asyncio.gather(
+        *held, *free, shop.events.publish(shop.tenant, "b.c", 1, dedupe_key="f"), return_exceptions=True
+    )
+    assert [type(one) for one in told_[:3]] == [StoreBusy] * 3
+    assert [one for one in told_ if isinstance(one, BaseException)] == told_[:3]
+    assert len(await shop.claim("other")) == 20
+    await app.execute("COMMIT")
+    with pytest.raises(DuplicateJob):
+        await shop.jobs.enqueue(shop.tenant, "mail", dedupe_key="d")
+    assert len(await shop.claim("mail")) == 1
+
+
+async def test_a_transaction_that_stays_open_in_a_capped_tenant_holds_up_no_other_tenant(shop: Shop) -> None:
+    other = await shop.tenants.create("other")
+    for tenant in (shop.tenant, other.id):
+        await shop.tenants.change(tenant, limits=Limits(max_unfinished_jobs=3))
+    app = await shop.begin()
+    await enqueue(app, {"type": "mail"}, {"type": "mail"})
+    mine, theirs = await asyncio.gather(
+        shop.jobs.enqueue(shop.tenant, "mail"), shop.jobs.enqueue(other.id, "mail"), return_exceptions=True
+    )
+    assert isinstance(mine, StoreBusy)
+    assert not isinstance(theirs, BaseException)
+    assert (await refusal(app, {"type": "mail"}, {"type": "mail"})) == ("IN008", {"code": "job_limit_exceeded"})
+    await enqueue(app, {"type": "mail"})
+    await app.execute("COMMIT")
+    assert (await shop.jobs.summary(shop.tenant)).counts[JobStatus.QUEUED] == 3
+    assert (await refusal(app, {"type": "mail"}))[0] == "IN008"
+
+
+async def test_a_tenant_is_not_removed_under_an_open_transaction(shop: Shop) -> None:
+    other = await shop.tenants.create("other")
+    app = await shop.connect(await shop.make_role(other.id))
+    await app.execute("BEGIN")
+    await enqueue(app, {"type": "mail"})
+    with pytest.raises(StoreBusy):
+        await shop.tenants.remove(other.id)
+    await app.execute("COMMIT")
+    await shop.tenants.remove(other.id)
+    assert (await refusal(app, {"type": "mail"}))[0] == "42501"
+
+
+async def test_applications_and_servers_at_once_over_few_keys_never_lock_each_other_out(shop: Shop) -> None:
+    """Every key ends up with one job that holds it, and nobody is told of a deadlock."""
+    keys = [f"k{n}" for n in range(4)]
+    states: set[str | None] = set()
+
+    async def apply(number: int) -> None:
+        app = await shop.connect()
+        for turn in range(15):
+            jobs = [{"type": "mail", "dedupe_key": key} for key in keys[(number + turn) % 3 :][::-1]]
+            try:
+                async with app.transaction():
+                    await enqueue(app, *jobs)
+                    if turn % 2:
+                        raise ZeroDivisionError
+            except ZeroDivisionError:
+                pass
+            except asyncpg.PostgresError as error:
+                states.add(error.sqlstate)
+
+    async def serve(number: int) -> None:
+        for turn in range(30):
+            with contextlib.suppress(DuplicateJob, StoreBusy):
+                await shop.jobs.enqueue(shop.tenant, "mail", dedupe_key=keys[(number + turn) % 4])
+            for claim in await shop.claim("mail"):
+                await shop.jobs.complete(claim)
+
+    await asyncio.gather(*(apply(n) for n in range(4)), *(serve(n) for n in range(4)))
+    assert states <= {"IN005"}
+    admin = await shop.connect("postgres")
+    assert await admin.fetchval("SELECT count(*) FROM ingot.ready") == await admin.fetchval(
+        "SELECT count(*) FROM ingot.dedupe_keys"
+    )
+    counts = (await shop.jobs.summary(shop.tenant)).counts
+    events = told(await shop.all_events())
+    assert sum(counts.values()) == len([name for name, _ in events if name == "job.created"])
+
+
+# -- who may ------------------------------------------------------------------------------------------------
+
+
+async def test_a_role_works_in_its_own_tenant_only(shop: Shop) -> None:
+    other = await shop.tenants.create("other")
+    app = await shop.connect(await shop.make_role(other.id))
+    theirs = (await shop.jobs.enqueue(shop.tenant, "mail", dedupe_key="k", idempotency_key="k")).job
+    (made,) = await enqueue(app, {"type": "mail", "dedupe_key": "k", "idempotency_key": "k"})
+    assert (await shop.jobs.get(other.id, str(made["id"]))).tenant == other.id
+    assert (await refusal(app, {"type": "mail", "after": [theirs.id]}))[1]["code"] == "parent_not_found"
+    assert (await refusal(app, {"type": "mail", "tenant": shop.tenant}))[1]["code"] == "invalid_input"
+
+
+async def test_the_role_that_is_set_counts(shop: Shop) -> None:
+    other = await shop.tenants.create("other")
+    role = await shop.make_role(other.id)
+    admin = await shop.connect("postgres")
+    assert (await refusal(admin, {"type": "mail"})) == ("42501", {"code": "forbidden"})
+    await admin.execute(f"SET ROLE {role}")
+    (made,) = await enqueue(admin, {"type": "mail"})
+    assert (await shop.jobs.get(other.id, str(made["id"]))).created_by == f"role/{role}"
+    app = await shop.connect()
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await app.execute(f"SET ROLE {role}")
+    await app.execute("SELECT set_config('role', 'none', false)")
+    (mine,) = await enqueue(app, {"type": "mail"})
+    assert (await shop.jobs.get(shop.tenant, str(mine["id"]))).tenant == shop.tenant
+
+
+async def test_an_application_sees_no_table_and_calls_nothing_else(shop: Shop) -> None:
+    app = await shop.connect()
+    for statement in (
+        "SELECT * FROM ingot.jobs",
+        "SELECT * FROM ingot.app_roles",
+        "SELECT * FROM ingot.job_rows",
+        f"SELECT * FROM ingot.find_tenants('{shop.tenant}', NULL)",
+        f"SELECT ingot.cancel('{shop.tenant}', '{new_id()}')",
+        "SELECT ingot.app_tenant()",
+    ):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await app.fetch(statement)
+
+
+async def test_a_role_is_let_in_once_and_let_out(shop: Shop) -> None:
+    other = await shop.tenants.create("other")
+    with pytest.raises(InvalidInput, match="another tenant"):
+        await let_in(shop.owner_url, ROLE, other.id)
+    await let_out(shop.owner_url, ROLE)
+    app = await shop.connect()
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await enqueue(app, {"type": "mail"})
+    await let_in(shop.owner_url, ROLE, other.id)
+    (made,) = await enqueue(app, {"type": "mail"})
+    assert (await shop.jobs.get(other.id, str(made["id"]))).tenant == other.id
+    for role in ("nobody", "ingot_server", "pg_monitor", 'x"; DROP ROLE shop; --'):
+        with pytest.raises(InvalidInput):
+            await let_in(shop.owner_url, role, shop.tenant)
+    for tenant in ("nobody", new_id()):
+        with pytest.raises(TenantNotFound):
+            await let_in(shop.owner_url, ROLE, tenant)
+
+
+# -- bad input ----------------------------------------------------------------------------------------------
+
+BAD: list[tuple[Any, str]] = [
+    (1, "invalid_input"),
+    ({}, "invalid_input"),
+    ({"type": None}, "invalid_input"),
+    ({"type": "a b"}, "invalid_input"),
+    ({"type": "x" * 129}, "invalid_input"),
+    ({"type": "x", "colour": "red"}, "invalid_input"),
+    ({"type": "x", "colour": None}, "invalid_input"),
+    ({"type": "x", "priority": 0}, "invalid_input"),
+    ({"type": "x", "priority": 1.5}, "invalid_input"),
+    ({"type": "x", "priority": True}, "invalid_input"),
+    ({"type": "x", "max_attempts": 10_001}, "invalid_input"),
+    ({"type": "x", "run_at": "2030-01-01T00:00:00"}, "invalid_input"),
+    ({"type": "x", "run_at": "2030-02-30T00:00:00Z"}, "invalid_input"),
+    ({"type": "x", "run_at": "9999-02-01T00:00:00Z"}, "invalid_input"),
+    ({"type": "x", "run_at": 5}, "invalid_input"),
+    ({"type": "x", "delay_seconds": -1}, "invalid_input"),
+    ({"type": "x", "delay_seconds": "1"}, "invalid_input"),
+    ({"type": "x", "delay_seconds": 1, "run_at": "2030-01-01T00:00:00Z"}, "invalid_input"),
+    ({"type": "x", "idempotency_key": ""}, "invalid_input"),
+    ({"type": "x", "dedupe_key": "x" * 513}, "invalid_input"),
+    ({"type": "x", "tags": "one"}, "invalid_input"),
+    ({"type": "x", "tags": [str(n) for n in range(33)]}, "invalid_input"),
+    ({"type": "x", "tags": [1]}, "invalid_input"),
+    ({"type": "x", "inputs": [""]}, "invalid_input"),
+    ({"type": "x", "batch": "x" * 129}, "invalid_input"),
+    ({"type": "x", "force": 1}, "invalid_input"),
+    ({"type": "x", "on_dead": "die"}, "invalid_input"),
+    ({"type": "x", "after": ["nothing"]}, "parent_not_found"),
+    ({"type": "x", "after": ["01a1df68-1ad1-734b-b395-698c43183af2"]}, "parent_not_found"),
+    ({"type": "x", "payload": "x" * 65_535}, "payload_too_large"),
+    ({"type": "x", "metadata": "x" * 16_383}, "payload_too_large"),
+    ({"type": "x", "payload": "\x00"}, "invalid_input"),
+    ({"type": "x", "payload": msgspec.Raw(b'"\\ud800"')}, "invalid_input"),
+    ({"type": "x", "payload": msgspec.Raw(b"[1e999]")}, "invalid_input"),
+    ({"type": "x", "payload": msgspec.Raw(b"[" * 201 + b"]" * 201)}, "invalid_input"),
+]
+
+BAD_EVENTS: list[tuple[str, Any, str | None]] = [
+    ("Order", 1, None),
+    ("job.made", 1, None),
+    ("gap", 1, None),
+    ("a", "x" * 65_535, None),
+    ("a", 1, ""),
+    ("a", "\x00", None),
+]
+
+
+async def test_bad_input_changes_nothing_and_leaves_the_transaction_usable(shop: Shop) -> None:
+    before = await shop.rows()
+    app = await shop.begin()
+    found = [(await refusal(app, {"type": "x", "dedupe_key": "k"}, bad))[1]["code"] for bad, _ in BAD]
+    assert found == [code for _, code in BAD]
+    for name, data, key in BAD_EVENTS:
+        with pytest.raises(asyncpg.PostgresError) as caught:
+            async with undone(app):
+                await publish(app, name, data, key)
+        assert isinstance(caught.value, asyncpg.PostgresError)
+        assert caught.value.sqlstate in ("IN040", "IN045")
+    for jobs in ("{}", "null", "1"):
+        with pytest.raises(asyncpg.PostgresError, match="array of jobs"):
+            async with undone(app):
+                await app.fetch("SELECT * FROM ingot.enqueue_jobs($1::text::jsonb)", jobs)
+    assert await enqueue(app) == []
+    await app.execute("COMMIT")
+    assert await shop.rows() == before
+    assert await app.fetchval("SELECT count(*) FROM orders") == 1
+
+
+async def test_more_events_than_have_an_id_are_refused(shop: Shop) -> None:
+    admin = await shop.connect("postgres")
+    async with admin.transaction():
+        await admin.execute("SELECT ingot.expect_places($1, 65536)", shop.tenant)
+    with pytest.raises(asyncpg.PostgresError, match="65536"):
+        await admin.execute("SELECT ingot.expect_places($1, 65537)", shop.tenant)
+
+
+async def test_jobs_of_one_call_and_of_one_transaction_start_in_order(shop: Shop) -> None:
+    app = await shop.begin()
+    made = [
+        row["id"] for _ in range(3) for row in await enqueue(app, *({"type": "mail", "payload": n} for n in range(50)))
+    ]
+    await app.execute("COMMIT")
+    assert made == sorted(made)
+    claims = await shop.claim("mail")
+    assert len(claims) == 150
+
+
+async def test_a_trigger_of_the_application_enqueues(shop: Shop) -> None:
+    app = await shop.connect()
+    await app.execute("""
+        CREATE FUNCTION pg_temp.tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            PERFORM ingot.enqueue_jobs(jsonb_build_array(jsonb_build_object('type', 'mail', 'payload', to_jsonb(new))));
+            RETURN new;
+        END $$;
+        CREATE TRIGGER tell AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION pg_temp.tell()
+    """)
+    await app.execute("INSERT INTO orders SELECT FROM generate_series(1, 3)")
+    assert (await shop.jobs.summary(shop.tenant)).counts[JobStatus.QUEUED] == 3
