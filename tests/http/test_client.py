@@ -80,7 +80,7 @@ async def test_errors_of_the_server_are_the_errors_that_they_are(served: Served,
     with pytest.raises(InvalidInput, match="JSON"):
         await client.submit("greet", object())
     with pytest.raises(InvalidInput, match="no colour"):
-        await client.submit("greet", colour="red")  # type: ignore[call-arg]
+        await client.submit("greet", colour="red")  # type: ignore[call-overload]
     with pytest.raises(InvalidInput, match="priority"):
         await client.submit("greet", priority="urgent")
     await client.submit("greet", 1, idempotency_key="k", dedupe_key="d")

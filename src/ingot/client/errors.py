@@ -60,6 +60,14 @@ def error_of(status: int, content: bytes) -> IngotError:
     return _made(_kinds().get(problem.code, Refused), problem)
 
 
+def error_of_code(code: str, detail: str, hint: str, **more: Any) -> IngotError:
+    """The error of this code, with what it carries besides."""
+    kind = _kinds().get(code, Refused)
+    error = _made(kind, _Problem(status=kind.status, code=code, detail=detail, hint=hint))
+    error.__dict__.update(more)
+    return error
+
+
 def _made(kind: type[IngotError], problem: _Problem) -> IngotError:
     """An error of this kind, whatever its own constructor asks for: what it says is what the server said."""
     error = kind.__new__(kind)

@@ -38,6 +38,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     headers: dict[str, str]
+    is_known: bool = True  # Whether there is something to come with.
 
 
 def find_place(
@@ -47,10 +48,12 @@ def find_place(
     tenant: str | None = None,
     worker: tuple[str, str] | None = None,
     settings: ClientSettings | None = None,
+    later: bool = False,
 ) -> Place:
     """The server that is meant: what is not given comes from the environment.
 
-    A worker comes with its id and secret, everybody else with a token. Raises `NoToken` or `WrongUrl`.
+    A worker comes with its id and secret, everybody else with a token. Raises `NoToken` or `WrongUrl`; with `later` who
+    has no token is told so when they ask for something.
     """
     known = settings or read_client_settings()
     server = (url or known.server_url).rstrip("/")
@@ -62,13 +65,14 @@ def find_place(
         headers = {"x-worker-id": worker[0], "x-worker-secret": worker[1]}
     else:
         found = token or known.token or (_own_token(known.data) if is_loopback(parts.hostname) else None)
-        if found is None:
+        if found is None and not later:
             raise NoToken
-        headers = {"authorization": f"Bearer {found}"}
+        headers = {} if found is None else {"authorization": f"Bearer {found}"}
+    is_known = bool(headers)
     named = tenant or known.tenant
     if named is not None:
         headers["ingot-tenant"] = named
-    return Place(url=server, headers=headers)
+    return Place(url=server, headers=headers, is_known=is_known)
 
 
 def _own_token(data: Path) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, overload
 from urllib.parse import quote
 
 import msgspec
@@ -13,9 +13,11 @@ from ingot.client.asynchronous.admin import AsyncAdmin
 from ingot.client.asynchronous.events import follow
 from ingot.client.asynchronous.http import AsyncHttp
 from ingot.client.asynchronous.job import AsyncJob
+from ingot.client.asynchronous.submission import AsyncSubmission, enqueue, publish
 from ingot.client.orders import Order, json_of, order_body, priority_of
 from ingot.client.patience import Patience
 from ingot.client.place import find_place
+from ingot.client.transaction import HasCursor
 from ingot.events.model import Event
 from ingot.jobs.actions import Acted
 from ingot.jobs.crew import Worker
@@ -61,7 +63,7 @@ class AsyncClient:
         tenant: str | None = None,
         patience: float = 30.0,
     ) -> None:
-        self._http = AsyncHttp(find_place(url, token=token, tenant=tenant), Patience(seconds=patience))
+        self._http = AsyncHttp(find_place(url, token=token, tenant=tenant, later=True), Patience(seconds=patience))
         self.admin = AsyncAdmin(self._http)
 
     async def __aenter__(self) -> Self:
@@ -76,15 +78,55 @@ class AsyncClient:
 
     # -- asking for work ------------------------------------------------------------------------------------
 
-    async def submit(self, type: str, payload: object = None, **order: Unpack[Order]) -> AsyncJob:
-        """Ask for a job. With an `idempotency_key` a lost answer is asked for again, and there is one job."""
+    @overload
+    async def submit(
+        self, type: str, payload: object = None, *, connection: None = None, **order: Unpack[Order]
+    ) -> AsyncJob: ...
+
+    @overload
+    async def submit(
+        self, type: str, payload: object = None, *, connection: HasCursor, **order: Unpack[Order]
+    ) -> AsyncSubmission: ...
+
+    async def submit(
+        self, type: str, payload: object = None, *, connection: HasCursor | None = None, **order: Unpack[Order]
+    ) -> AsyncJob | AsyncSubmission:
+        """Ask for a job. With an `idempotency_key` a lost answer is asked for again, and there is one job.
+
+        With a `connection` to the database in which Ingot lives, the job is part of its transaction, and no server is
+        asked.
+        """
         body = order_body(type, payload, order)
+        if connection is not None:
+            (asked,) = await enqueue(connection, [body])
+            return AsyncSubmission(self, type, asked)
         made = await self._http.ask("POST", "/jobs", Job, body=body, safe="idempotency_key" in body)
         return AsyncJob(self, made)
 
-    async def submit_many(self, type: str, payloads: Iterable[object], **order: Unpack[Order]) -> list[AsyncJob]:
-        """Ask for many jobs of one type, some hundreds at a time; of those sent together all are made or none."""
+    @overload
+    async def submit_many(
+        self, type: str, payloads: Iterable[object], *, connection: None = None, **order: Unpack[Order]
+    ) -> list[AsyncJob]: ...
+
+    @overload
+    async def submit_many(
+        self, type: str, payloads: Iterable[object], *, connection: HasCursor, **order: Unpack[Order]
+    ) -> list[AsyncSubmission]: ...
+
+    async def submit_many(
+        self, type: str, payloads: Iterable[object], *, connection: HasCursor | None = None, **order: Unpack[Order]
+    ) -> list[AsyncJob] | list[AsyncSubmission]:
+        """Ask for many jobs of one type, some hundreds at a time; of those sent together all are made or none.
+
+        With a `connection` all of them are part of its transaction.
+        """
         bodies = [order_body(type, payload, order) for payload in payloads]
+        if connection is not None:
+            asked: list[AsyncSubmission] = []
+            for start in range(0, len(bodies), ORDERS_PER_CALL):
+                answers = await enqueue(connection, bodies[start : start + ORDERS_PER_CALL])
+                asked += [AsyncSubmission(self, type, one) for one in answers]
+            return asked
         made: list[AsyncJob] = []
         for start in range(0, len(bodies), ORDERS_PER_CALL):
             some = bodies[start : start + ORDERS_PER_CALL]
@@ -210,8 +252,12 @@ class AsyncClient:
 
     # -- events and workers ---------------------------------------------------------------------------------
 
-    async def publish(self, name: str, data: object = None, *, dedupe_key: str | None = None) -> str:
-        """Append an event of your own; answers its id."""
+    async def publish(
+        self, name: str, data: object = None, *, dedupe_key: str | None = None, connection: HasCursor | None = None
+    ) -> str:
+        """Append an event of your own; answers its id. With a `connection` it is part of its transaction."""
+        if connection is not None:
+            return await publish(connection, name, json_of(data, what="data"), dedupe_key)
         body = {"name": name, "data": json_of(data, what="data"), **_given(dedupe_key=dedupe_key)}
         made = await self._http.ask("POST", "/events", _Published, body=body, safe=dedupe_key is not None)
         return made.id

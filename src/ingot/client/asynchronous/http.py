@@ -13,7 +13,7 @@ import msgspec
 
 from ingot.client.errors import ServerUnreachable, error_of
 from ingot.client.patience import Patience, may_repeat
-from ingot.client.place import Place
+from ingot.client.place import NoToken, Place
 from ingot.kernel.errors import IngotError
 from ingot.kernel.pages import Page
 from ingot.wire.values import PREFIX
@@ -63,6 +63,7 @@ class AsyncHttp:
         return msgspec.json.decode(content or b"null", type=type)
 
     async def _try(self, method: str, path: str, *, query: Any, body: object, safe: bool, wait: float) -> bytes:
+        self._expect_token()
         began, tries = time.monotonic(), 0
         while True:
             told: float | None = None
@@ -90,6 +91,10 @@ class AsyncHttp:
             tries += 1
             await asyncio.sleep(pause)
 
+    def _expect_token(self) -> None:
+        if not self.place.is_known:
+            raise NoToken
+
     async def pages(
         self, path: str, type: type[Page[T]], *, query: dict[str, Any], limit: int | None = None
     ) -> AsyncIterator[T]:
@@ -110,6 +115,7 @@ class AsyncHttp:
         self, path: str, *, query: dict[str, Any], headers: dict[str, str]
     ) -> AsyncIterator[AsyncIterator[str]]:
         """The lines of an answer that does not end."""
+        self._expect_token()
         timeout = httpx.Timeout(ANSWER_SECONDS, read=2 * ANSWER_SECONDS)
         try:
             async with self._client.stream(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, overload
 from urllib.parse import quote
 
 import msgspec
@@ -17,6 +17,8 @@ from ingot.client.synchronous.admin import SyncAdmin
 from ingot.client.synchronous.events import follow
 from ingot.client.synchronous.http import SyncHttp
 from ingot.client.synchronous.job import SyncJob
+from ingot.client.synchronous.submission import SyncSubmission, enqueue, publish
+from ingot.client.transaction import HasCursor
 from ingot.events.model import Event
 from ingot.jobs.actions import Acted
 from ingot.jobs.crew import Worker
@@ -62,7 +64,7 @@ class Client:
         tenant: str | None = None,
         patience: float = 30.0,
     ) -> None:
-        self._http = SyncHttp(find_place(url, token=token, tenant=tenant), Patience(seconds=patience))
+        self._http = SyncHttp(find_place(url, token=token, tenant=tenant, later=True), Patience(seconds=patience))
         self.admin = SyncAdmin(self._http)
 
     def __enter__(self) -> Self:
@@ -77,15 +79,55 @@ class Client:
 
     # -- asking for work ------------------------------------------------------------------------------------
 
-    def submit(self, type: str, payload: object = None, **order: Unpack[Order]) -> SyncJob:
-        """Ask for a job. With an `idempotency_key` a lost answer is asked for again, and there is one job."""
+    @overload
+    def submit(
+        self, type: str, payload: object = None, *, connection: None = None, **order: Unpack[Order]
+    ) -> SyncJob: ...
+
+    @overload
+    def submit(
+        self, type: str, payload: object = None, *, connection: HasCursor, **order: Unpack[Order]
+    ) -> SyncSubmission: ...
+
+    def submit(
+        self, type: str, payload: object = None, *, connection: HasCursor | None = None, **order: Unpack[Order]
+    ) -> SyncJob | SyncSubmission:
+        """Ask for a job. With an `idempotency_key` a lost answer is asked for again, and there is one job.
+
+        With a `connection` to the database in which Ingot lives, the job is part of its transaction, and no server is
+        asked.
+        """
         body = order_body(type, payload, order)
+        if connection is not None:
+            (asked,) = enqueue(connection, [body])
+            return SyncSubmission(self, type, asked)
         made = self._http.ask("POST", "/jobs", Job, body=body, safe="idempotency_key" in body)
         return SyncJob(self, made)
 
-    def submit_many(self, type: str, payloads: Iterable[object], **order: Unpack[Order]) -> list[SyncJob]:
-        """Ask for many jobs of one type, some hundreds at a time; of those sent together all are made or none."""
+    @overload
+    def submit_many(
+        self, type: str, payloads: Iterable[object], *, connection: None = None, **order: Unpack[Order]
+    ) -> list[SyncJob]: ...
+
+    @overload
+    def submit_many(
+        self, type: str, payloads: Iterable[object], *, connection: HasCursor, **order: Unpack[Order]
+    ) -> list[SyncSubmission]: ...
+
+    def submit_many(
+        self, type: str, payloads: Iterable[object], *, connection: HasCursor | None = None, **order: Unpack[Order]
+    ) -> list[SyncJob] | list[SyncSubmission]:
+        """Ask for many jobs of one type, some hundreds at a time; of those sent together all are made or none.
+
+        With a `connection` all of them are part of its transaction.
+        """
         bodies = [order_body(type, payload, order) for payload in payloads]
+        if connection is not None:
+            asked: list[SyncSubmission] = []
+            for start in range(0, len(bodies), ORDERS_PER_CALL):
+                answers = enqueue(connection, bodies[start : start + ORDERS_PER_CALL])
+                asked += [SyncSubmission(self, type, one) for one in answers]
+            return asked
         made: list[SyncJob] = []
         for start in range(0, len(bodies), ORDERS_PER_CALL):
             some = bodies[start : start + ORDERS_PER_CALL]
@@ -211,8 +253,12 @@ class Client:
 
     # -- events and workers ---------------------------------------------------------------------------------
 
-    def publish(self, name: str, data: object = None, *, dedupe_key: str | None = None) -> str:
-        """Append an event of your own; answers its id."""
+    def publish(
+        self, name: str, data: object = None, *, dedupe_key: str | None = None, connection: HasCursor | None = None
+    ) -> str:
+        """Append an event of your own; answers its id. With a `connection` it is part of its transaction."""
+        if connection is not None:
+            return publish(connection, name, json_of(data, what="data"), dedupe_key)
         body = {"name": name, "data": json_of(data, what="data"), **_given(dedupe_key=dedupe_key)}
         made = self._http.ask("POST", "/events", _Published, body=body, safe=dedupe_key is not None)
         return made.id

@@ -13,7 +13,7 @@ import msgspec
 
 from ingot.client.errors import ServerUnreachable, error_of
 from ingot.client.patience import Patience, may_repeat
-from ingot.client.place import Place
+from ingot.client.place import NoToken, Place
 from ingot.kernel.errors import IngotError
 from ingot.kernel.pages import Page
 from ingot.wire.values import PREFIX
@@ -61,6 +61,7 @@ class SyncHttp:
         return msgspec.json.decode(content or b"null", type=type)
 
     def _try(self, method: str, path: str, *, query: Any, body: object, safe: bool, wait: float) -> bytes:
+        self._expect_token()
         began, tries = time.monotonic(), 0
         while True:
             told: float | None = None
@@ -88,6 +89,10 @@ class SyncHttp:
             tries += 1
             time.sleep(pause)
 
+    def _expect_token(self) -> None:
+        if not self.place.is_known:
+            raise NoToken
+
     def pages(self, path: str, type: type[Page[T]], *, query: dict[str, Any], limit: int | None = None) -> Iterator[T]:
         """What a list has, page by page: all of it, or so many."""
         cursor: str | None = None
@@ -104,6 +109,7 @@ class SyncHttp:
     @contextmanager
     def stream(self, path: str, *, query: dict[str, Any], headers: dict[str, str]) -> Iterator[Iterator[str]]:
         """The lines of an answer that does not end."""
+        self._expect_token()
         timeout = httpx.Timeout(ANSWER_SECONDS, read=2 * ANSWER_SECONDS)
         try:
             with self._client.stream(

@@ -1,0 +1,192 @@
+"""The client on a connection of its caller's own: with every driver, and without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+from psycopg.rows import dict_row, namedtuple_row
+
+from ingot.client import AsyncClient, Client
+from ingot.client.place import NoToken
+from ingot.client.transaction import HasCursor
+from ingot.engines.postgres import let_out
+from ingot.identity.credentials import Forbidden
+from ingot.jobs import JobStatus
+from ingot.jobs.errors import DuplicateJob, JobNotFound, PayloadTooLarge
+from ingot.kernel.errors import IdempotencyMismatch, InvalidInput
+from ingot.settings import Settings
+from tests.http.serving import serving
+from tests.shop import ROLE, Shop, open_shop, shop_cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with shop_cluster() as url:
+        yield url
+
+
+@pytest.fixture
+async def shop(cluster: str) -> AsyncIterator[Shop]:
+    async with open_shop(cluster) as made:
+        yield made
+
+
+@pytest.fixture
+async def client(unused_tcp_port: int) -> AsyncIterator[AsyncClient]:
+    """Where this client asks, nobody answers."""
+    async with AsyncClient(f"http://127.0.0.1:{unused_tcp_port}", token="x", patience=0) as one:
+        yield one
+
+
+Opened = tuple[HasCursor, Callable[[str], Awaitable[Any]]]
+
+
+async def with_asyncpg(shop: Shop) -> Opened:
+    connection = await shop.connect()
+    return connection, connection.execute
+
+
+async def with_pool(shop: Shop) -> Opened:
+    pool = await asyncpg.create_pool(shop.app_url, min_size=1, max_size=1)
+    shop.open.callback(pool.terminate)
+    connection = await pool.acquire()
+    return connection, connection.execute
+
+
+async def with_psycopg(shop: Shop, row_factory: Any = None) -> Opened:
+    connection = await psycopg.AsyncConnection.connect(shop.app_url, autocommit=True)
+    if row_factory is not None:
+        connection.row_factory = row_factory
+    return connection, connection.execute
+
+
+async def with_dicts(shop: Shop) -> Opened:
+    return await with_psycopg(shop, dict_row)
+
+
+async def with_names(shop: Shop) -> Opened:
+    return await with_psycopg(shop, namedtuple_row)
+
+
+@pytest.mark.parametrize("opened", [with_asyncpg, with_pool, with_psycopg, with_dicts, with_names])
+async def test_what_is_asked_for_on_a_connection_goes_with_its_transaction(
+    shop: Shop, client: AsyncClient, opened: Callable[[Shop], Awaitable[Opened]]
+) -> None:
+    connection, run = await opened(shop)
+    await run("BEGIN")
+    await client.submit("mail", {"to": "ada"}, connection=connection, dedupe_key="k", tags=["a"])
+    await client.publish("order.paid", {"n": 1}, dedupe_key="k", connection=connection)
+    await run("ROLLBACK")
+    await run("BEGIN")
+    later = datetime.now(UTC) + timedelta(hours=1)
+    made = await client.submit(
+        "mail", {"to": "ada"}, connection=connection, dedupe_key="k", run_at=later, priority="low"
+    )
+    assert (made.type, made.status, made.created) == ("mail", JobStatus.QUEUED, True)
+    many = await client.submit_many("many", range(501), connection=connection, delay="1h")
+    event = await client.publish("order.paid", {"n": 1}, dedupe_key="k", connection=connection)
+    await run("SAVEPOINT s")
+    with pytest.raises(DuplicateJob) as taken:
+        await client.submit("mail", connection=connection, dedupe_key="k")
+    assert taken.value.holder_id == made.id
+    await run("ROLLBACK TO s")
+    await run("COMMIT")
+    job = await shop.jobs.get(shop.tenant, made.id)
+    assert (job.read("payload"), job.priority, job.run_at) == ({"to": "ada"}, 4, later)
+    assert len({one.id for one in many}) == 501
+    assert (await shop.jobs.summary(shop.tenant)).counts[JobStatus.QUEUED] == 502
+    assert [one.id for one in await shop.all_events() if one.name == "order.paid"] == [event]
+    await connection.close()  # type: ignore[attr-defined]
+
+
+async def test_who_does_not_await_has_the_same(shop: Shop, unused_tcp_port: int) -> None:
+    def work() -> list[str]:
+        with psycopg.connect(shop.app_url) as connection, Client(f"http://127.0.0.1:{unused_tcp_port}") as client:
+            gone = client.submit("mail", connection=connection)
+            connection.rollback()
+            kept = client.submit("mail", [1], connection=connection, idempotency_key="k")
+            client.publish("order.paid", connection=connection)
+            connection.commit()
+            with pytest.raises(IdempotencyMismatch), connection.transaction():
+                client.submit("mail", [2], connection=connection, idempotency_key="k")
+            (same,) = client.submit_many("mail", [[1]], connection=connection, idempotency_key="k")
+            assert (same.id, same.created) == (kept.id, False)
+            return [gone.id, kept.id]
+
+    gone, kept = await asyncio.to_thread(work)
+    assert (await shop.jobs.get(shop.tenant, kept)).read("payload") == [1]
+    with pytest.raises(JobNotFound):
+        await shop.jobs.get(shop.tenant, gone)
+    assert [event.name for event in await shop.all_events()] == ["job.created", "order.paid"]
+
+
+async def test_after_the_commit_it_is_waited_for(shop: Shop, tmp_path: Path) -> None:
+    settings = Settings(database_url=shop.url_of("ingot_server"))
+    async with (
+        serving(tmp_path, settings) as served,
+        AsyncClient(served.url, token=served.operator, patience=0) as client,
+    ):
+        app = await shop.begin()
+        asked = await client.submit("greet", {"name": "Ada"}, connection=app)
+        with pytest.raises(JobNotFound):
+            await asked.wait(timeout=5)
+        waiting = asyncio.create_task(served.ingot.jobs.claim("w", ["greet"], wait_seconds=15))
+        await app.execute("COMMIT")
+        (claim,) = await waiting
+        await served.ingot.jobs.complete(claim, "hello")
+        assert (await asked.wait(timeout=10)).result == "hello"
+
+
+async def test_refusals_are_the_errors_that_they_are(shop: Shop, client: AsyncClient) -> None:
+    app = await shop.connect()
+    with pytest.raises(PayloadTooLarge) as large:
+        await client.submit("mail", "x" * 70_000, connection=app)
+    assert "Store the bytes elsewhere" in large.value.hint
+    for wrong in ({"priority": 9}, {"tags": ["x" * 200]}, {"run_at": datetime(2030, 1, 1)}):  # noqa: DTZ001 - that is it
+        with pytest.raises(InvalidInput):
+            await client.submit("mail", connection=app, **wrong)
+    await app.execute("BEGIN")
+    with pytest.raises(asyncpg.UndefinedTableError):
+        await app.execute("SELECT * FROM nothing")
+    with pytest.raises(asyncpg.InFailedSQLTransactionError):  # What is the caller's own stays so.
+        await client.submit("mail", connection=app)
+    await app.execute("ROLLBACK")
+    await let_out(shop.owner_url, ROLE)
+    with pytest.raises(Forbidden) as out:
+        await client.submit("mail", connection=app)
+    assert "let_in" in out.value.hint
+    elsewhere = await asyncpg.connect(
+        shop.owner_url.replace(shop.owner_url.partition("?")[0].rpartition("/")[2], "postgres")
+    )
+    with pytest.raises(InvalidInput, match="ingot") as missing:
+        await client.submit("mail", connection=elsewhere)
+    assert "the database in which Ingot lives" in missing.value.hint
+    await elsewhere.close()
+
+
+async def test_what_is_no_connection_of_ours_is_refused(shop: Shop, client: AsyncClient) -> None:
+    with Client(token="x") as plain, sqlite3.connect(":memory:") as other, psycopg.connect(shop.app_url) as sync:
+        wrong: list[Any] = [object(), "postgresql://", other]
+        for connection in [*wrong, sync]:
+            with pytest.raises(InvalidInput, match="cannot be used as the connection"):
+                await client.submit("mail", connection=connection)
+        for connection in [*wrong, await shop.connect()]:
+            with pytest.raises(InvalidInput, match="cannot be used as the connection"):
+                plain.submit("mail", connection=connection)
+
+
+async def test_without_a_token_a_client_is_told_so_when_it_asks_a_server() -> None:
+    async with AsyncClient("https://ingot.example.com", patience=0) as client:
+        with pytest.raises(NoToken):
+            await client.me()
+        with pytest.raises(NoToken):
+            async for _ in client.events():
+                pass
