@@ -304,11 +304,13 @@ async def test_a_transaction_that_stays_open_holds_up_only_who_needs_what_it_hol
         shop.events.publish(shop.tenant, "order.paid", 1, dedupe_key="e"),
     ]
     free = [shop.jobs.enqueue(shop.tenant, "other", n, dedupe_key=f"d{n}") for n in range(20)]
-    told_ = await asyncio.gather(
-        *held, *free, shop.events.publish(shop.tenant, "b.c", 1, dedupe_key="f"), return_exceptions=True
-    )
-    assert [type(one) for one in told_[:3]] == [StoreBusy] * 3
-    assert [one for one in told_ if isinstance(one, BaseException)] == told_[:3]
+    other = shop.events.publish(shop.tenant, "b.c", 1, dedupe_key="f")
+    asked = asyncio.gather(*held, *free, other, return_exceptions=True)
+    await shop.waits_for(app, asked)
+    assert asked.done(), "a server waits for an application"
+    answers = asked.result()
+    assert [type(one) for one in answers[:3]] == [StoreBusy] * 3
+    assert [one for one in answers if isinstance(one, BaseException)] == answers[:3]
     assert len(await shop.claim("other")) == 20
     await app.execute("COMMIT")
     with pytest.raises(DuplicateJob):
@@ -322,9 +324,12 @@ async def test_a_transaction_that_stays_open_in_a_capped_tenant_holds_up_no_othe
         await shop.tenants.change(tenant, limits=Limits(max_unfinished_jobs=3))
     app = await shop.begin()
     await enqueue(app, {"type": "mail"}, {"type": "mail"})
-    mine, theirs = await asyncio.gather(
+    asked = asyncio.gather(
         shop.jobs.enqueue(shop.tenant, "mail"), shop.jobs.enqueue(other.id, "mail"), return_exceptions=True
     )
+    await shop.waits_for(app, asked)
+    assert asked.done(), "a server waits for an application"
+    mine, theirs = asked.result()
     assert isinstance(mine, StoreBusy)
     assert not isinstance(theirs, BaseException)
     assert (await refusal(app, {"type": "mail"}, {"type": "mail"})) == ("IN008", {"code": "job_limit_exceeded"})

@@ -1,0 +1,48 @@
+"""The page about transactions, run as it stands: its Python, and then its SQL, by a role that was let in."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingot.jobs import JobStatus
+from tests.shop import open_shop, shop_cluster
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "enqueue-in-a-transaction.md"
+BLOCK = re.compile(r"^```(python|sql)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with shop_cluster() as url:
+        yield url
+
+
+async def test_the_page_does_what_it_says(cluster: str, tmp_path: Path) -> None:
+    blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    assert [kind for kind, _ in blocks] == ["python", "sql", "sql"]
+    async with open_shop(cluster) as shop:
+        program = blocks[0][1].replace("postgresql://shop@db/shop", shop.app_url)
+        command = [sys.executable, "-c", program]
+        done = await asyncio.to_thread(
+            subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, timeout=18, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        job_id, status = done.stdout.split()
+        assert (await shop.jobs.get(shop.tenant, job_id)).status == status == JobStatus.QUEUED
+        admin = await shop.connect("postgres")
+        await admin.execute("GRANT CREATE ON SCHEMA public TO shop")
+        app = await shop.connect()
+        for _, statements in blocks[1:]:
+            await app.execute(statements)
+        jobs = (await shop.jobs.list(shop.tenant)).items
+        assert sorted(job.type for job in jobs) == ["mail", "mail", "mail", "pack"]
+        names = [event.name for event in await shop.all_events()]
+        assert names == ["job.created", "order.placed", "job.created", "job.created", "order.placed", "job.created"]
+        assert await app.fetchval("SELECT count(*) FROM orders") == 3
