@@ -75,3 +75,31 @@ def test_a_worker_and_its_client_do_what_the_page_says(tmp_path: Path, page: str
                 worker.terminate()
     assert (asked.returncode, asked.stderr) == (0, "")
     assert asked.stdout.startswith("Hello, Ada\n")
+
+
+PYTEST_INI = """
+[pytest]
+asyncio_mode = auto
+asyncio_default_fixture_loop_scope = function
+filterwarnings = error
+"""
+
+
+@pytest.mark.timeout(60)
+def test_the_tests_of_a_page_are_tests(tmp_path: Path) -> None:
+    app, test, awaiting = PYTHON.findall((PAGES / "test-your-handlers.md").read_text(encoding="utf-8"))
+    (tmp_path / "pytest.ini").write_text(PYTEST_INI, encoding="utf-8")
+    (tmp_path / "test_app.py").write_text(test, encoding="utf-8")
+    (tmp_path / "test_awaiting.py").write_text(awaiting, encoding="utf-8")
+
+    def tested(app: str, *options: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "app.py").write_text(app, encoding="utf-8")
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
+            cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False,
+        )  # fmt: skip
+
+    done = tested(app)
+    assert (done.returncode, "6 passed" in done.stdout) == (0, True), done.stdout
+    wrong = tested(app.replace("Hello, ", "Hallo, "), "-k", "greets")
+    assert "1 failed" in wrong.stdout

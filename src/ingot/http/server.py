@@ -7,6 +7,7 @@ import gc
 import resource
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from errno import EADDRNOTAVAIL
@@ -134,7 +135,10 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop at TERM and INT; a second one stops at once."""
+        """Stop at TERM and INT; a second one stops at once. Signals are for the main thread, and nothing to others."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)

@@ -65,7 +65,7 @@ class Worker:
 
         def register(function: F) -> F:
             for type in types or (function.__name__,):
-                self._add(
+                self.add(
                     Handler(
                         type=checks.job_type(type),
                         function=function,
@@ -79,7 +79,8 @@ class Worker:
 
         return register
 
-    def _add(self, handler: Handler) -> None:
+    def add(self, handler: Handler) -> None:
+        """Take a handler in. Raises `InvalidInput`."""
         if handler.type in self.handlers:
             raise InvalidInput(f"there are two handlers for {handler.type}", hint="A type has one handler.")
         if not 1 <= handler.concurrency <= CONCURRENCY_MAX:

@@ -1,0 +1,377 @@
+"""For tests of your own: the real server on a temporary file, your handlers run when you say so, time in your hands.
+
+with testing.start(worker) as ingot:
+    job = ingot.client.submit("greet", {"name": "Ada"})
+    assert ingot.drain() == 1
+    assert job.refresh().result == "Hello, Ada"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import uvloop
+
+from ingot import wiring
+from ingot.client import AsyncClient, Client
+from ingot.client.errors import NotInTime
+from ingot.client.orders import Seconds, seconds_of
+from ingot.client.place import Place
+from ingot.http.server import listen, url_of
+from ingot.jobs.model import Tended
+from ingot.kernel.clock import ManualClock, SystemClock, to_datetime
+from ingot.kernel.errors import InvalidInput
+from ingot.settings import Settings
+from ingot.wire.jobs import Broke, SettleAnswer
+from ingot.wire.workers import HeldJob, WorkerBeatAnswer
+from ingot.worker.app import Handler, Worker
+from ingot.worker.job import WorkerJob
+from ingot.worker.over_http import HttpBoard
+from ingot.worker.ports import Board, Ending, Work
+from ingot.worker.runner import Runner
+
+__all__ = ["AsyncLocalIngot", "FakeClock", "HandlerFailed", "LocalIngot", "start", "start_async"]
+
+WORKER: Final = "testing"
+DRAIN_SECONDS: Final = 30.0
+ATTEMPTS_MAX: Final = 10_000
+LATE_HINT: Final = "Give `drain` a longer timeout, or look for a handler that does not end."
+LOOK_SECONDS: Final = 0.05
+STOP_SECONDS: Final = 1.0  # That what runs has to end when a drain takes too long.
+
+
+class HandlerFailed(Exception):
+    """A job failed, and there is no error of its handler: it took too long, or ran in a process of its own."""
+
+
+class FakeClock(ManualClock):
+    """The time of the server. It stands still until it is told to go on."""
+
+    def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0) -> None:
+        """Let time pass."""
+        super().advance(seconds=seconds + 60 * minutes + 3600 * hours, days=days)
+
+
+@contextmanager
+def start(*workers: Worker, now: datetime | None = None) -> Iterator[LocalIngot]:
+    """A server of its own on a temporary file, for the handlers of these workers. Its time begins `now`, and stands."""
+    with _Site(_clock_at(now)) as site, Client(site.url, token=site.token, tenant=site.tenant) as client:
+        yield LocalIngot(site, _joined(workers), client)
+
+
+@asynccontextmanager
+async def start_async(*workers: Worker, now: datetime | None = None) -> AsyncIterator[AsyncLocalIngot]:
+    """The same for tests that await: async handlers run on the loop of the test."""
+    site = _Site(_clock_at(now))
+    await asyncio.to_thread(site.open)
+    try:
+        async with AsyncClient(site.url, token=site.token, tenant=site.tenant) as client:
+            yield AsyncLocalIngot(site, _joined(workers), client)
+    finally:
+        await asyncio.to_thread(site.close)
+
+
+class _Local:
+    def __init__(self, site: _Site, worker: Worker) -> None:
+        self._site = site
+        self._worker = worker
+
+    @property
+    def url(self) -> str:
+        """Where the server is."""
+        return self._site.url
+
+    @property
+    def token(self) -> str:
+        """The operator's token."""
+        return self._site.token
+
+    @property
+    def clock(self) -> FakeClock:
+        """The time of the server."""
+        return self._site.clock
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What `Client()` finds the server by, in code under test too."""
+        return {"INGOT_SERVER_URL": self.url, "INGOT_TOKEN": self.token, "INGOT_TENANT": self._site.tenant}
+
+
+class LocalIngot(_Local):
+    """A server, and handlers that run when `drain` is called."""
+
+    def __init__(self, site: _Site, worker: Worker, client: Client) -> None:
+        super().__init__(site, worker)
+        self.client = client
+
+    def drain(
+        self, *, raise_errors: bool = False, timeout: Seconds = DRAIN_SECONDS, attempts_max: int = ATTEMPTS_MAX
+    ) -> int:
+        """Run all that is due, here and now, and what becomes due by it, until nothing is; how many attempts that was.
+
+        With `raise_errors` the first error of a handler is raised at the end. Raises `NotInTime` when it takes longer
+        than the timeout, or more attempts than there may be.
+        """
+        _expect_no_loop()
+        return asyncio.run(_drain(self._site, self._worker, raise_errors, seconds_of(timeout), attempts_max))
+
+
+class AsyncLocalIngot(_Local):
+    """The same, to await."""
+
+    def __init__(self, site: _Site, worker: Worker, client: AsyncClient) -> None:
+        super().__init__(site, worker)
+        self.client = client
+
+    async def drain(
+        self, *, raise_errors: bool = False, timeout: Seconds = DRAIN_SECONDS, attempts_max: int = ATTEMPTS_MAX
+    ) -> int:
+        """See `LocalIngot.drain`."""
+        return await _drain(self._site, self._worker, raise_errors, seconds_of(timeout), attempts_max)
+
+
+def _clock_at(now: datetime | None) -> FakeClock:
+    return FakeClock(to_datetime(SystemClock().micros()) if now is None else now)
+
+
+def _expect_no_loop() -> None:
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise InvalidInput("an event loop runs here already", hint="Use `start_async`, and await `drain`.")
+
+
+def _joined(workers: Sequence[Worker]) -> Worker:
+    whole = Worker()
+    for handler in (one for worker in workers for one in worker.handlers.values()):
+        whole.add(handler)
+    return whole
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+class _Site:
+    """The server, in a thread of its own: nothing that a test or a handler does keeps it from answering."""
+
+    url: str
+    token: str
+    tenant: str
+    worker: Place
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self._thread = threading.Thread(target=self._live, name="ingot-testing", daemon=True)
+        self._ready: Future[None] = Future()
+
+    def __enter__(self) -> _Site:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Serve."""
+        self._thread.start()
+        self._ready.result()
+
+    def close(self) -> None:
+        """Serve no more, and leave nothing behind."""
+        self._loop.call_soon_threadsafe(self._server.stop)
+        self._thread.join()
+
+    def tend(self) -> Future[bool]:
+        """Have the server look what has become due; whether something has."""
+        return asyncio.run_coroutine_threadsafe(self._tend(), self._loop)
+
+    async def _tend(self) -> bool:
+        return await self._ingot.jobs.tend() != Tended()
+
+    def _live(self) -> None:
+        try:
+            with tempfile.TemporaryDirectory(prefix="ingot-testing-") as folder:
+                uvloop.run(self._serve(Settings(data=Path(folder))))
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)
+
+    async def _serve(self, settings: Settings) -> None:
+        async with wiring.open(settings=settings, clock=self.clock, tend=False) as ingot:
+            operator = await ingot.credentials.ensure_operator(None)
+            assert operator is not None
+            made = await ingot.credentials.create_worker(None, WORKER)
+            with listen("127.0.0.1", 0) as listening:
+                self._ingot, self._loop = ingot, asyncio.get_running_loop()
+                self._server = wiring.server_of(ingot, settings)
+                self.url, self.token, self.tenant = url_of(listening), operator.text, ingot.default_tenant.slug
+                headers = {"x-worker-id": WORKER, "x-worker-secret": made.secret}
+                self.worker = Place(url=self.url, headers=headers)
+                self._loop.call_soon(self._ready.set_result, None)
+                await self._server.serve(sockets=[listening])
+
+
+# -- draining ---------------------------------------------------------------------------------------------------------
+
+
+async def _drain(site: _Site, worker: Worker, raise_errors: bool, seconds: float, attempts_max: int) -> int:
+    if not worker.handlers:
+        return 0
+    errors: dict[str, BaseException] = {}
+    seen = _Seen(site, worker, attempts_max)
+    runner = Runner(_noting(worker, errors), lambda: _SeenBoard(site.worker, seen), drain_seconds=STOP_SECONDS)
+    stopping = asyncio.Event()
+    running = asyncio.create_task(runner.run(stopping))
+    waiting = asyncio.create_task(seen.done.wait())
+    try:
+        await asyncio.wait({running, waiting}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        late, done = dict(seen.held), waiting.done()
+    finally:
+        waiting.cancel()
+        stopping.set()
+        await running
+    if not done:
+        types = ", ".join(sorted(set(late.values()))) or "none"
+        raise NotInTime(f"after {seconds:g} seconds {len(late)} jobs still run, of types: {types}", hint=LATE_HINT)
+    if seen.too_many:
+        raise NotInTime(f"more is due after {seen.ran} attempts", hint="Does a handler ask for itself again?")
+    if raise_errors and seen.failed:
+        raise _error_of(seen.failed, errors)
+    return seen.ran
+
+
+def _error_of(failed: dict[str, str], errors: dict[str, BaseException]) -> BaseException:
+    job_id, text = next(iter(failed.items()))
+    error = errors.get(job_id) or HandlerFailed(text)
+    error.add_note(f"The job is {job_id}.")
+    if len(failed) > 1:
+        error.add_note(f"{len(failed) - 1} more failed.")
+    return error
+
+
+def _noting(worker: Worker, errors: dict[str, BaseException]) -> Worker:
+    """The same handlers; what they raise is kept as it is, where that can be."""
+    noting = Worker()
+    for handler in worker.handlers.values():
+        noting.add(handler if handler.isolate else _noting_one(handler, errors))
+    return noting
+
+
+def _noting_one(handler: Handler, errors: dict[str, BaseException]) -> Handler:
+    @wraps(handler.function)
+    def plain(job: WorkerJob) -> Any:
+        try:
+            return handler.function(job)
+        except BaseException as error:
+            errors[job.id] = error
+            raise
+
+    @wraps(handler.function)
+    async def awaited(job: WorkerJob) -> Any:
+        try:
+            return await handler.function(job)
+        except BaseException as error:
+            errors[job.id] = error
+            raise
+
+    return msgspec.structs.replace(handler, function=awaited if handler.is_async else plain)
+
+
+class _Seen:
+    """What a drain has seen: jobs that are worked on, and types of which nothing was left since the last one ended."""
+
+    def __init__(self, site: _Site, worker: Worker, attempts_max: int) -> None:
+        self._site = site
+        self.done = asyncio.Event()
+        self.ran = 0
+        self.round = 0
+        self.held: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
+        self._attempts_max = attempts_max
+        self._nothing_left = dict.fromkeys(worker.handlers, -1)
+        self._ended = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def too_many(self) -> bool:
+        """Whether there were more attempts than there may be."""
+        return self.ran > self._attempts_max
+
+    def took(self, works: Sequence[Work]) -> None:
+        """These are worked on."""
+        self.ran += len(works)
+        self.held |= {work.job.id: work.job.type for work in works}
+        if self.too_many:
+            self.done.set()
+
+    def ended(self, ids: Sequence[str]) -> None:
+        """These are not any more, and something else may have become due by it. May be called from any thread."""
+        self._loop.call_soon_threadsafe(self._end, ids)
+
+    def _end(self, ids: Sequence[str]) -> None:
+        for id in ids:
+            self.held.pop(id, None)
+        self.round += 1
+        self._ended.set()
+        self._ended = asyncio.Event()
+
+    async def nothing_left(self, type: str, as_of: int) -> None:
+        """There was nothing of this type as of a round: wait for the next, or a moment, as what runs asks for more."""
+        self._nothing_left[type] = as_of
+        if self._all_ended():
+            if await asyncio.wrap_future(self._site.tend()):
+                self._end([])
+            elif self._all_ended():
+                self.done.set()
+        if as_of == self.round:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._ended.wait()
+
+    def _all_ended(self) -> bool:
+        return not self.held and all(seen == self.round for seen in self._nothing_left.values())
+
+
+class _SeenBoard:
+    """The board over HTTP, with an eye on it."""
+
+    def __init__(self, place: Place, seen: _Seen) -> None:
+        self._board: Board = HttpBoard(place, WORKER)
+        self._seen = seen
+        self.register = self._board.register
+        self.leave = self._board.leave
+        self.close = self._board.close
+
+    async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[Work]:  # noqa: ARG002 - as in `Board`
+        """See `Board`. With nothing there it waits until another job has ended."""
+        as_of = self._seen.round
+        works = await self._board.claim(type, limit=limit, wait_seconds=0)
+        if works:
+            self._seen.took(works)
+        else:
+            await self._seen.nothing_left(type, as_of)
+        return works
+
+    async def beat(self, held: Sequence[HeldJob], *, wait_seconds: float) -> WorkerBeatAnswer:
+        """See `Board`."""
+        answer = await self._board.beat(held, wait_seconds=wait_seconds)
+        if lost := [told.id for told in answer.jobs if told.lost]:
+            self._seen.ended(lost)
+        return answer
+
+    async def settle(self, endings: Sequence[Ending]) -> list[SettleAnswer]:
+        """See `Board`."""
+        answers = await self._board.settle(endings)
+        self._seen.failed |= {ending.id: ending.error for ending in endings if isinstance(ending, Broke)}
+        self._seen.ended([ending.id for ending in endings])
+        return answers

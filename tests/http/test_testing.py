@@ -1,0 +1,216 @@
+"""`ingot.testing`: what a user's test relies on."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from ingot import AsyncClient, Client, NoRetry, Worker, WorkerJob, testing
+from ingot.client.errors import NotInTime
+from ingot.jobs.model import JobStatus
+from ingot.kernel.errors import InvalidInput
+
+worker = Worker()
+
+
+@worker.handler("chain", concurrency=3)
+def chain(job: WorkerJob) -> int:
+    left: int = job.payload["left"]
+    if left:
+        with Client(job.payload["url"], token=job.payload["token"], tenant="default") as client:
+            client.submit("chain", {**job.payload, "left": left - 1})
+    return left
+
+
+@worker.handler("fail")
+async def fail(job: WorkerJob) -> None:
+    if job.payload == "for good":
+        raise NoRetry("never")
+    raise ZeroDivisionError(job.payload)
+
+
+@worker.handler("slow", timeout="200ms")
+def slow(job: WorkerJob) -> None:
+    job.wait("5s")
+
+
+@worker.handler("stuck")
+def stuck(job: WorkerJob) -> None:
+    while not job.wait("20ms"):
+        pass
+    job.check()
+
+
+@worker.handler("snooze")
+def snooze(job: WorkerJob) -> None:
+    job.snooze("0s")
+
+
+@worker.handler("apart", isolate=True)
+def apart(job: WorkerJob) -> None:
+    raise ValueError("in a process of its own")
+
+
+def test_all_that_becomes_due_by_a_drain_is_run_by_it() -> None:
+    with testing.start(worker) as ingot:
+        said = {"url": ingot.url, "token": ingot.token}
+        ingot.client.submit("chain", {**said, "left": 7})
+        ingot.client.submit("chain", {**said, "left": 3})
+        assert ingot.drain() == 8 + 4
+        assert ingot.client.summary().counts[JobStatus.SUCCEEDED] == 12
+        assert ingot.drain() == 0
+
+
+def test_what_waits_for_another_is_run_by_the_same_drain() -> None:
+    with testing.start(worker) as ingot:
+        first = ingot.client.submit("chain", {"left": 0})
+        second = ingot.client.submit("chain", {"left": 0}, after=[first.id])
+        assert (second.status, ingot.drain(), second.refresh().status) == ("blocked", 2, "succeeded")
+
+
+def test_all_attempts_pass_when_time_does() -> None:
+    with testing.start(worker, now=datetime(2030, 1, 1, tzinfo=UTC)) as ingot:
+        job = ingot.client.submit("fail", "x", max_attempts=3)
+        assert job.data.created_at == datetime(2030, 1, 1, tzinfo=UTC)
+        ran = []
+        for _ in range(5):
+            ran.append(ingot.drain())
+            ingot.clock.advance(hours=1)
+        assert ran == [1, 1, 1, 0, 0]
+        assert (job.refresh().status, job.data.failures) == ("dead", 3)
+        assert "Traceback" in job.log()
+
+
+@pytest.mark.parametrize(
+    ("type", "payload", "raised", "text"),
+    [
+        ("fail", "x", ZeroDivisionError, "x"),
+        ("fail", "for good", NoRetry, "never"),
+        ("slow", None, testing.HandlerFailed, "longer than 0.2 seconds"),
+        ("apart", None, testing.HandlerFailed, "in a process of its own"),
+    ],
+)
+def test_the_first_error_is_raised_when_asked_for(
+    type: str, payload: object, raised: type[BaseException], text: str
+) -> None:
+    with testing.start(worker) as ingot:
+        job = ingot.client.submit(type, payload)
+        with pytest.raises(raised, match=text) as caught:
+            ingot.drain(raise_errors=True)
+        assert caught.value.__notes__[0] == f"The job is {job.id}."
+        assert text in (job.refresh().error or "")
+
+
+def test_a_cancel_reaches_what_a_drain_runs() -> None:
+    meddler = Worker()
+
+    @meddler.handler("meddle")
+    def meddle(job: WorkerJob) -> None:
+        with Client(ingot.url, token=ingot.token) as client:
+            client.cancel(job.id)
+        job.progress(1)
+        assert job.wait("10s")
+        job.check()
+
+    with testing.start(meddler) as ingot:
+        job = ingot.client.submit("meddle")
+        assert ingot.drain(raise_errors=True) == 1
+        assert job.refresh().status == "canceled"
+
+
+def test_a_handler_can_wait_for_work_it_asks_for() -> None:
+    parent = Worker()
+
+    @parent.handler("parent")
+    def ask(job: WorkerJob) -> object:
+        with Client(ingot.url, token=ingot.token) as client:
+            return client.submit("chain", {"left": 0}).wait("10s").result
+
+    with testing.start(parent, worker) as ingot:
+        job = ingot.client.submit("parent")
+        assert ingot.drain(raise_errors=True) == 2
+        assert job.refresh().result == 0
+
+
+def test_a_lease_that_runs_out_during_a_drain_is_lost() -> None:
+    sleeper = Worker()
+
+    @sleeper.handler("oversleep")
+    def oversleep(job: WorkerJob) -> int:
+        if job.attempt == 1:
+            ingot.clock.advance(hours=1)
+            assert ingot._site.tend().result(), "the lease is swept"
+            job.progress(1)  # Which is told, and the answer says so.
+            assert job.wait("10s")
+            job.check()
+        return job.attempt
+
+    with testing.start(sleeper, worker) as ingot:
+        job = ingot.client.submit("oversleep")
+        ingot.drain()
+        ingot.clock.advance(minutes=1)
+        ingot.drain()
+        assert (job.refresh().result, job.data.failures, job.data.crashes) == (2, 0, 1)
+
+
+def test_what_does_not_end_is_told() -> None:
+    with testing.start(worker) as ingot:
+        ingot.client.submit("snooze")
+        with pytest.raises(NotInTime, match="more is due after 6 attempts"):
+            ingot.drain(attempts_max=5)
+    with testing.start(worker) as ingot:
+        job = ingot.client.submit("stuck")
+        with pytest.raises(NotInTime, match="1 jobs still run, of types: stuck"):
+            ingot.drain(timeout="3s")
+        assert (job.refresh().status, job.data.failures) == ("queued", 0), "it was given back"
+
+
+def test_all_tenants_are_served_and_other_servers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INGOT_SERVER_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("INGOT_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    monkeypatch.setenv("INGOT_TENANT", "nobody")
+    with testing.start(worker) as ingot:
+        ingot.client.admin.create_tenant("acme")
+        with Client(ingot.url, token=ingot.token, tenant="acme") as client:
+            theirs = client.submit("chain", {"left": 0})
+            ours = ingot.client.submit("chain", {"left": 0})
+            assert ingot.drain() == 2
+            assert (theirs.refresh().status, ours.refresh().status) == ("succeeded", "succeeded")
+
+
+def test_two_at_once_know_nothing_of_each_other_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with testing.start(worker) as one, testing.start() as other:
+        one.client.submit("chain", {"left": 0})
+        assert (other.drain(), sum(other.client.summary().counts.values())) == (0, 0)
+        assert len(list(tmp_path.iterdir())) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_async_handlers_run_on_the_loop_of_the_test() -> None:
+    awaiting, here = Worker(), asyncio.get_running_loop()
+
+    @awaiting.handler("where")
+    async def where(job: WorkerJob) -> bool:
+        async with AsyncClient(ingot.url, token=ingot.token) as client:
+            assert (await client.me()).tenant is not None
+        return asyncio.get_running_loop() is here
+
+    async with testing.start_async(awaiting, worker) as ingot:
+        job = await ingot.client.submit("where")
+        assert await ingot.drain(raise_errors=True) == 1
+        assert (await job.refresh()).result is True
+        ingot.clock.advance(hours=1)
+        await ingot.client.submit("fail", "x")
+        with pytest.raises(ZeroDivisionError):
+            await ingot.drain(raise_errors=True)
+
+
+async def test_who_awaits_and_says_so_nowhere_is_told() -> None:
+    with testing.start(worker) as ingot, pytest.raises(InvalidInput, match="loop runs here already"):
+        ingot.drain()
