@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from ingot.api.ops import VERSION
+from ingot.cli.dev import dev
 from ingot.cli.serve import serve
 from ingot.cli.worker import worker
 from ingot.kernel.errors import IngotError
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(worker)
+app.command()(dev)
 
 
 def _tell_version(asked: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,7 +18,7 @@ from rich.console import Console
 from ingot import wiring
 from ingot.api.ops import VERSION
 from ingot.api.people import link_url
-from ingot.http.server import allow_files, listen, look_for_cycles_less, url_of
+from ingot.http.server import Server, allow_files, listen, look_for_cycles_less, url_of
 from ingot.http.traces import Spans, open_spans
 from ingot.identity.grants import ALL
 from ingot.kernel.logs import configure_server_logs
@@ -50,18 +51,27 @@ def serve(
     if (enough_for := allow_files(settings.connections_max)) < settings.connections_max:
         said = f"The limit of open files is enough for {enough_for} connections, not for {settings.connections_max}; "
         hint = "raise it (ulimit -n), or lower INGOT_CONNECTIONS_MAX."
-        _tell("open_files_limited", said + hint, enough_for=enough_for, connections_max=settings.connections_max)
+        tell("open_files_limited", said + hint, enough_for=enough_for, connections_max=settings.connections_max)
         settings = msgspec.structs.replace(settings, connections_max=max(1, enough_for))
     spans = None if settings.otel_endpoint is None else open_spans(settings.otel_endpoint, version=VERSION)
     try:
         with listen(settings.host, settings.port) as listening:
-            uvloop.run(_serve(settings, listening, spans, new_token=new_token))
+            uvloop.run(serve_at(settings, listening, spans, new_token=new_token))
     finally:
         if spans is not None:
             spans.close()
 
 
-async def _serve(settings: Settings, listening: socket.socket, spans: Spans | None, *, new_token: bool) -> None:
+async def serve_at(
+    settings: Settings,
+    listening: socket.socket,
+    spans: Spans | None,
+    *,
+    new_token: bool = False,
+    greet: bool = True,
+    started: Callable[[Server], None] = lambda _: None,
+) -> None:
+    """Serve at a socket until it is told to end. `greet` says where, with a link on a terminal."""
     async with wiring.open(settings=settings) as ingot:
         made = await ingot.credentials.ensure_operator(settings.operator_token)
         if settings.operator_token is not None:
@@ -70,20 +80,24 @@ async def _serve(settings: Settings, listening: socket.socket, spans: Spans | No
             made = await ingot.credentials.create_token(None, description="another operator", grants=[ALL])
         if made is not None:
             path = _keep(settings.data, made.text)
-            _tell(
-                "operator_token_made", f"The operator's token is in {path}; it is shown nowhere else.", path=str(path)
-            )
-        url, engine = url_of(listening), ingot.engine
-        sentence = f"Ingot serves {url} ({engine}); {url}/docs says how to use it, Ctrl-C ends it."
-        _tell("serving", sentence, url=url, docs=f"{url}/docs", engine=engine)
-        if sys.stderr.isatty() and ingot.provider is None:  # A log keeps what it is told; a link is for one who reads.
-            link = link_url(settings.public_url or url, (await ingot.sessions.link()).secret)
-            _tell("link_made", f"Sign in as operator, once, within 15 minutes: {link}")
+            tell("operator_token_made", f"The operator's token is in {path}; it is shown nowhere else.", path=str(path))
+        if greet:
+            await _greet(ingot, settings, url_of(listening))
         look_for_cycles_less()
-        await wiring.server_of(ingot, settings, spans=spans).serve(sockets=[listening])
+        server = wiring.server_of(ingot, settings, spans=spans)
+        started(server)
+        await server.serve(sockets=[listening])
 
 
-def _tell(event: str, sentence: str, **fields: str | int) -> None:
+async def _greet(ingot: wiring.Ingot, settings: Settings, url: str) -> None:
+    sentence = f"Ingot serves {url} ({ingot.engine}); {url}/docs says how to use it, Ctrl-C ends it."
+    tell("serving", sentence, url=url, docs=f"{url}/docs", engine=ingot.engine)
+    if sys.stderr.isatty() and ingot.provider is None:  # A log keeps what it is told; a link is for one who reads.
+        link = link_url(settings.public_url or url, (await ingot.sessions.link()).secret)
+        tell("link_made", f"Sign in as operator, once, within 15 minutes: {link}")
+
+
+def tell(event: str, sentence: str, **fields: str | int) -> None:
     """A sentence for who sits in front of it, and a line of the log for who does not."""
     if sys.stderr.isatty():
         Console(stderr=True, highlight=False, soft_wrap=True).print(sentence, markup=False)

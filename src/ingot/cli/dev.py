@@ -1,0 +1,223 @@
+"""`ingot dev`: server and worker in one process, begun anew whenever the code of the app changes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+import typer
+import uvloop
+
+from ingot import wiring
+from ingot.cli.serve import serve_at, tell
+from ingot.cli.worker import load
+from ingot.http.server import Server, listen, url_of
+from ingot.kernel.errors import IngotError
+from ingot.kernel.logs import configure_server_logs
+from ingot.settings import PORT_MAX, ClientSettings, Settings, read_settings
+from ingot.worker.runner import Runner
+
+HOST: Final = "127.0.0.1"
+LOOK_SECONDS: Final = 0.3
+FILES_MAX: Final = 20_000
+DRAIN_SECONDS: Final = 5.0
+NOT_OURS: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
+VENV: Final = "pyvenv.cfg"
+LISTENING: Final = "--listening"
+Files = dict[str, tuple[int, int]]
+Next = Literal["end", "again"]
+
+
+def dev(
+    app: Annotated[str, typer.Option(help="Where the handlers are: module:name, as in app:worker.")] = "app:worker",
+    data: Annotated[Path | None, typer.Option(help="The data folder (INGOT_DATA, ./data).")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=PORT_MAX, help="The port; 0 is any that is free (INGOT_PORT, 8080).")
+    ] = None,
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="How long what runs may go on after a change, before it is given back.")
+    ] = DRAIN_SECONDS,
+    listening: Annotated[int | None, typer.Option(LISTENING, hidden=True)] = None,
+) -> None:
+    """Serve, and run the handlers of an app, in one process for this machine, until Ctrl-C.
+
+    When a Python file below the working folder changes, the worker finishes or gives back what runs, and the process
+    begins anew with the same address. What cannot be loaded is told; the server goes on until the next change.
+    """
+    files = python_files(Path())
+    given = {name: value for name, value in (("data", data), ("port", port)) if value is not None}
+    settings = msgspec.structs.replace(read_settings(), host=HOST, **given)
+    configure_server_logs(settings.log_level, settings.log_format)
+    door = listen(HOST, settings.port) if listening is None else socket.socket(fileno=listening)
+    with door:
+        serving = Serving(settings, door.dup(), first=listening is None)
+        serving.start()
+        try:
+            then = uvloop.run(_work(app, settings, url_of(door), files, drain_seconds))
+        finally:
+            serving.stop()
+        if then == "again":
+            door.set_inheritable(True)  # Those who come meanwhile wait at it.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.execv(sys.executable, [sys.executable, *again(sys.orig_argv[1:], door.fileno())])
+
+
+def again(words: list[str], listening: int) -> list[str]:
+    """The words that this process was started with, for the next one."""
+    if LISTENING in words:
+        words = words[: words.index(LISTENING)]
+    return [*words, LISTENING, str(listening)]
+
+
+class Serving:
+    """The server, in a thread of its own: no handler keeps it from answering."""
+
+    def __init__(self, settings: Settings, listening: socket.socket, *, first: bool) -> None:
+        self._settings = settings
+        self._listening = listening
+        self._first = first
+        self._thread = threading.Thread(target=self._live, name="ingot-server", daemon=True)
+        self._ready: Future[tuple[Server, asyncio.AbstractEventLoop]] = Future()
+
+    def start(self) -> None:
+        """Serve. Raises why it cannot."""
+        self._thread.start()
+        self._ready.result()
+
+    def stop(self) -> None:
+        """Serve no more."""
+        server, loop = self._ready.result()
+        if self._thread.is_alive():
+            loop.call_soon_threadsafe(server.stop)
+        self._thread.join()
+
+    def _live(self) -> None:
+        try:
+            with self._listening as listening:
+                uvloop.run(serve_at(self._settings, listening, None, greet=self._first, started=self._started))
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)
+
+    def _started(self, server: Server) -> None:
+        self._ready.set_result((server, asyncio.get_running_loop()))
+
+
+# -- working ----------------------------------------------------------------------------------------------------------
+
+
+async def _work(app: str, settings: Settings, url: str, files: Files, drain_seconds: float) -> Next:
+    """Run the handlers until a file changes or somebody ends it."""
+    told, stopping = asyncio.Event(), asyncio.Event()
+    _heed(told)
+    ending = asyncio.create_task(told.wait())
+    changing = asyncio.create_task(_changed(files))
+    place = ClientSettings(server_url=url, token=settings.operator_token, data=settings.data)
+    runner = _runner_of(app, place, drain_seconds)
+    running = asyncio.create_task(_run(runner, stopping)) if runner is not None else None
+    try:
+        await asyncio.wait({ending, changing}, return_when=asyncio.FIRST_COMPLETED)
+        if changing.done() and not told.is_set():
+            tell("changed", f"{changing.result()} has changed: beginning anew.", file=changing.result())
+        stopping.set()
+        if running is not None:
+            await running
+        return "end" if told.is_set() else "again"
+    finally:
+        ending.cancel()
+        changing.cancel()
+
+
+def _heed(told: asyncio.Event) -> None:
+    """The first signal lets what runs finish; a second one ends the process at once."""
+    loop = asyncio.get_running_loop()
+
+    def hear() -> None:
+        if told.is_set():
+            os._exit(wiring.EXIT_AT_ONCE)
+        told.set()
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, hear)
+
+
+def _runner_of(app: str, place: ClientSettings, drain_seconds: float) -> Runner | None:
+    """What runs the handlers of the app, or nothing, and why."""
+    try:
+        worker = load(app)
+        runner = wiring.runner_of(worker, place, drain_seconds=drain_seconds)
+    except IngotError as error:
+        tell("app_failed", f"{error.detail}\n{error.hint}\nWaiting for a change.", app=app, error=error.detail)
+    except (Exception, SystemExit) as error:
+        why = _shown(error)
+        tell("app_failed", f"{app} cannot be loaded:\n{why}Waiting for a change.", app=app, error=why)
+    else:
+        types = ", ".join(sorted(worker.handlers))
+        tell("working", f"Handlers of {app} are at work: {types}.", app=app, types=types)
+        return runner
+    return None
+
+
+def _shown(error: BaseException) -> str:
+    """An error of the app, and its lines that led to it: not those of the import, nor ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if Path(frame.filename).is_relative_to(Path.cwd())]
+    return "".join([*traceback.format_list(theirs), *traceback.format_exception_only(error)])
+
+
+async def _run(runner: Runner, stopping: asyncio.Event) -> None:
+    try:
+        await runner.run(stopping)
+    except Exception as error:
+        why = "".join(traceback.format_exception_only(error))
+        tell("worker_failed", f"The worker has ended:\n{why}Waiting for a change.", error=why)
+        return
+    if not stopping.is_set():
+        tell("drained", "The worker was told to drain. It begins again with the next change.")
+
+
+# -- looking for changes ----------------------------------------------------------------------------------------------
+
+
+async def _changed(files: Files) -> str:
+    """Wait until a Python file is not what it was, and answer its name."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        now = await asyncio.to_thread(python_files, Path())
+        if different := sorted(name for name in files.keys() | now.keys() if files.get(name) != now.get(name)):
+            return different[0]
+
+
+def python_files(folder: Path) -> Files:
+    """The Python files below a folder, when they were written and how long they are; those of environments are not."""
+    found: Files = {}
+    for path in _python_paths(folder):
+        try:
+            known = path.stat()
+        except OSError:
+            continue
+        found[str(path)] = (known.st_mtime_ns, known.st_size)
+        if len(found) == FILES_MAX:
+            break
+    return found
+
+
+def _python_paths(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        if VENV in names:
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if name not in NOT_OURS and not name.startswith("."))
+        yield from (Path(place, name) for name in sorted(names) if name.endswith(".py"))

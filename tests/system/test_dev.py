@@ -1,0 +1,162 @@
+"""`ingot dev` as people run it: files change under a real process, which keeps its number, its address and its jobs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ingot.cli.dev import again, python_files
+from ingot.client import Client
+from ingot.jobs.model import JobStatus
+
+WAIT_SECONDS = 30.0
+APP = """
+from pathlib import Path
+from ingot import Worker
+
+worker = Worker()
+
+@worker.handler("greet")
+def greet(job):
+    return "VERSION"
+
+@worker.handler("short")
+def short(job):
+    while not Path("go").exists():
+        job.check()
+        job.wait("20ms")
+    return "VERSION"
+
+@worker.handler("long")
+def long(job):
+    while "VERSION" == "one":
+        job.check()
+        job.wait("20ms")
+    return "VERSION"
+"""
+
+
+class Dev:
+    """A process in a folder with an app."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.write("one")
+        self.log = folder / "log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ingot", "dev", "--port", "0", *options],
+                cwd=folder, stdout=log, stderr=log, env={**os.environ, "INGOT_LOG_FORMAT": "json"},
+            )  # fmt: skip
+        self.url = self.said(r"\"url\":\s*\"(http://[^\"]+)\"")
+
+    def write(self, version: str) -> None:
+        self.write_text(APP.replace("VERSION", version))
+
+    def write_text(self, text: str) -> None:
+        (self.folder / "app.py").write_text(text, encoding="utf-8")
+
+    def said(self, pattern: str, times: int = 1) -> str:
+        """Wait until it has said this so often."""
+        until = time.monotonic() + WAIT_SECONDS
+        while len(found := re.findall(pattern, self.log.read_text(encoding="utf-8"))) < times:
+            assert self.process.poll() is None, self.log.read_text(encoding="utf-8")
+            assert time.monotonic() < until, self.log.read_text(encoding="utf-8")
+            time.sleep(0.02)
+        return str(found[-1])
+
+    def client(self) -> Client:
+        token = (self.folder / "data" / "operator.token").read_text(encoding="utf-8").strip()
+        return Client(self.url, token=token)
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[Dev]:
+    one = Dev(tmp_path, "--drain-seconds", "1")
+    try:
+        yield one
+    finally:
+        one.process.kill()
+        one.process.wait()
+
+
+@pytest.mark.timeout(90)
+def test_the_next_job_runs_the_new_code_and_those_that_ran_are_not_lost(dev: Dev) -> None:
+    with dev.client() as client:
+        first = client.submit("greet").wait("20s")
+        assert first.result == "one"
+        short, long = client.submit("short"), client.submit("long")
+        for job in (short, long):
+            for now in job.watch():
+                if now.status is JobStatus.RUNNING:
+                    break
+        (dev.folder / "go").touch()
+        dev.write("two")
+        assert dev.said(r"\"file\":\s*\"([^\"]+)\"") == "app.py"
+        assert client.submit("greet").wait("30s").result == "two"
+        assert (short.wait("20s").result, short.data.attempts) == ("one", 1), "it was finished"
+        assert (long.wait("20s").result, long.data.attempts) == ("two", 2), "it was given back"
+        assert (long.data.failures, long.data.crashes) == (0, 0)
+        assert [one.pid for one in (first.attempts()[0], long.attempts()[1])] == [dev.process.pid] * 2
+    dev.process.send_signal(signal.SIGINT)
+    assert dev.process.wait(timeout=20) == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{dev.url}/healthz")
+
+
+@pytest.mark.timeout(90)
+def test_an_app_that_cannot_be_loaded_is_told_and_the_next_change_is_waited_for(dev: Dev) -> None:
+    dev.said('"working"')
+    dev.write_text("def (")
+    dev.said("app_failed.*SyntaxError|SyntaxError.*app_failed")
+    with dev.client() as client:
+        job = client.submit("greet")
+        assert job.status is JobStatus.QUEUED, "the server is there, the worker is not"
+        dev.write_text("def wrong():\n    1 / 0\n\nwrong()\n")
+        assert "in wrong" in dev.said("(.*)ZeroDivisionError")
+        dev.write("three")
+        assert job.wait("30s").result == "three"
+    dev.process.send_signal(signal.SIGTERM)
+    assert dev.process.wait(timeout=20) == 0
+
+
+@pytest.mark.timeout(60)
+def test_a_place_that_is_taken_is_told(dev: Dev, tmp_path: Path) -> None:
+    port = dev.url.rpartition(":")[2]
+    for options, code, said in (
+        (["--port", port, "--data", "other"], 1, "Hint: Choose another port"),
+        (["--port", "0"], 6, "holds the data folder"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "ingot", "dev", *options],
+            cwd=tmp_path, capture_output=True, text=True, timeout=25, check=False,
+        )  # fmt: skip
+        assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+
+
+def test_only_python_files_of_the_app_are_looked_at(tmp_path: Path) -> None:
+    for name in ("app.py", "more/deep/part.py", "notes.txt", "env/pyvenv.cfg", "env/lib/other.py", ".git/hook.py",
+                 "more/__pycache__/part.py", "node_modules/x/y.py"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("", encoding="utf-8")
+    before = python_files(tmp_path)
+    assert sorted(before) == [str(tmp_path / "app.py"), str(tmp_path / "more/deep/part.py")]
+    (tmp_path / "app.py").write_text("1", encoding="utf-8")
+    assert python_files(tmp_path) != before
+    (tmp_path / "app.py").unlink()
+    assert python_files(tmp_path).keys() < before.keys()
+
+
+def test_the_next_process_gets_the_same_words_and_the_socket() -> None:
+    words = ["-m", "ingot", "dev", "--app", "app:worker"]
+    assert again(words, 7) == [*words, "--listening", "7"]
+    assert again(again(words, 7), 9) == [*words, "--listening", "9"]
