@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from ingot.client import AsyncClient, Client
-from ingot.client.errors import JobCanceled, JobDead, NotInTime, ServerUnreachable
+from ingot.client.errors import JobCanceled, JobDead, NotIngot, NotInTime, ServerUnreachable
 from ingot.client.place import NoToken, WrongUrl, find_place
 from ingot.identity.credentials import Unauthorized
-from ingot.jobs.errors import DuplicateJob, JobNotFound
+from ingot.identity.model import TenantNotFound
+from ingot.jobs.errors import DuplicateJob, JobNotFound, WorkerNotFound
 from ingot.jobs.model import JobStatus
 from ingot.kernel.errors import IdempotencyMismatch, InvalidInput
 from ingot.kernel.ids import new_id
@@ -111,6 +112,69 @@ async def test_a_log_and_events_are_followed(served: Served, client: AsyncClient
         break
 
 
+async def test_orders_of_many_kinds_are_sent_together(client: AsyncClient) -> None:
+    orders = [
+        {"type": "greet", "payload": msgspec.Raw(b'{"n": 1.50}'), "idempotency_key": "one", "priority": "low"},
+        {"type": "print", "delay": "1h", "tags": ["a"]},
+    ]
+    made = await client.submit_orders(orders)
+    assert [(job.type, job.data.priority) for job in made] == [("greet", 4), ("print", 3)]
+    assert bytes(made[0].data.payload) == b'{"n": 1.50}', "kept as it was written"
+    assert (await client.submit_orders(orders[:1]))[0].id == made[0].id
+    for wrong, said in (
+        ({"payload": 1}, "no type"),
+        ({"type": "greet", "priority": [1]}, "no priority"),
+        ({"type": "greet", "colour": 1}, "no colour"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            await client.submit_orders([wrong])
+
+
+async def test_past_events_are_read_to_the_end(client: AsyncClient) -> None:
+    ids = [await client.publish("told", n) for n in range(7)]
+    assert [event.id async for event in client.past_events()] == ids
+    assert [event.id async for event in client.past_events(limit=3)] == ids[:3]
+    assert [event.id async for event in client.past_events(after=ids[4])] == ids[5:]
+
+
+async def test_workers_are_looked_at_and_removed(served: Served, client: AsyncClient) -> None:
+    answer = await served.call("POST", "/workers", json={"id": "press/a b", "types": ["print"]})
+    assert answer.status_code == 201
+    assert (await client.worker("press/a b")).types == ("print",)
+    assert [worker.id async for worker in client.workers()] == ["press/a b"]
+    assert [worker.id async for worker in client.workers(shared=True)] == []
+    await client.remove_worker("press/a b")
+    with pytest.raises(WorkerNotFound):
+        await client.worker("press/a b")
+
+
+@pytest.mark.parametrize("name", ["a/b", "a?b", "a#b", "%2e", "a b", "ü"])
+async def test_a_name_with_anything_in_it_is_that_of_nothing_else(client: AsyncClient, name: str) -> None:
+    with pytest.raises(JobNotFound):
+        await client.job(name)
+    with pytest.raises(TenantNotFound):
+        await client.admin.tenant(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+async def test_a_name_that_a_path_cannot_hold_is_refused(client: AsyncClient, name: str) -> None:
+    with pytest.raises(InvalidInput, match="name of nothing"):
+        await client.admin.remove_tenant(name)
+
+
+async def test_what_is_no_answer_of_ours_is_told_as_that() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 13\r\nconnection: close\r\n\r\n<p>Hello.</p>")
+        await writer.drain()
+        writer.close()
+
+    other = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with other, AsyncClient(f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}", token="x") as client:
+        with pytest.raises(NotIngot, match="no answer of Ingot's"):
+            await client.me()
+
+
 async def test_who_does_not_await_has_the_same(served: Served) -> None:
     def work() -> list[str]:
         with Client(served.url, token=served.operator, patience=0) as client:
@@ -137,6 +201,11 @@ def test_where_the_server_is_comes_from_the_environment(tmp_path: Path) -> None:
     assert find_place(settings=settings).headers == {"authorization": "Bearer ingot_own"}
     with pytest.raises(NoToken):
         find_place("https://ingot.example.com", settings=settings)
-    for wrong in ("ingot.example.com", "ftp://x", "http://x/api/v1", "http://"):
+    for wrong in (
+        "ingot.example.com", "ftp://x", "http://x/api/v1", "http://", "http://[::1", "http://x:y", "http://x:0", "http://a@b",
+    ):  # fmt: skip
         with pytest.raises(WrongUrl):
             find_place(wrong, token="x", settings=settings)
+    for token in ("ingot_ü", "ingot\nhost: elsewhere"):
+        with pytest.raises(NoToken, match="no token has"):
+            find_place(token=token, settings=settings)

@@ -14,6 +14,7 @@ from ingot.kernel.errors import InvalidInput
 Seconds = float | str | timedelta
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 PRIORITIES: Final = {"critical": 1, "high": 2, "normal": 3, "low": 4, "background": 5}
+PRIORITY_HINT: Final = f"It is 1 to 5, or {', '.join(PRIORITIES)}."
 SECONDS_HINT: Final = "Write seconds as a number, or as in 500ms, 30s, 5m, 2h, 1d."
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
@@ -56,10 +57,12 @@ def priority_of(value: int | str) -> int:
     """A priority by its number or its name. Raises `InvalidInput`."""
     if isinstance(value, int):
         return value
+    if not isinstance(value, str):
+        raise InvalidInput(f"a {type(value).__name__} is no priority", hint=PRIORITY_HINT)
     if value.isascii() and value.isdecimal():
         return int(value)
     if value.lower() not in PRIORITIES:
-        raise InvalidInput(f"there is no priority {value[:64]!r}", hint=f"It is 1 to 5, or {', '.join(PRIORITIES)}.")
+        raise InvalidInput(f"there is no priority {value[:64]!r}", hint=PRIORITY_HINT)
     return PRIORITIES[value.lower()]
 
 

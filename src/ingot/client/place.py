@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -57,8 +57,8 @@ def find_place(
     """
     known = settings or read_client_settings()
     server = (url or known.server_url).rstrip("/")
-    parts = urlsplit(server)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
+    parts = _parts(server)
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
         raise WrongUrl(f"{server[:100]!r} is no address of a server")
     headers = {}
     if worker is not None:
@@ -67,12 +67,22 @@ def find_place(
         found = token or known.token or (_own_token(known.data) if is_loopback(parts.hostname) else None)
         if found is None and not later:
             raise NoToken
+        if found is not None and not (found.isascii() and found.isprintable()):
+            raise NoToken("what there is for a token has letters in it that no token has")
         headers = {} if found is None else {"authorization": f"Bearer {found}"}
     is_known = bool(headers)
     named = tenant or known.tenant
     if named is not None:
         headers["ingot-tenant"] = named
     return Place(url=server, headers=headers, is_known=is_known)
+
+
+def _parts(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        return parts if parts.port != 0 and parts.username is None else None  # A port that is no number raises.
+    except ValueError:
+        return None
 
 
 def _own_token(data: Path) -> str | None:

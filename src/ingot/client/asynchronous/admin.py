@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ingot.client.asynchronous.http import AsyncHttp
+from ingot.client.paths import at
 from ingot.events.audit import Entry
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.grants import Grant
@@ -32,7 +33,7 @@ class AsyncAdmin:
 
     async def tenant(self, slug: str) -> Tenant:
         """One tenant."""
-        return await self._http.ask("GET", f"/admin/tenants/{slug}", Tenant)
+        return await self._http.ask("GET", at("admin", "tenants", slug), Tenant)
 
     async def create_tenant(self, slug: str, **values: Any) -> Tenant:
         """Make a tenant."""
@@ -40,11 +41,11 @@ class AsyncAdmin:
 
     async def change_tenant(self, slug: str, **values: Any) -> Tenant:
         """Change a tenant: its weight, time zone, limits, groups or slug."""
-        return await self._http.ask("PATCH", f"/admin/tenants/{slug}", Tenant, body=values)
+        return await self._http.ask("PATCH", at("admin", "tenants", slug), Tenant, body=values)
 
     async def remove_tenant(self, slug: str) -> Tenant:
         """Remove a tenant, with all it holds."""
-        return await self._http.ask("DELETE", f"/admin/tenants/{slug}", Tenant)
+        return await self._http.ask("DELETE", at("admin", "tenants", slug), Tenant)
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
@@ -69,7 +70,7 @@ class AsyncAdmin:
 
     async def revoke_token(self, token_id: str) -> Token:
         """End a token."""
-        return await self._http.ask("DELETE", f"/admin/tokens/{token_id}", Token, safe=True)
+        return await self._http.ask("DELETE", at("admin", "tokens", token_id), Token, safe=True)
 
     # -- worker credentials ---------------------------------------------------------------------------------
 
@@ -85,21 +86,25 @@ class AsyncAdmin:
 
     async def regenerate_worker(self, worker_id: str) -> WorkerShown:
         """Give a worker credential another secret."""
-        return await self._http.ask("POST", f"/admin/workers/{worker_id}/regenerate", WorkerShown, body={})
+        return await self._http.ask("POST", at("admin", "workers", worker_id, "regenerate"), WorkerShown, body={})
 
     async def enable_worker(self, worker_id: str) -> WorkerCredential:
         """Let the workers of a credential in again."""
-        return await self._http.ask("POST", f"/admin/workers/{worker_id}/enable", WorkerCredential, body={}, safe=True)
+        return await self._http.ask(
+            "POST", at("admin", "workers", worker_id, "enable"), WorkerCredential, body={}, safe=True
+        )
 
     async def disable_worker(self, worker_id: str) -> WorkerCredential:
         """Put the workers of a credential out."""
-        return await self._http.ask("POST", f"/admin/workers/{worker_id}/disable", WorkerCredential, body={}, safe=True)
+        return await self._http.ask(
+            "POST", at("admin", "workers", worker_id, "disable"), WorkerCredential, body={}, safe=True
+        )
 
     # -- definitions ----------------------------------------------------------------------------------------
 
     async def define(self, type: str, **values: Any) -> Definition:
         """Make or replace the definition of a type."""
-        return await self._http.ask("PUT", f"/admin/definitions/{type}", Definition, body=values, safe=True)
+        return await self._http.ask("PUT", at("admin", "definitions", type), Definition, body=values, safe=True)
 
     # -- people and acts ------------------------------------------------------------------------------------
 
@@ -114,7 +119,7 @@ class AsyncAdmin:
 
     async def remove_member(self, member_id: str) -> Member:
         """Take a role or an invitation."""
-        return await self._http.ask("DELETE", f"/admin/members/{member_id}", Member)
+        return await self._http.ask("DELETE", at("admin", "members", member_id), Member)
 
     def users(self, *, email: str | None = None) -> AsyncIterator[User]:
         """The people who have signed in, newest first."""
@@ -122,15 +127,15 @@ class AsyncAdmin:
 
     async def user(self, user_id: str) -> UserShown:
         """One person, and their roles."""
-        return await self._http.ask("GET", f"/admin/users/{user_id}", UserShown)
+        return await self._http.ask("GET", at("admin", "users", user_id), UserShown)
 
     async def disable_user(self, user_id: str) -> User:
         """Put a person out."""
-        return await self._http.ask("POST", f"/admin/users/{user_id}/disable", User, body={}, safe=True)
+        return await self._http.ask("POST", at("admin", "users", user_id, "disable"), User, body={}, safe=True)
 
     async def enable_user(self, user_id: str) -> User:
         """Let a person in again."""
-        return await self._http.ask("POST", f"/admin/users/{user_id}/enable", User, body={}, safe=True)
+        return await self._http.ask("POST", at("admin", "users", user_id, "enable"), User, body={}, safe=True)
 
     async def link(self) -> LinkShown:
         """A link that signs the operator in, once."""

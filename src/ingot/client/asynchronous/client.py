@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self, Unpack, overload
-from urllib.parse import quote
 
 import msgspec
 
 from ingot.client.asynchronous.admin import AsyncAdmin
 from ingot.client.asynchronous.events import follow
-from ingot.client.asynchronous.http import AsyncHttp
+from ingot.client.asynchronous.http import PAGE_ROWS, AsyncHttp
 from ingot.client.asynchronous.job import AsyncJob
 from ingot.client.asynchronous.submission import AsyncSubmission, enqueue, publish
 from ingot.client.orders import Order, json_of, order_body, priority_of
+from ingot.client.paths import at
 from ingot.client.patience import Patience
 from ingot.client.place import find_place
 from ingot.client.transaction import HasCursor
@@ -34,6 +34,7 @@ from ingot.jobs.model import (
     Source,
     Summary,
 )
+from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
 from ingot.wire.people import Me
 
@@ -127,6 +128,13 @@ class AsyncClient:
                 answers = await enqueue(connection, bodies[start : start + ORDERS_PER_CALL])
                 asked += [AsyncSubmission(self, type, one) for one in answers]
             return asked
+        return await self._submit(bodies)
+
+    async def submit_orders(self, orders: Iterable[Mapping[str, Any]]) -> list[AsyncJob]:
+        """Ask for many jobs, each of which says its `type`, its `payload` and the rest; sent as `submit_many` does."""
+        return await self._submit([order_body(**_parts(order)) for order in orders])
+
+    async def _submit(self, bodies: Sequence[dict[str, Any]]) -> list[AsyncJob]:
         made: list[AsyncJob] = []
         for start in range(0, len(bodies), ORDERS_PER_CALL):
             some = bodies[start : start + ORDERS_PER_CALL]
@@ -144,9 +152,9 @@ class AsyncClient:
     async def read(self, job_id: str, *, wait_seconds: float = 0.0) -> Job:
         """How a job stands; with `wait_seconds` once it is finished, or then."""
         if wait_seconds <= 0:
-            return await self._http.ask("GET", f"/jobs/{job_id}", Job)
+            return await self._http.ask("GET", at("jobs", job_id), Job)
         query = {"wait_seconds": wait_seconds}
-        return await self._http.ask("GET", f"/jobs/{job_id}/wait", Job, query=query, wait_seconds=wait_seconds)
+        return await self._http.ask("GET", at("jobs", job_id, "wait"), Job, query=query, wait_seconds=wait_seconds)
 
     async def jobs(
         self,
@@ -177,25 +185,25 @@ class AsyncClient:
 
     async def attempts(self, job_id: str) -> list[Attempt]:
         """The attempts of a job, oldest first."""
-        return (await self._http.ask("GET", f"/jobs/{job_id}/attempts", Page[Attempt])).items
+        return (await self._http.ask("GET", at("jobs", job_id, "attempts"), Page[Attempt])).items
 
     async def explain(self, job_id: str) -> Explanation:
         """Why a job is not running."""
-        return await self._http.ask("GET", f"/jobs/{job_id}/explain", Explanation)
+        return await self._http.ask("GET", at("jobs", job_id, "explain"), Explanation)
 
     async def log(self, job_id: str, *, attempt: int | None = None, after: int = 0) -> JobLog:
         """What an attempt has written, the newest unless told."""
         query = {"attempt": attempt, "after": after}
-        return await self._http.ask("GET", f"/jobs/{job_id}/log", JobLog, query=query)
+        return await self._http.ask("GET", at("jobs", job_id, "log"), JobLog, query=query)
 
     async def follow_log(self, job_id: str) -> AsyncIterator[JobLog]:
         """What a job writes, as it does, until it is finished."""
-        async for told in follow(self._http, f"/jobs/{job_id}/log", {}):
+        async for told in follow(self._http, at("jobs", job_id, "log"), {}):
             yield msgspec.json.decode(told.data, type=JobLog)
 
     async def batch(self, name: str) -> Batch:
         """The jobs enqueued under one name, in numbers."""
-        return await self._http.ask("GET", f"/batches/{name}", Batch)
+        return await self._http.ask("GET", at("batches", name), Batch)
 
     async def definitions(self) -> list[Definition]:
         """The definitions that the tenant can see."""
@@ -205,7 +213,7 @@ class AsyncClient:
 
     async def cancel(self, job_id: str) -> Job:
         """Stop a waiting job at once, ask a running one to stop."""
-        return await self._http.ask("POST", f"/jobs/{job_id}/cancel", Job, body={}, safe=True)
+        return await self._http.ask("POST", at("jobs", job_id, "cancel"), Job, body={}, safe=True)
 
     async def retry(
         self,
@@ -218,7 +226,7 @@ class AsyncClient:
     ) -> Job:
         """Run a finished job again."""
         body = {"reset_attempts": reset_attempts, **_given(priority=priority, max_attempts=max_attempts, run_at=run_at)}
-        return await self._http.ask("POST", f"/jobs/{job_id}/retry", Job, body=body)
+        return await self._http.ask("POST", at("jobs", job_id, "retry"), Job, body=body)
 
     async def change(
         self,
@@ -231,7 +239,7 @@ class AsyncClient:
     ) -> Job:
         """Change a waiting job, or the tags of any."""
         body = _given(priority=priority, run_at=run_at, max_attempts=max_attempts, tags=tags)
-        return await self._http.ask("PATCH", f"/jobs/{job_id}", Job, body=body, safe=True)
+        return await self._http.ask("PATCH", at("jobs", job_id), Job, body=body, safe=True)
 
     async def act(self, action: str, *, dry_run: bool = False, **said: Any) -> Acted:
         """Cancel, retry or change the jobs that fit a filter, one step: go on with the `cursor` of the answer."""
@@ -244,11 +252,11 @@ class AsyncClient:
 
     async def pause(self, type: str) -> Pause:
         """Hand out no more jobs of a type."""
-        return await self._http.ask("PUT", f"/pauses/{type}", Pause, body={}, safe=True)
+        return await self._http.ask("PUT", at("pauses", type), Pause, body={}, safe=True)
 
     async def resume(self, type: str) -> None:
         """Hand out jobs of a type again."""
-        await self._http.ask("DELETE", f"/pauses/{type}", bytes, safe=True)
+        await self._http.ask("DELETE", at("pauses", type), bytes, safe=True)
 
     # -- events and workers ---------------------------------------------------------------------------------
 
@@ -268,17 +276,51 @@ class AsyncClient:
             if told.id is not None:
                 yield msgspec.json.decode(told.data, type=Event)
 
-    def workers(self) -> AsyncIterator[Worker]:
-        """The workers of the tenant."""
-        return self._http.pages("/workers", Page[Worker], query={})
+    async def past_events(self, *, after: str | None = None, limit: int | None = None) -> AsyncIterator[Event]:
+        """Events that are kept, oldest first, from the beginning or behind one; all of them, or `limit`."""
+        left = limit
+        while left is None or left > 0:
+            query = {"after": after, "limit": min(PAGE_ROWS, left or PAGE_ROWS)}
+            page = await self._http.ask("GET", "/events", Page[Event], query=query)
+            for event in page.items:
+                yield event
+            left = None if left is None else left - len(page.items)
+            if page.next_cursor == after:
+                return
+            after = page.next_cursor
 
-    async def drain(self, worker_id: str) -> Worker:
+    def workers(self, *, shared: bool = False) -> AsyncIterator[Worker]:
+        """The workers of the tenant, or those that serve all."""
+        return self._http.pages("/workers", Page[Worker], query=_shared(shared))
+
+    async def worker(self, worker_id: str, *, shared: bool = False) -> Worker:
+        """One worker as it stands."""
+        return await self._http.ask("GET", at("workers", worker_id), Worker, query=_shared(shared))
+
+    async def drain(self, worker_id: str, *, shared: bool = False) -> Worker:
         """Ask a worker to take no more work."""
-        return await self._http.ask("POST", f"/workers/{quote(worker_id, safe='')}/drain", Worker, body={}, safe=True)
+        path = at("workers", worker_id, "drain")
+        return await self._http.ask("POST", path, Worker, query=_shared(shared), body={}, safe=True)
+
+    async def remove_worker(self, worker_id: str, *, shared: bool = False) -> None:
+        """Forget a worker. What it holds is given back."""
+        await self._http.ask("DELETE", at("workers", worker_id), bytes, query=_shared(shared))
 
     async def me(self) -> Me:
         """Who asks, and what they may do."""
         return await self._http.ask("GET", "/me", Me)
+
+
+def _shared(shared: bool) -> dict[str, Any]:
+    return {"shared": "true" if shared else None}
+
+
+def _parts(order: Mapping[str, Any]) -> dict[str, Any]:
+    """An order in parts. Raises `InvalidInput`."""
+    said = dict(order)
+    if not isinstance(type := said.pop("type", None), str):
+        raise InvalidInput("a job has no type", hint='Write it as in {"type": "greet", "payload": {"name": "Ada"}}.')
+    return {"type": type, "payload": said.pop("payload", None), "order": said}
 
 
 def _given(**values: Any) -> dict[str, Any]:

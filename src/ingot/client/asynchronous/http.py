@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
-from ingot.client.errors import ServerUnreachable, error_of
+from ingot.client.errors import NotIngot, ServerUnreachable, error_of
 from ingot.client.patience import Patience, may_repeat
 from ingot.client.place import NoToken, Place
 from ingot.kernel.errors import IngotError
@@ -60,7 +60,10 @@ class AsyncHttp:
         )
         if type is bytes:
             return content  # type: ignore[return-value]
-        return msgspec.json.decode(content or b"null", type=type)
+        try:
+            return msgspec.json.decode(content or b"null", type=type)
+        except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+            raise NotIngot(f"what {self.place.url} answers is no answer of Ingot's: {fault}") from None
 
     async def _try(self, method: str, path: str, *, query: Any, body: object, safe: bool, wait: float) -> bytes:
         self._expect_token()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from ingot.client.paths import at
 from ingot.client.synchronous.http import SyncHttp
 from ingot.events.audit import Entry
 from ingot.identity.credentials import Token, WorkerCredential
@@ -33,7 +34,7 @@ class SyncAdmin:
 
     def tenant(self, slug: str) -> Tenant:
         """One tenant."""
-        return self._http.ask("GET", f"/admin/tenants/{slug}", Tenant)
+        return self._http.ask("GET", at("admin", "tenants", slug), Tenant)
 
     def create_tenant(self, slug: str, **values: Any) -> Tenant:
         """Make a tenant."""
@@ -41,11 +42,11 @@ class SyncAdmin:
 
     def change_tenant(self, slug: str, **values: Any) -> Tenant:
         """Change a tenant: its weight, time zone, limits, groups or slug."""
-        return self._http.ask("PATCH", f"/admin/tenants/{slug}", Tenant, body=values)
+        return self._http.ask("PATCH", at("admin", "tenants", slug), Tenant, body=values)
 
     def remove_tenant(self, slug: str) -> Tenant:
         """Remove a tenant, with all it holds."""
-        return self._http.ask("DELETE", f"/admin/tenants/{slug}", Tenant)
+        return self._http.ask("DELETE", at("admin", "tenants", slug), Tenant)
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
@@ -70,7 +71,7 @@ class SyncAdmin:
 
     def revoke_token(self, token_id: str) -> Token:
         """End a token."""
-        return self._http.ask("DELETE", f"/admin/tokens/{token_id}", Token, safe=True)
+        return self._http.ask("DELETE", at("admin", "tokens", token_id), Token, safe=True)
 
     # -- worker credentials ---------------------------------------------------------------------------------
 
@@ -86,21 +87,23 @@ class SyncAdmin:
 
     def regenerate_worker(self, worker_id: str) -> WorkerShown:
         """Give a worker credential another secret."""
-        return self._http.ask("POST", f"/admin/workers/{worker_id}/regenerate", WorkerShown, body={})
+        return self._http.ask("POST", at("admin", "workers", worker_id, "regenerate"), WorkerShown, body={})
 
     def enable_worker(self, worker_id: str) -> WorkerCredential:
         """Let the workers of a credential in again."""
-        return self._http.ask("POST", f"/admin/workers/{worker_id}/enable", WorkerCredential, body={}, safe=True)
+        return self._http.ask("POST", at("admin", "workers", worker_id, "enable"), WorkerCredential, body={}, safe=True)
 
     def disable_worker(self, worker_id: str) -> WorkerCredential:
         """Put the workers of a credential out."""
-        return self._http.ask("POST", f"/admin/workers/{worker_id}/disable", WorkerCredential, body={}, safe=True)
+        return self._http.ask(
+            "POST", at("admin", "workers", worker_id, "disable"), WorkerCredential, body={}, safe=True
+        )
 
     # -- definitions ----------------------------------------------------------------------------------------
 
     def define(self, type: str, **values: Any) -> Definition:
         """Make or replace the definition of a type."""
-        return self._http.ask("PUT", f"/admin/definitions/{type}", Definition, body=values, safe=True)
+        return self._http.ask("PUT", at("admin", "definitions", type), Definition, body=values, safe=True)
 
     # -- people and acts ------------------------------------------------------------------------------------
 
@@ -115,7 +118,7 @@ class SyncAdmin:
 
     def remove_member(self, member_id: str) -> Member:
         """Take a role or an invitation."""
-        return self._http.ask("DELETE", f"/admin/members/{member_id}", Member)
+        return self._http.ask("DELETE", at("admin", "members", member_id), Member)
 
     def users(self, *, email: str | None = None) -> Iterator[User]:
         """The people who have signed in, newest first."""
@@ -123,15 +126,15 @@ class SyncAdmin:
 
     def user(self, user_id: str) -> UserShown:
         """One person, and their roles."""
-        return self._http.ask("GET", f"/admin/users/{user_id}", UserShown)
+        return self._http.ask("GET", at("admin", "users", user_id), UserShown)
 
     def disable_user(self, user_id: str) -> User:
         """Put a person out."""
-        return self._http.ask("POST", f"/admin/users/{user_id}/disable", User, body={}, safe=True)
+        return self._http.ask("POST", at("admin", "users", user_id, "disable"), User, body={}, safe=True)
 
     def enable_user(self, user_id: str) -> User:
         """Let a person in again."""
-        return self._http.ask("POST", f"/admin/users/{user_id}/enable", User, body={}, safe=True)
+        return self._http.ask("POST", at("admin", "users", user_id, "enable"), User, body={}, safe=True)
 
     def link(self) -> LinkShown:
         """A link that signs the operator in, once."""

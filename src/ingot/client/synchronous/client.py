@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self, Unpack, overload
-from urllib.parse import quote
 
 import msgspec
 
 from ingot.client.orders import Order, json_of, order_body, priority_of
+from ingot.client.paths import at
 from ingot.client.patience import Patience
 from ingot.client.place import find_place
 from ingot.client.synchronous.admin import SyncAdmin
 from ingot.client.synchronous.events import follow
-from ingot.client.synchronous.http import SyncHttp
+from ingot.client.synchronous.http import PAGE_ROWS, SyncHttp
 from ingot.client.synchronous.job import SyncJob
 from ingot.client.synchronous.submission import SyncSubmission, enqueue, publish
 from ingot.client.transaction import HasCursor
@@ -35,6 +35,7 @@ from ingot.jobs.model import (
     Source,
     Summary,
 )
+from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
 from ingot.wire.people import Me
 
@@ -128,6 +129,13 @@ class Client:
                 answers = enqueue(connection, bodies[start : start + ORDERS_PER_CALL])
                 asked += [SyncSubmission(self, type, one) for one in answers]
             return asked
+        return self._submit(bodies)
+
+    def submit_orders(self, orders: Iterable[Mapping[str, Any]]) -> list[SyncJob]:
+        """Ask for many jobs, each of which says its `type`, its `payload` and the rest; sent as `submit_many` does."""
+        return self._submit([order_body(**_parts(order)) for order in orders])
+
+    def _submit(self, bodies: Sequence[dict[str, Any]]) -> list[SyncJob]:
         made: list[SyncJob] = []
         for start in range(0, len(bodies), ORDERS_PER_CALL):
             some = bodies[start : start + ORDERS_PER_CALL]
@@ -145,9 +153,9 @@ class Client:
     def read(self, job_id: str, *, wait_seconds: float = 0.0) -> Job:
         """How a job stands; with `wait_seconds` once it is finished, or then."""
         if wait_seconds <= 0:
-            return self._http.ask("GET", f"/jobs/{job_id}", Job)
+            return self._http.ask("GET", at("jobs", job_id), Job)
         query = {"wait_seconds": wait_seconds}
-        return self._http.ask("GET", f"/jobs/{job_id}/wait", Job, query=query, wait_seconds=wait_seconds)
+        return self._http.ask("GET", at("jobs", job_id, "wait"), Job, query=query, wait_seconds=wait_seconds)
 
     def jobs(
         self,
@@ -178,25 +186,25 @@ class Client:
 
     def attempts(self, job_id: str) -> list[Attempt]:
         """The attempts of a job, oldest first."""
-        return (self._http.ask("GET", f"/jobs/{job_id}/attempts", Page[Attempt])).items
+        return (self._http.ask("GET", at("jobs", job_id, "attempts"), Page[Attempt])).items
 
     def explain(self, job_id: str) -> Explanation:
         """Why a job is not running."""
-        return self._http.ask("GET", f"/jobs/{job_id}/explain", Explanation)
+        return self._http.ask("GET", at("jobs", job_id, "explain"), Explanation)
 
     def log(self, job_id: str, *, attempt: int | None = None, after: int = 0) -> JobLog:
         """What an attempt has written, the newest unless told."""
         query = {"attempt": attempt, "after": after}
-        return self._http.ask("GET", f"/jobs/{job_id}/log", JobLog, query=query)
+        return self._http.ask("GET", at("jobs", job_id, "log"), JobLog, query=query)
 
     def follow_log(self, job_id: str) -> Iterator[JobLog]:
         """What a job writes, as it does, until it is finished."""
-        for told in follow(self._http, f"/jobs/{job_id}/log", {}):
+        for told in follow(self._http, at("jobs", job_id, "log"), {}):
             yield msgspec.json.decode(told.data, type=JobLog)
 
     def batch(self, name: str) -> Batch:
         """The jobs enqueued under one name, in numbers."""
-        return self._http.ask("GET", f"/batches/{name}", Batch)
+        return self._http.ask("GET", at("batches", name), Batch)
 
     def definitions(self) -> list[Definition]:
         """The definitions that the tenant can see."""
@@ -206,7 +214,7 @@ class Client:
 
     def cancel(self, job_id: str) -> Job:
         """Stop a waiting job at once, ask a running one to stop."""
-        return self._http.ask("POST", f"/jobs/{job_id}/cancel", Job, body={}, safe=True)
+        return self._http.ask("POST", at("jobs", job_id, "cancel"), Job, body={}, safe=True)
 
     def retry(
         self,
@@ -219,7 +227,7 @@ class Client:
     ) -> Job:
         """Run a finished job again."""
         body = {"reset_attempts": reset_attempts, **_given(priority=priority, max_attempts=max_attempts, run_at=run_at)}
-        return self._http.ask("POST", f"/jobs/{job_id}/retry", Job, body=body)
+        return self._http.ask("POST", at("jobs", job_id, "retry"), Job, body=body)
 
     def change(
         self,
@@ -232,7 +240,7 @@ class Client:
     ) -> Job:
         """Change a waiting job, or the tags of any."""
         body = _given(priority=priority, run_at=run_at, max_attempts=max_attempts, tags=tags)
-        return self._http.ask("PATCH", f"/jobs/{job_id}", Job, body=body, safe=True)
+        return self._http.ask("PATCH", at("jobs", job_id), Job, body=body, safe=True)
 
     def act(self, action: str, *, dry_run: bool = False, **said: Any) -> Acted:
         """Cancel, retry or change the jobs that fit a filter, one step: go on with the `cursor` of the answer."""
@@ -245,11 +253,11 @@ class Client:
 
     def pause(self, type: str) -> Pause:
         """Hand out no more jobs of a type."""
-        return self._http.ask("PUT", f"/pauses/{type}", Pause, body={}, safe=True)
+        return self._http.ask("PUT", at("pauses", type), Pause, body={}, safe=True)
 
     def resume(self, type: str) -> None:
         """Hand out jobs of a type again."""
-        self._http.ask("DELETE", f"/pauses/{type}", bytes, safe=True)
+        self._http.ask("DELETE", at("pauses", type), bytes, safe=True)
 
     # -- events and workers ---------------------------------------------------------------------------------
 
@@ -269,17 +277,51 @@ class Client:
             if told.id is not None:
                 yield msgspec.json.decode(told.data, type=Event)
 
-    def workers(self) -> Iterator[Worker]:
-        """The workers of the tenant."""
-        return self._http.pages("/workers", Page[Worker], query={})
+    def past_events(self, *, after: str | None = None, limit: int | None = None) -> Iterator[Event]:
+        """Events that are kept, oldest first, from the beginning or behind one; all of them, or `limit`."""
+        left = limit
+        while left is None or left > 0:
+            query = {"after": after, "limit": min(PAGE_ROWS, left or PAGE_ROWS)}
+            page = self._http.ask("GET", "/events", Page[Event], query=query)
+            for event in page.items:
+                yield event
+            left = None if left is None else left - len(page.items)
+            if page.next_cursor == after:
+                return
+            after = page.next_cursor
 
-    def drain(self, worker_id: str) -> Worker:
+    def workers(self, *, shared: bool = False) -> Iterator[Worker]:
+        """The workers of the tenant, or those that serve all."""
+        return self._http.pages("/workers", Page[Worker], query=_shared(shared))
+
+    def worker(self, worker_id: str, *, shared: bool = False) -> Worker:
+        """One worker as it stands."""
+        return self._http.ask("GET", at("workers", worker_id), Worker, query=_shared(shared))
+
+    def drain(self, worker_id: str, *, shared: bool = False) -> Worker:
         """Ask a worker to take no more work."""
-        return self._http.ask("POST", f"/workers/{quote(worker_id, safe='')}/drain", Worker, body={}, safe=True)
+        path = at("workers", worker_id, "drain")
+        return self._http.ask("POST", path, Worker, query=_shared(shared), body={}, safe=True)
+
+    def remove_worker(self, worker_id: str, *, shared: bool = False) -> None:
+        """Forget a worker. What it holds is given back."""
+        self._http.ask("DELETE", at("workers", worker_id), bytes, query=_shared(shared))
 
     def me(self) -> Me:
         """Who asks, and what they may do."""
         return self._http.ask("GET", "/me", Me)
+
+
+def _shared(shared: bool) -> dict[str, Any]:
+    return {"shared": "true" if shared else None}
+
+
+def _parts(order: Mapping[str, Any]) -> dict[str, Any]:
+    """An order in parts. Raises `InvalidInput`."""
+    said = dict(order)
+    if not isinstance(type := said.pop("type", None), str):
+        raise InvalidInput("a job has no type", hint='Write it as in {"type": "greet", "payload": {"name": "Ada"}}.')
+    return {"type": type, "payload": said.pop("payload", None), "order": said}
 
 
 def _given(**values: Any) -> dict[str, Any]:
