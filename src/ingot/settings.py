@@ -35,6 +35,8 @@ CALLBACK = "/auth/callback"
 CONFIGURATION = "/.well-known/openid-configuration"
 PROVIDER_PARTS = ("oidc_client_secret", "oidc_redirect_url", "oidc_allowed_groups", "oidc_admin_groups", "oidc_scopes")
 
+RELATED = ("oidc_issuer", "oidc_client_id", *PROVIDER_PARTS, "database_owner_url")  # One alone is refused.
+
 SECRET = ("operator_token", "database_url", "database_owner_url", "oidc_client_secret", "otel_endpoint")
 OTHER_NAMES = {"otel_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}  # The name that everybody knows it by.
 
@@ -253,11 +255,44 @@ def variable_of(field: str) -> str:
 
 def _check_names(environment: Mapping[str, str]) -> None:
     """Refuse a variable that was meant to be one of ours: a store in the wrong place is found out too late."""
-    fields = dict.fromkeys((*Settings.__struct_fields__, *ClientSettings.__struct_fields__))
-    known = [variable_of(field) for field in fields]
-    for name in environment.keys() - known:
-        if name.startswith("INGOT") and (meant := get_close_matches(name, known, n=1, cutoff=TYPO_LIKENESS)):
-            raise SettingsError(f"{name} is no setting; {meant[0]} is")
+    for name, meant in unknown_names(environment, likeness=TYPO_LIKENESS).items():
+        if meant is not None:
+            raise SettingsError(f"{name} is no setting; {meant} is")
+
+
+def unknown_names(environment: Mapping[str, str] | None = None, *, likeness: float) -> dict[str, str | None]:
+    """The variables that begin as ours do and are none, each with the one that it is most like, if it is so like."""
+    known = [variable_of(field) for field in _fields()]
+    found = {}
+    for name in sorted((os.environ if environment is None else environment).keys() - known):
+        if name.startswith("INGOT"):
+            found[name] = next(iter(get_close_matches(name, known, n=1, cutoff=likeness)), None)
+    return found
+
+
+def faults(environment: Mapping[str, str] | None = None) -> list[SettingsError]:
+    """What is wrong with the variables: each that cannot be read, and when all can, what does not go together."""
+    environment = os.environ if environment is None else environment
+    found: list[SettingsError] = []
+    for field in _fields():
+        kind: type[msgspec.Struct] = Settings if field in Settings.__struct_fields__ else ClientSettings
+        try:
+            if text := environment.get(name := variable_of(field)):
+                value = READERS.get(field, _text)(text, name)
+                if field not in RELATED:
+                    kind(**{field: value})
+        except SettingsError as error:
+            found.append(error)
+    if not found:
+        try:
+            read_settings({name: text for name, text in environment.items() if name in map(variable_of, _fields())})
+        except SettingsError as error:
+            found.append(error)
+    return found
+
+
+def _fields() -> list[str]:
+    return list(dict.fromkeys((*Settings.__struct_fields__, *ClientSettings.__struct_fields__)))
 
 
 class ClientSettings(Unshown, frozen=True, kw_only=True):

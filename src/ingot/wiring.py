@@ -277,6 +277,22 @@ async def _open_store(settings: Settings, clock: Clock) -> Store:
     )
 
 
+async def check_database(settings: Settings) -> None:
+    """Look whether the database that the settings name can be worked with; nothing is changed in it.
+
+    Raises what opening it would.
+    """
+    if settings.database_url is not None:
+        store = await PostgresStore.open(
+            settings.database_url,
+            clock=SystemClock(),
+            lease_seconds=settings.lease_seconds,
+            pooled=settings.database_pooled,
+            connections=1,
+        )
+        await store.close()
+
+
 def runner_of(
     worker: Worker, settings: ClientSettings | None = None, *, drain_seconds: float = DRAIN_SECONDS
 ) -> Runner:

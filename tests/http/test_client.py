@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -113,7 +114,7 @@ async def test_a_log_and_events_are_followed(served: Served, client: AsyncClient
 
 
 async def test_orders_of_many_kinds_are_sent_together(client: AsyncClient) -> None:
-    orders = [
+    orders: list[dict[str, Any]] = [
         {"type": "greet", "payload": msgspec.Raw(b'{"n": 1.50}'), "idempotency_key": "one", "priority": "low"},
         {"type": "print", "delay": "1h", "tags": ["a"]},
     ]

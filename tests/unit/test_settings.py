@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from ingot.settings import ClientSettings, Settings, SettingsError, read_settings, variable_of
+from ingot.settings import (
+    ClientSettings,
+    Settings,
+    SettingsError,
+    faults,
+    read_settings,
+    unknown_names,
+    variable_of,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
@@ -277,3 +285,30 @@ def test_half_of_a_provider_is_refused(given: dict[str, str], said: str) -> None
 def test_a_part_of_a_provider_without_one_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name} is set, and INGOT_OIDC_ISSUER is not"):
         read_settings({name: "openid"})
+
+
+def test_all_that_cannot_be_read_is_told_at_once() -> None:
+    environment = {"INGOT_PORT": "http", "INGOT_LEASE_SECONDS": "0", "INGOT_RATE_READ": "fast", "INGOT_DATA": "/srv"}
+    told = [error.detail.split()[0] for error in faults(environment)]
+    assert sorted(told) == ["INGOT_LEASE_SECONDS", "INGOT_PORT", "INGOT_RATE_READ"]
+
+
+def test_what_does_not_go_together_is_told_when_each_can_be_read() -> None:
+    (told,) = faults({"INGOT_OIDC_ISSUER": "https://login.example.com"})
+    assert "INGOT_OIDC_CLIENT_ID is not" in told.detail
+    assert faults(OIDC | {"INGOT_THEME": "dark", "INGOT_SERVER_URL": "http://x", "INGOT_TENNANT": "x"}) == []
+
+
+@pytest.mark.parametrize("field", [*Settings.__struct_fields__])
+def test_a_setting_alone_is_no_fault_unless_it_is_told_as_one_that_goes_with_others(field: str) -> None:
+    good = {"INGOT_LOG_FORMAT": "json", "INGOT_DATABASE_POOLED": "on", "INGOT_TRUSTED_PROXIES": "::1"}
+    default = getattr(Settings(), field)
+    text = good.get(variable_of(field)) or (str(default) if default not in (None, ()) else "https://example.com")
+    if field in ("database_url", "database_owner_url"):
+        text = "postgresql://db/ingot"
+    assert all("is set, and" in error.detail for error in faults({variable_of(field): text}))
+
+
+def test_a_name_that_is_none_is_told_with_the_one_it_is_like() -> None:
+    environment = {"INGOT_SERVER": "x", "INGOT_QQQQ": "x", "INGOT_PORT": "1", "OTHER": "x"}
+    assert unknown_names(environment, likeness=0.75) == {"INGOT_QQQQ": None, "INGOT_SERVER": "INGOT_SERVER_URL"}

@@ -3,33 +3,85 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Final
+from importlib import import_module
+from importlib.metadata import version as version_of
+from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from ingot.api.ops import VERSION
-from ingot.cli.dev import dev
-from ingot.cli.serve import serve
-from ingot.cli.worker import worker
+from ingot.cli.output import say
 from ingot.kernel.errors import IngotError
 
-EXIT_CODES: Final = {404: 3, 409: 4, 422: 2, 429: 5, 503: 6}  # By the HTTP status of the error; 1 for all others.
+COMMANDS: Final = ("serve", "worker", "dev", "jobs", "workers", "tokens", "tenants", "events", "doctor")
+
+EXIT_CODES: Final = {
+    400: 2,
+    401: 7,
+    403: 7,
+    404: 3,
+    408: 9,
+    409: 4,
+    410: 4,
+    413: 2,
+    422: 2,
+    429: 5,
+    501: 10,
+    502: 10,
+    503: 6,
+}  # By the HTTP status of the error; 1 for all others.
+EXIT_CODES_ALONE: Final = {"job_dead": 8, "job_canceled": 8}  # By the code of the error, where that tells more.
+HINTS: Final = {
+    "unauthorized": "Check INGOT_TOKEN or --token-file, and that it is a token of this server; `ingot doctor` helps.",
+    "no_token": "Set INGOT_TOKEN or --token-file. On the machine of the server its operator.token is found by itself, "
+    "when INGOT_DATA names the data folder or it is ./data.",
+    "server_unreachable": "Check INGOT_SERVER_URL or --server, and that `ingot serve` runs there.",
+    "tenant_not_found": "Check the slug; `ingot tenants list` has them.",
+}  # What to do about an error on the command line, where the server would say how to do it over HTTP.
+EPILOG: Final = (
+    "[bold]Exit codes[/bold]: 0 done; 1 something else; 2 a wrong value or option; 3 not found; 4 the state of things "
+    "forbids it; 5 a limit is reached; 6 the server does not answer, or cannot now; 7 no token, or one that does not "
+    "allow this; 8 a job did not succeed; 9 not in time; 10 no Ingot server, or one that is too old; 130 Ctrl-C.\n\n"
+    '[bold]Examples[/bold]\n\n  $ ingot serve\n\n  $ ingot jobs submit greet --payload \'{"name": "Ada"}\' --wait'
+)
+
+
+class Commands(TyperGroup):
+    """The commands, each read when it is asked for: who lists jobs does not wait for the server's code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, as they are listed."""
+        return [*COMMANDS, *(name for name in super().list_commands(ctx) if name not in COMMANDS)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command with this name."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module = import_module(f"ingot.cli.{cmd_name}")
+        if hasattr(module, "app"):
+            found = get_command(module.app)
+        else:
+            alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+            alone.command(cmd_name)(getattr(module, cmd_name))
+            found = get_command(alone)
+        found.name = cmd_name
+        return found
+
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,  # The settings are among them.
+    rich_markup_mode="rich",
     help="Durable jobs, blobs and documents, self-hosted.",
+    epilog=EPILOG,
+    cls=Commands,
 )
-app.command()(serve)
-app.command()(worker)
-app.command()(dev)
 
 
 def _tell_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"ingot {VERSION}")
+        typer.echo(f"ingot {version_of('ingot')}")
         raise typer.Exit
 
 
@@ -47,7 +99,6 @@ def main() -> None:
     try:
         app()
     except IngotError as error:
-        tell = Console(stderr=True, highlight=False, soft_wrap=True)
-        tell.print(f"ingot: {error.detail}", markup=False)
-        tell.print(f"Hint: {error.hint}", markup=False)
-        sys.exit(EXIT_CODES.get(error.status, 1))
+        say(f"ingot: {error.detail}")
+        say(f"Hint: {HINTS.get(error.code, error.hint)}")
+        sys.exit(EXIT_CODES_ALONE.get(error.code) or EXIT_CODES.get(error.status, 1))

@@ -1,0 +1,138 @@
+"""What all commands that ask a server have in common: where it is, who asks, and how the answer is written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+import typer
+from rich.markup import escape
+
+from ingot.cli.output import Output
+from ingot.client import Client
+from ingot.kernel.errors import InvalidInput
+
+PANEL: Final = "Server and output"
+PATIENCE_SECONDS: Final = 2.0  # Who typed the address wrong is told soon.
+WAITING_SECONDS: Final = 60.0  # Who waits for a job outlives a restart of the server.
+TOKEN_CHARS_MAX: Final = 4096
+
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server", metavar="URL", help="Its address (INGOT_SERVER_URL, http://127.0.0.1:8080).", rich_help_panel=PANEL
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="A file with the token (INGOT_TOKEN; on the machine of the server, operator.token of its data folder).",
+        rich_help_panel=PANEL,
+    ),
+]
+Tenant = Annotated[
+    str | None,
+    typer.Option(
+        "--tenant", metavar="SLUG", help="In which tenant, for an operator (INGOT_TENANT).", rich_help_panel=PANEL
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.", rich_help_panel=PANEL)]
+
+
+class Asking:
+    """One command that asks a server."""
+
+    def __init__(
+        self,
+        *,
+        server: str | None = None,
+        token_file: Path | None = None,
+        tenant: str | None = None,
+        json: bool = False,
+    ) -> None:
+        self.server = server
+        self.tenant = tenant
+        self.out = Output(json=json)
+        self._token_file = token_file
+        self._opened: list[Client] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self._opened:
+            client.close()
+
+    @cached_property
+    def token(self) -> str | None:
+        """The token of the file that was named; `None` leaves it to the environment. Raises `InvalidInput`."""
+        if self._token_file is None:
+            return None
+        try:
+            with self._token_file.open(encoding="utf-8") as file:
+                text = file.read(TOKEN_CHARS_MAX).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(
+                f"the file {self._token_file} cannot be read: {error}", hint="Check the name after --token-file."
+            ) from None
+        if not text:
+            raise InvalidInput(f"the file {self._token_file} is empty", hint="It holds a token, as in ingot_….")
+        return text
+
+    @cached_property
+    def client(self) -> Client:
+        """The server. Raises `NoToken` or `WrongUrl`."""
+        return self.open()
+
+    @cached_property
+    def patient(self) -> Client:
+        """The same server, for who waits."""
+        return self.open(patience=WAITING_SECONDS)
+
+    def open(self, *, tenant: str | None = None, patience: float = PATIENCE_SECONDS) -> Client:
+        """The server, in another tenant."""
+        made = Client(self.server, token=self.token, tenant=tenant or self.tenant, patience=patience)
+        self._opened.append(made)
+        return made
+
+
+def _common(*, server: Server = None, token_file: TokenFile = None, tenant: Tenant = None, json: Json = False) -> None:
+    """The options of all of them."""
+
+
+COMMON: Final = tuple(inspect.signature(_common, eval_str=True).parameters.values())
+
+
+def asking(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that gets an `Asking`, made of the options that all of them have."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    def run(**given: Any) -> None:
+        with Asking(**{option.name: given.pop(option.name) for option in COMMON}) as ask:
+            command(ask, **given)
+
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *COMMON)]
+    run.__name__, run.__doc__ = command.__name__, _paragraphs(command.__doc__ or "")
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _paragraphs(text: str) -> str:
+    """A docstring without the ends of its lines: the terminal says how wide they are."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
+
+
+def examples(*lines: str) -> str:
+    """Lines to type, as they stand below the help of a command."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"  $ {escape(line)}" for line in lines)])
+
+
+def noun(what: str) -> typer.Typer:
+    """A noun, whose commands are verbs."""
+    return typer.Typer(no_args_is_help=True, add_completion=False, help=what, rich_markup_mode="rich")

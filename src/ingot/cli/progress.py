@@ -1,0 +1,166 @@
+"""Progress where one waits: bars on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from ingot.cli.output import Output, shown
+from ingot.client import Client
+from ingot.client.errors import NotInTime
+from ingot.jobs.lifecycle import FINISHED
+from ingot.jobs.model import Batch, Job, JobStatus
+
+LOOK_SECONDS: Final = 1.0
+STAGE_CHARS_MAX: Final = 60
+
+
+@contextmanager
+def counted(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar that counts, on stderr when that is a terminal; what it gives is told how many more are done."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        _bar(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=_console(),
+        transient=True,
+    ) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda more: progress.advance(task, more)
+
+
+def watch(
+    client: Client, job_ids: Sequence[str], out: Output, *, silent: bool = False, seconds: float | None = None
+) -> list[Job]:
+    """Show how these jobs stand until all are finished, and answer how they ended. Raises `NotInTime`.
+
+    As JSON it is a line whenever one has changed; for people a bar each, or lines where there is no terminal. When it
+    is `silent` nothing is written to stdout.
+    """
+    until = None if seconds is None else time.monotonic() + seconds
+    known: dict[str, Job] = {}
+    waiting = list(dict.fromkeys(job_ids))
+    with _shown_by(out, waiting, silent=silent) as tell:
+        while waiting:
+            alone = len(waiting) == 1 and waiting[0] in known
+            for job_id in tuple(waiting):
+                job = client.read(job_id, wait_seconds=_left(until, job_id) if alone else 0.0)
+                if job != known.get(job_id):
+                    known[job_id] = job
+                    tell(job)
+                if job.status in FINISHED:
+                    waiting.remove(job_id)
+            if len(waiting) > 1:
+                time.sleep(_left(until, waiting[0]))
+    return [known[job_id] for job_id in dict.fromkeys(job_ids)]
+
+
+def _left(until: float | None, job_id: str) -> float:
+    """How long to wait before the next look."""
+    left = LOOK_SECONDS if until is None else min(LOOK_SECONDS, until - time.monotonic())
+    if left <= 0:
+        raise NotInTime(f"the job {job_id} is not finished yet")
+    return left
+
+
+def watch_batch(client: Client, name: str, out: Output) -> Batch:
+    """Show how far the jobs of a batch are until all are finished."""
+    last: Batch | None = None
+    batch = client.batch(name)
+    with counted(f"batch {shown(name)}", batch.total) as advance:
+        while True:
+            if batch != last:
+                advance(_finished(batch) - (0 if last is None else _finished(last)))
+                if out.json:
+                    out.line(batch)
+                elif not sys.stderr.isatty():
+                    out.text(f"{_finished(batch)} of {batch.total} finished, {batch.dead} dead\n")
+                last = batch
+            if batch.unfinished == 0:
+                return batch
+            time.sleep(LOOK_SECONDS)
+            batch = client.batch(name)
+
+
+def _finished(batch: Batch) -> int:
+    return batch.total - batch.unfinished
+
+
+@contextmanager
+def _shown_by(out: Output, job_ids: Sequence[str], *, silent: bool) -> Iterator[Callable[[Job], None]]:
+    if out.json and not silent:
+        yield out.line
+    elif sys.stderr.isatty() and (silent or sys.stdout.isatty()):
+        with Bars(job_ids) as bars:
+            yield bars.tell
+    elif silent:
+        yield lambda _: None
+    else:
+        yield lambda job: out.text(f"{job.id} {job.type} {job.status}{_how_far(job)}\n")
+
+
+def _how_far(job: Job) -> str:
+    if job.status is JobStatus.DEAD:
+        return f": {_cut(job.last_error or '')}"
+    if job.status is not JobStatus.RUNNING or job.progress is None:
+        return ""
+    return f" {job.progress.percent:.0f} % {_cut(job.progress.stage)}".rstrip()
+
+
+def _cut(text: str) -> str:
+    return shown(text).replace("\n", " ")[:STAGE_CHARS_MAX]
+
+
+class Bars:
+    """A bar for each of some jobs."""
+
+    def __init__(self, job_ids: Sequence[str]) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            _bar(),
+            TextColumn("{task.fields[status]}", markup=False),
+            TimeElapsedColumn(),
+            console=_console(),
+        )
+        self._tasks: dict[str, TaskID] = {
+            job_id: self._progress.add_task(job_id, total=None, status="") for job_id in dict.fromkeys(job_ids)
+        }
+
+    def __enter__(self) -> Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def tell(self, job: Job) -> None:
+        """Move the bar of a job to where that stands."""
+        done = job.status is JobStatus.SUCCEEDED
+        percent = 100.0 if done else job.progress.percent if job.progress is not None else None
+        self._progress.update(
+            self._tasks[job.id],
+            description=f"{job.type} {job.id}",
+            total=None if percent is None and job.status not in FINISHED else 100.0,
+            completed=percent or 0.0,
+            status=f"{job.status}{_how_far(job)}",
+        )
+        if job.status in FINISHED:
+            self._progress.stop_task(self._tasks[job.id])
+
+
+def _bar() -> BarColumn:
+    return BarColumn(complete_style="cyan", finished_style="green")
+
+
+def _console() -> Console:
+    return Console(stderr=True, highlight=False)

@@ -1,0 +1,230 @@
+"""`ingot jobs retry` and `ingot jobs cancel`: by id, or all that fit a filter, with a look at them first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from ingot.cli import filters
+from ingot.cli.asking import Asking, asking
+from ingot.cli.completion import priorities
+from ingot.cli.confirm import confirm
+from ingot.cli.output import Column
+from ingot.cli.progress import counted
+from ingot.cli.values import given, moment_ahead
+from ingot.client.orders import priority_of
+from ingot.jobs.actions import Refusal
+from ingot.jobs.errors import JobNotFound
+from ingot.jobs.model import Job, JobStatus
+from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.ids import is_id
+
+SHOWN_MAX: Final = 5
+STEP_JOBS: Final = 1000
+OF: Final = {
+    "cancel": (JobStatus.RUNNING, JobStatus.QUEUED, JobStatus.BLOCKED),
+    "retry": (JobStatus.DEAD,),
+}  # What each is done to, unless the filter names a status.
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="ID…", help="The ids of jobs; or say below which.", show_default=False)
+]
+All = Annotated[bool, typer.Option("--all", help="Every job of the tenant.", rich_help_panel=filters.PANEL)]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+
+
+class Steered(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done to the jobs that fit a filter, or would be."""
+
+    action: str
+    dry_run: bool
+    matched: int
+    changed: int
+    failed: list[Refusal]
+
+
+@asking
+def cancel(
+    ask: Asking,
+    ids: Ids = None,
+    status: filters.Status = None,
+    type: filters.Type = None,
+    tag: filters.Tag = None,
+    source: filters.FromSource = None,
+    created_after: filters.CreatedAfter = None,
+    created_before: filters.CreatedBefore = None,
+    every: All = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Cancel jobs: those that wait at once, those that run are asked to stop.
+
+    With a filter it shows which they are and asks first.
+    """
+    fits = filters.filter_of(
+        status=status, type=type, tag=tag, source=source, created_after=created_after, created_before=created_before
+    )
+    if _by_id(ids, fits, every=every):
+        _steer_each(ask, ids or [], ask.client.cancel, dry_run=dry_run)
+    else:
+        _steer(ask, "cancel", {"filter": fits, "all": every}, dry_run=dry_run, yes=yes)
+
+
+@asking
+def retry(
+    ask: Asking,
+    ids: Ids = None,
+    status: filters.Status = None,
+    type: filters.Type = None,
+    tag: filters.Tag = None,
+    source: filters.FromSource = None,
+    created_after: filters.CreatedAfter = None,
+    created_before: filters.CreatedBefore = None,
+    every: All = False,
+    reset_attempts: Annotated[bool, typer.Option("--reset-attempts", help="Forget how often it failed.")] = False,
+    priority: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With another priority, by name or 1 to 5.", autocompletion=priorities),
+    ] = None,
+    max_attempts: Annotated[int | None, typer.Option(min=1, metavar="N", help="How often it may fail.")] = None,
+    run_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Not before this time, or 30s, 2h … later.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Run finished jobs again: with a filter the dead ones, unless it names a status.
+
+    With a filter it shows which they are and asks first.
+    """
+    fits = filters.filter_of(
+        status=status, type=type, tag=tag, source=source, created_after=created_after, created_before=created_before
+    )
+    how = given(
+        reset_attempts=reset_attempts or None,
+        priority=None if priority is None else priority_of(priority),
+        max_attempts=max_attempts,
+        run_at=moment_ahead(run_at, "--run-at"),
+    )
+    if _by_id(ids, fits, every=every):
+        _steer_each(ask, ids or [], lambda id: ask.client.retry(id, **how), dry_run=dry_run)
+    else:
+        _steer(ask, "retry", {"filter": fits, "all": every, **how}, dry_run=dry_run, yes=yes)
+
+
+def _by_id(ids: Sequence[str] | None, fits: dict[str, Any], *, every: bool) -> bool:
+    """Whether jobs are named. Raises `InvalidInput` when they are and there is a filter, or neither."""
+    if ids and (fits or every):
+        raise InvalidInput("there are ids, and a filter", hint="Leave one of them out; nothing was changed.")
+    if not ids and not fits and not every:
+        raise InvalidInput(
+            "nothing says which jobs", hint="Name ids, or a filter such as --type; --all is every job of the tenant."
+        )
+    return bool(ids)
+
+
+# -- one by one ---------------------------------------------------------------------------------------------
+
+
+def _steer_each(ask: Asking, ids: Sequence[str], do: Callable[[str], Job], *, dry_run: bool) -> None:
+    """Do it to each of them; one that cannot be changed does not keep the others from it. Raises the first error."""
+    for id in ids:
+        if not is_id(id):
+            raise JobNotFound(
+                f"{id[:64]!r} is not the id of a job", hint="Nothing was changed. Ids are written in full."
+            )
+    act = ask.client.read if dry_run else do
+    done: list[Job] = []
+    wrong: list[IngotError] = []
+    for id in ids:
+        try:
+            done.append(act(id))
+        except IngotError as error:
+            wrong.append(error)
+            if len(ids) > 1:
+                ask.out.say(f"{id}: {error.detail}")
+    if ask.out.json:
+        ask.out.document(done)
+    else:
+        ask.out.table((Column("ID", whole=True), Column("TYPE"), Column("STATUS")), [_row(job) for job in done])
+    if wrong:
+        raise wrong[0]
+
+
+def _row(job: Job) -> tuple[str, str, str]:
+    asked = job.status is JobStatus.RUNNING and job.cancel_requested
+    return job.id, job.type, "running, asked to stop" if asked else job.status
+
+
+# -- all that fit -------------------------------------------------------------------------------------------
+
+
+def _steer(ask: Asking, action: str, said: dict[str, Any], *, dry_run: bool, yes: bool) -> None:
+    """Show what fits, ask, and do it step by step."""
+    if not yes or dry_run:
+        found = _go_through(ask, action, {**said, "dry_run": True}, None)
+        if dry_run and ask.out.json:
+            ask.out.document(found)
+            return
+        if found.changed:
+            _show_some(ask, action, said["filter"])
+        ask.out.say(f"{_jobs(found.changed)} would be {_PAST[action]}.")
+        if dry_run or not found.changed:
+            if ask.out.json:
+                ask.out.document(msgspec.structs.replace(found, dry_run=dry_run))
+            return
+        confirm(f"{action.capitalize()} {_jobs(found.changed)}?")
+        total: int | None = found.changed
+    else:
+        total = None
+    done = _go_through(ask, action, said, total)
+    if ask.out.json:
+        ask.out.document(done)
+        return
+    ask.out.say(f"{_jobs(done.changed)} {'was' if done.changed == 1 else 'were'} {_PAST[action]}.")
+    for refusal in done.failed[:SHOWN_MAX]:
+        ask.out.say(f"{refusal.id}: {refusal.code}")
+    if len(done.failed) > SHOWN_MAX:
+        ask.out.say(f"So it was with {len(done.failed)} jobs; --json names them all.")
+
+
+_PAST: Final = {"cancel": "canceled", "retry": "run again"}
+
+
+def _go_through(ask: Asking, action: str, said: dict[str, Any], total: int | None) -> Steered:
+    """All steps of an action, one after the other."""
+    matched = changed = 0
+    failed: list[Refusal] = []
+    cursor: str | None = None
+    with counted("looking" if said.get("dry_run") else action, total) as advance:
+        while True:
+            step = ask.client.act(action, **said, limit=STEP_JOBS, **given(cursor=cursor))
+            matched, changed, failed = matched + step.matched, changed + step.changed, [*failed, *step.failed]
+            advance(step.changed)
+            if (cursor := step.next_cursor) is None:
+                return Steered(
+                    action=action,
+                    dry_run=said.get("dry_run", False),
+                    matched=matched,
+                    changed=changed,
+                    failed=failed,
+                )
+
+
+def _show_some(ask: Asking, action: str, fits: dict[str, Any]) -> None:
+    statuses = (fits["status"],) if "status" in fits else OF[action]
+    found = (job.data for status in statuses for job in ask.client.jobs(**{**fits, "status": status}, limit=SHOWN_MAX))
+    some = list(islice(found, SHOWN_MAX))
+    if not ask.out.json:
+        ask.out.table(
+            (Column("ID", whole=True), Column("TYPE"), Column("STATUS"), Column("CREATED")),
+            [(job.id, job.type, job.status, job.created_at) for job in some],
+        )
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job" if count == 1 else f"{count} jobs"

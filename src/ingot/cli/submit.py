@@ -1,0 +1,209 @@
+"""`ingot jobs submit`: one job, or one for each line of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, Annotated, Any, Final
+
+import msgspec
+import typer
+
+from ingot.cli.asking import Asking, asking
+from ingot.cli.completion import job_types, priorities
+from ingot.cli.output import compact
+from ingot.cli.progress import counted, watch
+from ingot.cli.values import STDIN, given, json_given, json_text, moment_ahead, opened
+from ingot.client.asynchronous.client import ORDERS_PER_CALL
+from ingot.client.errors import JobCanceled, JobDead
+from ingot.client.orders import seconds_of
+from ingot.jobs.model import Job, JobStatus, OnDead
+from ingot.kernel.errors import IngotError, InvalidInput
+
+LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+MANY: Final = "Many jobs"
+HINT_DEAD: Final = "`ingot jobs show` tells of its attempts and `ingot jobs logs` what it wrote; `retry` runs it again."
+EXAMPLES: Final = (
+    """ingot jobs submit greet --payload '{"name": "Ada"}' --priority high --wait""",
+    "ingot jobs submit report --payload-file report.json --delay 10m --tag nightly --key report-2026-01-31",
+    "ingot jobs submit thumbnail --from payloads.jsonl --batch thumbnails --key thumbnails-1",
+    """jq -c '{type: "greet", payload: .}' people.json | ingot jobs submit --from -""",
+)
+
+
+@asking
+def submit(
+    ask: Asking,
+    type: Annotated[
+        str | None,
+        typer.Argument(metavar="TYPE", help="The type of the job.", autocompletion=job_types, show_default=False),
+    ] = None,
+    payload: Annotated[str | None, typer.Option(metavar="JSON", help="What the job is given.")] = None,
+    payload_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The same, from a file; - is stdin.", allow_dash=True)
+    ] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="critical, high, normal, low or background; or 1 to 5.", autocompletion=priorities
+        ),
+    ] = None,
+    run_at: Annotated[str | None, typer.Option(metavar="TIME", help="Not before this time.")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="SPAN", help="Not before 30s, 10m, 2h … have gone by.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag; may be given more than once.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="An idempotency key: the same again makes no second job.")
+    ] = None,
+    dedupe_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Refused while a job with the same dedupe key is unfinished.")
+    ] = None,
+    max_attempts: Annotated[int | None, typer.Option(min=1, metavar="N", help="How often it may fail.")] = None,
+    metadata: Annotated[str | None, typer.Option(metavar="JSON", help="What is kept beside the payload.")] = None,
+    after: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Wait for this job; more than once too.")
+    ] = None,
+    on_dead: Annotated[OnDead | None, typer.Option(help="When a job it waits for is dead or canceled.")] = None,
+    batch: Annotated[str | None, typer.Option(metavar="NAME", help="The batch it is part of.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="What it belongs to, elsewhere.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Run it, where a result could be used again.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end, and write its result.")] = False,
+    timeout: Annotated[str | None, typer.Option(metavar="SPAN", help="With --wait: no longer than this.")] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            allow_dash=True,
+            rich_help_panel=MANY,
+            help="A job for each line, which is the payload as JSON; without TYPE it is the job, as in "
+            '{"type": …, "payload": …, "priority": …}. - is stdin.',
+        ),
+    ] = None,
+) -> None:
+    """Ask for a job, and write its id; or for many.
+
+    With --wait the result is written at the end, as JSON, and the exit code is 8 when the job did not succeed. With
+    --from and --key the key of a job is that one and the number of its line, so that the same command again makes no
+    job twice.
+    """
+    if delay is not None and run_at is not None:
+        raise InvalidInput("--run-at and --delay are both given", hint="Leave one of them out.")
+    order = given(
+        priority=priority,
+        run_at=moment_ahead(run_at, "--run-at"),
+        delay=None if delay is None else seconds_of(delay),
+        tags=tag or None,
+        dedupe_key=dedupe_key,
+        max_attempts=max_attempts,
+        metadata=None if metadata is None else json_text(metadata, "--metadata"),
+        after=after or None,
+        on_dead=on_dead,
+        batch=batch,
+        correlation_id=correlation_id,
+        force=force or None,
+    )
+    if source is not None:
+        _expect_none_of(payload=payload, payload_file=payload_file, dedupe_key=dedupe_key, wait=wait or None)
+        _submit_many(ask, source, type, order, key)
+        return
+    if type is None:
+        raise InvalidInput("there is no type", hint="Write it as in: ingot jobs submit greet.")
+    if timeout is not None and not wait:
+        raise InvalidInput("--timeout is given without --wait", hint="It says how long to wait.")
+    limit = None if timeout is None else seconds_of(timeout)
+    body = json_given(payload, payload_file, "payload")
+    job = ask.client.submit(type, body, **order, **given(idempotency_key=key)).data
+    if wait:
+        _wait(ask, job, limit)
+    elif ask.out.json:
+        ask.out.document(job)
+    else:
+        ask.out.text(f"{job.id}\n")
+
+
+def _wait(ask: Asking, job: Job, seconds: float | None) -> None:
+    ask.out.say(f"The job {job.id} is {job.status}.")
+    (ended,) = watch(ask.patient, [job.id], ask.out, silent=True, seconds=seconds)
+    if ask.out.json:
+        ask.out.document(ended)
+    expect_succeeded([ended])
+    if not ask.out.json:
+        ask.out.text(f"{compact(ended.result) or 'null'}\n")
+
+
+def expect_succeeded(jobs: Iterable[Job]) -> None:
+    """Raises `JobDead` or `JobCanceled` for the first that did not succeed."""
+    for job in jobs:
+        if job.status is JobStatus.DEAD:
+            raise JobDead(f"the job {job.id} is dead: {job.last_error}", hint=HINT_DEAD)
+        if job.status is JobStatus.CANCELED:
+            raise JobCanceled(f"the job {job.id} was canceled", hint="`ingot jobs retry` runs it again.")
+
+
+# -- many of them -------------------------------------------------------------------------------------------
+
+
+def _submit_many(ask: Asking, source: Path, type: str | None, order: dict[str, Any], key: str | None) -> None:
+    """Send the jobs of a file, some hundreds at a time. Raises `InvalidInput` for a line that is none."""
+    made = 0
+    with opened(source) as lines, counted("submitted", _lines_of(source)) as advance:
+        orders = _orders(lines, type, order, key)
+        try:
+            while some := list(islice(orders, ORDERS_PER_CALL)):
+                for job in ask.client.submit_orders(some):
+                    if ask.out.json:
+                        ask.out.line(job.data)
+                    else:
+                        ask.out.text(f"{job.id}\n")
+                made += len(some)
+                advance(len(some))
+        except IngotError:
+            ask.out.say(f"{made} jobs were submitted before this:")
+            raise
+    ask.out.say(f"{made} jobs were submitted.")
+
+
+def _orders(lines: IO[bytes], type: str | None, order: dict[str, Any], key: str | None) -> Iterator[dict[str, Any]]:
+    number = 0
+    while line := lines.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        if len(line) > LINE_BYTES_MAX:
+            raise InvalidInput(f"line {number} is longer than {LINE_BYTES_MAX} bytes", hint="Give each job a line.")
+        if not line.strip():
+            continue
+        keyed = {} if key is None else {"idempotency_key": f"{key}:{number}"}
+        if type is not None:
+            yield {"type": type, "payload": json_text(line, f"line {number}"), **order, **keyed}
+        else:
+            yield {**order, **keyed, **_whole(line, number)}
+
+
+def _whole(line: bytes, number: int) -> dict[str, Any]:
+    """A job as a line says it; its payload and metadata stay as they are written."""
+    json_text(line, f"line {number}")
+    try:
+        parts = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        raise InvalidInput(
+            f"line {number} is no job", hint='Name the type before --from, or write {"type": "greet", "payload": …}.'
+        ) from None
+    return {
+        name: part if name in ("payload", "metadata") else msgspec.json.decode(part) for name, part in parts.items()
+    }
+
+
+def _lines_of(source: Path) -> int | None:
+    """How many lines there are, to show how far it is; of stdin nobody knows."""
+    if source == STDIN or not source.is_file():
+        return None
+    with source.open("rb") as lines:
+        return sum(1 for line in lines if line.strip())
+
+
+def _expect_none_of(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidInput(
+                f"--from and --{name.replace('_', '-')} are both given", hint="That one is for a single job."
+            )

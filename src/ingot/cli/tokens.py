@@ -1,0 +1,120 @@
+"""`ingot tokens`: what programs come to the server with."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from ingot.cli.asking import Asking, asking, examples, noun
+from ingot.cli.completion import actions
+from ingot.cli.output import Column, ago
+from ingot.cli.values import moment_ahead
+from ingot.identity.credentials import Token
+from ingot.identity.grants import Grant
+
+COLUMNS: Final = (
+    Column("ID", whole=True),
+    Column("DESCRIPTION"),
+    Column("GRANTS"),
+    Column("TOKEN"),
+    Column("CREATED"),
+    Column("LAST USED"),
+    Column("STATE"),
+)
+
+app = noun("Make tokens for programs, and end them.")
+
+
+@app.command(
+    "create",
+    epilog=examples(
+        "ingot tokens create 'the shop' --grant jobs.create:jobs/mail --grant jobs.read --expires 90d > shop.token",
+        "ingot tokens create 'second operator' --grant '*' --operator",
+    ),
+)
+@asking
+def create(
+    ask: Asking,
+    description: Annotated[
+        str, typer.Argument(metavar="DESCRIPTION", help="Who or what it is for.", show_default=False)
+    ],
+    grant: Annotated[
+        list[str],
+        typer.Option(
+            metavar="ACTION[:RESOURCE]",
+            help="What it may do, as in jobs.create or jobs.read:jobs/mail; more than once too.",
+            autocompletion=actions,
+            show_default=False,
+        ),
+    ],
+    expires: Annotated[str | None, typer.Option(metavar="TIME", help="When it ends, or after 30d, 12h …")] = None,
+    operator: Annotated[bool, typer.Option("--operator", help="For all tenants, for an operator.")] = False,
+) -> None:
+    """Make a token, and write it, this once. It does no more than its maker may."""
+    made = ask.client.admin.create_token(
+        description,
+        [_grant(text) for text in grant],
+        expires_at=moment_ahead(expires, "--expires"),
+        operator=operator,
+    )
+    if ask.out.json:
+        ask.out.document(made)
+        return
+    ask.out.text(f"{made.token}\n")
+    ask.out.say(f"This is the token {made.id}; it is shown this once.")
+
+
+@app.command("list", epilog=examples("ingot tokens list", "ingot tokens list --operator"))
+@asking
+def list_tokens(
+    ask: Asking,
+    operator: Annotated[bool, typer.Option("--operator", help="Those of operators.")] = False,
+) -> None:
+    """List tokens, newest first, without their text."""
+    found = ask.client.admin.tokens(operator=operator)
+    if ask.out.json:
+        ask.out.array(found)
+    else:
+        ask.out.table(COLUMNS, map(_row, found))
+
+
+@app.command(epilog=examples("ingot tokens revoke 0198c5a2-…"))
+@asking
+def revoke(
+    ask: Asking,
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id of a token, not its text.", show_default=False)],
+) -> None:
+    """End a token."""
+    revoked = ask.client.admin.revoke_token(id)
+    if ask.out.json:
+        ask.out.document(revoked)
+    else:
+        ask.out.say(f"The token {revoked.id} ({revoked.description}) is revoked.")
+
+
+def _grant(text: str) -> Grant:
+    action, _, resource = text.partition(":")
+    return Grant(action=action, resource=resource) if resource else Grant(action=action)
+
+
+def _row(token: Token) -> tuple[object, ...]:
+    grants = [one.action if one.resource == "*" else f"{one.action}:{one.resource}" for one in token.grants]
+    return (
+        token.id,
+        token.description,
+        grants,
+        f"…{token.ending}",
+        token.created_at,
+        token.last_used_at or "never",
+        _state(token),
+    )
+
+
+def _state(token: Token) -> str:
+    if token.revoked_at is not None:
+        return f"revoked {ago(token.revoked_at)}"
+    if token.expires_at is None:
+        return "good"
+    until = ago(token.expires_at)
+    return f"ends {until}" if until.startswith("in ") else f"ended {until}"

@@ -1,0 +1,99 @@
+"""Values as people type them: times, JSON, names with values."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+
+from ingot.cli.output import now
+from ingot.client.orders import seconds_of
+from ingot.kernel.errors import InvalidInput
+
+TIME_HINT: Final = "Write it as in 2026-01-31T09:00:00Z or 2026-01-31T09:00:00+01:00, or a span as in 30m, 2h, 7d."
+STDIN: Final = Path("-")
+_SPAN: Final = re.compile(r"\d+(\.\d+)?(ms|s|m|h|d)")
+
+
+def moment_ago(text: str | None, option: str) -> datetime | None:
+    """An instant, or how long ago it was. Raises `InvalidInput`."""
+    return _moment(text, option, direction=-1)
+
+
+def moment_ahead(text: str | None, option: str) -> datetime | None:
+    """An instant, or how long it is until then. Raises `InvalidInput`."""
+    return _moment(text, option, direction=1)
+
+
+def _moment(text: str | None, option: str, *, direction: int) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        if _SPAN.fullmatch(text):
+            return now() + direction * timedelta(seconds=seconds_of(text))
+        found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise InvalidInput(f"{option} is {text[:64]!r}, which is no time", hint=TIME_HINT) from None
+    if found.tzinfo is None:
+        raise InvalidInput(f"{option} is {text[:64]!r}, which has no offset", hint=TIME_HINT)
+    return found
+
+
+def json_text(text: str | bytes, what: str) -> msgspec.Raw:
+    """JSON as it was written. Raises `InvalidInput`."""
+    content = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+    try:
+        msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(
+            f"{what} is no JSON: {error}", hint="""Text has quotes of its own: '"Ada"', or '{"name": "Ada"}'."""
+        ) from None
+    return msgspec.Raw(content.strip())
+
+
+def json_given(text: str | None, file: Path | None, what: str) -> msgspec.Raw | None:
+    """JSON from an option or from a file, of which - is stdin. Raises `InvalidInput`."""
+    if text is not None and file is not None:
+        raise InvalidInput(f"--{what} and --{what}-file are both given", hint="Leave one of them out.")
+    if text is not None:
+        return json_text(text, f"--{what}")
+    if file is None:
+        return None
+    with opened(file) as lines:
+        return json_text(lines.read(), "stdin" if file == STDIN else str(file))
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[IO[bytes]]:
+    """A file that is read, or stdin for -. Raises `InvalidInput`."""
+    if file == STDIN:
+        yield sys.stdin.buffer
+        return
+    try:
+        stream = file.open("rb")
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}", hint="Check the name of the file.") from None
+    with stream:
+        yield stream
+
+
+def pairs(given: Iterable[str], option: str) -> dict[str, str]:
+    """Names and values, as in name=value. Raises `InvalidInput`."""
+    found = {}
+    for one in given:
+        name, sign, value = one.partition("=")
+        if not name or not sign:
+            raise InvalidInput(f"{option} is {one[:64]!r}", hint=f"Write it as in {option} name=value.")
+        found[name] = value
+    return found
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """What is not `None`."""
+    return {name: value for name, value in values.items() if value is not None}

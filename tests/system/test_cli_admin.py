@@ -1,0 +1,185 @@
+"""`ingot workers`, `tokens`, `tenants` and `events` as those who run the place type them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.system.cli import INGOT, Shell, shell
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    with shell(tmp_path_factory.mktemp("place")) as made:
+        yield made
+
+
+# -- workers ------------------------------------------------------------------------------------------------
+
+
+def test_workers_are_listed_drained_and_forgotten(place: Shell) -> None:
+    made = place.http.post("/workers", json={"id": "press/1", "types": ["print"], "hostname": "cellar"})
+    assert made.status_code == 201
+    table = place.ok("workers", "list").splitlines()
+    assert [line.split()[:4] for line in table] == [
+        ["ID", "STATUS", "TYPES", "HOST"],
+        ["press/1", "online", "print", "cellar"],
+    ]
+    assert "cellar" in place.ok("workers", "show", "press/1")
+    assert place.json("workers", "drain", "press/1")["status"] == "draining"
+    forgotten = place.run("workers", "remove", "press/1")
+    assert (forgotten.code, forgotten.stdout, "is forgotten" in forgotten.stderr) == (0, "", True)
+    assert place.json("workers", "list") == []
+    assert place.run("workers", "show", "press/1").code == 3
+
+
+def test_a_worker_credential_is_written_once_as_settings_of_a_worker(place: Shell) -> None:
+    made = place.run("workers", "credentials", "create", "press", "--type", "print", "--type", "fold")
+    settings = dict(line.split("=", 1) for line in made.stdout.splitlines())
+    assert (made.code, settings["INGOT_WORKER_ID"], "this once" in made.stderr) == (0, "press", True)
+    assert settings["INGOT_WORKER_SECRET"].startswith("ingotw_")
+    again = place.json("workers", "credentials", "regenerate", "press")
+    assert again["secret"] != settings["INGOT_WORKER_SECRET"]
+    assert place.json("workers", "credentials", "disable", "press")["enabled"] is False
+    assert place.json("workers", "credentials", "enable", "press")["enabled"] is True
+    listed = place.ok("workers", "credentials", "list")
+    assert "print, fold" in listed
+    assert again["secret"] not in listed
+    assert place.run("workers", "credentials", "create", "press").code == 4
+
+
+# -- tokens -------------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_written_once_does_what_it_may_and_ends(place: Shell) -> None:
+    made = place.run(
+        "tokens", "create", "the shop", "--grant", "jobs.create:jobs/mail", "--grant", "jobs.read", "--expires", "90d"
+    )
+    token = made.stdout.strip()
+    assert (made.code, made.stdout.count("\n"), token.startswith("ingot_")) == (0, 1, True)
+    (place.folder / "shop.token").write_text(made.stdout, encoding="utf-8")
+    own = ("--token-file", "shop.token")
+    assert place.run("jobs", "submit", "mail", *own).code == 0
+    refused = place.run("jobs", "submit", "print", *own)
+    assert (refused.code, "no grant for jobs.create" in refused.stderr) == (7, True)
+    (listed,) = place.json("tokens", "list")
+    assert [listed["description"], listed["grants"][0]["resource"], listed["revoked_at"]] == [
+        "the shop",
+        "jobs/mail",
+        None,
+    ]
+    table = place.ok("tokens", "list")
+    assert "jobs.create:jobs/mail, jobs.read" in table
+    assert "ends in 90 d" in table
+    assert token not in table
+    place.ok("tokens", "revoke", listed["id"])
+    ended = place.run("jobs", "list", *own)
+    assert (ended.code, token not in ended.stderr, "--token-file" in ended.stderr) == (7, True, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["create", "x"], 2, "--grant"),
+        (["create", "x", "--grant", "jobs.fly"], 2, "no action 'jobs.fly'"),
+        (["create", "x", "--grant", "*", "--expires", "2020-01-01T00:00:00Z"], 2, "expire"),
+        (["revoke", "a/../b"], 3, "no token"),
+    ],
+)
+def test_a_token_that_cannot_be_is_refused(place: Shell, words: list[str], code: int, said: str) -> None:
+    done = place.run("tokens", *words)
+    assert (done.code, done.stdout, said in done.stderr) == (code, "", True), done
+
+
+# -- tenants ------------------------------------------------------------------------------------------------
+
+
+def test_a_tenant_is_made_changed_used_and_removed(place: Shell) -> None:
+    words = ("--weight", "2", "--limit", "max_running_jobs=10", "--limit", "rate=2.5", "--group", "staff=member")
+    made = place.json("tenants", "create", "acme", *words)
+    assert (made["weight"], made["limits"], made["groups"]) == (
+        2,
+        {"max_running_jobs": 10, "rate": 2.5},
+        {"staff": "member"},
+    )
+    changed = place.json(
+        "tenants", "change", "acme", "--limit", "rate=none", "--limit", "burst=4", "--group", "ops=admin"
+    )
+    assert changed["limits"] == {"max_running_jobs": 10, "burst": 4}, "what is not named stays"
+    assert changed["groups"] == {"staff": "member", "ops": "admin"}
+    shown = place.ok("tenants", "show", "acme")
+    assert "max_running_jobs = 10" in shown
+    assert "acme" in place.ok("tenants", "list")
+    job = place.json("jobs", "submit", "print", "--tenant", "acme")
+    assert job["tenant"] == made["id"]
+    assert place.run("jobs", "show", job["id"]).code == 3, "it is nobody else's"
+    refused = place.run("tenants", "remove", "acme")
+    assert (refused.code, "1 queued" in refused.stderr, "--yes" in refused.stderr) == (2, True, True)
+
+
+def test_a_tenant_is_removed_when_that_is_confirmed(place: Shell) -> None:
+    place.ok("tenants", "create", "doomed")
+    kept, code = place.on_terminal("tenants", "remove", "doomed", answer="n")
+    assert (code, "for good" in kept) == (1, True)
+    assert place.json("tenants", "show", "doomed")["slug"] == "doomed"
+    gone, code = place.on_terminal("tenants", "remove", "doomed", answer="y")
+    assert (code, "is removed" in gone) == (0, True)
+    missing = place.run("tenants", "show", "doomed")
+    assert (missing.code, "ingot tenants list" in missing.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["change", "default"], "nothing says what to change"),
+        (["change", "default", "--limit", "speed=1"], "no limit 'speed'"),
+        (["change", "default", "--limit", "rate"], "--limit is 'rate'"),
+        (["change", "default", "--limit", "burst=many"], "no number"),
+        (["create", "Not A Slug"], "slug"),
+    ],
+)
+def test_a_tenant_that_cannot_be_is_refused(place: Shell, words: list[str], said: str) -> None:
+    done = place.run("tenants", *words)
+    assert (done.code, done.stdout, said in done.stderr) == (2, "", True), done
+
+
+# -- events -------------------------------------------------------------------------------------------------
+
+
+def test_events_are_published_listed_and_followed(place: Shell) -> None:
+    first = place.ok("events", "publish", "order.placed", "--data", '{"order": 7}', "--key", "order-7").strip()
+    assert place.json(
+        "events", "publish", "order.placed", "--data-file", "-", "--key", "order-7", typed='{"order": 7}'
+    ) == {"id": first}, "once"
+    place.ok("events", "publish", "order.paid")
+    listed = place.json("events", "list", "--name", "order")
+    assert [(event["name"], event["data"]) for event in listed] == [
+        ("order.placed", {"order": 7}),
+        ("order.paid", None),
+    ]
+    assert place.json("events", "list", "--name", "ord") == [], "whole segments"
+    cut = place.run("events", "list", "--name", "order", "--limit", "1")
+    assert (cut.stdout.count("order.placed"), f"--after {first}" in cut.stderr) == (1, True)
+    (paid,) = place.lines("events", "tail", "--name", "order", "--after", first, "--limit", "1")
+    assert paid["name"] == "order.paid"
+    bad = place.run("events", "publish", "order.placed", "--data", "{")
+    assert (bad.code, "--data is no JSON" in bad.stderr) == (2, True)
+
+
+def test_a_tail_tells_as_it_happens_until_it_is_told_to_end(place: Shell) -> None:
+    before = place.ok("events", "publish", "bell.first").strip()
+    with subprocess.Popen(
+        [INGOT, "events", "tail", "--name", "bell", "--after", before, "--json"],
+        cwd=place.folder, env=place.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as tail:  # fmt: skip
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        for name in ("bell.second", "bell.third"):
+            assert place.http.post("/events", json={"name": name}).status_code == 201
+            assert json.loads(tail.stdout.readline())["name"] == name
+        tail.send_signal(2)
+        assert tail.wait(timeout=15) == 130
+        assert tail.stderr.read() == ""

@@ -1,0 +1,99 @@
+"""`ingot doctor`: each thing that can be wrong, and what it says to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ingot.kernel.ids import new_id
+from tests.system.cli import Shell, shell
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    with shell(tmp_path_factory.mktemp("place")) as made:
+        yield made
+
+
+def examined(place: Shell, *words: str, **environment: str) -> tuple[int, dict[str, Any]]:
+    """How it ends, and what it says of each thing; of two about one thing the worse."""
+    done = place.run("doctor", "--json", *words, **environment)
+    report = json.loads(done.stdout)
+    assert report["ok"] == (done.code == 0)
+    worst = {"ok": 0, "warning": 1, "failed": 2}
+    checks = sorted(report["checks"], key=lambda check: worst[check["state"]])
+    assert all(check["hint"] for check in checks if check["state"] != "ok"), "it says what to do"
+    return done.code, {check["name"]: check for check in checks}
+
+
+def test_all_is_well(place: Shell) -> None:
+    code, checks = examined(place)
+    assert code == 0
+    assert {name: check["state"] for name, check in checks.items()} == dict.fromkeys(
+        ("program", "settings", "data folder", "server", "version", "clock", "token"), "ok"
+    )
+    assert "in the tenant default" in checks["token"]["detail"]
+    lines = place.ok("doctor").splitlines()
+    assert {line.split()[0] for line in lines} == {"ok"}
+    assert len(lines) == len(checks)
+
+
+def test_every_setting_that_cannot_be_is_told(place: Shell) -> None:
+    done = place.run("doctor", INGOT_PORT="http", INGOT_LEASE_SECONDS="0", INGOT_THEME="dark")
+    assert done.code == 1
+    for said in ("INGOT_PORT is 'http'", "INGOT_LEASE_SECONDS is 0.0", "INGOT_THEME is no setting"):
+        assert said in done.stdout
+    assert "server" not in done.stdout.replace("INGOT_SERVER", ""), "what they lead to is not looked at"
+    code, checks = examined(place, INGOT_OIDC_ISSUER="https://login.example.com")
+    assert (code, "INGOT_OIDC_CLIENT_ID is not" in checks["settings"]["detail"]) == (1, True)
+    code, checks = examined(place, INGOT_SERVER="x")
+    assert (code, checks["settings"]["state"]) == (0, "warning")
+    assert "INGOT_SERVER_URL" in checks["settings"]["hint"]
+
+
+def test_a_data_folder_that_cannot_be_is_told(place: Shell) -> None:
+    (place.folder / "a file").write_text("", encoding="utf-8")
+    token = {"INGOT_TOKEN": (place.folder / "data" / "operator.token").read_text(encoding="utf-8").strip()}
+    code, checks = examined(place, INGOT_DATA="a file", **token)
+    assert (code, "cannot be written to" in checks["data folder"]["detail"]) == (1, True)
+    assert "INGOT_DATA" in checks["data folder"]["hint"]
+    code, checks = examined(place, INGOT_DATA="not yet", **token)
+    assert (code, "is not there yet" in checks["data folder"]["detail"]) == (0, True)
+
+
+def test_a_token_that_others_can_read_is_told(place: Shell) -> None:
+    token = place.folder / "data" / "operator.token"
+    token.chmod(0o644)
+    try:
+        code, checks = examined(place)
+    finally:
+        token.chmod(0o600)
+    assert (code, checks["data folder"]["state"], "chmod 600" in checks["data folder"]["hint"]) == (0, "warning", True)
+
+
+def test_a_server_that_is_not_there_is_told(place: Shell, unused_tcp_port: int) -> None:
+    code, checks = examined(place, "--server", f"http://127.0.0.1:{unused_tcp_port}")
+    assert (code, checks["server"]["state"], "token" in checks) == (1, "failed", False)
+    assert "ingot serve" in checks["server"]["hint"]
+
+
+def test_a_wrong_token_and_a_wrong_worker_credential_are_told(place: Shell) -> None:
+    secret = f"ingotw_{'a' * 60}"
+    code, checks = examined(place, INGOT_TOKEN=f"ingot_{new_id()}", INGOT_WORKER_ID="press", INGOT_WORKER_SECRET=secret)
+    assert (code, checks["token"]["state"], checks["worker credential"]["state"]) == (1, "failed", "failed")
+    assert secret not in json.dumps(checks)
+    code, checks = examined(place, INGOT_WORKER_ID="press")
+    assert (code, "INGOT_WORKER_SECRET is not" in checks["worker credential"]["detail"]) == (1, True)
+    made = place.json("workers", "credentials", "create", "press")
+    code, checks = examined(place, INGOT_WORKER_ID="press", INGOT_WORKER_SECRET=made["secret"])
+    assert (code, checks["worker credential"]["state"]) == (0, "ok")
+
+
+def test_a_database_that_is_not_there_is_told_without_its_password(place: Shell) -> None:
+    url = "postgresql://ingot_server:hush@127.0.0.1:1/ingot"
+    code, checks = examined(place, INGOT_DATABASE_URL=url)
+    assert (code, checks["database"]["state"], checks["token"]["state"]) == (1, "failed", "ok")
+    assert "hush" not in json.dumps(checks)

@@ -1,0 +1,322 @@
+"""`ingot jobs` as people and programs type it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingot.kernel.ids import new_id
+from tests.system.cli import INGOT, Shell, shell
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    with shell(tmp_path_factory.mktemp("place")) as made:
+        yield made
+
+
+@contextmanager
+def meanwhile(work: Callable[[], None]) -> Iterator[None]:
+    """Somebody else at work, whose errors are ours."""
+    wrong: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            wrong.append(error)
+
+    other = threading.Thread(target=run)
+    other.start()
+    yield
+    other.join()
+    assert not wrong, wrong
+
+
+# -- submit -------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_submitted_with_all_that_is_said_of_it(place: Shell) -> None:
+    parent = place.submit("all", run_at="2099-01-01T00:00:00Z")
+    written = place.ok(
+        "jobs", "submit", "all", "--payload", '{"n": 1.50}', "--priority", "high", "--tag", "a", "--tag", "b",
+        "--key", "k", "--dedupe-key", "d", "--max-attempts", "2", "--metadata", "[1]", "--after", parent,
+        "--on-dead", "run", "--batch", "all", "--correlation-id", "c", "--delay", "1h",
+    )  # fmt: skip
+    job = place.job(written.strip())
+    assert written == f"{job['id']}\n", "the id and nothing else"
+    expected = {
+        "type": "all", "status": "blocked", "priority": 2, "tags": ["a", "b"], "idempotency_key": "k",
+        "dedupe_key": "d", "max_attempts": 2, "metadata": [1], "after": [parent], "on_dead": "run", "batch": "all",
+        "correlation_id": "c",
+    }  # fmt: skip
+    assert {name: job[name] for name in expected} == expected
+    assert '"payload":{"n": 1.50}' in place.http.get(f"/jobs/{job['id']}").text, "kept as it was typed"
+
+
+def test_a_payload_comes_from_a_file_or_from_stdin(place: Shell) -> None:
+    (place.folder / "payload.json").write_text('{"from": "a file"}\n', encoding="utf-8")
+    made = place.json("jobs", "submit", "filed", "--payload-file", "payload.json", "--priority", "5")
+    assert (made["payload"], made["priority"], made["status"]) == ({"from": "a file"}, 5, "queued")
+    assert place.json("jobs", "submit", "filed", "--payload-file", "-", typed='"stdin"')["payload"] == "stdin"
+
+
+def test_a_job_is_waited_for_and_its_result_is_written(place: Shell) -> None:
+    def work() -> None:
+        place.tell(place.claim("waited"), "complete", result={"hello": "Ada"})
+
+    with meanwhile(work):
+        done = place.run("jobs", "submit", "waited", "--wait", "--timeout", "15s")
+    assert (done.code, json.loads(done.stdout)) == (0, {"hello": "Ada"})
+    assert "is queued." in done.stderr
+
+
+def test_a_job_that_did_not_succeed_is_told_in_the_exit_code(place: Shell) -> None:
+    def work() -> None:
+        place.tell(place.claim("broken"), "fail", error="out of \x1b[31mpaper", retry=False)
+
+    with meanwhile(work):
+        done = place.run("jobs", "submit", "broken", "--wait", "--json")
+    assert (done.code, json.loads(done.stdout)["status"]) == (8, "dead")
+    assert "is dead: out of \ufffd[31mpaper" in done.stderr, "what others wrote cannot write over the terminal"
+    late = place.run("jobs", "submit", "late", "--wait", "--timeout", "200ms")
+    assert (late.code, late.stdout) == (9, "")
+    assert "not finished yet" in late.stderr
+
+
+def test_a_file_of_payloads_makes_a_job_for_each_and_none_twice(place: Shell) -> None:
+    lines = "".join(f'{{"n": {n}}}\n' for n in range(1201))
+    (place.folder / "payloads.jsonl").write_text(f"{lines}\n", encoding="utf-8")
+    words = ("jobs", "submit", "many", "--from", "payloads.jsonl", "--batch", "many", "--key", "run-1", "--tag", "t")
+    done = place.run(*words)
+    assert (done.code, len(set(done.stdout.split()))) == (0, 1201)
+    assert "1201 jobs were submitted." in done.stderr
+    assert place.ok(*words) == done.stdout, "again, and there are no more"
+    assert place.http.get("/batches/many").json()["total"] == 1201
+    one = place.job(done.stdout.split()[7])
+    assert (one["payload"], one["idempotency_key"], one["tags"]) == ({"n": 7}, "run-1:8", ["t"])
+
+
+def test_a_file_of_jobs_says_of_each_what_it_is(place: Shell) -> None:
+    typed = '{"type": "one", "payload": 1, "priority": "low"}\n{"type": "two", "delay": "1h", "tags": ["own"]}\n'
+    made = [
+        json.loads(line)
+        for line in place.ok("jobs", "submit", "--from", "-", "--tag", "for-all", "--json", typed=typed).splitlines()
+    ]
+    said = [(job["type"], job["priority"], job["tags"]) for job in made]
+    assert said == [("one", 4, ["for-all"]), ("two", 3, ["own"])]
+
+
+@pytest.mark.parametrize(
+    ("words", "typed", "said"),
+    [
+        (["submit"], "", "there is no type"),
+        (["submit", "x", "--payload", "{name: Ada}"], "", "--payload is no JSON"),
+        (["submit", "x", "--payload-file", "nowhere.json"], "", "nowhere.json cannot be read"),
+        (["submit", "x", "--priority", "urgent"], "", "no priority 'urgent'"),
+        (["submit", "x", "--priority", "9"], "", "priority"),
+        (["submit", "x", "--delay", "soon"], "", "'soon' is no time"),
+        (["submit", "x", "--run-at", "2026-01-01T00:00:00"], "", "has no offset"),
+        (["submit", "x", "--from", "-", "--wait"], "1\n", "--from and --wait"),
+        (["submit", "x", "--from", "-"], "1\n{\n", "line 2 is no JSON"),
+        (["submit", "--from", "-"], "[1]\n", "line 1 is no job"),
+        (["submit", "--from", "-"], '{"payload": 1}\n', "a job has no type"),
+        (["cancel"], "", "nothing says which jobs"),
+        (["cancel", "--status", "sleeping"], "", "--status"),
+        (["retry", "--status", "running", "--yes"], "", "changes nothing"),
+        (["list", "--created-after", "yesterday"], "", "--created-after is 'yesterday'"),
+    ],
+)
+def test_what_cannot_be_is_told_with_a_hint_and_exit_code_2(
+    place: Shell, words: list[str], typed: str, said: str
+) -> None:
+    done = place.run("jobs", *words, typed=typed)
+    assert (done.code, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+# -- looking ------------------------------------------------------------------------------------------------
+
+
+def test_jobs_are_listed_for_people_and_for_programs(place: Shell) -> None:
+    dead = place.submit("listed", payload=1, tags=["x"])
+    place.tell(place.claim("listed"), "fail", error="no\nmore", retry=False)
+    waits = place.submit("listed", tags=["x"], run_at="2099-01-01T00:00:00Z", priority=1)
+    table = place.ok("jobs", "list", "--type", "listed").splitlines()
+    assert table[0].split() == ["ID", "TYPE", "STATUS", "PRIORITY", "ATTEMPTS", "CREATED", "DETAIL"]
+    assert [line.split()[0] for line in table[1:]] == [waits, dead], "newest first, and ids in full"
+    assert "scheduled in " in table[1]
+    assert table[2].endswith("no")
+    assert "\x1b" not in "".join(table), "no colours where there is no terminal"
+    assert [job["id"] for job in place.json("jobs", "list", "--tag", "x", "--status", "dead")] == [dead]
+
+
+def test_a_list_is_cut_and_says_so(place: Shell) -> None:
+    for _ in range(2):
+        place.submit("cut", tags=["y"])
+    assert place.json("jobs", "list", "--type", "cut", "--created-before", "1h") == []
+    cut = place.run("jobs", "list", "--tag", "y", "--limit", "1")
+    assert (len(cut.stdout.splitlines()), "--all" in cut.stderr) == (2, True)
+    assert len(place.json("jobs", "list", "--tag", "y", "--limit", "1", "--all")) == 2
+
+
+def test_a_job_is_shown_with_its_attempts_its_log_and_why_it_waits(place: Shell) -> None:
+    made = place.submit("shown", payload={"name": "Ada"})
+    job = place.claim("shown")
+    place.tell(job, "heartbeat", log="first line\n", progress={"percent": 40, "stage": "resizing"})
+    shown = place.ok("jobs", "show", made)
+    for part in (made, "40 % resizing", '"name": "Ada"', "ATTEMPT", "press"):
+        assert part in shown
+    assert place.json("jobs", "show", made)["worker_id"] == "press"
+    assert place.ok("jobs", "logs", made) == "first line\n"
+    assert place.json("jobs", "logs", made, "--attempt", "1")["text"] == "first line\n"
+    with subprocess.Popen(
+        [INGOT, "jobs", "logs", made, "--follow"],
+        cwd=place.folder,
+        env=place.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "first line\n"
+        place.tell(job, "heartbeat", log="second line\n")
+        assert following.stdout.readline() == "second line\n", "as it is written"
+        place.tell(job, "complete", result=None)
+        assert following.stdout.read() == ""
+        assert following.wait(timeout=15) == 0
+    waits = place.submit("shown", run_at="2099-01-01T00:00:00Z")
+    assert "2099" in place.ok("jobs", "explain", waits)
+    assert place.json("jobs", "explain", waits)["status"] == "queued"
+
+
+def test_jobs_are_watched_to_their_end(place: Shell) -> None:
+    ids = [place.submit("watched"), place.submit("watched")]
+
+    def work() -> None:
+        for percent in (10, 100):
+            job = place.claim("watched")
+            place.tell(job, "heartbeat", progress={"percent": percent, "stage": "at it"})
+            place.tell(job, "complete", result=percent)
+
+    with subprocess.Popen(
+        [INGOT, "jobs", "watch", *ids, "--json"],
+        cwd=place.folder,
+        env=place.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as watching:
+        assert watching.stdout is not None
+        first = json.loads(watching.stdout.readline())
+        assert first["status"] == "queued"
+        work()
+        last = {job["id"]: job for job in map(json.loads, watching.stdout)}
+        assert watching.wait(timeout=15) == 0
+    assert {job["status"] for job in last.values()} == {"succeeded"}
+    assert set(last) == set(ids)
+    assert place.ok("jobs", "watch", ids[0]) == f"{ids[0]} watched succeeded\n"
+
+
+def test_a_batch_is_watched_to_its_end(place: Shell) -> None:
+    for _ in range(2):
+        place.submit("batched", batch="b 1")
+    place.tell(place.claim("batched"), "complete")
+    place.tell(place.claim("batched"), "fail", error="no", retry=False)
+    done = place.run("jobs", "watch", "--batch", "b 1")
+    assert (done.code, done.stdout) == (8, "2 of 2 finished, 1 dead\n")
+    assert "1 of 2 jobs of the batch did not succeed" in done.stderr
+
+
+# -- steering -----------------------------------------------------------------------------------------------
+
+
+def test_jobs_are_canceled_and_run_again_by_id(place: Shell) -> None:
+    ids = [place.submit("steered"), place.submit("steered")]
+    assert [job["status"] for job in place.json("jobs", "cancel", *ids)] == ["canceled", "canceled"]
+    again = place.json("jobs", "retry", ids[0], "--priority", "critical")
+    assert [(job["status"], job["priority"]) for job in again] == [("queued", 1)]
+    missing = new_id()
+    done = place.run("jobs", "cancel", missing, ids[0])
+    assert (done.code, done.stdout.split()[-3:]) == (3, [ids[0], "steered", "canceled"]), "one does not keep the other"
+    assert missing in done.stderr
+    assert place.run("jobs", "retry", "x").code == 3
+    place.ok("jobs", "retry", ids[0])
+    running = place.run("jobs", "retry", ids[0])
+    assert (running.code, "Hint:" in running.stderr) == (4, True)
+
+
+def test_a_filter_is_looked_at_first_and_done_only_when_told(place: Shell) -> None:
+    ids = [place.submit("filtered") for _ in range(7)]
+
+    def statuses() -> list[str]:
+        return [place.job(job_id)["status"] for job_id in ids]
+
+    dry = place.json("jobs", "cancel", "--type", "filtered", "--dry-run")
+    assert dry == {"action": "cancel", "dry_run": True, "matched": 7, "changed": 7, "failed": []}
+    refused = place.run("jobs", "cancel", "--type", "filtered")
+    assert refused.code == 2, "nobody can be asked"
+    assert "7 jobs would be canceled." in refused.stderr
+    assert "--yes" in refused.stderr
+    assert refused.stdout.count("filtered") == 5, "some of them are shown"
+    seen, code = place.on_terminal("jobs", "cancel", "--type", "filtered", answer="n")
+    assert (code, "Cancel 7 jobs?" in seen, "Nothing was changed." in seen) == (1, True, True)
+    assert statuses() == ["queued"] * 7
+    seen, code = place.on_terminal("jobs", "cancel", "--type", "filtered", answer="y")
+    assert (code, "7 jobs were canceled." in seen) == (0, True)
+    assert statuses() == ["canceled"] * 7
+    assert place.run("jobs", "cancel", "--type", "filtered").stderr == "0 jobs would be canceled.\n"
+    done = place.json("jobs", "retry", "--type", "filtered", "--status", "canceled", "--yes")
+    assert (done["changed"], done["dry_run"]) == (7, False)
+    assert statuses() == ["queued"] * 7
+
+
+def test_on_a_terminal_there_are_bars_and_nothing_that_others_wrote_moves_the_cursor(place: Shell) -> None:
+    made = place.submit("seen", tags=["s"])
+    place.tell(place.claim("seen"), "fail", error="\x1b]0;owned\x07 no", retry=False)
+    seen, code = place.on_terminal("jobs", "watch", made)
+    assert (code, made in seen, "━" in seen) == (8, True, True)
+    listed, _ = place.on_terminal("jobs", "list", "--tag", "s")
+    assert "\ufffd]0;owned" in listed
+    for text in (seen, listed):
+        assert "\x1b]0;owned" not in text
+    plain = {**place.environment, "NO_COLOR": "1"}
+    coloured = place.environment
+    place.environment = plain
+    try:
+        without, _ = place.on_terminal("jobs", "list", "--tag", "s")
+    finally:
+        place.environment = coloured
+    assert ("\x1b[31m" in listed, "\x1b[31m" in without) == (True, False)
+
+
+def test_all_that_runs_is_watched_until_it_is_told_to_end(place: Shell) -> None:
+    made = place.submit("shift")
+    job = place.claim("shift")
+    with subprocess.Popen(
+        [INGOT, "jobs", "watch", "--json"], cwd=place.folder, env=place.environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as watching:  # fmt: skip
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        seen: dict[str, Any] = json.loads(watching.stdout.readline())
+        watching.send_signal(2)
+        assert watching.wait(timeout=15) == 130
+        assert watching.stderr.read() == "", "Ctrl-C is no error"
+    place.tell(job, "complete")
+    assert made in [running["id"] for running in seen["running"]]
+
+
+def test_who_reads_no_further_is_not_told(place: Shell, tmp_path: Path) -> None:
+    place.ok("jobs", "submit", "piped", "--from", "-", typed='"a payload of some length"\n' * 400)
+    script = f"{INGOT} jobs list --type piped --all --json | head -c 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=18, check=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("[141\n", "")
