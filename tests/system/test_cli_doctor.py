@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ingot.kernel.ids import new_id
+from tests.postgres import database_for, empty_database
 from tests.system.cli import Shell, shell
 
 
@@ -90,6 +92,21 @@ def test_a_wrong_token_and_a_wrong_worker_credential_are_told(place: Shell) -> N
     made = place.json("workers", "credentials", "create", "press")
     code, checks = examined(place, INGOT_WORKER_ID="press", INGOT_WORKER_SECRET=made["secret"])
     assert (code, checks["worker credential"]["state"]) == (0, "ok")
+    code, checks = examined(place, INGOT_WORKER_ID="press", INGOT_WORKER_SECRET=made["secret"], INGOT_DATA="elsewhere")
+    assert (code, checks["token"]["detail"]) == (0, "there is none; a worker with a credential needs none")
+    code, checks = examined(place, INGOT_DATA="elsewhere")
+    assert (code, "INGOT_TOKEN" in checks["token"]["hint"]) == (1, True)
+
+
+async def test_a_database_is_looked_at_and_not_changed(place: Shell, tmp_path: Path) -> None:
+    good, empty = await database_for(tmp_path), await empty_database()
+    code, checks = examined(place, INGOT_DATABASE_URL=good.server_url)
+    assert (code, checks["database"]["state"]) == (0, "ok")
+    owner = {"INGOT_DATABASE_URL": empty.server_url, "INGOT_DATABASE_OWNER_URL": empty.owner_url}
+    code, checks = examined(place, **owner)
+    assert (code, checks["database"]["state"]) == (1, "failed"), "who only looks does not migrate"
+    code, checks = examined(place, INGOT_DATABASE_URL=good.owner_url)
+    assert (code, "would not be bound to a tenant" in checks["database"]["detail"]) == (1, True)
 
 
 def test_a_database_that_is_not_there_is_told_without_its_password(place: Shell) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,6 +158,17 @@ def test_jobs_are_listed_for_people_and_for_programs(place: Shell) -> None:
     assert [job["id"] for job in place.json("jobs", "list", "--tag", "x", "--status", "dead")] == [dead]
 
 
+def test_on_a_narrow_terminal_what_matters_is_whole(place: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = place.submit("narrow", tags=["n"])
+    monkeypatch.setitem(place.environment, "COLUMNS", "80")
+    monkeypatch.setitem(place.environment, "NO_COLOR", "1")
+    seen, _ = place.on_terminal("jobs", "list", "--tag", "n")
+    heading, row = re.sub(r"\x1b\[[0-9;]*m", "", seen).splitlines()
+    assert heading.split() == ["ID", "TYPE", "STATUS", "CREATED", "DETAIL"]
+    assert row.split()[:3] == [made, "narrow", "queued"]
+    assert len(row) <= 80
+
+
 def test_a_list_is_cut_and_says_so(place: Shell) -> None:
     for _ in range(2):
         place.submit("cut", tags=["y"])
@@ -276,7 +287,9 @@ def test_a_filter_is_looked_at_first_and_done_only_when_told(place: Shell) -> No
     assert statuses() == ["queued"] * 7
 
 
-def test_on_a_terminal_there_are_bars_and_nothing_that_others_wrote_moves_the_cursor(place: Shell) -> None:
+def test_on_a_terminal_there_are_bars_and_nothing_that_others_wrote_moves_the_cursor(
+    place: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = place.submit("seen", tags=["s"])
     place.tell(place.claim("seen"), "fail", error="\x1b]0;owned\x07 no", retry=False)
     seen, code = place.on_terminal("jobs", "watch", made)
@@ -285,13 +298,8 @@ def test_on_a_terminal_there_are_bars_and_nothing_that_others_wrote_moves_the_cu
     assert "\ufffd]0;owned" in listed
     for text in (seen, listed):
         assert "\x1b]0;owned" not in text
-    plain = {**place.environment, "NO_COLOR": "1"}
-    coloured = place.environment
-    place.environment = plain
-    try:
-        without, _ = place.on_terminal("jobs", "list", "--tag", "s")
-    finally:
-        place.environment = coloured
+    monkeypatch.setitem(place.environment, "NO_COLOR", "1")
+    without, _ = place.on_terminal("jobs", "list", "--tag", "s")
     assert ("\x1b[31m" in listed, "\x1b[31m" in without) == (True, False)
 
 
@@ -312,7 +320,17 @@ def test_all_that_runs_is_watched_until_it_is_told_to_end(place: Shell) -> None:
     assert made in [running["id"] for running in seen["running"]]
 
 
-def test_who_reads_no_further_is_not_told(place: Shell, tmp_path: Path) -> None:
+def test_output_that_cannot_be_written_is_told(place: Shell) -> None:
+    script = f"{INGOT} jobs list --type none > /dev/full; echo $?; {INGOT} jobs list --type none >&-; echo $?"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=18, check=True,
+    )  # fmt: skip
+    assert done.stdout == "1\n0\n"
+    assert done.stderr == "ingot: the output cannot be written: No space left on device\n"
+
+
+def test_who_reads_no_further_is_not_told(place: Shell) -> None:
     place.ok("jobs", "submit", "piped", "--from", "-", typed='"a payload of some length"\n' * 400)
     script = f"{INGOT} jobs list --type piped --all --json | head -c 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(

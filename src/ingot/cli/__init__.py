@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import version as version_of
@@ -96,6 +97,9 @@ def root(
 
 def main() -> None:
     """Run the command that was asked for. An error is told in a sentence, with a hint, and an exit code."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # It was closed before we began.
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as we run
     try:
         app()
     except IngotError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Annotated, Final
 
 import typer
@@ -28,8 +29,8 @@ COLUMNS: Final = (
     Column("ID", whole=True),
     Column("TYPE"),
     Column("STATUS", whole=True),
-    Column("PRIORITY"),
-    Column("ATTEMPTS", right=True),
+    Column("PRIORITY", spare=True),
+    Column("ATTEMPTS", right=True, spare=True),
     Column("CREATED"),
     Column("DETAIL"),
 )
@@ -220,7 +221,7 @@ def _detail(job: Job) -> str:
     if job.status is JobStatus.QUEUED and (due := ago(job.run_at)).startswith("in "):
         return f"{'retry' if job.failures or job.crashes else 'scheduled'} {due}"
     if job.status is JobStatus.SUCCEEDED:
-        return ago(job.finished_at)
+        return f"took {_took(job.started_at, job.finished_at)}"
     return (job.last_error or "").partition("\n")[0]
 
 
@@ -230,13 +231,16 @@ def _progress(job: Job) -> str:
     return f"{job.progress.percent:.0f} % {job.progress.stage}".rstrip()
 
 
+def _took(started_at: datetime | None, finished_at: datetime | None) -> str:
+    return "" if started_at is None or finished_at is None else f"{(finished_at - started_at).total_seconds():.1f} s"
+
+
 def _attempt_row(attempt: Attempt) -> tuple[object, ...]:
-    took = None if attempt.finished_at is None else attempt.finished_at - attempt.started_at
     return (
         attempt.number,
         attempt.worker_id,
         ago(attempt.started_at),
-        "" if took is None else f"{took.total_seconds():.1f} s",
+        _took(attempt.started_at, attempt.finished_at),
         attempt.outcome or "running",
         (attempt.error or "").partition("\n")[0],
     )

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from io import StringIO
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -17,6 +18,8 @@ from rich.text import Text
 from ingot.kernel.clock import SystemClock, to_datetime
 
 EXIT_GONE: Final = 141  # As of a program that the signal of a broken pipe ends.
+WIDTH_MIN: Final = 8  # What is left of a column, at least.
+GAP: Final = 2
 WIDTH_MAX: Final = 10_000  # Where nobody looks nothing is cut.
 STYLES: Final = {
     "running": "cyan",
@@ -38,11 +41,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of a table. One that is `whole` is never cut, however narrow the terminal."""
+    """A column of a table.
+
+    One that is `whole` is never cut, however narrow the terminal; one that is `spare` is left out where there is not
+    enough room for all.
+    """
 
     name: str
     whole: bool = False
     right: bool = False
+    spare: bool = False
 
 
 class Output:
@@ -76,27 +84,29 @@ class Output:
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
         """Write a table."""
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
-        for column in columns:
+        cells = [[_cell(value) for value in row] for row in rows]
+        widths = [
+            max(len(column.name), *(row[place].cell_len for row in cells), 0) for place, column in enumerate(columns)
+        ]
+        wide = sum(widths) + GAP * len(widths) <= _console().width
+        kept = [place for place, column in enumerate(columns) if wide or not column.spare]
+        table = Table(box=None, padding=(0, GAP, 0, 0), header_style="bold", show_edge=False)
+        for place in kept:
+            column, width = columns[place], widths[place]
             table.add_column(
                 Text(column.name),
                 no_wrap=True,
                 overflow="ignore" if column.whole else "ellipsis",
-                min_width=None,
+                min_width=width if column.whole else min(width, WIDTH_MIN),
                 justify="right" if column.right else "left",
             )
-        widest = [len(column.name) for column in columns]
-        for row in rows:
-            cells = [_cell(value) for value in row]
-            widest = [max(width, cell.cell_len) for width, cell in zip(widest, cells, strict=True)]
-            table.add_row(*cells)
-        for column, made, width in zip(columns, table.columns, widest, strict=True):
-            made.min_width = width if column.whole else None
+        for row in cells:
+            table.add_row(*(row[place] for place in kept))
         self._print(table)
 
     def facts(self, facts: Iterable[tuple[str, object]]) -> None:
         """Write names and values, one to a line; what is `None` is left out."""
-        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, show_edge=False)
+        table = Table(box=None, padding=(0, GAP, 0, 0), show_header=False, show_edge=False)
         table.add_column(no_wrap=True, style="bold")
         table.add_column(overflow="fold")
         for name, value in facts:
@@ -119,12 +129,11 @@ class Output:
         self.table(columns, rows)
 
     def _print(self, table: Table | Text) -> None:
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console = Console(highlight=False, width=WIDTH_MAX)
-        with console.capture() as captured:
-            console.print(table, soft_wrap=isinstance(table, Text))
-        _write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()).encode(errors="replace"))
+        console = _console()
+        console.print(table, soft_wrap=isinstance(table, Text))
+        assert isinstance(console.file, StringIO)
+        lines = console.file.getvalue().splitlines()
+        _write("".join(f"{line.rstrip()}\n" for line in lines).encode(errors="replace"))
 
     # -- sentences ------------------------------------------------------------------------------------------
 
@@ -186,16 +195,25 @@ def _words(value: Any) -> str:
     return str(value)
 
 
+def _console() -> Console:
+    """What tables are drawn by: as wide as the terminal, or as wide as it takes."""
+    seen = sys.stdout.isatty()
+    return Console(file=StringIO(), force_terminal=seen, highlight=False, width=None if seen else WIDTH_MAX)
+
+
 def _write(content: bytes) -> None:
     try:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        _leave()
+        _leave(EXIT_GONE)
+    except OSError as error:
+        say(f"ingot: the output cannot be written: {error.strerror}")
+        _leave(1)
 
 
-def _leave() -> NoReturn:
-    """End without a word: who read has gone. What is left to be written at the end goes nowhere."""
+def _leave(code: int) -> NoReturn:
+    """End without another word. What is left to be written at the end goes nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
-    sys.exit(EXIT_GONE)
+    sys.exit(code)

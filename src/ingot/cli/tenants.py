@@ -20,9 +20,9 @@ COLUMNS: Final = (
     Column("SLUG", whole=True),
     Column("ID", whole=True),
     Column("WEIGHT", right=True),
-    Column("TIME ZONE"),
+    Column("TIME ZONE", spare=True),
     Column("LIMITS"),
-    Column("GROUPS"),
+    Column("GROUPS", spare=True),
 )
 Slug = Annotated[str, typer.Argument(metavar="SLUG", help="The slug of a tenant.", show_default=False)]
 Weight = Annotated[int | None, typer.Option(min=1, metavar="N", help="How large its turns are beside those of others.")]

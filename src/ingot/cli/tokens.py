@@ -17,8 +17,8 @@ COLUMNS: Final = (
     Column("ID", whole=True),
     Column("DESCRIPTION"),
     Column("GRANTS"),
-    Column("TOKEN"),
-    Column("CREATED"),
+    Column("TOKEN", spare=True),
+    Column("CREATED", spare=True),
     Column("LAST USED"),
     Column("STATE"),
 )

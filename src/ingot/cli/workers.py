@@ -18,7 +18,7 @@ COLUMNS: Final = (
     Column("STATUS", whole=True),
     Column("TYPES"),
     Column("HOST"),
-    Column("VERSION"),
+    Column("VERSION", spare=True),
     Column("SEEN"),
 )
 CREDENTIAL_COLUMNS: Final = (
@@ -26,7 +26,7 @@ CREDENTIAL_COLUMNS: Final = (
     Column("ENABLED"),
     Column("TYPES"),
     Column("SECRET"),
-    Column("CREATED"),
+    Column("CREATED", spare=True),
     Column("LAST USED"),
 )
 WorkerId = Annotated[str, typer.Argument(metavar="ID", help="The id of a worker.", show_default=False)]
