@@ -68,6 +68,7 @@ from ingot.kernel.loops import Loop
 from ingot.outbound.provider import Provider
 from ingot.settings import ClientSettings, Settings, SettingsError, read_client_settings, read_settings
 from ingot.worker.app import Worker
+from ingot.worker.hours import Hours
 from ingot.worker.over_http import HttpBoard
 from ingot.worker.over_postgres import Entrance, PostgresBoard
 from ingot.worker.runner import DRAIN_SECONDS, Runner
@@ -294,7 +295,11 @@ async def check_database(settings: Settings) -> None:
 
 
 def runner_of(
-    worker: Worker, settings: ClientSettings | None = None, *, drain_seconds: float = DRAIN_SECONDS
+    worker: Worker,
+    settings: ClientSettings | None = None,
+    *,
+    drain_seconds: float = DRAIN_SECONDS,
+    hours: Hours | None = None,
 ) -> Runner:
     """A runner of these handlers, with the server or the database that the settings name.
 
@@ -307,14 +312,14 @@ def runner_of(
     instance = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
     if known.database_url is not None:
         entrance = _entrance_of(known, known.database_url, instance)
-        return Runner(worker, lambda: PostgresBoard(entrance), drain_seconds=drain_seconds)
+        return Runner(worker, lambda: PostgresBoard(entrance), drain_seconds=drain_seconds, hours=hours)
     if known.worker_id is not None and known.worker_secret is not None:
         name = f"{known.worker_id}/{instance}"
         place = find_place(worker=(name, known.worker_secret), settings=known)
     else:
         name = instance
         place = find_place(settings=known)
-    return Runner(worker, lambda: HttpBoard(place, name), drain_seconds=drain_seconds)
+    return Runner(worker, lambda: HttpBoard(place, name), drain_seconds=drain_seconds, hours=hours)
 
 
 def _entrance_of(known: ClientSettings, url: str, instance: str) -> Entrance:

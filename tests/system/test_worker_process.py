@@ -88,10 +88,15 @@ def test_what_a_killed_worker_held_is_done_by_another(place: tuple[Path, str, Cl
     assert job.refresh().status is JobStatus.RUNNING, "nobody knows yet"
 
 
-def test_a_worker_without_an_app_says_what_is_wrong(tmp_path: Path) -> None:
-    for app, said in (("nowhere:worker", "there is no nowhere:worker"), ("os:path", "not a Worker")):
+def test_a_worker_that_cannot_start_says_what_is_wrong(tmp_path: Path) -> None:
+    for options, said in (
+        (["--app", "nowhere:worker"], "there is no nowhere:worker"),
+        (["--app", "os:path"], "not a Worker"),
+        (["--hours", "22-6"], "'22-6' are no hours"),
+        (["--timezone", "Europe/Zurich"], "--hours is not"),
+    ):
         done = subprocess.run(
-            [sys.executable, "-m", "ingot", "worker", "--app", app],
+            [sys.executable, "-m", "ingot", "worker", *options],
             cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False,
         )  # fmt: skip
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr

@@ -14,6 +14,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.logs import configure_server_logs
 from ingot.settings import read_client_settings
 from ingot.worker.app import Worker
+from ingot.worker.hours import read_hours
 from ingot.worker.runner import DRAIN_SECONDS
 
 
@@ -22,6 +23,12 @@ def worker(
     drain_seconds: Annotated[
         float, typer.Option(min=0, help="How long what runs may go on after TERM, before it is given back.")
     ] = DRAIN_SECONDS,
+    hours: Annotated[
+        str | None, typer.Option(help="When to take work, as in 22:00-06:00; several with commas. Always, without.")
+    ] = None,
+    timezone: Annotated[
+        str | None, typer.Option(help="The time zone of the hours, as in Europe/Zurich. The machine's, without.")
+    ] = None,
 ) -> None:
     """Run the handlers of an app for the jobs of a server until TERM or Ctrl-C; a second one ends it at once.
 
@@ -29,7 +36,11 @@ def worker(
     the server, the operator's token is found.
     """
     configure_server_logs("info", None)
-    uvloop.run(wiring.run_until_told(wiring.runner_of(load(app), read_client_settings(), drain_seconds=drain_seconds)))
+    if timezone is not None and hours is None:
+        raise InvalidInput("--timezone is given, and --hours is not", hint="It is the time zone of the hours.")
+    kept = None if hours is None else read_hours(hours, timezone)
+    runner = wiring.runner_of(load(app), read_client_settings(), drain_seconds=drain_seconds, hours=kept)
+    uvloop.run(wiring.run_until_told(runner))
 
 
 def load(app: str) -> Worker:

@@ -36,6 +36,14 @@ class SystemClock:
         return (self._offset + time.monotonic_ns()) // 1000
 
 
+class WallClock:
+    """The clock of the machine as it is set now: for the hours that people keep. It can go back."""
+
+    def micros(self) -> int:
+        """The time now, in microseconds since 1970 UTC."""
+        return time.time_ns() // 1000
+
+
 class SteadyClock:
     """Another clock's time, made to begin no earlier than `floor` and never to go back.
 

@@ -12,17 +12,20 @@ from typing import Final
 import structlog
 
 from ingot.jobs.checks import LOG_CHARS_MAX
+from ingot.kernel.clock import Clock, WallClock, to_datetime
 from ingot.kernel.errors import IngotError
 from ingot.wire.workers import WorkerBeatAnswer
 from ingot.worker.app import Handler, Worker
 from ingot.worker.capture import capturing
 from ingot.worker.heart import Heart, tell_news
+from ingot.worker.hours import Hours
 from ingot.worker.job import LOG_CHARS_KEPT, WorkerJob
 from ingot.worker.ports import Board, Ending, Work
 from ingot.worker.run import Run, Why
 from ingot.worker.running import ending_of
 
 CLAIM_SECONDS: Final = 25.0
+HOURS_SECONDS: Final = 0.5  # How often it is looked whether the hours have begun.
 AGAIN_SECONDS: Final = 0.5
 AGAIN_SECONDS_MAX: Final = 15.0
 DRAIN_SECONDS: Final = 30.0
@@ -33,9 +36,22 @@ log = structlog.get_logger("ingot.worker")
 
 
 class Runner:
-    """Runs the handlers of a worker. `boards` makes a way to the work, one for each loop that needs one."""
+    """Runs the handlers of a worker. `boards` makes a way to the work, one for each loop that needs one.
 
-    def __init__(self, worker: Worker, boards: Callable[[], Board], *, drain_seconds: float = DRAIN_SECONDS) -> None:
+    With `hours` it takes work only then; the clock says when that is.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        boards: Callable[[], Board],
+        *,
+        drain_seconds: float = DRAIN_SECONDS,
+        hours: Hours | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._hours = hours
+        self._clock = clock or WallClock()
         self._worker = worker
         self._boards = boards
         self._drain_seconds = drain_seconds
@@ -91,14 +107,23 @@ class Runner:
                 self._freed[handler.type].clear()
                 await self._freed[handler.type].wait()
                 continue
+            if (open_seconds := self._open_seconds()) <= 0:
+                await asyncio.sleep(HOURS_SECONDS)
+                continue
             try:
-                for work in await board.claim(handler.type, limit=free, wait_seconds=CLAIM_SECONDS):
+                for work in await board.claim(handler.type, limit=free, wait_seconds=open_seconds):
                     self._start(handler, work, threads)
                 pause = AGAIN_SECONDS
             except IngotError as error:
                 log.warning("claim_failed", type=handler.type, code=error.code, detail=error.detail, hint=error.hint)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, AGAIN_SECONDS_MAX)
+
+    def _open_seconds(self) -> float:
+        """How long a claim may wait: not beyond the hours, outside of which it is 0."""
+        if self._hours is None:
+            return CLAIM_SECONDS
+        return self._hours.open_seconds(to_datetime(self._clock.micros()), most=CLAIM_SECONDS)
 
     def _start(self, handler: Handler, work: Work, threads: ThreadPoolExecutor) -> None:
         assert self._heart is not None

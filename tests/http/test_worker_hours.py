@@ -1,0 +1,90 @@
+"""A worker with hours: outside of them it takes nothing, is there all the same, and finishes what runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from ingot.client import AsyncClient
+from ingot.client.asynchronous.job import AsyncJob
+from ingot.client.place import find_place
+from ingot.jobs.model import JobStatus
+from ingot.kernel.clock import ManualClock
+from ingot.worker import Worker, WorkerJob
+from ingot.worker.hours import read_hours
+from ingot.worker.over_http import HttpBoard
+from ingot.worker.ports import Work
+from ingot.worker.runner import Runner
+from tests.http.serving import Served
+
+JOBS = 12
+
+
+class Counting(HttpBoard):
+    """A board that knows how many of its claims wait."""
+
+    claims: ClassVar[Counter[str]] = Counter()
+
+    async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[Work]:
+        self.claims[self._id] += 1
+        try:
+            return await super().claim(type, limit=limit, wait_seconds=wait_seconds)
+        finally:
+            self.claims[self._id] -= 1
+
+
+@asynccontextmanager
+async def working(served: Served, name: str, worker: Worker, **options: Any) -> AsyncIterator[None]:
+    place = find_place(served.url, token=served.operator)
+    stopping = asyncio.Event()
+    running = asyncio.create_task(Runner(worker, lambda: Counting(place, name), **options).run(stopping))
+    try:
+        yield
+    finally:
+        stopping.set()
+        await running
+
+
+async def workers_of(jobs: list[AsyncJob]) -> set[str]:
+    return {(await (await job.wait("15s")).attempts())[-1].worker_id for job in jobs}
+
+
+async def test_a_worker_takes_work_in_its_hours_only(served: Served) -> None:
+    worker, began, go_on = Worker(), asyncio.Event(), asyncio.Event()
+
+    @worker.handler("greet", concurrency=8)
+    async def greet(job: WorkerJob) -> str:
+        return "Hello"
+
+    @worker.handler("long")
+    async def long(job: WorkerJob) -> str:
+        began.set()
+        await go_on.wait()
+        return "done"
+
+    clock = ManualClock(datetime(2026, 6, 1, 12, tzinfo=UTC))
+    night = working(served, "night", worker, hours=read_hours("22:00-06:00", "UTC"), clock=clock)
+    async with AsyncClient(served.url, token=served.operator) as client, night:
+        async with working(served, "day", worker):
+            assert await workers_of(await client.submit_many("greet", [None] * JOBS)) == {"day"}
+        clock.advance(seconds=10 * 3600)
+        assert await workers_of(await client.submit_many("greet", [None] * JOBS)) == {"night"}
+        held = await client.submit("long")
+        await began.wait()
+        clock.advance(seconds=8 * 3600 - 1)  # A second before six: the claims that wait now end then.
+        assert await workers_of([await client.submit("greet")]) == {"night"}
+        clock.advance(seconds=1)
+        listed = {one.id: one.status async for one in client.workers()}
+        assert listed["night"] == "online"
+        async with asyncio.timeout(10):
+            while Counting.claims["night"]:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.02)
+        async with working(served, "day", worker):
+            assert await workers_of(await client.submit_many("greet", [None] * JOBS)) == {"day"}
+        assert (await held.refresh()).status is JobStatus.RUNNING
+        go_on.set()
+        assert (await held.wait("15s")).result == "done"

@@ -1,0 +1,126 @@
+"""Hours of workers: windows over midnight, days with 23 and 25 hours, and what is no window."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingot.kernel.errors import InvalidInput
+from ingot.worker.hours import DAY_MINUTES, Hours, Window, read_hours
+
+ZURICH = ZoneInfo("Europe/Zurich")
+SPRING = datetime(2026, 3, 29, tzinfo=ZURICH)  # 02:00 is 03:00.
+AUTUMN = datetime(2026, 10, 25, tzinfo=ZURICH)  # 03:00 is 02:00.
+HALF_HOUR = ZoneInfo("Australia/Lord_Howe")  # Set by half an hour.
+minutes = st.integers(0, DAY_MINUTES - 1)
+windows = st.tuples(minutes, st.integers(0, DAY_MINUTES)).filter(lambda pair: pair[0] != pair[1])
+moments = st.datetimes(datetime(2026, 1, 1), datetime(2026, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001 - bounds
+zones = st.sampled_from([ZURICH, HALF_HOUR, ZoneInfo("America/New_York"), ZoneInfo("Asia/Kathmandu"), UTC])
+
+
+def open_minutes(hours: Hours, day: datetime) -> int:
+    """How many minutes of a day it is open."""
+    first = day.astimezone(UTC)
+    last = (day + timedelta(days=1)).astimezone(UTC)
+    count = int((last - first) / timedelta(minutes=1))
+    return sum(hours.is_open(first + timedelta(minutes=minute)) for minute in range(count))
+
+
+@pytest.mark.parametrize(
+    ("text", "clock", "is_open"),
+    [
+        ("22:00-06:00", "21:59", False),
+        ("22:00-06:00", "22:00", True),
+        ("22:00-06:00", "00:00", True),
+        ("22:00-06:00", "05:59", True),
+        ("22:00-06:00", "06:00", False),
+        ("09:00-17:00", "08:59", False),
+        ("09:00-17:00", "09:00", True),
+        ("09:00-17:00", "17:00", False),
+        ("00:00-24:00", "23:59", True),
+        ("22:00-00:00", "23:59", True),
+        ("22:00-24:00", "00:00", False),
+        ("12:00-13:00, 22:00-06:00", "12:30", True),
+        ("12:00-13:00,22:00-06:00", "13:30", False),
+    ],
+)
+def test_a_time_of_day_is_in_the_hours_or_not(text: str, clock: str, is_open: bool) -> None:
+    hour, minute = map(int, clock.split(":"))
+    now = datetime(2026, 6, 1, hour, minute, 30 if minute == 59 else 0, tzinfo=ZURICH)
+    assert read_hours(text, "Europe/Zurich").is_open(now.astimezone(UTC)) is is_open
+
+
+@pytest.mark.parametrize(
+    ("text", "spring", "autumn"),
+    [
+        ("00:00-24:00", 23 * 60, 25 * 60),
+        ("00:00-06:00", 5 * 60, 7 * 60),
+        ("02:15-02:45", 0, 60),
+        ("02:30-04:00", 60, 120),
+    ],
+)
+def test_days_on_which_the_clock_is_set(text: str, spring: int, autumn: int) -> None:
+    hours = read_hours(text, "Europe/Zurich")
+    assert (open_minutes(hours, SPRING), open_minutes(hours, AUTUMN)) == (spring, autumn)
+
+
+def test_a_window_over_midnight_ends_when_the_wall_clock_says_so() -> None:
+    night = read_hours("22:00-06:00", "Europe/Zurich")
+    for day, utc_hour in ((SPRING, 4), (AUTUMN, 5)):  # 06:00 in summer and in winter.
+        end = datetime(day.year, day.month, day.day, utc_hour, tzinfo=UTC)
+        assert night.open_seconds(end - timedelta(seconds=10), most=25) == 10
+        assert night.open_seconds(end, most=25) == 0
+
+
+@given(st.lists(windows, min_size=1, max_size=3), zones, moments, st.floats(0, 10_000))
+def test_it_is_open_for_as_long_as_it_says(
+    pairs: list[tuple[int, int]], zone: ZoneInfo, now: datetime, most: float
+) -> None:
+    hours = Hours(windows=tuple(Window(*pair) for pair in pairs), zone=zone)
+    seconds = hours.open_seconds(now, most=most)
+    assert 0 <= seconds <= most
+    if seconds < most:
+        assert not hours.is_open(now + timedelta(seconds=seconds))
+    for share in (0.0, 0.3, 0.999):
+        if seconds > 0:
+            assert hours.is_open(now + timedelta(seconds=seconds * share))
+
+
+def test_without_a_time_zone_it_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        assert read_hours("09:00-10:00").is_open(datetime(2026, 6, 1, 0, 30, tzinfo=UTC))
+        assert not read_hours("09:00-10:00").is_open(datetime(2026, 6, 1, 9, 30, tzinfo=UTC))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "said"),
+    [
+        ("", None, "'' are no hours"),
+        ("22-6", None, "'22-6' are no hours"),
+        ("22:00", None, "'22:00' are no hours"),
+        ("22:00-06:00,", None, "'' are no hours"),
+        ("22:00-06:00;12:00-13:00", None, "are no hours"),
+        ("٢٢:00-06:00", None, "are no hours"),
+        ("24:00-06:00", None, "outside of a day"),
+        ("22:60-23:00", None, "outside of a day"),
+        ("22:00-24:01", None, "outside of a day"),
+        ("06:00-06:00", None, "begins when it ends"),
+        (",".join(["12:00-13:00"] * 25), None, "25 windows"),
+        ("22:00-06:00", "Europe/Zürich", "no time zone"),
+        ("22:00-06:00", "../etc/passwd", "no time zone"),
+        ("22:00-06:00", "", "no time zone"),
+    ],
+)
+def test_what_are_no_hours_is_told(text: str, zone: str | None, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        read_hours(text, zone)
