@@ -88,18 +88,21 @@ def test_what_a_killed_worker_held_is_done_by_another(place: tuple[Path, str, Cl
     assert job.refresh().status is JobStatus.RUNNING, "nobody knows yet"
 
 
-def test_a_worker_that_cannot_start_says_what_is_wrong(tmp_path: Path) -> None:
-    for options, said in (
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
         (["--app", "nowhere:worker"], "there is no nowhere:worker"),
         (["--app", "os:path"], "not a Worker"),
         (["--hours", "22-6"], "'22-6' are no hours"),
         (["--timezone", "Europe/Zurich"], "--hours is not"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "ingot", "worker", *options],
-            cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False,
-        )  # fmt: skip
-        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    ],
+)
+def test_a_worker_that_cannot_start_says_what_is_wrong(tmp_path: Path, options: list[str], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ingot", "worker", *options],
+        cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
 def test_a_second_signal_ends_a_worker_at_once(place: tuple[Path, str, Client]) -> None:

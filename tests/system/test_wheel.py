@@ -1,0 +1,128 @@
+"""What is released: a wheel with all that belongs to it, on which alone the pages hold."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.system.test_docs import PAGES, PYTHON
+
+HERE = Path(__file__).parents[2]
+PACKAGE = HERE / "src" / "ingot"
+PAGES_RUN = [HERE / "README.md", PAGES / "write-a-worker.md"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built by the locked backend without a network."""
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)],
+        cwd=HERE, check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    (made,) = folder.glob("ingot-*.whl")
+    return made
+
+
+def needed_by(requirements: list[str]) -> Iterator[str]:
+    """The distributions that these name, and those that they need in turn."""
+    seen: set[str] = set()
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        one = waiting.pop()
+        if one.name in seen or (one.marker is not None and not one.marker.evaluate({"extra": ""})):
+            continue
+        seen.add(one.name)
+        yield one.name
+        waiting += [Requirement(text) for text in distribution(one.name).requires or []]
+
+
+@pytest.fixture(scope="module")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a new environment that holds the wheel, and what the wheel says that it needs."""
+    home = tmp_path_factory.mktemp("environment") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True, timeout=60)
+    (packages,) = home.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as whole:
+        (metadata,) = (name for name in whole.namelist() if name.endswith(".dist-info/METADATA"))
+        needs = re.findall(r"^Requires-Dist: (.*)$", whole.read(metadata).decode(), re.MULTILINE)
+    for name in needed_by(needs):
+        for file in distribution(name).files or []:
+            if ".." not in file.parts:
+                (packages / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(str(file.locate()), packages / file)  # With its time: what is compiled is found so.
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(home / "bin" / "python")]
+    for words in (["install", "--quiet", "--no-index", "--no-deps", str(wheel)], ["check"]):
+        subprocess.run([*pip, *words], check=True, timeout=60, capture_output=True)
+    return home / "bin"
+
+
+def clean_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("INGOT_", "PYTHON", "COV_"))}
+
+
+@contextmanager
+def running(folder: Path, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A program, ended in the end."""
+    with subprocess.Popen(
+        words, cwd=folder, env=clean_environment() | environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as whole:
+        shipped = {name for name in whole.namelist() if name.startswith("ingot/")}
+        others = {Path(name).name for name in whole.namelist() if not name.startswith("ingot/")}
+    ours = {
+        f"ingot/{path.relative_to(PACKAGE)}"
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert shipped == ours
+    assert {Path(name).suffix for name in shipped} >= {".py", ".sql", ".css", ".html", ".typed"}
+    assert others == {"METADATA", "WHEEL", "entry_points.txt", "LICENSE", "RECORD"}
+
+
+@pytest.mark.long
+def test_the_pages_hold_on_the_wheel_alone(programs: Path, tmp_path: Path) -> None:
+    for page in PAGES_RUN:
+        folder = tmp_path / page.stem
+        folder.mkdir()
+        app, ask, *more = PYTHON.findall(page.read_text(encoding="utf-8"))
+        (folder / "app.py").write_text(app, encoding="utf-8")
+        assert run(programs, folder, "import ingot; print(ingot.__file__)").startswith(str(programs.parent))
+        with running(folder, str(programs / "ingot"), "serve", "--port", "0") as server:
+            assert server.stderr is not None
+            url = next(found[0] for line in server.stderr if (found := re.search(r"http://[^\s\"]+", line)))
+            worker = [str(programs / "ingot"), "worker", "--app", "app:worker"]
+            with running(folder, *worker, INGOT_SERVER_URL=url):
+                assert run(programs, folder, ask, INGOT_SERVER_URL=url).startswith("Hello, Ada\n")
+        if page.name == "README.md":
+            (library,) = (block for block in more if "ingot.open(" in block)
+            assert "succeeded {'width': 200, 'of': 'cat.png'}" in run(programs, folder, library)
+
+
+def run(programs: Path, folder: Path, text: str, **environment: str) -> str:
+    """What some Python prints in the new environment."""
+    done = subprocess.run(
+        [str(programs / "python"), "-c", text],
+        cwd=folder, env=clean_environment() | environment,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
