@@ -64,7 +64,7 @@ async def boards_of(served: Served) -> AsyncIterator[Callable[[], Board]]:
         yield lambda: HttpBoard(place, "press/1")
         return
     async with role_of(served.database, tenant) as url:
-        entrance = Entrance(url=url, instance="1", lease_seconds=60)
+        entrance = Entrance(url=url, instance="1", lease_seconds=180)
         yield lambda: PostgresBoard(entrance)
 
 
@@ -125,7 +125,11 @@ async def test_what_a_handler_raises_is_what_became_of_the_job(served: Served, c
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_cancel_reaches_the_handler(served: Served, client: AsyncClient, kind: str) -> None:
+async def test_a_cancel_reaches_the_handler(
+    served: Served, client: AsyncClient, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the job began after the heartbeat that waits, which is not over for a minute."""
+    monkeypatch.setattr("ingot.worker.heart.WAIT_SECONDS", 60.0)
     worker, began = Worker(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -160,6 +164,25 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(served: Served, cl
         job = await client.submit("rude")
         assert (await job.wait("20s")).result == "done"
         assert job.data.crashes == 0
+
+
+async def test_claims_do_not_outrun_what_is_told(
+    served: Served, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a worker holds more than one heartbeat can name."""
+    monkeypatch.setattr("ingot.worker.runner.SETTLES_MAX", 1)
+    monkeypatch.setattr("ingot.worker.runner.UNSETTLED_MAX", 5)
+    worker, held = Worker(), [0]
+
+    @worker.handler("quick", concurrency=10)
+    async def quick(job: WorkerJob) -> None:
+        held[0] = max(held[0], len(runner._runs))
+
+    jobs = await client.submit_many("quick", [None] * 200)
+    async with working(served, worker) as runner:
+        for job in jobs:
+            await job.wait("15s")
+    assert 0 < held[0] <= 30
 
 
 async def test_the_last_words_of_one_job_cost_another_nothing(

@@ -34,6 +34,8 @@ def worker(
 
     The server is INGOT_SERVER_URL. It comes with INGOT_WORKER_ID and INGOT_WORKER_SECRET, or with INGOT_TOKEN; beside
     the server, the operator's token is found.
+
+    With INGOT_DATABASE_URL, which names a role of its own, it works on that PostgreSQL database itself.
     """
     configure_server_logs("info", None)
     if timezone is not None and hours is None:

@@ -1,0 +1,199 @@
+"""Workers as processes of their own on PostgreSQL, with a role and no HTTP, beside a server that people look at."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import asyncpg
+import pytest
+
+from ingot.client import Client
+from ingot.client.errors import JobCanceled
+from ingot.engines.postgres import make_worker_role
+from ingot.jobs.model import JobStatus
+from tests.postgres import Database, database_for, with_database
+from tests.system.test_serve import served
+
+LEASE_SECONDS: Final = 2
+WAIT_SECONDS: Final = 30
+APP: Final = """
+import time
+from ingot import Worker
+
+worker = Worker()
+
+@worker.handler("greet", concurrency=8)
+async def greet(job):
+    return f"Hello, {job.payload}"
+
+@worker.handler("slow", concurrency=8)
+def slow(job):
+    print("at work")
+    job.progress(40, "half way")
+    while not job.wait(0.05):
+        pass
+    job.check()
+
+@worker.handler("short", concurrency=8)
+def short(job):
+    time.sleep(1)
+    return job.attempt
+"""
+
+
+class Scene(NamedTuple):
+    """A server on PostgreSQL, a client of it, and the role of a worker."""
+
+    folder: Path
+    client: Client
+    url: str
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    database = asyncio.run(database_for(tmp_path))
+    database.stores += 1
+    monkeypatch.setenv("INGOT_DATABASE_URL", database.server_url)
+    monkeypatch.setenv("INGOT_LEASE_SECONDS", str(LEASE_SECONDS))
+    role = f"resize_{os.getpid()}"
+    (tmp_path / "app.py").write_text(APP, encoding="utf-8")
+    try:
+        with served(tmp_path / "data") as (_, url):
+            token = (tmp_path / "data" / "operator.token").read_text(encoding="utf-8").strip()
+            password = asyncio.run(_make(database, role))
+            with Client(url, token=token) as client:
+                yield Scene(tmp_path, client, with_database(database.owner_url, database.name, f"{role}:{password}"))
+    finally:
+        asyncio.run(_drop(database, role))
+        database.stores -= 1
+
+
+async def _make(database: Database, role: str) -> str:
+    owner = await asyncpg.connect(database.owner_url)
+    tenant = await owner.fetchval("SELECT id::text FROM ingot.tenants WHERE slug = 'default'")
+    await owner.close()
+    return await make_worker_role(database.owner_url, role, tenant)
+
+
+async def _drop(database: Database, role: str) -> None:
+    owner = await asyncpg.connect(database.owner_url)
+    await owner.execute("DELETE FROM ingot.worker_roles WHERE role = $1", role)
+    await owner.execute(f"DROP ROLE IF EXISTS {role}")
+    await owner.close()
+
+
+@contextmanager
+def at_work(scene: Scene, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker process that knows no server, which is told to go in the end."""
+    environment = {**os.environ, "INGOT_DATABASE_URL": scene.url, "INGOT_SERVER_URL": "http://127.0.0.1:9", **more}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ingot", "worker", "--app", "app:worker", "--drain-seconds", "5"],
+        cwd=scene.folder, env=environment, text=True, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=WAIT_SECONDS)
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def test_a_worker_works_is_seen_and_goes(scene: Scene) -> None:
+    with at_work(scene) as process:
+        jobs = scene.client.submit_many("greet", ["Ada", "Grace"])
+        assert [job.wait("20s").result for job in jobs] == ["Hello, Ada", "Hello, Grace"]
+        (known,) = scene.client.workers()
+        assert (known.status, known.types) == ("online", ("greet", "short", "slow"))
+        assert known.id.startswith("resize_")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=WAIT_SECONDS) == 0
+    assert list(scene.client.workers()) == []
+
+
+def test_people_see_what_a_job_does_and_cancel_it(scene: Scene) -> None:
+    with at_work(scene):
+        job = scene.client.submit("slow")
+        until(lambda: job.refresh().data.progress is not None, "its progress is shown")
+        assert job.data.progress is not None
+        assert (job.data.progress.percent, job.data.progress.stage) == (40, "half way")
+        until(lambda: job.log() == "at work\n", "its log is shown")
+        job.cancel()
+        with pytest.raises(JobCanceled):
+            job.wait("20s")
+
+
+def test_a_server_drains_a_worker_that_it_never_talks_to(scene: Scene) -> None:
+    with at_work(scene) as process:
+        job = scene.client.submit("short")
+        until(lambda: job.refresh().status is JobStatus.RUNNING, "it runs")
+        (known,) = scene.client.workers()
+        scene.client.drain(known.id)
+        assert process.wait(timeout=WAIT_SECONDS) == 0
+        assert job.refresh().result == 1
+        waiting = scene.client.submit("short")
+        assert waiting.refresh().status is JobStatus.QUEUED
+
+
+def test_what_a_killed_worker_held_is_done_by_another(scene: Scene) -> None:
+    with at_work(scene) as process:
+        job = scene.client.submit("short")
+        until(lambda: job.refresh().status is JobStatus.RUNNING, "it runs")
+        process.kill()
+        process.wait()
+    (dead,) = scene.client.workers()
+    with at_work(scene):
+        assert job.wait("30s").result == 2
+        assert (job.data.crashes, job.data.failures) == (1, 0)
+        statuses = {one.id: one.status for one in scene.client.workers()}
+        until(lambda: {w.id: w.status for w in scene.client.workers()}[dead.id] == "offline", f"offline: {statuses}")
+
+
+def test_a_stopped_worker_that_wakes_up_changes_nothing_of_its_lost_job(scene: Scene) -> None:
+    with at_work(scene) as stopped:
+        job = scene.client.submit("short")
+        until(lambda: job.refresh().status is JobStatus.RUNNING, "it runs")
+        stopped.send_signal(signal.SIGSTOP)
+        try:
+            with at_work(scene):
+                assert job.wait("30s").result == 2
+        finally:
+            stopped.send_signal(signal.SIGCONT)
+        until(lambda: any(one.status == "online" for one in scene.client.workers()), "it is back")
+        assert (job.refresh().result, job.data.attempts) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"INGOT_WORKER_ID": "press"}, "a worker credential are both set"),
+        ({"INGOT_DATABASE_URL": "mysql://db"}, "does not begin with postgresql://"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_told(scene: Scene, more: dict[str, str], said: str) -> None:
+    with at_work(scene, **more) as process:
+        _, told = process.communicate(timeout=WAIT_SECONDS)
+        assert (process.returncode != 0, said in told, "Traceback" in told) == (True, True, False), told
+
+
+def test_the_url_of_a_server_is_refused_with_a_sentence(scene: Scene) -> None:
+    with at_work(scene, INGOT_DATABASE_URL=os.environ["INGOT_DATABASE_URL"]) as process:
+        _, told = process.communicate(timeout=WAIT_SECONDS)
+        assert (process.returncode != 0, "the role of servers" in told, "Traceback" in told) == (True, True, False), (
+            told
+        )
