@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import of_http, of_jobs, of_people, of_postgres, of_sqlite
+from tests.mutants import of_cli, of_http, of_jobs, of_people, of_postgres, of_sqlite
 
 MUTANTS = [
     *of_sqlite.MUTANTS,
@@ -10,4 +10,5 @@ MUTANTS = [
     *of_people.MUTANTS,
     *of_http.MUTANTS,
     *of_jobs.MUTANTS,
+    *of_cli.MUTANTS,
 ]
