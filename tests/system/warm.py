@@ -1,6 +1,6 @@
 """`ingot`, read from disk once and forked for each command: the same program, and a tenth of the time.
 
-It reads one JSON document to a line, which says what is typed and where, and answers each with an exit code.
+It reads one JSON document to a line, which says what is typed and where, and answers each with its number and an exit code.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def become(asked: dict[str, Any]) -> NoReturn:
 
 if __name__ == "__main__":
     for line in sys.stdin:
+        asked = json.loads(line)
         if (pid := os.fork()) == 0:
-            become(json.loads(line))
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+            become(asked)
+        print(asked["number"], os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)

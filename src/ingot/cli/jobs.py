@@ -132,7 +132,7 @@ def show(ask: Asking, id: JobId) -> None:
 @asking
 def watch_jobs(
     ask: Asking,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="The ids of jobs.", show_default=False)] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of jobs.", show_default=False)] = None,
     batch: Annotated[str | None, typer.Option(metavar="NAME", help="The jobs of this batch.")] = None,
 ) -> None:
     """Watch jobs until they are finished; without any, those that run now, until Ctrl-C.

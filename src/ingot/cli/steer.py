@@ -30,7 +30,7 @@ OF: Final = {
     "retry": (JobStatus.DEAD,),
 }  # What each is done to, unless the filter names a status.
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="ID…", help="The ids of jobs; or say below which.", show_default=False)
+    list[str] | None, typer.Argument(metavar="ID", help="The ids of jobs; or say below which.", show_default=False)
 ]
 All = Annotated[bool, typer.Option("--all", help="Every job of the tenant.", rich_help_panel=filters.PANEL)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

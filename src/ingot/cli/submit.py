@@ -151,7 +151,8 @@ def _submit_many(ask: Asking, source: Path, type: str | None, order: dict[str, A
         orders = _orders(lines, type, order, key)
         try:
             while some := list(islice(orders, ORDERS_PER_CALL)):
-                for job in ask.client.submit_orders(some):
+                client = ask.patient if made else ask.client  # What has begun well outlives a restart of the server.
+                for job in client.submit_orders(some):
                     if ask.out.json:
                         ask.out.line(job.data)
                     else:
