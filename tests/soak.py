@@ -21,11 +21,14 @@ from tests.faults.invariants import Broken
 from tests.faults.life import Life
 from tests.faults.outage import Outage
 from tests.faults.standstill import stand_still
+from tests.system.standing import stand_still as workers_stand_still
 
 KILLS = 5_000
 CUTS = 2_000
 POINT_KILLS = 1_000
 CYCLES = 5_000
+WORKER_STOPS = 300
+WORKERS = 10
 KILLS_PER_LIFE = 40
 CUTS_PER_LIFE = 80
 CYCLES_PER_LIFE = 250
@@ -97,6 +100,14 @@ class Soak:
             shutil.rmtree(folder)
             self._tell(f"stood still {done + part}/{cycles}")
 
+    def stop_workers(self, stops: int) -> None:
+        """Let real workers of a real server stand still past their leases."""
+        folder = self._next_folder()
+        folder.mkdir()
+        if stops:
+            workers_stand_still(folder, workers=WORKERS, rounds=-(-stops // WORKERS), tell=self._tell)
+        shutil.rmtree(folder)
+
     def _life(self) -> Life:
         return Life(self._next_folder(), self._random.randrange(2**32))
 
@@ -121,6 +132,7 @@ def main() -> int:
     parser.add_argument("--point-kills", type=int, default=POINT_KILLS, help=f"killed at named points ({POINT_KILLS})")
     parser.add_argument("--cuts", type=int, default=CUTS, help=f"power cuts ({CUTS})")
     parser.add_argument("--cycles", type=int, default=CYCLES, help=f"workers that stand still ({CYCLES})")
+    parser.add_argument("--stops", type=int, default=WORKER_STOPS, help=f"real workers that do ({WORKER_STOPS})")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="repeat a run (up to its timing)")
     parser.add_argument("--folder", type=Path, help="where the stores are made (a temporary folder)")
     arguments = parser.parse_args()
@@ -129,6 +141,7 @@ def main() -> int:
     print(f"seed {soak.seed}, in {folder}, process {os.getpid()}", flush=True)
     steps: list[tuple[Callable[[int], None], int]] = [
         (soak.stand_still, arguments.cycles),
+        (soak.stop_workers, arguments.stops),
         (soak.cut_the_power, arguments.cuts),
         (soak.kill_at_points, arguments.point_kills),
         (soak.kill_at_random, arguments.kills),

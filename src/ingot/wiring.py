@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
+import structlog
 import uvloop
 from prometheus_client import CollectorRegistry
 
@@ -65,15 +66,18 @@ from ingot.kernel.clock import Clock, SystemClock
 from ingot.kernel.errors import InvalidInput, StoreError
 from ingot.kernel.logs import configure_logs, debugging, report
 from ingot.kernel.loops import Loop
+from ingot.kernel.structs import prepare_structs
 from ingot.outbound.provider import Provider
 from ingot.settings import ClientSettings, Settings, SettingsError, read_client_settings, read_settings
 from ingot.worker.app import Worker
 from ingot.worker.hours import Hours
+from ingot.worker.isolation import check_isolated
 from ingot.worker.over_http import HttpBoard
 from ingot.worker.over_postgres import Entrance, PostgresBoard
 from ingot.worker.runner import DRAIN_SECONDS, Runner
 
 EXIT_AT_ONCE: Final = 130
+log = structlog.get_logger("ingot.worker")
 Store = SQLiteStore | PostgresStore
 
 
@@ -111,6 +115,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
     configure_logs()
     settings = _settings_for(data, settings or read_settings())
     clock = clock or SystemClock()
+    prepare_structs()
     store = await _open_store(settings, clock)
     try:
         ingot = await _rooms_of(store, settings, clock)
@@ -231,6 +236,7 @@ def server_of(
     """
     settings = settings or Settings()
     metrics = Metrics(CollectorRegistry())
+    metrics.count_heartbeats(lambda: ingot.workers.waiting)
     gate = Gate(
         ingot.access,
         ingot.tenants,
@@ -309,6 +315,15 @@ def runner_of(
     known = settings or read_client_settings()
     if not worker.handlers:
         raise InvalidInput("the worker has no handlers", hint='Give it some with @worker.handler("type").')
+    for handler in worker.handlers.values():
+        if handler.isolate:
+            check_isolated(handler)
+    if (known.worker_id is None) != (known.worker_secret is None):
+        given, missing = ("SECRET", "ID") if known.worker_id is None else ("ID", "SECRET")
+        raise SettingsError(
+            f"INGOT_WORKER_{given} is set, and INGOT_WORKER_{missing} is not",
+            hint="Set both, as they were shown when the credential was made, or neither, and INGOT_TOKEN.",
+        )
     instance = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
     if known.database_url is not None:
         entrance = _entrance_of(known, known.database_url, instance)
@@ -344,6 +359,9 @@ async def run_until_told(runner: Runner) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, told)
     await runner.run(stopping)
+    if runner.is_busy:  # With a thread that does not end this process would not either.
+        log.warning("handlers_left_behind", hint="Their jobs were given back. Have them look at job.canceled.")
+        os._exit(0)
 
 
 def run(worker: Worker, *, drain_seconds: float = DRAIN_SECONDS) -> None:

@@ -128,6 +128,7 @@ async def test_the_status_is_that_of_the_callers_tenant(served: Served) -> None:
 def test_the_page_tells_of_every_metric_and_of_no_other() -> None:
     metrics = Metrics(CollectorRegistry())
     metrics.count_streams(lambda: 0)
+    metrics.count_heartbeats(lambda: 0)
     known = {(family.name, family.type) for family in metrics.registry.collect()}
     told = set(re.findall(r"^\| `(ingot_\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     assert told == known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import of_cli, of_http, of_jobs, of_people, of_postgres, of_sqlite
+from tests.mutants import of_cli, of_http, of_jobs, of_people, of_postgres, of_sqlite, of_worker
 
 MUTANTS = [
     *of_sqlite.MUTANTS,
@@ -11,4 +11,5 @@ MUTANTS = [
     *of_http.MUTANTS,
     *of_jobs.MUTANTS,
     *of_cli.MUTANTS,
+    *of_worker.MUTANTS,
 ]

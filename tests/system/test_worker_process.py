@@ -91,7 +91,7 @@ def test_what_a_killed_worker_held_is_done_by_another(place: tuple[Path, str, Cl
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--app", "nowhere:worker"], "there is no nowhere:worker"),
+        (["--app", "nowhere:worker"], "there is no module nowhere here"),
         (["--app", "os:path"], "not a Worker"),
         (["--hours", "22-6"], "'22-6' are no hours"),
         (["--timezone", "Europe/Zurich"], "--hours is not"),

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib import import_module
-from typing import Annotated
+from types import ModuleType
+from typing import Annotated, Final
 
 import typer
 import uvloop
 
 from ingot import wiring
-from ingot.kernel.errors import InvalidInput
+from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.logs import configure_server_logs
 from ingot.settings import read_client_settings
 from ingot.worker.app import Worker
 from ingot.worker.hours import read_hours
 from ingot.worker.runner import DRAIN_SECONDS
+
+APP_HINT: Final = "Name a module and what it calls the worker, as in app:worker; it is looked for in this folder first."
 
 
 def worker(
@@ -50,9 +54,29 @@ def load(app: str) -> Worker:
     module, _, name = app.partition(":")
     sys.path.insert(0, "")
     try:
-        found = getattr(import_module(module), name or "worker")
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidInput(f"there is no {app}: {error}", hint="Name a module and what it calls the worker.") from error
+        found = getattr(_imported(module), name or "worker")
+    except (AttributeError, ValueError) as error:
+        raise InvalidInput(f"there is no {app}: {error}", hint=APP_HINT) from error
     if not isinstance(found, Worker):
         raise InvalidInput(f"{app} is a {type(found).__name__}, not a Worker", hint="It is made with ingot.Worker().")
     return found
+
+
+def _imported(module: str) -> ModuleType:
+    """The module, run. What goes wrong in it is shown with the lines that led there."""
+    try:
+        return import_module(module)
+    except IngotError:
+        raise
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise InvalidInput(f"there is no module {module} here", hint=APP_HINT) from error
+        if isinstance(error, ValueError) and not module:
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if not frame.filename.startswith("<frozen") and frame.filename != __file__]
+        told = "".join(traceback.format_list(own[1:]))
+        raise InvalidInput(
+            f"{module} cannot be imported: {type(error).__name__}: {error}\n{told}".rstrip(),
+            hint=f"Correct it there; `python -c 'import {module}'` shows the same.",
+        ) from error

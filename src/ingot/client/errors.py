@@ -9,6 +9,8 @@ import msgspec
 from ingot.kernel.errors import IngotError
 
 TEXT_SHOWN_MAX: Final = 200
+GATEWAY: Final = frozenset({502, 503, 504})
+OTHER_SCHEME: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF")
 
 
 class ServerUnreachable(IngotError):
@@ -32,7 +34,7 @@ class ServerTooOld(IngotError):
 
     code = "server_too_old"
     status = 501
-    hint = "Bring the server to the version of the client, or use the client of its version."
+    hint = "Server and client are of different versions: bring both to the same one."
 
 
 class Refused(IngotError):
@@ -54,6 +56,8 @@ def error_of(status: int, content: bytes) -> IngotError:
         problem = msgspec.json.decode(content, type=_Problem)
     except (msgspec.DecodeError, UnicodeDecodeError):
         said = content[:TEXT_SHOWN_MAX].decode(errors="replace").strip()
+        if status in GATEWAY:
+            return ServerUnreachable(f"what is before the server answers {status}: {said!r}")
         return NotIngot(f"the answer is no error of Ingot's ({status}): {said!r}")
     if problem.code == "no_such_route":
         return ServerTooOld(f"the server does not know this: {problem.detail}")
@@ -85,6 +89,24 @@ def _kinds() -> dict[str, type[IngotError]]:
         found.setdefault(kind.code, kind)
         kinds.extend(kind.__subclasses__())
     return found
+
+
+def unreadable(content: bytes, error: Exception) -> IngotError:
+    """The error of an answer that is none we know: of another program, or of another version."""
+    if isinstance(error, msgspec.ValidationError):
+        return ServerTooOld(f"the answer of the server is not as this client knows it: {error}")
+    said = content[:TEXT_SHOWN_MAX].decode(errors="replace").strip()
+    return NotIngot(f"the answer is none of Ingot's: {said!r}")
+
+
+def unreachable(url: str, why: str) -> ServerUnreachable:
+    """The error of a server that does not answer."""
+    if url.startswith("https:") and any(name in why for name in OTHER_SCHEME):
+        return ServerUnreachable(
+            f"{url} does not speak https: {why}",
+            hint="Check INGOT_SERVER_URL: a server without a proxy before it is reached by http://.",
+        )
+    return ServerUnreachable(f"{url} does not answer: {why}")
 
 
 class JobDead(IngotError):

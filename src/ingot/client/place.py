@@ -20,7 +20,8 @@ class NoToken(IngotError):
     code = "no_token"
     status = 401
     hint = (
-        "Set INGOT_TOKEN. On the machine of the server its operator.token is found by itself, "
+        "Set INGOT_TOKEN, or for a worker INGOT_WORKER_ID and INGOT_WORKER_SECRET. "
+        "On the machine of the server its operator.token is found by itself, "
         "when INGOT_DATA names the data folder or it is ./data."
     )
 

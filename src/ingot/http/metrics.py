@@ -37,6 +37,11 @@ class Metrics:
         """Where to ask how many streams are open."""
         Gauge("ingot_sse_clients", "Streams of events that are open.", registry=self.registry).set_function(count)
 
+    def count_heartbeats(self, count: Callable[[], int]) -> None:
+        """Where to ask how many workers wait for something to be told."""
+        about = "Heartbeats of workers that wait here."
+        Gauge("ingot_worker_heartbeats_waiting", about, registry=self.registry).set_function(count)
+
     def note_request(self, route: Route | None, status: int, seconds: float) -> None:
         """A request was answered."""
         known = self._known.get((id(route), status))

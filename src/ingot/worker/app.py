@@ -82,7 +82,7 @@ class Worker:
     def add(self, handler: Handler) -> None:
         """Take a handler in. Raises `InvalidInput`."""
         if handler.type in self.handlers:
-            raise InvalidInput(f"there are two handlers for {handler.type}", hint="A type has one handler.")
+            raise InvalidInput(f"there are two handlers for {handler.type}", hint="Leave one of them out.")
         if not 1 <= handler.concurrency <= CONCURRENCY_MAX:
             raise InvalidInput(f"concurrency is {handler.concurrency}; it goes from 1 to {CONCURRENCY_MAX}")
         if handler.isolate and handler.is_async:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import IO, Any
@@ -27,8 +27,33 @@ class _Tee:
         job.log(text, end="")
         return len(text)
 
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    @property
+    def buffer(self) -> _Bytes:
+        return _Bytes(self._stream)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class _Bytes:
+    """The same for bytes, which need not be text."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, data: bytes) -> int:
+        job = _current.get()
+        if job is None:
+            return self._stream.buffer.write(data)  # type: ignore[attr-defined, no-any-return]
+        job.log(bytes(data).decode("utf-8", "replace"), end="")
+        return len(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream.buffer, name)  # type: ignore[attr-defined]
 
 
 class _Records(logging.Handler):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
 
+from ingot.jobs.checks import LOG_CHARS_MAX
+from ingot.jobs.errors import WorkerNotFound
+from ingot.kernel.errors import IngotError
 from ingot.wire.workers import WorkerBeatAnswer
+from ingot.worker.job import News
 from ingot.worker.ports import Board
 from ingot.worker.run import Run
 
@@ -18,16 +22,28 @@ NEWS_SECONDS: Final = 1.0  # News are told no more often.
 NAME_SECONDS: Final = 0.5  # A job that runs for longer is named, so that it is told when it is to stop.
 AGAIN_SECONDS: Final = 1.0
 log = structlog.get_logger("ingot.worker")
-Heard = Callable[[WorkerBeatAnswer], None]
+LOGS_CHARS_MAX: Final = 2 * 1024 * 1024  # In one heartbeat, of all jobs together.
+Heard = Callable[[Sequence[Run], WorkerBeatAnswer], None]
 
 
 class Heart:
     """Tells the server that the worker lives, what its jobs do and write, and hears which of them are to stop."""
 
-    def __init__(self, boards: Callable[[], Board], runs: Mapping[str, Run], heard: Heard, *, every: float) -> None:
+    def __init__(
+        self,
+        boards: Callable[[], Board],
+        runs: Mapping[str, Run],
+        heard: Heard,
+        *,
+        every: float,
+        types: Sequence[str],
+        failed: Callable[[IngotError], None],
+    ) -> None:
         self._boards = boards
         self._runs = runs
         self._heard = heard
+        self._failed = failed
+        self._types = types
         self._wait = min(WAIT_SECONDS, every)
         self._thread = threading.Thread(target=self._live, name="ingot-heart", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -47,9 +63,10 @@ class Heart:
         self._thread.join()
 
     def wake(self) -> None:
-        """There is something new to tell. May be called from any thread."""
-        if self._loop is not None and self._news is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._news.set)
+        """There is something new to tell. May be called from any thread, and as often as a handler prints."""
+        if self._loop is None or self._news is None or self._news.is_set() or self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._news.set)
 
     def _live(self) -> None:
         asyncio.run(self._beat_on())
@@ -68,6 +85,8 @@ class Heart:
                 await asyncio.wait({beating})
                 if not beating.cancelled() and (error := beating.exception()) is not None:
                     log.warning("heartbeat_failed", error=str(error))
+                    if isinstance(error, IngotError):
+                        self._failed(error)
                     await asyncio.wait({stopping}, timeout=AGAIN_SECONDS)
         finally:
             stopping.cancel()
@@ -75,24 +94,30 @@ class Heart:
 
     async def _beat(self, board: Board) -> None:
         """Tell what is new, or else wait for something to hear, unless there is news meanwhile, or jobs to name."""
+        try:
+            await self._tell(board)
+        except WorkerNotFound:  # Somebody removed it, and gave back what it held.
+            await board.register(self._types)
+
+    async def _tell(self, board: Board) -> None:
         assert self._news is not None
         if await tell_news(board, self._runs, self._heard):
             await asyncio.sleep(NEWS_SECONDS)
             return
         self._news.clear()
         runs = list(self._runs.values())
-        held, named = [run.held(run.job.take_news()) for run in runs], {run.id for run in runs}
+        held, named = [run.held(told) for run, told in _news_of(runs).items()], set(runs)
         waiting = asyncio.ensure_future(board.beat(held, wait_seconds=self._wait))
         news = asyncio.create_task(self._news.wait())
-        unnamed: set[str] = set()
+        unnamed: set[Run] = set()
         while not (waiting.done() or news.done()):
             await asyncio.wait({waiting, news}, timeout=NAME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            before, unnamed = unnamed, set(self._runs) - named
+            before, unnamed = unnamed, set(self._runs.values()) - named
             if before & unnamed:
                 break
         news.cancel()
         if waiting.done():
-            self._heard(waiting.result())
+            self._heard(runs, waiting.result())
         else:
             waiting.cancel()
             await asyncio.wait({waiting})
@@ -100,10 +125,19 @@ class Heart:
 
 async def tell_news(board: Board, runs: Mapping[str, Run], heard: Heard) -> bool:
     """Tell what is new of these runs, if anything is; whether there was."""
-    news = {run: run.job.take_news() for run in list(runs.values())}
+    news = _news_of(list(runs.values()))
     if not any(news.values()):
         return False
-    heard(await board.beat([run.held(told) for run, told in news.items()], wait_seconds=0))
+    heard(list(news), await board.beat([run.held(told) for run, told in news.items()], wait_seconds=0))
     for run, told in news.items():
         run.job.told(told)
     return True
+
+
+def _news_of(runs: Sequence[Run]) -> dict[Run, News]:
+    """What is new of each, with as much of their logs as one heartbeat takes."""
+    news, left = {}, LOGS_CHARS_MAX
+    for run in runs:
+        news[run] = run.job.take_news(min(left, LOG_CHARS_MAX))
+        left -= len(news[run].log)
+    return news

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import pwd
 import resource
 import signal
 import sys
 import threading
 import traceback
-from contextlib import suppress
+from codecs import getincrementaldecoder
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any, Final
 
 import msgspec
 
 from ingot.jobs.model import Job
-from ingot.worker.app import Function
-from ingot.worker.job import NoRetry, Snoozed, WorkerJob
+from ingot.kernel.errors import InvalidInput
+from ingot.worker.app import Function, Handler
+from ingot.worker.job import NoRetry, Snoozed, WorkerJob, sendable
+from ingot.worker.results import EXIT_ADVICE, error_text, result_text
 from ingot.worker.run import Run
 
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 READ_BYTES: Final = 64 * 1024
 KILL_SECONDS: Final = 5.0  # That the processes have after TERM.
 UNPRIVILEGED: Final = "nobody"
+DESCRIPTORS_MAX: Final = 64 * 1024  # More are not open before the handler runs.
+TELLING_BYTES: Final = 64 * 1024 * 1024  # Beyond the limit, for telling that it was reached.
+SIGNAL_REASONS: Final = {
+    **dict.fromkeys(("SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT"), ", as it is when the memory is used up"),
+    "SIGXCPU": ": it used more processor time than its timeout",
+}
 _spawn = multiprocessing.get_context("spawn")
 
 
@@ -45,13 +55,23 @@ class Ended(Exception):
     def __init__(self, exit_code: int) -> None:
         self.exit_code = exit_code
         name = signal.Signals(-exit_code).name if exit_code < 0 else ""
-        why = f"was ended by {name}" if name else f"ended with {exit_code}"
-        memory = ", as it is when the memory is used up" if name in ("SIGKILL", "SIGSEGV", "SIGBUS") else ""
-        super().__init__(f"the process of the handler {why}{memory}")
+        why = f"was ended by {name}" if name else f"ended with {exit_code} ({EXIT_ADVICE})"
+        super().__init__(f"the process of the handler {why}{SIGNAL_REASONS.get(name, '')}")
 
 
 class Failed(Exception):
     """The handler raised, in its process."""
+
+
+def check_isolated(handler: Handler) -> None:
+    """Raises `InvalidInput` for a function that another process cannot find."""
+    try:
+        pickle.dumps(handler.function)
+    except Exception as error:
+        raise InvalidInput(
+            f"the isolated handler of {handler.type} cannot be handed to another process: {error}",
+            hint="Make it a plain function of a module, not a lambda, and not inside another function.",
+        ) from error
 
 
 def run_isolated(run: Run) -> Any:
@@ -64,19 +84,26 @@ def run_isolated(run: Run) -> Any:
         name=f"ingot-{run.job.type}",
         daemon=True,
     )
-    process.start()
-    theirs.close()
-    os.close(writing)
+    try:
+        process.start()
+    except BaseException:
+        ours.close()
+        os.close(reading)
+        raise
+    finally:
+        theirs.close()
+        os.close(writing)
     printed = threading.Thread(target=_read, args=(reading, run.job), daemon=True)
     printed.start()
-    run.on_stop = lambda: _stop(process.pid or 0)
+    stopping = _Stopping(process)
+    run.on_stop = stopping.begin
     if run.job.canceled:
-        run.on_stop()
+        stopping.begin()
     try:
         said = _listen(ours, run.job)
     finally:
         process.join(KILL_SECONDS)
-        _kill(process.pid or 0)  # What it left running ends with it.
+        stopping.end()  # What it left running ends with it.
         process.join()
         printed.join(KILL_SECONDS)
         ours.close()
@@ -107,9 +134,10 @@ def _listen(ours: Connection, job: WorkerJob) -> Said | None:
 
 def _read(descriptor: int, job: WorkerJob) -> None:
     """What is written, by whatever the process starts too, goes to the log."""
-    with open(descriptor, encoding="utf-8", errors="replace", newline="") as stream:
-        while text := stream.readline(READ_BYTES):
-            job.log(text, end="")
+    decode = getincrementaldecoder("utf-8")(errors="replace").decode
+    with open(descriptor, "rb", buffering=0) as stream:
+        while data := stream.read(READ_BYTES):
+            job.log(decode(data), end="")
 
 
 def _limits(run: Run) -> dict[str, int]:
@@ -119,25 +147,48 @@ def _limits(run: Run) -> dict[str, int]:
     return limits
 
 
-def _stop(pid: int) -> None:
-    """Ask the processes to end, and make them after a while."""
-    _signal(pid, signal.SIGTERM)
-    timer = threading.Timer(KILL_SECONDS, _kill, (pid,))
-    timer.daemon = True
-    timer.start()
+class _Stopping:
+    """The end of a process and of all that it started: asked for, and after a while made. Called from any thread."""
 
+    def __init__(self, process: SpawnProcess) -> None:
+        assert process.pid
+        self._process, self._pid = process, process.pid
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._over = False
 
-def _kill(pid: int) -> None:
-    _signal(pid, signal.SIGKILL)
+    def begin(self) -> None:
+        """Ask the processes to end, and make them when they do not."""
+        with self._lock:
+            if self._over or self._timer is not None:
+                return
+            self._signal(signal.SIGTERM)
+            self._timer = threading.Timer(KILL_SECONDS, self._kill)
+            self._timer.daemon = True
+            self._timer.start()
 
+    def end(self) -> None:
+        """Make them end now. Afterwards nothing is signalled: the number may be another's by then."""
+        with self._lock:
+            self._signal(signal.SIGKILL)
+            self._over = True
+            if self._timer is not None:
+                self._timer.cancel()
 
-def _signal(pid: int, number: signal.Signals) -> None:
-    """To the process and all that it started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
-        return
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
+    def _kill(self) -> None:
+        with self._lock:
+            if not self._over:
+                self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the process and all that it started; to itself alone before it is the first of a group."""
+        try:
+            os.killpg(self._pid, number)
+        except (ProcessLookupError, PermissionError):
+            if number == signal.SIGKILL:
+                self._process.kill()
+            else:
+                self._process.terminate()
 
 
 # -- in the process -------------------------------------------------------------------------------------------
@@ -165,7 +216,8 @@ class _IsolatedJob(WorkerJob):
 
     def progress(self, percent: float, stage: str = "") -> None:
         """Tell how far it is."""
-        self._theirs.send_bytes(msgspec.json.encode(Said(percent=float(percent), stage=stage)))
+        known = min(100.0, max(0.0, float(percent)))
+        self._theirs.send_bytes(msgspec.json.encode(Said(percent=known, stage=sendable(stage))))
 
     def log(self, text: object, *, end: str = "\n") -> None:
         """Write to the log of this attempt."""
@@ -178,26 +230,58 @@ def _work(theirs: Connection, printing: _Descriptor, function: Function, data: b
     os.dup2(printing.descriptor, 1)
     os.dup2(printing.descriptor, 2)
     os.close(printing.descriptor)
+    _leave_a_guard()
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     job = _IsolatedJob(msgspec.json.decode(data, type=Job), theirs)
     _give_up_rights(limits)
     try:
-        said = Said(result=msgspec.Raw(msgspec.json.encode(function(job))))
+        said = Said(result=msgspec.Raw(result_text(function(job))))
     except Snoozed as snoozed:
         said = Said(snooze=snoozed.seconds)
     except NoRetry as error:
-        said = Said(error=str(error) or "the handler said not to retry", retry=False)
+        said = Said(error=sendable(error) or "the handler said not to retry", retry=False)
+    except MemoryError:
+        said = Said(error=_memory_used_up(limits))
     except Exception as error:
         traceback.print_exc()
-        said = Said(error=f"{type(error).__name__}: {error}")
+        said = Said(error=error_text(error))
     theirs.send_bytes(msgspec.json.encode(said))
     theirs.close()
+
+
+def _leave_a_guard() -> None:
+    """Leave a process behind that ends all of this group when the worker is gone: it may be killed at any moment.
+
+    It is no child of ours, for a handler that waits for all of its own.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    if (child := os.fork()) != 0:
+        os.waitpid(child, 0)
+        return
+    if os.fork() != 0:
+        os._exit(0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    kept = parent.sentinel
+    os.closerange(0, kept)
+    os.closerange(kept + 1, DESCRIPTORS_MAX)
+    os.read(kept, 1)  # Its other end is the worker's.
+    os.killpg(0, signal.SIGKILL)
+
+
+def _memory_used_up(limits: dict[str, int]) -> str:
+    if "memory" not in limits:
+        return "MemoryError: the machine has no memory left"
+    resource.setrlimit(resource.RLIMIT_AS, (limits["memory"] + TELLING_BYTES,) * 2)
+    return f"MemoryError: the handler used more than its memory_mb={limits['memory'] // 1024**2}"
 
 
 def _give_up_rights(limits: dict[str, int]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (limits["cpu"], limits["cpu"] + 1))
     if "memory" in limits:
-        resource.setrlimit(resource.RLIMIT_AS, (limits["memory"], limits["memory"]))
+        resource.setrlimit(resource.RLIMIT_AS, (limits["memory"], limits["memory"] + TELLING_BYTES))
     if os.geteuid() == 0:
         user = pwd.getpwnam(UNPRIVILEGED)
         os.setgroups([])

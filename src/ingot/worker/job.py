@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import msgspec
 
 from ingot.client.orders import Seconds, seconds_of
-from ingot.jobs.checks import LOG_CHARS_MAX
+from ingot.jobs import checks
+from ingot.jobs.checks import LOG_CHARS_MAX, STAGE_CHARS_MAX
 from ingot.jobs.model import Job, Progress
 
 LOG_CHARS_KEPT: Final = 256 * 1024  # Between two heartbeats; of a flood the end is kept.
+LOG_CHARS_CUT: Final = 32 * 1024
 
 
 class NoRetry(Exception):
@@ -41,7 +44,8 @@ class WorkerJob:
         self._stopped = False
         self._stop: threading.Event | None = None  # Made for those who wait: few do, and there are many jobs.
         self._progress: Progress | None = None
-        self._log = ""
+        self._parts: deque[str] = deque()  # What was written and not sent yet.
+        self._chars = 0
         self._sent = 0  # Characters of the log that the server has.
         self._left_out = 0
 
@@ -91,22 +95,37 @@ class WorkerJob:
 
     def progress(self, percent: float, stage: str = "") -> None:
         """Tell how far it is."""
+        known = Progress(percent=min(100.0, max(0.0, float(percent))), stage=sendable(stage)[:STAGE_CHARS_MAX])
         with self._lock:
-            self._progress = Progress(percent=min(100.0, max(0.0, float(percent))), stage=stage)
+            self._progress = known
         self._tell()
 
     def log(self, text: object, *, end: str = "\n") -> None:
         """Write to the log of this attempt; what is printed goes there too."""
+        written = sendable(f"{text}{end}")
         with self._lock:
-            self._log += f"{text}{end}"
-            if (over := len(self._log) - LOG_CHARS_KEPT) > 0:
-                self._left_out += over
-                self._log = self._log[over:]
+            self._parts.append(written)
+            self._chars += len(written)
+            if (over := self._chars - LOG_CHARS_KEPT) > 0:
+                self._leave_out(max(over, LOG_CHARS_CUT))
         self._tell()
+
+    def _leave_out(self, chars: int) -> None:
+        """Drop so much from the beginning: a good deal at once, so that a flood is not copied with every word."""
+        while chars > 0 and self._parts:
+            first = self._parts.popleft()
+            if len(first) > chars:
+                self._parts.appendleft(first[chars:])
+            cut = min(chars, len(first))
+            chars -= cut
+            self._chars -= cut
+            self._left_out += cut
 
     def snooze(self, delay: Seconds) -> NoReturn:
         """Not now: try again after the delay. Counts against nothing."""
-        raise Snoozed(seconds_of(delay))
+        seconds = seconds_of(delay)
+        checks.delay(seconds)
+        raise Snoozed(seconds)
 
     # -- for those who run it -------------------------------------------------------------------------------
 
@@ -120,15 +139,15 @@ class WorkerJob:
     @property
     def has_news(self) -> bool:
         """Whether there is something to be told of it."""
-        return bool(self._log) or self._progress is not None
+        return bool(self._parts) or self._progress is not None
 
-    def take_news(self) -> News:
-        """What is to be told of it; the same until it was."""
+    def take_news(self, chars_max: int = LOG_CHARS_MAX) -> News:
+        """What is to be told of it, with so much of its log; the same until it was."""
         with self._lock:
             if self._left_out:
-                self._log = f"[{self._left_out} characters are left out]\n{self._log}"
+                self._parts.appendleft(f"[{self._left_out} characters are left out]\n")
                 self._left_out = 0
-            return News(progress=self._progress, log=self._log[:LOG_CHARS_MAX], offset=self._sent)
+            return News(progress=self._progress, log=self._joined()[:chars_max], offset=self._sent)
 
     def told(self, news: News) -> None:
         """This was told, maybe by two at once: it counts once."""
@@ -137,7 +156,21 @@ class WorkerJob:
                 self._progress = None
             if news.log and news.offset == self._sent:
                 self._sent += len(news.log)
-                self._log = self._log[len(news.log) :]
+                left = self._joined()[len(news.log) :]
+                self._parts, self._chars = deque([left] if left else []), len(left)
+
+    def _joined(self) -> str:
+        """What was written, as one text."""
+        if len(self._parts) != 1:
+            text = "".join(self._parts)
+            self._parts, self._chars = deque([text] if text else []), len(text)
+            return text
+        return self._parts[0]
+
+
+def sendable(text: object) -> str:
+    """A text without what cannot be sent or kept, such as a part of a file name that is no UTF-8."""
+    return str(text).replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True):

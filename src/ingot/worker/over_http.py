@@ -33,6 +33,7 @@ class HttpBoard:
     """A server as a worker sees it."""
 
     def __init__(self, place: Place, worker_id: str) -> None:
+        self._place = place
         self._http = AsyncHttp(place, PATIENCE)
         self._id = worker_id
         self._path = f"/workers/{quote(worker_id, safe='')}"
@@ -40,7 +41,11 @@ class HttpBoard:
     async def register(self, types: Sequence[str]) -> float:
         """See `Board`."""
         body = {"id": self._id, "types": types, "hostname": socket.gethostname()}
-        return (await self._http.ask("POST", "/workers", Registered, body=body, safe=True)).heartbeat_seconds
+        http = AsyncHttp(self._place, Patience(seconds=0))  # Who starts wants to know at once why nothing happens.
+        try:
+            return (await http.ask("POST", "/workers", Registered, body=body, safe=True)).heartbeat_seconds
+        finally:
+            await http.close()
 
     async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[Work]:
         """See `Board`."""

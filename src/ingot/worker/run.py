@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from ingot.wire.workers import HeldJob
 from ingot.worker.app import Handler
@@ -23,10 +24,12 @@ class Run:
         self.fence = work.job.fence
         self.timeout_seconds = handler.timeout_seconds or work.timeout_seconds
         self.why: Why | None = None
+        self.thread: asyncio.Future[Any] | None = None  # What its thread does, where it runs in one.
         self.on_stop: Callable[[], None] | None = None  # Ends what does not look whether it is to stop.
+        self.interrupted = False
 
     def stop(self, why: Why) -> None:
-        """Tell the handler to stop. The first reason counts, but for a lease that was lost."""
+        """Tell the handler to stop, from any thread. The first reason counts, but for a lease that was lost."""
         if self.why is None or why == "lost":
             self.why = why
         self.job.stop()

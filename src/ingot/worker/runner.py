@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
@@ -12,8 +12,11 @@ from typing import Final
 import structlog
 
 from ingot.jobs.checks import LOG_CHARS_MAX
+from ingot.jobs.errors import PayloadTooLarge
 from ingot.kernel.clock import Clock, WallClock, to_datetime
-from ingot.kernel.errors import IngotError
+from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.structs import prepare_structs
+from ingot.wire.jobs import Broke
 from ingot.wire.workers import WorkerBeatAnswer
 from ingot.worker.app import Handler, Worker
 from ingot.worker.capture import capturing
@@ -29,9 +32,15 @@ HOURS_SECONDS: Final = 0.5  # How often it is looked whether the hours have begu
 AGAIN_SECONDS: Final = 0.5
 AGAIN_SECONDS_MAX: Final = 15.0
 DRAIN_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 10.0  # That handlers have to stop when told to, and answers to come.
+AWAY: Final = frozenset({429, 503})  # A server that answers so, or not at all, may be there later.
+UNWANTED: Final = frozenset({401, 403})  # With this credential it never will.
+REFUSED: Final = frozenset({400, 413, 422})
+REFUSED_CODES: Final = frozenset({InvalidInput.code, PayloadTooLarge.code})
 SETTLES_MAX: Final = 1000
 UNSETTLED_MAX: Final = 2000  # With more to tell, no more is taken: what is held must fit in a heartbeat.
 LOG_PARTS_MAX: Final = LOG_CHARS_KEPT // LOG_CHARS_MAX + 1
+GOES_ON_HINT: Final = "Its place stays taken until it ends: have it look at job.canceled, or isolate=True."
 log = structlog.get_logger("ingot.worker")
 
 
@@ -56,23 +65,46 @@ class Runner:
         self._boards = boards
         self._drain_seconds = drain_seconds
         self._runs: dict[str, Run] = {}  # Until the server knows how they ended.
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[Run, asyncio.Task[None]] = {}
         self._busy: Counter[str] = Counter()
         self._freed: dict[str, asyncio.Event] = {type: asyncio.Event() for type in worker.handlers}
         self._endings: asyncio.Queue[tuple[Run, Ending]] = asyncio.Queue()
         self._drain = asyncio.Event()
         self._heart: Heart | None = None
+        self._fault: IngotError | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether handlers are at work: after the end these are threads that did not stop when told to."""
+        return any(self._busy.values())
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Work until `stopping` is set or the server says so, then finish or give back what runs, and go."""
+        """Work until `stopping` is set or the server says so, then finish or give back what runs, and go.
+
+        A server that is not there yet is waited for. Raises what it says when it will have nothing to do with us.
+        """
+        prepare_structs()
         loop = asyncio.get_running_loop()
         board = self._boards()
-        every = await board.register(sorted(self._worker.handlers))
+        types = sorted(self._worker.handlers)
+        try:
+            every = await _registered(board, types, stopping)
+        except BaseException:
+            await board.close()
+            raise
+        if every is None:
+            await board.close()
+            return
 
-        def heard(answer: WorkerBeatAnswer) -> None:
-            loop.call_soon_threadsafe(self._hear, answer)
+        def heard(runs: Sequence[Run], answer: WorkerBeatAnswer) -> None:
+            loop.call_soon_threadsafe(self._hear, runs, answer)
+            for run, why in _to_stop(runs, answer):
+                run.stop(why)  # At once, whatever holds up the loop.
 
-        self._heart = Heart(self._boards, self._runs, heard, every=every)
+        def failed(error: IngotError) -> None:
+            loop.call_soon_threadsafe(self._judge, error)
+
+        self._heart = Heart(self._boards, self._runs, heard, every=every, types=types, failed=failed)
         self._heart.start()
         threads = ThreadPoolExecutor(max(1, sum(one.concurrency for one in self._worker.handlers.values())))
         settling = asyncio.create_task(self._settle_on(board))
@@ -84,10 +116,12 @@ class Runner:
                 await _first(stopping, self._drain, *claiming)
                 await _end(*claiming)
                 await self._finish()
+                if self._fault is not None:
+                    raise self._fault
         finally:
             await _end(*claiming)
             with suppress(TimeoutError):  # Of a server that is away nobody waits for ever.
-                async with asyncio.timeout(self._drain_seconds):
+                async with asyncio.timeout(0 if self._fault else max(self._drain_seconds, STOP_SECONDS)):
                     await self._endings.join()
             await _end(settling)
             self._heart.stop()
@@ -116,6 +150,7 @@ class Runner:
                 pause = AGAIN_SECONDS
             except IngotError as error:
                 log.warning("claim_failed", type=handler.type, code=error.code, detail=error.detail, hint=error.hint)
+                self._judge(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, AGAIN_SECONDS_MAX)
 
@@ -128,19 +163,32 @@ class Runner:
     def _start(self, handler: Handler, work: Work, threads: ThreadPoolExecutor) -> None:
         assert self._heart is not None
         run = Run(handler, work, WorkerJob(work.job, self._heart.wake))
+        if (before := self._runs.get(run.id)) is not None:
+            self._stop(before, "lost")  # We were thought gone, and got the job again.
         self._runs[run.id] = run
         self._busy[handler.type] += 1
-        self._tasks[run.id] = asyncio.create_task(self._run(run, threads), name=f"job {run.id}")
+        self._tasks[run] = asyncio.create_task(self._run(run, threads), name=f"job {run.id}")
 
     async def _run(self, run: Run, threads: ThreadPoolExecutor) -> None:
         ending = await ending_of(run, threads)
-        self._busy[run.handler.type] -= 1
-        self._freed[run.handler.type].set()
-        del self._tasks[run.id]
+        if run.thread is None or run.thread.done():
+            self._free(run.handler)
+        else:
+            log.warning("handler_goes_on", type=run.handler.type, job_id=run.id, hint=GOES_ON_HINT)
+            run.thread.add_done_callback(lambda _: self._free(run.handler))
+        del self._tasks[run]
         if run.why == "lost":
-            self._runs.pop(run.id, None)
+            self._forget(run)
         else:
             self._endings.put_nowait((run, ending))
+
+    def _free(self, handler: Handler) -> None:
+        self._busy[handler.type] -= 1
+        self._freed[handler.type].set()
+
+    def _forget(self, run: Run) -> None:
+        if self._runs.get(run.id) is run:
+            del self._runs[run.id]
 
     # -- telling --------------------------------------------------------------------------------------------
 
@@ -152,7 +200,7 @@ class Runner:
                 some.append(self._endings.get_nowait())
             await self._settle(board, some)
             for run, _ in some:
-                self._runs.pop(run.id, None)
+                self._forget(run)
                 self._endings.task_done()
             for freed in self._freed.values():
                 freed.set()
@@ -166,13 +214,30 @@ class Runner:
                 answers = await board.settle([ending for _, ending in some])
             except IngotError as error:
                 log.warning("settle_failed", jobs=len(some), code=error.code, detail=error.detail)
+                self._judge(error)
+                if error.status in REFUSED:
+                    await self._settle_apart(board, some, error.detail)
+                    return
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, AGAIN_SECONDS_MAX)
                 continue
-            for answer in answers:
+            for one, answer in zip(some, answers, strict=True):
                 if answer.code is not None:
                     log.warning("not_settled", job_id=answer.id, code=answer.code, detail=answer.detail)
+                if answer.code in REFUSED_CODES:
+                    await self._settle_apart(board, [one], answer.detail or answer.code)
             return
+
+    async def _settle_apart(self, board: Board, some: list[tuple[Run, Ending]], why: str) -> None:
+        """One of these cannot be told as it is: it costs the others nothing, and is told as a failure."""
+        if len(some) > 1:
+            for one in some:
+                await self._settle(board, [one])
+            return
+        ((run, ending),) = some
+        if not isinstance(ending, Broke):
+            told = f"the server does not take how it ended: {why}"
+            await self._settle(board, [(run, Broke(id=run.id, fence=run.fence, error=told, retry=False))])
 
     async def _tell_logs(self, board: Board, ended: list[Run]) -> None:
         """Tell what these wrote last. All runs are named with them: what is not named is given back."""
@@ -181,35 +246,61 @@ class Runner:
                 return
             await tell_news(board, self._runs, self._hear)
 
-    def _hear(self, answer: WorkerBeatAnswer) -> None:
-        """What the server says of our jobs."""
-        for told in answer.jobs:
-            run = self._runs.get(told.id)
-            if run is None:
-                continue
-            if told.lost:
-                self._stop(run, "lost")
-            elif told.cancel_requested:
-                self._stop(run, "canceled")
+    def _hear(self, runs: Sequence[Run], answer: WorkerBeatAnswer) -> None:
+        """What the server says of these."""
+        for run, why in _to_stop(runs, answer):
+            self._stop(run, why)
         if answer.drain:
             self._drain.set()
 
+    def _judge(self, error: IngotError) -> None:
+        """Whether there is any use in going on."""
+        if error.status in UNWANTED:
+            self._fault = self._fault or error
+            self._drain.set()
+
     def _stop(self, run: Run, why: Why) -> None:
-        if run.why in ("lost", why):
-            return
         run.stop(why)
-        task = self._tasks.get(run.id)
-        if task is not None and run.handler.is_async:
+        task = self._tasks.get(run)
+        if task is not None and run.handler.is_async and not run.interrupted:
+            run.interrupted = True
             task.cancel()
 
     async def _finish(self) -> None:
         """Let what runs come to its end for a while, and then have it stop, to be given back."""
-        if self._tasks:
+        if self._tasks and self._fault is None:
             await asyncio.wait(self._tasks.values(), timeout=self._drain_seconds)
-        for run in [self._runs[id] for id in self._tasks]:
-            self._stop(run, "drain")
+        for run in list(self._tasks):
+            self._stop(run, "drain" if self._fault is None else "lost")
         if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=self._drain_seconds)
+            await asyncio.wait(self._tasks.values(), timeout=STOP_SECONDS)
+
+
+async def _registered(board: Board, types: Sequence[str], stopping: asyncio.Event) -> float | None:
+    """How often to be heard of, once the server is there; `None` when told to go before."""
+    pause = AGAIN_SECONDS
+    while not stopping.is_set():
+        try:
+            return await board.register(types)
+        except IngotError as error:
+            if error.status not in AWAY:
+                raise
+            log.warning("waiting_for_server", code=error.code, detail=error.detail, hint=error.hint)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await stopping.wait()
+        pause = min(2 * pause, AGAIN_SECONDS_MAX)
+    return None
+
+
+def _to_stop(runs: Sequence[Run], answer: WorkerBeatAnswer) -> list[tuple[Run, Why]]:
+    """Those of these runs that are to stop. The answer is to them: a job that was claimed anew is another run."""
+    told = {held.id: held for held in answer.jobs}
+    stopped: list[tuple[Run, Why]] = []
+    for run in runs:
+        if (held := told.get(run.id)) is not None and (held.lost or held.cancel_requested):
+            stopped.append((run, "lost" if held.lost else "canceled"))
+    return stopped
 
 
 async def _first(*ends: asyncio.Event | asyncio.Task[None]) -> None:

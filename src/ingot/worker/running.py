@@ -6,34 +6,34 @@ import asyncio
 import contextvars
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from ingot.jobs.checks import PAYLOAD_BYTES_MAX
+from ingot.jobs.checks import ERROR_CHARS_MAX
 from ingot.wire.jobs import Broke, Released, Succeeded
 from ingot.wire.jobs import Snoozed as SnoozedEnding
 from ingot.worker.capture import captured
 from ingot.worker.isolation import Ended, Failed, run_isolated
-from ingot.worker.job import NoRetry, Snoozed, Stopped
+from ingot.worker.job import NoRetry, Snoozed, Stopped, sendable
 from ingot.worker.ports import Ending
+from ingot.worker.results import error_text, result_text
 from ingot.worker.run import Run
-
-ERROR_CHARS_MAX: Final = 4000
-_encode = msgspec.json.Encoder().encode
 
 
 async def ending_of(run: Run, threads: ThreadPoolExecutor) -> Ending:
-    """Run the handler, and tell how that ended."""
+    """Run the handler, and tell how that ended. One that overran its time may still be at work in `run.thread`."""
     time_limit = asyncio.timeout(run.timeout_seconds)
     try:
         async with time_limit:
             result = await _result_of(run, threads)
-        return _succeeded(run, result)
+        return Succeeded(id=run.id, fence=run.fence, result=msgspec.Raw(result_text(result)))
     except TimeoutError as error:
         if not time_limit.expired():
             return _raised(run, error)
         run.stop("timeout")
+        if run.handler.isolate and run.thread is not None:
+            await asyncio.wait({run.thread})  # Until its processes are gone.
         return _broke(run, f"it took longer than {run.timeout_seconds:g} seconds")
     except Snoozed as snoozed:
         return SnoozedEnding(id=run.id, fence=run.fence, seconds=snoozed.seconds)
@@ -47,50 +47,46 @@ async def ending_of(run: Run, threads: ThreadPoolExecutor) -> Ending:
         if run.why is None:  # The handler stopped by itself, without being told.
             return _broke(run, "the handler stopped before it was done")
         return Released(id=run.id, fence=run.fence)
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | GeneratorExit):
-            raise
+    except BaseException as error:  # An interrupt too: signals do not raise it here, so that the handler did.
         return _raised(run, error)
 
 
 async def _result_of(run: Run, threads: ThreadPoolExecutor) -> Any:
     if run.handler.is_async:
-        return await _awaited(run)
-    if run.handler.isolate:
-        return await asyncio.get_running_loop().run_in_executor(threads, run_isolated, run)
-    return await _in_thread(run, threads)
-
-
-async def _awaited(run: Run) -> Any:
-    with captured(run.job):
-        return await run.handler.function(run.job)
-
-
-async def _in_thread(run: Run, threads: ThreadPoolExecutor) -> Any:
-    """Wait for a plain function. One that does not stop when told is left behind: a thread cannot be ended."""
-
-    def work() -> Any:
         with captured(run.job):
+            return await run.handler.function(run.job)
+    if run.handler.isolate:
+        return await _in_thread(run, threads, run_isolated)
+    return await _in_thread(run, threads, _call)
+
+
+def _call(run: Run) -> Any:
+    with captured(run.job):
+        try:
             return run.handler.function(run.job)
+        except StopIteration as error:  # A future takes no such thing, and would wait for ever.
+            raise RuntimeError("the handler raised StopIteration") from error
 
+
+async def _in_thread(run: Run, threads: ThreadPoolExecutor, call: Any) -> Any:
+    """Wait for a plain function. One that does not stop when told is left behind: a thread cannot be ended."""
     context = contextvars.copy_context()
-    return await asyncio.get_running_loop().run_in_executor(threads, context.run, work)
+    run.thread = asyncio.get_running_loop().run_in_executor(threads, context.run, call, run)
+    run.thread.add_done_callback(_look)
+    return await asyncio.shield(run.thread)
 
 
-def _succeeded(run: Run, result: object) -> Ending:
-    try:
-        text = _encode(result)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        return _broke(run, f"the result cannot be written as JSON: {error}", retry=False)
-    if len(text) > PAYLOAD_BYTES_MAX:
-        return _broke(run, f"the result has {len(text)} bytes; the most is {PAYLOAD_BYTES_MAX}", retry=False)
-    return Succeeded(id=run.id, fence=run.fence, result=msgspec.Raw(text))
+def _look(thread: asyncio.Future[Any]) -> None:
+    """What comes of a thread that was left behind is nobody's."""
+    if not thread.cancelled():
+        thread.exception()
 
 
 def _raised(run: Run, error: BaseException) -> Ending:
     run.job.log("".join(traceback.format_exception(error)), end="")
-    return _broke(run, f"{type(error).__name__}: {error}")
+    return _broke(run, error_text(error))
 
 
 def _broke(run: Run, error: str, *, retry: bool = True, exit_code: int | None = None) -> Ending:
-    return Broke(id=run.id, fence=run.fence, error=error[-ERROR_CHARS_MAX:], retry=retry, exit_code=exit_code)
+    told = sendable(error)[:ERROR_CHARS_MAX]
+    return Broke(id=run.id, fence=run.fence, error=told, retry=retry, exit_code=exit_code)

@@ -6,29 +6,37 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
 import httpx
 import msgspec
 
-from ingot.client.errors import NotIngot, ServerUnreachable, error_of
+from ingot.client.errors import ServerTooOld, error_of, unreachable, unreadable
 from ingot.client.patience import Patience, may_repeat
 from ingot.client.place import NoToken, Place
 from ingot.kernel.errors import IngotError
 from ingot.kernel.pages import Page
+from ingot.kernel.structs import prepare_structs
 from ingot.wire.values import PREFIX
 
 ANSWER_SECONDS: Final = 30.0
 PAGE_ROWS: Final = 200
+VERSION: Final = version("ingot")
 JSON: Final = {"content-type": "application/json"}
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
+
+
+class _Health(msgspec.Struct, frozen=True):
+    version: str
 
 
 class SyncHttp:
     """A connection to one server."""
 
     def __init__(self, place: Place, patience: Patience) -> None:
+        prepare_structs()
         self.place = place
         self._patience = patience
         self._client = httpx.Client(base_url=place.url, headers=place.headers, timeout=ANSWER_SECONDS, trust_env=False)
@@ -60,8 +68,8 @@ class SyncHttp:
             return content  # type: ignore[return-value]
         try:
             return msgspec.json.decode(content or b"null", type=type)
-        except (msgspec.DecodeError, UnicodeDecodeError) as fault:
-            raise NotIngot(f"what {self.place.url} answers is no answer of Ingot's: {fault}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._with_versions(unreadable(content, error)) from None
 
     def _try(self, method: str, path: str, *, query: Any, body: object, safe: bool, wait: float) -> bytes:
         self._expect_token()
@@ -78,7 +86,7 @@ class SyncHttp:
                     timeout=ANSWER_SECONDS + wait,
                 )
             except httpx.TransportError as fault:
-                error: IngotError = ServerUnreachable(f"{self.place.url} does not answer: {_why(fault)}")
+                error: IngotError = unreachable(self.place.url, _why(fault))
                 again = safe or isinstance(fault, httpx.ConnectError | httpx.ConnectTimeout)
             else:
                 if answer.is_success:
@@ -88,13 +96,23 @@ class SyncHttp:
                 told = _seconds(answer.headers.get("retry-after"))
             pause = self._patience.pause(tries, time.monotonic() - began, told=told) if again else None
             if pause is None:
-                raise error
+                raise self._with_versions(error)
             tries += 1
             time.sleep(pause)
 
     def _expect_token(self) -> None:
         if not self.place.is_known:
             raise NoToken
+
+    def _with_versions(self, error: IngotError) -> IngotError:
+        """An error that may come of different versions tells which they are."""
+        if not isinstance(error, ServerTooOld):
+            return error
+        try:
+            health = msgspec.json.decode((self._client.get("/healthz")).content, type=_Health)
+        except (httpx.TransportError, msgspec.DecodeError, UnicodeDecodeError):
+            return error
+        return ServerTooOld(f"{error.detail} (it is version {health.version}, and this client {VERSION})")
 
     def pages(self, path: str, type: type[Page[T]], *, query: dict[str, Any], limit: int | None = None) -> Iterator[T]:
         """What a list has, page by page: all of it, or so many."""
@@ -122,7 +140,7 @@ class SyncHttp:
                     raise error_of(answer.status_code, answer.read())
                 yield answer.iter_lines()
         except httpx.TransportError as fault:
-            raise ServerUnreachable(f"{self.place.url} does not answer: {_why(fault)}") from fault
+            raise unreachable(self.place.url, _why(fault)) from fault
 
 
 def _said(query: dict[str, Any] | None) -> dict[str, Any]:

@@ -1,0 +1,28 @@
+"""Structs, made ready before threads share them."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+import msgspec
+
+_lock = threading.Lock()
+_ready: set[type[msgspec.Struct]] = set()
+
+
+def prepare_structs() -> None:
+    """Have all structs that there are ready to be decoded. Call it before threads decode any.
+
+    msgspec makes a struct ready when it is first decoded. Where two threads do so at once, one of them finds it half
+    made, and the process ends with a segmentation fault.
+    """
+    with _lock:
+        found = [msgspec.Struct]
+        for kind in found:
+            found += kind.__subclasses__()
+        for kind in found[1:]:
+            if kind not in _ready:
+                with suppress(TypeError, NameError, AttributeError):  # Of one that is never decoded.
+                    msgspec.json.Decoder(kind)
+                _ready.add(kind)

@@ -1,0 +1,50 @@
+"""Planted bugs of the worker."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+WORKER = "tests/http/test_worker_harm.py"
+
+MUTANTS = [
+    Mutant(
+        name="a job that came again is the same run",
+        breaks="what is said of a lost run does not touch the one that holds the job",
+        file="worker/runner.py",
+        old="        if self._runs.get(run.id) is run:\n            del self._runs[run.id]\n",
+        new="        self._runs.pop(run.id, None)\n",
+        caught_by=f"{WORKER}::test_a_job_that_comes_again_before_it_is_known_to_be_lost_is_another_run",
+    ),
+    Mutant(
+        name="a place that is free while its thread runs",
+        breaks="no more run at once than the concurrency says",
+        file="worker/runner.py",
+        old="        if run.thread is None or run.thread.done():\n",
+        new="        if True:\n",
+        caught_by=f"{WORKER}::test_a_handler_that_overruns_keeps_its_place_until_it_ends",
+    ),
+    Mutant(
+        name="words that cannot be sent",
+        breaks="what a handler prints costs no other job its lease",
+        file="worker/job.py",
+        old='.encode("utf-8", "replace").decode()',
+        new="",
+        caught_by=f"{WORKER}::test_words_that_are_no_text_cost_nobody_anything",
+    ),
+    Mutant(
+        name="a result that is sent whatever its size",
+        breaks="a result that is refused fails its job, and does not run it for ever",
+        file="worker/results.py",
+        old="        return checks.result(_encode(result))\n",
+        new="        return _encode(result)\n",
+        caught_by=f"{WORKER}::test_a_result_that_is_too_large_fails_the_job",
+    ),
+    Mutant(
+        name="structs made ready at their first use",
+        breaks="threads that decode the same struct for the first time do not end the process",
+        file="kernel/structs.py",
+        old="                    msgspec.json.Decoder(kind)\n",
+        new="                    pass\n",
+        caught_by="tests/unit/test_structs.py",
+    ),
+]

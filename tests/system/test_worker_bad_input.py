@@ -1,0 +1,274 @@
+"""What goes wrong around a worker is told in a sentence that says what to do."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ingot.client.errors import JobDead
+from ingot.jobs.model import JobStatus
+from tests.system.crew import ROOT, crew, running, until
+
+pytestmark = pytest.mark.long
+
+ODD = """
+import os, sys
+from ingot import Worker
+
+worker = Worker()
+KEPT = []
+KEPT.append(KEPT)
+
+class Untold(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+def deep(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+def do(what, job):
+    match what:
+        case "object": return object()
+        case "circular": return KEPT
+        case "large": return "x" * 70_000
+        case "deep": return deep(300)
+        case "surrogate": return "\\udcff"
+        case "exit": sys.exit(3)
+        case "interrupt": raise KeyboardInterrupt
+        case "base": raise BaseException("base")
+        case "untold": raise Untold
+        case "stop iteration": return next(iter([]))
+        case "odd name": raise FileNotFoundError(2, "No such file", "caf\\udce9.txt")
+        case "snooze": job.snooze(-1)
+        case "set": return sorted([*{1}, *{2}]) and {1}
+        case "nan": return [float("nan"), b"ab"]
+        case "prints":
+            print("nul \\x00 and half a letter \\udce9")
+            sys.stdout.buffer.write(b"bytes \\xff\\n")
+            sys.stdout.buffer.flush()
+            sys.stderr.writelines(["lines\\n"])
+            job.progress(float("nan"), "s" * 1000 + "\\udce9")
+            job.progress(10, 7)
+            return "printed"
+
+@worker.handler("plain", concurrency=4)
+def plain(job):
+    return do(job.payload, job)
+
+@worker.handler("async", concurrency=4)
+async def awaited(job):
+    return do(job.payload, job)
+
+@worker.handler("apart", isolate=True, concurrency=4)
+def apart(job):
+    if job.payload == "die":
+        os._exit(7)
+    if job.payload == "prints":
+        os.write(1, b"raw \\xfe\\n")
+    return do(job.payload, job)
+"""
+SAID = {
+    "object": "the result cannot be written as JSON, Encoding objects of type object is unsupported: return None,",
+    "circular": "the result contains itself, or is nested too deep",
+    "large": "the result has 70002 bytes; the most is 65536: keep it elsewhere, and return where it is",
+    "deep": "the result cannot be written as JSON, the result is nested deeper than 200 levels",
+    "surrogate": "the result cannot be written as JSON, 'utf-8' codec can't encode",
+    "untold": "Untold",
+    "odd name": "FileNotFoundError: [Errno 2] No such file: 'caf\\udce9.txt'",
+    "snooze": "the delay is -1.0 seconds; it cannot be negative or infinite",
+}
+SAID_HERE = {
+    "exit": "SystemExit: 3 (a handler returns or raises, it does not exit)",
+    "interrupt": "KeyboardInterrupt",
+    "base": "BaseException: base",
+    "stop iteration": "StopIteration",
+}
+SAID_APART = {
+    "exit": "the process of the handler ended with 3 (a handler returns or raises, it does not exit)",
+    "die": "the process of the handler ended with 7 (a handler returns or raises, it does not exit)",
+}
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "apart"])
+def test_what_handlers_do_that_they_should_not_is_told_and_costs_no_other_job(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "odd.py").write_text(ODD, encoding="utf-8")
+    with crew(tmp_path) as one:
+        worker = one.work(app="odd:worker", PYTHONPATH=with_folder(tmp_path))
+        said = SAID | (SAID_APART if kind == "apart" else SAID_HERE)
+        jobs = {what: one.client.submit(kind, what, max_attempts=1) for what in said}
+        for what, job in jobs.items():
+            with pytest.raises(JobDead):
+                job.wait("60s")
+            assert said[what] in (job.error or ""), what
+            assert job.data.attempts == 1
+        assert one.client.submit(kind, "set").wait("30s").result == [1]
+        assert one.client.submit(kind, "nan").wait("30s").result == [None, "YWI="]
+        printed = one.client.submit(kind, "prints").wait("30s")
+        log = printed.log()
+        for words in ("nul \ufffd and half a letter ?\n", "bytes \ufffd\n", "lines\n"):
+            assert words in log
+        assert ("raw \ufffd\n" in log) is (kind == "apart")
+        assert worker.runs
+        assert "heartbeat_failed" not in worker.said()
+
+
+def with_folder(folder: Path) -> str:
+    """Where Python looks for modules, with this folder first."""
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+class Elsewhere(http.server.BaseHTTPRequestHandler):
+    """A program that is not Ingot, or another Ingot."""
+
+    answer: tuple[int, bytes] = (200, b"<html>Welcome</html>")
+
+    def do_POST(self) -> None:
+        self._say(*self.answer)
+
+    def do_GET(self) -> None:
+        self._say(200, b'{"status": "ok", "version": "99.0"}')
+
+    def _say(self, status: int, body: bytes) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def elsewhere(status: int, body: bytes) -> Iterator[str]:
+    """A server that always answers the same."""
+    kind = type("Answering", (Elsewhere,), {"answer": (status, body)})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def worker_with(folder: Path, *, app: str = "tests.system.handlers:worker", **environment: str) -> tuple[int, str]:
+    """How a worker ends that cannot start, and what it says."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("INGOT_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "ingot", "worker", "--app", app],
+        cwd=ROOT, env={**known, "INGOT_DATA": str(folder), **environment},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr
+
+
+NO_ROUTE = b'{"status": 404, "code": "no_such_route", "detail": "there is no POST /api/v1/workers", "hint": ""}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said", "hint"),
+    [
+        (200, b"<html>Welcome</html>", "the answer is none of Ingot's: '<html>Welcome</html>'", "INGOT_SERVER_URL"),
+        (404, b"Not Found", "the answer is no error of Ingot's (404): 'Not Found'", "INGOT_SERVER_URL"),
+        (404, NO_ROUTE, "there is no POST /api/v1/workers (it is version 99.0, and this client ", "bring both"),
+        (201, b'{"name": "press"}', "missing required field `id` (it is version 99.0, and this client ", "bring both"),
+    ],
+)
+def test_a_server_that_is_another_or_of_another_version_is_told_apart(
+    tmp_path: Path, status: int, body: bytes, said: str, hint: str
+) -> None:
+    with elsewhere(status, body) as url:
+        code, words = worker_with(tmp_path, INGOT_SERVER_URL=url, INGOT_TOKEN="any")
+    assert code == 1
+    assert said in words
+    assert hint in words.partition("Hint: ")[2]
+
+
+APPS = {
+    "broken": "def helper():\n    import nowhere_to_be_found\n\nhelper()\n",
+    "misspelt": "x = (\n",
+    "twice": "from ingot import Worker\nworker = Worker()\nworker.handler('a')(print)\nworker.handler('a')(print)\n",
+    "hidden": "from ingot import Worker\nworker = Worker()\nworker.handler('a', isolate=True)(lambda job: 1)\n",
+    "idle": "from ingot import Worker\nworker = Worker()\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("nowhere:worker", ["there is no module nowhere here", "Hint: Name a module"]),
+        ("broken:worker", ["broken cannot be imported: ModuleNotFoundError", "line 2, in helper", "nowhere_to_be"]),
+        ("misspelt:worker", ["misspelt cannot be imported: SyntaxError: '(' was never closed (misspelt.py, line 1)"]),
+        ("twice:worker", ["there are two handlers for a"]),
+        ("hidden:worker", ["the isolated handler of a cannot be handed to another process", "Hint: Make it a plain"]),
+        ("idle:worker", ["the worker has no handlers"]),
+        ("idle:wroker", ["there is no idle:wroker: module 'idle' has no attribute 'wroker'"]),
+    ],
+)
+def test_an_app_that_cannot_be_run_is_told_with_the_place(tmp_path: Path, app: str, said: list[str]) -> None:
+    for name, text in APPS.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    code, words = worker_with(tmp_path, app=app, PYTHONPATH=with_folder(tmp_path), INGOT_TOKEN="any")
+    assert code == 2
+    for part in said:
+        assert part in words
+
+
+def test_a_worker_without_a_credential_says_what_it_needs(tmp_path: Path) -> None:
+    code, words = worker_with(tmp_path)
+    assert (code, "INGOT_WORKER_ID and INGOT_WORKER_SECRET" in words) == (1, True)
+    code, words = worker_with(tmp_path, INGOT_WORKER_ID="press")
+    assert (code, "INGOT_WORKER_ID is set, and INGOT_WORKER_SECRET is not" in words) == (1, True)
+
+
+def test_a_credential_that_does_not_hold_ends_a_worker_and_one_that_holds_does_not(tmp_path: Path) -> None:
+    with crew(tmp_path) as one:
+        known = one.credential("press", "tick")
+        for environment, said in (
+            ({**known, "INGOT_WORKER_SECRET": known["INGOT_WORKER_SECRET"][:-2] + "xx"}, "its secret is another one"),
+            (known, "The credential press runs tick"),
+            ({"INGOT_TOKEN": "ingot_wrong"}, "token"),
+        ):
+            code, words = worker_with(tmp_path / "none", INGOT_SERVER_URL=one.url, **environment)
+            assert (code, said in words) == (1, True), words
+
+
+def test_a_worker_whose_credential_gets_another_secret_stops_and_goes(tmp_path: Path) -> None:
+    with crew(tmp_path) as one:
+        worker = one.work(**one.credential("press"))
+        one.online(worker)
+        job = running(one.client.submit("wait", {"place": one.place()}))
+        done = httpx.post(f"{one.url}/api/v1/admin/workers/press/regenerate", headers=one.headers)
+        assert done.is_success, done.text
+        assert worker.wait(60) == 1
+        assert "it is disabled" in worker.said().partition("ingot: ")[2]
+        assert [words[0] for words in one.noted()] == ["stopped"], "the handler was told"
+        assert (job.refresh().status, job.data.crashes) == (JobStatus.QUEUED, 0)
+
+
+def test_a_worker_waits_for_a_server_that_is_not_there_yet(tmp_path: Path) -> None:
+    with crew(tmp_path) as one:
+        one.server.kill()
+        waiting, impatient = one.work(), one.work()
+        until(lambda: all("waiting_for_server" in worker.said() for worker in (waiting, impatient)), why="they say so")
+        assert "INGOT_SERVER_URL" in waiting.said()
+        impatient.tell(signal.SIGTERM)
+        assert impatient.wait() == 0
+        one.serve()
+        assert one.client.submit("tick", {"place": one.place()}).wait("60s").result["pid"] == waiting.pid

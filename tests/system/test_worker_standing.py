@@ -1,0 +1,14 @@
+"""Workers that stood still; `python -m tests.soak` has them do so 300 times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.system.standing import stand_still
+
+
+@pytest.mark.long
+def test_what_a_worker_does_that_stood_still_past_its_lease_does_not_count(tmp_path: Path) -> None:
+    assert stand_still(tmp_path, workers=5, rounds=6) == 30
