@@ -1,6 +1,7 @@
 """`ingot`, read from disk once and forked for each command: the same program, and a tenth of the time.
 
-It reads one JSON document to a line, which says what is typed and where, and answers each with its number and an exit code.
+It reads one JSON document to a line, which says what is typed and where, and answers each with its number and an exit
+code.
 """
 
 from __future__ import annotations

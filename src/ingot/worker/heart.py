@@ -112,7 +112,8 @@ class Heart:
         unnamed: set[Run] = set()
         while not (waiting.done() or news.done()):
             await asyncio.wait({waiting, news}, timeout=NAME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            before, unnamed = unnamed, set(self._runs.values()) - named
+            # Not those that wait to be settled: renewing them stands in the way of that.
+            before, unnamed = unnamed, {run for run in list(self._runs.values()) if not run.ended} - named
             if before & unnamed:
                 break
         news.cancel()

@@ -25,6 +25,7 @@ class Run:
         self.timeout_seconds = handler.timeout_seconds or work.timeout_seconds
         self.why: Why | None = None
         self.thread: asyncio.Future[Any] | None = None  # What its thread does, where it runs in one.
+        self.ended = False  # The handler is done with it; the server may not know yet.
         self.on_stop: Callable[[], None] | None = None  # Ends what does not look whether it is to stop.
         self.interrupted = False
 

@@ -171,6 +171,7 @@ class Runner:
 
     async def _run(self, run: Run, threads: ThreadPoolExecutor) -> None:
         ending = await ending_of(run, threads)
+        run.ended = True
         if run.thread is None or run.thread.done():
             self._free(run.handler)
         else:
