@@ -41,6 +41,7 @@ async def fill_the_rest(bench: Bench, folder: Path, tenant: str) -> None:
         await bench.make_job(tenant=tenant, batch="together")
         async with _owner(folder) as owner:
             await owner.execute("INSERT INTO ingot.worker_roles VALUES ('a_worker', $1)", tenant)
+            await owner.execute("INSERT INTO ingot.app_roles VALUES ('an_app', $1)", tenant)
             await owner.execute("INSERT INTO ingot.event_floors VALUES ($1, 0)", tenant)
             await owner.execute("INSERT INTO ingot.askers VALUES ('noop', $1, 0)", tenant)
     else:

@@ -482,4 +482,29 @@ MUTANTS = [
         new="SELECT i FROM unnest(ids) AS i",
         caught_by=f"{REMOVAL_RACES}::test_a_claim_that_is_under_way_keeps_its_job",
     ),
+    Mutant(
+        name="servers that wait for an application's keys",
+        breaks="decision 17: an open transaction holds up only who needs what it holds",
+        file="engines/postgres/functions/enqueue.sql",
+        old="WHERE gated AND NOT pg_try_advisory_xact_lock_shared(g.gate)",
+        new="WHERE false",
+        caught_by="tests/unit/test_postgres_app.py"
+        "::test_a_transaction_that_stays_open_holds_up_only_who_needs_what_it_holds",
+    ),
+    Mutant(
+        name="an application whose role is the one that logged in, whatever was set",
+        breaks="decision 9: a role works in its own tenant",
+        file="engines/postgres/functions/app.sql",
+        old="CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role')::name END",
+        new="session_user",
+        caught_by="tests/unit/test_postgres_app.py::test_the_role_that_is_set_counts",
+    ),
+    Mutant(
+        name="events of one transaction that share their ids",
+        breaks="P2: ids grow, and are those that were told",
+        file="engines/postgres/functions/events.sql",
+        old="CASE WHEN begun THEN ingot.places_taken(a.tenant) ELSE 0 END",
+        new="0",
+        caught_by="tests/unit/test_postgres_app.py::test_a_commit_shows_all_of_it_as_if_it_came_over_http",
+    ),
 ]
