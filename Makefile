@@ -1,7 +1,7 @@
 # Every target sets itself up: a virtual environment, hashed dependencies, this package in place.
 # BENCH=… chooses what is measured, PYTHON=… the interpreter, ARGS=… is passed on to pytest, the demo, the benchmark and the soak.
 
-BENCH := queue postgres fair server
+BENCH := queue postgres fair server worker
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -49,7 +49,7 @@ check: lint $(VENV)/.servers ## The gate before a commit: lint and the fast test
 test: $(VENV)/.servers ## Run every test, the long ones too
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-bench: $(VENV)/.bench ## Measure beside the peers and print the ratios; BENCH=queue, postgres, fair or server for one of them
+bench: $(VENV)/.bench ## Measure beside the peers and print the ratios; BENCH=queue, postgres, fair, server or worker for one of them
 	@set -e; for name in $(BENCH); do $(BIN)/python -m benchmarks.$$name $(ARGS); done
 
 soak: $(VENV)/.package ## Run the crash tests thousands of times

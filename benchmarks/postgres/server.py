@@ -113,11 +113,11 @@ def _stat(pid: int) -> list[str]:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Measured]:
-    """A server in a new folder below this one, stopped and removed at the end."""
+def serving(folder: Path, *, more: str = "") -> Iterator[Measured]:
+    """A server in a new folder below this one, stopped and removed at the end; `more` are settings beside ours."""
     place = Path(tempfile.mkdtemp(dir=folder, prefix="pg-"))
     place.chmod(0o755)
-    server = Server(place, settings=SETTINGS)
+    server = Server(place, settings=SETTINGS + more)
     try:
         server.start()
         try:

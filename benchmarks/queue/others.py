@@ -19,9 +19,13 @@ class Others:
     def __init__(self) -> None:
         self._began, self._busy, self._own = time.monotonic(), _busy_seconds(), _own_seconds()
 
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
     def share(self) -> float:
         busy, own = _busy_seconds() - self._busy, _own_seconds() - self._own
-        return max(0.0, (busy - own) / (time.monotonic() - self._began))
+        return max(0.0, (busy - own) / self.seconds)
 
 
 def _busy_seconds() -> float:

@@ -1,0 +1,79 @@
+"""Where a run takes place: a fresh server or database for each, and what they all used of the machine."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from benchmarks.postgres.server import Measured, as_role
+from benchmarks.queue.places import REPOSITORY
+from benchmarks.worker import redis, site
+from benchmarks.worker.adapter import Place, Row
+from benchmarks.worker.systems import load
+from ingot.engines.postgres.connection import SERVER
+
+INSTALL_SECONDS_MAX: Final = 60
+
+
+class Grounds:
+    """A PostgreSQL that runs, and a folder of the measured disk."""
+
+    def __init__(self, postgres: Measured, folder: Path) -> None:
+        self._postgres, self._folder = postgres, folder
+        self._installed: dict[str, str] = {}
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A folder for one run."""
+        place = Path(tempfile.mkdtemp(dir=self._folder))
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    @contextmanager
+    def place(self, row: Row, folder: Path) -> Iterator[Place]:
+        """What a system needs, for one run."""
+        match row.store:
+            case "redis" | "redis-durable":
+                with redis.serving(folder, durable=row.store == "redis-durable") as url:
+                    yield Place(store=row.store, url=url)
+            case "database":
+                with self._postgres.database(like=self._template(row.system)) as url:
+                    yield Place(store=row.store, url=url)
+            case _:
+                with self.site(folder, on_postgres=row.store != "sqlite") as (server, url):
+                    worker_url = as_role(url, site.WORKER_ROLE) if row.store == "direct" else ""
+                    yield Place(store=row.store, url=server.url, token=server.token, worker_url=worker_url)
+
+    @contextmanager
+    def site(self, folder: Path, *, on_postgres: bool) -> Iterator[tuple[site.Site, str]]:
+        """A server of ours, and the address of its database, if it has one."""
+        if not on_postgres:
+            with site.serving(folder) as server:
+                yield server, ""
+            return
+        with (
+            self._postgres.database() as url,
+            site.serving(folder, owner_url=url, server_url=as_role(url, SERVER)) as server,
+        ):
+            yield server, url
+
+    def cpu_seconds(self) -> float:
+        """What PostgreSQL used so far; all others are children that end with a run."""
+        return self._postgres.cpu_seconds()
+
+    def _template(self, name: str) -> str:
+        """A database in which a system is installed, in a process of its own: peers change how theirs is set up."""
+        if name not in self._installed:
+            url = self._postgres.make()
+            command = [sys.executable, "-m", "benchmarks.postgres.install", load(name).name, url]
+            subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=INSTALL_SECONDS_MAX)
+            self._installed[name] = url
+        return self._installed[name]
