@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from ingot.client import AsyncClient
@@ -183,6 +184,31 @@ async def test_claims_do_not_outrun_what_is_told(
         for job in jobs:
             await job.wait("15s")
     assert 0 < held[0] <= 30
+
+
+async def test_many_short_jobs_make_few_heartbeats(
+    served: Served, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a heartbeat names is settled while it is on its way, and told to be lost: no reason for the next at once."""
+    monkeypatch.setattr("ingot.worker.heart.WAIT_SECONDS", 0.3)
+    monkeypatch.setattr("ingot.worker.heart.NEWS_SECONDS", 60.0)
+    worker, last = Worker(), asyncio.Event()
+
+    @worker.handler("short", concurrency=20)
+    async def short(job: WorkerJob) -> None:
+        if job.payload == 2000 - 1:
+            last.set()
+
+    await client.submit_many("short", range(2000))
+    began = time.monotonic()
+    async with working(served, worker):
+        await last.wait()
+        seconds = time.monotonic() - began
+        headers = {"authorization": f"Bearer {served.operator}"}
+        async with httpx.AsyncClient(base_url=served.url, headers=headers) as looking:
+            told = (await looking.get("/metrics")).text.splitlines()
+    beats = sum(float(line.split()[-1]) for line in told if "_requests_total{" in line and "/heartbeat" in line)
+    assert beats <= seconds / 0.3 + 1, "each waits to its end, but for the first that tells of a loss"
 
 
 async def test_the_last_words_of_one_job_cost_another_nothing(

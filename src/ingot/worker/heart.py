@@ -118,7 +118,10 @@ class Heart:
                 break
         news.cancel()
         if waiting.done():
-            self._heard(runs, waiting.result())
+            answer = waiting.result()
+            self._heard(runs, answer)
+            if any(told.lost for told in answer.jobs):  # Mostly settled meanwhile: of short jobs there always is one.
+                await asyncio.sleep(NEWS_SECONDS)
         else:
             waiting.cancel()
             await asyncio.wait({waiting})
