@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import sys
@@ -11,14 +12,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import asyncpg
+
 from benchmarks.postgres.server import Measured, as_role
 from benchmarks.queue.places import REPOSITORY
 from benchmarks.worker import redis, site
 from benchmarks.worker.adapter import Place, Row
 from benchmarks.worker.systems import load
+from ingot.engines.postgres import make_worker_role
 from ingot.engines.postgres.connection import SERVER
 
 INSTALL_SECONDS_MAX: Final = 60
+WORKER: Final = "bench_worker"
+TENANT: Final = "SELECT id::text FROM ingot.tenants WHERE slug = 'default'"
 
 
 class Grounds:
@@ -49,7 +55,7 @@ class Grounds:
                     yield Place(store=row.store, url=url)
             case _:
                 with self.site(folder, on_postgres=row.store != "sqlite") as (server, url):
-                    worker_url = as_role(url, site.WORKER_ROLE) if row.store == "direct" else ""
+                    worker_url = _worker_url(url) if row.store == "direct" else ""
                     yield Place(store=row.store, url=server.url, token=server.token, worker_url=worker_url)
 
     @contextmanager
@@ -77,3 +83,16 @@ class Grounds:
             subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=INSTALL_SECONDS_MAX)
             self._installed[name] = url
         return self._installed[name]
+
+
+def _worker_url(url: str) -> str:
+    """The database as a role that works for the default tenant, which is made."""
+
+    async def make() -> None:
+        connection = await asyncpg.connect(url)
+        tenant = await connection.fetchval(TENANT)
+        await connection.close()
+        await make_worker_role(url, WORKER, tenant)
+
+    asyncio.run(make())
+    return as_role(url, WORKER)

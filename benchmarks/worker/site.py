@@ -16,7 +16,6 @@ from benchmarks.server.processes import Process
 from ingot.client.place import TOKEN_FILE
 from ingot.settings import RATE_MAX
 
-WORKER_ROLE: Final = "ingot_worker"
 RATES: Final = {f"INGOT_RATE_{name}": str(RATE_MAX) for name in ("READ", "WRITE", "WAIT")}
 END_SECONDS_MAX: Final = 30.0
 
