@@ -83,18 +83,18 @@ def run_once(grounds: Grounds, row: Row, sizes: Sizes, *, sampled: bool) -> Figu
     return figures
 
 
-def measure(grounds: Grounds, rows: list[Row], sizes: Sizes) -> tuple[dict[Row, list[Figures]], dict[str, str]]:
+def measure(grounds: Grounds, rows: list[Row], sizes: Sizes) -> tuple[dict[Row, list[Figures]], dict[Row, str]]:
     """In turns, so that what slows the machine slows all. What cannot be had is left out, with the reason."""
     found: dict[Row, list[Figures]] = {row: [] for row in rows}
-    left_out: dict[str, str] = {}
+    left_out: dict[Row, str] = {}
     for turn in range(sizes.rounds):
         for row in rows:
-            if row.title in left_out:
+            if row in left_out:
                 continue
             try:
                 figures = run_once(grounds, row, sizes, sampled=turn == 0)
             except (Missing, Failed, subprocess.TimeoutExpired) as error:
-                left_out[row.title] = f"left out, {error}"
+                left_out[row] = str(error)
                 print(f"  {row.title}: {error}", flush=True)
                 continue
             found[row].append(figures)

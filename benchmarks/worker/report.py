@@ -10,6 +10,7 @@ import msgspec
 
 from benchmarks.queue.machine import Machine
 from benchmarks.queue.report import grid, others_line
+from benchmarks.worker.adapter import Row
 from benchmarks.worker.crowds import Cost
 from benchmarks.worker.goals import BEAT_SECONDS, OURS, Found, judge, latency, rate
 from benchmarks.worker.systems import load
@@ -28,7 +29,7 @@ class Report(msgspec.Struct, kw_only=True):
     servers: str
     sync_micros: tuple[float, float]
     found: Found
-    left_out: Mapping[str, str]
+    left_out: Mapping[Row, str]
     costs: Sequence[Cost]
     minutes: float
 
@@ -38,14 +39,20 @@ class Report(msgspec.Struct, kw_only=True):
         lines += [f"fdatasync of a 4 KiB page: {before:.0f} µs before, {after:.0f} µs after; {self.minutes:.0f} min"]
         lines += [others_line([run.others_share for runs in self.found.values() for run in runs]), ""]
         if self.found:
-            lines += [ABOUT, "", *(f"{title}: {why}." for title, why in self.left_out.items())]
-            lines += ["", "### Jobs that do nothing, one worker process", "", *_rates(self.found), ""]
+            lines += [ABOUT, "", *_left_out(self.left_out)]
+            lines += ["### Jobs that do nothing, one worker process", "", *_rates(self.found), ""]
             lines += ["### From enqueue to the start of the handler, idle", "", *_latencies(self.found), ""]
             lines += ["### How each was run", "", *_ways(self.found), ""]
         if self.costs:
             lines += ["### What workers cost the server", "", *_costs(self.costs), ""]
         lines += ["### Goals of workers", "", *(f"- {line}" for line in judge(self.found, self.costs)), ""]
         return "\n".join(lines)
+
+
+def _left_out(rows: Mapping[Row, str]) -> list[str]:
+    """A sentence for each, so that nothing is missing in silence."""
+    lines = [f"- {row.title.replace('*', '')} ({row.durable}) is left out: {why}" for row, why in rows.items()]
+    return [*lines, ""] if lines else []
 
 
 def _rates(found: Found) -> list[str]:
