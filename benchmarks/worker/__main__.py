@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,13 +15,14 @@ from benchmarks.postgres.server import serving
 from benchmarks.queue.adapter import Missing
 from benchmarks.queue.machine import describe, sync_micros
 from benchmarks.queue.others import Others
-from benchmarks.queue.places import REPOSITORY, RESULTS, bench_folder
+from benchmarks.queue.places import RESULTS, bench_folder
 from benchmarks.queue.report import disturbed, keep
 from benchmarks.worker import redis
 from benchmarks.worker.adapter import Figures, Order, Row
 from benchmarks.worker.crowds import IDLE, NOBODY, ONE, TEN, Cost, costs, preload
 from benchmarks.worker.grounds import Grounds
 from benchmarks.worker.report import Report
+from benchmarks.worker.runs import Failed, run
 from benchmarks.worker.systems import MODULES, ROWS, load
 
 ABOUT: Final = "Measure a worker process of Ingot beside those of its peers: throughput, latency, and what many cost."
@@ -31,7 +31,6 @@ SAMPLES: Final = 300
 STEADY_SECONDS: Final = 2.0
 BACKLOG_JOBS: Final = 2_000
 BACKLOG_SHARE: Final = 4
-RUN_SECONDS_MAX: Final = 180
 IDLE_SECONDS: Final = 30.0
 RUNNING_SECONDS: Final = 20.0
 CROWDS: Final = "crowds"
@@ -50,34 +49,21 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 QUICK: Final = Sizes(rounds=1, samples=30, steady_seconds=0.5, share=0.1, crowd_share=0.35)
 
 
-class Failed(Exception):
-    """A run that did not come to its end."""
-
-
 def run_once(grounds: Grounds, row: Row, sizes: Sizes, *, sampled: bool) -> Figures:
     """One run in a process of its own. Raises `Failed`."""
     jobs = max(100, int(load(row.system).jobs * row.share * sizes.share))
     others, before = Others(), grounds.cpu_seconds()
-    with grounds.folder() as folder:
-        with grounds.place(row, folder) as place:
-            order = Order(
-                system=row.system,
-                place=place,
-                notes=str(folder / "notes"),
-                jobs=jobs,
-                steady_seconds=sizes.steady_seconds,
-                backlog_jobs=min(BACKLOG_JOBS, jobs // BACKLOG_SHARE),
-                samples=sizes.samples if sampled and row.latency else 0,
-            )
-            command = [sys.executable, "-m", "benchmarks.worker.child", msgspec.json.encode(order).decode()]
-            done = subprocess.run(
-                command, cwd=REPOSITORY, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False
-            )
-        if done.returncode:
-            log = folder / "notes.log"
-            said = log.read_text(errors="replace")[-500:] if log.exists() else ""
-            raise Failed(f"{done.stderr.strip().rpartition(chr(10))[2]} {said}".strip())
-    figures = msgspec.json.decode(done.stdout, type=Figures)
+    with grounds.folder() as folder, grounds.place(row, folder) as place:
+        order = Order(
+            system=row.system,
+            place=place,
+            notes=str(folder / "notes"),
+            jobs=jobs,
+            steady_seconds=sizes.steady_seconds,
+            backlog_jobs=min(BACKLOG_JOBS, jobs // BACKLOG_SHARE),
+            samples=sizes.samples if sampled and row.latency else 0,
+        )
+        figures = run(order)
     used = (grounds.cpu_seconds() - before) / others.seconds
     figures.others_share = max(0.0, others.share() - used)
     return figures
@@ -93,7 +79,7 @@ def measure(grounds: Grounds, rows: list[Row], sizes: Sizes) -> tuple[dict[Row, 
                 continue
             try:
                 figures = run_once(grounds, row, sizes, sampled=turn == 0)
-            except (Missing, Failed, subprocess.TimeoutExpired) as error:
+            except (Missing, Failed) as error:
                 left_out[row] = str(error)
                 print(f"  {row.title}: {error}", flush=True)
                 continue
@@ -149,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
         minutes=(time.monotonic() - began) / 60,
     )
     print(f"\n{report.markdown()}")
-    shares = [run.others_share for runs in found.values() for run in runs]
+    shares = [one.others_share for figures in found.values() for one in figures]
     if not wanted.keep and (wanted.quick or wanted.only or disturbed(shares)):
         print(f"Not kept in benchmarks/{RESULTS.name}: part of a run, or disturbed. --keep keeps it all the same.")
     else:
