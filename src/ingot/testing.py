@@ -28,7 +28,6 @@ from ingot.client.errors import NotInTime
 from ingot.client.orders import Seconds, seconds_of
 from ingot.client.place import Place
 from ingot.http.server import listen, url_of
-from ingot.jobs.model import Tended
 from ingot.kernel.clock import ManualClock, SystemClock, to_datetime
 from ingot.kernel.errors import InvalidInput
 from ingot.settings import Settings
@@ -190,13 +189,6 @@ class _Site:
         self._loop.call_soon_threadsafe(self._server.stop)
         self._thread.join()
 
-    def tend(self) -> Future[bool]:
-        """Have the server look what has become due; whether something has."""
-        return asyncio.run_coroutine_threadsafe(self._tend(), self._loop)
-
-    async def _tend(self) -> bool:
-        return await self._ingot.jobs.tend() != Tended()
-
     def _live(self) -> None:
         try:
             with tempfile.TemporaryDirectory(prefix="ingot-testing-") as folder:
@@ -228,7 +220,7 @@ async def _drain(site: _Site, worker: Worker, raise_errors: bool, seconds: float
     if not worker.handlers:
         return 0
     errors: dict[str, BaseException] = {}
-    seen = _Seen(site, worker, attempts_max)
+    seen = _Seen(worker, attempts_max)
     runner = Runner(_noting(worker, errors), lambda: _SeenBoard(site.worker, seen), drain_seconds=STOP_SECONDS)
     stopping = asyncio.Event()
     running = asyncio.create_task(runner.run(stopping))
@@ -287,15 +279,17 @@ def _noting_one(handler: Handler, errors: dict[str, BaseException]) -> Handler:
     return msgspec.structs.replace(handler, function=awaited if handler.is_async else plain)
 
 
+_Attempt = tuple[str, int]  # A job, and the fence of the claim: the same job can be back before the last word on it.
+
+
 class _Seen:
     """What a drain has seen: jobs that are worked on, and types of which nothing was left since the last one ended."""
 
-    def __init__(self, site: _Site, worker: Worker, attempts_max: int) -> None:
-        self._site = site
+    def __init__(self, worker: Worker, attempts_max: int) -> None:
         self.done = asyncio.Event()
         self.ran = 0
         self.round = 0
-        self.held: dict[str, str] = {}
+        self.held: dict[_Attempt, str] = {}
         self.failed: dict[str, str] = {}
         self._attempts_max = attempts_max
         self._nothing_left = dict.fromkeys(worker.handlers, -1)
@@ -310,17 +304,17 @@ class _Seen:
     def took(self, works: Sequence[Work]) -> None:
         """These are worked on."""
         self.ran += len(works)
-        self.held |= {work.job.id: work.job.type for work in works}
+        self.held |= {(work.job.id, work.job.fence): work.job.type for work in works}
         if self.too_many:
             self.done.set()
 
-    def ended(self, ids: Sequence[str]) -> None:
+    def ended(self, attempts: Sequence[_Attempt]) -> None:
         """These are not any more, and something else may have become due by it. May be called from any thread."""
-        self._loop.call_soon_threadsafe(self._end, ids)
+        self._loop.call_soon_threadsafe(self._end, attempts)
 
-    def _end(self, ids: Sequence[str]) -> None:
-        for id in ids:
-            self.held.pop(id, None)
+    def _end(self, attempts: Sequence[_Attempt]) -> None:
+        for attempt in attempts:
+            self.held.pop(attempt, None)
         self.round += 1
         self._ended.set()
         self._ended = asyncio.Event()
@@ -328,18 +322,12 @@ class _Seen:
     async def nothing_left(self, type: str, as_of: int) -> None:
         """There was nothing of this type as of a round: wait for the next, or a moment, as what runs asks for more."""
         self._nothing_left[type] = as_of
-        if self._all_ended():
-            if await asyncio.wrap_future(self._site.tend()):
-                self._end([])
-            elif self._all_ended():
-                self.done.set()
+        if not self.held and all(seen == self.round for seen in self._nothing_left.values()):
+            self.done.set()
         if as_of == self.round:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._ended.wait()
-
-    def _all_ended(self) -> bool:
-        return not self.held and all(seen == self.round for seen in self._nothing_left.values())
 
 
 class _SeenBoard:
@@ -365,13 +353,14 @@ class _SeenBoard:
     async def beat(self, held: Sequence[HeldJob], *, wait_seconds: float) -> WorkerBeatAnswer:
         """See `Board`."""
         answer = await self._board.beat(held, wait_seconds=wait_seconds)
-        if lost := [told.id for told in answer.jobs if told.lost]:
-            self._seen.ended(lost)
+        lost = {told.id for told in answer.jobs if told.lost}
+        if ended := [(one.id, one.fence) for one in held if one.id in lost]:
+            self._seen.ended(ended)
         return answer
 
     async def settle(self, endings: Sequence[Ending]) -> list[SettleAnswer]:
         """See `Board`."""
         answers = await self._board.settle(endings)
         self._seen.failed |= {ending.id: ending.error for ending in endings if isinstance(ending, Broke)}
-        self._seen.ended([ending.id for ending in endings])
+        self._seen.ended([(ending.id, ending.fence) for ending in endings])
         return answers
