@@ -318,6 +318,18 @@ def read_client_settings(environment: Mapping[str, str] | None = None) -> Client
     return _read(ClientSettings, environment)
 
 
+def read_owner_url(environment: Mapping[str, str] | None = None) -> str:
+    """The database as its owner comes to it, to prepare it for others. Raises `SettingsError`."""
+    url = (os.environ if environment is None else environment).get("INGOT_DATABASE_OWNER_URL")
+    if not url:
+        raise SettingsError(
+            "INGOT_DATABASE_OWNER_URL is not set",
+            hint="Set it to postgresql://role:password@host/database, with a role that may make roles and schemas.",
+        )
+    _check_database("database_owner_url", url)
+    return url
+
+
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Settings from `INGOT_*` variables. Raises `SettingsError`."""
     return _read(Settings, environment)

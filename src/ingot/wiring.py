@@ -33,6 +33,7 @@ from ingot.dashboard.auth import AuthPages
 from ingot.dashboard.me import MePage
 from ingot.dashboard.pages import error_page
 from ingot.engines.postgres import PostgresStore, migrate
+from ingot.engines.postgres.direct import Direct
 from ingot.engines.sqlite import SQLiteStore
 from ingot.events.acts import Audit
 from ingot.events.feeds import Feeds
@@ -63,7 +64,7 @@ from ingot.jobs.rounds import WorkerTending, WorkerWatch
 from ingot.jobs.service import Jobs
 from ingot.jobs.workers import Workers
 from ingot.kernel.clock import Clock, SystemClock
-from ingot.kernel.errors import InvalidInput, StoreError
+from ingot.kernel.errors import InvalidInput, StoreError, StoreMisconfigured
 from ingot.kernel.logs import configure_logs, debugging, report
 from ingot.kernel.loops import Loop
 from ingot.kernel.structs import prepare_structs
@@ -284,20 +285,31 @@ async def _open_store(settings: Settings, clock: Clock) -> Store:
     )
 
 
-async def check_database(settings: Settings) -> None:
-    """Look whether the database that the settings name can be worked with; nothing is changed in it.
+async def check_database(settings: Settings) -> Literal["server", "worker"] | None:
+    """Look whether the database that the settings name can be worked with, and as whom; nothing is changed in it.
 
     Raises what opening it would.
     """
-    if settings.database_url is not None:
-        store = await PostgresStore.open(
+    if settings.database_url is None:
+        return None
+    opened: Store | Direct
+    try:
+        opened = await PostgresStore.open(
             settings.database_url,
             clock=SystemClock(),
             lease_seconds=settings.lease_seconds,
             pooled=settings.database_pooled,
             connections=1,
         )
-        await store.close()
+    except StoreMisconfigured as error:
+        try:
+            opened = await Direct.open(
+                settings.database_url, instance="doctor", lease=1, connections=1, pooled=settings.database_pooled
+            )
+        except StoreMisconfigured:
+            raise error from None
+    await opened.close()
+    return "worker" if isinstance(opened, Direct) else "server"
 
 
 def runner_of(

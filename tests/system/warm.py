@@ -1,4 +1,4 @@
-"""`ingot`, read from disk once and forked for each command: the same program, and a tenth of the time.
+"""`ingot`, read from disk once and forked for each command: the same program, without the time that reading takes.
 
 It reads one JSON document to a line, which says what is typed and where, and answers each with its number and an exit
 code.

@@ -15,7 +15,7 @@ from typer.main import get_command
 from ingot.cli.output import say
 from ingot.kernel.errors import IngotError
 
-COMMANDS: Final = ("serve", "worker", "dev", "jobs", "workers", "tokens", "tenants", "events", "doctor")
+COMMANDS: Final = ("serve", "worker", "dev", "jobs", "workers", "tokens", "tenants", "events", "database", "doctor")
 
 EXIT_CODES: Final = {
     400: 2,

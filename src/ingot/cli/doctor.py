@@ -150,10 +150,10 @@ def _space(where: Path) -> Check:
 
 def _database(settings: Settings) -> Check:
     try:
-        asyncio.run(wiring.check_database(settings))
+        found = asyncio.run(wiring.check_database(settings))
     except IngotError as error:
         return _failed("database", error)
-    return _ok("database", "INGOT_DATABASE_URL can be worked with")
+    return _ok("database", f"INGOT_DATABASE_URL can be worked with, as a {found}")
 
 
 # -- the server ---------------------------------------------------------------------------------------------

@@ -289,7 +289,7 @@ def explain(error: Exception, *, doing: str, where: str = "") -> IngotError:
             return StoreMisconfigured(
                 f"The database refused us: {error}.",
                 hint=f"Check role and password; {SERVER} is made by the first migration (INGOT_DATABASE_OWNER_URL), "
-                "a worker's role by make_worker_role.",
+                "a worker's role by `ingot database worker-role`.",
             )
         case asyncpg.InvalidCatalogNameError():
             return StoreMisconfigured(

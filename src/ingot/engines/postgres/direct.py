@@ -63,7 +63,7 @@ USUAL: Final = (..., ..., ..., True, 0, None, None, None)  # Of what is said of 
 LOG_CHARS_AT_ONCE: Final = 1024 * 1024
 NOWHERE: Final = (None, None, None)
 CLOSE_SECONDS: Final = 5.0
-MAKE_ONE: Final = "Make one for its tenant with make_worker_role, and name it in INGOT_DATABASE_URL."
+MAKE_ONE: Final = "Make one for its tenant with `ingot database worker-role`, and name it in INGOT_DATABASE_URL."
 
 Said = tuple[str, int, str, bool | None, int | None, int | None, str | None, bytes | None]
 

@@ -12,7 +12,7 @@ import asyncpg
 
 from ingot.engines.postgres.connection import AWAY, PlainConnection, explain, unreadable
 from ingot.identity.model import TenantNotFound
-from ingot.kernel.errors import InvalidInput
+from ingot.kernel.errors import InvalidInput, StoreMisconfigured
 from ingot.kernel.ids import is_id
 from ingot.kernel.logs import configure_logs
 
@@ -21,9 +21,16 @@ SELECT EXISTS (
     SELECT FROM pg_auth_members AS m WHERE m.member = r.oid AND m.roleid = 'ingot_worker'::regrole
 ) AND NOT r.rolsuper FROM pg_roles AS r WHERE r.rolname = $1
 """
+TENANT: Final = (
+    "SELECT id::text FROM ingot.tenants WHERE CASE WHEN $2::boolean THEN id::text ELSE slug END = $1 FOR KEY SHARE"
+)
+NO_SCHEMA: Final = (
+    asyncpg.InvalidSchemaNameError,
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedObjectError,
+    asyncpg.InvalidParameterValueError,  # Of a role that is to be ours, before there is one.
+)
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-
-
 LET_IN: Final = """
     INSERT INTO ingot.app_roles (role, tenant) VALUES ($1, $2) ON CONFLICT (role) DO UPDATE SET role = excluded.role
     RETURNING tenant::text
@@ -33,18 +40,14 @@ LET_IN: Final = """
 async def let_in(owner_url: str, role: str, tenant: str) -> None:
     """Let a role that is there enqueue jobs and publish events of this tenant, inside its own transactions.
 
-    Raises `InvalidInput`, `TenantNotFound`, or `StoreError`.
+    The tenant is named by its id or its slug. Raises `InvalidInput`, `TenantNotFound`, or `StoreError`.
     """
-    if not is_id(tenant):
-        raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
     async with _owner(owner_url) as connection:
         await _expect_role(connection, role)
         await connection.execute(f"GRANT ingot_app TO {_quoted(role)}")
         await connection.execute("SET LOCAL ROLE ingot_owner")
-        if not await connection.fetchval("SELECT true FROM ingot.tenants WHERE id = $1 FOR KEY SHARE", tenant):
-            raise TenantNotFound(f"there is no tenant {tenant}")
-        known = await connection.fetchval(LET_IN, role, tenant)
-        if known != tenant:
+        found = await _tenant(connection, tenant)
+        if await connection.fetchval(LET_IN, role, found) != found:
             raise InvalidInput(f"the role {role} is in another tenant", hint="Let it out first, or use another role.")
 
 
@@ -55,6 +58,14 @@ async def let_out(owner_url: str, role: str) -> None:
         await connection.execute(f"REVOKE ingot_app FROM {_quoted(role)}")
         await connection.execute("SET LOCAL ROLE ingot_owner")
         await connection.execute("DELETE FROM ingot.app_roles WHERE role = $1", role)
+
+
+async def _tenant(connection: PlainConnection, named: str) -> str:
+    """The id of a tenant, asked for as the owner of the tables. It is kept from going until the end."""
+    found: str | None = await connection.fetchval(TENANT, named, is_id(named)) if "\x00" not in named else None
+    if found is None:
+        raise TenantNotFound(f"there is no tenant {named[:64]!r}")
+    return found
 
 
 def _quoted(role: str) -> str:
@@ -81,6 +92,10 @@ async def _owner(url: str) -> AsyncIterator[PlainConnection]:
             await connection.close()
     except ValueError:
         raise unreadable("The owner's URL") from None
+    except NO_SCHEMA:
+        raise StoreMisconfigured(
+            "The database does not have our schema, or an older one.", hint="Apply it first: `ingot database migrate`."
+        ) from None
     except (*AWAY, asyncpg.PostgresError) as error:
         raise explain(error, doing="used") from error
 
@@ -88,21 +103,17 @@ async def _owner(url: str) -> AsyncIterator[PlainConnection]:
 async def make_worker_role(owner_url: str, role: str, tenant: str) -> str:
     """Make a role that logs in as a worker of this tenant, or give the one that is there a new password.
 
-    The answer is the password. Raises `InvalidInput`, `TenantNotFound`, or `StoreError`.
+    The tenant is named by its id or its slug. The answer is the password. Raises `InvalidInput`, `TenantNotFound`, or
+    `StoreError`.
     """
     if not _NAME.fullmatch(role) or role.startswith(("pg_", "ingot_")):
         raise InvalidInput(
             f"the role {role[:64]!r} cannot be used",
             hint="Use up to 63 lower-case letters, digits and _, not pg_ or ingot_ first.",
         )
-    if not is_id(tenant):
-        raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
     password = secrets.token_urlsafe(32)
     async with _owner(owner_url) as connection:
-        try:
-            await _make(connection, role, tenant, password)
-        except asyncpg.ForeignKeyViolationError:
-            raise TenantNotFound(f"there is no tenant {tenant}") from None
+        await _make(connection, role, tenant, password)
     return password
 
 
@@ -121,11 +132,12 @@ async def _make(connection: PlainConnection, role: str, tenant: str, password: s
     await connection.execute("SET LOCAL ROLE ingot_owner")
     if await connection.fetchval("SELECT true FROM ingot.worker_credentials WHERE id = $1", role):
         raise InvalidInput(f"there is a worker credential {role}", hint="Choose another name: workers go by it.")
+    found = await _tenant(connection, tenant)
     served = await connection.fetchval("SELECT tenant::text FROM ingot.worker_roles WHERE role = $1", role)
-    if served not in (None, tenant):
+    if served not in (None, found):
         raise InvalidInput(f"the role {role} serves another tenant", hint="Choose another name for this tenant's.")
     await connection.execute(
         "INSERT INTO ingot.worker_roles (role, tenant) VALUES ($1, $2) ON CONFLICT (role) DO NOTHING",
         role,
-        tenant,
+        found,
     )

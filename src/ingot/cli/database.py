@@ -1,0 +1,71 @@
+"""`ingot database`: a PostgreSQL database, prepared for servers, workers and applications by its owner."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from ingot.cli.asking import examples, noun
+from ingot.cli.output import say
+from ingot.engines.postgres import let_in, let_out, make_worker_role, migrate
+from ingot.settings import read_owner_url
+
+DEFAULT_TENANT: Final = "default"
+TenantOf = Annotated[
+    str, typer.Option("--tenant", metavar="SLUG", help="The tenant that it is for; one role has one tenant.")
+]
+
+app = noun(
+    "Prepare a PostgreSQL database. INGOT_DATABASE_OWNER_URL names it, with a role that may make roles and schemas."
+)
+
+
+@app.command("migrate", epilog=examples("ingot database migrate"))
+def bring_up() -> None:
+    """Bring the schema to this version. Done again, it does nothing; two at once are fine."""
+    made = asyncio.run(migrate(read_owner_url()))
+    say(f"{len(made)} steps were applied." if made else "The schema was up to date.")
+
+
+@app.command("worker-role", epilog=examples("ingot database worker-role resize_worker --tenant acme > worker.env"))
+def worker_role(
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="Its name.", show_default=False)],
+    tenant: TenantOf = DEFAULT_TENANT,
+) -> None:
+    """Make a role that workers come to the database with, and write the setting for them, this once.
+
+    Of a role that is there the password is changed.
+    """
+    owner = read_owner_url()
+    password = asyncio.run(make_worker_role(owner, role, tenant))
+    typer.echo(f"INGOT_DATABASE_URL={_as_role(owner, role, password)}")
+    say(f"The role {role} works for {tenant}. Its password is shown this once.")
+
+
+@app.command("let-in", epilog=examples("ingot database let-in shop --tenant acme"))
+def let_role_in(
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="The role of your application.", show_default=False)],
+    tenant: TenantOf = DEFAULT_TENANT,
+) -> None:
+    """Let a role of yours enqueue jobs and publish events in its own transactions."""
+    asyncio.run(let_in(read_owner_url(), role, tenant))
+    say(f"The role {role} enqueues and publishes for {tenant}.")
+
+
+@app.command("let-out", epilog=examples("ingot database let-out shop"))
+def let_role_out(
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="The role of your application.", show_default=False)],
+) -> None:
+    """Let a role of yours enqueue and publish no more."""
+    asyncio.run(let_out(read_owner_url(), role))
+    say(f"The role {role} enqueues and publishes no more.")
+
+
+def _as_role(url: str, role: str, password: str) -> str:
+    """The same database for another role."""
+    parts = urlsplit(url)
+    _, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{role}:{password}@{host}").geturl()

@@ -1,0 +1,88 @@
+"""`ingot database` as the owner of a PostgreSQL database types it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+import ingot
+from ingot.settings import Settings
+from tests.postgres import Database, empty_database
+from tests.system.cli import INGOT
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def typed(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    known = {name: text for name, text in os.environ.items() if not name.startswith("INGOT")}
+    return subprocess.run(
+        [INGOT, *words], cwd=folder, env={**known, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def database() -> Database:
+    return asyncio.run(empty_database())
+
+
+async def ask(database: Database, statement: str) -> object:
+    connection = await asyncpg.connect(database.owner_url)
+    try:
+        return await connection.fetchval(statement)
+    finally:
+        await connection.close()
+
+
+async def first_start(database: Database) -> None:
+    async with ingot.open(settings=Settings(database_url=database.server_url), tend=False):
+        pass
+
+
+def test_an_owner_prepares_a_database_for_servers_workers_and_applications(database: Database, tmp_path: Path) -> None:
+    def owner(*words: str) -> subprocess.CompletedProcess[str]:
+        return typed(tmp_path, "database", *words, INGOT_DATABASE_OWNER_URL=database.owner_url)
+
+    press, shop = f"press_{os.getpid()}", f"shop_{os.getpid()}"
+    before = owner("worker-role", press)
+    assert (before.returncode, before.stdout) == (1, "")
+    assert "ingot database migrate" in before.stderr
+    assert owner("migrate").stderr.endswith("steps were applied.\n")
+    assert owner("migrate").stderr == "The schema was up to date.\n"
+    nobodys = owner("worker-role", press, "--tenant", "nobody")
+    assert (nobodys.returncode, nobodys.stderr.splitlines()[0]) == (3, "ingot: there is no tenant 'nobody'")
+
+    asyncio.run(first_start(database))
+    try:
+        made = owner("worker-role", press)
+        assert made.returncode == 0, made.stderr
+        name, _, url = made.stdout.strip().partition("=")
+        assert name == "INGOT_DATABASE_URL"
+        well = typed(tmp_path, "doctor", INGOT_DATABASE_URL=url)
+        assert "INGOT_DATABASE_URL can be worked with, as a worker" in well.stdout
+        asyncio.run(ask(database, f"CREATE ROLE {shop} LOGIN"))
+        assert owner("let-in", shop).stderr == f"The role {shop} enqueues and publishes for default.\n"
+        held = f"SELECT count(*) FROM ingot.app_roles WHERE role = '{shop}'"
+        assert asyncio.run(ask(database, held)) == 1
+        assert owner("let-out", shop).returncode == 0
+        assert asyncio.run(ask(database, held)) == 0
+    finally:
+        asyncio.run(ask(database, f"DROP ROLE IF EXISTS {press}"))
+        asyncio.run(ask(database, f"DROP ROLE IF EXISTS {shop}"))
+
+
+@pytest.mark.parametrize(
+    ("words", "url", "code", "said"),
+    [
+        (["migrate"], "", 1, "INGOT_DATABASE_OWNER_URL is not set"),
+        (["migrate"], "mysql://db/ingot", 1, "INGOT_DATABASE_OWNER_URL does not begin with postgresql://"),
+        (["worker-role", "Ada Lovelace"], "postgresql://nobody@127.0.0.1:1/ingot", 2, "cannot be used"),
+    ],
+)
+def test_what_cannot_be_done_is_said(tmp_path: Path, words: list[str], url: str, code: int, said: str) -> None:
+    done = typed(tmp_path, "database", *words, INGOT_DATABASE_OWNER_URL=url)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
