@@ -184,7 +184,12 @@ NO_ROUTE = b'{"status": 404, "code": "no_such_route", "detail": "there is no POS
 @pytest.mark.parametrize(
     ("status", "body", "said", "hint"),
     [
-        (200, b"<html>Welcome</html>", "the answer is none of Ingot's: '<html>Welcome</html>'", "INGOT_SERVER_URL"),
+        (
+            200,
+            b"<html>Welcome</html>",
+            "what is said is no answer of Ingot's: '<html>Welcome</html>'",
+            "INGOT_SERVER_URL",
+        ),
         (404, b"Not Found", "the answer is no error of Ingot's (404): 'Not Found'", "INGOT_SERVER_URL"),
         (404, NO_ROUTE, "there is no POST /api/v1/workers (it is version 99.0, and this client ", "bring both"),
         (201, b'{"name": "press"}', "missing required field `id` (it is version 99.0, and this client ", "bring both"),
@@ -195,7 +200,7 @@ def test_a_server_that_is_another_or_of_another_version_is_told_apart(
 ) -> None:
     with elsewhere(status, body) as url:
         code, words = worker_with(tmp_path, INGOT_SERVER_URL=url, INGOT_TOKEN="any")
-    assert code == 1
+    assert code == 10
     assert said in words
     assert hint in words.partition("Hint: ")[2]
 
@@ -232,7 +237,7 @@ def test_an_app_that_cannot_be_run_is_told_with_the_place(tmp_path: Path, app: s
 
 def test_a_worker_without_a_credential_says_what_it_needs(tmp_path: Path) -> None:
     code, words = worker_with(tmp_path)
-    assert (code, "INGOT_WORKER_ID and INGOT_WORKER_SECRET" in words) == (1, True)
+    assert (code, "INGOT_WORKER_ID and INGOT_WORKER_SECRET" in words) == (7, True)
     code, words = worker_with(tmp_path, INGOT_WORKER_ID="press")
     assert (code, "INGOT_WORKER_ID is set, and INGOT_WORKER_SECRET is not" in words) == (1, True)
 
@@ -246,7 +251,7 @@ def test_a_credential_that_does_not_hold_ends_a_worker_and_one_that_holds_does_n
             ({"INGOT_TOKEN": "ingot_wrong"}, "token"),
         ):
             code, words = worker_with(tmp_path / "none", INGOT_SERVER_URL=one.url, **environment)
-            assert (code, said in words) == (1, True), words
+            assert (code, said in words) == (7, True), words
 
 
 def test_a_worker_whose_credential_gets_another_secret_stops_and_goes(tmp_path: Path) -> None:
@@ -256,7 +261,7 @@ def test_a_worker_whose_credential_gets_another_secret_stops_and_goes(tmp_path: 
         job = running(one.client.submit("wait", {"place": one.place()}))
         done = httpx.post(f"{one.url}/api/v1/admin/workers/press/regenerate", headers=one.headers)
         assert done.is_success, done.text
-        assert worker.wait(60) == 1
+        assert worker.wait(60) == 7
         assert "it is disabled" in worker.said().partition("ingot: ")[2]
         assert [words[0] for words in one.noted()] == ["stopped"], "the handler was told"
         assert (job.refresh().status, job.data.crashes) == (JobStatus.QUEUED, 0)

@@ -34,8 +34,10 @@ EXIT_CODES: Final = {
 }  # By the HTTP status of the error; 1 for all others.
 EXIT_CODES_ALONE: Final = {"job_dead": 8, "job_canceled": 8}  # By the code of the error, where that tells more.
 HINTS: Final = {
-    "unauthorized": "Check INGOT_TOKEN or --token-file, and that it is a token of this server; `ingot doctor` helps.",
-    "no_token": "Set INGOT_TOKEN or --token-file. On the machine of the server its operator.token is found by itself, "
+    "unauthorized": "Check INGOT_TOKEN or --token-file, of a worker INGOT_WORKER_ID and INGOT_WORKER_SECRET, "
+    "and that they are of this server; `ingot doctor` helps.",
+    "no_token": "Set INGOT_TOKEN or --token-file, for a worker INGOT_WORKER_ID and INGOT_WORKER_SECRET. "
+    "On the machine of the server its operator.token is found by itself, "
     "when INGOT_DATA names the data folder or it is ./data.",
     "server_unreachable": "Check INGOT_SERVER_URL or --server, and that `ingot serve` runs there.",
     "tenant_not_found": "Check the slug; `ingot tenants list` has them.",

@@ -96,7 +96,7 @@ def unreadable(content: bytes, error: Exception) -> IngotError:
     if isinstance(error, msgspec.ValidationError):
         return ServerTooOld(f"the answer of the server is not as this client knows it: {error}")
     said = content[:TEXT_SHOWN_MAX].decode(errors="replace").strip()
-    return NotIngot(f"the answer is none of Ingot's: {said!r}")
+    return NotIngot(f"what is said is no answer of Ingot's: {said!r}")
 
 
 def unreachable(url: str, why: str) -> ServerUnreachable:
