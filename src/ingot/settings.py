@@ -318,6 +318,18 @@ def read_client_settings(environment: Mapping[str, str] | None = None) -> Client
     return _read(ClientSettings, environment)
 
 
+def forget_secrets() -> None:
+    """Leave nothing in the environment that others could come to the server or the database with."""
+    for field in (*SECRET, "token", "worker_secret"):
+        os.environ.pop(variable_of(field), None)
+
+
+def have_clients_find(url: str, data: Path) -> None:
+    """Have clients that are made in this process from now on come to this server, unless they are told another."""
+    os.environ[variable_of("server_url")] = url
+    os.environ[variable_of("data")] = str(data)
+
+
 def read_owner_url(environment: Mapping[str, str] | None = None) -> str:
     """The database as its owner comes to it, to prepare it for others. Raises `SettingsError`."""
     url = (os.environ if environment is None else environment).get("INGOT_DATABASE_OWNER_URL")

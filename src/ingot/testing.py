@@ -35,8 +35,7 @@ from ingot.wire.jobs import Broke, SettleAnswer
 from ingot.wire.workers import HeldJob, WorkerBeatAnswer
 from ingot.worker.app import Handler, Worker
 from ingot.worker.job import WorkerJob
-from ingot.worker.over_http import HttpBoard
-from ingot.worker.ports import Board, Ending, Work
+from ingot.worker.ports import Ending, Work
 from ingot.worker.runner import Runner
 
 __all__ = ["AsyncLocalIngot", "FakeClock", "HandlerFailed", "LocalIngot", "start", "start_async"]
@@ -334,9 +333,10 @@ class _SeenBoard:
     """The board over HTTP, with an eye on it."""
 
     def __init__(self, place: Place, seen: _Seen) -> None:
-        self._board: Board = HttpBoard(place, WORKER)
+        self._board = wiring.board_of(place, WORKER)
         self._seen = seen
         self.register = self._board.register
+        self.drain = self._board.drain
         self.leave = self._board.leave
         self.close = self._board.close
 

@@ -28,7 +28,7 @@ from ingot.api.ops import OpsApi
 from ingot.api.people import PeopleApi
 from ingot.api.work import WorkApi
 from ingot.api.workers import WorkersApi
-from ingot.client.place import find_place
+from ingot.client.place import Place, find_place
 from ingot.dashboard.auth import AuthPages
 from ingot.dashboard.me import MePage
 from ingot.dashboard.pages import error_page
@@ -75,6 +75,7 @@ from ingot.worker.hours import Hours
 from ingot.worker.isolation import check_isolated
 from ingot.worker.over_http import HttpBoard
 from ingot.worker.over_postgres import Entrance, PostgresBoard
+from ingot.worker.ports import Board
 from ingot.worker.runner import DRAIN_SECONDS, Runner
 
 EXIT_AT_ONCE: Final = 130
@@ -318,6 +319,7 @@ def runner_of(
     *,
     drain_seconds: float = DRAIN_SECONDS,
     hours: Hours | None = None,
+    echo: bool = False,
 ) -> Runner:
     """A runner of these handlers, with the server or the database that the settings name.
 
@@ -339,14 +341,19 @@ def runner_of(
     instance = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
     if known.database_url is not None:
         entrance = _entrance_of(known, known.database_url, instance)
-        return Runner(worker, lambda: PostgresBoard(entrance), drain_seconds=drain_seconds, hours=hours)
+        return Runner(worker, lambda: PostgresBoard(entrance), drain_seconds=drain_seconds, hours=hours, echo=echo)
     if known.worker_id is not None and known.worker_secret is not None:
         name = f"{known.worker_id}/{instance}"
         place = find_place(worker=(name, known.worker_secret), settings=known)
     else:
         name = instance
         place = find_place(settings=known)
-    return Runner(worker, lambda: HttpBoard(place, name), drain_seconds=drain_seconds, hours=hours)
+    return Runner(worker, lambda: board_of(place, name), drain_seconds=drain_seconds, hours=hours, echo=echo)
+
+
+def board_of(place: Place, worker_id: str) -> Board:
+    """The server at a place, as this worker sees it."""
+    return HttpBoard(place, worker_id)
 
 
 def _entrance_of(known: ClientSettings, url: str, instance: str) -> Entrance:

@@ -33,6 +33,18 @@ async def test_a_process_does_the_work_and_tells_of_it(served: Served, client: A
             assert said in log
 
 
+async def test_what_it_starts_finds_no_secrets_of_the_worker(
+    served: Served, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = ("INGOT_TOKEN", "INGOT_WORKER_SECRET", "INGOT_DATABASE_URL", "INGOT_OPERATOR_TOKEN")
+    async with working(served, worker):
+        for name in (*secrets, "INGOT_TENANT"):
+            monkeypatch.setenv(name, "something")
+        job = await (await client.submit("isolated", "environment")).wait("30s")
+        assert "INGOT_TENANT" in job.result
+        assert not set(job.result) & set(secrets)
+
+
 @pytest.mark.parametrize(
     ("payload", "error"),
     [

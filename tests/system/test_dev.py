@@ -21,13 +21,19 @@ from ingot.jobs.model import JobStatus
 WAIT_SECONDS = 30.0
 APP = """
 from pathlib import Path
-from ingot import Worker
+from ingot import Client, Worker
 
 worker = Worker()
 
 @worker.handler("greet")
 def greet(job):
     return "VERSION"
+
+@worker.handler("ask")
+def ask(job):
+    print("asking for another")
+    with Client() as client:
+        return client.submit("greet").id
 
 @worker.handler("short")
 def short(job):
@@ -122,11 +128,20 @@ def test_an_app_that_cannot_be_loaded_is_told_and_the_next_change_is_waited_for(
         job = client.submit("greet")
         assert job.status is JobStatus.QUEUED, "the server is there, the worker is not"
         dev.write_text("def wrong():\n    1 / 0\n\nwrong()\n")
-        assert "in wrong" in dev.said("(.*)ZeroDivisionError")
+        assert "in wrong" in dev.said("ZeroDivisionError(.*)")
         dev.write("three")
         assert job.wait("30s").result == "three"
     dev.process.send_signal(signal.SIGTERM)
     assert dev.process.wait(timeout=20) == 0
+
+
+@pytest.mark.timeout(60)
+def test_what_a_handler_prints_is_seen_and_its_clients_find_the_server(dev: Dev) -> None:
+    with dev.client() as client:
+        asked = client.submit("ask").wait("20s")
+        dev.said("asking for another")
+        assert asked.log() == "asking for another\n"
+        assert client.job(asked.result).wait("20s").result == "one"
 
 
 @pytest.mark.timeout(60)

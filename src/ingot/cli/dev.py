@@ -24,7 +24,7 @@ from ingot.cli.worker import load
 from ingot.http.server import Server, listen, url_of
 from ingot.kernel.errors import IngotError
 from ingot.kernel.logs import configure_server_logs
-from ingot.settings import PORT_MAX, ClientSettings, Settings, read_settings
+from ingot.settings import PORT_MAX, ClientSettings, Settings, have_clients_find, read_settings
 from ingot.worker.runner import Runner
 
 HOST: Final = "127.0.0.1"
@@ -124,6 +124,7 @@ async def _work(app: str, settings: Settings, url: str, files: Files, drain_seco
     _heed(told)
     ending = asyncio.create_task(told.wait())
     changing = asyncio.create_task(_changed(files))
+    have_clients_find(url, settings.data)
     place = ClientSettings(server_url=url, token=settings.operator_token, data=settings.data)
     runner = _runner_of(app, place, drain_seconds)
     running = asyncio.create_task(_run(runner, stopping)) if runner is not None else None
@@ -157,24 +158,14 @@ def _runner_of(app: str, place: ClientSettings, drain_seconds: float) -> Runner 
     """What runs the handlers of the app, or nothing, and why."""
     try:
         worker = load(app)
-        runner = wiring.runner_of(worker, place, drain_seconds=drain_seconds)
+        runner = wiring.runner_of(worker, place, drain_seconds=drain_seconds, echo=True)
     except IngotError as error:
         tell("app_failed", f"{error.detail}\n{error.hint}\nWaiting for a change.", app=app, error=error.detail)
-    except (Exception, SystemExit) as error:
-        why = _shown(error)
-        tell("app_failed", f"{app} cannot be loaded:\n{why}Waiting for a change.", app=app, error=why)
     else:
         types = ", ".join(sorted(worker.handlers))
         tell("working", f"Handlers of {app} are at work: {types}.", app=app, types=types)
         return runner
     return None
-
-
-def _shown(error: BaseException) -> str:
-    """An error of the app, and its lines that led to it: not those of the import, nor ours."""
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if Path(frame.filename).is_relative_to(Path.cwd())]
-    return "".join([*traceback.format_list(theirs), *traceback.format_exception_only(error)])
 
 
 async def _run(runner: Runner, stopping: asyncio.Event) -> None:

@@ -68,7 +68,7 @@ def _imported(module: str) -> ModuleType:
         return import_module(module)
     except IngotError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise InvalidInput(f"there is no module {module} here", hint=APP_HINT) from error
         if isinstance(error, ValueError) and not module:

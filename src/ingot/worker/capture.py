@@ -15,15 +15,18 @@ _current: ContextVar[WorkerJob | None] = ContextVar("ingot_job", default=None)
 
 
 class _Tee:
-    """A stream that writes for the job at hand to its log, and otherwise where it always did."""
+    """A stream that writes for the job at hand to its log, and otherwise, or with `echo` also, where it always did."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: IO[str], *, echo: bool) -> None:
         self._stream = stream
+        self._echo = echo
 
     def write(self, text: str) -> int:
         job = _current.get()
         if job is None:
             return self._stream.write(text)
+        if self._echo:
+            self._stream.write(text)
         job.log(text, end="")
         return len(text)
 
@@ -76,13 +79,13 @@ def captured(job: WorkerJob) -> Iterator[None]:
 
 
 @contextmanager
-def capturing() -> Iterator[None]:
+def capturing(*, echo: bool = False) -> Iterator[None]:
     """Listen to what this process prints and logs."""
     out, err = sys.stdout, sys.stderr
     records = _Records()
     records.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(records)
-    sys.stdout, sys.stderr = _Tee(out), _Tee(err)
+    sys.stdout, sys.stderr = _Tee(out, echo=echo), _Tee(err, echo=echo)
     try:
         yield
     finally:

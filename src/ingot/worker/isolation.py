@@ -20,6 +20,7 @@ import msgspec
 
 from ingot.jobs.model import Job
 from ingot.kernel.errors import InvalidInput
+from ingot.settings import forget_secrets
 from ingot.worker.app import Function, Handler
 from ingot.worker.job import NoRetry, Snoozed, WorkerJob, sendable
 from ingot.worker.results import EXIT_ADVICE, error_text, result_text
@@ -227,6 +228,7 @@ class _IsolatedJob(WorkerJob):
 
 def _work(theirs: Connection, printing: _Descriptor, function: Function, data: bytes, limits: dict[str, int]) -> None:
     os.setsid()
+    forget_secrets()  # The files that it reads may be made to run what they hold.
     os.dup2(printing.descriptor, 1)
     os.dup2(printing.descriptor, 2)
     os.close(printing.descriptor)

@@ -71,6 +71,10 @@ class HttpBoard:
         body = {"jobs": endings}
         return (await self._http.ask("POST", "/jobs/settle", SettleAnswers, body=body, safe=True)).jobs
 
+    async def drain(self) -> None:
+        """See `Board`."""
+        await self._http.ask("POST", f"{self._path}/drain", bytes, safe=True)
+
     async def leave(self) -> None:
         """See `Board`."""
         await self._http.ask("DELETE", self._path, bytes, safe=True)

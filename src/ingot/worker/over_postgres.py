@@ -50,6 +50,7 @@ class PostgresBoard:
         self._opening = asyncio.Lock()
         self._told: frozenset[Matter] = frozenset()
         self._told_drain = False
+        self._draining = False
         self._waiting: dict[str, asyncio.Event] = {}
         self._hint = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
@@ -64,11 +65,12 @@ class PostgresBoard:
         database = await self._database()
         deadline = asyncio.get_running_loop().time() + wait_seconds
         ready = asyncio.Event()
-        while True:
+        while not self._draining:
             ready.clear()
             claims = await database.claim(type, min(limit, checks.CLAIM_JOBS_MAX))
             if claims or not await self._until_ready(type, ready, deadline):
                 return [Work(job=claim.job, timeout_seconds=claim.timeout_seconds) for claim in claims]
+        return []
 
     async def beat(self, held: Sequence[HeldJob], *, wait_seconds: float) -> WorkerBeatAnswer:
         """See `Board`. What was told before is no news."""
@@ -100,6 +102,12 @@ class PostgresBoard:
                 SettleAnswer(id=ending.id, status=known, attempts=attempts, will_retry=queued, run_at=again_at)
             )
         return answers
+
+    async def drain(self) -> None:
+        """See `Board`."""
+        self._draining = True
+        for ready in self._waiting.values():
+            ready.set()
 
     async def leave(self) -> None:
         """See `Board`."""

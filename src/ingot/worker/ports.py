@@ -36,6 +36,9 @@ class Board(Protocol):
     def settle(self, endings: Sequence[Ending]) -> Awaitable[list[SettleAnswer]]:
         """Tell how attempts ended; an answer for each."""
 
+    def drain(self) -> Awaitable[None]:
+        """The worker takes no more: claims that wait are answered now, with nothing."""
+
     def leave(self) -> Awaitable[None]:
         """The worker goes: what it still holds is given back."""
 

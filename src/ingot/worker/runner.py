@@ -29,6 +29,7 @@ from ingot.worker.running import ending_of
 
 CLAIM_SECONDS: Final = 25.0
 HOURS_SECONDS: Final = 0.5  # How often it is looked whether the hours have begun.
+CLAIM_END_SECONDS: Final = 3.0  # That claims have to end when no more is wanted.
 AGAIN_SECONDS: Final = 0.5
 AGAIN_SECONDS_MAX: Final = 15.0
 DRAIN_SECONDS: Final = 30.0
@@ -47,7 +48,7 @@ log = structlog.get_logger("ingot.worker")
 class Runner:
     """Runs the handlers of a worker. `boards` makes a way to the work, one for each loop that needs one.
 
-    With `hours` it takes work only then; the clock says when that is.
+    With `hours` it takes work only then; the clock says when that is. With `echo`, what handlers print is printed too.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class Runner:
         drain_seconds: float = DRAIN_SECONDS,
         hours: Hours | None = None,
         clock: Clock | None = None,
+        echo: bool = False,
     ) -> None:
+        self._echo = echo
         self._hours = hours
         self._clock = clock or WallClock()
         self._worker = worker
@@ -70,6 +73,7 @@ class Runner:
         self._freed: dict[str, asyncio.Event] = {type: asyncio.Event() for type in worker.handlers}
         self._endings: asyncio.Queue[tuple[Run, Ending]] = asyncio.Queue()
         self._drain = asyncio.Event()
+        self._leaving = False
         self._heart: Heart | None = None
         self._fault: IngotError | None = None
 
@@ -112,9 +116,9 @@ class Runner:
             asyncio.create_task(self._claim_on(board, handler, threads)) for handler in self._worker.handlers.values()
         ]
         try:
-            with capturing():
+            with capturing(echo=self._echo):
                 await _first(stopping, self._drain, *claiming)
-                await _end(*claiming)
+                await self._take_no_more(board, claiming)
                 await self._finish()
                 if self._fault is not None:
                     raise self._fault
@@ -135,7 +139,7 @@ class Runner:
     async def _claim_on(self, board: Board, handler: Handler, threads: ThreadPoolExecutor) -> None:
         """Take work of one type whenever there is room for it."""
         pause = AGAIN_SECONDS
-        while True:
+        while not self._leaving:
             free = handler.concurrency - self._busy[handler.type]
             if free <= 0 or self._endings.qsize() > UNSETTLED_MAX:
                 self._freed[handler.type].clear()
@@ -153,6 +157,17 @@ class Runner:
                 self._judge(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, AGAIN_SECONDS_MAX)
+
+    async def _take_no_more(self, board: Board, claiming: Sequence[asyncio.Task[None]]) -> None:
+        """Let claims come to their end: of one that is given up nobody knows what it took."""
+        self._leaving = True
+        for freed in self._freed.values():
+            freed.set()
+        with suppress(IngotError, TimeoutError):
+            async with asyncio.timeout(CLAIM_END_SECONDS):
+                await board.drain()
+                await asyncio.wait(claiming)
+        await _end(*claiming)
 
     def _open_seconds(self) -> float:
         """How long a claim may wait: not beyond the hours, outside of which it is 0."""
