@@ -16,6 +16,7 @@ WORDS = {
     r"\bawait ": "",
     r"\bAsyncIterator\b": "Iterator",
     r"\bAsyncClient\b": "Client",
+    r"\bAsyncBaseTransport\b": "BaseTransport",
     r"\bAsync(Admin|Http|Job|Submission)\b": r"Sync\1",
     r"\bawaited_driver\b": "plain_driver",
     r"\basynccontextmanager\b": "contextmanager",

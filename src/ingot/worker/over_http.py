@@ -16,6 +16,7 @@ from ingot.client.place import Place
 from ingot.jobs.model import Job
 from ingot.wire.jobs import SettleAnswer, SettleAnswers
 from ingot.wire.workers import HeldJob, Registered, WorkerBeat, WorkerBeatAnswer
+from ingot.worker.lean import LeanTransport
 from ingot.worker.ports import Ending, Work
 
 PATIENCE: Final = Patience(seconds=10.0)
@@ -34,7 +35,7 @@ class HttpBoard:
 
     def __init__(self, place: Place, worker_id: str) -> None:
         self._place = place
-        self._http = AsyncHttp(place, PATIENCE)
+        self._http = AsyncHttp(place, PATIENCE, transport=LeanTransport())
         self._id = worker_id
         self._path = f"/workers/{quote(worker_id, safe='')}"
 

@@ -33,9 +33,9 @@ class _Health(msgspec.Struct, frozen=True):
 
 
 class AsyncHttp:
-    """A connection to one server."""
+    """A connection to one server, over `transport` when one is given."""
 
-    def __init__(self, place: Place, patience: Patience) -> None:
+    def __init__(self, place: Place, patience: Patience, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         prepare_structs()
         self.place = place
         self._patience = patience
@@ -44,6 +44,7 @@ class AsyncHttp:
             headers=place.headers,
             timeout=ANSWER_SECONDS,
             trust_env=False,
+            transport=transport,
             verify=not place.url.lower().startswith("http:"),  # Reading certificates takes 18 ms.
         )
 

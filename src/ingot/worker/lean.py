@@ -1,0 +1,124 @@
+"""Plain requests over connections that are kept: the rest of what a client of HTTP can do would cost a worker most."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from typing import Final
+
+import httptools
+import httpx
+
+CONNECTIONS_KEPT: Final = 10
+KEPT_SECONDS: Final = 4.0  # Servers let go of a connection that is not used, ours after 5 seconds.
+READ_BYTES: Final = 256 * 1024
+
+
+class _Answer:
+    """What the parser tells of an answer as it comes in."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.parts: list[bytes] = []
+        self.complete = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header."""
+        self.headers.append((name, value))
+
+    def on_body(self, part: bytes) -> None:
+        """A part of the body."""
+        self.parts.append(part)
+
+    def on_message_complete(self) -> None:
+        """That was all."""
+        self.complete = True
+
+
+class _Connection:
+    """One connection, with one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._used_at = asyncio.get_running_loop().time()
+        self.lasts = False
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a request may be sent over it."""
+        idle = asyncio.get_running_loop().time() - self._used_at
+        return self.lasts and idle < KEPT_SECONDS and not self._reader.at_eof() and not self._writer.is_closing()
+
+    async def send(self, text: bytes) -> httpx.Response:
+        """Send a request, and read all of the answer."""
+        self.lasts = False
+        self._writer.write(text)
+        answer = _Answer()
+        parser = httptools.HttpResponseParser(answer)
+        while not answer.complete:
+            data = await self._reader.read(READ_BYTES)
+            if not data:
+                raise httpx.RemoteProtocolError("it closed the connection")
+            parser.feed_data(data)
+        self._used_at = asyncio.get_running_loop().time()
+        self.lasts = parser.should_keep_alive()
+        return httpx.Response(parser.get_status_code(), headers=answer.headers, content=b"".join(answer.parts))
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._writer.close()
+
+
+class LeanTransport(httpx.AsyncBaseTransport):
+    """Answers are read whole; a stream that does not end is not for it."""
+
+    def __init__(self) -> None:
+        self._kept: deque[_Connection] = deque()
+        self._context: ssl.SSLContext | None = None
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request. Raises `httpx.TransportError`."""
+        timeouts = request.extensions.get("timeout", {})
+        connection = await self._connection(request.url, timeouts.get("connect"))
+        try:
+            async with asyncio.timeout(timeouts.get("read")):
+                return await connection.send(_text_of(request))
+        except TimeoutError as error:
+            raise httpx.ReadTimeout("it did not answer in time") from error
+        except (OSError, httptools.HttpParserError) as error:
+            raise httpx.ReadError(str(error)) from error
+        finally:
+            if connection.is_usable and len(self._kept) < CONNECTIONS_KEPT:
+                self._kept.append(connection)
+            else:
+                connection.close()
+
+    async def aclose(self) -> None:
+        """Let go of all connections."""
+        while self._kept:
+            self._kept.pop().close()
+
+    async def _connection(self, url: httpx.URL, seconds: float | None) -> _Connection:
+        while self._kept:
+            kept = self._kept.pop()
+            if kept.is_usable:
+                return kept
+            kept.close()
+        secure = url.scheme == "https"
+        if secure and self._context is None:
+            self._context = ssl.create_default_context()
+        try:
+            async with asyncio.timeout(seconds):
+                port = url.port or (443 if secure else 80)
+                return _Connection(*await asyncio.open_connection(url.host, port, ssl=self._context))
+        except TimeoutError as error:
+            raise httpx.ConnectTimeout("it cannot be reached in time") from error
+        except OSError as error:
+            raise httpx.ConnectError(str(error)) from error
+
+
+def _text_of(request: httpx.Request) -> bytes:
+    lines = [b"%s %s HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
+    lines += [b"%s: %s" % pair for pair in request.headers.raw]
+    return b"\r\n".join([*lines, b"", request.content])

@@ -1,0 +1,79 @@
+"""The worker's own way over HTTP, against servers that answer, close, and keep silent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from ingot.worker.lean import LeanTransport
+from tests.http.serving import Served
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+@asynccontextmanager
+async def asking(serve: Serve) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server that does this with each connection."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", transport=LeanTransport()) as client:
+        yield client
+
+
+async def test_requests_are_answered_over_one_connection(served: Served) -> None:
+    headers = {"authorization": f"Bearer {served.operator}"}
+    async with httpx.AsyncClient(base_url=served.url, headers=headers, transport=LeanTransport()) as client:
+        made = await client.post("/api/v1/jobs", json={"type": "noop", "payload": "ö" * 20_000})
+        assert made.status_code == 201
+        read = await client.get(f"/api/v1/jobs/{made.json()['id']}")
+        assert read.json()["payload"] == "ö" * 20_000
+        assert (await client.get("/api/v1/jobs/none")).status_code == 404
+        nothing = await client.post("/api/v1/jobs/claim", json={"worker_id": "w", "types": ["other"]})
+        assert (nothing.status_code, nothing.content) == (204, b"")
+
+
+async def test_a_connection_that_was_closed_is_not_used_again() -> None:
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(ANSWER)
+        writer.close()
+
+    async with asking(serve) as client:
+        for expected in (1, 2):
+            assert (await client.get("/")).text == "ok"
+            assert connections == expected
+            await asyncio.sleep(0.05)  # Until the end of the connection was heard of.
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", b"no HTTP at all\r\n\r\n"])
+async def test_half_an_answer_is_none(said: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        writer.close()
+
+    async with asking(serve) as client:
+        with pytest.raises(httpx.TransportError):
+            await client.get("/")
+
+
+async def test_who_is_silent_or_away_is_told_apart() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with asking(serve) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.get("/", timeout=0.05)
+    async with httpx.AsyncClient(transport=LeanTransport()) as client:
+        with pytest.raises(httpx.ConnectError):
+            await client.get("http://127.0.0.1:1/")
