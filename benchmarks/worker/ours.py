@@ -10,7 +10,7 @@ from benchmarks.postgres.adapter import version_of
 from benchmarks.queue.adapter import payload
 from benchmarks.worker.adapter import TYPE, Place, System
 from benchmarks.worker.app import CONCURRENCY
-from ingot.client import AsyncClient
+from ingot.client import AsyncClient, Client
 from ingot.jobs.model import JobStatus
 
 WORKER = [sys.executable, "-m", "ingot", "worker", "--app", "benchmarks.worker.app:worker"]
@@ -18,13 +18,14 @@ OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 
 class Ours:
-    """A client of the server."""
+    """Clients of the server: one that does not await for jobs that come one by one, as from a script."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: AsyncClient, script: Client) -> None:
         self._client = client
+        self._script = script
 
     async def put(self, number: int) -> None:
-        await self._client.submit(TYPE, payload(number))
+        self._script.submit(TYPE, payload(number))
 
     async def put_many(self, numbers: Sequence[int]) -> None:
         await self._client.submit_many(TYPE, [payload(number) for number in numbers])
@@ -36,8 +37,9 @@ class Ours:
 
 @asynccontextmanager
 async def submitting(place: Place) -> AsyncIterator[Ours]:
-    async with AsyncClient(place.url, token=place.token) as client:
-        yield Ours(client)
+    with Client(place.url, token=place.token) as script:
+        async with AsyncClient(place.url, token=place.token) as client:
+            yield Ours(client, script)
 
 
 def command(place: Place) -> tuple[list[str], Mapping[str, str]]:

@@ -151,18 +151,19 @@ class PostgresBoard:
 
     async def _look_on(self) -> None:
         """Look for work about once a second, and when we are told that there may be some, for all that wait."""
-        database = await self._database()
+        database, loop = await self._database(), asyncio.get_running_loop()
         while self._waiting:
             await database.listen(self._hint.set)
             self._hint.clear()
+            looked_at = loop.time()
             with suppress(IngotError):  # It is looked again.
                 for type in await database.ready(list(self._waiting)):
                     if (ready := self._waiting.get(type)) is not None:
                         ready.set()
-            await asyncio.sleep(LOOK_SECONDS_MIN)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS * random.uniform(0.9, 1.1)):
                     await self._hint.wait()
+            await asyncio.sleep(looked_at + LOOK_SECONDS_MIN - loop.time())
 
     # -- what is news ---------------------------------------------------------------------------------------
 

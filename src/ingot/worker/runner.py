@@ -152,6 +152,7 @@ class Runner:
                 for work in await board.claim(handler.type, limit=free, wait_seconds=open_seconds):
                     self._start(handler, work, threads)
                 pause = AGAIN_SECONDS
+                await asyncio.sleep(0)  # Handlers begin before more is asked for.
             except IngotError as error:
                 log.warning("claim_failed", type=handler.type, code=error.code, detail=error.detail, hint=error.hint)
                 self._judge(error)

@@ -20,7 +20,7 @@ from ingot.kernel.logs import for_all, report
 from ingot.kernel.loops import Loop
 
 CHANNEL: Final = "ingot_ready"
-TELL_SECONDS: Final = 0.05
+TELL_SECONDS: Final = 0.02
 FOLD_SECONDS: Final = 5.0
 NOTE_SECONDS: Final = 10.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -204,9 +205,7 @@ class SQLiteStore(PeopleReads):
         self._opened.close()
 
     def _tell(self, told: Told) -> None:
-        for (tenant, type), jobs in told.ready.items():
-            for tell_ready in self._tell_ready:
-                _tell_one(partial(tell_ready, tenant, type, jobs))
+        self._say_ready(told.ready)
         for tenant in told.tenants:
             for tell_event in self._tell_event:
                 _tell_one(partial(tell_event, tenant))
@@ -217,6 +216,11 @@ class SQLiteStore(PeopleReads):
             _tell_one(partial(_tell_listener, listener, told))
 
     # -- hints ----------------------------------------------------------------------------------------------
+
+    def _say_ready(self, ready: Counter[tuple[str, str]]) -> None:
+        for (tenant, type), jobs in ready.items():
+            for tell_ready in self._tell_ready:
+                _tell_one(partial(tell_ready, tenant, type, jobs))
 
     def on_ready(self, tell: Callable[[str, str, int], None]) -> None:
         """See `JobStore`."""
@@ -338,7 +342,15 @@ class SQLiteStore(PeopleReads):
 
     def enqueue(self, command: Enqueue) -> Awaitable[list[Enqueued]]:
         """See `JobStore`."""
-        return self._writer.submit(command)
+        answer = self._writer.submit(command)
+        if self._writer.gathers:
+            self._foretell(command)
+        return answer
+
+    def _foretell(self, command: Enqueue) -> None:
+        """Have claims that wait come at once: what gathers in this turn is committed together, the jobs before them."""
+        soon = Counter((one.tenant, one.type) for one in command.orders if not (one.run_at or one.delay or one.after))
+        self._say_ready(soon)
 
     def claim(self, command: ClaimJobs) -> Awaitable[list[Claim]]:
         """See `JobStore`."""
