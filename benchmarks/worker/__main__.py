@@ -31,8 +31,8 @@ SAMPLES: Final = 300
 STEADY_SECONDS: Final = 2.0
 BACKLOG_JOBS: Final = 2_000
 BACKLOG_SHARE: Final = 4
-IDLE_SECONDS: Final = 30.0
-RUNNING_SECONDS: Final = 20.0
+IDLE_SECONDS: Final = 40.0
+RUNNING_SECONDS: Final = 40.0  # More than from one heartbeat to the next.
 CROWDS: Final = "crowds"
 
 

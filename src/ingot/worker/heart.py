@@ -17,7 +17,7 @@ from ingot.worker.job import News
 from ingot.worker.ports import Board
 from ingot.worker.run import Run
 
-WAIT_SECONDS: Final = 10.0  # Below the time after which the server takes back what was not named.
+WAIT_SECONDS: Final = 30.0  # Proxies let a request wait for a minute.
 NEWS_SECONDS: Final = 1.0  # News are told no more often.
 NAME_SECONDS: Final = 0.5  # A job that runs for longer is named, so that it is told when it is to stop.
 AGAIN_SECONDS: Final = 1.0
