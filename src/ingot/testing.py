@@ -235,7 +235,7 @@ async def _drain(site: _Site, worker: Worker, raise_errors: bool, seconds: float
         types = ", ".join(sorted(set(late.values()))) or "none"
         raise NotInTime(f"after {seconds:g} seconds {len(late)} jobs still run, of types: {types}", hint=LATE_HINT)
     if seen.too_many:
-        raise NotInTime(f"more is due after {seen.ran} attempts", hint="Does a handler ask for itself again?")
+        raise NotInTime(f"more is due after {attempts_max} attempts", hint="Does a handler ask for itself again?")
     if raise_errors and seen.failed:
         raise _error_of(seen.failed, errors)
     return seen.ran
