@@ -103,6 +103,27 @@ async def test_an_instance_does_not_hear_for_another_of_its_role(town: Town) -> 
         assert await places(worker, statement, *held) == [1]
 
 
+async def test_an_array_that_counts_from_elsewhere_reaches_no_log_of_another(town: Town) -> None:
+    worker, other = await town.worker(town.tenants[0]), await town.worker(town.tenants[1])
+    (own, *_), (own_fence, *_) = await held_by(town, worker)
+    await town.bench.make_job("direct", tenant=town.tenants[1])
+    (theirs,) = await other.fetch(CLAIM)
+    log = APPEND, [theirs["id"]], [theirs["fence"]]
+    before = await other.fetch(*log)
+    ids, fences = f"[0:1]={{{own},{theirs['id']}}}", f"[0:1]={{{own_fence},{theirs['fence']}}}"
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="counted from 1"):
+        await worker.fetch(
+            f"SELECT * FROM ingot.worker_append_logs('{ids}', '{fences}', '{{x,y}}', '[0:1]={{0,1000000}}')"
+        )
+    assert await other.fetch(*log) == before != []
+
+
+async def test_types_in_rows_are_refused(town: Town) -> None:
+    worker = await town.worker(town.tenants[0])
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="one list"):
+        await worker.fetch("SELECT ingot.worker_register('1', '{{a,b},{c,d}}', NULL, NULL)")
+
+
 async def test_becoming_the_group_of_workers_changes_no_name(town: Town) -> None:
     worker = await town.worker(town.tenants[0])
     await worker.execute("SET ROLE ingot_worker")

@@ -38,6 +38,16 @@ BEGIN
 END
 $$;
 
+-- Refuse an array that is no plain list: one in rows, or counted from elsewhere, is not what `unnest` makes of it.
+CREATE OR REPLACE FUNCTION ingot.expect_list(list anyarray) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    PERFORM ingot.expect(list IS NULL OR cardinality(list) = 0 OR array_ndims(list) = 1 AND array_lower(list, 1) = 1,
+        'an array is one list, counted from 1');
+END
+$$;
+
 -- Refuse JSON that not every reader can read: text that is no Unicode, numbers beyond a float, nested too deep. The type
 -- `json` keeps what stands there twice under one name.
 CREATE OR REPLACE FUNCTION ingot.expect_readable(text_of_json bytea) RETURNS void

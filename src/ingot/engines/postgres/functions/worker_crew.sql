@@ -11,6 +11,7 @@ CREATE OR REPLACE FUNCTION ingot.expect_held(ids uuid[], fences bigint[]) RETURN
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
+    PERFORM ingot.expect_list(ids), ingot.expect_list(fences);
     PERFORM ingot.expect(cardinality(ids) <= 10000 AND cardinality(fences) = cardinality(ids),
         'a call names at most 10000 jobs, and a fence for each');
     PERFORM ingot.expect((SELECT count(DISTINCT i) FROM unnest(ids) AS i) = cardinality(ids), 'every job is named once');
@@ -27,6 +28,7 @@ DECLARE
     tenant uuid := ingot.worker_tenant();
     worker_id text := ingot.worker_name(instance);
 BEGIN
+    PERFORM ingot.expect_list(types);
     PERFORM ingot.expect(cardinality(types) BETWEEN 1 AND 256, 'a worker names 1 to 256 types');
     PERFORM ingot.expect(length(t) <= 128 AND t ~ '^[A-Za-z0-9][A-Za-z0-9._:/-]*$',
         'a type has up to 128 letters, digits and . _ : / -')
@@ -105,6 +107,7 @@ DECLARE
     many integer := cardinality(ids);
 BEGIN
     PERFORM ingot.expect_held(ids, fences);
+    PERFORM ingot.expect_list(texts), ingot.expect_list(offsets);
     PERFORM ingot.expect(cardinality(texts) = many AND cardinality(offsets) = many, 'every job has its text and its offset');
     PERFORM ingot.expect(length(t) <= 65536, 'a text has at most 65536 characters') FROM unnest(texts) AS t;
     PERFORM ingot.expect(o BETWEEN 0 AND 1125899906842624, 'an offset goes from 0 to 2^50') FROM unnest(offsets) AS o;
