@@ -521,6 +521,18 @@ async def test_bad_input_changes_nothing_and_leaves_the_transaction_usable(shop:
     assert await app.fetchval("SELECT count(*) FROM orders") == 1
 
 
+async def test_how_a_session_reads_strings_changes_no_check(shop: Shop) -> None:
+    app = await shop.connect()
+    await app.execute("SET standard_conforming_strings = off")
+    for name in ("order\nevent:job.completed", "order paid"):
+        async with undone(app):
+            with pytest.raises(asyncpg.PostgresError, match="not usable"):
+                await publish(app, name)
+    await publish(app, "order.paid")
+    (made,) = await enqueue(app, {"type": "mail", "priority": 2, "run_at": "2026-01-01T00:00:00.5Z"})
+    assert made["status"] == JobStatus.QUEUED
+
+
 async def test_more_events_than_have_an_id_are_refused(shop: Shop) -> None:
     admin = await shop.connect("postgres")
     async with admin.transaction():

@@ -39,7 +39,7 @@ BEGIN
             'Store the bytes elsewhere and put their address in the payload; nothing was changed.');
     END IF;
     PERFORM said::jsonb;
-    IF written ~ '[eE]\+?[0-9]{3}|[0-9]{255}' OR length(translate(written, '[{', '')) + 200 < length(written) THEN
+    IF written ~ '[eE][+]?[0-9]{3}|[0-9]{255}' OR length(translate(written, '[{', '')) + 200 < length(written) THEN
         PERFORM ingot.plain_json(said);
     END IF;
 EXCEPTION WHEN data_exception OR untranslatable_character OR numeric_value_out_of_range OR invalid_text_representation THEN
@@ -83,7 +83,7 @@ RETURNS integer
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
-    IF json_typeof(said) <> 'number' OR said::text !~ '^\s*-?[0-9]+\s*$' THEN
+    IF json_typeof(said) <> 'number' OR said::text !~ '^[[:space:]]*-?[0-9]+[[:space:]]*$' THEN
         PERFORM ingot.refuse_input(format('%s is %s; it is a whole number', what, left(said::text, 64)), hint);
     ELSIF said::text::numeric NOT BETWEEN lowest AND highest THEN
         PERFORM ingot.refuse_input(format('%s is %s; it goes from %s to %s', what, left(said::text, 64), lowest, highest), hint);
@@ -100,7 +100,7 @@ DECLARE
     written text := CASE WHEN json_typeof(said) = 'string' THEN ingot.check_text(said, 'run_at') END;
     micros numeric;
 BEGIN
-    IF written !~* '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:?[0-9]{2})$' THEN
+    IF written !~* '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:?[0-9]{2})$' THEN
         written := NULL;
     END IF;
     micros := extract(epoch FROM written::timestamptz) * 1000000;

@@ -15,7 +15,7 @@ DECLARE
     said text := btrim(coalesce(data, 'null')::text, E' \t\n\r');
     told record;
 BEGIN
-    IF name IS NULL OR length(name) > 128 OR name !~ '^[a-z0-9][a-z0-9_-]*(\.[a-z0-9][a-z0-9_-]*)*$' THEN
+    IF name IS NULL OR length(name) > 128 OR name !~ '^[a-z0-9][a-z0-9_-]*([.][a-z0-9][a-z0-9_-]*)*$' THEN
         PERFORM ingot.refuse_input(format('the event name ''%s'' is not usable', left(name, 64)),
             'Use up to 128 lower-case letters, digits, - and _ in segments with dots between, as in order.paid.');
     ELSIF split_part(name, '.', 1) IN ('audit', 'batch', 'blob', 'ingot', 'job', 'stats', 'trigger', 'worker')

@@ -100,7 +100,7 @@ CREATE OR REPLACE FUNCTION ingot.limit_key_of(template text, payload json) RETUR
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
-    named CONSTANT text := '\{([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\}';
+    named CONSTANT text := '[{]([A-Za-z0-9_-]+(?:[.][A-Za-z0-9_-]+)*)[}]';
     between text[] := regexp_split_to_array(template, named);
     key text := between[1];
     part text;
