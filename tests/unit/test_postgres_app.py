@@ -339,6 +339,17 @@ async def test_a_transaction_that_stays_open_in_a_capped_tenant_holds_up_no_othe
     assert (await refusal(app, {"type": "mail"}))[0] == "IN008"
 
 
+async def test_an_event_key_is_held_in_its_own_tenant_only(shop: Shop) -> None:
+    other = await shop.tenants.create("other")
+    app, server = await shop.begin(), await shop.connect("ingot_server")
+    await publish(app, "order.paid", 1, "key")
+    rows = await server.fetch(
+        "SELECT place, created FROM ingot.publish($1, '{a.b,a.b}', '{1,1}', '{key,key}', '{a,a}', 86400000000)",
+        [shop.tenant, other.id],
+    )
+    assert [(2, True)] == [tuple(row) for row in rows]
+
+
 async def test_a_tenant_is_not_removed_under_an_open_transaction(shop: Shop) -> None:
     other = await shop.tenants.create("other")
     app = await shop.connect(await shop.make_role(other.id))

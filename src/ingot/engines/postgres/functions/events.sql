@@ -21,8 +21,8 @@ DECLARE
     here bigint;
     one uuid;
     begun boolean := pg_current_xact_id_if_assigned() IS NOT NULL;
-    shut text[] := ARRAY(
-        SELECT a.key FROM unnest(of_tenants, keys) AS a (tenant, key)
+    shut bigint[] := ARRAY(
+        SELECT a.place FROM unnest(of_tenants, keys) WITH ORDINALITY AS a (tenant, key, place)
         WHERE a.key IS NOT NULL AND num_nonnulls(VARIADIC keys) <= ingot.gates_max()
             AND NOT pg_try_advisory_xact_lock_shared(ingot.gate('event', a.tenant, a.key))
     );
@@ -33,8 +33,9 @@ BEGIN
     here := ingot.position(pg_current_xact_id()) * 65536;
     -- Keys are taken in order, and one that somebody else is taking is waited for. Ours stand for no event yet.
     INSERT INTO ingot.event_keys AS k (tenant, key, digest, event, at)
-    SELECT a.tenant, a.key, a.digest, -1, now FROM unnest(of_tenants, keys, digests) AS a (tenant, key, digest)
-    WHERE a.key IS NOT NULL AND a.key <> ALL (shut) ORDER BY a.tenant, a.key COLLATE "C"
+    SELECT a.tenant, a.key, a.digest, -1, now
+    FROM unnest(of_tenants, keys, digests) WITH ORDINALITY AS a (tenant, key, digest, place)
+    WHERE a.key IS NOT NULL AND a.place <> ALL (shut) ORDER BY a.tenant, a.key COLLATE "C"
     ON CONFLICT (tenant, key) DO UPDATE SET digest = excluded.digest, event = -1, at = excluded.at
     WHERE k.at <= now - key_kept;
     RETURN QUERY
@@ -42,7 +43,7 @@ BEGIN
         SELECT a.*, k.event AS known, k.digest IS NOT DISTINCT FROM a.digest AS same
         FROM unnest(of_tenants, names, contents, keys, digests) WITH ORDINALITY AS a (tenant, name, data, key, digest, place)
         LEFT JOIN ingot.event_keys AS k ON k.tenant = a.tenant AND k.key = a.key
-        WHERE a.key IS NULL OR a.key <> ALL (shut)
+        WHERE a.place <> ALL (shut)
     ),
     fresh AS MATERIALIZED (
         SELECT a.*, here + CASE WHEN begun THEN ingot.places_taken(a.tenant) ELSE 0 END
