@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from ingot.jobs.checks import ERROR_CHARS_MAX
 from ingot.jobs.model import Claim
 from ingot.jobs.orders import new_job
 from ingot.jobs.ports import Enqueue
+from ingot.kernel.errors import StoreBusy
 from ingot.kernel.ids import new_id
 from tests.factories import LEASE_SECONDS
 from tests.town import Town, refused, store_with_one_connection, tables_of
@@ -337,3 +339,18 @@ async def test_a_lease_that_somebody_holds_is_not_waited_for_by_the_sweep(town: 
         assert (claims[0].job.id in held, claims[1].job.id in held) == (False, True)
         await town.bench.jobs.tend()
         assert (await town.bench.reload(claims[1])).status is JobStatus.QUEUED
+
+
+async def test_who_steers_what_somebody_holds_is_told_so_soon(town: Town) -> None:
+    worker = await town.worker(town.tenants[0])
+    claim = await claim_of(town, worker)
+    await worker.fetch("SELECT ingot.worker_register('w', '{mine}', NULL, NULL)")
+    async with worker.transaction():
+        await worker.fetch(RENEW, [claim.job.id], [claim.fence])
+        await worker.fetch("SELECT ingot.worker_register('w', '{mine}', NULL, NULL)")
+        answers = await asyncio.gather(
+            town.bench.jobs.cancel(town.tenants[0], claim.job.id),
+            town.bench.workers.drain(town.tenants[0], f"{await role_of(worker)}/w"),
+            return_exceptions=True,
+        )
+    assert [StoreBusy, StoreBusy] == [type(answer) for answer in answers]

@@ -17,6 +17,7 @@ SET enable_mergejoin = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
+SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -220,6 +221,7 @@ SET enable_mergejoin = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
+SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE

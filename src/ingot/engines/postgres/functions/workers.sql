@@ -83,6 +83,7 @@ CREATE OR REPLACE FUNCTION ingot.register_worker(
 ) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '3s'
 AS $$
 DECLARE
     now bigint := ingot.clock();
@@ -174,6 +175,7 @@ $$;
 CREATE OR REPLACE FUNCTION ingot.drain_worker(of_tenant uuid, of_id text, act text) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '3s'
 AS $$
 DECLARE
     known ingot.workers := ingot.lock_worker(of_tenant, of_id);
