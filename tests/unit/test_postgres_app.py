@@ -347,7 +347,19 @@ async def test_an_event_key_is_held_in_its_own_tenant_only(shop: Shop) -> None:
         "SELECT place, created FROM ingot.publish($1, '{a.b,a.b}', '{1,1}', '{key,key}', '{a,a}', 86400000000)",
         [shop.tenant, other.id],
     )
-    assert [(2, True)] == [tuple(row) for row in rows]
+    assert [tuple(row) for row in rows] == [(2, True)]
+
+
+async def test_a_transaction_with_very_many_keys_leaves_room_for_the_locks_of_others(shop: Shop) -> None:
+    app, admin = await shop.begin(), await shop.connect("postgres")
+    for call in range(5):
+        await enqueue(app, *({"type": "mail", "idempotency_key": f"{call}-{n}"} for n in range(100)))
+    count = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'"
+    assert await admin.fetchval(count) == 200
+    await app.execute("COMMIT")
+    await app.execute("BEGIN")
+    await enqueue(app, {"type": "mail", "idempotency_key": "another"})
+    assert await admin.fetchval(count) == 1
 
 
 async def test_a_tenant_is_not_removed_under_an_open_transaction(shop: Shop) -> None:

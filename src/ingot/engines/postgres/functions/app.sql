@@ -34,7 +34,7 @@ CREATE OR REPLACE FUNCTION ingot.gate(kind text, of_tenant uuid, name text) RETU
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT hashtextextended(concat_ws(' ', kind, of_tenant, name), 7307) $$;
 
--- More keys than these in one call pass no gates: locks have little room.
+-- More keys than these, in one call or one transaction, pass no gates: locks have little room.
 CREATE OR REPLACE FUNCTION ingot.gates_max() RETURNS integer
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT 200 $$;
@@ -82,15 +82,18 @@ BEGIN
 END
 $$;
 
--- Pass gates alone, in one order for all; a call with too many keys passes none. Those who try to come behind us must not
+-- Pass gates alone, in one order for all; a call with too many keys, or of a transaction that has too many already, passes
+-- none. What was taken back at a savepoint is not counted. Those who try to come behind us must not
 -- shut them for ourselves: we pass them as servers do, too.
 CREATE OR REPLACE FUNCTION ingot.pass_gates(gates bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     one bigint;
+    passed bigint := cardinality(gates) + coalesce(nullif(current_setting('ingot.gates', true), ''), '0')::bigint;
 BEGIN
-    IF cardinality(gates) <= ingot.gates_max() THEN
+    IF passed <= ingot.gates_max() THEN
+        PERFORM set_config('ingot.gates', passed::text, true);
         FOR one IN SELECT DISTINCT g FROM unnest(gates) AS g ORDER BY g LOOP
             PERFORM pg_advisory_xact_lock(one), pg_advisory_xact_lock_shared(one);
         END LOOP;
