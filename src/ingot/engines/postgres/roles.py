@@ -52,10 +52,12 @@ async def let_in(owner_url: str, role: str, tenant: str) -> None:
 
 
 async def let_out(owner_url: str, role: str) -> None:
-    """Let a role enqueue and publish no more. Raises `InvalidInput` or `StoreError`."""
+    """Let a role enqueue and publish no more. Raises `InvalidInput` or `StoreError`.
+
+    It stays a member of `ingot_app`, which belongs to the whole server: another database may have let it in.
+    """
     async with _owner(owner_url) as connection:
         await _expect_role(connection, role)
-        await connection.execute(f"REVOKE ingot_app FROM {_quoted(role)}")
         await connection.execute("SET LOCAL ROLE ingot_owner")
         await connection.execute("DELETE FROM ingot.app_roles WHERE role = $1", role)
 
