@@ -175,7 +175,8 @@ async def test_refusals_are_the_errors_that_they_are(shop: Shop, client: AsyncCl
 async def test_what_is_no_connection_of_ours_is_refused(shop: Shop, client: AsyncClient) -> None:
     with Client(token="x") as plain, sqlite3.connect(":memory:") as other, psycopg.connect(shop.app_url) as sync:
         wrong: list[Any] = [object(), "postgresql://", other]
-        for connection in [*wrong, sync]:
+        pool = asyncpg.create_pool(shop.app_url, min_size=0)  # Its calls are each a transaction of their own.
+        for connection in [*wrong, sync, pool]:
             with pytest.raises(InvalidInput, match="cannot be used as the connection"):
                 await client.submit("mail", connection=connection)
         for connection in [*wrong, await shop.connect()]:

@@ -66,7 +66,7 @@ class Told(msgspec.Struct, frozen=True):
 
 def awaited_driver(connection: Any) -> bool:
     """Whether a connection that is awaited is one of asyncpg, and else of psycopg. Raises `InvalidInput`."""
-    if hasattr(connection, "fetchrow"):
+    if hasattr(connection, "fetchrow") and hasattr(connection, "is_in_transaction"):  # A pool has no transaction.
         return True
     if hasattr(connection, "cursor") and iscoroutinefunction(getattr(connection, "commit", None)):
         return False
