@@ -100,7 +100,7 @@ DECLARE
     written text := CASE WHEN json_typeof(said) = 'string' THEN ingot.check_text(said, 'run_at') END;
     micros numeric;
 BEGIN
-    IF written !~* '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}:?[0-9]{2})$' THEN
+    IF written !~* '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?(Z|[+-][0-9]{2}:?[0-9]{2})$' THEN
         written := NULL;
     END IF;
     micros := extract(epoch FROM written::timestamptz) * 1000000;
@@ -108,7 +108,7 @@ BEGIN
         PERFORM ingot.refuse_input(format('run_at is %s; it is a time with an offset, up to the year 9998', left(said::text, 64)));
     END IF;
     RETURN greatest(micros, 0);
-EXCEPTION WHEN datetime_field_overflow OR invalid_datetime_format THEN
+EXCEPTION WHEN datetime_field_overflow OR invalid_datetime_format OR invalid_time_zone_displacement_value THEN
     PERFORM ingot.refuse_input(format('run_at is %s; there is no such time', left(said::text, 64)));
 END
 $$;

@@ -15,6 +15,9 @@ DECLARE
     sign text := CASE WHEN written LIKE '-%' THEN '-' ELSE '' END;
 BEGIN
     IF written !~ '[.eE]' THEN
+        IF length(written) > 4300 THEN
+            RAISE EXCEPTION 'a number has more digits than Python reads' USING ERRCODE = 'data_exception';
+        END IF;
         RETURN CASE WHEN written = '-0' THEN '0' ELSE written END;
     END IF;
     meant := abs(written::double precision);
