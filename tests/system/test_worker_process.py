@@ -72,8 +72,10 @@ def test_a_worker_does_what_is_asked_and_goes_when_told(place: tuple[Path, str, 
             if now.status is JobStatus.RUNNING:
                 break
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        said = process.communicate(timeout=20)[1]
+        assert process.returncode == 0
     assert slow.refresh().result == 1, "what ran was finished first"
+    assert '"types":"greet, slow"' in said, "it says what it is there for"
 
 
 def test_what_a_killed_worker_held_is_done_by_another(place: tuple[Path, str, Client]) -> None:

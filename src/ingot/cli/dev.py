@@ -19,7 +19,8 @@ import typer
 import uvloop
 
 from ingot import wiring
-from ingot.cli.serve import serve_at, tell
+from ingot.cli.serve import serve_at
+from ingot.cli.telling import tell
 from ingot.cli.worker import load
 from ingot.http.server import Server, listen, url_of
 from ingot.kernel.errors import IngotError

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-import structlog
 import typer
 import uvloop
-from rich.console import Console
 
 from ingot import wiring
 from ingot.api.ops import VERSION
 from ingot.api.people import link_url
+from ingot.cli.telling import tell
 from ingot.http.server import Server, allow_files, listen, look_for_cycles_less, url_of
 from ingot.http.traces import Spans, open_spans
 from ingot.identity.grants import ALL
@@ -25,7 +24,6 @@ from ingot.kernel.logs import configure_server_logs
 from ingot.settings import PORT_MAX, Settings, SettingsError, read_settings
 
 TOKEN_FILE: Final = "operator.token"
-log = structlog.get_logger("ingot.cli")
 
 
 def serve(
@@ -95,14 +93,6 @@ async def _greet(ingot: wiring.Ingot, settings: Settings, url: str) -> None:
     if sys.stderr.isatty() and ingot.provider is None:  # A log keeps what it is told; a link is for one who reads.
         link = link_url(settings.public_url or url, (await ingot.sessions.link()).secret)
         tell("link_made", f"Sign in as operator, once, within 15 minutes: {link}")
-
-
-def tell(event: str, sentence: str, **fields: str | int) -> None:
-    """A sentence for who sits in front of it, and a line of the log for who does not."""
-    if sys.stderr.isatty():
-        Console(stderr=True, highlight=False, soft_wrap=True).print(sentence, markup=False)
-    else:
-        log.info(event, **fields)
 
 
 def _keep(folder: Path, token: str) -> Path:

@@ -12,6 +12,7 @@ import typer
 import uvloop
 
 from ingot import wiring
+from ingot.cli.telling import tell
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.logs import configure_server_logs
 from ingot.settings import read_client_settings
@@ -45,7 +46,11 @@ def worker(
     if timezone is not None and hours is None:
         raise InvalidInput("--timezone is given, and --hours is not", hint="It is the time zone of the hours.")
     kept = None if hours is None else read_hours(hours, timezone)
-    runner = wiring.runner_of(load(app), read_client_settings(), drain_seconds=drain_seconds, hours=kept)
+    found = load(app)
+    runner = wiring.runner_of(found, read_client_settings(), drain_seconds=drain_seconds, hours=kept)
+    types = ", ".join(sorted(found.handlers))
+    when = "" if hours is None else f" It takes work {hours}."
+    tell("working", f"Handlers of {app}: {types}.{when} Ctrl-C ends the worker.", app=app, types=types)
     uvloop.run(wiring.run_until_told(runner))
 
 
