@@ -256,6 +256,7 @@ def test_jobs_are_canceled_and_run_again_by_id(place: Shell) -> None:
     done = place.run("jobs", "cancel", missing, ids[0])
     assert (done.code, done.stdout.split()[-3:]) == (3, [ids[0], "steered", "canceled"]), "one does not keep the other"
     assert missing in done.stderr
+    assert place.run("jobs", "cancel", missing).stdout == "", "no table of nothing"
     assert place.run("jobs", "retry", "x").code == 3
     place.ok("jobs", "retry", ids[0])
     running = place.run("jobs", "retry", ids[0])

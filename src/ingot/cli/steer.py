@@ -149,7 +149,7 @@ def _steer_each(ask: Asking, ids: Sequence[str], do: Callable[[str], Job], *, dr
                 ask.out.say(f"{id}: {error.detail}")
     if ask.out.json:
         ask.out.document(done)
-    else:
+    elif done:
         ask.out.table((Column("ID", whole=True), Column("TYPE"), Column("STATUS")), [_row(job) for job in done])
     if wrong:
         raise wrong[0]
