@@ -40,6 +40,7 @@ HINTS: Final = {
     "On the machine of the server its operator.token is found by itself, "
     "when INGOT_DATA names the data folder or it is ./data.",
     "server_unreachable": "Check INGOT_SERVER_URL or --server, and that `ingot serve` runs there.",
+    "worker_not_found": "Check the id; `ingot workers list` has them.",
     "tenant_not_found": "Check the slug; `ingot tenants list` has them.",
 }  # What to do about an error on the command line, where the server would say how to do it over HTTP.
 EPILOG: Final = (
