@@ -79,6 +79,7 @@ class Play:
         done = [job for job in found if job.status is JobStatus.SUCCEEDED]
         unlucky = [job for job in found if self.unlucky is not None and job.id == self.unlucky.id]
         status = Counter(job.status for job in found)
+        crashes = sum(job.crashes for job in done)
         fails = sum(payload["fails"] for payload in self.orders["convert"])
         return [
             Figure("jobs", self.jobs, len(found)),
@@ -88,8 +89,8 @@ class Play:
             Figure("failures that were retried", fails, sum(job.failures for job in done)),
             Figure("report whose worker was killed, done by another", 1, sum(job.crashes > 0 for job in unlucky)),
             Figure(
-                "attempts of what succeeded: one each, and one for each failure and crash",
-                len(done) + sum(job.failures + job.crashes for job in done),
+                f"attempts of what succeeded: {len(done)}, the failures, {crashes} that were killed",
+                len(done) + sum(job.failures for job in done) + crashes,
                 sum(job.attempts for job in done),
             ),
         ]
