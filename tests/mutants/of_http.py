@@ -154,7 +154,7 @@ MUTANTS = [
         name="a token that speaks as a worker credential",
         breaks="a worker credential has no effect on another",
         file="api/work.py",
-        old="if named is not None and await access.is_credential(named):",
+        old="if named is not None and await access.is_taken(named):",
         new="if named is None:",
         caught_by="tests/http/test_bounds.py::test_a_token_does_not_speak_as_a_worker_credential",
     ),

@@ -94,14 +94,14 @@ def test_a_blocked_job_names_some_of_those_it_waits_for(parents: int, message: s
 
 def test_a_scheduled_job_says_when() -> None:
     (reason,) = reasons(of={"run_at": LATER})
-    message = "It is scheduled for 2026-03-04 05:07:07+00:00."
+    message = "It is scheduled for 2026-03-04T05:07:07Z."
     assert reason == Reason(code="scheduled", message=message, data={"run_at": LATER})
 
 
 @pytest.mark.parametrize("of", [{"failures": 1}, {"crashes": 1}, {"failures": 2, "crashes": 1}])
 def test_a_job_that_failed_or_crashed_says_when_it_is_tried_next(of: dict[str, int]) -> None:
     (reason,) = reasons(of={"run_at": LATER, "attempts": 3, **of})
-    message = "Its next try is 2026-03-04 05:07:07+00:00."
+    message = "Its next try is 2026-03-04T05:07:07Z."
     assert reason == Reason(code="retrying", message=message, data={"run_at": LATER})
 
 
@@ -112,7 +112,7 @@ def test_a_job_whose_time_is_now_is_not_scheduled() -> None:
 @pytest.mark.parametrize(("by", "words"), [(None, ""), ("ada", " by ada")])
 def test_a_paused_type_says_who_and_since_when(by: str | None, words: str) -> None:
     first, second = reasons(pause=Pause(type="resize", since=BEFORE, by=by))
-    message = f"The type resize is paused{words} since 2026-03-04 05:05:37+00:00."
+    message = f"The type resize is paused{words} since 2026-03-04T05:05:37Z."
     assert first == Reason(code="paused", message=message, data={"type": "resize", "since": BEFORE})
     assert second.code == "in_line"
 
@@ -148,7 +148,7 @@ def test_a_type_that_nobody_ever_asked_for_has_no_worker() -> None:
 def test_a_type_that_nobody_asked_for_in_a_long_time_has_no_worker() -> None:
     long_ago = NOW - timedelta(seconds=ASKED_SECONDS_MAX, microseconds=1)
     first, _ = reasons(asked_at=long_ago)
-    message = "No worker has asked for jobs of the type resize since 2026-03-04 05:04:37+00:00."
+    message = "No worker has asked for jobs of the type resize since 2026-03-04T05:04:37Z."
     assert first == Reason(code="no_worker", message=message, data={"type": "resize", "asked_at": long_ago})
     assert codes(asked_at=NOW - timedelta(seconds=ASKED_SECONDS_MAX)) == ["in_line"]
 

@@ -124,6 +124,7 @@ OF_SERVER: Final = {
     "heads",
     "hear_worker",
     "is_held",
+    "is_worker_name",
     "keeping",
     "leases_of_worker",
     "list_acts",

@@ -150,13 +150,13 @@ async def expect_own(jobs: Jobs, call: Call, job_id: str) -> None:
 
 
 async def worker_id_of(access: Access, call: Call, named: str | None) -> str:
-    """The id of the worker that calls: one of the credential's, or for a token any that is no credential's.
+    """The id of the worker that calls: one of the credential's, or for a token any that is no credential's and no role's.
 
     Raises `Forbidden`.
     """
     if call.caller.kind != "worker":
-        if named is not None and await access.is_credential(named):
-            raise Forbidden(f"{named[:64]} is the id of a worker credential", hint="Choose another worker id.")
+        if named is not None and await access.is_taken(named):
+            raise Forbidden(f"{named[:64]} is the id of a worker credential or role", hint="Choose another worker id.")
         return named or call.caller.name
     own = call.headers.get("x-worker-id") or call.caller.id
     if named is not None and named != own and named.partition("/")[0] != call.caller.id:

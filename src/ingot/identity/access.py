@@ -133,12 +133,12 @@ class Access:
         self._used = {"token": {}, "worker": {}, "session": {}}
         return used
 
-    async def is_credential(self, worker_id: str) -> bool:
-        """Whether this is the id of a worker credential, or of one of its instances, whosever it is."""
+    async def is_taken(self, worker_id: str) -> bool:
+        """Whether this is the id of a worker credential or role, or of one of its instances, whosever it is."""
         name, now = worker_id.partition("/")[0], self._clock.micros()
         there, until = self._names.get(name, (False, 0))
         if until <= now:
-            there = await self._store.find_worker_credential(name) is not None
+            there = await self._store.is_worker_name(name)
             self._names[name] = there, now + round(KNOWN_SECONDS * MICROS)
             if len(self._names) > KNOWN_MAX:
                 self._names.popitem(last=False)

@@ -194,6 +194,9 @@ class CredentialStore(Protocol):
     def find_worker_credential(self, credential_id: str) -> Awaitable[FoundWorkerCredential | None]:
         """The credential with this id, or `None`."""
 
+    def is_worker_name(self, name: str) -> Awaitable[bool]:
+        """Whether the workers of a credential, or of a role of the database, go by this name."""
+
     def list_worker_credentials(
         self, tenant: str | None, *, after: str | None, limit: int
     ) -> Awaitable[list[WorkerCredential]]:

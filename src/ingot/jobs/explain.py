@@ -86,7 +86,8 @@ def _in_line(waiting: Waiting) -> Reason:
     ahead = waiting.ahead
     whose = "of its type and limit key" if waiting.limit_key else "of its type"
     if ahead == 0:
-        message = f"It is the next {whose}."
+        asked = f"; one last asked at {_time(waiting.asked_at)}" if waiting.asked_at else ""
+        message = f"It is the next {whose}, and waits for a worker with a free place{asked}."
     elif ahead >= AHEAD_MAX:
         message = f"At least {ahead} jobs {whose} go before it."
     else:
@@ -95,4 +96,4 @@ def _in_line(waiting: Waiting) -> Reason:
 
 
 def _time(at: datetime) -> str:
-    return at.isoformat(sep=" ", timespec="seconds")
+    return at.isoformat(timespec="seconds").replace("+00:00", "Z")

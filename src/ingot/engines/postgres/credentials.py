@@ -93,6 +93,12 @@ async def find_worker_credential(db: Database, credential_id: str) -> FoundWorke
     return None if text is None else WorkerCredentialRow.read(text).found()
 
 
+async def is_worker_name(db: Database, name: str) -> bool:
+    """Whether there is such a credential, or such a role of a worker."""
+    ((found,),) = await db.call("SELECT ingot.is_worker_name($1)", name)
+    return bool(found)
+
+
 async def list_worker_credentials(
     db: Database, tenant: str | None, *, after: str | None, limit: int
 ) -> list[WorkerCredential]:

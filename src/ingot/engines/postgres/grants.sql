@@ -12,7 +12,7 @@ GRANT EXECUTE ON FUNCTION
     ingot.create_tenant, ingot.change_tenant, ingot.put_definition, ingot.pause, ingot.resume,
     ingot.expect_room, ingot.release, ingot.ended_parents, ingot.close_batches, ingot.fold_batches,
     ingot.leases_of_worker, ingot.create_token, ingot.revoke_token, ingot.find_token, ingot.list_tokens, ingot.create_worker_credential,
-    ingot.change_worker_credential, ingot.find_worker_credential, ingot.list_worker_credentials, ingot.note_use,
+    ingot.change_worker_credential, ingot.find_worker_credential, ingot.is_worker_name, ingot.list_worker_credentials, ingot.note_use,
     ingot.sums_of_batch, ingot.note_askers, ingot.find_limits, ingot.publish, ingot.forget_events,
     ingot.register_worker, ingot.hear_worker, ingot.drain_worker, ingot.remove_worker, ingot.tend_workers, ingot.find_worker,
     ingot.list_workers, ingot.list_draining, ingot.check_leases, ingot.list_acts,

@@ -201,6 +201,10 @@ class Reads:
         """See `CredentialStore`."""
         return credentials.find_worker_credential(self._db, credential_id)
 
+    def is_worker_name(self, name: str) -> Awaitable[bool]:
+        """See `CredentialStore`."""
+        return credentials.is_worker_name(self._db, name)
+
     def list_worker_credentials(
         self, tenant: str | None, *, after: str | None, limit: int
     ) -> Awaitable[list[WorkerCredential]]:

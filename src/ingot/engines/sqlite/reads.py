@@ -386,6 +386,10 @@ class Reads:
         """See `CredentialStore`."""
         return self._run(self._find, WorkerCredentialRow, SQL.worker_credential_by_id, credential_id)
 
+    async def is_worker_name(self, name: str) -> bool:
+        """See `CredentialStore`."""
+        return await self.find_worker_credential(name) is not None
+
     def list_worker_credentials(
         self, tenant: str | None, *, after: str | None, limit: int
     ) -> Awaitable[list[WorkerCredential]]:

@@ -168,6 +168,15 @@ AS $$
     FROM ingot.worker_credentials AS w WHERE w.id = of_id
 $$;
 
+-- Whether workers of a credential, or of a role, go by this name.
+CREATE OR REPLACE FUNCTION ingot.is_worker_name(name text) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT EXISTS (SELECT FROM ingot.worker_credentials AS w WHERE w.id = name)
+        OR EXISTS (SELECT FROM ingot.worker_roles AS r WHERE r.role = name)
+$$;
+
 -- Worker credentials of a tenant, or those shared by all; by id, from behind one.
 CREATE OR REPLACE FUNCTION ingot.list_worker_credentials(of_tenant uuid, after text, most integer) RETURNS SETOF text
 LANGUAGE sql STABLE SECURITY DEFINER
