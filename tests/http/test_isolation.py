@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +17,8 @@ from ingot.jobs.model import JobStatus
 from tests.http.isolated import worker
 from tests.http.serving import Served
 from tests.http.test_worker import working
+
+PR_SET_CHILD_SUBREAPER = 36
 
 
 @pytest.fixture
@@ -49,6 +53,7 @@ async def test_what_it_starts_finds_no_secrets_of_the_worker(
     ("payload", "error"),
     [
         ("exit", "ended with 3"),
+        ("leave", "ended with 3"),
         ("memory", "MemoryError"),
         ("never", "never"),
         ("odd", "ValueError: odd"),
@@ -62,7 +67,32 @@ async def test_what_goes_wrong_in_the_process_is_told(
         with pytest.raises(JobDead, match=error):
             await job.wait("30s")
         (attempt,) = await job.attempts()
-        assert attempt.exit_code == (3 if payload == "exit" else None)
+        assert attempt.exit_code == (3 if payload in ("exit", "leave") else None)
+
+
+async def test_the_first_process_of_a_container_buries_what_is_left_to_it(served: Served, client: AsyncClient) -> None:
+    assert _inherit_orphans(True)
+    try:
+        async with working(served, worker):
+            await (await client.submit("isolated", "work")).wait("30s")
+        assert _unburied() == []
+    finally:
+        _inherit_orphans(False)
+
+
+def _inherit_orphans(wanted: bool) -> bool:
+    return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0) == 0)
+
+
+def _unburied() -> list[str]:
+    """Children of ours that have ended, and of whose end nobody took note."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            stat = place.read_text(encoding="utf-8", errors="replace")
+            if stat.rpartition(")")[2].split()[:2] == ["Z", str(os.getpid())]:
+                found.append(stat)
+    return found
 
 
 async def test_it_can_be_too_early(served: Served, client: AsyncClient) -> None:

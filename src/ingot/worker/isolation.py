@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from codecs import getincrementaldecoder
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, Final
@@ -29,6 +30,7 @@ from ingot.worker.run import Run
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 READ_BYTES: Final = 64 * 1024
 KILL_SECONDS: Final = 5.0  # That the processes have after TERM.
+LOOK_SECONDS: Final = 0.2  # How often it is looked whether a process that says nothing lives.
 UNPRIVILEGED: Final = "nobody"
 DESCRIPTORS_MAX: Final = 64 * 1024  # More are not open before the handler runs.
 TELLING_BYTES: Final = 64 * 1024 * 1024  # Beyond the limit, for telling that it was reached.
@@ -96,19 +98,28 @@ def run_isolated(run: Run) -> Any:
         os.close(writing)
     printed = threading.Thread(target=_read, args=(reading, run.job), daemon=True)
     printed.start()
+    hearing = _Hearing(ours, run.job)
+    hearing.start()
     stopping = _Stopping(process)
     run.on_stop = stopping.begin
     if run.job.canceled:
         stopping.begin()
-    try:
-        said = _listen(ours, run.job)
-    finally:
-        process.join(KILL_SECONDS)
-        stopping.end()  # What it left running ends with it.
-        process.join()
-        printed.join(KILL_SECONDS)
-        ours.close()
-    return _made_of(said, process.exitcode or 0)
+    while hearing.is_alive() and process.is_alive():
+        hearing.join(LOOK_SECONDS)
+    process.join(KILL_SECONDS)
+    stopping.end()  # What it left running ends with it.
+    process.join()
+    _bury(stopping.group)
+    hearing.join(KILL_SECONDS)
+    printed.join(KILL_SECONDS)
+    return _made_of(hearing.said, process.exitcode or 0)
+
+
+def _bury(group: int) -> None:
+    """Take note of the end of what the process left running: as the first process of a container it is ours to."""
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-group, 0)
 
 
 def _made_of(said: Said | None, exit_code: int) -> Any:
@@ -121,16 +132,26 @@ def _made_of(said: Said | None, exit_code: int) -> Any:
     return said.result
 
 
-def _listen(ours: Connection, job: WorkerJob) -> Said | None:
-    """Hear the process out; what it says last is how it ended, and nothing when it just ended."""
-    while True:
-        try:
-            said = msgspec.json.decode(ours.recv_bytes(MESSAGE_BYTES_MAX), type=Said)
-        except (EOFError, OSError, msgspec.DecodeError):
-            return None
-        if said.percent is None:
-            return said
-        job.progress(said.percent, said.stage)
+class _Hearing(threading.Thread):
+    """Hears the process out; what it says last is how it ended, and nothing when it just ended.
+
+    What it forked may keep its pipe open after its end, so that nobody waits for the end of the pipe.
+    """
+
+    def __init__(self, ours: Connection, job: WorkerJob) -> None:
+        super().__init__(name="ingot-hearing", daemon=True)
+        self._ours, self._job = ours, job
+        self.said: Said | None = None
+
+    def run(self) -> None:
+        """Listen."""
+        with self._ours, suppress(EOFError, OSError, msgspec.DecodeError):
+            while True:
+                said = msgspec.json.decode(self._ours.recv_bytes(MESSAGE_BYTES_MAX), type=Said)
+                if said.percent is None:
+                    self.said = said
+                    return
+                self._job.progress(said.percent, said.stage)
 
 
 def _read(descriptor: int, job: WorkerJob) -> None:
@@ -153,7 +174,7 @@ class _Stopping:
 
     def __init__(self, process: SpawnProcess) -> None:
         assert process.pid
-        self._process, self._pid = process, process.pid
+        self._process, self.group = process, process.pid
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._over = False
@@ -184,7 +205,7 @@ class _Stopping:
     def _signal(self, number: signal.Signals) -> None:
         """To the process and all that it started; to itself alone before it is the first of a group."""
         try:
-            os.killpg(self._pid, number)
+            os.killpg(self.group, number)
         except (ProcessLookupError, PermissionError):
             if number == signal.SIGKILL:
                 self._process.kill()
