@@ -64,8 +64,12 @@ class _Records(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record to the log of its job."""
-        if (job := _current.get()) is not None:
+        if (job := _current.get()) is None:
+            return
+        try:
             job.log(self.format(record))
+        except Exception:  # As with any other log: one line that cannot be made costs nobody their work.
+            self.handleError(record)
 
 
 @contextmanager

@@ -1,0 +1,31 @@
+"""What a handler prints and logs."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+import msgspec
+
+from ingot.jobs.model import Job, JobStatus, Source
+from ingot.worker.capture import captured, capturing
+from ingot.worker.job import WorkerJob
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+JOB = Job(
+    id="job", tenant="tenant", type="print", status=JobStatus.RUNNING, priority=3, payload=msgspec.Raw(b"null"),
+    run_at=NOW, attempts=1, failures=0, crashes=0, max_attempts=5, fence=1, source=Source.MANUAL, depth=0,
+    created_at=NOW,
+)  # fmt: skip
+
+
+def test_a_line_of_a_log_that_cannot_be_made_costs_nobody_their_work() -> None:
+    job = WorkerJob(JOB)
+    with capturing():
+        records = logging.getLogger().handlers[-1]
+        with captured(job):
+            records.handle(logging.makeLogRecord({"msg": "%d items", "args": ("three",)}))
+            records.handle(logging.makeLogRecord({"msg": "%d items", "args": (3,), "name": "mine"}))
+    log = job.take_news().log
+    assert "Logging error" in log
+    assert log.endswith("mine: 3 items\n")
