@@ -125,6 +125,13 @@ def test_a_secret_is_hidden_wherever_it_was_put() -> None:
         assert [line for line in lines if token in line or secret in line] == []
 
 
+def test_a_line_that_finds_the_disk_full_is_lost_and_nothing_else() -> None:
+    program = SERVER.format(level="info", form="json") + "log.info('lost')\nprint('on')"
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        ended = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, check=True)
+    assert ended.stdout == b"on\n"
+
+
 def test_a_log_that_cannot_be_written_stops_nobody() -> None:
     program = "class Odd:\n    def __str__(self): raise RuntimeError\nreport('odd', ValueError(Odd()))\nlog.info('on')"
     assert json.loads(lines_of(program)[-1])["message"] == "on"

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import Context, ContextVar
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TextIO
 
 import msgspec
 import structlog
@@ -79,7 +79,7 @@ def _configure(level: int, ending: list[Processor]) -> None:
             *ending,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_Lines(sys.stderr)),  # type: ignore[arg-type]
     )
 
 
@@ -89,6 +89,21 @@ def _text() -> list[Processor]:
 
 def _json() -> list[Processor]:
     return [structlog.processors.EventRenamer("message"), _write, _hide]
+
+
+class _Lines:
+    """A stream for lines: one that cannot be written, as on a full disk, is lost, and nothing else is."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 class _Forward(logging.Handler):
