@@ -338,7 +338,7 @@ def runner_of(
             f"INGOT_WORKER_{given} is set, and INGOT_WORKER_{missing} is not",
             hint="Set both, as they were shown when the credential was made, or neither, and INGOT_TOKEN.",
         )
-    instance = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+    instance = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     if known.database_url is not None:
         entrance = _entrance_of(known, known.database_url, instance)
         return Runner(worker, lambda: PostgresBoard(entrance), drain_seconds=drain_seconds, hours=hours, echo=echo)

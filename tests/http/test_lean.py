@@ -9,7 +9,11 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
+from ingot.client.errors import NotIngot, ServerTooOld
+from ingot.client.place import Place
+from ingot.kernel.errors import IngotError
 from ingot.worker.lean import LeanTransport
+from ingot.worker.over_http import HttpBoard
 from tests.http.serving import Served
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -64,6 +68,22 @@ async def test_half_an_answer_is_none(said: bytes) -> None:
     async with asking(serve) as client:
         with pytest.raises(httpx.TransportError):
             await client.get("/")
+
+
+@pytest.mark.parametrize(
+    ("said", "error"), [(b"<html>maintenance</html>", NotIngot), (b'{"jobs": [{"id": 7}]}', ServerTooOld)]
+)
+async def test_what_is_no_answer_to_a_claim_is_told_as_such(said: bytes, error: type[IngotError]) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(said), said))
+        writer.close()
+
+    async with asking(serve) as client:
+        board = HttpBoard(Place(url=str(client.base_url).rstrip("/"), headers={}), "press")
+        with pytest.raises(error):
+            await board.claim("print", limit=1, wait_seconds=0)
+        await board.close()
 
 
 async def test_who_is_silent_or_away_is_told_apart() -> None:

@@ -86,7 +86,7 @@ class LeanTransport(httpx.AsyncBaseTransport):
                 return await connection.send(_text_of(request))
         except TimeoutError as error:
             raise httpx.ReadTimeout("it did not answer in time") from error
-        except (OSError, httptools.HttpParserError) as error:
+        except (OSError, httpx.DecodingError, httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise httpx.ReadError(str(error)) from error
         finally:
             if connection.is_usable and len(self._kept) < CONNECTIONS_KEPT:
@@ -107,7 +107,7 @@ class LeanTransport(httpx.AsyncBaseTransport):
             kept.close()
         secure = url.scheme == "https"
         if secure and self._context is None:
-            self._context = ssl.create_default_context()
+            self._context = httpx.create_ssl_context()  # Those that clients trust, or SSL_CERT_FILE names.
         try:
             async with asyncio.timeout(seconds):
                 port = url.port or (443 if secure else 80)

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from ingot.client.asynchronous.http import AsyncHttp
+from ingot.client.errors import unreadable
 from ingot.client.patience import Patience
 from ingot.client.place import Place
 from ingot.jobs.model import Job
@@ -59,7 +60,10 @@ class HttpBoard:
             "pid": os.getpid(),
         }
         found = await self._http.ask("POST", "/jobs/claim", bytes, body=body, wait_seconds=wait_seconds)
-        return [_work(text) for text in msgspec.json.decode(found, type=_Claimed).jobs] if found else []
+        try:
+            return [_work(text) for text in msgspec.json.decode(found, type=_Claimed).jobs] if found else []
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise unreadable(found, error) from None
 
     async def beat(self, held: Sequence[HeldJob], *, wait_seconds: float) -> WorkerBeatAnswer:
         """See `Board`."""
