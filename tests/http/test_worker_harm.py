@@ -11,11 +11,14 @@ import pytest
 
 from ingot.client import AsyncClient
 from ingot.client.errors import JobDead
+from ingot.client.place import Place
 from ingot.identity.credentials import Unauthorized
 from ingot.jobs.model import JobStatus, Release
 from ingot.kernel.clock import SystemClock
 from ingot.settings import Settings
 from ingot.worker import Worker, WorkerJob
+from ingot.worker.over_http import HttpBoard
+from ingot.worker.runner import Runner
 from tests.http.serving import Served, serving
 from tests.http.test_worker import working
 
@@ -129,6 +132,24 @@ async def test_words_that_are_no_text_cost_nobody_anything(served: Served, clien
         with pytest.raises(JobDead, match=r"ValueError: caf\?"):
             await job.wait("5s")
         assert (await job.log()).startswith("caf?\n")
+
+
+async def test_who_is_told_to_go_waits_for_no_server_that_does_not_answer() -> None:
+    worker = Worker()
+    worker.handler("idle")(print)
+    stopping, connected = asyncio.Event(), asyncio.Event()
+
+    async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(keep_silent, "127.0.0.1", 0) as server, asyncio.timeout(15):
+        place = Place(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", headers={})
+        running = asyncio.create_task(Runner(worker, lambda: HttpBoard(place, "press")).run(stopping))
+        await connected.wait()
+        stopping.set()
+        await running
 
 
 async def test_a_result_that_is_too_large_fails_the_job(served: Served, client: AsyncClient) -> None:

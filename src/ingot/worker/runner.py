@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
@@ -298,7 +298,7 @@ async def _registered(board: Board, types: Sequence[str], stopping: asyncio.Even
     pause = AGAIN_SECONDS
     while not stopping.is_set():
         try:
-            return await board.register(types)
+            return await _unless(stopping, board.register(types))
         except IngotError as error:
             if error.status not in AWAY:
                 raise
@@ -308,6 +308,18 @@ async def _registered(board: Board, types: Sequence[str], stopping: asyncio.Even
                 await stopping.wait()
         pause = min(2 * pause, AGAIN_SECONDS_MAX)
     return None
+
+
+async def _unless(stopping: asyncio.Event, registering: Awaitable[float]) -> float | None:
+    """The answer; told to go meanwhile, it has a moment to come, and is `None` when it does not."""
+    answer, told = asyncio.ensure_future(registering), asyncio.create_task(stopping.wait())
+    await asyncio.wait({answer, told}, return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    await asyncio.wait({answer}, timeout=CLAIM_END_SECONDS)
+    if not answer.done():
+        answer.cancel()
+        await asyncio.wait({answer})
+    return None if answer.cancelled() else answer.result()
 
 
 def _to_stop(runs: Sequence[Run], answer: WorkerBeatAnswer) -> list[tuple[Run, Why]]:
