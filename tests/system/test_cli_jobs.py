@@ -304,6 +304,17 @@ def test_on_a_terminal_there_are_bars_and_nothing_that_others_wrote_moves_the_cu
     assert ("\x1b[31m" in listed, "\x1b[31m" in without) == (True, False)
 
 
+def test_json_is_one_line_and_inert_whatever_a_payload_is_written_like(place: Shell) -> None:
+    made = place.ok("jobs", "submit", "odd", "--payload", '{\n"a": "\u009b31m \u202e"\n}').strip()
+    place.tell(place.claim("odd"), "complete")
+    (line,) = place.ok("jobs", "watch", made, "--json").splitlines()
+    expected = {"a": "\u009b31m \u202e"}
+    assert json.loads(line)["payload"] == expected
+    seen, _ = place.on_terminal("jobs", "show", made, "--json")
+    assert not {"\u009b", "\u202e"} & set(seen)
+    assert json.loads(seen)["payload"] == expected
+
+
 def test_all_that_runs_is_watched_until_it_is_told_to_end(place: Shell) -> None:
     made = place.submit("shift")
     job = place.claim("shift")

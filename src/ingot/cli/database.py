@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Annotated, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import typer
 
@@ -14,6 +14,7 @@ from ingot.engines.postgres import let_in, let_out, make_worker_role, migrate
 from ingot.settings import read_owner_url
 
 DEFAULT_TENANT: Final = "default"
+OWNERS: Final = frozenset({"user", "password", "passfile"})  # What an address may say of the owner, besides.
 TenantOf = Annotated[
     str, typer.Option("--tenant", metavar="SLUG", help="The tenant that it is for; one role has one tenant.")
 ]
@@ -68,4 +69,5 @@ def _as_role(url: str, role: str, password: str) -> str:
     """The same database for another role."""
     parts = urlsplit(url)
     _, _, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"{role}:{password}@{host}").geturl()
+    query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name not in OWNERS])
+    return parts._replace(netloc=f"{quote(role, safe='')}:{password}@{host}", query=query).geturl()

@@ -63,18 +63,17 @@ class Output:
 
     def document(self, value: object) -> None:
         """Write one value as JSON, in lines for who reads it."""
-        text = _encode(value)
-        _write((msgspec.json.format(text, indent=2) if sys.stdout.isatty() else text) + b"\n")
+        _write(_json(value, indent=2 if sys.stdout.isatty() else -1) + b"\n")
 
     def line(self, value: object) -> None:
         """Write one value as a line of JSON."""
-        _write(_encode(value) + b"\n")
+        _write(_json(value) + b"\n")
 
     def array(self, items: Iterable[object]) -> None:
         """Write all of them as one JSON document, as they come."""
         before = b"["
         for item in items:
-            _write(before + _encode(item))
+            _write(before + _json(item))
             before = b",\n "
         _write(b"[]\n" if before == b"[" else b"]\n")
 
@@ -178,6 +177,14 @@ def compact(raw: msgspec.Raw) -> str | None:
     """JSON in lines that people read; `None` for null."""
     text = bytes(raw)
     return None if text == b"null" else msgspec.json.format(text, indent=2).decode()
+
+
+def _json(value: object, *, indent: int = -1) -> bytes:
+    """JSON in one line, or in several: payloads stand in it as others wrote them, with ends of lines too."""
+    text = msgspec.json.format(_encode(value), indent=indent)
+    if not sys.stdout.isatty():
+        return text
+    return _UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", text.decode()).encode()
 
 
 def _cell(value: object) -> Text:
