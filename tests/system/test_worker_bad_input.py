@@ -267,6 +267,16 @@ def test_a_worker_whose_credential_gets_another_secret_stops_and_goes(tmp_path: 
         assert (job.refresh().status, job.data.crashes) == (JobStatus.QUEUED, 0)
 
 
+def test_a_handler_that_does_not_stop_does_not_keep_a_worker_that_is_unwanted(tmp_path: Path) -> None:
+    with crew(tmp_path) as one:
+        worker = one.work(**one.credential())
+        one.online(worker)
+        running(one.client.submit("deaf", {"place": one.place(), "seconds": 300}))
+        done = httpx.post(f"{one.url}/api/v1/admin/workers/press/disable", headers=one.headers)
+        assert done.is_success, done.text
+        assert worker.wait(60) == 7
+
+
 def test_a_worker_waits_for_a_server_that_is_not_there_yet(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
         one.server.kill()

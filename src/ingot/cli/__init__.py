@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from importlib import import_module
 from importlib.metadata import version as version_of
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -108,4 +109,11 @@ def main() -> None:
     except IngotError as error:
         say(f"ingot: {error.detail}")
         say(f"Hint: {HINTS.get(error.code, error.hint)}")
-        sys.exit(EXIT_CODES_ALONE.get(error.code) or EXIT_CODES.get(error.status, 1))
+        _leave(EXIT_CODES_ALONE.get(error.code) or EXIT_CODES.get(error.status, 1))
+
+
+def _leave(code: int) -> NoReturn:
+    """End with a code. Handlers that do not stop when told would keep the process: nobody waits for them any more."""
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        os._exit(code)
+    sys.exit(code)
