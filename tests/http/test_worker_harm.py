@@ -16,7 +16,7 @@ from ingot.identity.credentials import Unauthorized
 from ingot.jobs.model import JobStatus, Release
 from ingot.kernel.clock import SystemClock
 from ingot.settings import Settings
-from ingot.worker import Worker, WorkerJob
+from ingot.worker import NoRetry, Worker, WorkerJob
 from ingot.worker.over_http import HttpBoard
 from ingot.worker.runner import Runner
 from tests.http.serving import Served, serving
@@ -150,6 +150,22 @@ async def test_who_is_told_to_go_waits_for_no_server_that_does_not_answer() -> N
         await connected.wait()
         stopping.set()
         await running
+
+
+async def test_what_a_handler_raises_when_a_drain_stops_it_is_no_failure(served: Served, client: AsyncClient) -> None:
+    worker = Worker()
+
+    @worker.handler("count")
+    def count(job: WorkerJob) -> None:
+        if job.wait("15s"):
+            raise NoRetry("told to stop")
+
+    async with working(served, worker, drain_seconds=0):
+        job = await client.submit("count")
+        async for now in job.watch():
+            if now.status is JobStatus.RUNNING:
+                break
+    assert ((await job.refresh()).status, job.data.failures) == (JobStatus.QUEUED, 0)
 
 
 async def test_a_result_that_is_too_large_fails_the_job(served: Served, client: AsyncClient) -> None:

@@ -88,5 +88,7 @@ def _raised(run: Run, error: BaseException) -> Ending:
 
 
 def _broke(run: Run, error: str, *, retry: bool = True, exit_code: int | None = None) -> Ending:
+    if run.why == "drain":  # What comes of being told to stop is no failure of the job.
+        return Released(id=run.id, fence=run.fence)
     told = sendable(error)[:ERROR_CHARS_MAX]
     return Broke(id=run.id, fence=run.fence, error=told, retry=retry, exit_code=exit_code)
