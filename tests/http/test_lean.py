@@ -58,6 +58,29 @@ async def test_a_connection_that_was_closed_is_not_used_again() -> None:
             await asyncio.sleep(0.05)  # Until the end of the connection was heard of.
 
 
+async def test_what_comes_before_or_after_the_answer_is_none_of_it() -> None:
+    connections = 0
+    ended = asyncio.Semaphore(0)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 103 Early Hints\r\nlink: early\r\n\r\n")
+        await writer.drain()
+        writer.write(ANSWER + ANSWER.replace(b"ok", b"no"))
+        await reader.read()
+        writer.close()
+        ended.release()
+
+    async with asking(serve) as client:
+        for expected in (1, 2):
+            answer = await client.get("/")
+            assert (answer.status_code, answer.text, answer.headers.get("link")) == (200, "ok", None)
+            assert connections == expected, "on which more was said is not used again"
+            await ended.acquire()
+
+
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", b"no HTTP at all\r\n\r\n"])
 async def test_half_an_answer_is_none(said: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -182,7 +182,7 @@ def test_a_stopped_worker_that_wakes_up_changes_nothing_of_its_lost_job(scene: S
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"INGOT_WORKER_ID": "press"}, "a worker credential are both set"),
+        ({"INGOT_WORKER_ID": "press", "INGOT_WORKER_SECRET": "s"}, "a worker credential are both set"),
         ({"INGOT_DATABASE_URL": "mysql://db"}, "does not begin with postgresql://"),
     ],
 )

@@ -82,6 +82,7 @@ CODES = {
     "ServerTooOld": ("server_too_old", 501),
     "Refused": ("refused", 500),
     "NotInTime": ("not_in_time", 408),
+    "HeartStopped": ("heart_stopped", 500),
     "NotIngot": ("not_ingot", 502),
     "NoToken": ("no_token", 401),
     "JobDead": ("job_dead", 409),

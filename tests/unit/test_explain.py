@@ -156,7 +156,11 @@ def test_a_type_that_nobody_asked_for_in_a_long_time_has_no_worker() -> None:
 @pytest.mark.parametrize(
     ("ahead", "message"),
     [
-        (0, "It is the next of its type."),
+        (
+            0,
+            "It is the next of its type, and waits for a worker with a free place; "
+            "one last asked at 2026-03-04T05:06:07Z.",
+        ),
         (1, "1 job of its type goes before it."),
         (2, "2 jobs of its type go before it."),
         (AHEAD_MAX - 1, f"{AHEAD_MAX - 1} jobs of its type go before it."),

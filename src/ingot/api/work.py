@@ -150,7 +150,7 @@ async def expect_own(jobs: Jobs, call: Call, job_id: str) -> None:
 
 
 async def worker_id_of(access: Access, call: Call, named: str | None) -> str:
-    """The id of the worker that calls: one of the credential's, or for a token any that is no credential's and no role's.
+    """The id of the worker that calls: one of the credential's, or for a token any that is nobody's.
 
     Raises `Forbidden`.
     """

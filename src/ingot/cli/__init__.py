@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ingot.cli.output import say
+from ingot.cli.teaching import examples, paragraphs
 from ingot.kernel.errors import IngotError
 
 COMMANDS: Final = ("serve", "worker", "dev", "jobs", "workers", "tokens", "tenants", "events", "database", "doctor")
@@ -68,7 +69,8 @@ class Commands(TyperGroup):
             found = get_command(module.app)
         else:
             alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
-            alone.command(cmd_name)(getattr(module, cmd_name))
+            command = getattr(module, cmd_name)
+            alone.command(cmd_name, help=paragraphs(command.__doc__), epilog=examples(*module.EXAMPLES))(command)
             found = get_command(alone)
         found.name = cmd_name
         return found

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
 import typer
-from rich.markup import escape
 
 from ingot.cli.output import Output
+from ingot.cli.teaching import paragraphs
 from ingot.client import Client
 from ingot.kernel.errors import InvalidInput
 
@@ -117,20 +117,10 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
             command(ask, **given)
 
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *COMMON)]
-    run.__name__, run.__doc__ = command.__name__, _paragraphs(command.__doc__ or "")
+    run.__name__, run.__doc__ = command.__name__, paragraphs(command.__doc__ or "")
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
-
-
-def _paragraphs(text: str) -> str:
-    """A docstring without the ends of its lines: the terminal says how wide they are."""
-    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
-
-
-def examples(*lines: str) -> str:
-    """Lines to type, as they stand below the help of a command."""
-    return "\n\n".join(["[bold]Examples[/bold]", *(f"  $ {escape(line)}" for line in lines)])
 
 
 def noun(what: str) -> typer.Typer:

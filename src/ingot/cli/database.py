@@ -8,8 +8,9 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import typer
 
-from ingot.cli.asking import examples, noun
+from ingot.cli.asking import noun
 from ingot.cli.output import say
+from ingot.cli.teaching import examples
 from ingot.engines.postgres import let_in, let_out, make_worker_role, migrate
 from ingot.settings import read_owner_url
 

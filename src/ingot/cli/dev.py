@@ -28,6 +28,7 @@ from ingot.kernel.logs import configure_server_logs
 from ingot.settings import PORT_MAX, ClientSettings, Settings, have_clients_find, read_settings
 from ingot.worker.runner import Runner
 
+EXAMPLES: Final = ("ingot dev", "ingot dev --app press.handlers:worker --port 8090")
 HOST: Final = "127.0.0.1"
 LOOK_SECONDS: Final = 0.3
 FILES_MAX: Final = 20_000

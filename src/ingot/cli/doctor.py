@@ -21,8 +21,9 @@ import typer
 
 from ingot import wiring
 from ingot.api.ops import VERSION, Health
-from ingot.cli.asking import Asking, asking, examples
+from ingot.cli.asking import Asking, asking
 from ingot.cli.output import now
+from ingot.cli.teaching import examples
 from ingot.client.errors import NotIngot, ServerUnreachable
 from ingot.client.patience import Patience
 from ingot.client.place import TOKEN_FILE, NoToken, Place, find_place

@@ -8,8 +8,9 @@ from typing import Annotated, Final
 
 import typer
 
-from ingot.cli.asking import Asking, asking, examples, noun
+from ingot.cli.asking import Asking, asking, noun
 from ingot.cli.output import Column
+from ingot.cli.teaching import examples
 from ingot.cli.values import json_given
 from ingot.events.model import Event
 

@@ -9,10 +9,11 @@ from typing import Annotated, Final
 import typer
 
 from ingot.cli import filters, submit
-from ingot.cli.asking import Asking, asking, examples, noun
+from ingot.cli.asking import Asking, asking, noun
 from ingot.cli.output import Column, ago, at, compact
 from ingot.cli.progress import LOOK_SECONDS, watch, watch_batch
 from ingot.cli.steer import cancel, retry
+from ingot.cli.teaching import examples
 from ingot.client import SyncJob
 from ingot.client.errors import JobDead
 from ingot.client.orders import PRIORITIES
@@ -104,6 +105,7 @@ def show(ask: Asking, id: JobId) -> None:
             ("started", at(job.started_at)),
             ("finished", at(job.finished_at)),
             ("worker", job.worker_id),
+            ("lease until", at(job.lease_expires_at)),
             ("tags", job.tags or None),
             ("batch", job.batch),
             ("after", job.after or None),

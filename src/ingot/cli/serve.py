@@ -23,6 +23,7 @@ from ingot.identity.grants import ALL
 from ingot.kernel.logs import configure_server_logs
 from ingot.settings import PORT_MAX, Settings, SettingsError, read_settings
 
+EXAMPLES: Final = ("ingot serve", "ingot serve --data /srv/ingot --host 0.0.0.0 --port 80")
 TOKEN_FILE: Final = "operator.token"
 
 

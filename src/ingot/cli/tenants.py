@@ -7,10 +7,11 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from ingot.cli.asking import Asking, asking, examples, noun
+from ingot.cli.asking import Asking, asking, noun
 from ingot.cli.completion import limits as limit_names
 from ingot.cli.confirm import confirm
 from ingot.cli.output import Column
+from ingot.cli.teaching import examples
 from ingot.cli.values import given, pairs
 from ingot.identity.model import FRACTIONAL_LIMITS, Limits, Tenant
 from ingot.kernel.errors import InvalidInput

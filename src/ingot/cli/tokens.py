@@ -6,9 +6,10 @@ from typing import Annotated, Final
 
 import typer
 
-from ingot.cli.asking import Asking, asking, examples, noun
+from ingot.cli.asking import Asking, asking, noun
 from ingot.cli.completion import actions
 from ingot.cli.output import Column, ago
+from ingot.cli.teaching import examples
 from ingot.cli.values import moment_ahead
 from ingot.identity.credentials import Token
 from ingot.identity.grants import Grant

@@ -20,6 +20,10 @@ from ingot.worker.app import Worker
 from ingot.worker.hours import read_hours
 from ingot.worker.runner import DRAIN_SECONDS
 
+EXAMPLES: Final = (
+    "ingot worker --app app:worker",
+    "INGOT_SERVER_URL=https://ingot.example.com ingot worker --hours 22:00-06:00 --timezone Europe/Zurich",
+)
 APP_HINT: Final = "Name a module and what it calls the worker, as in app:worker; it is looked for in this folder first."
 
 
@@ -37,8 +41,8 @@ def worker(
 ) -> None:
     """Run the handlers of an app for the jobs of a server until TERM or Ctrl-C; a second one ends it at once.
 
-    The server is INGOT_SERVER_URL. It comes with INGOT_WORKER_ID and INGOT_WORKER_SECRET, or with INGOT_TOKEN; beside
-    the server, the operator's token is found.
+    The server is that of INGOT_SERVER_URL. The worker comes with INGOT_WORKER_ID and INGOT_WORKER_SECRET, or with
+    INGOT_TOKEN; on the machine of the server it finds the operator's token by itself.
 
     With INGOT_DATABASE_URL, which names a role of its own, it works on that PostgreSQL database itself.
     """

@@ -6,9 +6,10 @@ from typing import Annotated, Final
 
 import typer
 
-from ingot.cli.asking import Asking, asking, examples, noun
+from ingot.cli.asking import Asking, asking, noun
 from ingot.cli.completion import job_types
 from ingot.cli.output import Column, at, compact
+from ingot.cli.teaching import examples
 from ingot.identity.credentials import WorkerCredential
 from ingot.jobs.crew import Worker
 from ingot.wire.admin import WorkerShown

@@ -15,7 +15,7 @@ TOKEN_FILE: Final = "operator.token"
 
 
 class NoToken(IngotError):
-    """There is nothing to come to the server with."""
+    """There is no token, and no worker credential."""
 
     code = "no_token"
     status = 401

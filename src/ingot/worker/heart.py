@@ -12,6 +12,7 @@ import structlog
 from ingot.jobs.checks import LOG_CHARS_MAX
 from ingot.jobs.errors import WorkerNotFound
 from ingot.kernel.errors import IngotError
+from ingot.kernel.logs import report
 from ingot.wire.workers import WorkerBeatAnswer
 from ingot.worker.job import News
 from ingot.worker.ports import Board
@@ -24,6 +25,14 @@ AGAIN_SECONDS: Final = 1.0
 log = structlog.get_logger("ingot.worker")
 LOGS_CHARS_MAX: Final = 2 * 1024 * 1024  # In one heartbeat, of all jobs together.
 Heard = Callable[[Sequence[Run], WorkerBeatAnswer], None]
+
+
+class HeartStopped(IngotError):
+    """The heartbeat of the worker has stopped."""
+
+    code = "heart_stopped"
+    status = 500
+    hint = "Start the worker again, and look at its log for why."
 
 
 class Heart:
@@ -69,7 +78,11 @@ class Heart:
         self._loop.call_soon_threadsafe(self._news.set)
 
     def _live(self) -> None:
-        asyncio.run(self._beat_on())
+        try:
+            asyncio.run(self._beat_on())
+        except Exception as error:
+            report("heart_stopped", error)
+            self._failed(HeartStopped())
 
     async def _beat_on(self) -> None:
         self._loop, self._news, self._stopping = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()

@@ -13,27 +13,40 @@ import httpx
 CONNECTIONS_KEPT: Final = 10
 KEPT_SECONDS: Final = 4.0  # Servers let go of a connection that is not used, ours after 5 seconds.
 READ_BYTES: Final = 256 * 1024
+FINAL_STATUS_MIN: Final = 200
 
 
 class _Answer:
     """What the parser tells of an answer as it comes in."""
 
     def __init__(self) -> None:
+        self.parser = httptools.HttpResponseParser(self)
         self.headers: list[tuple[bytes, bytes]] = []
         self.parts: list[bytes] = []
-        self.complete = False
+        self.status = 0  # Once it is complete.
+        self.is_alone = True
+
+    def on_message_begin(self) -> None:
+        """An answer begins; the second was not asked for."""
+        self.is_alone = self.status == 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header."""
-        self.headers.append((name, value))
+        if self.is_alone:
+            self.headers.append((name, value))
 
     def on_body(self, part: bytes) -> None:
         """A part of the body."""
-        self.parts.append(part)
+        if self.is_alone:
+            self.parts.append(part)
 
     def on_message_complete(self) -> None:
-        """That was all."""
-        self.complete = True
+        """That was all, unless it only said that the answer is to come."""
+        status = self.parser.get_status_code()
+        if status < FINAL_STATUS_MIN:
+            self.headers.clear()
+        elif self.is_alone:
+            self.status = status
 
 
 class _Connection:
@@ -55,15 +68,14 @@ class _Connection:
         self.lasts = False
         self._writer.write(text)
         answer = _Answer()
-        parser = httptools.HttpResponseParser(answer)
-        while not answer.complete:
+        while not answer.status:
             data = await self._reader.read(READ_BYTES)
             if not data:
                 raise httpx.RemoteProtocolError("it closed the connection")
-            parser.feed_data(data)
+            answer.parser.feed_data(data)
         self._used_at = asyncio.get_running_loop().time()
-        self.lasts = parser.should_keep_alive()
-        return httpx.Response(parser.get_status_code(), headers=answer.headers, content=b"".join(answer.parts))
+        self.lasts = answer.is_alone and answer.parser.should_keep_alive()
+        return httpx.Response(answer.status, headers=answer.headers, content=b"".join(answer.parts))
 
     def close(self) -> None:
         """Let go of it."""

@@ -20,7 +20,7 @@ from ingot.wire.jobs import Broke
 from ingot.wire.workers import WorkerBeatAnswer
 from ingot.worker.app import Handler, Worker
 from ingot.worker.capture import capturing
-from ingot.worker.heart import Heart, tell_news
+from ingot.worker.heart import Heart, HeartStopped, tell_news
 from ingot.worker.hours import Hours
 from ingot.worker.job import LOG_CHARS_KEPT, WorkerJob
 from ingot.worker.ports import Board, Ending, Work
@@ -120,6 +120,9 @@ class Runner:
                 await _first(stopping, self._drain, *claiming)
                 await self._take_no_more(board, claiming)
                 await self._finish()
+                for task in claiming:
+                    if not task.cancelled():
+                        task.result()  # What it raised, if anything, after all that ran was seen to.
                 if self._fault is not None:
                     raise self._fault
         finally:
@@ -227,7 +230,7 @@ class Runner:
         pause = AGAIN_SECONDS
         while some := [(run, ending) for run, ending in some if run.why != "lost"]:
             try:
-                await self._tell_logs(board, [run for run, _ in some])
+                await self._tell_last_words(board, [run for run, _ in some])
                 answers = await board.settle([ending for _, ending in some])
             except IngotError as error:
                 log.warning("settle_failed", jobs=len(some), code=error.code, detail=error.detail)
@@ -256,6 +259,15 @@ class Runner:
             told = f"the server does not take how it ended: {why}"
             await self._settle(board, [(run, Broke(id=run.id, fence=run.fence, error=told, retry=False))])
 
+    async def _tell_last_words(self, board: Board, ended: list[Run]) -> None:
+        """Tell what these wrote. Words that the server does not take keep nobody from telling how they ended."""
+        try:
+            await self._tell_logs(board, ended)
+        except IngotError as error:
+            if error.status not in REFUSED:
+                raise
+            log.warning("logs_refused", code=error.code, detail=error.detail)
+
     async def _tell_logs(self, board: Board, ended: list[Run]) -> None:
         """Tell what these wrote last. All runs are named with them: what is not named is given back."""
         for _ in range(LOG_PARTS_MAX):
@@ -272,7 +284,7 @@ class Runner:
 
     def _judge(self, error: IngotError) -> None:
         """Whether there is any use in going on."""
-        if error.status in UNWANTED:
+        if error.status in UNWANTED or isinstance(error, HeartStopped):
             self._fault = self._fault or error
             self._drain.set()
 
@@ -333,14 +345,12 @@ def _to_stop(runs: Sequence[Run], answer: WorkerBeatAnswer) -> list[tuple[Run, W
 
 
 async def _first(*ends: asyncio.Event | asyncio.Task[None]) -> None:
-    """Wait for the first of these. A task that failed is raised."""
+    """Wait for the first of these."""
     tasks = [end if isinstance(end, asyncio.Task) else asyncio.create_task(end.wait()) for end in ends]
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task, end in zip(tasks, ends, strict=True):
         if not isinstance(end, asyncio.Task):
             task.cancel()
-    for task in done:
-        task.result()
 
 
 async def _end(*tasks: asyncio.Task[None]) -> None:

@@ -343,7 +343,7 @@ class SQLiteStore(PeopleReads):
     def enqueue(self, command: Enqueue) -> Awaitable[list[Enqueued]]:
         """See `JobStore`."""
         answer = self._writer.submit(command)
-        if self._writer.gathers:
+        if self._writer.gathers and not answer.done():
             self._foretell(command)
         return answer
 
