@@ -261,3 +261,15 @@ async def test_who_is_told_to_go_finishes_or_gives_back(served: Served, client: 
     assert (await finished.refresh()).result == "done"
     await given_back.refresh()
     assert (given_back.status, given_back.data.failures, given_back.data.crashes) == (JobStatus.QUEUED, 0, 0)
+
+
+async def test_a_token_does_not_speak_as_the_role_of_a_worker(tmp_path: Path) -> None:
+    async with serving_postgres(tmp_path / "data") as served:
+        assert served.database is not None
+        async with role_of(served.database, served.ingot.default_tenant.id) as url:
+            name = f"{url.split('://')[1].partition(':')[0]}/1"
+            headers = {"authorization": f"Bearer {served.operator}"}
+            async with httpx.AsyncClient(base_url=f"{served.url}/api/v1", headers=headers) as http:
+                registered = await http.post("/workers", json={"id": name, "types": ["greet"]})
+                claimed = await http.post("/jobs/claim", json={"worker_id": name, "types": ["greet"]})
+            assert (registered.status_code, claimed.status_code) == (403, 403)

@@ -195,6 +195,9 @@ class Yard:
         await second.end(commits=second.refused is None)
 
 
+pytestmark = pytest.mark.timeout(90)  # At the end a folder goes that holds a database for each test.
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """The address of a server of our own with a migrated database that has the tests' clock."""

@@ -14,7 +14,7 @@ from ingot.kernel.errors import IngotError, InvalidInput
 
 AWAITED_HINT: Final = "Pass a connection of asyncpg, or an AsyncConnection of psycopg; Client takes the others."
 PLAIN_HINT: Final = "Pass a connection of psycopg or psycopg2; AsyncClient takes those that are awaited."
-LET_IN_HINT: Final = "Let its role into a tenant: ingot.engines.postgres.let_in(owner_url, role, tenant)."
+LET_IN_HINT: Final = "Let its role into a tenant: `ingot database let-in ROLE --tenant SLUG`."
 ELSEWHERE_HINT: Final = "Connect to the database in which Ingot lives, migrated to this version."
 NOT_ALLOWED: Final = "42501"
 NOT_THERE: Final = frozenset({"3F000", "42883"})  # The schema, or a function.

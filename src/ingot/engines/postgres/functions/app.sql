@@ -20,7 +20,7 @@ BEGIN
     PERFORM FROM ingot.tenants AS t WHERE t.id = known FOR KEY SHARE;
     IF NOT FOUND THEN
         PERFORM ingot.refuse_app('42501', 'forbidden', format('the role %s was let into no tenant', who),
-            'Let it in: ingot.engines.postgres.let_in(owner_url, role, tenant).');
+            'Let it in: `ingot database let-in ROLE --tenant SLUG`.');
     END IF;
     IF NOT EXISTS (SELECT FROM ingot.home AS h JOIN pg_control_system() AS s ON s.system_identifier = h.server) THEN
         RAISE EXCEPTION 'the database was restored on another server and waits for a migration';
