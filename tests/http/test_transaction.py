@@ -162,7 +162,7 @@ async def test_refusals_are_the_errors_that_they_are(shop: Shop, client: AsyncCl
     await let_out(shop.owner_url, ROLE)
     with pytest.raises(Forbidden) as out:
         await client.submit("mail", connection=app)
-    assert "let_in" in out.value.hint
+    assert "let-in" in out.value.hint
     elsewhere = await asyncpg.connect(
         shop.owner_url.replace(shop.owner_url.partition("?")[0].rpartition("/")[2], "postgres")
     )

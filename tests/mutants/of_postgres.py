@@ -18,8 +18,8 @@ MUTANTS = [
         name="worker role that serves any tenant",
         breaks="decision 9: the tenant of a direct worker is that of its role",
         file="engines/postgres/functions/worker.sql",
-        old="array_fill(tenant, ARRAY[cardinality(ids)]), outcomes",
-        new="array_fill(NULL::uuid, ARRAY[cardinality(ids)]), outcomes",
+        old="found uuid := (",
+        new="found uuid := coalesce(current_setting('ingot.tenant', true)::uuid, ",
         caught_by="tests/unit/test_postgres_workers.py::test_a_direct_worker_gets_nothing_of_another_tenant",
     ),
     Mutant(
