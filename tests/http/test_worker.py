@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ingot.api.ops import VERSION
 from ingot.client import AsyncClient
 from ingot.client.errors import JobCanceled, JobDead
 from ingot.client.place import find_place
@@ -92,6 +93,7 @@ async def test_handlers_run_and_answer(served: Served, client: AsyncClient) -> N
         assert await jobs[7].log() == "hello 7\n"
         (known,) = [one async for one in client.workers()]
         assert (known.id.partition("_")[0].partition("/")[0], known.types) == ("press", ("add", "greet"))
+        assert known.version == VERSION
     assert [one.status async for one in client.workers()] in ([], ["offline"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Final
 from urllib.parse import quote
 
@@ -42,7 +43,7 @@ class HttpBoard:
 
     async def register(self, types: Sequence[str]) -> float:
         """See `Board`."""
-        body = {"id": self._id, "types": types, "hostname": socket.gethostname()}
+        body = {"id": self._id, "types": types, "hostname": socket.gethostname(), "version": version("ingot")}
         http = AsyncHttp(self._place, Patience(seconds=0))  # Who starts wants to know at once why nothing happens.
         try:
             return (await http.ask("POST", "/workers", Registered, body=body, safe=True)).heartbeat_seconds
