@@ -63,11 +63,11 @@ class Shop:
         await app.execute("INSERT INTO orders DEFAULT VALUES")
         return app
 
-    async def make_role(self, tenant: str) -> str:
+    async def make_role(self, tenant: str, options: str = "") -> str:
         """Another application, let into another tenant."""
         role = f"a_{new_id().replace('-', '')}"
         admin = await self.connect("postgres")
-        await admin.execute(f"CREATE ROLE {role} LOGIN")
+        await admin.execute(f"CREATE ROLE {role} LOGIN {options}")
         await let_in(self.owner_url, role, tenant)
         return role
 

@@ -52,6 +52,8 @@ class Demo:
         """Begin, play, tell; on a terminal stay until Ctrl-C. 0 when the figures are what they should be."""
         self.processes.serve(self._port, INGOT_LEASE_SECONDS=LEASE_SECONDS)
         self.console.print(f"A server is at {self.processes.url}, its data in {self.processes.data}.")
+        if not self.processes.url.endswith(f":{self._port}"):
+            self.console.print(f"The port {self._port} is taken by another program.")
         with Client(self.processes.url, token=self._token()) as client:
             self._secret = credential(client)
             for _ in range(WORKERS):

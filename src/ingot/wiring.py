@@ -64,7 +64,7 @@ from ingot.jobs.rounds import WorkerTending, WorkerWatch
 from ingot.jobs.service import Jobs
 from ingot.jobs.workers import Workers
 from ingot.kernel.clock import Clock, SystemClock
-from ingot.kernel.errors import InvalidInput, StoreError, StoreMisconfigured
+from ingot.kernel.errors import IngotError, InvalidInput, StoreError, StoreMisconfigured
 from ingot.kernel.logs import configure_logs, debugging, report
 from ingot.kernel.loops import Loop
 from ingot.kernel.structs import prepare_structs
@@ -385,4 +385,11 @@ async def run_until_told(runner: Runner) -> None:
 
 def run(worker: Worker, *, drain_seconds: float = DRAIN_SECONDS) -> None:
     """Run the handlers of a worker in this process until TERM or Ctrl-C, as `ingot worker` does."""
-    uvloop.run(run_until_told(runner_of(worker, drain_seconds=drain_seconds)))
+    runner = runner_of(worker, drain_seconds=drain_seconds)
+    try:
+        uvloop.run(run_until_told(runner))
+    except IngotError as error:
+        if not runner.is_busy:
+            raise
+        log.error("worker_ended", code=error.code, detail=error.detail, hint=error.hint)
+        os._exit(1)  # The error would reach nobody while threads go on that do not end.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -166,6 +167,25 @@ async def test_what_a_handler_raises_when_a_drain_stops_it_is_no_failure(served:
             if now.status is JobStatus.RUNNING:
                 break
     assert ((await job.refresh()).status, job.data.failures) == (JobStatus.QUEUED, 0)
+
+
+@pytest.mark.parametrize(("looks", "status"), [(True, JobStatus.QUEUED), (False, JobStatus.SUCCEEDED)])
+async def test_what_breaks_off_for_a_drain_is_not_done(
+    served: Served, client: AsyncClient, looks: bool, status: JobStatus
+) -> None:
+    worker, begun, leaving = Worker(), threading.Event(), threading.Event()
+
+    @worker.handler("sum")
+    def sum_up(job: WorkerJob) -> int:
+        begun.set()
+        leaving.wait(10)
+        return 1 if looks and job.wait("10s") else 2
+
+    async with working(served, worker, drain_seconds=0):
+        job = await client.submit("sum")
+        await asyncio.to_thread(begun.wait, 10)
+        asyncio.get_running_loop().call_later(0.3, leaving.set)  # That the drain has begun by then.
+    assert (await job.refresh()).status is status
 
 
 async def test_a_result_that_is_too_large_fails_the_job(served: Served, client: AsyncClient) -> None:

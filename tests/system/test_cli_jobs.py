@@ -288,6 +288,14 @@ def test_a_filter_is_looked_at_first_and_done_only_when_told(place: Shell) -> No
     assert statuses() == ["queued"] * 7
 
 
+def test_who_asks_for_many_learns_that_some_were_refused(place: Shell) -> None:
+    first = place.submit("held", dedupe_key="held")
+    place.ok("jobs", "cancel", first)
+    place.submit("held", dedupe_key="held")
+    done = place.run("jobs", "retry", "--type", "held", "--status", "canceled", "--yes")
+    assert (done.code, f"{first}: duplicate_job" in done.stderr) == (4, True)
+
+
 def test_on_a_terminal_there_are_bars_and_nothing_that_others_wrote_moves_the_cursor(
     place: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -473,6 +473,11 @@ async def test_a_role_is_let_in_once_and_let_out(shop: Shop) -> None:
             await let_in(shop.owner_url, ROLE, tenant)
 
 
+async def test_a_role_that_could_not_call_is_not_let_in(shop: Shop) -> None:
+    with pytest.raises(InvalidInput, match="does not inherit"):
+        await shop.make_role(shop.tenant, "NOINHERIT")
+
+
 # -- bad input ----------------------------------------------------------------------------------------------
 
 BAD: list[tuple[Any, str]] = [

@@ -25,6 +25,7 @@ from ingot.kernel.ids import is_id
 
 SHOWN_MAX: Final = 5
 STEP_JOBS: Final = 1000
+EXIT_SOME_REFUSED: Final = 4
 OF: Final = {
     "cancel": (JobStatus.RUNNING, JobStatus.QUEUED, JobStatus.BLOCKED),
     "retry": (JobStatus.DEAD,),
@@ -184,12 +185,14 @@ def _steer(ask: Asking, action: str, said: dict[str, Any], *, dry_run: bool, yes
     done = _go_through(ask, action, said, total)
     if ask.out.json:
         ask.out.document(done)
-        return
-    ask.out.say(f"{_jobs(done.changed)} {'was' if done.changed == 1 else 'were'} {_PAST[action]}.")
-    for refusal in done.failed[:SHOWN_MAX]:
-        ask.out.say(f"{refusal.id}: {refusal.code}")
-    if len(done.failed) > SHOWN_MAX:
-        ask.out.say(f"So it was with {len(done.failed)} jobs; --json names them all.")
+    else:
+        ask.out.say(f"{_jobs(done.changed)} {'was' if done.changed == 1 else 'were'} {_PAST[action]}.")
+        for refusal in done.failed[:SHOWN_MAX]:
+            ask.out.say(f"{refusal.id}: {refusal.code}")
+        if len(done.failed) > SHOWN_MAX:
+            ask.out.say(f"So it was with {len(done.failed)} jobs; --json names them all.")
+    if done.failed:
+        raise typer.Exit(EXIT_SOME_REFUSED)
 
 
 _PAST: Final = {"cancel": "canceled", "retry": "run again"}

@@ -42,6 +42,7 @@ class WorkerJob:
         self._tell = tell  # That there is news.
         self._lock = threading.Lock()
         self._stopped = False
+        self.saw_stop = False  # The handler looked, and knows that it is to stop.
         self._stop: threading.Event | None = None  # Made for those who wait: few do, and there are many jobs.
         self._progress: Progress | None = None
         self._parts: deque[str] = deque()  # What was written and not sent yet.
@@ -77,6 +78,8 @@ class WorkerJob:
     @property
     def canceled(self) -> bool:
         """Whether it is to stop: somebody canceled it, it took too long, or it is somebody else's by now."""
+        if self._stopped:
+            self.saw_stop = True
         return self._stopped
 
     def check(self) -> None:
@@ -88,10 +91,11 @@ class WorkerJob:
         """Sleep, but no longer than until the job is to stop; whether it is."""
         seconds = seconds_of(timeout)
         with self._lock:
-            if self._stopped:
-                return True
             stop = self._stop = self._stop or threading.Event()
-        return stop.wait(seconds)
+            if self._stopped:
+                stop.set()
+        stop.wait(seconds)
+        return self.canceled
 
     def progress(self, percent: float, stage: str = "") -> None:
         """Tell how far it is."""

@@ -27,7 +27,7 @@ async def ending_of(run: Run, threads: ThreadPoolExecutor) -> Ending:
     try:
         async with time_limit:
             result = await _result_of(run, threads)
-        return Succeeded(id=run.id, fence=run.fence, result=msgspec.Raw(result_text(result)))
+        return _returned(run, result)
     except TimeoutError as error:
         if not time_limit.expired():
             return _raised(run, error)
@@ -80,6 +80,12 @@ def _look(thread: asyncio.Future[Any]) -> None:
     """What comes of a thread that was left behind is nobody's."""
     if not thread.cancelled():
         thread.exception()
+
+
+def _returned(run: Run, result: Any) -> Ending:
+    if run.why == "drain" and run.job.saw_stop:  # It broke off: this may be half of it.
+        return Released(id=run.id, fence=run.fence)
+    return Succeeded(id=run.id, fence=run.fence, result=msgspec.Raw(result_text(result)))
 
 
 def _raised(run: Run, error: BaseException) -> Ending:

@@ -307,13 +307,10 @@ def explain(error: Exception, *, doing: str, where: str = "") -> IngotError:
             )
         case asyncpg.DiskFullError():
             return StorageFull()
-        case (
-            asyncpg.SerializationError()
-            | asyncpg.DeadlockDetectedError()
-            | asyncpg.LockNotAvailableError()
-            | asyncpg.TooManyConnectionsError()
-        ):
-            return StoreBusy()
+        case asyncpg.SerializationError() | asyncpg.DeadlockDetectedError() | asyncpg.LockNotAvailableError():
+            return StoreBusy("Other transactions hold for too long what this one needs.")
+        case asyncpg.TooManyConnectionsError():
+            return StoreBusy("The database takes no more connections.")
         case _:
             if doing != "reached":  # Who opens the store tells of it.
                 report("database_failed", error)

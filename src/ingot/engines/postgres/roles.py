@@ -45,6 +45,10 @@ async def let_in(owner_url: str, role: str, tenant: str) -> None:
     async with _owner(owner_url) as connection:
         await _expect_role(connection, role)
         await connection.execute(f"GRANT ingot_app TO {_quoted(role)}")
+        if not await connection.fetchval("SELECT pg_has_role($1, 'ingot_app', 'USAGE')", role):
+            raise InvalidInput(
+                f"the role {role} does not inherit what it is granted", hint="Change that: ALTER ROLE … INHERIT."
+            )
         await connection.execute("SET LOCAL ROLE ingot_owner")
         found = await _tenant(connection, tenant)
         if await connection.fetchval(LET_IN, role, found) != found:
