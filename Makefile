@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES = $(wildcard src tests benchmarks examples scripts)
-WORKERS := --numprocesses auto --maxprocesses 4 --dist worksteal
+WORKERS := --numprocesses $(shell expr $$(nproc) + 1) --maxprocesses 5 --dist worksteal # Some wait while others work.
 LOCK := $(BIN)/uv --quiet pip compile --no-config --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
 

@@ -230,6 +230,7 @@ def main() -> int:
         parser.error("--port goes from 1 to 65535")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell without job control has it ignored.
     try:
         data = options.data.absolute()
         return stop_in(data) if options.stop else play_in(data, options.port, options.jobs)

@@ -82,14 +82,18 @@ def test_on_a_terminal_the_demo_stays_until_ctrl_c(data: Path) -> None:
         os.close(theirs)
         shown = ""
         left: Record | None = None
-        with suppress(OSError):  # That of a terminal at which nobody writes any more.
-            while text := os.read(ours, 65_536):
-                shown += text.decode()
-                if left is None and "Ctrl-C ends them." in shown:
-                    left = read_record(data)
-                    assert left is not None
-                    assert alive(left) == [True, True, True]
-                    process.send_signal(signal.SIGINT)
+        try:
+            with suppress(OSError):  # That of a terminal at which nobody writes any more.
+                while text := os.read(ours, 65_536):
+                    shown += text.decode(errors="replace")  # A letter may come in two halves.
+                    if left is None and "Ctrl-C ends them." in shown:
+                        left = read_record(data)
+                        assert left is not None
+                        assert alive(left) == [True, True, True]
+                        process.send_signal(signal.SIGINT)
+        except BaseException:
+            process.kill()  # Or its end would be waited for.
+            raise
         os.close(ours)
     assert "The figures are right." in shown
     assert "━" in shown, "a bar"
