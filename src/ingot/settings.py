@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from ipaddress import ip_address, ip_interface, ip_network
@@ -35,9 +38,33 @@ CALLBACK = "/auth/callback"
 CONFIGURATION = "/.well-known/openid-configuration"
 PROVIDER_PARTS = ("oidc_client_secret", "oidc_redirect_url", "oidc_allowed_groups", "oidc_admin_groups", "oidc_scopes")
 
-RELATED = ("oidc_issuer", "oidc_client_id", *PROVIDER_PARTS, "database_owner_url")  # One alone is refused.
+BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+BUCKET_PREFIX = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*/){1,16}")
+BUCKET_REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
+BUCKET_KEYS = ("s3_access_key", "s3_secret_key")
+BUCKET_PARTS = (*BUCKET_KEYS, "s3_endpoint", "s3_prefix")
+BUCKET_PREFIX_CHARACTERS_MAX = 200
+MAX_BLOB_BYTES_LIMIT = 5 * 1024**4  # What stores that speak S3 take as one object.
+COLLECT_SECONDS_MAX = 86_400.0
+READ_ADDRESS_SECONDS = 3600.0
+GRACE_SECONDS_MIN = READ_ADDRESS_SECONDS + 60  # Whoever has an address just now reads to the end of its time.
+GRACE_SECONDS_MAX = 31_536_000.0
+SCRUB_RATE_MAX = 10**12
+SECRET_BYTES_MIN = 32
+SECRET_DISTINCT_MIN = 12  # 32 random bytes have about 30 different ones.
 
-SECRET = ("operator_token", "database_url", "database_owner_url", "oidc_client_secret", "otel_endpoint")
+# One alone is refused.
+RELATED = ("oidc_issuer", "oidc_client_id", *PROVIDER_PARTS, "database_owner_url", "s3_bucket", *BUCKET_PARTS)
+
+SECRET = (
+    "operator_token",
+    "database_url",
+    "database_owner_url",
+    "oidc_client_secret",
+    "otel_endpoint",
+    "s3_secret_key",
+    "secret_key",
+)
 OTHER_NAMES = {"otel_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}  # The name that everybody knows it by.
 
 
@@ -84,6 +111,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     session_idle_seconds: float = 7_200.0
     session_renew_seconds: float = 3_600.0
     person_token_days: float = 90.0
+    s3_bucket: str | None = None
+    s3_endpoint: str | None = None
+    s3_access_key: str | None = None
+    s3_secret_key: str | None = None
+    s3_region: str = "us-east-1"
+    s3_prefix: str | None = None
+    max_blob_bytes: int = 1024**4
+    collect_seconds: float = 30.0
+    collect_grace_seconds: float = 4500.0
+    scrub_bytes_per_second: int = 10_000_000
+    secret_key: str | None = None
 
     def __post_init__(self) -> None:
         _check_lease(self.lease_seconds)
@@ -122,6 +160,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 hint="Name the place alone, as in https://ingot.example.com: cookies and links are for all of it.",
             )
         _check_provider(self)
+        _check_blobs(self)
+        _check_bucket(self)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         given = [(name, getattr(self, name)) for name in self.__struct_fields__]
@@ -233,6 +273,90 @@ def _check_people(settings: Settings) -> None:
         raise SettingsError(f"INGOT_PERSON_TOKEN_DAYS is {settings.person_token_days}; {bounds}")
 
 
+def _check_blobs(settings: Settings) -> None:
+    for name, least, most in (
+        ("max_blob_bytes", 1, MAX_BLOB_BYTES_LIMIT),
+        ("collect_seconds", 1, COLLECT_SECONDS_MAX),
+        ("scrub_bytes_per_second", 0, SCRUB_RATE_MAX),
+    ):
+        if not least <= getattr(settings, name) <= most:
+            raise SettingsError(f"{variable_of(name)} is {getattr(settings, name)}; it goes from {least} to {most:.0f}")
+    if not GRACE_SECONDS_MIN <= settings.collect_grace_seconds <= GRACE_SECONDS_MAX:
+        bounds = f"it goes from {GRACE_SECONDS_MIN:.0f} to {GRACE_SECONDS_MAX:.0f}"
+        raise SettingsError(
+            f"INGOT_COLLECT_GRACE_SECONDS is {settings.collect_grace_seconds}; {bounds}",
+            hint=f"An address to read a blob is good for {READ_ADDRESS_SECONDS:.0f} s: the blob stays for longer.",
+        )
+    if settings.secret_key is not None:
+        _check_secret(settings.secret_key)
+
+
+def _check_secret(text: str) -> None:
+    """Refuse what is not random: it is hex, or base64 in either alphabet. Never shown."""
+    hint = "Make one: openssl rand -hex 32"
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        try:
+            plain = text.rstrip("=").replace("-", "+").replace("_", "/")
+            key = base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+        except (binascii.Error, ValueError):
+            raise SettingsError("INGOT_SECRET_KEY is neither hex nor base64", hint=hint) from None
+    if len(key) < SECRET_BYTES_MIN:
+        raise SettingsError(f"INGOT_SECRET_KEY has {len(key)} bytes; it has at least {SECRET_BYTES_MIN}", hint=hint)
+    if len(set(key)) < SECRET_DISTINCT_MIN:
+        raise SettingsError("INGOT_SECRET_KEY is not random", hint=hint)
+
+
+def _check_bucket(settings: Settings) -> None:
+    """Refuse half of an object store."""
+    if settings.s3_bucket is None:
+        for name in BUCKET_PARTS:
+            if getattr(settings, name) is not None:
+                raise SettingsError(
+                    f"{variable_of(name)} is set, and INGOT_S3_BUCKET is not",
+                    hint="Set INGOT_S3_BUCKET too, or leave all of them out: blobs are in the data folder then.",
+                )
+        return
+    for name in BUCKET_KEYS:
+        if getattr(settings, name) is None:
+            raise SettingsError(
+                f"INGOT_S3_BUCKET is set, and {variable_of(name)} is not",
+                hint="Set INGOT_S3_ACCESS_KEY and INGOT_S3_SECRET_KEY: addresses for clients are signed with them.",
+            )
+    if BUCKET_NAME.fullmatch(settings.s3_bucket) is None:
+        raise SettingsError(
+            f"INGOT_S3_BUCKET is {settings.s3_bucket!r}, which is no name of a bucket",
+            hint="It has 3 to 63 lower-case letters, digits, dots and hyphens; the address is INGOT_S3_ENDPOINT.",
+        )
+    if settings.s3_endpoint is not None:
+        _check_endpoint(settings.s3_endpoint)
+    if BUCKET_REGION.fullmatch(settings.s3_region) is None:
+        raise SettingsError("INGOT_S3_REGION is no name of a region", hint="It looks like eu-central-1.")
+    prefix = settings.s3_prefix
+    if prefix is not None and (len(prefix) > BUCKET_PREFIX_CHARACTERS_MAX or BUCKET_PREFIX.fullmatch(prefix) is None):
+        raise SettingsError(
+            f"INGOT_S3_PREFIX is {prefix!r}, which cannot begin the name of an object",
+            hint="Give a folder, as in team/ingot: letters, digits, dots, hyphens and underscores between slashes.",
+        )
+
+
+def _check_endpoint(url: str) -> None:
+    """Not shown: it can hold a secret."""
+    hint = "Give an address such as https://s3.example.com; leave it out for Amazon's own."
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise SettingsError("INGOT_S3_ENDPOINT is no address", hint=hint) from None
+    if parts.scheme not in ("http", "https"):
+        raise SettingsError("INGOT_S3_ENDPOINT does not begin with http:// or https://", hint=hint)
+    if not host or not url.isascii() or not url.isprintable() or " " in url:
+        raise SettingsError("INGOT_S3_ENDPOINT is no address", hint=hint)
+    if "@" in parts.netloc or "?" in url or "#" in url:
+        raise SettingsError("INGOT_S3_ENDPOINT has more in it than a place and a path", hint=hint)
+
+
 def _check_proxy(text: str) -> None:
     try:
         network = ip_network(text, strict=False)
@@ -318,6 +442,15 @@ def read_client_settings(environment: Mapping[str, str] | None = None) -> Client
     return _read(ClientSettings, environment)
 
 
+def cache_folder(environment: Mapping[str, str] | None = None) -> Path | None:
+    """Where the commands of this user keep what they can do without; `None` for one without a home."""
+    said = (os.environ if environment is None else environment).get("XDG_CACHE_HOME", "")
+    try:
+        return (Path(said) if os.path.isabs(said) else Path.home() / ".cache") / "ingot"
+    except RuntimeError:
+        return None
+
+
 def forget_secrets() -> None:
     """Leave nothing in the environment that others could come to the server or the database with."""
     for field in (*SECRET, "token", "worker_secret"):
@@ -374,6 +507,10 @@ def _place(text: str, _: str) -> str:
     return text.removesuffix("/")
 
 
+def _folder(text: str, _: str) -> str:
+    return text.removesuffix("/") + "/"
+
+
 def _words(text: str, _: str) -> tuple[str, ...]:
     return tuple(text.replace(",", " ").split())
 
@@ -407,5 +544,10 @@ READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "oidc_admin_groups": _names,
     "oidc_scopes": _words,
     "public_url": _place,
+    "s3_endpoint": _place,
+    "s3_prefix": _folder,
+    "max_blob_bytes": _whole,
+    "scrub_bytes_per_second": _whole,
     **dict.fromkeys(("lease_seconds", "event_retention_days", "person_token_days", *RATES, *SESSION_TIMES), _number),
+    **dict.fromkeys(("collect_seconds", "collect_grace_seconds"), _number),
 }

@@ -49,14 +49,19 @@ def test_what_holds_a_secret_does_not_show_it(one: Any) -> None:
         assert type(one).__name__ in shown
 
 
+KEY = bytes(range(32)).hex()
+
+
 def test_settings_show_all_but_what_is_secret() -> None:
     url = f"postgresql://x:{CANARY}@localhost/x"
     given = {**dict.fromkeys(SECRET, CANARY), "database_url": url, "database_owner_url": url}
     given |= {"oidc_issuer": "https://id.example", "oidc_client_id": "ingot", "public_url": "https://x.example"}
+    given |= {"secret_key": KEY, "s3_bucket": "blobs", "s3_access_key": "ours"}
     given["otel_endpoint"] = f"http://x:{CANARY}@localhost"
     settings = Settings(**given)  # type: ignore[arg-type]
     for shown in (repr(settings), str(settings), pretty_repr(settings)):
         assert CANARY not in shown
+        assert KEY not in shown
         assert "https://id.example" in shown
     assert "operator_token=None" in repr(Settings())
 

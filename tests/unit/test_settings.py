@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from pathlib import Path
 
@@ -121,7 +122,7 @@ def test_where_spans_go_is_read_by_the_name_that_everybody_knows() -> None:
 
 
 def test_the_page_tells_of_every_setting_and_of_no_other() -> None:
-    told = re.findall(r"^\| `([A-Z_]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    told = re.findall(r"^\| `([A-Z0-9_]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     fields = {*Settings.__struct_fields__, *ClientSettings.__struct_fields__}
     assert sorted(told) == sorted(variable_of(field) for field in fields)
 
@@ -287,6 +288,111 @@ def test_a_part_of_a_provider_without_one_is_refused(name: str) -> None:
         read_settings({name: "openid"})
 
 
+S3 = {"INGOT_S3_BUCKET": "ingot-blobs", "INGOT_S3_ACCESS_KEY": "AK1", "INGOT_S3_SECRET_KEY": "hush"}
+
+
+def test_a_bucket_is_read() -> None:
+    given = {"INGOT_S3_ENDPOINT": "http://store:9000/", "INGOT_S3_REGION": "eu-west-1", "INGOT_S3_PREFIX": "team/a.b"}
+    settings = read_settings(S3 | given)
+    assert (settings.s3_bucket, settings.s3_access_key, settings.s3_secret_key) == ("ingot-blobs", "AK1", "hush")
+    assert settings.s3_endpoint == "http://store:9000"
+    assert (settings.s3_region, settings.s3_prefix) == ("eu-west-1", "team/a.b/")
+    assert (read_settings(S3).s3_endpoint, read_settings(S3).s3_region) == (None, "us-east-1")
+
+
+@pytest.mark.parametrize("missing", ["INGOT_S3_BUCKET", "INGOT_S3_ACCESS_KEY", "INGOT_S3_SECRET_KEY"])
+def test_a_part_of_a_bucket_is_refused(missing: str) -> None:
+    with pytest.raises(SettingsError, match=f"is set, and {missing} is not") as caught:
+        read_settings(S3 | {missing: ""})
+    assert caught.value.hint != SettingsError.hint
+
+
+@pytest.mark.parametrize("name", ["INGOT_S3_ENDPOINT", "INGOT_S3_PREFIX", "INGOT_S3_SECRET_KEY"])
+def test_what_goes_with_a_bucket_is_refused_without_one(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is set, and INGOT_S3_BUCKET is not"):
+        read_settings({name: "https://s3.example.com"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("INGOT_S3_BUCKET", "ab"),
+        ("INGOT_S3_BUCKET", "Files"),
+        ("INGOT_S3_BUCKET", "https://s3.example.com"),
+        ("INGOT_S3_BUCKET", "files/ours"),
+        ("INGOT_S3_BUCKET", "-files"),
+        ("INGOT_S3_ENDPOINT", "s3.example.com"),
+        ("INGOT_S3_ENDPOINT", "ftp://s3.example.com"),
+        ("INGOT_S3_ENDPOINT", "https://"),
+        ("INGOT_S3_ENDPOINT", "https://a:b"),
+        ("INGOT_S3_ENDPOINT", "https://me:hush@s3.example.com"),
+        ("INGOT_S3_ENDPOINT", "https://s3.example.com?key=hush"),
+        ("INGOT_S3_ENDPOINT", "https://s3.example.com/#x"),
+        ("INGOT_S3_REGION", "eu west"),
+        ("INGOT_S3_PREFIX", "/ours"),
+        ("INGOT_S3_PREFIX", "a//b"),
+        ("INGOT_S3_PREFIX", "a/../b"),
+        ("INGOT_S3_PREFIX", "a b"),
+        ("INGOT_S3_PREFIX", "ä"),
+        ("INGOT_S3_PREFIX", "a" * 200),
+    ],
+)
+def test_a_bucket_that_cannot_be_is_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(SettingsError, match=name) as caught:
+        read_settings(S3 | {name: text})
+    assert caught.value.hint != SettingsError.hint
+    assert "hush" not in f"{caught.value.detail} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("INGOT_MAX_BLOB_BYTES", ["1", str(5 * 1024**4)], ["0", "-1", "1e9", str(5 * 1024**4 + 1), "1 GB"]),
+        ("INGOT_COLLECT_SECONDS", ["1", "30", "86400"], ["0", "0.5", "86401", "nan", "often"]),
+        ("INGOT_COLLECT_GRACE_SECONDS", ["3660", "1e6"], ["0", "3600", "3659.9", "nan", "1e9"]),
+        ("INGOT_SCRUB_BYTES_PER_SECOND", ["0", "1", "1000000000000"], ["-1", "1.5", "1000000000001", "fast"]),
+    ],
+)
+def test_how_blobs_are_kept_has_bounds(name: str, good: list[str], bad: list[str]) -> None:
+    for text in good:
+        assert getattr(read_settings({name: text}), name.removeprefix("INGOT_").lower()) == float(text)
+    for text in bad:
+        with pytest.raises(SettingsError, match=name):
+            read_settings({name: text})
+
+
+def test_the_secret_is_hex_or_base64() -> None:
+    key = bytes(range(224, 256))
+    text = base64.urlsafe_b64encode(key).decode()
+    assert "_" in text
+    for given in (key.hex(), key.hex().upper(), text, text.rstrip("="), base64.b64encode(key).decode()):
+        assert read_settings({"INGOT_SECRET_KEY": given}).secret_key == given
+    assert read_settings({}).secret_key is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (bytes(range(31)).hex(), "has 31 bytes"),
+        ("ab" * 32, "is not random"),
+        ("correct horse battery staple, again and again", "neither hex nor base64"),
+        ("ä" * 64, "neither hex nor base64"),
+    ],
+)
+def test_a_secret_that_is_none_is_refused_without_showing_it(text: str, said: str) -> None:
+    with pytest.raises(SettingsError, match=said) as caught:
+        read_settings({"INGOT_SECRET_KEY": text})
+    assert text not in f"{caught.value.detail} {caught.value.hint}"
+    assert "openssl rand -hex 32" in caught.value.hint
+
+
+def test_what_is_signed_with_is_not_shown() -> None:
+    settings = read_settings(S3 | {"INGOT_SECRET_KEY": bytes(range(32)).hex()})
+    assert "hush" not in repr(settings)
+    assert bytes(range(32)).hex() not in repr(settings)
+    assert "s3_bucket='ingot-blobs'" in repr(settings)
+
+
 def test_all_that_cannot_be_read_is_told_at_once() -> None:
     environment = {"INGOT_PORT": "http", "INGOT_LEASE_SECONDS": "0", "INGOT_RATE_READ": "fast", "INGOT_DATA": "/srv"}
     told = [error.detail.split()[0] for error in faults(environment)]
@@ -302,10 +408,13 @@ def test_what_does_not_go_together_is_told_when_each_can_be_read() -> None:
 @pytest.mark.parametrize("field", [*Settings.__struct_fields__])
 def test_a_setting_alone_is_no_fault_unless_it_is_told_as_one_that_goes_with_others(field: str) -> None:
     good = {"INGOT_LOG_FORMAT": "json", "INGOT_DATABASE_POOLED": "on", "INGOT_TRUSTED_PROXIES": "::1"}
+    good["INGOT_SECRET_KEY"] = "k" * 32
     default = getattr(Settings(), field)
     text = good.get(variable_of(field)) or (str(default) if default not in (None, ()) else "https://example.com")
     if field in ("database_url", "database_owner_url"):
         text = "postgresql://db/ingot"
+    if field == "secret_key":
+        text = bytes(range(32)).hex()
     assert all("is set, and" in error.detail for error in faults({variable_of(field): text}))
 
 

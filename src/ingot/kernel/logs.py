@@ -19,7 +19,8 @@ from ingot.kernel.hidden import hide
 Format = Literal["json", "text"]
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 MESSAGE_CHARS_MAX: Final = 300
-QUIET: Final = ("httpcore", "httpx")  # They tell of every header that a provider sends, its cookies too.
+# They tell of every header that a provider sends, its cookies too, and of every address that is signed.
+QUIET: Final = ("botocore", "httpcore", "httpx")
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 # What is known of the request under way, and stands in every line that is logged meanwhile.

@@ -1,0 +1,81 @@
+"""The secret key of a server: told, or made once and kept in a file that only the server reads."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from ingot.kernel.errors import IngotError
+
+FILE: Final = "secret.key"
+FILE_MODE: Final = 0o600
+OTHERS: Final = 0o077
+KEY_BYTES: Final = 32
+KEY_CHARS_MIN: Final = 32
+
+
+class SecretKeyUnusable(IngotError):
+    """The secret key of the server cannot be used."""
+
+    code = "secret_key_unusable"
+    hint = f"Put the {FILE} that was there back, readable for the server alone; without it a new one is made."
+
+
+def secret_key(folder: Path, told: str | None = None) -> bytes:
+    """The key that was told, or else the one in the folder, made there when there is none.
+
+    It is durable when this returns, and the same for all who ask at once. Raises `SecretKeyUnusable`.
+    """
+    if told is not None:
+        return _checked(told, "the key that was told")
+    path = folder / FILE
+    try:
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _make(path)
+        return _read(path)
+    except OSError as error:
+        raise SecretKeyUnusable(f"{path} cannot be read or made: {error.strerror}") from error
+
+
+def _make(path: Path) -> None:
+    """Write a new key whole before it has its name. Whoever is first to give the name, gives it."""
+    new = path.with_name(f"{FILE}.{secrets.token_hex(8)}")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(KEY_BYTES) + "\n")
+            file.flush()
+            os.fsync(descriptor)
+        with suppress(FileExistsError):  # Another was first: its key is the key.
+            os.link(new, path)
+    finally:
+        new.unlink()
+    _sync_folder(path.parent)
+
+
+def _read(path: Path) -> bytes:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        text = file.read()
+    if mode & OTHERS:
+        raise SecretKeyUnusable(f"{path} can be read by others", hint=f"Make it the server's alone: chmod 600 {path}.")
+    return _checked(text, str(path))
+
+
+def _checked(text: str, what: str) -> bytes:
+    text = text.strip()
+    if len(text) < KEY_CHARS_MIN or not text.isascii() or not text.isprintable():
+        raise SecretKeyUnusable(f"{what} is no key: it has less than {KEY_CHARS_MIN} characters, or others than ASCII")
+    return text.encode()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

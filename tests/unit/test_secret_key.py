@@ -1,0 +1,102 @@
+"""The secret key: made once, kept whole, for the server alone."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from stat import S_IMODE
+from threading import Barrier
+
+import pytest
+
+from ingot.kernel.secret_key import SecretKeyUnusable, secret_key
+
+TOLD = "0123456789abcdef" * 2
+
+
+def test_a_key_is_made_once(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "data"
+    key = secret_key(folder)
+    assert len(key) == 64
+    assert secret_key(folder) == key
+    assert S_IMODE((folder / "secret.key").stat().st_mode) == 0o600
+    assert [path.name for path in folder.iterdir()] == ["secret.key"]
+    assert secret_key(tmp_path / "other") != key
+
+
+def test_a_key_that_is_told_counts_and_writes_nothing(tmp_path: Path) -> None:
+    assert secret_key(tmp_path, TOLD) == TOLD.encode()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_can_be_told_as_it_stands_in_the_file(tmp_path: Path) -> None:
+    key = secret_key(tmp_path)
+    assert secret_key(tmp_path, (tmp_path / "secret.key").read_text()) == key
+
+
+def test_all_who_ask_at_once_get_the_same(tmp_path: Path) -> None:
+    barrier = Barrier(16)
+
+    def ask(folder: Path) -> bytes:
+        barrier.wait()
+        return secret_key(folder)
+
+    with ThreadPoolExecutor(16) as pool:
+        for number in range(10):
+            folder = tmp_path / str(number)
+            assert len(set(pool.map(ask, [folder] * 16))) == 1
+            assert [path.name for path in folder.iterdir()] == ["secret.key"]
+
+
+def test_a_key_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    for name in ("fsync", "link"):
+
+        def noted(*given: object, name: str = name, real: object = getattr(os, name)) -> object:
+            steps.append(name)
+            return real(*given)  # type: ignore[operator]
+
+        monkeypatch.setattr(os, name, noted)
+    secret_key(tmp_path)
+    assert steps == ["fsync", "link", "fsync"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "link"])
+def test_a_key_that_could_not_be_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, step, fail)
+        with pytest.raises(SecretKeyUnusable, match="No space left"):
+            secret_key(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert secret_key(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "short", "a" * 31, "\u00fc" * 64, "a" * 20 + "\n" + "b" * 20])
+def test_what_is_no_key_is_refused_and_kept(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "secret.key"
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o600)
+    with pytest.raises(SecretKeyUnusable):
+        secret_key(tmp_path)
+    assert path.read_text(encoding="utf-8") == text
+    with pytest.raises(SecretKeyUnusable):
+        secret_key(tmp_path, text)
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    secret_key(tmp_path)
+    (tmp_path / "secret.key").chmod(0o640)
+    with pytest.raises(SecretKeyUnusable, match="others"):
+        secret_key(tmp_path)
+
+
+def test_a_folder_that_is_none_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SecretKeyUnusable):
+        secret_key(tmp_path / "file")
