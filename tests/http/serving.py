@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from ingot import wiring
 from ingot.events.audit import Act
 from ingot.http.cookies import SESSION
 from ingot.http.server import Server, listen, url_of
-from ingot.http.table import PREFIX
+from ingot.http.signing import Signer
+from ingot.http.table import PREFIX, Route
 from ingot.http.traces import Spans
 from ingot.identity.grants import ALL, Grant
 from ingot.identity.people import Person, Role
@@ -100,14 +101,19 @@ async def serving(
     spans: Spans | None = None,
     clock: Clock | None = None,
     door: socket.socket | None = None,
+    more: Iterable[Route] = (),
+    signer: Signer | None = None,
 ) -> AsyncIterator[Served]:
-    """Serve a new store on SQLite, at a door that is open already, or else at a port that is free."""
+    """Serve a new store on SQLite, at a door that is open already, or else at a port that is free.
+
+    It has `more` routes, and takes what the signer has signed.
+    """
     settings = msgspec.structs.replace(settings or Settings(), data=folder)
     async with wiring.open(settings=settings, clock=clock) as ingot:
         operator = await ingot.credentials.ensure_operator(None)
         assert operator is not None
         with listen("127.0.0.1", 0) if door is None else door.dup() as listening:
-            server = wiring.server_of(ingot, settings, spans=spans)
+            server = wiring.server_of(ingot, settings, spans=spans, more=more, signer=signer)
             running = asyncio.create_task(server.serve(sockets=[listening]))
             served = Served(ingot, server, url_of(listening), operator.text)
             try:

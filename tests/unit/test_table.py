@@ -6,6 +6,7 @@ import pytest
 
 from ingot.http.problems import MethodNotAllowed, NoSuchRoute
 from ingot.http.table import Open, Route, Table, Undeclared
+from ingot.kernel.errors import InvalidInput
 
 
 async def handler(call: object) -> None:
@@ -16,7 +17,19 @@ def route(path: str, method: str = "GET") -> Route:
     return Route(method=method, path=path, handler=handler, needs=Open(), room="test")
 
 
-TABLE = Table([route("/w"), route("/w/all"), route("/w/{id}"), route("/w/{id}/do", "POST"), route("/{a}/x/{b}")])
+TABLE = Table(
+    [
+        route("/k"),
+        route("/k/{key*}"),
+        route("/{a}/keys/{key*}"),
+        route("/k/all"),
+        route("/w"),
+        route("/w/all"),
+        route("/w/{id}"),
+        route("/w/{id}/do", "POST"),
+        route("/{a}/x/{b}"),
+    ]
+)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +43,17 @@ TABLE = Table([route("/w"), route("/w/all"), route("/w/{id}"), route("/w/{id}/do
         ("GET", "/w/%61ll", "/w/all", {}),
         ("GET", "/w/a%20b%25", "/w/{id}", {"id": "a b%"}),
         ("POST", "/w/press%2f1/do", "/w/{id}/do", {"id": "press/1"}),
+        ("GET", "/k", "/k", {}),
+        ("GET", "/k/all", "/k/all", {}),
+        ("GET", "/k/all/", "/k/{key*}", {"key": "all/"}),
+        ("GET", "/k/a", "/k/{key*}", {"key": "a"}),
+        ("HEAD", "/%6b/a", "/k/{key*}", {"key": "a"}),
+        ("GET", "/k/a/b//c/", "/k/{key*}", {"key": "a/b//c/"}),
+        ("GET", "/k//", "/k/{key*}", {"key": "/"}),
+        ("GET", "/k/a%2Fb%2fc", "/k/{key*}", {"key": "a/b/c"}),
+        ("GET", "/k/..%2F../%2e%2e", "/k/{key*}", {"key": "../../.."}),
+        ("GET", "/k/%C3%BC%25+%20", "/k/{key*}", {"key": "\u00fc%+ "}),
+        ("GET", "/b%2Fc/keys/x/y", "/{a}/keys/{key*}", {"a": "b/c", "key": "x/y"}),
         ("GET", "/1/x/2%2F3", "/{a}/x/{b}", {"a": "1", "b": "2/3"}),
     ],
 )
@@ -52,3 +76,21 @@ def test_another_method_is_told_from_another_path() -> None:
 def test_a_name_is_a_whole_segment() -> None:
     with pytest.raises(Undeclared):
         Table([route("/w/{id}.json")])
+
+
+@pytest.mark.parametrize(
+    "sent", ["/k/", "/k/a%00b", "/k/%ff", "/k/a/%C3", "/k/%", "/k/a%2", "/k/%zz", "/k/%\u0661\u0661"]
+)
+def test_a_rest_that_is_no_name_is_told_so(sent: str) -> None:
+    with pytest.raises(InvalidInput):
+        TABLE.find("GET", sent)
+
+
+def test_the_rest_of_a_path_is_its_end() -> None:
+    with pytest.raises(Undeclared):
+        Table([route("/k/{key*}/url")])
+
+
+def test_a_body_without_a_bound_is_one_that_is_read_as_it_comes() -> None:
+    with pytest.raises(Undeclared):
+        Table([Route(method="POST", path="/x", handler=handler, needs=Open(), room="test", body_bytes_max=None)])

@@ -8,13 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
 import structlog
 
-from ingot.http.call import Answer, Call, Headers, Stream
+from ingot.http.call import Answer, Body, Bytes, Call, Gone, Headers, Receive, Stream
 from ingot.http.gate import Gate
 from ingot.http.invalid import expect_moments, invalid_body, invalid_query
 from ingot.http.metrics import Metrics
@@ -30,7 +31,8 @@ from ingot.http.problems import (
 )
 from ingot.http.protocol import CONNECTIONS_MAX
 from ingot.http.rates import TooManyWaiting
-from ingot.http.streams import Gone, Receive, Scope, Send, Streams, gone
+from ingot.http.sending import send_bytes
+from ingot.http.streams import Scope, Send, Streams, gone
 from ingot.http.table import PAGE, PREFIX, Route, Table
 from ingot.http.traces import Spans, read_traceparent
 from ingot.kernel.errors import IngotError, InvalidInput
@@ -46,6 +48,7 @@ QUERY_CHARS_MAX: Final = 8192
 ID_CHARS_MAX: Final = 64
 WORKER_CHARS_MAX: Final = 200
 JOB: Final = f"{PREFIX}/jobs/{{id}}"
+NOT_MODIFIED: Final = int(HTTPStatus.NOT_MODIFIED)
 JSON: Final = "application/json"
 PageOf = Callable[[IngotError, str | None], Answer[bytes]]  # What people see of an error; a path they can come back to.
 STREAM: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
@@ -93,8 +96,11 @@ class App:
         call: Call | None = None
         try:
             headers.expect_once(ONCE)
-            route, path = self._table.find(scope["method"], scope["raw_path"].decode("latin-1"))
-            call = await self._gate.admit(route, headers, path, request_id=request_id, client=scope.get("client"))
+            target = scope["method"], scope["raw_path"].decode("latin-1"), scope["query_string"]
+            route, path = self._table.find(target[0], target[1])
+            client = scope.get("client")
+            call = await self._gate.admit(route, headers, path, request_id=request_id, client=client, target=target)
+            call.method = scope["method"]
             call.trace_id = trace_id
             _know_more(known, route, call)
             status = await self._serve(route, call, scope, receive, send)
@@ -131,18 +137,26 @@ class App:
     async def _serve(self, route: Route, call: Call, scope: Scope, receive: Receive, send: Send) -> int:
         body, query = self._readers[id(route)]
         given: dict[str, Any] = dict(call.path)
-        if body is not None:
+        if isinstance(body, msgspec.json.Decoder):
             given["body"] = _decode(await _read_body(route, call.headers, receive), body)
+        elif body is not None:
+            given["body"] = Body(call.headers, receive, bytes_max=route.body_bytes_max)
         if query is not None:
-            given["query"] = _read_query(scope["query_string"], query)
-        elif scope["query_string"]:
+            sent = _parse_query(scope["query_string"]) if call.signed is None else call.signed
+            given["query"] = _read_query(sent, query)
+        elif scope["query_string"] and call.signed is None:
             raise InvalidInput("this route takes no query", hint="Leave out what stands behind the question mark.")
         if route.waits:
             with self._holding(call):
                 answer = await _unless_gone(route.handler(call, **given), call, receive)
             await self._check_again(route, call)
+        elif body is Body:
+            with self._holding(call):
+                answer = await route.handler(call, **given)
         else:
             answer = await route.handler(call, **given)
+        if isinstance(answer, Bytes):
+            return await self._send_bytes(answer, route, call, receive, send)
         if isinstance(answer, Stream):
             if scope["method"] == "HEAD":
                 await answer.parts.aclose()
@@ -164,10 +178,22 @@ class App:
         await _send(send, status, headers, content, call.request_id, cookies)
         return status
 
+    async def _send_bytes(self, answer: Bytes, route: Route, call: Call, receive: Receive, send: Send) -> int:
+        status = answer.status or route.status
+        headers = _headers({"content-length": str(answer.length), **answer.headers}, call.request_id)
+        start = {"type": "http.response.start", "status": status, "headers": headers}
+        if call.method == "HEAD":
+            await send(start)
+            await send({"type": "http.response.body"})
+            return status
+        with self._holding(call):
+            await send_bytes(answer, start, receive, send)
+        return status
+
     @contextmanager
     def _holding(self, call: Call) -> Iterator[None]:
-        """Nobody takes all connections for what waits. Raises `TooManyWaiting`."""
-        name = call.caller.tenant or call.caller.name
+        """Nobody takes all connections for what waits, or takes long. Raises `TooManyWaiting`."""
+        name = call.caller.tenant or (call.caller.name if call.caller.id else self._gate.address_of(call))
         if self._held[name] >= self._held_max:
             raise TooManyWaiting(WAITING_RETRY_SECONDS)
         self._held[name] += 1
@@ -188,10 +214,10 @@ class App:
             raise
 
 
-def _reader(route: Route) -> tuple[msgspec.json.Decoder[Any] | None, Any]:
+def _reader(route: Route) -> tuple[msgspec.json.Decoder[Any] | type[Body] | None, Any]:
     types = route.types()
-    body = msgspec.json.Decoder(types["body"]) if "body" in types else None
-    return body, types.get("query")
+    body = types.get("body")
+    return body if body in (None, Body) else msgspec.json.Decoder(body), types.get("query")
 
 
 async def _unless_gone(work: Awaitable[Any], call: Call, receive: Receive) -> Any:
@@ -215,15 +241,16 @@ async def _unless_gone(work: Awaitable[Any], call: Call, receive: Receive) -> An
 
 
 async def _read_body(route: Route, headers: Headers, receive: Receive) -> bytes:
-    length = headers.get("content-length")
-    if length is not None and length.isdecimal() and int(length) > route.body_bytes_max:
-        raise BodyTooLarge(f"the body has {length} bytes; this route takes {route.body_bytes_max}")
+    assert route.body_bytes_max is not None
+    length, bytes_max = headers.get("content-length"), route.body_bytes_max
+    if length is not None and length.isdecimal() and int(length) > bytes_max:
+        raise BodyTooLarge(f"the body has {length} bytes; this route takes {bytes_max}")
     if _is_there(receive):
-        body = await _take_body(route, receive)
+        body = await _take_body(bytes_max, receive)
     else:
         try:
             async with asyncio.timeout(BODY_SECONDS_MAX):
-                body = await _take_body(route, receive)
+                body = await _take_body(bytes_max, receive)
         except TimeoutError:
             raise SlowSender(f"the body did not arrive within {BODY_SECONDS_MAX:g} seconds") from None
     if body and not (headers.get("content-type") or "").lower().startswith(JSON):
@@ -236,7 +263,7 @@ def _is_there(receive: Receive) -> bool:
     return not getattr(getattr(receive, "__self__", None), "more_body", True)
 
 
-async def _take_body(route: Route, receive: Receive) -> bytes:
+async def _take_body(bytes_max: int, receive: Receive) -> bytes:
     parts: list[bytes] = []
     size = 0
     more = True
@@ -246,8 +273,8 @@ async def _take_body(route: Route, receive: Receive) -> bytes:
             raise Gone
         part = message.get("body", b"")
         size += len(part)
-        if size > route.body_bytes_max:
-            raise BodyTooLarge(f"the body has more than {route.body_bytes_max} bytes")
+        if size > bytes_max:
+            raise BodyTooLarge(f"the body has more than {bytes_max} bytes")
         parts.append(part)
         more = message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -262,7 +289,7 @@ def _decode(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         raise MalformedBody(f"the body is not JSON: {str(error)[:200]}") from None
 
 
-def _read_query(query: bytes, kind: Any) -> Any:
+def _parse_query(query: bytes) -> dict[str, str]:
     if len(query) > QUERY_CHARS_MAX:
         raise InvalidInput(f"the query has {len(query)} characters; it goes up to {QUERY_CHARS_MAX}")
     try:
@@ -272,6 +299,10 @@ def _read_query(query: bytes, kind: Any) -> Any:
     given = dict(pairs)
     if len(given) != len(pairs):
         raise InvalidInput("the query says something twice")
+    return given
+
+
+def _read_query(given: dict[str, str], kind: Any) -> Any:
     expect_moments(given, kind)
     try:
         return msgspec.convert(given, kind, strict=False)
@@ -288,7 +319,9 @@ async def _tell(error: IngotError, send: Send, request_id: str) -> int:
 async def _send(
     send: Send, status: int, headers: dict[str, str], body: bytes, request_id: str, cookies: tuple[str, ...] = ()
 ) -> None:
-    whole = _headers({"content-length": str(len(body)), **headers}, request_id)
+    if status != NOT_MODIFIED:  # That has the length of what it stands for, or none.
+        headers = {"content-length": str(len(body)), **headers}
+    whole = _headers(headers, request_id)
     whole += [(b"set-cookie", one.encode()) for one in cookies]
     await send({"type": "http.response.start", "status": status, "headers": whole})
     await send({"type": "http.response.body", "body": body})

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from typing import Generic, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from ingot.events.audit import Act
+from ingot.http.problems import BodyTooLarge, SlowSender
 from ingot.identity.credentials import Caller, Forbidden
 from ingot.identity.grants import ANY
 from ingot.identity.people import ROLE_GRANTS, Role
 from ingot.kernel.errors import InvalidInput
 
 T = TypeVar("T")
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+PART_BYTES_MIN: Final = 256 * 1024  # What comes fast is gathered to so much.
+GATHER_SECONDS: Final = 0.02  # What has come is not kept back for longer.
+QUIET_SECONDS_MAX: Final = 30.0  # Who sends nothing of a body for so long is waited for no more.
+
+
+class Gone(Exception):
+    """The caller went away before it was answered."""
 
 
 class Headers:
@@ -51,8 +62,10 @@ class Call(msgspec.Struct, kw_only=True):
     headers: Headers
     path: dict[str, str]
     request_id: str
+    method: str = "GET"  # As it was sent: HEAD comes to the routes of GET.
     trace_id: str | None = None
     client: tuple[str, int] | None = None  # Who is at the other end of the connection.
+    signed: dict[str, str] | None = None  # The parameters of the address, where it is signed.
     locate: Callable[[tuple[str, int] | None, Headers], str | None] | None = None  # From where the request comes.
     undo: Callable[[], Awaitable[None]] | None = None  # What to do when the answer cannot be sent.
 
@@ -91,6 +104,65 @@ class Call(msgspec.Struct, kw_only=True):
         self.caller.expect(action, resource)
 
 
+class Body:
+    """The body of a request, read as it comes: what nobody has asked for yet stays with its sender.
+
+    `length` is its size, when the sender has told it.
+    """
+
+    def __init__(self, headers: Headers, receive: Receive, *, bytes_max: int | None) -> None:
+        length = headers.get("content-length")
+        self.length = None if length is None else int(length)
+        self.content_type = headers.get("content-type")
+        self._receive = receive
+        self._bytes_max = bytes_max
+        self._size = 0
+        self._more = True
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """The bytes in their order, gathered to 256 KiB or more when they come fast.
+
+        Raises `Gone` when the sender has left before the end, `SlowSender` when nothing comes for 30 seconds, and
+        `BodyTooLarge` above what the route takes.
+        """
+        if self._bytes_max is not None and self.length is not None and self.length > self._bytes_max:
+            raise BodyTooLarge(f"the body has {self.length} bytes; this route takes {self._bytes_max}")
+        while self._more:
+            part = await self._gather()
+            if part:
+                yield part
+
+    async def _gather(self) -> bytes:
+        """What has come when there is enough of it, or when no more comes for a moment."""
+        now = asyncio.get_running_loop().time
+        until = now() + QUIET_SECONDS_MAX
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            while self._more and size < PART_BYTES_MIN:
+                async with asyncio.timeout_at(until):
+                    piece = await self._next()
+                if piece and not pieces:
+                    until = now() + GATHER_SECONDS
+                pieces.append(piece)
+                size += len(piece)
+        except TimeoutError:
+            if not size:
+                raise SlowSender(f"nothing of the body came for {QUIET_SECONDS_MAX:g} seconds") from None
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _next(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        piece: bytes = message.get("body", b"")
+        self._size += len(piece)
+        if self._bytes_max is not None and self._size > self._bytes_max:
+            raise BodyTooLarge(f"the body has more than {self._bytes_max} bytes")
+        self._more = message.get("more_body", False)
+        return piece
+
+
 class Answer(msgspec.Struct, Generic[T], frozen=True):
     """What a handler answers when the status or the headers are not always the same."""
 
@@ -104,3 +176,16 @@ class Stream(msgspec.Struct, frozen=True):
     """An answer of server-sent events, sent as they come. Each part holds whole events."""
 
     parts: AsyncGenerator[bytes, None]
+
+
+class Bytes(msgspec.Struct, frozen=True):
+    """An answer of so many bytes that are not in memory. HEAD is answered without looking at `parts`.
+
+    `parts` are closed when the caller goes away. When they raise, or do not come to `length`, the connection is cut: no
+    caller takes what it has for the whole.
+    """
+
+    length: int
+    parts: AsyncIterator[bytes | memoryview]
+    headers: dict[str, str] = {}
+    status: int | None = None

@@ -31,6 +31,7 @@ NOT_TOLD: Final = frozenset(  # Kinds of errors that others are kinds of, and th
         "invalid_setting",
         "not_found",
         "otel_missing",
+        "secret_key_unusable",
         "store_locked",
         "store_too_new",
         "too_many",
@@ -38,6 +39,9 @@ NOT_TOLD: Final = frozenset(  # Kinds of errors that others are kinds of, and th
 )
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
+FORM: Final = "multipart/form-data"
+ANY: Final = "*/*"
+FILE: Final = '"$FILE"'
 _CODE = re.compile(r"`([^`]+)`")
 Schema = dict[str, Any]
 
@@ -124,9 +128,11 @@ def _operation(method: str, path: str, operation: dict[str, Any], shapes: Schema
             for one in operation["parameters"]
         ]
         parts.append(_table("Parameters", rows, shapes))
-    body = _body(operation)
-    if body is not None:
+    kind, body = _body(operation)
+    if kind in (JSON, FORM):
         parts.extend(_bodies(body["schema"], shapes))
+    elif kind is not None:
+        parts.append(f"<h4>Body</h4><p>The bytes as they are: {_code(kind)}, or what else they are.</p>")
     parts.append(f"<h4>Answers</h4><ul>{''.join(_answers(operation['responses'], shapes))}</ul>")
     parts.extend(_examples(method, path, operation))
     return "".join([*parts, "</article>"])
@@ -143,7 +149,7 @@ def _bodies(schema: Schema, shapes: Schema) -> Iterator[str]:
 
 
 def _needs(operation: dict[str, Any]) -> str:
-    if not operation["security"]:
+    if not operation["security"] and "description" not in operation:
         return "Open to anybody."
     return str(operation.get("description", "Needs a credential, whatever it allows."))
 
@@ -225,22 +231,37 @@ def _example(method: str, path: str, operation: dict[str, Any], words: list[str]
     words = [*words, f'"http://127.0.0.1:8080{place}"']
     if operation["security"]:
         words.append('-H "Authorization: Bearer $TOKEN"')
-    if (body := _body(operation)) is not None:
-        said = msgspec.json.encode(body.get("example", {})).decode()
-        words.append(f"-H 'Content-Type: application/json' -d '{said}'")
+    words.extend(_sent(operation))
     line = " ".join(words)
     return f'<pre tabindex="0" aria-label="Example"><code>{_text(line)}</code></pre>'
+
+
+def _sent(operation: dict[str, Any]) -> Iterator[str]:
+    """How curl sends a body, and keeps an answer that is a file."""
+    kind, body = _body(operation)
+    if kind == JSON:
+        said = msgspec.json.encode(body.get("example", {})).decode()
+        yield f"-H 'Content-Type: application/json' -d '{said}'"
+    elif kind == FORM:
+        fields = body["schema"]["properties"]
+        yield from (
+            f"-F {name}={f'@{FILE}' if 'type' not in of else f'${name.upper()}'}" for name, of in fields.items()
+        )
+    elif kind is not None:
+        yield f"--data-binary @{FILE}"
+    if ANY in operation["responses"].get("200", {}).get("content", {}):
+        yield f"-o {FILE}"
 
 
 # -- schemas in words -----------------------------------------------------------------------------------------
 
 
-def _body(operation: dict[str, Any]) -> Schema | None:
-    """The schema of what it takes, and an example of it."""
+def _body(operation: dict[str, Any]) -> tuple[str | None, Schema]:
+    """The content type of what it takes, its schema, and an example of it."""
     if "requestBody" not in operation:
-        return None
-    body: Schema = operation["requestBody"]["content"][JSON]
-    return body
+        return None, {}
+    ((kind, body),) = operation["requestBody"]["content"].items()
+    return kind, body
 
 
 def _resolved(schema: Schema, shapes: Schema) -> Schema:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from ingot.blobs.errors import SignatureInvalid
 from ingot.http.call import Call, Headers
 from ingot.http.cookies import SESSION, cookie
 from ingot.http.origin import SAFE, expect_own_page
 from ingot.http.peers import Peers
 from ingot.http.rates import Rate, Rates, TooManyFailures
-from ingot.http.table import Class, Granted, Open, Route
+from ingot.http.signing import Signer
+from ingot.http.table import Class, Granted, Open, Route, Signed
 from ingot.identity.access import KNOWN_SECONDS, Access
 from ingot.identity.credentials import Caller, Forbidden, Unauthorized
 from ingot.identity.model import TenantNotFound
@@ -47,6 +49,7 @@ class Gate:
         *,
         classes: Mapping[Class, Rate] = RATES,
         peers: Peers | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self._access = access
         self._tenants = tenants
@@ -54,6 +57,7 @@ class Gate:
         self._classes = classes
         self._peers = peers or Peers()
         self._locate = self._peers.address
+        self._signer = signer
         self._failures = Rates()  # Apart from those of callers, whom a flood of addresses must not push out.
         self._strangers = Rates()
         self._slugs: dict[str, tuple[str, float]] = {}  # The tenants that operators named, and until when that holds.
@@ -67,10 +71,16 @@ class Gate:
         *,
         request_id: str,
         client: tuple[str, int] | None = None,
+        target: tuple[str, str, bytes] = ("", "", b""),
     ) -> Call:
-        """The call that a request makes. Raises `Unauthorized`, `Forbidden` or `TooManyRequests`."""
-        caller, tenant = NOBODY, ""
-        if not isinstance(route.needs, Open):
+        """The call that a request makes. `target` is what it asks for: its method, path and query as they were sent.
+
+        Raises `Unauthorized`, `Forbidden`, `SignatureInvalid` or `TooManyRequests`.
+        """
+        caller, tenant, signed = NOBODY, "", None
+        if isinstance(route.needs, Signed):
+            signed = self._signed((route.needs.purpose or target[0], *target[1:]), headers, client)
+        elif not isinstance(route.needs, Open):
             caller = await self._counted(headers, client)
             if caller.session is not None and route.method not in SAFE:
                 expect_own_page(headers)
@@ -87,6 +97,7 @@ class Gate:
             path=path,
             request_id=request_id,
             client=client,
+            signed=signed,
             locate=self._locate,
         )
 
@@ -95,11 +106,27 @@ class Gate:
 
         Raises `Unauthorized`, `Forbidden` or `TenantNotFound`.
         """
-        if not isinstance(route.needs, Open):
+        if not isinstance(route.needs, Open | Signed):
             caller = await self._caller(call.headers, tenant=call.tenant)
             _expect(route, caller)
             if caller.tenant is None:
                 await self._named(call.tenant)
+
+    def address_of(self, call: Call) -> str:
+        """From where a call comes."""
+        return self._peers.of(call.client, call.headers)
+
+    def _signed(
+        self, target: tuple[str, str, bytes], headers: Headers, client: tuple[str, int] | None
+    ) -> dict[str, str]:
+        """The parameters of a signed address, unless too many from there were none. One that does not hold counts."""
+        if self._signer is None:
+            raise SignatureInvalid
+        name = self._peers.of(client, headers), "failures"
+        self._failures.take(name, FAILURES, TooManyFailures)
+        signed = self._signer.check(*target)
+        self._failures.give_back(name)
+        return signed
 
     async def _counted(self, headers: Headers, client: tuple[str, int] | None) -> Caller:
         """The caller, unless too many from there were none. What the store is asked for in vain stays counted."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from ingot.blobs.tally import Tally
+from ingot.http.blob_figures import BlobCollector
 from ingot.http.figures import JobFigures
 from ingot.http.lag import Lag
 from ingot.http.table import Granted, Route
@@ -28,6 +30,7 @@ class Metrics:
         )
         self.figures = JobFigures()
         registry.register(self.figures)
+        self.blobs: BlobCollector | None = None
         self.lag = Lag()
         late = Gauge("ingot_event_loop_lag_seconds", "How late the event loop was, at worst.", registry=registry)
         late.set_function(lambda: self.lag.seconds)
@@ -41,6 +44,11 @@ class Metrics:
         """Where to ask how many workers wait for something to be told."""
         about = "Heartbeats of workers that wait here."
         Gauge("ingot_worker_heartbeats_waiting", about, registry=self.registry).set_function(count)
+
+    def count_blobs(self, tally: Tally) -> None:
+        """What counts the blobs."""
+        self.blobs = BlobCollector(tally)
+        self.registry.register(self.blobs)
 
     def note_request(self, route: Route | None, status: int, seconds: float) -> None:
         """A request was answered."""

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from http import HTTPStatus
 from types import NoneType, UnionType
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, Union, get_args, get_origin
 
 import msgspec
 
-from ingot.http.call import Answer, Stream
+from ingot.http.call import Answer, Body, Bytes, Stream
 from ingot.http.cookies import SESSION
 from ingot.http.examples import EXAMPLES
 from ingot.http.problems import PROBLEM, Problem
-from ingot.http.table import Granted, Open, Route
-from ingot.http.words import HEADERS, PLACES, describe
+from ingot.http.signing import EXPIRES, SIGNATURE
+from ingot.http.table import BINARY, Granted, Open, Route, Signed
+from ingot.http.words import FORM_FIELDS, HEADERS, PLACES, REST, SIGNED, describe
 
 VERSION: Final = "3.1.0"
 REFERENCE: Final = "#/components/schemas/{name}"
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 NAMES: Final = {"minLength": 1, "pattern": r"^[^/]+$"}  # What a place in a path can hold.
+RESTS: Final = {"minLength": 1}  # And the last one, which takes the rest.
+NO_JSON: Final = (NoneType, bytes, Stream, Bytes)
+WITH_BYTES: Final = (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT)
 SECURITY: Final[list[dict[str, list[str]]]] = [{"token": []}, {"worker": [], "secret": []}, {"session": []}]
 SCHEMES: Final = {
     "token": {"type": "http", "scheme": "bearer", "description": "A token, `ingot_…`."},
@@ -39,7 +43,7 @@ def document_of(routes: Iterable[Route], *, version: str) -> dict[str, Any]:
     of_type = dict(zip([*map(_key, types), _key(Problem)], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in known:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, of_type, components)
+        paths.setdefault(route.template, {})[route.method.lower()] = _operation(route, of_type, components)
     for query in {_key(taken["query"]) for route in known if "query" in (taken := route.types())}:
         del components[_name(of_type[query])]  # They stand where they are used.
     return {
@@ -55,20 +59,24 @@ def document_of(routes: Iterable[Route], *, version: str) -> dict[str, Any]:
 def _types(route: Route) -> list[Any]:
     """The types that a route sends and takes as JSON."""
     types = route.types()
-    return [type for type in (types.get("body"), types.get("query"), _content(types["return"])) if type is not None]
+    body = None if types.get("body") is Body else types.get("body")
+    return [type for type in (body, types.get("query"), _content(types["return"])) if type is not None]
 
 
 def _content(answered: Any) -> Any:
     """What stands in the body of an answer; `None` for nothing, or for what is no JSON."""
+    found = [part for part in _kinds(answered) if part not in NO_JSON]
+    assert len(found) <= 1, f"{answered} is more than one thing"
+    return found[0] if found else None
+
+
+def _kinds(answered: Any) -> list[Any]:
+    """Those of which an answer is one."""
+    if get_origin(answered) in (UnionType, Union):
+        return [kind for part in get_args(answered) for kind in _kinds(part)]
     if get_origin(answered) is Answer:
-        (answered,) = get_args(answered)
-    if get_origin(answered) is UnionType:  # Of something, and a stream of the same or nothing.
-        (answered,) = (part for part in get_args(answered) if part not in (NoneType, Stream))
-    return None if answered in (NoneType, bytes, Stream) else answered
-
-
-def _streams(answered: Any) -> bool:
-    return answered is Stream or Stream in get_args(answered)
+        return _kinds(get_args(answered)[0])
+    return [answered]
 
 
 def _key(type: Any) -> str:
@@ -88,9 +96,11 @@ def _operation(route: Route, of_type: dict[str, Any], components: dict[str, Any]
         kinds: dict[str, Any] = {}
         if content is not None and status != HTTPStatus.NO_CONTENT:
             kinds[JSON] = {"schema": of_type[_key(content)]}
-        if _streams(types["return"]):
+        if Stream in _kinds(types["return"]):
             kinds[EVENTS] = {"schema": {"type": "string"}}
-        if route.media is not None:
+        if Bytes in _kinds(types["return"]) and status in WITH_BYTES:
+            kinds[route.media or "*/*"] = {"schema": {}}
+        elif route.media is not None:
             kinds[route.media] = {"schema": {"type": "string"}}
         if kinds:
             answer["content"] = kinds
@@ -103,35 +113,67 @@ def _operation(route: Route, of_type: dict[str, Any], components: dict[str, Any]
         "operationId": f"{route.room}_{route.handler.__name__}",
         "summary": route.title,
         "tags": [route.room],
-        "parameters": [*_names(route), *_query(types.get("query"), of_type, components), *_headers(route)],
+        "parameters": [
+            *_names(route),
+            *_query(types.get("query"), of_type, components),
+            *_signature(route),
+            *_headers(route),
+        ],
         "responses": answers,
-        "security": [] if isinstance(route.needs, Open) else SECURITY,
+        "security": [] if isinstance(route.needs, Open | Signed) else SECURITY,
     }
     if isinstance(route.needs, Granted):
         operation["description"] = f"Needs a grant for {route.needs.words}."
-    if "body" in types:
+    elif isinstance(route.needs, Signed):
+        operation["description"] = "Needs an address that the server has signed, as it was given."
+    if types.get("body") is Body:
+        operation["requestBody"] = {"required": True, "content": {route.takes: _bytes(route)}}
+    elif "body" in types:
         body = {"schema": of_type[_key(types["body"])], "example": EXAMPLES[operation["operationId"]]}
         operation["requestBody"] = {"required": True, "content": {JSON: body}}
     return operation
 
 
+def _bytes(route: Route) -> dict[str, Any]:
+    """What a body of bytes is, or a form whose last field is a file."""
+    if not route.form:
+        return {"schema": {}}
+    *fields, file = route.form
+    properties: dict[str, Any] = {name: {"type": "string", "description": FORM_FIELDS[name]} for name in fields}
+    properties[file] = {"contentMediaType": BINARY, "description": FORM_FIELDS[file]}
+    return {"schema": {"type": "object", "required": [file], "properties": properties}}
+
+
+def _signature(route: Route) -> list[dict[str, Any]]:
+    if not isinstance(route.needs, Signed):
+        return []
+    return [
+        {"name": name, "in": "query", "required": True, "description": SIGNED[name], "schema": {"type": "string"}}
+        for name in (EXPIRES, SIGNATURE)
+    ]
+
+
 def _names(route: Route) -> list[dict[str, Any]]:
-    segments = route.path.split("/")
+    segments = route.template.split("/")
     before = {name: segments[segments.index(f"{{{name}}}") - 1] for name in route.parameters}
     return [
         {
             "name": name,
             "in": "path",
             "required": True,
-            "description": PLACES.get(f"{route.room}/{before[name]}") or PLACES[before[name]],
-            "schema": {"type": "string", **NAMES},
+            "description": _place(route, before[name]) + (REST if f"{{{name}*}}" in route.path else ""),
+            "schema": {"type": "string", **(RESTS if f"{{{name}*}}" in route.path else NAMES)},
         }
         for name in route.parameters
     ]
 
 
+def _place(route: Route, before: str) -> str:
+    return PLACES.get(f"{route.room}/{before}") or PLACES[before]
+
+
 def _headers(route: Route) -> list[dict[str, Any]]:
-    names = route.headers if isinstance(route.needs, Open) else (*route.headers, "Ingot-Tenant")
+    names = route.headers if isinstance(route.needs, Open | Signed) else (*route.headers, "Ingot-Tenant")
     return [
         {"name": name, "in": "header", "required": False, "description": HEADERS[name], "schema": {"type": "string"}}
         for name in names

@@ -94,11 +94,13 @@ def problem_of(error: IngotError) -> tuple[int, dict[str, str], bytes]:
         detail=error.detail,
         hint=error.hint,
     )
-    headers = {"content-type": PROBLEM}
+    headers = {"content-type": PROBLEM, **getattr(error, "headers", {})}
     if (seconds := getattr(error, "retry_after", None)) is not None:
         headers["retry-after"] = str(max(1, ceil(seconds)))
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = ", ".join(error.allowed)
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
-    return error.status, headers, _encode(problem)
+    members = getattr(error, "members", None)  # What a program may want to know, beside what all errors tell.
+    body = problem if members is None else {**msgspec.structs.asdict(problem), **members}
+    return error.status, headers, _encode(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -21,7 +22,10 @@ HEADERS_MAX: Final = 100
 PIPELINE_MAX: Final = 100  # Requests of a connection that wait for their turn.
 AHEAD_BYTES_MAX: Final = 64 * 1024  # So much is read while some wait; then no more until one is answered.
 LINGER_SECONDS: Final = 1.0  # So long an answer can be read before the connection is gone.
+BODY_LINGER_SECONDS: Final = 5.0  # Some callers look for an answer only when they have sent all,
+WASTE_BYTES_MAX: Final = 64 * 1024 * 1024  # and so much of that is read for them, and thrown away.
 LINGERING_MAX: Final = 100
+UNREAD_BYTES_MAX: Final = 64 * 1024  # So much of a body that nobody wants is read, to keep the connection.
 RETRY_SECONDS: Final = 5
 
 
@@ -74,6 +78,15 @@ class Doors(msgspec.Struct):
     lingering: int = 0
 
 
+class Leaving:
+    """The transport of an answer that ends the connection in the middle of its request."""
+
+    def __init__(self, transport: asyncio.Transport, leave: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = leave
+
+
 class Protocol(HttpToolsProtocol):
     """One connection.
 
@@ -94,6 +107,9 @@ class Protocol(HttpToolsProtocol):
         self._body_left: int | None = None  # Behind the head of the last request, which asked for another protocol.
         self._refusal: IngotError | None = None  # Nothing is read any more.
         self._lingers = False
+        self._leaves = False  # Nothing more is said.
+        self._body_bytes = 0  # So much came of the body of the last request,
+        self._wasted_bytes = 0  # and so much of it was thrown away.
 
     # -- a connection comes and goes --------------------------------------------------------------------------
 
@@ -125,6 +141,9 @@ class Protocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._refusal is not None:
             return
+        if self._leaves:
+            self._waste(data)
+            return
         if self._body_left is not None:
             self._read_last_body(data)
             return
@@ -151,6 +170,7 @@ class Protocol(HttpToolsProtocol):
         """A request begins."""
         super().on_message_begin()
         self._in_head = self._in_message = self._got_on = True
+        self._body_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header; what stands behind the body is none."""
@@ -180,6 +200,7 @@ class Protocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """A part of a body."""
         self._got_on = True
+        self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -261,13 +282,30 @@ class Protocol(HttpToolsProtocol):
             return
         self._refusal = error
         self.transport.write(written(error))
+        self._leave(LINGER_SECONDS)
+
+    def _leave(self, seconds: float) -> None:
+        """Say no more, and close when what was said could be read: who is still sending would lose it otherwise."""
+        self._leaves = True
+        if self.transport.is_closing():
+            return
         if self.transport.can_write_eof():
             self.transport.write_eof()
+        if self.flow is not None:
+            self.flow.resume_reading()  # Who does not read does not see them leave.
         if self._doors.lingering < LINGERING_MAX:
             self._lingers = True
             self._doors.lingering += 1
-            self._head_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+            self._head_timer = self.loop.call_later(seconds, self.transport.close)
         else:
+            self.transport.close()
+
+    def _waste(self, data: bytes) -> None:
+        """Read on in a body that nobody wants, but not far."""
+        self._wasted_bytes += len(data)
+        if self._wasted_bytes > WASTE_BYTES_MAX:
+            self.flow.pause_reading()
+        elif not self._codings() and self._wasted_bytes >= self._length() - self._body_bytes:
             self.transport.close()
 
     # -- clocks -----------------------------------------------------------------------------------------------
@@ -276,10 +314,12 @@ class Protocol(HttpToolsProtocol):
         self._serving = cycle
         super()._start_asgi_task(cycle, partial(self._run, cycle, app))
 
-    async def _run(self, cycle: RequestResponseCycle, app: Any, *given: Any) -> None:
+    async def _run(self, cycle: RequestResponseCycle, app: Any, scope: Any, receive: Any, send: Any) -> None:
         """Run the application. An answer that was begun and is not ended, ends with the connection."""
+        if cycle.more_body:
+            send = partial(self._send_early, cycle)
         try:
-            await app(*given)
+            await app(scope, receive, send)
         except asyncio.CancelledError:  # The server stops, and has waited for it long enough.
             if not cycle.response_started and not cycle.disconnected:
                 cycle.disconnected = True
@@ -289,8 +329,25 @@ class Protocol(HttpToolsProtocol):
             cycle.disconnected = True
             self.transport.abort()
 
+    async def _send_early(self, cycle: RequestResponseCycle, message: Any) -> None:
+        """Send an answer to a request that was not whole when it began to be made.
+
+        When much of it is still to come, or may never come, nothing is read any more behind the answer.
+        """
+        if not cycle.response_started and cycle.more_body and self._much_is_left(cycle):
+            cycle.keep_alive = False
+            cycle.transport = Leaving(self.transport, partial(self._leave, BODY_LINGER_SECONDS))  # type: ignore[assignment]
+        await cycle.send(message)
+
+    def _much_is_left(self, cycle: RequestResponseCycle) -> bool:
+        if cycle.waiting_for_100_continue or self._codings():
+            return True
+        return self._length() - self._body_bytes > UNREAD_BYTES_MAX
+
     def on_response_complete(self) -> None:
         """An answer is sent: the next request, or the end of this connection, is due."""
+        if self._leaves:
+            return
         super().on_response_complete()
         if self.transport.is_closing() or not self._owes_nothing():
             return

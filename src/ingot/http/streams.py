@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mutab
 from contextlib import aclosing, suppress
 from typing import Any, Final, TypeVar
 
-from ingot.http.call import Call, Stream
+from ingot.http.call import Call, Gone, Receive, Stream
 from ingot.http.gate import Gate
 from ingot.http.table import Route
 from ingot.kernel.errors import IngotError
@@ -15,7 +15,6 @@ from ingot.kernel.logs import for_all, report
 
 T = TypeVar("T")
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 CHECKS_AT_ONCE: Final = 32  # People are looked up one by one: thousands of them are to be done within the time.
@@ -23,10 +22,6 @@ REST_SECONDS_MIN: Final = 0.2
 CHECK_SECONDS: Final = 2.0  # With what the gate remembers, a stream outlives its credential by less than five.
 SEND_SECONDS_MAX: Final = 30.0  # Who takes nothing for so long is gone.
 END_SECONDS_MAX: Final = 1.0
-
-
-class Gone(Exception):
-    """The caller went away before it was answered."""
 
 
 class Sending:

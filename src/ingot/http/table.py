@@ -6,19 +6,22 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from inspect import cleandoc
 from typing import Any, Final, Literal, get_type_hints
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 import msgspec
 
-from ingot.http.call import Stream
+from ingot.http.call import Body, Stream
 from ingot.http.problems import MethodNotAllowed, NoSuchRoute
 from ingot.identity.grants import ACTIONS
+from ingot.kernel.errors import InvalidInput
 from ingot.wire.values import PREFIX as PREFIX  # noqa: PLC0414 - routes are declared with both
 
 PAGE: Final = "text/html"
 PAGES: Final = (PAGE, "text/css")
 BODY_BYTES_MAX: Final = 1024 * 1024
-_PARAMETER = re.compile(r"\{([a-z_]+)\}")
+BINARY: Final = "application/octet-stream"
+_PARAMETER = re.compile(r"\{([a-z_]+)\*?\}")
+_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 Class = Literal["read", "write", "wait"]
 Handler = Callable[..., Awaitable[Any]]
@@ -57,11 +60,24 @@ class Known(msgspec.Struct, frozen=True):
     """Anybody with a credential may call it, whatever it allows."""
 
 
-Needs = Open | Known | Granted
+class Signed(msgspec.Struct, frozen=True):
+    """Anybody may call it with an address that we have signed. What the address says is the query of the route.
+
+    The address is for one method, or for one `purpose`: then for every method of its path that has the same.
+    """
+
+    purpose: str | None = None
+
+
+Needs = Open | Known | Granted | Signed
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """One route. The handler's annotations tell its types: `body`, `query`, and what it answers.
+
+    The last segment of its path can be a name with a star, as in `{key*}`: it takes the rest of the path, slashes and
+    all. A handler with a `body: Body` reads it by itself: `takes` is what it should be, of a form `form` names the
+    fields, the file last, and `body_bytes_max` may be `None`, for as much as comes.
 
     `waits` is for handlers that wait for something to happen: they are canceled when the caller goes away. `media` is
     what the bytes of an answer are, where it is no JSON. `headers` are those that it takes and others
@@ -77,7 +93,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     other_statuses: tuple[int, ...] = ()
     rate: Class = "read"
     waits: bool = False
-    body_bytes_max: int = BODY_BYTES_MAX
+    body_bytes_max: int | None = BODY_BYTES_MAX
+    takes: str = BINARY
+    form: tuple[str, ...] = ()
     media: str | None = None
     headers: tuple[str, ...] = ()
     by_address: bool = False
@@ -91,6 +109,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     def is_page(self) -> bool:
         """Whether it is made for people in a browser."""
         return self.media in PAGES
+
+    @property
+    def template(self) -> str:
+        """Its path with nothing but names in it."""
+        return self.path.replace("*}", "}")
 
     @property
     def parameters(self) -> list[str]:
@@ -129,6 +152,20 @@ class Pattern(msgspec.Struct, frozen=True):
         return dict(zip(self.names, values, strict=True))
 
 
+class RestPattern(msgspec.Struct, frozen=True):
+    """A path whose last name takes the rest. `before` is what it begins with."""
+
+    before: Pattern
+    name: str
+
+    def match(self, path: str, segments: Sequence[str]) -> dict[str, str] | None:
+        """What stands in its places, or `None` when it is another path. Raises `InvalidInput`."""
+        count = len(self.before.segments)
+        if len(segments) <= count or (found := self.before.match(segments[:count])) is None:
+            return None
+        return {**found, self.name: _rest(path.split("/", count)[count], self.name)}
+
+
 class Table:
     """All routes, found by method and path."""
 
@@ -136,6 +173,7 @@ class Table:
         self.routes: Sequence[Route] = list(routes)
         self._plain: dict[tuple[str, ...], dict[str, Route]] = {}
         self._patterns: dict[int, list[Pattern]] = {}  # By number of segments.
+        self._rests: list[RestPattern] = []
         patterns: dict[str, dict[str, Route]] = {}
         for route in self.routes:
             _check(route)
@@ -146,14 +184,18 @@ class Table:
             of_path[route.method] = route
         for path, methods in patterns.items():
             segments = tuple(None if _PARAMETER.fullmatch(part) else part for part in path.split("/"))
-            pattern = Pattern(segments, tuple(_PARAMETER.findall(path)), methods)
-            self._patterns.setdefault(len(segments), []).append(pattern)
+            names = tuple(_PARAMETER.findall(path))
+            if path.endswith("*}"):
+                self._rests.append(RestPattern(Pattern(segments[:-1], names[:-1], methods), names[-1]))
+            else:
+                self._patterns.setdefault(len(segments), []).append(Pattern(segments, names, methods))
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route for a request, and what stands in the places of its path.
 
         The path is as it was sent: a `%2F` in it belongs to a name and does not divide. HEAD is answered as GET is,
-        without the body. Raises `NoSuchRoute` or `MethodNotAllowed`.
+        without the body. Raises `NoSuchRoute`, `MethodNotAllowed`, or `InvalidInput` for the rest of a path that is
+        no name.
         """
         segments = path.split("/")
         if "%" in path:
@@ -166,11 +208,29 @@ class Table:
                     methods, values = pattern.methods, found
                     break
             else:
-                raise NoSuchRoute(f"there is nothing at {path[:100]}")
+                methods, values = self._find_rest(path, segments)
         route = methods.get("GET" if method == "HEAD" else method)
         if route is None:
             raise MethodNotAllowed(_taken(methods))
         return route, values
+
+    def _find_rest(self, path: str, segments: Sequence[str]) -> tuple[dict[str, Route], dict[str, str]]:
+        for pattern in self._rests:
+            if (found := pattern.match(path, segments)) is not None:
+                return pattern.before.methods, found
+        raise NoSuchRoute(f"there is nothing at {path[:100]}")
+
+
+def _rest(sent: str, name: str) -> str:
+    """The rest of a path as the name that it is. Raises `InvalidInput`."""
+    try:
+        rest = unquote_to_bytes(sent).decode()
+    except UnicodeDecodeError:
+        raise InvalidInput(f"the {name} in the path is no UTF-8") from None
+    if not rest or "\0" in rest or _NO_ESCAPE.search(sent):
+        fault = "is empty" if not rest else "holds NUL" if "\0" in rest else "has a % that escapes nothing"
+        raise InvalidInput(f"the {name} in the path {fault}", hint="Escape what is no part of a path, as in %20.")
+    return rest
 
 
 def _taken(methods: dict[str, Route]) -> list[str]:
@@ -185,5 +245,10 @@ def _check(route: Route) -> None:
         raise Undeclared(f"{route.method} {route.path} has a handler without a docstring")
     if "return" not in route.types():
         raise Undeclared(f"{route.method} {route.path} does not say what it answers")
-    if any("{" in part and not _PARAMETER.fullmatch(part) for part in route.path.split("/")):
+    segments = route.path.split("/")
+    if any("{" in part and not _PARAMETER.fullmatch(part) for part in segments):
         raise Undeclared(f"{route.method} {route.path} has a name that is not a whole segment")
+    if any("*" in part for part in segments[:-1]):
+        raise Undeclared(f"{route.method} {route.path} goes on behind the rest of the path")
+    if route.body_bytes_max is None and route.types().get("body") is not Body:
+        raise Undeclared(f"{route.method} {route.path} has no bound for its body")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ingot.http import blob_words
+
 FIELDS: Final = {
+    **blob_words.FIELDS,
     "action": "What to do with the jobs.",
     "address": "The address that the request came from; `null` when nobody sent one.",
     "after": "The ids of jobs that this one waits for.",
@@ -75,7 +78,9 @@ FIELDS: Final = {
     "hostname": "The machine that the worker runs on.",
     "id": "The id of the job.",
     "idempotency_key": "The same key with the same type and payload answers with the job that it made before.",
-    "inputs": "What the job reads besides its payload; part of what a result is used again for.",
+    "inputs": "The blobs that the job works on, by name; part of what a result is used again for.",
+    "outputs": "The names of files that must have been uploaded for the attempt.",
+    "payload_blob": "The id of the blob that holds the payload, when that is larger than 64 KiB; `payload` is `null`.",
     "invited": "Whether nobody has signed in with the email yet.",
     "issuer": "The provider that knows the person; `ingot` for who came with a link of the operator.",
     "items": "What is on this page.",
@@ -271,20 +276,34 @@ FIELDS: Final = {
 PLACES: Final = {  # By the segment of the path before it, and the room where that is not enough.
     "admin/workers": "The id of the credential.",
     "batches": "The name of the batch.",
+    "blobs": "The id of the blob.",
     "definitions": "The type.",
     "jobs": "The id of the job.",
+    "keys": "The key.",
     "members": "The id of the person, or of the invitation.",
     "pauses": "The type.",
     "sessions": "The id of the session.",
     "tenants": "The slug of the tenant, or its id.",
     "tokens": "The id of the token.",
+    "uploads": "The id of the upload.",
     "users": "The id of the person.",
     "workers": "The id of the worker; a `/` in it is written `%2F`.",
 }
+REST: Final = " Slashes in it may be sent as they are, or as `%2F`; what else is no part of a path is escaped."
+SIGNED: Final = {
+    "expires": "Until when the address is good, in seconds since 1970.",
+    "signature": "What shows that the server has made the address, and that nothing in it was changed.",
+}
+FORM_FIELDS: Final = {
+    "blob": "The file. It stands last.",
+    "key": "The key to set.",
+}
 HEADERS: Final = {
     "Idempotency-Key": "Means the key in the body: what is sent again with the same key is done once.",
+    "If-Match": "The ETag of what the key holds now, or `*`: then it may be replaced.",
     "Ingot-Tenant": "The slug of the tenant to act in, for operators and who has several; operators: `default`.",
     "Last-Event-ID": "The id of the last event that was seen: the stream goes on behind it.",
+    "Upload-Offset": "How many bytes of the upload are here already: these ones stand behind them.",
 }
 
 

@@ -1,0 +1,172 @@
+"""Routes that take and give bytes, for tests; and a server of them in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import msgspec
+import uvloop
+
+from ingot.http.call import Answer, Body, Bytes, Call
+from ingot.http.forms import Form
+from ingot.http.ranges import disposition, safe_type, wanted
+from ingot.http.signing import Signer
+from ingot.http.table import Open, Route, Signed
+from ingot.kernel.clock import SystemClock
+from ingot.kernel.errors import InvalidInput, StoreError
+from tests.http.serving import serving
+
+MIB = 1024 * 1024
+ETAG = '"the-one"'
+KEY = b"a key of these tests, and of no others"
+
+
+class SignedQuery(msgspec.Struct):
+    """What can be signed."""
+
+    name: str = ""
+    number: int = 0
+
+
+JSON = dict[str, Any]
+
+
+class Depot:
+    """Takes bytes, and gives them."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.waiting = 0
+        self.go = asyncio.Event()
+        self.ended: list[BaseException | None] = []  # How handlers with a body ended.
+        self.given = 0
+        self.closed = 0
+        self.parts: AsyncIterator[bytes] | None = None
+        self.size = 64 * MIB
+        self.fails_at: int | None = None
+        self.too_much = 0
+        self.content = bytes(range(256)) * 40
+
+    def routes(self) -> list[Route]:
+        """The routes."""
+
+        def route(method: str, path: str, handler: Callable[..., Awaitable[object]], **more: object) -> Route:
+            given: dict[str, object] = {"needs": Open(), "body_bytes_max": None if method == "PUT" else 1, **more}
+            return Route(method=method, path=f"/depot/{path}", handler=handler, room="depot", **given)  # type: ignore[arg-type]
+
+        return [
+            route("PUT", "take", self.take),
+            route("PUT", "bounded", self.bounded, body_bytes_max=MIB),
+            route("PUT", "gated", self.gated),
+            route("PUT", "refuse", self.refuse),
+            route("PUT", "ignore", self.ignore),
+            route("GET", "give", self.give),
+            route("GET", "file", self.file, other_statuses=(206, 304)),
+            route("GET", "rest/jobs/{key*}", self.rest),
+            route("GET", "signed", self.signed, needs=Signed()),
+            route("PUT", "signed", self.signed_put, needs=Signed()),
+            route("POST", "form", self.form, body_bytes_max=None, takes="multipart/form-data", form=("key", "blob")),
+        ]
+
+    async def take(self, call: Call, body: Body) -> JSON:
+        """Takes all."""
+        sizes = []
+        check = 0
+        try:
+            async for part in body.parts():
+                sizes.append(len(part))
+                check = crc32(part, check)
+        except BaseException as error:
+            self.ended.append(error)
+            raise
+        self.ended.append(None)
+        told = {"size": sum(sizes), "parts": len(sizes), "largest": max(sizes, default=0), "check": check}
+        return {**told, "length": body.length, "content_type": body.content_type}
+
+    async def bounded(self, call: Call, body: Body) -> JSON:
+        """Takes some."""
+        return await self.take(call, body)
+
+    async def gated(self, call: Call, body: Body) -> JSON:
+        """Takes all, but only when told."""
+        self.waiting += 1
+        self.entered.set()
+        await self.go.wait()
+        return await self.take(call, body)
+
+    async def refuse(self, call: Call, body: Body) -> None:
+        """Takes nothing."""
+        raise InvalidInput("nothing is taken here")
+
+    async def ignore(self, call: Call, body: Body) -> JSON:
+        """Takes nothing, and does not mind."""
+        return {"text": "fine"}
+
+    async def give(self, call: Call) -> Bytes:
+        """Gives what it was told."""
+        self.parts = self._parts()  # Kept: what is closed is closed by who sends it, and not by its end as an object.
+        return Bytes(self.size, self.parts, {"content-type": "application/octet-stream"})
+
+    async def _parts(self) -> AsyncIterator[bytes]:
+        try:
+            while self.given < self.size + min(0, self.too_much):
+                if self.fails_at is not None and self.given >= self.fails_at:
+                    raise StoreError("the disk is gone")
+                part = bytes(min(MIB, self.size + self.too_much - self.given))
+                self.given += len(part)
+                yield part
+        finally:
+            self.closed += 1
+
+    async def file(self, call: Call) -> Bytes | Answer[None]:
+        """Gives a file, or a part of it."""
+        want = wanted(call, size=len(self.content), etag=ETAG)
+        if want.status == 304:
+            return Answer(None, 304, want.headers)
+        names = {"content-type": safe_type("text/html"), "content-disposition": disposition("f\u00fcr\r\n.txt")}
+        return Bytes(want.length, self._slice(want.start, want.end), {**want.headers, **names}, want.status)
+
+    async def _slice(self, start: int, end: int) -> AsyncIterator[bytes]:
+        for place in range(start, end, 1000):
+            yield self.content[place : min(end, place + 1000)]
+
+    async def rest(self, call: Call, key: str) -> JSON:
+        """Says the rest of the path."""
+        return {"text": key}
+
+    async def signed(self, call: Call, query: SignedQuery) -> JSON:
+        """Says what the address says."""
+        return {"text": f"{query.name}:{query.number}"}
+
+    async def signed_put(self, call: Call, body: Body, query: SignedQuery) -> JSON:
+        """Takes all, for an address."""
+        return await self.take(call, body)
+
+    async def form(self, call: Call, body: Body) -> JSON:
+        """Takes a form."""
+        form = await Form.read(body, file="blob")
+        known, file = dict(form.fields), form.file
+        if file is None:
+            return {"fields": form.fields, "name": None}
+        begin, size = b"", 0
+        async for part in file.parts():
+            begin = (begin + part)[:100]
+            size += len(part)
+        told = {"fields": form.fields, "known": known, "name": file.name, "content_type": file.content_type}
+        return {**told, "text": begin.decode("latin-1"), "size": size}
+
+
+async def _serve(folder: Path) -> None:
+    signer = Signer(KEY, SystemClock())
+    async with serving(folder, more=Depot().routes(), signer=signer) as served:
+        print(served.url, flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve(Path(sys.argv[1])))

@@ -1,0 +1,237 @@
+"""Ranges and conditions as RFC 9110 has them, however they are written; and names that break no header."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingot.http.call import Call, Headers
+from ingot.http.gate import NOBODY
+from ingot.http.ranges import PreconditionFailed, RangeNotSatisfiable, Wanted, disposition, safe_type, wanted
+from ingot.kernel.errors import InvalidInput
+
+ETAG = '"abc"'
+HUGE = "9" * 5000
+
+
+def asked(size: int = 1000, *, method: str = "GET", **headers: str) -> Wanted:
+    raw = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
+    call = Call(caller=NOBODY, tenant="", headers=Headers(raw), path={}, request_id="", method=method)
+    return wanted(call, size=size, etag=ETAG)
+
+
+@pytest.mark.parametrize(
+    ("sent", "start", "end"),
+    [
+        ("bytes=0-0", 0, 1),
+        ("bytes=0-", 0, 1000),
+        ("bytes=5-9", 5, 10),
+        ("BYTES=5-9", 5, 10),
+        ("bytes= 5-9 ", 5, 10),
+        ("bytes=999-999", 999, 1000),
+        ("bytes=990-5000", 990, 1000),
+        ("bytes=-1", 999, 1000),
+        ("bytes=-1000", 0, 1000),
+        ("bytes=-5000", 0, 1000),
+        (f"bytes=-{HUGE}", 0, 1000),
+        (f"bytes=7-{HUGE}", 7, 1000),
+        (f"bytes={'0' * 5000}7-8", 7, 9),
+    ],
+)
+def test_one_range_is_a_part(sent: str, start: int, end: int) -> None:
+    want = asked(range=sent)
+    assert (want.status, want.start, want.end, want.length) == (206, start, end, end - start)
+    assert want.headers["content-range"] == f"bytes {start}-{end - 1}/1000"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "bytes=0-1,5-6",
+        "bytes=" + ",".join(f"{n}-{n}" for n in range(5000)),
+        "bytes=0-,0-,0-",
+        "bytes=9-5",
+        "bytes=--5",
+        "bytes=-",
+        "bytes=5",
+        "bytes=a-b",
+        "bytes=1-2-3",
+        "bytes=+1-2",
+        "bytes=1e3-",
+        "bytes=\u00b2-\u00b3",
+        "lines=1-2",
+        "bytes 1-2",
+        "",
+    ],
+)
+def test_what_is_no_range_or_several_is_the_whole(sent: str) -> None:
+    want = asked(range=sent)
+    assert (want.status, want.start, want.end) == (200, 0, 1000)
+    assert "content-range" not in want.headers
+
+
+@pytest.mark.parametrize(
+    "sent", ["bytes=1000-", "bytes=1000-2000", "bytes=-0", f"bytes={HUGE}-", f"bytes={HUGE}-{HUGE}"]
+)
+def test_a_range_with_nothing_in_it_is_told_so(sent: str) -> None:
+    with pytest.raises(RangeNotSatisfiable) as refused:
+        asked(range=sent)
+    assert refused.value.headers == {"content-range": "bytes */1000"}
+
+
+@pytest.mark.parametrize("sent", ["bytes=0-", "bytes=-1", "bytes=0-0"])
+def test_nothing_is_in_any_range_of_nothing(sent: str) -> None:
+    with pytest.raises(RangeNotSatisfiable):
+        asked(0, range=sent)
+    assert asked(0).length == 0
+
+
+@given(size=st.integers(0, 50), first=st.integers(0, 60), last=st.integers(0, 60))
+def test_a_range_is_what_a_slice_is(size: int, first: int, last: int) -> None:
+    content = bytes(range(size))
+    try:
+        want = asked(size, range=f"bytes={first}-{last}")
+    except RangeNotSatisfiable:
+        assert content[first : last + 1] == b""
+        return
+    if last < first:
+        assert (want.status, want.start, want.end) == (200, 0, size)
+    else:
+        assert content[want.start : want.end] == content[first : last + 1] != b""
+
+
+def test_hostile_headers_are_cheap() -> None:
+    for sent in ("bytes=" + "0-," * 20_000, "bytes=" + "9" * 60_000 + "-", "bytes=" + "1-2" * 20_000):
+        with suppress(RangeNotSatisfiable):
+            asked(range=sent)
+    for tags in ('"a",' * 15_000, '"' * 60_000, "W/" * 30_000, '"' + "a" * 60_000, ('W/"x' * 15_000)):
+        assert asked(if_none_match=tags).status == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        ('"abc"', 304),
+        ('W/"abc"', 304),
+        ('"x", W/"abc" , "y"', 304),
+        ("*", 304),
+        ('"x"', 200),
+        ("abc", 200),
+        ('"abcd"', 200),
+    ],
+)
+def test_what_is_known_already_is_not_sent_again(sent: str, status: int) -> None:
+    assert asked(if_none_match=sent).status == status
+    assert asked(if_none_match=sent, method="HEAD").status == status
+    assert asked(if_none_match=sent, range="bytes=0-1").status == (304 if status == 304 else 206)
+
+
+@pytest.mark.parametrize(
+    ("sent", "holds"),
+    [('"abc"', True), ('"x","abc"', True), ("*", True), ('W/"abc"', False), ('"x"', False), ("abc", False)],
+)
+def test_a_condition_that_does_not_hold_is_told_so(sent: str, holds: bool) -> None:
+    if holds:
+        assert asked(if_match=sent).status == 200
+    else:
+        with pytest.raises(PreconditionFailed):
+            asked(if_match=sent, range="bytes=0-1")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [('"abc"', 206), ('W/"abc"', 200), ('"x"', 200), ("Sun, 06 Nov 1994 08:49:37 GMT", 200), ("*", 200)],
+)
+def test_a_range_of_something_else_is_the_whole(sent: str, status: int) -> None:
+    assert asked(range="bytes=0-1", if_range=sent).status == status
+
+
+def test_head_has_no_ranges() -> None:
+    assert asked(range="bytes=0-1", method="HEAD").status == 200
+    assert asked(range="bytes=5000-", method="HEAD").status == 200
+
+
+def test_a_condition_that_was_sent_twice_is_refused() -> None:
+    headers = Headers([(b"if-match", b'"abc"'), (b"if-match", b'"x"')])
+    call = Call(caller=NOBODY, tenant="", headers=headers, path={}, request_id="")
+    with pytest.raises(InvalidInput):
+        wanted(call, size=1, etag=ETAG)
+
+
+# -- names and types ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (None, "attachment"),
+        ("", "attachment"),
+        ("a b.txt", 'attachment; filename="a b.txt"'),
+        ("100%.txt", "attachment; filename=\"100_.txt\"; filename*=UTF-8''100%25.txt"),
+        ("\u20ac.txt", "attachment; filename=\"_.txt\"; filename*=UTF-8''%E2%82%AC.txt"),
+        ('a";\r\nx: y', "attachment; filename=\"a_;__x: y\"; filename*=UTF-8''a%22%3B%0D%0Ax%3A%20y"),
+        ("../../etc/passwd", "attachment; filename=\".._.._etc_passwd\"; filename*=UTF-8''..%2F..%2Fetc%2Fpasswd"),
+    ],
+)
+def test_a_name_is_told_as_it_is(name: str | None, value: str) -> None:
+    assert disposition(name) == value
+
+
+@given(name=st.text())
+def test_no_name_breaks_a_header(name: str) -> None:
+    value = disposition(name)
+    assert re.fullmatch(r"[ -~]*", value)
+    assert value.count('"') in (0, 2)
+    if (found := re.search(r"filename\*=UTF-8''(.*)", value)) is not None:
+        assert unquote(found[1]) == name[:255].encode(errors="replace").decode()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "image/png",
+        "text/plain; charset=utf-8",
+        'text/csv; header="present, or not"',
+        "application/pdf",
+        "application/json",
+        "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        "application/postscript",
+    ],
+)
+def test_what_a_browser_does_not_run_keeps_its_type(kind: str) -> None:
+    assert safe_type(kind) == kind
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        None,
+        "",
+        "html",
+        "text/html",
+        "TEXT/HTML; charset=utf-8",
+        "application/xhtml+xml",
+        "image/svg+xml",
+        "application/xml",
+        "text/xml",
+        "text/css",
+        "text/javascript",
+        "text/javascript1.5",
+        "application/x-javascript",
+        "text/jscript",
+        "application/wasm",
+        "multipart/x-mixed-replace; boundary=x",
+        "message/rfc822",
+        "image/png\r\nx: y",
+        "image/png; a=\u20ac",
+        "image/png, text/html",
+        "image/" + "p" * 300,
+    ],
+)
+def test_what_a_browser_would_run_is_plain_bytes(kind: str | None) -> None:
+    assert safe_type(kind) == "application/octet-stream"
