@@ -14,7 +14,7 @@ from ingot.kernel.values import text, within
 NAME_CHARS_MAX: Final = 128
 KEY_CHARS_MAX: Final = 512
 DATA_BYTES_MAX: Final = 64 * 1024
-RESERVED_FAMILIES: Final = frozenset({"audit", "batch", "blob", "ingot", "job", "stats", "trigger", "worker"})
+RESERVED_FAMILIES: Final = frozenset({"audit", "batch", "blob", "ingot", "job", "quota", "stats", "trigger", "worker"})
 RESERVED_NAMES: Final = frozenset({"end", "error", "gap", "message", "open"})  # Streams and browsers mean these.
 NAME_HINT: Final = (
     f"Use up to {NAME_CHARS_MAX} lower-case letters, digits, - and _ in segments with dots between, as in order.paid."

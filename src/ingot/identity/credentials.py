@@ -58,10 +58,14 @@ class CredentialExists(Conflict):
 
 
 class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How many requests a token may make in a second, and how many at once after a while without any."""
+    """How many requests a token may make in a second, and how many at once after a while without any.
+
+    `quota_bytes` is how many bytes of blobs it may keep in its tenant.
+    """
 
     rate: float | None = None
     burst: int | None = None
+    quota_bytes: int | None = None
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):

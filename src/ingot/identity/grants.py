@@ -22,6 +22,9 @@ ACTIONS: Final = frozenset(
         "workers.manage",  # drain and remove
         "events.read",
         "events.create",
+        "blobs.read",  # read and list keys, blobs, usage
+        "blobs.write",  # set keys, upload
+        "blobs.delete",
         "ops.read",  # the figures of the whole server
         "admin.tenants",
         "admin.members",
@@ -29,6 +32,7 @@ ACTIONS: Final = frozenset(
         "admin.definitions",
         "admin.tokens",
         "admin.workers",
+        "admin.blobs",  # purge, collect
     }
 )
 ROOTS: Final = ("jobs", "events", "keys", "db")  # What the name of a thing begins with.

@@ -14,11 +14,11 @@ Role = Literal["admin", "member", "viewer"]
 ROLES: Final[tuple[Role, ...]] = ("viewer", "member", "admin")  # Each may do what those before it may.
 LOCAL_ISSUER: Final = "ingot"  # Of who signed in with a link of the operator: no provider knows them.
 LOCAL_SUBJECT: Final = "operator"
-_VIEWS: Final = ("jobs.read", "workers.read", "events.read")
-_ADMINISTERS: Final = ("jobs.*", "workers.*", "events.*", "admin.*")
+_VIEWS: Final = ("jobs.read", "workers.read", "events.read", "blobs.read")
+_ADMINISTERS: Final = ("jobs.*", "workers.*", "events.*", "blobs.*", "admin.*")
 ROLE_GRANTS: Final[dict[Role, tuple[Grant, ...]]] = {
     "viewer": tuple(Grant(action=action) for action in _VIEWS),
-    "member": tuple(Grant(action=action) for action in (*_VIEWS, "jobs.create")),
+    "member": tuple(Grant(action=action) for action in (*_VIEWS, "jobs.create", "blobs.write", "blobs.delete")),
     "admin": tuple(Grant(action=action) for action in _ADMINISTERS),
 }
 

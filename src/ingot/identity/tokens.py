@@ -6,6 +6,8 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
+
 from ingot.events.audit import Act, acting
 from ingot.identity import secrets
 from ingot.identity.access import Access, AccessStore
@@ -269,6 +271,8 @@ def _limits(limits: TokenLimits) -> TokenLimits:
         number(limits.rate, what="limits.rate", least=0, most=NUMBER_MAX)
     if limits.burst is not None:
         whole_number(limits.burst, what="limits.burst", least=1, most=NUMBER_MAX)
+    if limits.quota_bytes is not None:
+        whole_number(limits.quota_bytes, what="limits.quota_bytes", least=0, most=NUMBER_MAX)
     return limits
 
 
@@ -282,7 +286,12 @@ def _within(by: Caller, limits: TokenLimits, expires_at: datetime | None) -> tup
         if limits.rate is not None and limits.rate > by.limits.rate:
             raise Forbidden("a token may not make more requests than the one that makes it", hint="Give a lower rate.")
         if limits.rate is None:
-            limits = by.limits
+            limits = msgspec.structs.replace(limits, rate=by.limits.rate, burst=by.limits.burst)
+    if by.limits.quota_bytes is not None:
+        if limits.quota_bytes is not None and limits.quota_bytes > by.limits.quota_bytes:
+            raise Forbidden("a token may not keep more than the one that makes it", hint="Give a lower quota_bytes.")
+        if limits.quota_bytes is None:
+            limits = msgspec.structs.replace(limits, quota_bytes=by.limits.quota_bytes)
     return limits, expires_at
 
 

@@ -1,0 +1,133 @@
+"""Bytes that come in: what was announced of them, and how they get to their place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from ingot.blobs import checks
+from ingot.blobs.errors import BlobTooLarge, QuotaExceeded, WrongDigest, WrongLength
+from ingot.blobs.hashing import Hasher
+from ingot.blobs.model import BINARY, Content, OpenUpload
+from ingot.blobs.pipeline import Pipeline
+from ingot.blobs.ports import BlobStore, NoteUpload, ObjectWriter
+from ingot.kernel.clock import MICROS
+
+KEEP: Final = 86_400 * MICROS  # So long an upload lives without news.
+RENEW_SECONDS: Final = 600.0
+RESERVE_BYTES: Final = 16 * 1024 * 1024  # Set aside at a time, for bytes of which nobody says how many they are.
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told of a blob that comes, and who brings it."""
+
+    tenant: str
+    owner: str
+    size: int | None = None
+    blob_id: str | None = None
+    sha256: str | None = None
+    content_type: str = BINARY
+    original_name: str | None = None
+    owner_quota: int | None = None
+
+    def checked(self, bytes_max: int) -> Arrival:
+        """The same, as it can be kept. Raises `InvalidInput` or `BlobTooLarge`."""
+        if self.size is not None and self.size > bytes_max:
+            raise too_large(bytes_max)
+        return msgspec.structs.replace(
+            self,
+            blob_id=None if self.blob_id is None else checks.digest(self.blob_id, what="BLAKE3"),
+            sha256=None if self.sha256 is None else checks.digest(self.sha256, what="SHA-256"),
+            content_type=checks.content_type(self.content_type),
+            original_name=None if self.original_name is None else checks.file_name(self.original_name),
+        )
+
+
+def expect(content: Content, *, size: int | None, blob_id: str | None, sha256: str | None) -> None:
+    """Raises `WrongLength` or `WrongDigest` when these are not the bytes that were announced."""
+    if size is not None and content.size != size:
+        raise WrongLength(f"there are {content.size} bytes; {size} were announced")
+    for what, announced, found in (("BLAKE3", blob_id, content.id), ("SHA-256", sha256, content.sha256)):
+        if announced not in (None, found):
+            raise WrongDigest(f"the {what} of the bytes is {found}; {announced} was announced")
+
+
+def too_large(bytes_max: int) -> BlobTooLarge:
+    """That a blob is larger than we take."""
+    return BlobTooLarge(f"the blob has more than {bytes_max} bytes")
+
+
+class Intake:
+    """Writes what comes to its place, within what was announced and reserved. With a hasher it is hashed on its way."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        begun: OpenUpload,
+        writer: ObjectWriter,
+        *,
+        bytes_max: int,
+        owner_quota: int | None = None,
+        hasher: Hasher | None = None,
+    ) -> None:
+        self._store = store
+        self._begun = begun
+        self._writer = writer
+        self._bytes_max = bytes_max
+        self._owner_quota = owner_quota
+        self._hasher = hasher
+        self._size = begun.upload.size
+        self._reserved = begun.reserved
+        self._renew_at = _now() + RENEW_SECONDS
+
+    async def take(self, parts: AsyncIterator[bytes]) -> None:
+        """Take in all of these. Raises `WrongLength`, `BlobTooLarge`, `QuotaExceeded`, `UploadTaken`."""
+        begun = self._writer.offset
+        async with Pipeline(self._writer, self._hasher) as pipeline:
+            try:
+                async for part in parts:
+                    await self._expect_room(begun + pipeline.received + len(part))
+                    await pipeline.take(part)
+            finally:
+                await pipeline.drain()  # What came before the end of the line is kept too.
+
+    async def _expect_room(self, size: int) -> None:
+        if self._size is not None and size > self._size:
+            raise WrongLength(f"there are more than the {self._size} bytes that were announced")
+        if size > self._bytes_max:
+            raise too_large(self._bytes_max)
+        if self._size is None and size > self._reserved:
+            try:
+                await self._note(size + RESERVE_BYTES)
+            except QuotaExceeded:
+                await self._note_least(size)
+        elif _now() > self._renew_at:
+            await self._note(None)
+
+    async def _note_least(self, size: int) -> None:
+        try:
+            await self._note(size)
+        except QuotaExceeded as error:  # What was set aside for this blob is not what others take.
+            usage = error.usage - self._reserved
+            raise QuotaExceeded(scope=error.scope, usage=usage, limit=error.limit, asked=size) from None
+
+    async def _note(self, reserved: int | None) -> None:
+        noted = await self._store.note_upload(
+            NoteUpload(
+                tenant=self._begun.tenant,
+                id=self._begun.upload.id,
+                epoch=self._begun.epoch,
+                keep=KEEP,
+                reserved=reserved,
+                owner_quota=self._owner_quota,
+            )
+        )
+        self._reserved = noted.reserved
+        self._renew_at = _now() + RENEW_SECONDS
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

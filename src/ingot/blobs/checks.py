@@ -1,0 +1,92 @@
+"""Checks at the door: what is refused has a name and a hint, and changes nothing."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from mimetypes import MimeTypes
+from typing import Final
+
+from ingot.blobs.model import BINARY
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.values import storable, text, within
+
+KEY_BYTES_MAX: Final = 1024
+NAME_CHARS_MAX: Final = 255
+TYPE_CHARS_MAX: Final = 255
+ANY: Final = "*"
+KEY_HINT: Final = "A key is a path as in reports/2026/march.pdf: no empty segment, no . or .., no control characters."
+_TYPES: Final = MimeTypes()  # Those that Python knows: no file of the machine has a say.
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_TOKEN: Final = r"[A-Za-z0-9!#$&^_.+-]+"
+_TYPE: Final = re.compile(rf"{_TOKEN}/{_TOKEN}(\s*;\s*{_TOKEN}=({_TOKEN}|\"[\x20\x21\x23-\x5b\x5d-\x7e]*\"))*")
+
+
+def key(value: object) -> str:
+    """A name that a tenant can give a blob."""
+    known = storable(text(value, what="key"), what="key")
+    size = len(known.encode())
+    if not 1 <= size <= KEY_BYTES_MAX:
+        raise InvalidInput(f"the key has {size} bytes; it goes from 1 to {KEY_BYTES_MAX}", hint=KEY_HINT)
+    if any(segment in ("", ".", "..") for segment in known.split("/")) or _has_controls(known):
+        raise InvalidInput(f"{known[:64]!r} cannot be a key", hint=KEY_HINT)
+    return known
+
+
+def prefix(value: object) -> str:
+    """How keys begin; the empty text is how all do."""
+    known = storable(text(value, what="prefix"), what="prefix")
+    if len(known.encode()) > KEY_BYTES_MAX:
+        raise InvalidInput(f"the prefix has more than {KEY_BYTES_MAX} bytes")
+    return known
+
+
+def digest(value: object, *, what: str) -> str:
+    """A digest as we write it."""
+    known = text(value, what=what)
+    if not _DIGEST.fullmatch(known):
+        raise InvalidInput(f"the {what} is not 64 lower-case hexadecimal digits")
+    return known
+
+
+def is_digest(value: str) -> bool:
+    """Whether it can be the id of a blob."""
+    return _DIGEST.fullmatch(value) is not None
+
+
+def content_type(value: object | None) -> str:
+    """What the bytes are said to be; nobody relies on it."""
+    if value is None or value == "":
+        return BINARY
+    known = text(value, what="content type")
+    if len(known) > TYPE_CHARS_MAX or not _TYPE.fullmatch(known):
+        raise InvalidInput(f"{known[:64]!r} is no content type", hint="Write it as in application/pdf.")
+    return known
+
+
+def guess_type(name: str) -> str:
+    """What the bytes of a file with this name mostly are."""
+    return _TYPES.guess_type(name)[0] or BINARY
+
+
+def file_name(value: object, *, what: str = "original name") -> str:
+    """The name of a file, without the folders it was in."""
+    known = within(text(value, what=what), what=what, chars_max=NAME_CHARS_MAX)
+    bare = known.replace("\\", "/").rpartition("/")[2]
+    if bare in ("", ".", "..") or _has_controls(bare):
+        raise InvalidInput(f"{known[:64]!r} cannot be the name of a file", hint="Write it as in report.pdf.")
+    return bare
+
+
+def if_match(value: str | None) -> str | None:
+    """What a key has to hold: the id of a blob from its ETag, or `*`. Raises `InvalidInput`."""
+    if value is None or value.strip() == ANY:
+        return None if value is None else ANY
+    known = value.strip().removeprefix('"').removesuffix('"')
+    if not is_digest(known):
+        raise InvalidInput("If-Match holds no ETag of a blob", hint='Send one, as in If-Match: "…", or *.')
+    return known
+
+
+def _has_controls(value: str) -> bool:
+    return any(unicodedata.category(char) == "Cc" for char in value)

@@ -1,0 +1,186 @@
+"""Blobs, keys, uploads, and what else people see of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, Literal
+
+import msgspec
+
+BINARY: Final = "application/octet-stream"
+INLINE_BYTES_MAX: Final = 16 * 1024  # Blobs up to this size are kept in the database: they need no file.
+PART_BYTES: Final = 1024 * 1024  # The bytes of a blob that one check covers.
+CHECK_BYTES: Final = 16
+
+
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """The bytes of a blob, as an engine keeps them: where they are, or themselves, and what tells that they are whole.
+
+    `place` names an object in the object store, which nobody writes again; without one the bytes are `inline`.
+    `checks` holds the XXH3-128 of each `PART_BYTES` of it, one behind the other: what is read is compared before it is
+    sent.
+    """
+
+    id: str
+    sha256: str
+    size: int
+    place: str | None = None
+    inline: bytes | None = None
+    checks: bytes = b""
+    damaged: bool = False
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant's name for a blob. `owner` is who set it."""
+
+    key: str
+    blob_id: str
+    sha256: str
+    size: int
+    content_type: str
+    original_name: str | None
+    uploaded_at: datetime
+    owner: str
+
+
+class UploadState(StrEnum):
+    """Where an upload stands."""
+
+    OPEN = "open"  # Bytes may come.
+    VERIFYING = "verifying"  # All bytes are there, and are being read back.
+    DONE = "done"  # The blob is there.
+    FAILED = "failed"  # The bytes were not those that were announced, or its key was taken; nothing was kept.
+
+
+FileKind = Literal["input", "output", "log"]
+
+
+class Upload(msgspec.Struct, frozen=True, kw_only=True):
+    """A blob on its way in. `received` is what is safely here of it, where we receive it ourselves.
+
+    `size`, `blob_id` and `sha256` are what was announced, and what it is when it is done. It is for a `key`, for a file
+    of a job with this `name`, or for nothing yet: then the blob is kept as long as the upload is.
+    """
+
+    id: str
+    state: UploadState
+    size: int | None
+    received: int
+    blob_id: str | None
+    sha256: str | None
+    content_type: str
+    original_name: str | None
+    key: str | None
+    job_id: str | None
+    file: FileKind | None
+    name: str | None
+    error: str | None  # The code of what went wrong, of one that failed.
+    owner: str
+    created_at: datetime
+    expires_at: datetime
+
+
+class OpenUpload(msgspec.Struct, frozen=True, kw_only=True):
+    """An upload with what is nobody's business outside.
+
+    `epoch` is the number of the writer that came last. `multipart` is the id that the object store gave it, when its
+    parts go there straight. `if_match` is what its key has to hold when it is done: `None` nothing at all, `*` anything
+    or nothing.
+    """
+
+    upload: Upload
+    tenant: str
+    epoch: int
+    reserved: int
+    place: str | None
+    multipart: str | None
+    if_match: str | None
+    fence: int | None
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """An upload that is done, and the key that it was for, if it was for one."""
+
+    upload: Upload
+    key: Key | None = None
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a blob is kept: what refers to it, and since when."""
+
+    kind: Literal["key", "upload", "input", "output", "log", "payload"]
+    name: str  # The key, the id of the upload, or the name of the file.
+    job_id: str | None = None
+    job_type: str | None = None
+    since: datetime | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a tenant, or one owner in it, keeps: the sizes of all that its keys, job files and uploads refer to.
+
+    `reserved_bytes` is what uploads that are under way may still need. `quota_bytes` is how much both may be.
+    """
+
+    bytes: int = 0
+    reserved_bytes: int = 0
+    keys: int = 0
+    quota_bytes: int | None = None
+
+
+class QuotaNews(msgspec.Struct, frozen=True, kw_only=True):
+    """What the event `quota.warning` tells: four fifths of a quota are taken."""
+
+    scope: Literal["tenant", "token"]
+    owner: str | None
+    usage_bytes: int
+    quota_bytes: int
+
+
+class BlobNews(msgspec.Struct, frozen=True, kw_only=True):
+    """What the events `blob.stored` and `blob.deleted` tell. `key` is missing where the blob has no name of its own."""
+
+    blob_id: str
+    size: int
+    key: str | None = None
+    content_type: str | None = None
+    job_id: str | None = None
+    name: str | None = None
+
+
+class Trash(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that nothing refers to, and nobody ever will: its place is not used again."""
+
+    place: str
+    multipart: str | None = None
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """What a round of the collector did, or with a dry run would do."""
+
+    blobs: int = 0
+    bytes: int = 0
+    uploads: int = 0
+    objects: int = 0
+    dry_run: bool = False
+
+
+class Purged(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys that were deleted, or would be, and their bytes."""
+
+    keys: int = 0
+    bytes: int = 0
+    more: bool = False
+    dry_run: bool = False
+
+
+class BlobFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """How things stand with the blobs of all tenants."""
+
+    blobs: int = 0
+    bytes: int = 0
+    damaged: int = 0
+    tombstones: int = 0
+    trash: int = 0
+    uploads: int = 0
+    verified_before: datetime | None = None  # Every blob was looked at since then.

@@ -1,0 +1,428 @@
+"""What the blobs room asks of an engine, and of an object store.
+
+A write is one command, as in `ingot.jobs.ports`: run whole, with its events and its counts, durable when it is
+answered; one that raises has changed nothing. Bytes are always safe in the object store before a command names them.
+
+**Who refers to a blob keeps it:** a key, an upload that is not swept, a file of a job. When a reference goes, it leaves
+a tombstone with the time. A blob is collected when nothing refers to it and its youngest tombstone is older than the
+grace. Its object then goes to the trash in the same transaction, is deleted afterwards, and its place is never used
+again, so that nothing that comes later can be hit by it.
+
+**Usage** of a tenant, and of each owner in it, is the sum of the sizes of all that its keys, job files and done uploads
+without either refer to, plus what open uploads have reserved; each reference counts, also to the same blob. The quota
+of a tenant is in its limits; that of a token is told with the command (`owner_quota`). A command that would exceed
+either raises `QuotaExceeded`, and one that goes from below to or above 80 % of one emits `quota.warning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from ingot.blobs.model import (
+    BINARY,
+    BlobFigures,
+    Content,
+    FileKind,
+    Finished,
+    Key,
+    OpenUpload,
+    Purged,
+    Reference,
+    Trash,
+    Usage,
+)
+from ingot.events.audit import Act
+
+
+class BeginUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Take in a blob. `id` is made by the caller; the same id again answers with the upload that is there.
+
+    `reserve` bytes are set aside for it. `keep` is how long it lives without news, in microseconds.
+    """
+
+    id: str
+    tenant: str
+    owner: str
+    reserve: int
+    keep: int
+    size: int | None = None
+    blob_id: str | None = None
+    sha256: str | None = None
+    content_type: str = BINARY
+    original_name: str | None = None
+    key: str | None = None
+    if_match: str | None = None
+    job_id: str | None = None
+    fence: int | None = None
+    file: FileKind | None = None
+    name: str | None = None
+    place: str | None = None
+    multipart: str | None = None
+    owner_quota: int | None = None
+
+
+class TakeUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Go on with an open upload: whoever wrote before is fenced out."""
+
+    tenant: str
+    id: str
+
+
+class NoteUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """So much of it is safely here; it lives on for `keep`. With `reserved`, so much is set aside from now on.
+
+    With a digest, that is announced from now on. With `verifying` no more bytes come.
+    """
+
+    tenant: str
+    id: str
+    epoch: int
+    keep: int
+    received: int | None = None
+    reserved: int | None = None
+    blob_id: str | None = None
+    sha256: str | None = None
+    verifying: bool = False
+    owner_quota: int | None = None
+
+
+class FinishUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """All bytes are here and were read: this is the blob. With an `epoch` only its writer may say so."""
+
+    tenant: str
+    id: str
+    content: Content
+    keep: int
+    epoch: int | None = None
+    owner_quota: int | None = None
+
+
+class EndUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Nothing comes of it: it failed with this code, and is kept so for `keep`; or it is given up, and gone."""
+
+    tenant: str
+    id: str
+    error: str | None = None
+    keep: int = 0
+
+
+class PutBlob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A blob under a key, in one go: what is small comes so. `id` is that of an upload nobody needs to know of."""
+
+    id: str
+    tenant: str
+    owner: str
+    key: str
+    content: Content
+    content_type: str = BINARY
+    original_name: str | None = None
+    if_match: str | None = None
+    owner_quota: int | None = None
+
+
+class DeleteKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The key is there no more. With `if_match` only while it is that of this blob."""
+
+    tenant: str
+    key: str
+    if_match: str | None = None
+
+
+class PurgeKeys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Delete up to `limit` keys of a tenant that this owner set; of all owners with `None`."""
+
+    tenant: str
+    owner: str | None
+    limit: int
+    act: Act
+
+
+class SweepUploads(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """End up to `limit` uploads whose time is over, and those for an attempt that is not running any more."""
+
+    limit: int
+
+
+class CollectBlob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Take this blob away unless something refers to it; `grace` microseconds after the last reference went.
+
+    With `dry_run` nothing is changed, and only told what would be.
+    """
+
+    blob_id: str
+    grace: int
+    dry_run: bool = False
+
+
+class ForgetTrash(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The objects at these places are deleted."""
+
+    places: Sequence[str]
+
+
+class NoteScrub(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """These blobs were read whole: their bytes were right, or not."""
+
+    whole: Sequence[str] = ()
+    damaged: Sequence[str] = ()
+
+
+class KeepObjects(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Objects are in the store with this id."""
+
+    store_id: str
+
+
+class BlobStore(Protocol):
+    """Where all is kept of blobs but their bytes. Every write is durable when it returns."""
+
+    def begin_upload(self, command: BeginUpload) -> Awaitable[OpenUpload]:
+        """Begin an upload, and reserve its bytes.
+
+        Raises `QuotaExceeded`, `TenantNotFound`; `KeyExists` or `KeyChanged` when its key could not be set now. One for
+        a job raises `LeaseLost` unless the job runs in this tenant under this fence.
+        """
+
+    def take_upload(self, command: TakeUpload) -> Awaitable[OpenUpload]:
+        """Give an upload the next epoch; it begins with 1.
+
+        Raises `UploadNotFound`, or `UploadEnded` unless it is open.
+        """
+
+    def note_upload(self, command: NoteUpload) -> Awaitable[OpenUpload]:
+        """Keep what is known of it. Raises `UploadNotFound`, `UploadEnded`, `UploadTaken` for an older epoch, or
+        `QuotaExceeded`; of a reservation that becomes smaller the rest is given back.
+        """
+
+    def finish_upload(self, command: FinishUpload) -> Awaitable[Finished]:
+        """The blob is there, under the key or with the job that the upload was for; its event `blob.stored` too.
+
+        What was reserved becomes what is used: exactly the size. Bytes that are here already, whoever's they are, stay
+        where they are, and the new object goes to the trash; unless those are damaged: then the new one takes their
+        place, and they go. Content without a place and without bytes stands for a blob that is here: `BlobNotFound`
+        when it is not. An object that the upload had and the content does not name goes to the trash.
+
+        Done again with the same bytes it answers the same; with others `UploadEnded`. Raises `UploadNotFound`,
+        `UploadTaken`, `KeyExists`, `KeyChanged`, `QuotaExceeded`, or `LeaseLost`: then the upload is still what it
+        was. An output of a job stays the upload's until the attempt under its fence has succeeded.
+        """
+
+    def end_upload(self, command: EndUpload) -> Awaitable[None]:
+        """End an upload that is not done: its reservation is given back once, its object goes to the trash.
+
+        One that is done, or is not there, stays as it is.
+        """
+
+    def put_blob(self, command: PutBlob) -> Awaitable[Key]:
+        """`begin_upload` and `finish_upload` as one, of which no upload is left. Raises what they do.
+
+        The same `id` under the same key with the same bytes again, as after an unknown outcome, answers the same.
+        """
+
+    def delete_key(self, command: DeleteKey) -> Awaitable[Key]:
+        """Delete a key, give back its bytes, leave a tombstone, emit `blob.deleted`.
+
+        Raises `KeyNotFound` or `KeyChanged`. The key can be set again at once.
+        """
+
+    def purge_keys(self, command: PurgeKeys) -> Awaitable[Purged]:
+        """Delete some keys of an owner as `delete_key` does, on record as `keys.purged`. `more` when there may be more.
+
+        Raises `TenantNotFound`.
+        """
+
+    def sweep_uploads(self, command: SweepUploads) -> Awaitable[int]:
+        """End some uploads as `end_upload` does, and drop those that ended before; answers how many.
+
+        A done one is dropped with its reference, when its time is over, and leaves a tombstone. What is done for an
+        attempt stays for as long as that runs.
+        """
+
+    def collect_blob(self, command: CollectBlob) -> Awaitable[int | None]:
+        """Take a blob away; answers its size, or `None` when it stays. Its tombstones are looked at in the same
+        transaction: those of a blob that is gone, or that something refers to again, go.
+        """
+
+    def forget_trash(self, command: ForgetTrash) -> Awaitable[None]:
+        """Forget these objects."""
+
+    def note_scrub(self, command: NoteScrub) -> Awaitable[None]:
+        """Keep when blobs were last read whole, and which are damaged."""
+
+    def keep_objects(self, command: KeepObjects) -> Awaitable[str]:
+        """Remember which object store this is, as long as there is no object in another one; answers which it is."""
+
+    # -- reads ----------------------------------------------------------------------------------------------
+
+    def get_key(self, tenant: str, key: str) -> Awaitable[Key | None]:
+        """The key with this name, or `None`."""
+
+    def open_key(self, tenant: str, key: str) -> Awaitable[tuple[Key, Content] | None]:
+        """The same, and its bytes or where they are, as of one moment."""
+
+    def list_keys(self, tenant: str, *, prefix: str, after: str, limit: int) -> Awaitable[list[Key]]:
+        """Keys that begin with a prefix, in the order of their UTF-8 bytes, behind `after`.
+
+        Costs the same whatever else there is.
+        """
+
+    def open_blob(self, tenant: str, blob_id: str) -> Awaitable[tuple[Content, list[Reference]] | None]:
+        """A blob that something in this tenant refers to, and up to 100 of those references; `None` otherwise.
+
+        Files of an attempt that is not complete, and uploads that are not done, do not count.
+        """
+
+    def count_references(self, blob_id: str) -> Awaitable[int]:
+        """How many references there are in all tenants, those of uploads under way with them: for the operator."""
+
+    def get_upload(self, tenant: str, id: str) -> Awaitable[OpenUpload | None]:
+        """The upload with this id, or `None`."""
+
+    def list_verifying(self, *, limit: int) -> Awaitable[list[OpenUpload]]:
+        """Uploads whose bytes are to be read back, those that wait for longest first."""
+
+    def get_usage(self, tenant: str, owner: str | None = None) -> Awaitable[Usage]:
+        """What a tenant uses, or one owner in it; for an owner without its quota.
+
+        One that is not there, or was removed, uses nothing.
+        """
+
+    def preview_purge(self, tenant: str, owner: str | None) -> Awaitable[Purged]:
+        """How many keys a purge would delete in all, and their bytes."""
+
+    def list_condemned(self, *, grace: int, limit: int) -> Awaitable[list[str]]:
+        """Blobs with a tombstone older than the grace, oldest first, whether something refers to them or not."""
+
+    def list_trash(self, *, limit: int) -> Awaitable[list[Trash]]:
+        """Objects to delete."""
+
+    def list_to_scrub(self, *, before: int, limit: int) -> Awaitable[list[Content]]:
+        """Blobs that were last read whole, or stored, before this time, those that wait for longest first."""
+
+    def blob_figures(self) -> Awaitable[BlobFigures]:
+        """How things stand with all blobs."""
+
+
+class ObjectWriter(Protocol):
+    """An object on its way in. Used by one task at a time."""
+
+    offset: int
+
+    async def write(self, data: bytes) -> None:
+        """Append bytes. Raises `StorageFull` or `StoreError`."""
+
+    async def sync(self) -> None:
+        """What was written so far survives power loss when this returns, where the store can `resume`."""
+
+    async def finish(self) -> None:
+        """The object is there, whole and durable, when this returns."""
+
+    async def abort(self) -> None:
+        """Stop. What was written may stay, for the trash."""
+
+
+class ObjectStore(Protocol):
+    """Where bytes are kept, under places that are written once. Safe to call from many tasks at once."""
+
+    def new_place(self) -> str:
+        """A place that was never used."""
+
+    async def write(self, place: str, *, size: int | None) -> ObjectWriter:
+        """Begin an object, of so many bytes when that is known. Raises `StorageFull` before anything is sent."""
+
+    async def resume(self, place: str, *, offset: int) -> ObjectWriter:
+        """Go on with one that was begun and not finished, behind its first `offset` bytes, which were synced.
+
+        What an earlier writer still sends does not get into it. Raises `StoreError` where these bytes are not there. A
+        store whose clients write by themselves keeps nothing of an object that was not finished, and always raises it:
+        there, what is to go on goes in signed parts.
+        """
+
+    def read(self, place: str, start: int, end: int) -> AsyncGenerator[bytes | memoryview, None]:
+        """The bytes from `start` up to `end`, in parts of `PART_BYTES`, that begin at a multiple of it.
+
+        `start` is such a multiple. Raises `BlobDamaged` when the object is not there, or is shorter. Who does not read
+        to the end closes it.
+        """
+
+    async def delete(self, trash: Trash) -> None:
+        """Delete an object, and what an unfinished one has left. One that is not there is deleted already."""
+
+
+class SigningStore(ObjectStore, Protocol):
+    """A store that lets clients write and read by themselves, with addresses that we sign.
+
+    An address to write is good for `write_seconds`: as long as that after it was given, a client can still put an
+    object at its place, also when one that was there has been deleted.
+    """
+
+    conditional: bool  # Whether the store refuses a second object at a place. Where not, `seal` what a client put.
+    write_seconds: int
+
+    async def plan(self, place: str, *, size: int, sha256: str | None) -> Plan:
+        """How a client sends an object of this size."""
+
+    async def plan_again(self, place: str, multipart: str | None, *, size: int, sha256: str | None) -> Plan:
+        """The same once more, for an object that was planned before, under this id when it goes in parts."""
+
+    async def sign_parts(self, place: str, multipart: str, parts: Sequence[Part]) -> list[SignedPart]:
+        """Addresses for these parts."""
+
+    async def list_parts(self, place: str, multipart: str) -> list[Part]:
+        """The parts that are there, in order; none of an object that was joined or deleted."""
+
+    async def join_parts(self, place: str, multipart: str, parts: Sequence[Part]) -> None:
+        """Make the object of these parts, numbered from 1 without a gap.
+
+        Raises `UploadIncomplete` when one is not there, or has another size or digest; done before, it is fine.
+        """
+
+    async def seal(self, place: str) -> str:
+        """Copy an object to a place that no client has an address to write to, and answer that place.
+
+        The copy is what is read back and kept, not the object: that one may change until it is deleted. One that was
+        joined of parts needs no copy, because the addresses of its parts end with it. Raises `UploadIncomplete` when
+        there is no object.
+        """
+
+    async def size_of(self, place: str) -> int | None:
+        """The size of an object, or `None`."""
+
+    async def sign_read(self, place: str, *, seconds: int, content_type: str, disposition: str) -> str:
+        """An address where the object can be read for so long."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an object that goes to a store in several, counted from 1. A store may not tell the digest."""
+
+    number: int
+    size: int
+    sha256: str | None = None
+    etag: str | None = None
+
+
+class SignedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to PUT a part, with these headers."""
+
+    number: int
+    url: str
+    headers: dict[str, str]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How an object is sent: with one PUT to `url`, or in parts of `part_bytes` under `multipart`."""
+
+    url: str | None = None
+    headers: dict[str, str] = {}
+    multipart: str | None = None
+    part_bytes: int | None = None
+
+
+class Keeper(Protocol):
+    """What keeps blobs outside of the engine's own tables."""
+
+    async def kept(self, blob_ids: Sequence[str]) -> set[str]:
+        """Those of these blobs that it keeps. What it raises ends the round: nothing is collected then."""

@@ -1,0 +1,82 @@
+"""The scrub: reads every blob again, now and then, so that damage is found while there is still a copy elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from ingot.blobs.errors import BlobDamaged
+from ingot.blobs.hashing import Hasher
+from ingot.blobs.model import Content
+from ingot.blobs.ports import BlobStore, NoteScrub, ObjectStore
+from ingot.blobs.reading import OpenBlob
+from ingot.blobs.tally import Tally
+from ingot.kernel.clock import MICROS, Clock
+from ingot.kernel.logs import report
+from ingot.kernel.loops import Loop
+
+STEP: Final = 16
+AGAIN: Final = 30 * 86_400 * MICROS  # A blob is read again after so long.
+REST_SECONDS: Final = 60.0
+
+
+class Scrub(Loop):
+    """Reads at most `bytes_per_second`, those blobs first that were not read for longest."""
+
+    name = "scrub"
+
+    def __init__(
+        self,
+        store: BlobStore,
+        objects: ObjectStore,
+        clock: Clock,
+        *,
+        bytes_per_second: float,
+        tally: Tally | None = None,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._objects = objects
+        self._clock = clock
+        self._bytes_per_second = bytes_per_second
+        self._tally = tally or Tally()
+        self._more = False
+
+    async def run_once(self) -> int:
+        """Read some blobs that are due; how many."""
+        due = await self._store.list_to_scrub(before=self._clock.micros() - AGAIN, limit=STEP)
+        for content in due:
+            await self.look_at(content)
+        self._more = len(due) == STEP
+        return len(due)
+
+    async def rest(self) -> None:
+        """Go on at once while there are more."""
+        if not self._more:
+            await asyncio.sleep(REST_SECONDS)
+
+    async def look_at(self, content: Content) -> bool:
+        """Read one blob, and keep in mind whether it is whole."""
+        try:
+            whole = await self._is_whole(content)
+        except BlobDamaged as error:
+            report("blob_damaged", error, blob_id=content.id)
+            whole = False
+        self._tally.blobs_scrubbed += 1
+        if whole:
+            await self._store.note_scrub(NoteScrub(whole=[content.id]))
+        else:
+            self._tally.damage_found += 1
+            await self._store.note_scrub(NoteScrub(damaged=[content.id]))
+        return whole
+
+    async def _is_whole(self, content: Content) -> bool:
+        hasher = Hasher()
+        opened = OpenBlob(content, self._objects, lambda _: None, damaged=True)
+        async for part in opened.parts():
+            await hasher.update(part)
+            self._tally.bytes_scrubbed += len(part)
+            if self._bytes_per_second:
+                await asyncio.sleep(len(part) / self._bytes_per_second)
+        found = hasher.content()
+        return (found.id, found.sha256, found.size) == (content.id, content.sha256, content.size)

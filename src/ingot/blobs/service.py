@@ -1,0 +1,267 @@
+"""Keys and blobs: what comes in with one call, and how it is read, listed and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from ingot.blobs import checks
+from ingot.blobs.arrivals import KEEP, RESERVE_BYTES, Arrival, Intake, expect
+from ingot.blobs.errors import BlobDamaged, BlobNotFound, KeyNotFound, QuotaExceeded
+from ingot.blobs.hashing import Hasher
+from ingot.blobs.model import INLINE_BYTES_MAX, BlobFigures, Content, Key, OpenUpload, Purged, Reference, Usage
+from ingot.blobs.ports import (
+    BeginUpload,
+    BlobStore,
+    DeleteKey,
+    EndUpload,
+    FinishUpload,
+    NoteScrub,
+    ObjectStore,
+    ObjectWriter,
+    PurgeKeys,
+    PutBlob,
+)
+from ingot.blobs.reading import OpenBlob
+from ingot.blobs.tally import Tally
+from ingot.events.audit import Act, acting
+from ingot.kernel.ids import new_id
+from ingot.kernel.logs import report
+from ingot.kernel.pages import Page, check_limit, read_place, write_cursor
+
+BLOB_BYTES_MAX: Final = 1024**4
+PURGE_KEYS: Final = 500
+
+
+class Blobs:
+    """The blobs of all tenants, over an engine and an object store."""
+
+    def __init__(
+        self, store: BlobStore, objects: ObjectStore, *, tally: Tally | None = None, bytes_max: int = BLOB_BYTES_MAX
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self.tally = tally or Tally()
+        self.bytes_max = bytes_max
+        self._telling: set[asyncio.Task[None]] = set()
+
+    # -- bytes come in --------------------------------------------------------------------------------------
+
+    async def put(self, key: str, parts: AsyncIterator[bytes], arrival: Arrival, *, if_match: str | None = None) -> Key:
+        """Take in a blob, and set a key to it when all of it is here and safe.
+
+        Raises `KeyExists` when there is one, or with `if_match` (the id of a blob, or `*`) `KeyChanged` when it is that
+        of another; `QuotaExceeded`, `BlobTooLarge`, `WrongDigest`, `WrongLength`. Nothing is left behind then.
+        """
+        with self.tally.operation("put"):
+            name, told = checks.key(key), arrival.checked(self.bytes_max)
+            head = await _head(parts)
+            if len(head) <= INLINE_BYTES_MAX:
+                made = await self._put_small(name, head, told, if_match)
+            else:
+                made = await self._put_large(name, head, parts, told, if_match)
+            self.tally.bytes_in += made.size
+            return made
+
+    async def _put_small(self, key: str, data: bytes, told: Arrival, if_match: str | None) -> Key:
+        hasher = Hasher()
+        await hasher.update(data)
+        content = hasher.content(inline=data)
+        expect(content, size=told.size, blob_id=told.blob_id, sha256=told.sha256)
+        return await self._store.put_blob(
+            PutBlob(
+                id=new_id(),
+                tenant=told.tenant,
+                owner=told.owner,
+                key=key,
+                content=content,
+                content_type=told.content_type,
+                original_name=told.original_name,
+                if_match=if_match,
+                owner_quota=told.owner_quota,
+            )
+        )
+
+    async def _put_large(
+        self, key: str, head: bytes, parts: AsyncIterator[bytes], told: Arrival, if_match: str | None
+    ) -> Key:
+        place = self._objects.new_place()
+        begun = await self._begin(
+            BeginUpload(
+                id=new_id(),
+                tenant=told.tenant,
+                owner=told.owner,
+                reserve=RESERVE_BYTES if told.size is None else told.size,
+                keep=KEEP,
+                size=told.size,
+                blob_id=told.blob_id,
+                sha256=told.sha256,
+                content_type=told.content_type,
+                original_name=told.original_name,
+                key=key,
+                if_match=if_match,
+                place=place,
+                owner_quota=told.owner_quota,
+            ),
+            least=len(head),
+        )
+        writer, hasher = None, Hasher()
+        try:
+            writer = await self._objects.write(place, size=told.size)
+            intake = Intake(
+                self._store,
+                begun,
+                writer,
+                bytes_max=self.bytes_max,
+                owner_quota=told.owner_quota,
+                hasher=hasher,
+            )
+            await intake.take(_joined(head, parts))
+            content = hasher.content(place=place)
+            expect(content, size=told.size, blob_id=told.blob_id, sha256=told.sha256)
+            await writer.finish()
+            finish = FinishUpload(
+                tenant=told.tenant,
+                id=begun.upload.id,
+                content=content,
+                keep=0,
+                epoch=begun.epoch,
+                owner_quota=told.owner_quota,
+            )
+            finished = await self._store.finish_upload(finish)
+        except BaseException:
+            await asyncio.shield(self._give_up(told.tenant, begun.upload.id, writer))
+            raise
+        assert finished.key is not None, "it was for a key"
+        return finished.key
+
+    async def _begin(self, command: BeginUpload, *, least: int) -> OpenUpload:
+        """Begin an upload. For bytes of which nobody says how many they are, as much is set aside as there is room."""
+        try:
+            return await self._store.begin_upload(command)
+        except QuotaExceeded:
+            if command.size is not None:
+                raise
+            return await self._store.begin_upload(msgspec.structs.replace(command, reserve=least))
+
+    async def _give_up(self, tenant: str, upload: str, writer: ObjectWriter | None) -> None:
+        """Leave nothing behind. What cannot be ended now is swept later."""
+        try:
+            if writer is not None:
+                await writer.abort()
+            await self._store.end_upload(EndUpload(tenant=tenant, id=upload))
+        except Exception as error:
+            report("upload_not_ended", error)
+
+    # -- keys -----------------------------------------------------------------------------------------------
+
+    async def get(self, tenant: str, key: str) -> Key:
+        """What is known of a key. Raises `KeyNotFound`."""
+        found = await self._store.get_key(tenant, key)
+        if found is None:
+            raise _no_key(key)
+        return found
+
+    async def open_key(self, tenant: str, key: str) -> tuple[Key, OpenBlob]:
+        """A key and its blob, to be read. Raises `KeyNotFound` or `BlobDamaged`."""
+        with self.tally.operation("get"):
+            found = await self._store.open_key(tenant, key)
+            if found is None:
+                raise _no_key(key)
+            return found[0], self._opened(found[1])
+
+    async def keys(self, tenant: str, *, prefix: str = "", cursor: str | None = None, limit: int = 50) -> Page[Key]:
+        """Keys that begin with a prefix, in the order of their bytes. Raises `InvalidInput`."""
+        with self.tally.operation("list"):
+            known, most = checks.prefix(prefix), check_limit(limit)
+            after = read_place(cursor, bound_to=(tenant, known), fits=lambda place: place.startswith(known)) or ""
+            found = await self._store.list_keys(tenant, prefix=known, after=after, limit=most)
+            more = write_cursor(found[-1].key, bound_to=(tenant, known)) if len(found) == most else None
+            return Page(items=found, next_cursor=more)
+
+    async def delete(self, tenant: str, key: str, *, if_match: str | None = None) -> Key:
+        """Delete a key, and answer what it was. Raises `KeyNotFound` or `KeyChanged`."""
+        with self.tally.operation("delete"):
+            return await self._store.delete_key(DeleteKey(tenant=tenant, key=checks.key(key), if_match=if_match))
+
+    async def purge(self, tenant: str, owner: str | None, *, act: Act, dry_run: bool) -> Purged:
+        """Delete all keys that an owner set, of all owners with `None`; or tell how many that would be."""
+        with self.tally.operation("purge"):
+            if dry_run:
+                return await self._store.preview_purge(tenant, owner)
+            keys = size = 0
+            more = True
+            while more:
+                step = await self._store.purge_keys(
+                    PurgeKeys(tenant=tenant, owner=owner, limit=PURGE_KEYS, act=acting(act))
+                )
+                keys, size, more = keys + step.keys, size + step.bytes, step.more
+            return Purged(keys=keys, bytes=size)
+
+    # -- blobs ----------------------------------------------------------------------------------------------
+
+    async def open_blob(self, tenant: str, blob_id: str) -> tuple[OpenBlob, list[Reference]]:
+        """A blob that something in the tenant refers to. Raises `BlobNotFound` or `BlobDamaged`."""
+        with self.tally.operation("get"):
+            content, references = await self._found(tenant, blob_id)
+            return self._opened(content), references
+
+    async def references(self, tenant: str, blob_id: str) -> tuple[Content, list[Reference]]:
+        """Why a blob is kept, as far as this tenant is concerned. Raises `BlobNotFound`."""
+        with self.tally.operation("why"):
+            return await self._found(tenant, blob_id)
+
+    async def usage(self, tenant: str, owner: str | None = None) -> Usage:
+        """What a tenant uses, or one owner in it."""
+        return await self._store.get_usage(tenant, owner)
+
+    async def figures(self) -> BlobFigures:
+        """How things stand with the blobs of all tenants."""
+        return await self._store.blob_figures()
+
+    async def _found(self, tenant: str, blob_id: str) -> tuple[Content, list[Reference]]:
+        found = await self._store.open_blob(tenant, blob_id) if checks.is_digest(blob_id) else None
+        if found is None:
+            raise BlobNotFound(f"there is no blob {blob_id[:64]!r} here")
+        return found
+
+    def _opened(self, content: Content) -> OpenBlob:
+        return OpenBlob(content, self._objects, self._damaged)
+
+    def _damaged(self, blob_id: str) -> None:
+        """Keep in mind that a blob is damaged; whoever reads it has been told by then."""
+        self.tally.damage_found += 1
+        report("blob_damaged", BlobDamaged(), blob_id=blob_id)
+        telling = asyncio.ensure_future(self._note_damage(blob_id))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+
+    async def _note_damage(self, blob_id: str) -> None:
+        try:
+            await self._store.note_scrub(NoteScrub(damaged=[blob_id]))
+        except Exception as error:
+            report("damage_not_noted", error, blob_id=blob_id)
+
+
+def _no_key(key: str) -> KeyNotFound:
+    return KeyNotFound(f"there is no key {key[:64]!r}")
+
+
+async def _head(parts: AsyncIterator[bytes]) -> bytes:
+    """The first bytes, more than are kept inline when there are more."""
+    head = b""
+    while len(head) <= INLINE_BYTES_MAX:
+        part = await anext(parts, None)
+        if part is None:
+            break
+        head = head + part if head else part
+    return head
+
+
+async def _joined(head: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield head
+    async for part in parts:
+        yield part

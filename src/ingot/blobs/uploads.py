@@ -1,0 +1,546 @@
+"""Uploads: blobs that come in several steps, go on where they broke off, and are read before they are believed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from ingot.blobs import checks
+from ingot.blobs.arrivals import KEEP, Arrival, Intake, expect
+from ingot.blobs.errors import (
+    BlobNotFound,
+    KeyChanged,
+    KeyExists,
+    UploadEnded,
+    UploadIncomplete,
+    UploadNotFound,
+    UploadOffsetWrong,
+    UploadTaken,
+    WrongDigest,
+    WrongLength,
+)
+from ingot.blobs.hashing import rehash
+from ingot.blobs.model import INLINE_BYTES_MAX, Content, FileKind, Finished, OpenUpload, Trash, Upload, UploadState
+from ingot.blobs.ports import (
+    BeginUpload,
+    BlobStore,
+    EndUpload,
+    FinishUpload,
+    NoteUpload,
+    ObjectStore,
+    ObjectWriter,
+    Part,
+    Plan,
+    SignedPart,
+    SigningStore,
+    TakeUpload,
+)
+from ingot.blobs.service import BLOB_BYTES_MAX
+from ingot.blobs.tally import Tally
+from ingot.kernel.clock import MICROS, Clock, to_micros
+from ingot.kernel.errors import IngotError, InvalidInput, StoreError
+from ingot.kernel.ids import is_id, new_id
+from ingot.kernel.logs import report
+from ingot.kernel.loops import Loop
+
+VERIFY_BYTES_MAX: Final = 64 * 1024 * 1024  # More than this is read back behind the back of who completes it.
+RENEW_SECONDS: Final = 30.0
+LOST: Final = 120 * MICROS  # A verification without news for so long is somebody else's who is gone.
+LOOK_SECONDS: Final = 30.0
+VERIFIED_AT_ONCE: Final = 2
+FIRST_WRITER: Final = 2  # The epoch of who takes an upload first.
+WRONG: Final = {error.code: error for error in (WrongDigest, WrongLength, KeyExists, KeyChanged)}
+
+
+class JobFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a job that an upload is for. With a fence it is that attempt's."""
+
+    job_id: str
+    kind: FileKind
+    name: str
+    fence: int | None = None
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """An upload that can be begun, where its bytes will go, and the blob when it is here already."""
+
+    command: BeginUpload
+    plan: Plan | None = None
+    known: Content | None = None
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """An upload, and where a client sends its bytes by itself; `None`: to us."""
+
+    upload: Upload
+    plan: Plan | None = None
+
+
+class Uploads:
+    """The uploads of all tenants. Whoever comes last with one writes it."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        objects: ObjectStore,
+        signing: SigningStore | None = None,
+        *,
+        tally: Tally | None = None,
+        bytes_max: int = BLOB_BYTES_MAX,
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self._signing = signing
+        self.tally = tally or Tally()
+        self.bytes_max = bytes_max
+        self._receiving: dict[str, Receiving] = {}
+        self._doors: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._verifying: dict[str, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(VERIFIED_AT_ONCE)
+
+    @property
+    def come_to_us(self) -> bool:
+        """Whether clients send bytes to us, and not to the object store by themselves."""
+        return self._signing is None
+
+    # -- beginning ------------------------------------------------------------------------------------------
+
+    async def begin(
+        self,
+        arrival: Arrival,
+        *,
+        key: str | None = None,
+        if_match: str | None = None,
+        file: JobFile | None = None,
+    ) -> Begun:
+        """Begin an upload, of a size that is known.
+
+        One whose BLAKE3 the tenant holds already is done at once. Raises what `BlobStore.begin_upload` does.
+        """
+        with self.tally.operation("upload"):
+            prepared = await self.prepare(arrival, key=key, if_match=if_match, file=file)
+            try:
+                begun = await self._store.begin_upload(prepared.command)
+            except BaseException:
+                await asyncio.shield(self.forget(prepared))
+                raise
+            return await self._planned(begun, prepared)
+
+    async def prepare(
+        self,
+        arrival: Arrival,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        if_match: str | None = None,
+        file: JobFile | None = None,
+    ) -> Prepared:
+        """An upload of a size that is known, to be begun by somebody else, as with the job that it is for.
+
+        What was prepared and is not begun is to be forgotten.
+        """
+        told = arrival.checked(self.bytes_max)
+        if told.size is None:
+            raise InvalidInput("the size is missing", hint="Say how many bytes will come.")
+        name = None if key is None else checks.key(key)
+        known = await self._known(told)
+        place = None if known is not None else self._objects.new_place()
+        plan = None
+        if place is not None and self._signing is not None:
+            plan = await self._signing.plan(place, size=told.size, sha256=told.sha256)
+        command = BeginUpload(
+            id=id or new_id(),
+            tenant=told.tenant,
+            owner=told.owner,
+            reserve=told.size,
+            keep=KEEP,
+            size=told.size,
+            blob_id=told.blob_id,
+            sha256=told.sha256,
+            content_type=told.content_type,
+            original_name=told.original_name,
+            key=name,
+            if_match=if_match,
+            job_id=None if file is None else file.job_id,
+            fence=None if file is None else file.fence,
+            file=None if file is None else file.kind,
+            name=None if file is None else checks.file_name(file.name, what="name"),
+            place=place,
+            multipart=None if plan is None else plan.multipart,
+            owner_quota=told.owner_quota,
+        )
+        return Prepared(command=command, plan=plan, known=known)
+
+    async def begun(self, prepared: Prepared) -> Begun:
+        """An upload that somebody else has begun as it was prepared. Raises `UploadNotFound`."""
+        return await self._planned(await self._found(prepared.command.tenant, prepared.command.id), prepared)
+
+    async def again(self, tenant: str, id: str) -> Begun:
+        """An upload that was begun before, and where its bytes go. Raises `UploadNotFound`."""
+        found = await self._found(tenant, id)
+        upload, signing = found.upload, self._signing
+        if signing is None or found.place is None or upload.state is not UploadState.OPEN:
+            return Begun(upload=upload)
+        plan = await signing.plan_again(found.place, found.multipart, size=upload.size or 0, sha256=upload.sha256)
+        return Begun(upload=upload, plan=plan)
+
+    async def forget(self, prepared: Prepared) -> None:
+        """Nothing comes of what was prepared: a bucket keeps no parts for it."""
+        if prepared.command.multipart is not None and prepared.command.place is not None:
+            trash = Trash(place=prepared.command.place, multipart=prepared.command.multipart)
+            try:
+                await self._objects.delete(trash)
+            except (IngotError, OSError) as error:
+                report("object_not_deleted", error, place=trash.place)
+
+    async def _planned(self, begun: OpenUpload, prepared: Prepared) -> Begun:
+        self.tally.uploads_begun += 1
+        if prepared.known is not None and begun.upload.state is UploadState.OPEN:
+            return await self._reuse(begun, prepared.known)
+        return Begun(upload=begun.upload, plan=prepared.plan)
+
+    async def _reuse(self, begun: OpenUpload, known: Content) -> Begun:
+        """The blob is here: nothing need come. Raises `BlobNotFound` when it was taken away at this moment."""
+        try:
+            return Begun(upload=(await self._finish(begun, known)).upload)
+        except BaseException:
+            await asyncio.shield(self._store.end_upload(EndUpload(tenant=begun.tenant, id=begun.upload.id)))
+            raise
+
+    async def _known(self, told: Arrival) -> Content | None:
+        """The blob, when this tenant has it and need not send it again."""
+        if told.blob_id is None:
+            return None
+        found = await self._store.open_blob(told.tenant, told.blob_id)
+        if found is None or found[0].damaged:
+            return None
+        expect(found[0], size=told.size, blob_id=told.blob_id, sha256=told.sha256)
+        return msgspec.structs.replace(found[0], place=None, inline=None)
+
+    # -- bytes that come to us ------------------------------------------------------------------------------
+
+    async def receive(self, tenant: str, id: str, offset: int, parts: AsyncIterator[bytes]) -> Upload:
+        """Take in the bytes from `offset` on, and answer how far the upload is. Whoever wrote before is fenced out.
+
+        Raises `UploadNotFound`, `UploadEnded`, `UploadOffsetWrong`, `WrongLength`, `StorageFull`, and `UploadTaken`
+        when somebody else goes on with it. What was received by then stays.
+        """
+        with self.tally.operation("receive"):
+            async with self._alone(id):
+                begun = await self._taken(tenant, id)
+                receiving = self._receiving[id] = Receiving(self._write(begun, offset, parts))
+            try:
+                return await receiving.run()
+            finally:
+                del self._receiving[id]
+                receiving.ended.set()
+
+    async def offset(self, tenant: str, id: str) -> Upload:
+        """How far the upload is, for one who goes on with it: whoever wrote before is fenced out."""
+        with self.tally.operation("resume"):
+            async with self._alone(id):
+                return (await self._taken(tenant, id)).upload
+
+    def _alone(self, id: str) -> asyncio.Lock:
+        """Held by the one who takes an upload over."""
+        return self._doors.setdefault(id, asyncio.Lock())
+
+    async def _taken(self, tenant: str, id: str) -> OpenUpload:
+        """Take the upload over. What the writer before has is safe, and told, by then."""
+        await self._found(tenant, id)
+        await self._stop_receiving(id)
+        return await self._store.take_upload(TakeUpload(tenant=tenant, id=id))
+
+    async def _stop_receiving(self, id: str) -> None:
+        if (before := self._receiving.get(id)) is not None:
+            before.stop()
+            await before.ended.wait()
+
+    async def _write(self, begun: OpenUpload, offset: int, parts: AsyncIterator[bytes]) -> Upload:
+        assert begun.place is not None, "what is open has a place"
+        size, received = begun.upload.size, begun.upload.received
+        if offset != received:
+            raise UploadOffsetWrong(f"the upload goes on at {received}, not at {offset}", offset=received)
+        if size == received > 0:
+            return begun.upload
+        if begun.epoch == FIRST_WRITER:
+            writer = await self._objects.write(begun.place, size=size)
+        else:
+            writer = await self._objects.resume(begun.place, offset=received)
+        intake = Intake(self._store, begun, writer, bytes_max=self.bytes_max)
+        try:
+            await intake.take(parts)
+        except BaseException:
+            with suppress(StoreError):  # What went wrong first is told, and the offset tells what was kept.
+                await asyncio.shield(self._settle(begun, writer))
+            raise
+        noted = await asyncio.shield(self._settle(begun, writer))
+        self.tally.bytes_in += noted.upload.received - received
+        return noted.upload
+
+    async def _settle(self, begun: OpenUpload, writer: ObjectWriter) -> OpenUpload:
+        """Make safe what has come, and tell it. The last byte makes the object."""
+        if writer.offset == begun.upload.size:
+            await writer.finish()
+        else:
+            await writer.sync()
+            await writer.abort()
+        return await self._store.note_upload(
+            NoteUpload(tenant=begun.tenant, id=begun.upload.id, epoch=begun.epoch, keep=KEEP, received=writer.offset)
+        )
+
+    # -- bytes that go to the object store straight ---------------------------------------------------------
+
+    async def sign_parts(self, tenant: str, id: str, parts: Sequence[Part]) -> list[SignedPart]:
+        """Addresses for parts of an upload. Raises `UploadNotFound`, `UploadEnded` or `InvalidInput`."""
+        with self.tally.operation("sign"):
+            found = await self._open(tenant, id)
+            if self._signing is None or found.multipart is None or found.place is None:
+                raise InvalidInput("this upload has no parts", hint="Send its bytes to the address that it was given.")
+            return await self._signing.sign_parts(found.place, found.multipart, parts)
+
+    async def parts(self, tenant: str, id: str) -> list[Part]:
+        """The parts of an upload that are there, where it has any."""
+        found = await self._open(tenant, id)
+        if self._signing is None or found.multipart is None or found.place is None:
+            return []
+        return await self._signing.list_parts(found.place, found.multipart)
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    async def get(self, tenant: str, id: str) -> Upload:
+        """How an upload stands. Raises `UploadNotFound`."""
+        return (await self._found(tenant, id)).upload
+
+    async def complete(
+        self, tenant: str, id: str, *, blob_id: str | None = None, sha256: str | None = None
+    ) -> Finished:
+        """All bytes are sent: read them back, and have the blob be there when they are what was announced.
+
+        A large one is read afterwards: then the answer is an upload that is `verifying`. Done again, it answers how it
+        ended. Raises `UploadIncomplete`, `WrongDigest`, `WrongLength`, and what `BlobStore.finish_upload` does.
+        """
+        with self.tally.operation("complete"):
+            found = await self._found(tenant, id)
+            if found.upload.state is UploadState.OPEN:
+                found = await self._gathered(found, blob_id, sha256)
+            match found.upload.state:
+                case UploadState.DONE:
+                    return await self._done(found)
+                case UploadState.FAILED:
+                    raise WRONG.get(found.upload.error or "", UploadEnded)()
+                case UploadState.VERIFYING:
+                    self._verify_soon(found)
+                    return Finished(upload=found.upload)
+            return await self._verify(found)
+
+    async def of_attempt(self, tenant: str, id: str, *, job_id: str, fence: int) -> Upload:
+        """The upload, of a file that this very attempt sends. Raises `UploadNotFound`."""
+        found = await self._found(tenant, id)
+        if (found.upload.job_id, found.fence) != (job_id, fence):
+            raise UploadNotFound(f"there is no upload {id[:64]!r} of this attempt")
+        return found.upload
+
+    async def give_up(self, tenant: str, id: str) -> None:
+        """End an upload that nobody goes on with. One that is done stays."""
+        with self.tally.operation("give_up"):
+            await self._found(tenant, id)
+            await self._stop_receiving(id)
+            await self._store.end_upload(EndUpload(tenant=tenant, id=id))
+
+    async def _gathered(self, found: OpenUpload, blob_id: str | None, sha256: str | None) -> OpenUpload:
+        """The upload with its object whole, and with what was announced last. Raises `UploadIncomplete`."""
+        size, here = found.upload.size, found.upload.received
+        if self._signing is not None:
+            here = await self._at_bucket(self._signing, found)
+        if size is None or here < size:
+            raise UploadIncomplete(f"{here} of {size} bytes are here")
+        for announced, known in ((blob_id, found.upload.blob_id), (sha256, found.upload.sha256)):
+            if announced is not None and known not in (None, announced):
+                raise WrongDigest(f"{announced[:64]} is announced now, and {known} was before")
+        return await self._store.note_upload(
+            NoteUpload(
+                tenant=found.tenant,
+                id=found.upload.id,
+                epoch=found.epoch,
+                keep=KEEP,
+                blob_id=None if blob_id is None else checks.digest(blob_id, what="BLAKE3"),
+                sha256=None if sha256 is None else checks.digest(sha256, what="SHA-256"),
+                verifying=size > VERIFY_BYTES_MAX,
+            )
+        )
+
+    async def _at_bucket(self, signing: SigningStore, found: OpenUpload) -> int:
+        """How many bytes a client has put there; of parts that are all there it is made now."""
+        assert found.place is not None, "what is open has a place"
+        if found.multipart is not None:
+            parts = await signing.list_parts(found.place, found.multipart)
+            if parts and (here := sum(part.size for part in parts)) < (found.upload.size or 0):
+                return here
+            await signing.join_parts(found.place, found.multipart, parts)
+        size = await signing.size_of(found.place)
+        if size is None:
+            raise UploadIncomplete
+        return size
+
+    async def _verify(self, found: OpenUpload) -> Finished:
+        """Read the bytes back. They are a blob now, or the upload has failed."""
+        upload, place = found.upload, await self._sealed(found)
+        try:
+            if self._signing is not None and await self._signing.size_of(place) != upload.size:
+                raise WrongLength(f"there are not the {upload.size} bytes that were announced")
+            content = await rehash(self._objects, place, upload.size or 0)
+            expect(content, size=upload.size, blob_id=upload.blob_id, sha256=upload.sha256)
+            if content.size <= INLINE_BYTES_MAX:
+                parts = self._objects.read(place, 0, content.size)
+                data = b"".join([part async for part in parts]) if content.size else b""
+                content = msgspec.structs.replace(content, place=None, inline=data)
+            return await self._finish(found, content)
+        except IngotError as error:
+            if isinstance(error, WrongDigest | WrongLength):
+                await self._fail(found, error)
+            if place != found.place and not isinstance(error, StoreError):  # It is certain that nothing names the copy.
+                await self._objects.delete(Trash(place=place))
+            raise
+
+    async def _fail(self, found: OpenUpload, error: IngotError) -> None:
+        await self._store.end_upload(EndUpload(tenant=found.tenant, id=found.upload.id, error=error.code, keep=KEEP))
+
+    async def _sealed(self, found: OpenUpload) -> str:
+        """Where the object is that no client can write to: a copy, where the store lets them write twice."""
+        assert found.place is not None, "what is verified has a place"
+        if self._signing is None or self._signing.conditional or found.multipart is not None:
+            return found.place
+        return await self._signing.seal(found.place)
+
+    async def _finish(self, found: OpenUpload, content: Content) -> Finished:
+        finished = await self._store.finish_upload(
+            FinishUpload(tenant=found.tenant, id=found.upload.id, content=content, keep=KEEP)
+        )
+        self.tally.uploads_completed += 1
+        return finished
+
+    async def _done(self, found: OpenUpload) -> Finished:
+        key = None if found.upload.key is None else await self._store.get_key(found.tenant, found.upload.key)
+        ours = key is not None and key.blob_id == found.upload.blob_id
+        return Finished(upload=found.upload, key=key if ours else None)
+
+    async def _found(self, tenant: str, id: str) -> OpenUpload:
+        found = await self._store.get_upload(tenant, _id(id))
+        if found is None:
+            raise UploadNotFound(f"there is no upload {id[:64]!r}")
+        return found
+
+    async def _open(self, tenant: str, id: str) -> OpenUpload:
+        found = await self._found(tenant, id)
+        if found.upload.state is not UploadState.OPEN:
+            raise UploadEnded(f"the upload is {found.upload.state}")
+        return found
+
+    # -- verifying in the background ------------------------------------------------------------------------
+
+    def _verify_soon(self, found: OpenUpload) -> None:
+        id = found.upload.id
+        if id not in self._verifying:
+            task = self._verifying[id] = asyncio.create_task(self._verify_and_renew(found), name=f"verify {id}")
+            task.add_done_callback(lambda _: self._verifying.pop(id, None))
+
+    async def _verify_and_renew(self, found: OpenUpload) -> None:
+        async with self._slots:
+            verifying = asyncio.ensure_future(self._verify_unheard(found))
+            try:
+                while not (await asyncio.wait([verifying], timeout=RENEW_SECONDS))[0]:
+                    await self._store.note_upload(
+                        NoteUpload(
+                            tenant=found.tenant, id=found.upload.id, epoch=found.epoch, keep=KEEP, verifying=True
+                        )
+                    )
+                verifying.result()
+            except (*WRONG.values(), UploadEnded, UploadNotFound, BlobNotFound) as error:
+                report("upload_failed", error, upload=found.upload.id)
+            except Exception as error:  # The loop comes back to it.
+                report("verification_failed", error, upload=found.upload.id)
+            finally:
+                verifying.cancel()
+
+    async def _verify_unheard(self, found: OpenUpload) -> None:
+        """Verify for one who does not wait for it: what refuses the blob is kept, to be told when it is asked for."""
+        try:
+            await self._verify(found)
+        except (KeyExists, KeyChanged) as error:
+            await self._fail(found, error)
+            raise
+
+    async def look_for_lost(self, now: int) -> int:
+        """Go on with verifications of which nothing was heard for a while: who did them is gone."""
+        found = [
+            one
+            for one in await self._store.list_verifying(limit=100)
+            if one.upload.id not in self._verifying and now - (to_micros(one.upload.expires_at) - KEEP) > LOST
+        ]
+        for one in found:
+            self._verify_soon(one)
+        return len(found)
+
+    async def close(self) -> None:
+        """Stop what goes on in the background. It is taken up again later."""
+        tasks = list(self._verifying.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Receiving:
+    """A writer of an upload, that is stopped by the one who comes after it."""
+
+    def __init__(self, writing: Coroutine[Any, Any, Upload]) -> None:
+        self._task = asyncio.create_task(writing)
+        self._stopped = False
+        self.ended = asyncio.Event()
+
+    async def run(self) -> Upload:
+        """Write until all is here. Raises `UploadTaken` when it was stopped."""
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            if not self._stopped:
+                self._task.cancel()
+            await asyncio.wait([self._task])  # What has come is made safe, whoever has gone.
+            if self._stopped:
+                raise UploadTaken from None
+            raise
+
+    def stop(self) -> None:
+        """Have it end: somebody else goes on."""
+        self._stopped = True
+        self._task.cancel()
+
+
+class Verification(Loop):
+    """Takes up what others left unverified."""
+
+    name = "verification"
+
+    def __init__(self, uploads: Uploads, clock: Clock) -> None:
+        super().__init__()
+        self._uploads = uploads
+        self._clock = clock
+
+    async def run_once(self) -> int:
+        """Look once."""
+        return await self._uploads.look_for_lost(self._clock.micros())
+
+    async def rest(self) -> None:
+        """Wait until the next look is due."""
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def _id(id: str) -> str:
+    if not is_id(id):
+        raise UploadNotFound(f"there is no upload {id[:64]!r}")
+    return id
