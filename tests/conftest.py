@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.postgres import shared_folder
+from tests.s3 import shared_bucket_server
 
 LONG_TEST_SECONDS_MAX = 300
 
@@ -22,10 +23,11 @@ settings.load_profile("ingot")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The process that starts the workers makes room for their PostgreSQL, and clears up after them."""
+    """The process that starts the workers makes room for their servers, and clears up after them."""
     if not hasattr(config, "workerinput"):
         room = ExitStack()
         room.enter_context(shared_folder())
+        room.enter_context(shared_bucket_server())
         config.add_cleanup(room.close)
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from tests.faults.bouncer import program
 from tests.postgres import binaries
 from tests.providers.programs import browser, modules, node
+from tests.s3 import program as weed
 
 if __name__ == "__main__":
-    programs: tuple[Callable[[], object], ...] = (binaries, program, node, modules, browser)
+    programs: tuple[Callable[[], object], ...] = (binaries, program, node, modules, browser, weed)
     for get in programs:
         try:
             get()

@@ -17,8 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults import points
+from tests.faults.blob_child import POINTS
+from tests.faults.blob_life import BlobLife
 from tests.faults.invariants import Broken
 from tests.faults.life import Life
+from tests.faults.object_life import ObjectLife
 from tests.faults.outage import Outage
 from tests.faults.standstill import stand_still
 from tests.system.standing import stand_still as workers_stand_still
@@ -26,6 +29,8 @@ from tests.system.standing import stand_still as workers_stand_still
 KILLS = 5_000
 CUTS = 2_000
 POINT_KILLS = 1_000
+OBJECT_KILLS = 3_000
+BLOB_KILLS = 2_000
 CYCLES = 5_000
 WORKER_STOPS = 300
 WORKERS = 10
@@ -77,6 +82,38 @@ class Soak:
             done += life.kills
             self._end(life, life.kills)
             self._tell(f"killed at named points {done}/{kills}")
+
+    def kill_storing(self, kills: int) -> None:
+        """Kill processes that store and delete objects in a blob folder."""
+        done = 0
+        while done < kills:
+            life = ObjectLife(self._next_folder(), self._random.randrange(2**32))
+            while life.kills < min(KILLS_PER_LIFE, kills - done):
+                life.kill_at_random()
+                life.check()
+            done += life.kills
+            self.kills += life.kills
+            self.acked += life.acked
+            shutil.rmtree(life.folder)
+            self._tell(f"killed while storing objects {done}/{kills}")
+
+    def kill_serving_blobs(self, kills: int) -> None:
+        """Kill servers whose clients put, send, complete and delete, at random and at named points in turn."""
+        done = 0
+        while done < kills:
+            life = BlobLife(self._next_folder(), self._random.randrange(2**32))
+            while life.kills < min(KILLS_PER_LIFE, kills - done):
+                if self._random.random() < 0.5:
+                    life.kill_at(self._random.choice(list(POINTS)), 1 + self._random.randrange(20))
+                else:
+                    life.kill_at_random()
+                life.check()
+            life.rest()
+            done += life.kills
+            self.kills += life.kills
+            self.acked += life.acked
+            shutil.rmtree(life.folder)
+            self._tell(f"killed while serving blobs {done}/{kills}")
 
     def cut_the_power(self, cuts: int) -> None:
         """Lose unsynced writes."""
@@ -130,6 +167,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Crash and power tests, for hours.")
     parser.add_argument("--kills", type=int, default=KILLS, help=f"processes killed at random ({KILLS})")
     parser.add_argument("--point-kills", type=int, default=POINT_KILLS, help=f"killed at named points ({POINT_KILLS})")
+    parser.add_argument("--object-kills", type=int, default=OBJECT_KILLS, help=f"while storing ({OBJECT_KILLS})")
+    parser.add_argument("--blob-kills", type=int, default=BLOB_KILLS, help=f"while serving blobs ({BLOB_KILLS})")
     parser.add_argument("--cuts", type=int, default=CUTS, help=f"power cuts ({CUTS})")
     parser.add_argument("--cycles", type=int, default=CYCLES, help=f"workers that stand still ({CYCLES})")
     parser.add_argument("--stops", type=int, default=WORKER_STOPS, help=f"real workers that do ({WORKER_STOPS})")
@@ -144,6 +183,8 @@ def main() -> int:
         (soak.stop_workers, arguments.stops),
         (soak.cut_the_power, arguments.cuts),
         (soak.kill_at_points, arguments.point_kills),
+        (soak.kill_storing, arguments.object_kills),
+        (soak.kill_serving_blobs, arguments.blob_kills),
         (soak.kill_at_random, arguments.kills),
     ]
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import shutil
@@ -15,6 +14,7 @@ from ingot.engines.sqlite.opening import FILE_NAME
 from tests.faults.child import Plan, work
 from tests.faults.history import History, HistoryFile
 from tests.faults.invariants import Broken, check_file
+from tests.faults.processes import PROCESSES
 from tests.faults.tables import Tables
 from tests.faults.verbs import Held
 
@@ -22,10 +22,6 @@ LEASE_SECONDS = 0.15
 WORK_SECONDS_MAX = 5.0
 JOIN_SECONDS_MAX = 90.0
 SHARED_HELD_MAX = 40
-
-# Processes are forked from one that has loaded everything and has no thread.
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tests.faults.child"])
 
 
 class Life:
@@ -111,7 +107,7 @@ class Life:
             point=point,
             countdown=countdown,
         )
-        process = _processes.Process(target=work, args=(plan,), daemon=True)
+        process = PROCESSES.Process(target=work, args=(plan,), daemon=True)
         process.start()
         return process
 

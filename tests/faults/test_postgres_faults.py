@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import random
 import signal
@@ -43,6 +42,7 @@ from tests.faults.postgres_world import (
     until,
     until_quiet,
 )
+from tests.faults.processes import PROCESSES
 from tests.faults.proxy import END_SECONDS, Loss, Proxy, open_proxy
 from tests.faults.verbs import Held
 
@@ -64,9 +64,6 @@ HELD_MAX = 40
 # How much of the history a process writes before it is killed: its first calls, or some hundred.
 LINES_BYTES_MIN = 500
 LINES_BYTES_MAX = 60_000
-
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tests.faults.child", "tests.faults.postgres_child"])
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +129,7 @@ class Clients:
             last=last,
             held=[Held(job_id, fence) for job_id, fence, _ in given[-HELD_MAX:]],
         )
-        process = _processes.Process(target=work, args=(plan,), daemon=True)
+        process = PROCESSES.Process(target=work, args=(plan,), daemon=True)
         process.start()
         return process
 

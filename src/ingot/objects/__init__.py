@@ -1,0 +1,1 @@
+"""Where the bytes of blobs are: a folder, or a bucket."""

@@ -1,0 +1,143 @@
+"""How the blob folder is laid out, and how it is opened.
+
+blobs/store.lock   held by the one process that uses the folder
+blobs/store.id     which folder this is: a database remembers it, and is not served with another
+blobs/uploads/     objects on their way in
+blobs/00 … ff/     objects that are whole; the folder is the end of the place
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ingot.kernel.errors import StoreError, StoreLocked, StoreMisconfigured
+from ingot.kernel.ids import is_id, new_id
+from ingot.objects.files import Files
+
+FOLDER: Final = "blobs"
+UPLOADS: Final = "uploads"
+LOCK_NAME: Final = "store.lock"
+ID_NAME: Final = "store.id"
+ID_BYTES_MAX: Final = 64
+SHELVES: Final = tuple(f"{number:02x}" for number in range(256))
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Where things are. `root` is the blob folder."""
+
+    root: str
+
+    @property
+    def uploads(self) -> str:
+        """The folder of what is on its way in."""
+        return f"{self.root}/{UPLOADS}"
+
+    def shelf(self, place: str) -> str:
+        """The folder of an object that is whole."""
+        return f"{self.root}/{place[-2:]}"
+
+    def unfinished(self, place: str) -> str:
+        """The name of an object on its way in."""
+        return f"{self.root}/{UPLOADS}/{checked(place)}"
+
+    def finished(self, place: str) -> str:
+        """The name of an object that is whole."""
+        return f"{self.shelf(place)}/{checked(place)}"
+
+
+class OpenFolder(msgspec.Struct, frozen=True):
+    """A blob folder that is ours until its lock is let go."""
+
+    layout: Layout
+    store_id: str
+    lock: int
+
+
+def checked(place: str) -> str:
+    """A place, which is part of a path: nothing but what `new_id` makes."""
+    if not is_id(place):
+        raise StoreError("There is no such place in a blob folder.")
+    return place
+
+
+def open_folder(files: Files, folder: Path) -> OpenFolder:
+    """Open or make the blob folder in a data folder.
+
+    Raises `StoreLocked`, or `StoreMisconfigured` when it cannot be used.
+    """
+    try:
+        return _open(files, Layout(os.fspath(folder.absolute() / FOLDER)))
+    except OSError as error:
+        raise StoreMisconfigured(
+            f"The data folder {folder.absolute()} cannot be used: {error.strerror or error}.",
+            hint="Name a folder that this user may make and write to (INGOT_DATA).",
+        ) from error
+
+
+def _open(files: Files, layout: Layout) -> OpenFolder:
+    _make_folders(files, layout.root)
+    try:
+        lock = files.lock(f"{layout.root}/{LOCK_NAME}")
+    except BlockingIOError:
+        raise StoreLocked(f"Another Ingot process holds the folder {layout.root}.") from None
+    try:
+        present = set(files.list_names(layout.root))
+        for name in (UPLOADS, *SHELVES):
+            if name not in present:
+                files.make_folder(f"{layout.root}/{name}")
+        store_id = _read_id(files, layout) if ID_NAME in present else _make_id(files, layout)
+        # Also when all was there: who made it may have died before it was durable.
+        files.sync_folder(layout.root)
+    except BaseException:
+        files.unlock(lock)
+        raise
+    return OpenFolder(layout, store_id, lock)
+
+
+def _make_folders(files: Files, path: str) -> None:
+    """Make a folder and those above it that are missing, and make each one's name durable."""
+    if not files.exists(path):
+        above = os.path.dirname(path)
+        _make_folders(files, above)
+        with suppress(FileExistsError):  # Another process was faster; one of us gets the lock.
+            files.make_folder(path)
+        files.sync_folder(above)
+
+
+def _make_id(files: Files, layout: Layout) -> str:
+    """Name the folder. The name is never there in part: a server that comes up with half of it would be refused."""
+    store_id, new = new_id(), f"{layout.root}/{ID_NAME}.new"
+    if files.exists(new):
+        files.unlink(new)
+    handle = files.create(new)
+    try:
+        text = f"{store_id}\n".encode()
+        if files.write(handle, memoryview(text), 0) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        files.sync(handle)
+    finally:
+        files.close(handle)
+    files.rename(new, f"{layout.root}/{ID_NAME}")
+    return store_id
+
+
+def _read_id(files: Files, layout: Layout) -> str:
+    data = memoryview(bytearray(ID_BYTES_MAX))
+    handle = files.open(f"{layout.root}/{ID_NAME}")
+    try:
+        count = files.read(handle, data, 0)
+    finally:
+        files.close(handle)
+    store_id = bytes(data[:count]).decode("ascii", "replace").strip()
+    if not is_id(store_id):
+        raise StoreMisconfigured(
+            f"The file {layout.root}/{ID_NAME} is damaged: it does not tell which blob folder this is.",
+            hint="Restore it from a backup; the database remembers what it has to say.",
+        )
+    return store_id

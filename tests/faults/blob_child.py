@@ -1,0 +1,115 @@
+"""A server in a process of its own, that dies at a named point, or lives until it is killed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import uvloop
+
+from ingot import wiring
+from ingot.blobs import uploads
+from ingot.engines.sqlite import SQLiteStore
+from ingot.http.server import listen, url_of
+from ingot.kernel.clock import MICROS
+from ingot.objects.local import LocalStore
+from ingot.objects.writing import LocalWriter
+from ingot.settings import Settings
+from tests.faults.points import Trap
+
+COLLECT_SECONDS = 0.05
+GRACE_SECONDS = 0.2
+
+
+class Point(NamedTuple):
+    """Where a process dies: before or after a call, of those that answer something when that is asked for."""
+
+    owner: Any
+    name: str
+    after: bool = True
+    answers: bool = False
+
+
+POINTS = {
+    "when an upload has begun, before the answer": Point(SQLiteStore, "begin_upload"),
+    "in the middle of an object": Point(LocalWriter, "write"),
+    "when a part is safe, before it is told": Point(LocalWriter, "sync"),
+    "when an object is whole, before the row": Point(LocalWriter, "finish"),
+    "when a blob is stored, before the answer": Point(SQLiteStore, "finish_upload"),
+    "when a small blob is stored, before the answer": Point(SQLiteStore, "put_blob"),
+    "when bytes were read back, before the end": Point(uploads, "expect"),
+    "before a key is deleted": Point(SQLiteStore, "delete_key", after=False),
+    "when a key is deleted, before the answer": Point(SQLiteStore, "delete_key"),
+    "when an upload is given up, before the answer": Point(SQLiteStore, "end_upload"),
+    "when uploads are swept, before blobs are": Point(SQLiteStore, "sweep_uploads", answers=True),
+    "when a blob is taken away, before its object": Point(SQLiteStore, "collect_blob", answers=True),
+    "before an object is deleted": Point(LocalStore, "delete", after=False),
+    "when an object is deleted, before it is forgotten": Point(LocalStore, "delete"),
+}
+
+
+class BlobPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one server is to do."""
+
+    folder: Path
+    output: Path
+    address: Path
+    token: str
+    point: str | None = None
+    countdown: int = 1
+
+
+def serve(plan: BlobPlan) -> None:
+    """The life of the process. What it has to say goes to a file, so that a test can show it."""
+    output = os.open(plan.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    try:
+        uvloop.run(_serve(plan))
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+async def _serve(plan: BlobPlan) -> None:
+    if plan.point is not None:
+        _arm(POINTS[plan.point], Trap(plan.countdown))
+    settings = Settings(data=plan.folder)
+    async with wiring.open(settings=settings) as ingot:
+        # Sooner than any settings allow. Its first round has not begun.
+        ingot.collector._every_seconds, ingot.collector._grace = COLLECT_SECONDS, round(GRACE_SECONDS * MICROS)
+        await ingot.credentials.ensure_operator(plan.token)
+        with listen("127.0.0.1", 0) as listening:
+            fresh = plan.address.with_suffix(".new")
+            fresh.write_text(url_of(listening), encoding="utf-8")
+            fresh.rename(plan.address)
+            await wiring.server_of(ingot, settings).serve(sockets=[listening])
+
+
+def _arm(point: Point, trap: Trap) -> None:
+    original: Callable[..., Any] = getattr(point.owner, point.name)
+
+    def step(answer: object) -> None:
+        if answer or not point.answers:
+            trap.step()
+
+    async def deadly(*args: Any, **options: Any) -> Any:
+        if not point.after:
+            trap.step()
+        answer = await original(*args, **options)
+        if point.after:
+            step(answer)
+        return answer
+
+    def at_once(*args: Any, **options: Any) -> Any:
+        answer = original(*args, **options)
+        step(answer)
+        return answer
+
+    setattr(point.owner, point.name, at_once if point.owner is uploads else deadly)

@@ -1,0 +1,106 @@
+"""A process that stores, resumes and deletes objects until it is killed, and tells each step before and after it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import traceback
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from ingot.blobs.model import Trash
+from ingot.kernel.clock import SystemClock
+from ingot.objects.local import LocalStore
+from ingot.objects.writing import LocalWriter
+
+SIZES = (1, 20_000, 300_000, 1 << 20, (1 << 20) + 7, 2_500_000)
+WRITERS = 4
+KEPT_OBJECTS_MAX = 24
+
+Line = tuple[str, str, int]  # What it is, the place, how many bytes.
+
+
+class ObjectPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process is to do: which objects are there, which uploads go on, and behind how many bytes."""
+
+    folder: Path
+    history: Path
+    output: Path
+    seed: int
+    stored: list[str]
+    unfinished: dict[str, int]
+
+
+def bytes_of(place: str, start: int, end: int) -> bytes:
+    """The bytes that belong at a place: they follow from its name."""
+    return blake3(place.encode()).digest(length=end - start, seek=start) if end > start else b""
+
+
+def work(plan: ObjectPlan) -> None:
+    """The life of the process. What it has to say goes to a file, so that a test can show it."""
+    output = os.open(plan.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    try:
+        asyncio.run(Work(plan).run())
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+class Work:
+    """Objects come and go, several at once."""
+
+    def __init__(self, plan: ObjectPlan) -> None:
+        self._plan = plan
+        self._random = random.Random(plan.seed)
+        self._stored = [*plan.stored]
+        self._unfinished = [*plan.unfinished.items()]
+        self._history = os.open(plan.history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(self._history, b"\n")  # Ends a line that a kill cut off.
+
+    async def run(self) -> None:
+        """Go on until the process is killed."""
+        self._store = await LocalStore.open(self._plan.folder, clock=SystemClock())
+        await asyncio.gather(*(self._work() for _ in range(WRITERS)))
+
+    async def _work(self) -> None:
+        while True:
+            if self._unfinished:
+                place, kept = self._unfinished.pop()
+                if self._random.random() < 0.2:
+                    await self._delete(place)
+                else:
+                    await self._send(await self._store.resume(place, offset=kept), kept)
+            elif len(self._stored) > self._random.randrange(KEPT_OBJECTS_MAX):
+                await self._delete(self._stored.pop(self._random.randrange(len(self._stored))))
+            else:
+                place, size = self._store.new_place(), self._random.choice(SIZES)
+                self._tell("begin", place, size)
+                await self._send(await self._store.write(place, size=self._random.choice((size, None))), 0)
+
+    async def _send(self, writer: LocalWriter, kept: int) -> None:
+        size = max(kept, self._random.choice(SIZES))
+        while writer.offset < size:
+            end = min(size, writer.offset + self._random.choice((1, 5_000, 100_000, 1 << 20)))
+            await writer.write(bytes_of(writer.place, writer.offset, end))
+            if self._random.random() < 0.3:
+                await writer.sync()
+                self._tell("kept", writer.place, writer.offset)
+        self._tell("finishing", writer.place, size)
+        await writer.finish()
+        self._tell("finished", writer.place, size)
+        self._stored.append(writer.place)
+
+    async def _delete(self, place: str) -> None:
+        self._tell("deleting", place, 0)
+        await self._store.delete(Trash(place=place))
+        self._tell("deleted", place, 0)
+
+    def _tell(self, what: str, place: str, count: int) -> None:
+        os.write(self._history, msgspec.json.encode((what, place, count)) + b"\n")

@@ -1,0 +1,173 @@
+"""A disk that is full, or fails, under the folder store: a clear error, and nothing half-made at a final name."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ingot.blobs.errors import BlobDamaged
+from ingot.blobs.model import PART_BYTES, Trash
+from ingot.kernel.clock import SystemClock
+from ingot.kernel.errors import StorageFull, StoreError, StoreMisconfigured
+from ingot.objects.files import Files
+from ingot.objects.local import LocalStore
+from tests.conformance.objects import put, read
+
+KEPT = os.urandom(PART_BYTES + 5)
+REST = os.urandom(70_000)
+STEPS_MAX = 40
+STEPS_TO_OPEN = 2 + 2 + 257 + 4 + 1  # Two folders, those in them, the id, and the sync at last.
+
+
+class BadDisk(Files):
+    """Does `room` more steps and then fails with `error`, the last write by half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error = errno.ENOSPC
+        self.room: int | None = None
+        self.failures = 0
+
+    def _step(self) -> None:
+        if self.room is not None:
+            if self.room == 0:
+                self.failures += 1
+                raise OSError(self.error, os.strerror(self.error))
+            self.room -= 1
+
+    def make_folder(self, path: str) -> None:
+        self._step()
+        super().make_folder(path)
+
+    def sync_folder(self, path: str) -> None:
+        self._step()
+        super().sync_folder(path)
+
+    def rename(self, path: str, to: str) -> None:
+        self._step()
+        super().rename(path, to)
+
+    def create(self, path: str) -> int:
+        self._step()
+        return super().create(path)
+
+    def allocate(self, handle: int, size: int) -> None:
+        self._step()
+        super().allocate(handle, size)
+
+    def write(self, handle: int, data: memoryview, offset: int) -> int:
+        self._step()
+        return super().write(handle, data[: (len(data) + 1) // 2] if self.room == 0 else data, offset)
+
+    def sync(self, handle: int) -> None:
+        self._step()
+        super().sync(handle)
+
+
+def names_in(folder: Path) -> set[str]:
+    """Everything in the folder that is a file."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("size", [len(KEPT + REST), None])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
+async def test_whichever_step_fails_the_upload_goes_on_or_is_gone(tmp_path: Path, error: int, size: int | None) -> None:
+    disk = BadDisk()
+    disk.error = error
+    store = await LocalStore.open(tmp_path, clock=SystemClock(), files=disk)
+    before = names_in(tmp_path)
+    kind = StoreError if error == errno.EIO else StorageFull
+    for room in range(STEPS_MAX):
+        disk.room = room
+        place, kept, writer = store.new_place(), 0, None
+        final = tmp_path / "blobs" / place[-2:] / place
+        try:
+            writer = await store.write(place, size=size)
+            await writer.write(KEPT)
+            await writer.sync()
+            kept = len(KEPT)
+            await writer.write(REST)
+            await writer.finish()
+            break
+        except StoreError as failure:
+            said = type(failure)
+        assert said is kind
+        disk.room = None
+        if final.exists():
+            assert final.read_bytes() == KEPT + REST
+        else:
+            with pytest.raises(BlobDamaged):
+                await read(store, place, 0, len(KEPT))
+        if writer is None:
+            assert names_in(tmp_path) == before
+        else:
+            with pytest.raises(StoreError):
+                await writer.write(b"after an error")
+            await writer.abort()
+            writer = await store.resume(place, offset=kept)
+            await writer.write((KEPT + REST)[kept:])
+            await writer.finish()
+            assert await read(store, place, 0, len(KEPT + REST)) == KEPT + REST
+        await store.delete(Trash(place=place))
+        assert names_in(tmp_path) == before
+    assert disk.failures == room > 6
+    await store.close()
+
+
+async def test_opening_on_a_full_disk_is_refused_and_works_later(tmp_path: Path) -> None:
+    disk = BadDisk()
+    for room in sorted({*range(8), 100, *range(STEPS_TO_OPEN - 6, STEPS_TO_OPEN + 1)}):
+        disk.room = room
+        if room < STEPS_TO_OPEN:
+            with pytest.raises(StoreMisconfigured, match="No space left"):
+                await LocalStore.open(tmp_path / str(room), clock=SystemClock(), files=disk)
+            disk.room = None
+        store = await LocalStore.open(tmp_path / str(room), clock=SystemClock(), files=disk)
+        disk.room = None
+        assert await read(store, await put(store, b"fine"), 0, 4) == b"fine"
+        await store.close()
+    assert disk.failures > 10
+
+
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """A real write beyond this size fails, in this process and for as long as the block lasts."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_real_lack_of_room_is_told_before_bytes_are_sent(tmp_path: Path) -> None:
+    store = await LocalStore.open(tmp_path, clock=SystemClock())
+    before = names_in(tmp_path)
+    with no_file_larger_than(2 * PART_BYTES), pytest.raises(StorageFull):
+        await store.write(store.new_place(), size=2 * PART_BYTES + 1)
+    with pytest.raises(StorageFull):
+        await store.write(store.new_place(), size=1 << 60)
+    assert names_in(tmp_path) == before
+    await store.close()
+
+
+async def test_a_real_lack_of_room_on_the_way_keeps_what_was_synced(tmp_path: Path) -> None:
+    store = await LocalStore.open(tmp_path, clock=SystemClock())
+    place = store.new_place()
+    with no_file_larger_than(2 * PART_BYTES):
+        writer = await store.write(place, size=None)
+        await writer.write(KEPT)
+        await writer.sync()
+        with pytest.raises(StorageFull):
+            await writer.write(bytes(2 * PART_BYTES))
+    writer = await store.resume(place, offset=len(KEPT))
+    await writer.write(REST)
+    await writer.finish()
+    assert await read(store, place, 0, len(KEPT + REST)) == KEPT + REST
+    await store.close()

@@ -1,0 +1,86 @@
+"""A full disk below the whole room: a clear error at every step, nothing counted or left, and it goes on later."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ingot.blobs.arrivals import Arrival
+from ingot.blobs.collector import Collector
+from ingot.blobs.model import PART_BYTES, UploadState, Usage
+from ingot.blobs.service import Blobs
+from ingot.blobs.uploads import Uploads
+from ingot.kernel.clock import SystemClock
+from ingot.kernel.errors import StorageFull
+from ingot.objects.local import LocalStore
+from tests.factories import Bench, open_bench
+from tests.faults.test_object_full import BadDisk
+
+DATA = bytes(range(256)) * (PART_BYTES // 128)
+PIECE_BYTES = 300_000
+STEPS_MAX = 40
+
+
+async def parts(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), PIECE_BYTES):
+        yield data[start : start + PIECE_BYTES]
+
+
+@asynccontextmanager
+async def rooms(folder: Path, disk: BadDisk) -> AsyncIterator[tuple[Bench, LocalStore]]:
+    async with open_bench("sqlite", folder) as bench:
+        objects = await LocalStore.open(folder, clock=SystemClock(), files=disk)
+        try:
+            yield bench, objects
+        finally:
+            disk.room = None
+            await objects.close()
+
+
+async def places(objects: LocalStore) -> list[str]:
+    return [place async for place, _ in objects.list_places()]
+
+
+async def test_a_put_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    disk = BadDisk()
+    async with rooms(tmp_path / "data", disk) as (bench, objects):
+        blobs = Blobs(bench.store, objects)
+        collector = Collector(bench.store, objects, every_seconds=1, grace_seconds=0)
+        arrival = Arrival(tenant=bench.tenant, owner="token:ann")
+        for room in range(STEPS_MAX):
+            disk.room = room
+            try:
+                await blobs.put("a", parts(DATA), arrival)
+                break
+            except StorageFull:
+                disk.room = None
+            assert await blobs.usage(bench.tenant) == Usage()
+            assert (await blobs.keys(bench.tenant)).items == []
+            await collector.run_once()
+            assert await places(objects) == []
+        assert 5 < room < STEPS_MAX - 1, "every step has failed once"
+        assert await (await blobs.open_key(bench.tenant, "a"))[1].all() == DATA
+
+
+async def test_an_upload_on_a_full_disk_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    disk = BadDisk()
+    async with rooms(tmp_path / "data", disk) as (bench, objects):
+        blobs, uploads = Blobs(bench.store, objects), Uploads(bench.store, objects)
+        arrival = Arrival(tenant=bench.tenant, owner="token:ann", size=len(DATA))
+        id = (await uploads.begin(arrival, key="a")).upload.id
+        failures = offset = 0
+        while offset < len(DATA):
+            disk.room = failures
+            end = len(DATA) if failures % 2 else min(len(DATA), offset + PIECE_BYTES)
+            try:
+                offset = (await uploads.receive(bench.tenant, id, offset, parts(DATA[offset:end]))).received
+            except StorageFull:
+                failures += 1
+            disk.room = None
+            assert (await uploads.offset(bench.tenant, id)).received == offset
+            assert await blobs.usage(bench.tenant) == Usage(reserved_bytes=len(DATA))
+        done = await uploads.complete(bench.tenant, id)
+        assert (failures > 3, done.upload.state) == (True, UploadState.DONE)
+        assert await (await blobs.open_key(bench.tenant, "a"))[1].all() == DATA
+        assert len(await places(objects)) == 1

@@ -1,0 +1,81 @@
+"""Planted bugs of the object stores, and of what verifies their bytes."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.places import ADDRESSES, OBJECT_POWER
+
+MUTANTS = [
+    Mutant(
+        name="an object that is renamed before it is synced",
+        breaks="B3: no part of an object is at a final name",
+        file="objects/writing.py",
+        old="            self._files.sync(self._file)\n            self._files.rename(self._path, self._final_path)\n",
+        new="            self._files.rename(self._path, self._final_path)\n            self._files.sync(self._file)\n",
+        caught_by=f"{OBJECT_POWER}[of_known_size]",
+    ),
+    Mutant(
+        name="a finished object whose folder is not synced",
+        breaks="B1: an acknowledged object survives power loss",
+        file="objects/writing.py",
+        old="            for folder in self._folders:\n",
+        new="            for folder in self._folders[1:]:\n",
+        caught_by=f"{OBJECT_POWER}[of_unknown_size]",
+    ),
+    Mutant(
+        name="an upload that goes on with what was not synced",
+        breaks="B1: what is stored is what was sent",
+        file="objects/writing.py",
+        old="            self._files.truncate(self._file, offset)\n",
+        new="",
+        caught_by=f"{OBJECT_POWER}[resumed_and_finished_at_once]",
+    ),
+    Mutant(
+        name="two writers of one upload",
+        breaks="who resumes an upload shuts out who wrote it before",
+        file="objects/writing.py",
+        old="                before.shut(UploadTaken)\n",
+        new="                pass\n",
+        caught_by="tests/conformance/test_objects.py::test_what_an_earlier_writer_still_sends_does_not_get_in[local]",
+    ),
+    Mutant(
+        name="parts that are not verified",
+        breaks="B2: never wrong bytes",
+        file="blobs/hashing.py",
+        old="            verify(offset // PART_BYTES, part, content.checks)\n",
+        new="",
+        caught_by="tests/faults/test_object_damage.py::test_damaged_bytes_are_never_given_away",
+    ),
+    Mutant(
+        name="a second object at an address",
+        breaks="B9: a signed address cannot change a completed blob",
+        file="objects/s3.py",
+        old='            headers["If-None-Match"] = "*"\n',
+        new="            pass\n",
+        caught_by=f"{ADDRESSES}::test_a_second_object_is_refused_and_the_first_stays",
+    ),
+    Mutant(
+        name="parts joined without a look",
+        breaks="B2: what is joined is what was announced",
+        file="objects/s3_parts.py",
+        old="        if part.size != other.size or len(digests) > 1:\n",
+        new="        if len(digests) > 1:\n",
+        caught_by=f"{ADDRESSES}::test_a_part_of_another_size_is_not_joined",
+    ),
+    Mutant(
+        name="what has no length needs much room",
+        breaks="B8: a quota is exact",
+        file="blobs/service.py",
+        old="            if command.size is not None:\n                raise\n",
+        new="            raise\n",
+        caught_by="tests/http/test_keys.py::test_bytes_of_which_nobody_says_how_many_come_as_long_as_there_is_room",
+    ),
+    Mutant(
+        name="a full disk that is not told",
+        breaks="a clear error when there is no room",
+        file="blobs/uploads.py",
+        old="            with suppress(StoreError):  # What",
+        new="            if True:  # What",
+        caught_by="tests/faults/test_room_full.py::test_an_upload_on_a_full_disk_goes_on_when_there_is_room",
+    ),
+]

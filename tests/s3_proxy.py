@@ -1,0 +1,92 @@
+"""A store in front of the S3 server that is worse than it: it forgets conditions, fails, or answers something else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from tests.s3 import bucket, client_of, server_url
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request as it came."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+
+    @property
+    def key(self) -> str:
+        return unquote(urlsplit(self.target).path).removeprefix(f"/{bucket()}/")
+
+
+class Proxy:
+    """Hands on one request per connection. `instead` may answer for the store; an empty answer cuts the connection."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.asked: list[Asked] = []
+        self.ignores_conditions = False
+        self.changes: Callable[[bytes], bytes] = lambda body: body
+        self.replies: Callable[[Asked, bytes], bytes] = lambda _, found: found
+        self.instead: Callable[[Asked], bytes | None] = lambda _: None
+        self.afterwards: Callable[[Asked], bytes | None] = lambda _: None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hand on a request."""
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            first, *lines = head.decode("latin-1").strip().split("\r\n")
+            method, target, _ = first.split(" ")
+            headers = {name.lower(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
+            asked = Asked(method, target, headers)
+            self.asked.append(asked)
+            body = await reader.readexactly(int(headers.get("content-length", 0)))
+            if (answer := self.instead(asked)) is None:
+                if self.ignores_conditions and "if-none-match" in headers:
+                    client = client_of(server_url())
+                    await asyncio.to_thread(client.delete_object, Bucket=bucket(), Key=asked.key)
+                answer = await self._ask(head, self.changes(body) if body else body)
+                other = self.afterwards(asked)
+                answer = self.replies(asked, answer) if other is None else other
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def _ask(self, head: bytes, body: bytes) -> bytes:
+        place = urlsplit(server_url())
+        reader, writer = await asyncio.open_connection(place.hostname, place.port)
+        writer.write(head.removesuffix(b"\r\n") + b"Connection: close\r\n\r\n" + body)
+        await writer.drain()
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return answer
+
+
+def answer(status: str, code: str = "", *, body: str | None = None) -> bytes:
+    """What a store answers that fails."""
+    body = f"<Error><Code>{code}</Code></Error>" if body is None else body
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
+
+
+def for_a_while(times: int, failure: bytes, *, method: str = "") -> Callable[[Asked], bytes | None]:
+    """Fail so many requests."""
+    left = [failure] * times
+    return lambda asked: left.pop() if left and method in ("", asked.method) else None
+
+
+@asynccontextmanager
+async def proxied() -> AsyncIterator[Proxy]:
+    """A proxy that runs."""
+    proxy = Proxy()
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    async with server:
+        proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield proxy

@@ -1,0 +1,429 @@
+"""The object store in a bucket: what it finds out at opening, what comes through us, and stores that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import msgspec
+import pytest
+
+from ingot.blobs.errors import BlobDamaged, UploadIncomplete
+from ingot.blobs.model import PART_BYTES, Trash
+from ingot.blobs.ports import SigningStore
+from ingot.kernel.clock import ManualClock, SystemClock
+from ingot.kernel.errors import StorageFull, StoreError, StoreMisconfigured
+from ingot.objects.s3 import OWN_PART_BYTES, BucketStore
+from ingot.objects.s3_requests import bucket_url
+from tests.conformance.objects import put, read
+from tests.s3 import bucket, client_of, open_bucket, server_url
+from tests.s3_proxy import Asked, Proxy, answer, for_a_while, proxied
+
+BODY = random.Random(10).randbytes(100_000)
+LARGE = random.Random(11).randbytes(2 * OWN_PART_BYTES + 4711)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[BucketStore]:
+    async with open_bucket() as store:
+        yield store
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[Proxy]:
+    async with proxied() as proxy:
+        yield proxy
+
+
+def keys(store: BucketStore) -> list[str]:
+    """All that is in the store's folder, as another client sees it."""
+    found = client_of(server_url()).list_objects_v2(Bucket=bucket(), Prefix=store._prefix)
+    return [entry["Key"] for entry in found.get("Contents", [])]
+
+
+def unfinished(store: BucketStore) -> list[str]:
+    found = client_of(server_url()).list_multipart_uploads(Bucket=bucket(), Prefix=store._prefix)
+    return [entry["Key"] for entry in found.get("Uploads", [])]
+
+
+# -- opening ------------------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_obeys_conditions_is_known_and_nothing_is_left_of_the_question(store: BucketStore) -> None:
+    signing: SigningStore = store
+    assert signing.conditional
+    assert keys(store) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "hint"),
+    [
+        ({"access_key": "nobody"}, "does not know the key", "INGOT_S3_ACCESS_KEY"),
+        ({"secret_key": "wrong"}, "does not accept our signature", "INGOT_S3_SECRET_KEY"),
+        ({"bucket": "not-there"}, "no such bucket", "INGOT_S3_BUCKET"),
+        ({"endpoint": "http://127.0.0.1:9"}, "cannot be reached", "INGOT_S3_ENDPOINT"),
+        ({"endpoint": "http://nowhere.invalid"}, "cannot be reached", "INGOT_S3_ENDPOINT"),
+    ],
+)
+async def test_what_is_wrong_is_told_in_one_sentence(given: dict[str, Any], said: str, hint: str) -> None:
+    with pytest.raises(StoreMisconfigured) as caught:
+        async with open_bucket(**given, pause_seconds=0.01):
+            pass
+    assert said in caught.value.detail
+    assert caught.value.detail.count(".") == 1
+    assert hint in caught.value.hint
+
+
+async def test_a_bucket_is_not_made(store: BucketStore) -> None:
+    with pytest.raises(StoreMisconfigured):
+        async with open_bucket(bucket="not-there-either"):
+            pass
+    names = [entry["Name"] for entry in client_of(server_url()).list_buckets()["Buckets"]]
+    assert "not-there-either" not in names
+    assert bucket() in names
+
+
+@pytest.mark.parametrize(
+    ("instead", "said"),
+    [
+        (answer("200 OK", body="<html>Welcome</html>"), "is no object store"),
+        (answer("200 OK", body="hello"), "is no object store"),
+        (answer("404 Not Found", body="nothing here"), "answered 404"),
+        (answer("403 Forbidden", "AccessDenied"), "does not let us"),
+        (answer("403 Forbidden", "RequestTimeTooSkewed"), "another time"),
+        (answer("301 Moved Permanently", "PermanentRedirect"), "another region"),
+        (answer("400 Bad Request", "AuthorizationQueryParametersError"), "another region"),
+        (answer("503 Slow Down", "SlowDown"), "answered 503 SlowDown"),
+        (b"", "cannot be reached"),
+    ],
+)
+async def test_whatever_else_answers_is_told_too(proxy: Proxy, instead: bytes, said: str) -> None:
+    proxy.instead = lambda _: instead
+    with pytest.raises(StoreMisconfigured, match=said) as caught:
+        async with open_bucket(endpoint=proxy.url, pause_seconds=0.01):
+            pass
+    assert caught.value.hint != StoreMisconfigured.hint
+
+
+async def test_what_the_environment_says_to_others_is_not_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in {
+        "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_SECRET_ACCESS_KEY": "nothing",
+        "AWS_SESSION_TOKEN": "of somebody",
+        "AWS_REGION": "mars",
+        "AWS_SKIP_SIGNATURE": "true",
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true",
+        "AWS_S3_EXPRESS": "true",
+        "AWS_CONDITIONAL_PUT": "disabled",
+        "HTTP_PROXY": "http://127.0.0.1:9",
+    }.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    async with open_bucket() as store:
+        place = await put(store, BODY)
+        assert await read(store, place, 0, len(BODY)) == BODY
+
+
+@pytest.mark.parametrize(
+    ("name", "endpoint", "url"),
+    [
+        ("files", None, "https://files.s3.eu-west-1.amazonaws.com"),
+        ("my.files", None, "https://s3.eu-west-1.amazonaws.com/my.files"),
+        ("files", "http://store:9000", "http://store:9000/files"),
+        ("files", "https://example.com/storage/s3/", "https://example.com/storage/s3/files"),
+    ],
+)
+def test_where_a_bucket_is(name: str, endpoint: str | None, url: str) -> None:
+    assert bucket_url(name, endpoint, "eu-west-1") == url
+
+
+# -- through us ---------------------------------------------------------------------------------------------
+
+
+async def write(store: BucketStore, data: bytes, *, size: int | None = None, piece: int = 700_001) -> str:
+    place = store.new_place()
+    writer = await store.write(place, size=size)
+    for start in range(0, len(data), piece):
+        await writer.write(data[start : start + piece])
+    assert writer.offset == len(data)
+    await writer.finish()
+    return place
+
+
+@pytest.mark.parametrize("size", [OWN_PART_BYTES, OWN_PART_BYTES + 1, 2 * OWN_PART_BYTES, len(LARGE)])
+@pytest.mark.parametrize("announced", [True, False])
+async def test_what_is_large_goes_in_parts_and_comes_back(store: BucketStore, size: int, announced: bool) -> None:
+    data = LARGE[:size]
+    place = await write(store, data, size=size if announced else None)
+    parts = [bytes(part) async for part in store.read(place, 0, size)]
+    assert parts == [data[start : start + PART_BYTES] for start in range(0, size, PART_BYTES)]
+    assert unfinished(store) == []
+
+
+async def test_one_piece_may_be_larger_than_parts_are(store: BucketStore) -> None:
+    place = await write(store, LARGE, piece=len(LARGE))
+    assert await read(store, place, 0, len(LARGE)) == LARGE
+
+
+async def test_a_large_object_is_written_once_too(store: BucketStore) -> None:
+    place = await put(store, b"first")
+    with pytest.raises(StoreError, match="another object"):
+        await put(store, LARGE, place=place)
+    with pytest.raises(BlobDamaged):
+        await read(store, place, 0, 6)
+    assert await read(store, place, 0, 5) == b"first"
+
+
+async def test_an_object_that_is_deleted_while_it_comes_is_not_there(store: BucketStore) -> None:
+    place = store.new_place()
+    writer = await store.write(place, size=None)
+    await writer.write(LARGE)
+    await store.delete(Trash(place=place))
+    with pytest.raises(StoreError):
+        await writer.finish()
+    await writer.abort()
+    assert (unfinished(store), keys(store)) == ([], [])
+
+
+async def test_what_was_broken_off_leaves_nothing_when_it_is_deleted(store: BucketStore) -> None:
+    place = store.new_place()
+    writer = await store.write(place, size=None)
+    await writer.write(LARGE)
+    await writer.abort()
+    assert unfinished(store) == [store._key(place)]
+    assert await store.size_of(place) is None
+    await store.delete(Trash(place=place))
+    assert (unfinished(store), keys(store)) == ([], [])
+
+
+async def test_more_than_can_go_through_us_is_refused_before(store: BucketStore) -> None:
+    with pytest.raises(StoreError, match="more than can go"):
+        await store.write(store.new_place(), size=1024**4)
+    await store.write(store.new_place(), size=600 * 1024**3)
+
+
+async def test_memory_stays_the_same_whatever_the_size(store: BucketStore) -> None:
+    place, piece, count = store.new_place(), bytes(PART_BYTES), 96
+    writer = await store.write(place, size=None)
+    tracemalloc.start()
+    try:
+        for _ in range(count):
+            await writer.write(piece)
+        await writer.finish()
+        _, writing = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        digest = hashlib.sha256()
+        async for part in store.read(place, 0, count * PART_BYTES):
+            digest.update(part)
+        _, reading = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert digest.hexdigest() == hashlib.sha256(bytes(count * PART_BYTES)).hexdigest()
+    assert max(writing, reading) < 48 * 1024**2
+    await store.delete(Trash(place=place))
+
+
+async def test_a_reader_that_stops_leaves_nothing_under_way(store: BucketStore) -> None:
+    place = await write(store, LARGE)
+    before = asyncio.all_tasks()
+    async with aclosing(store.read(place, 0, len(LARGE))) as parts:
+        assert await anext(parts) == LARGE[:PART_BYTES]
+        assert asyncio.all_tasks() != before
+    assert asyncio.all_tasks() == before
+
+
+async def test_places_are_listed_with_their_age(store: BucketStore) -> None:
+    one, two, three = await put(store, b"1"), await put(store, b"2"), store.new_place()
+    writer = await store.write(three, size=None)
+    await writer.write(LARGE)
+    await writer.abort()
+    found = {place: age async for place, age in store.list_places()}
+    assert set(found) == {one, two, three}
+    assert all(0 <= age < 3_600_000_000 for age in found.values())
+    clock = ManualClock()
+    clock.advance(seconds=SystemClock().micros() / 1e6 - clock.micros() / 1e6, days=2)
+    store._clock = clock
+    assert all([age > 86_400_000_000 async for _, age in store.list_places()])
+
+
+# -- stores that misbehave ----------------------------------------------------------------------------------
+
+
+async def test_a_failure_that_passes_is_not_noticed(proxy: Proxy) -> None:
+    failures = [answer("503 Slow Down", "SlowDown"), answer("500 Oops", "InternalError"), b""]
+    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+        for failure in failures:
+            proxy.instead = for_a_while(2, failure)
+            place = await write(store, LARGE)
+            proxy.instead = for_a_while(2, failure)
+            assert await read(store, place, 0, len(LARGE)) == LARGE
+            proxy.instead = for_a_while(2, failure)
+            assert await store.size_of(place) == len(LARGE)
+            proxy.instead = for_a_while(2, failure)
+            await store.delete(Trash(place=place))
+        assert keys(store) == []
+
+
+async def test_an_answer_that_is_lost_is_no_failure(proxy: Proxy) -> None:
+    """What was done is found done when it is tried again."""
+    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+        proxy.afterwards = for_a_while(1, answer("500 Oops", "InternalError"), method="PUT")
+        small = await put(store, BODY)
+        assert await read(store, small, 0, len(BODY)) == BODY
+        late = "<Error><Code>InternalError</Code></Error>"
+        lost = for_a_while(1, answer("200 OK", body=late))
+        proxy.afterwards = lambda asked: lost(asked) if "uploadId" in asked.target and asked.method == "POST" else None
+        place = await write(store, LARGE)
+        assert await read(store, place, 0, len(LARGE)) == LARGE
+        assert sum(asked.method == "POST" and "uploadId" in asked.target for asked in proxy.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "error", "said"),
+    [
+        (answer("503 Slow Down", "SlowDown"), StoreError, "answered 503"),
+        (answer("507 Insufficient Storage", ""), StorageFull, "full"),
+        (answer("400 Bad Request", "XMinioStorageFull"), StorageFull, "full"),
+        (answer("403 Forbidden", "AccessDenied"), StoreMisconfigured, "does not let us"),
+        (answer("404 Not Found", "NoSuchBucket"), StoreMisconfigured, "no such bucket"),
+        (answer("404 Not Found", body="<html/>"), StoreError, "answered 404"),
+        (b"", StoreError, "cannot be reached"),
+    ],
+)
+async def test_a_failure_that_stays_is_told_after_a_few_tries(
+    proxy: Proxy, failure: bytes, error: type[StoreError], said: str
+) -> None:
+    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+        place, multipart = await put(store, BODY), (await store.plan(store.new_place(), size=2**30, sha256=None))
+        asked = len(proxy.asked)
+        proxy.instead = lambda _: failure
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: put(store, BODY),
+            lambda: put(store, LARGE),
+            lambda: read(store, place, 0, len(BODY)),
+            lambda: store.delete(Trash(place=place)),
+            lambda: store.plan(store.new_place(), size=2**30, sha256=None),
+            lambda: store.list_parts(place, multipart.multipart or ""),
+        ]
+        if b" 404 " not in failure and b" 400 " not in failure:  # The answer to HEAD has no code.
+            calls.append(lambda: store.size_of(place))
+        for call in calls:
+            with pytest.raises(error, match=said) as caught:
+                await call()
+            assert len(caught.value.detail) < 100
+        assert len(proxy.asked) - asked <= 5 * len(calls)
+
+
+async def test_a_bucket_that_is_away_does_not_damage_blobs(proxy: Proxy) -> None:
+    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+        place = await put(store, BODY)
+        for failure in (answer("404 Not Found", "NoSuchBucket"), answer("404 Not Found", body="gone")):
+            proxy.instead = lambda _, failure=failure: failure  # type: ignore[misc]
+            with pytest.raises(StoreError):
+                await read(store, place, 0, len(BODY))
+
+
+async def test_bytes_that_change_on_their_way_are_refused(proxy: Proxy) -> None:
+    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+        proxy.changes = lambda body: bytes([body[0] ^ 1]) + body[1:]
+        for data in (BODY, LARGE):
+            with pytest.raises(StoreError):
+                await put(store, data)
+        assert keys(store) == []
+
+
+# -- a store that lists the digests of parts ----------------------------------------------------------------
+
+
+def with_digests(listed: bytes, digests: dict[str, str]) -> bytes:
+    """The list of parts as Amazon answers it."""
+    text = listed.partition(b"\r\n\r\n")[2].decode()
+    for number, digest in digests.items():
+        mark = f"<PartNumber>{number}</PartNumber>"
+        text = text.replace(mark, f"{mark}<ChecksumSHA256>{digest}</ChecksumSHA256>")
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(text), text.encode())
+
+
+async def test_digests_that_are_listed_are_compared_and_told_when_parts_are_joined(proxy: Proxy) -> None:
+    digests: dict[str, str] = {}
+
+    def change(asked: Asked, found: bytes) -> bytes:
+        query = parse_qs(urlsplit(asked.target).query)
+        if asked.method == "PUT" and "partNumber" in query:
+            digests[query["partNumber"][0]] = asked.headers["x-amz-checksum-sha256"]
+        return with_digests(found, digests) if asked.method == "GET" and "uploadId" in query else found
+
+    proxy.replies = change
+    async with open_bucket(endpoint=proxy.url) as store:
+        assert store._parts.lists_digests
+        place = await write(store, LARGE)
+        assert await read(store, place, 0, len(LARGE)) == LARGE
+        other = store.new_place()
+        multipart = await store._parts.begin(store._key(other))
+        sent = await store._parts.put(store._key(other), multipart, 1, b"one")
+        wrong = msgspec.structs.replace(sent, sha256=hashlib.sha256(b"two").hexdigest())
+        with pytest.raises(UploadIncomplete, match="Part 1 is not the one"):
+            await store.join_parts(other, multipart, [wrong])
+        (listed,) = await store.list_parts(other, multipart)
+        assert listed.sha256 == sent.sha256
+        await store.join_parts(other, multipart, [listed])
+        assert await read(store, other, 0, 3) == b"one"
+
+
+async def test_a_store_that_lists_none_is_not_asked_for_them(store: BucketStore) -> None:
+    assert not store._parts.lists_digests
+    assert unfinished(store) == []
+
+
+# -- a store that ignores conditions ------------------------------------------------------------------------
+
+
+async def test_a_store_that_ignores_conditions_is_found_out(proxy: Proxy) -> None:
+    proxy.ignores_conditions = True
+    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+        assert not store.conditional
+        assert keys(store) == []
+
+
+async def test_a_store_that_refuses_conditions_is_not_asked_for_them(proxy: Proxy) -> None:
+    refused = answer("501 Not Implemented", "NotImplemented")
+    proxy.instead = lambda asked: refused if "if-none-match" in asked.headers else None
+    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+        assert not store.conditional
+        planned = await store.plan(store.new_place(), size=len(BODY), sha256=None)
+        assert set(planned.headers) == {"Content-Length"}
+        for data in (BODY, LARGE):
+            assert await read(store, await put(store, data), 0, len(data)) == data
+
+
+async def test_what_was_sealed_cannot_be_changed_by_who_put_it(proxy: Proxy) -> None:
+    proxy.ignores_conditions = True
+    async with (
+        open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store,
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        place = store.new_place()
+        with pytest.raises(UploadIncomplete):
+            await store.seal(place)
+        planned = await store.plan(place, size=len(BODY), sha256=None)
+        assert planned.url is not None
+        assert (await client.put(planned.url, content=BODY, headers=planned.headers)).status_code == 200
+        sealed = await store.seal(place)
+        other = bytes(len(BODY))
+        assert (await client.put(planned.url, content=other, headers=planned.headers)).status_code == 200
+        assert await read(store, place, 0, len(BODY)) == other
+        assert await read(store, sealed, 0, len(BODY)) == BODY
+        assert sealed != place
+        address = planned.url.replace(place[:2] + "/" + place, sealed[:2] + "/" + sealed)
+        assert (await client.put(address, content=other, headers=planned.headers)).status_code == 403
+        await store.delete(Trash(place=place))
+        assert await read(store, sealed, 0, len(BODY)) == BODY

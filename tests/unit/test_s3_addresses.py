@@ -1,0 +1,330 @@
+"""Addresses of the object store that clients write and read at by themselves, with programs that are not ours."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import subprocess
+from collections.abc import AsyncIterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+import requests
+
+from ingot.blobs.errors import UploadIncomplete
+from ingot.blobs.model import Trash
+from ingot.blobs.ports import Part, Plan, SignedPart
+from ingot.objects import s3
+from ingot.objects.s3 import SINGLE_BYTES_MAX, BucketStore
+from ingot.objects.s3_parts import Multiparts, part_bytes
+from tests.conformance.objects import put, read
+from tests.s3 import bucket, client_of, open_bucket, server_url
+
+BODY = random.Random(8).randbytes(100_000)
+OTHER = bytes(byte ^ 1 for byte in BODY)
+LARGE = SINGLE_BYTES_MAX + 4711
+PART = 16 * 1024 * 1024
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[BucketStore]:
+    async with open_bucket() as store:
+        yield store
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+async def plan(store: BucketStore, place: str, *, digest: bool = True) -> Plan:
+    planned = await store.plan(place, size=len(BODY), sha256=sha256(BODY) if digest else None)
+    assert (planned.multipart, planned.part_bytes) == (None, None)
+    return planned
+
+
+async def send(planned: Plan | SignedPart, body: bytes, **changed: str | None) -> int:
+    """PUT with requests; headers are left out, or others than told."""
+    headers = {name: text for name, text in (planned.headers | changed).items() if text is not None}
+    assert planned.url is not None
+    reply = await asyncio.to_thread(requests.put, planned.url, data=body, headers=headers, timeout=10)
+    return reply.status_code
+
+
+async def curl(*arguments: str, body: Path | None = None, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Status and output of the real one."""
+    command = ["curl", "-sS", "--max-time", "15", "-w", "\n%{http_code}", *arguments]
+    if body is not None:
+        command += ["-T", str(body)]
+    for name, text in (headers or {}).items():
+        command += ["-H", f"{name}: {text}"]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=True, text=True)
+    output, _, status = done.stdout.rpartition("\n")
+    return int(status), output
+
+
+async def test_curl_puts_an_object_once(store: BucketStore, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(BODY)
+    place = store.new_place()
+    planned = await plan(store, place)
+    assert planned.url is not None
+    assert (await curl(planned.url, body=file, headers=planned.headers))[0] == 200
+    assert await read(store, place, 0, len(BODY)) == BODY
+    assert await store.size_of(place) == len(BODY)
+    assert (await curl(planned.url, body=file, headers=planned.headers))[0] == 412
+
+
+async def test_an_object_without_bytes_is_put(store: BucketStore) -> None:
+    place = store.new_place()
+    planned = await store.plan(place, size=0, sha256=sha256(b""))
+    assert await send(planned, b"") == 200
+    assert await store.size_of(place) == 0
+
+
+async def test_all_that_must_be_so_is_signed_and_told(store: BucketStore) -> None:
+    planned = await plan(store, store.new_place())
+    assert set(planned.headers) == {"Content-Length", "x-amz-checksum-sha256", "If-None-Match"}
+    assert (planned.headers["Content-Length"], planned.headers["If-None-Match"]) == (str(len(BODY)), "*")
+    assert planned.url is not None
+    signed = "content-length%3Bhost%3Bif-none-match%3Bx-amz-checksum-sha256"
+    assert f"X-Amz-SignedHeaders={signed}&" in planned.url
+
+
+@pytest.mark.parametrize(
+    ("body", "changed"),
+    [
+        pytest.param(BODY + b"x", {"Content-Length": None}, id="longer"),
+        pytest.param(BODY[:-1], {"Content-Length": None}, id="shorter"),
+        pytest.param(OTHER, {}, id="other bytes"),
+        pytest.param(OTHER, {"x-amz-checksum-sha256": None}, id="other bytes without a digest"),
+        pytest.param(BODY, {"x-amz-checksum-sha256": None}, id="no digest"),
+        pytest.param(BODY, {"If-None-Match": None}, id="no condition"),
+        pytest.param(BODY, {"If-None-Match": '"x"'}, id="another condition"),
+    ],
+)
+async def test_anything_else_is_refused_and_nothing_is_stored(
+    store: BucketStore, body: bytes, changed: dict[str, str | None]
+) -> None:
+    place = store.new_place()
+    assert await send(await plan(store, place), body, **changed) in (400, 403)
+    assert await store.size_of(place) is None
+
+
+@pytest.mark.parametrize("digest", [True, False])
+async def test_a_second_object_is_refused_and_the_first_stays(store: BucketStore, digest: bool) -> None:
+    place = store.new_place()
+    planned = await plan(store, place, digest=digest)
+    assert await send(planned, BODY) == 200
+    assert await send(planned, BODY) == 412
+    assert await send(planned, OTHER) in (400, 412)
+    assert await read(store, place, 0, len(BODY)) == BODY
+
+
+async def test_without_a_digest_the_length_is_held_all_the_same(store: BucketStore) -> None:
+    place = store.new_place()
+    planned = await plan(store, place, digest=False)
+    assert set(planned.headers) == {"Content-Length", "If-None-Match"}
+    assert await send(planned, BODY + b"x", **{"Content-Length": None}) == 403
+    assert await store.size_of(place) is None
+    assert await send(planned, BODY) == 200
+
+
+async def test_an_address_is_for_its_place_and_its_verb_only(store: BucketStore) -> None:
+    place = store.new_place()
+    planned = await plan(store, place)
+    assert planned.url is not None
+    other = planned.url.replace(place, store.new_place())
+    assert await send(msgspec.structs.replace(planned, url=other), BODY) == 403
+    assert await send(planned, BODY) == 200
+    for verb in ("GET", "DELETE", "POST"):
+        reply = await asyncio.to_thread(
+            requests.request, verb, planned.url, data=BODY, headers=planned.headers, timeout=10
+        )
+        assert reply.status_code in (403, 405)
+    assert await store.size_of(place) == len(BODY)
+
+
+async def test_an_address_that_has_expired_is_refused(store: BucketStore) -> None:
+    store.write_seconds = 1
+    place, there = store.new_place(), await put(store, BODY)
+    planned = await plan(store, place)
+    address = await store.sign_read(there, seconds=1, content_type="text/plain", disposition="inline")
+    for _ in range(100):
+        if (await asyncio.to_thread(requests.get, address, timeout=10)).status_code == 403:
+            break
+        await asyncio.sleep(0.1)
+    assert await send(planned, BODY) == 403
+    assert await store.size_of(place) is None
+
+
+async def test_curl_reads_and_goes_on_where_it_stopped(store: BucketStore, tmp_path: Path) -> None:
+    place = await put(store, BODY)
+    name = "attachment; filename=\"a b.txt\"; filename*=UTF-8''%C3%A4%20b.txt"
+    address = await store.sign_read(place, seconds=60, content_type="text/x-test; charset=utf-8", disposition=name)
+    file = tmp_path / "file"
+    assert (await curl(address, "-o", str(file)))[0] == 200
+    assert file.read_bytes() == BODY
+    file.write_bytes(BODY[:40_000])
+    status, told = await curl(address, "-C", "-", "-o", str(file), "-D", "-")
+    assert (status, file.read_bytes()) == (206, BODY)
+    headers = dict(line.split(": ", 1) for line in told.lower().splitlines() if ": " in line)
+    assert headers["content-range"] == f"bytes 40000-{len(BODY) - 1}/{len(BODY)}"
+    assert headers["content-type"] == "text/x-test; charset=utf-8"
+    assert headers["content-disposition"] == name.lower()
+    status, _ = await curl(address, "-r", "10-19", "-o", str(file))
+    assert (status, file.read_bytes()) == (206, BODY[10:20])
+
+
+async def test_another_client_reads_what_we_wrote(store: BucketStore) -> None:
+    place = await put(store, BODY)
+    client = client_of(server_url())
+    (found,) = client.list_objects_v2(Bucket=bucket(), Prefix=f"{store._prefix}blobs/{place[:2]}/")["Contents"]
+    assert found["Key"] == f"{store._prefix}blobs/{place[:2]}/{place}"
+    assert client.get_object(Bucket=bucket(), Key=found["Key"])["Body"].read() == BODY
+
+
+# -- parts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "each"),
+    [
+        (SINGLE_BYTES_MAX + 1, 16 * 1024**2),
+        (10_000 * 16 * 1024**2, 16 * 1024**2),
+        (10_000 * 16 * 1024**2 + 1, 17 * 1024**2),
+        (1024**4, 105 * 1024**2),
+        (5 * 1024**4, 525 * 1024**2),
+    ],
+)
+def test_there_are_never_more_parts_than_may_be(size: int, each: int) -> None:
+    assert part_bytes(size, s3.PART_BYTES_MIN) == each
+    assert -(-size // each) <= 10_000
+
+
+@cache
+def large() -> bytes:
+    return random.Random(9).randbytes(LARGE)
+
+
+class Upload:
+    """A large object that a client sends in parts."""
+
+    def __init__(self, store: BucketStore) -> None:
+        self.store = store
+        self.place = store.new_place()
+        self.data = large()
+        self.multipart = ""
+        self.parts: list[Part] = []
+
+    async def begin(self) -> None:
+        planned = await self.store.plan(self.place, size=LARGE, sha256=sha256(self.data))
+        assert (planned.url, planned.headers, planned.part_bytes) == (None, {}, PART)
+        self.multipart = planned.multipart or ""
+        self.parts = [
+            Part(number=number, size=len(self.bytes_of(number)), sha256=sha256(self.bytes_of(number)))
+            for number in range(1, -(-LARGE // PART) + 1)
+        ]
+
+    def bytes_of(self, number: int) -> bytes:
+        return self.data[(number - 1) * PART : number * PART]
+
+    async def signed(self, number: int) -> SignedPart:
+        (signed,) = await self.store.sign_parts(self.place, self.multipart, [self.parts[number - 1]])
+        assert signed.number == number
+        return signed
+
+    async def send(self, *numbers: int) -> None:
+        for number in numbers:
+            assert await send(await self.signed(number), self.bytes_of(number)) == 200
+
+    async def join(self) -> None:
+        await self.store.join_parts(self.place, self.multipart, self.parts)
+
+
+@pytest.fixture
+async def upload(store: BucketStore) -> Upload:
+    upload = Upload(store)
+    await upload.begin()
+    return upload
+
+
+async def test_parts_that_curl_and_others_sent_become_an_object(upload: Upload, tmp_path: Path) -> None:
+    store = upload.store
+    file = tmp_path / "part"
+    file.write_bytes(upload.bytes_of(1))
+    signed = await upload.signed(1)
+    assert (await curl(signed.url, body=file, headers=signed.headers))[0] == 200
+    await upload.send(5, 4, 2, 4)  # Who does not hear that it came sends it again.
+    there = await store.list_parts(upload.place, upload.multipart)
+    assert [(part.number, part.size) for part in there] == [(1, PART), (2, PART), (4, PART), (5, LARGE - 4 * PART)]
+    with pytest.raises(UploadIncomplete, match="Part 3 is not there"):
+        await upload.join()
+    with pytest.raises(UploadIncomplete, match="Part 3 is not there"):
+        await store.join_parts(upload.place, upload.multipart, there)
+    assert await store.size_of(upload.place) is None
+    await upload.send(3)
+    await store.join_parts(upload.place, upload.multipart, await store.list_parts(upload.place, upload.multipart))
+    assert await store.size_of(upload.place) == LARGE
+    digest = hashlib.sha256()
+    async for part in store.read(upload.place, 0, LARGE):
+        digest.update(part)
+    assert digest.hexdigest() == sha256(upload.data)
+    await upload.join()
+    assert await store.list_parts(upload.place, upload.multipart) == []
+    await store.join_parts(upload.place, upload.multipart, [])
+    assert await send(signed, upload.bytes_of(1)) == 404
+    await store.delete(Trash(place=upload.place, multipart=upload.multipart))
+    with pytest.raises(UploadIncomplete):
+        await upload.join()
+
+
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        pytest.param(lambda data: bytes([data[0] ^ 1]) + data[1:], {}, id="other bytes"),
+        pytest.param(lambda data: data[:-1], {"Content-Length": None}, id="shorter"),
+        pytest.param(lambda data: data, {"x-amz-checksum-sha256": None}, id="no digest"),
+    ],
+)
+async def test_another_part_is_refused(upload: Upload, change: object, changed: dict[str, str | None]) -> None:
+    assert callable(change)
+    signed = await upload.signed(5)
+    assert await send(signed, change(upload.bytes_of(5)), **changed) in (400, 403)
+    assert await upload.store.list_parts(upload.place, upload.multipart) == []
+    assert await send(signed, upload.bytes_of(5)) == 200
+
+
+async def test_a_part_of_another_size_is_not_joined(upload: Upload) -> None:
+    small = [Part(number=1, size=3, sha256=sha256(b"abc"))]
+    (signed,) = await upload.store.sign_parts(upload.place, upload.multipart, small)
+    assert await send(signed, b"abc") == 200
+    with pytest.raises(UploadIncomplete, match="Part 1 is not the one"):
+        await upload.store.join_parts(upload.place, upload.multipart, upload.parts[:1])
+    with pytest.raises(UploadIncomplete, match="no part"):
+        await upload.store.join_parts(upload.place, upload.multipart, [])
+    with pytest.raises(UploadIncomplete, match="Part 1 is not there"):
+        await upload.store.join_parts(upload.place, upload.multipart, upload.parts[1:2])
+
+
+async def test_many_parts_are_listed_page_by_page(upload: Upload) -> None:
+    parts = [Part(number=number, size=1, sha256=sha256(bytes([number]))) for number in range(1, 8)]
+    for signed in await upload.store.sign_parts(upload.place, upload.multipart, parts):
+        assert await send(signed, bytes([signed.number])) == 200
+    pages = Multiparts(upload.store._requests, page=3)
+    there = await pages.list(upload.store._key(upload.place), upload.multipart) or []
+    assert [part.number for part in there] == [1, 2, 3, 4, 5, 6, 7]
+
+
+async def test_an_upload_that_is_given_up_leaves_nothing(upload: Upload) -> None:
+    await upload.send(5)
+    signed = await upload.signed(1)
+    assert [place async for place, _ in upload.store.list_places()] == [upload.place]
+    await upload.store.delete(Trash(place=upload.place, multipart=upload.multipart))
+    assert await upload.store.list_parts(upload.place, upload.multipart) == []
+    assert await send(signed, upload.bytes_of(1)) == 404
+    assert [place async for place, _ in upload.store.list_places()] == []
+    with pytest.raises(UploadIncomplete, match="not there any more"):
+        await upload.join()
