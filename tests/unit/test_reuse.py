@@ -12,6 +12,8 @@ from ingot.jobs.orders import new_job
 from ingot.jobs.reuse import reuse_key
 from ingot.kernel.ids import new_id
 
+A, B = "a" * 64, "b" * 64
+
 
 def key(payload: object = None, *, version: int = 1, **options: Any) -> bytes:
     definition = Definition(type="noop", reuse=True, version=version)
@@ -54,18 +56,21 @@ def test_what_would_do_something_else_has_another_key() -> None:
         key({"a": None}),
         key({}),
         key(version=2),
-        key(inputs=["a"]),
-        key(inputs=["b"]),
-        key(inputs=["a", "b"]),
-        key(inputs=["b", "a"]),
-        key(inputs=["a,b"]),
+        key(inputs={"a": A}),
+        key(inputs={"b": A}),
+        key(inputs={"a": B}),
+        key(inputs={"a": A, "b": B}),
+        key(inputs={"a": B, "b": A}),
+        key(payload_blob=A),
+        key(payload_blob=B),
+        key(payload_blob=A, inputs={"a": A}),
         key(["a"]),
     ]
     assert len(set(keys)) == len(keys)
 
 
 def test_a_key_is_a_digest_of_one_length() -> None:
-    big = key({"text": "x" * 60_000}, inputs=[f"{n:064x}" for n in range(1000)])
+    big = key({"text": "x" * 60_000}, inputs={f"{n}": f"{n:064x}" for n in range(100)})
     assert {len(big), len(key())} == {32}
 
 

@@ -18,6 +18,7 @@ from ingot.jobs.errors import (
     RateLimited,
     WorkerNotFound,
 )
+from ingot.jobs.files import FileNotFound, JobFile, OutputMissing
 from ingot.jobs.model import (
     Attempt,
     AttemptOutcome,
@@ -73,12 +74,14 @@ __all__ = [
     "Enqueued",
     "Explanation",
     "Failed",
+    "FileNotFound",
     "Heard",
     "Heartbeat",
     "Held",
     "HistoryEntry",
     "IdempotencyMismatch",
     "Job",
+    "JobFile",
     "JobFinished",
     "JobLimitExceeded",
     "JobLog",
@@ -91,6 +94,7 @@ __all__ = [
     "NewJob",
     "OnDead",
     "Outcome",
+    "OutputMissing",
     "ParentNotFound",
     "Pause",
     "PayloadTooLarge",

@@ -21,13 +21,10 @@ def checked_settle(value: object) -> Settle:
 
 def _checked_outcome(outcome: object) -> Outcome:
     match outcome:
-        case Done(result=None) | Release():
+        case Done():
+            return _checked_done(outcome)
+        case Release():
             return outcome
-        case Done(result=bytes(result)):
-            text = checks.result(result)
-            return outcome if text == result else Done(result=text)
-        case Done(result=result):
-            raise InvalidInput(f"the result is a {type(result).__name__}; an outcome carries it as bytes of JSON text")
         case Failed(error=error, retry=retry, exit_code=exit_code):
             clean = checks.error_text(values.text(error, what="error"))
             values.flag(retry, what="retry")
@@ -39,6 +36,15 @@ def _checked_outcome(outcome: object) -> Outcome:
             return outcome
         case _:
             raise InvalidInput(f"the outcome is a {type(outcome).__name__}; it is Done, Failed, Snooze or Release")
+
+
+def _checked_done(outcome: Done) -> Done:
+    text, outputs = outcome.result, checks.outputs(outcome.outputs) if outcome.outputs != () else ()
+    if text is not None:
+        if not isinstance(text, bytes):
+            raise InvalidInput(f"the result is a {type(text).__name__}; an outcome carries it as bytes of JSON text")
+        text = checks.result(text)
+    return outcome if (text, outputs) == (outcome.result, outcome.outputs) else Done(result=text, outputs=outputs)
 
 
 def checked_beat(value: object) -> Beat:

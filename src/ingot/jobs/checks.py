@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 
+from ingot.blobs import checks as blob_checks
+from ingot.blobs.ports import BeginUpload
 from ingot.jobs.after import check_cycles
 from ingot.jobs.errors import JobNotFound, ParentNotFound, PayloadTooLarge
+from ingot.jobs.files import INPUTS_MAX, OUTPUTS_MAX
 from ingot.jobs.limits import PART
 from ingot.jobs.model import (
     PRIORITY_MAX,
@@ -69,10 +74,9 @@ DEPTH_MAX = 16
 RUNNING_MAX = 1_000_000
 PARENTS_MAX = 1_000
 BATCH_CHARS_MAX = 128
-INPUTS_MAX = 1_000
-INPUT_CHARS_MAX = 128
 RETENTION_SECONDS_MAX = 100 * 366 * 86_400
 COLLECT_JOBS_MAX = 10_000
+NO_FILES: Final[tuple[object, ...]] = ({}, (), None, None)
 
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 
@@ -122,6 +126,11 @@ def status(value: object) -> JobStatus:
 def digest(text: bytes) -> bytes:
     """The digest of JSON text in sorted-key form, equal for texts that mean the same."""
     return json_text.digest(text)
+
+
+def payload_digest(text: bytes, blob: str | None) -> bytes:
+    """The digest of a payload: of its text, or, when that is a blob, of a text that names it."""
+    return json_text.digest(text if blob is None else b'{"payload_blob":"%s"}' % blob.encode())
 
 
 def job_type(value: object) -> str:
@@ -229,14 +238,42 @@ def after(values: object) -> tuple[str, ...]:
     return unique
 
 
-def inputs(values: object) -> tuple[str, ...]:
-    """The digests of what a job works on, in order."""
-    known = tuple([text(value, what="input") for value in several(values, what="inputs")])
-    if len(known) > INPUTS_MAX:
-        raise InvalidInput(f"there are {len(known)} inputs; the most is {INPUTS_MAX}")
-    for value in known:
-        within(value, what="input", chars_max=INPUT_CHARS_MAX)
+def inputs(values: object) -> dict[str, str]:
+    """The ids of the blobs that a job works on, by name."""
+    if not isinstance(values, Mapping):
+        raise InvalidInput(
+            f"inputs is a {type(values).__name__}; it says which blobs by name",
+            hint='Write it as in {"report.pdf": "<the id of a blob>"}; nothing was changed.',
+        )
+    if len(values) > INPUTS_MAX:
+        raise InvalidInput(f"there are {len(values)} inputs; the most is {INPUTS_MAX}")
+    return {file_name(name): blob_checks.digest(blob, what="id of a blob") for name, blob in values.items()}
+
+
+def file_name(value: object) -> str:
+    """The name of a file of a job."""
+    known = blob_checks.file_name(value, what="name of a file")
+    if known != value:
+        raise InvalidInput(f"{shown(value)} is a path, and not the name of a file", hint="Write it as in report.pdf.")
     return known
+
+
+def outputs(values: object) -> tuple[str, ...]:
+    """The names of files that work has made, each once."""
+    known = tuple(dict.fromkeys([file_name(value) for value in several(values, what="outputs")]))
+    if len(known) > OUTPUTS_MAX:
+        raise InvalidInput(f"there are {len(known)} outputs; the most is {OUTPUTS_MAX}")
+    return known
+
+
+def payload_blob(value: object) -> str | None:
+    """The id of the blob that holds a payload, or `None`."""
+    return None if value is None else blob_checks.digest(value, what="id of the payload's blob")
+
+
+def owner_quota(value: object) -> int | None:
+    """How many bytes somebody may keep, or `None` for any."""
+    return None if value is None else whole_number(value, what="owner_quota", least=0, most=2**63 - 1)
 
 
 def on_dead(value: object) -> OnDead:
@@ -417,8 +454,8 @@ def order(value: object) -> NewJob:
         )
     if not isinstance(known.on_dead, OnDead):
         raise InvalidInput(f"on_dead is a {type(known.on_dead).__name__}; it is an OnDead")
-    if known.inputs and inputs(known.inputs) != known.inputs:
-        raise InvalidInput(f"inputs is a {type(known.inputs).__name__}; it is a tuple of texts")
+    if (known.inputs, known.uploads, known.payload_blob, known.owner_quota) != NO_FILES:
+        _check_files(known, body)
     flag(known.force, what="force")
     if known.batch is not None:
         short_text(known.batch, what="batch", chars_max=BATCH_CHARS_MAX)
@@ -436,8 +473,37 @@ def _plain_bytes(value: object, *, what: str) -> bytes:
 
 def _check_digest(known: NewJob, body: bytes) -> None:
     given = known.payload_digest
-    if given is not None and _plain_bytes(given, what="payload digest") != digest(body):
+    if given is None:
+        return
+    if _plain_bytes(given, what="payload digest") != payload_digest(body, payload_blob(known.payload_blob)):
         raise InvalidInput("the payload digest is not that of the payload")
+
+
+def _check_files(known: NewJob, body: bytes) -> None:
+    if inputs(known.inputs) != known.inputs or not isinstance(known.inputs, dict):
+        raise InvalidInput(f"inputs is a {type(known.inputs).__name__}; it is a dict of texts")
+    if payload_blob(known.payload_blob) is not None and body != b"null":
+        raise InvalidInput("payload and payload_blob were both given", hint="Give one of them; nothing was changed.")
+    owner_quota(known.owner_quota)
+    _check_uploads(known)
+
+
+def _check_uploads(known: NewJob) -> None:
+    """Raise unless these are uploads of inputs of this very job, each with a name of its own."""
+    if not isinstance(known.uploads, tuple):
+        raise InvalidInput(f"uploads is a {type(known.uploads).__name__}; it is a tuple of BeginUpload")
+    names = [*known.inputs]
+    for value in known.uploads:
+        upload = instance(value, BeginUpload, what="upload")
+        if (upload.tenant, upload.job_id, upload.fence, upload.file) != (known.tenant, known.id, None, "input"):
+            raise InvalidInput("an upload of an order is for an input of its job")
+        if upload.key is not None or not is_id(upload.id) or not upload.owner:
+            raise InvalidInput("an upload of an order has an id and an owner, and no key")
+        names.append(file_name(upload.name))
+    if len(names) > INPUTS_MAX:
+        raise InvalidInput(f"there are {len(names)} inputs; the most is {INPUTS_MAX}")
+    if len(set(names)) < len(names) or len({one.id for one in known.uploads}) < len(known.uploads):
+        raise InvalidInput("two inputs have the same name", hint="Give each a name of its own; nothing was changed.")
 
 
 def orders(values: object) -> tuple[NewJob, ...]:

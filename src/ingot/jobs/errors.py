@@ -3,6 +3,7 @@
 NotFound ─┬─ JobNotFound
           ├─ BatchNotFound
           ├─ AttemptNotFound
+          ├─ FileNotFound (in `files`)
           └─ WorkerNotFound
 InvalidInput ─┬─ PayloadTooLarge
               ├─ ParentNotFound
@@ -11,7 +12,8 @@ Conflict ─┬─ LeaseLost
           ├─ DuplicateJob
           ├─ JobFinished
           ├─ JobNotFinished
-          └─ JobNotQueued
+          ├─ JobNotQueued
+          └─ OutputMissing (in `files`)
 TooMany ─┬─ JobLimitExceeded
          └─ RateLimited
 """
@@ -67,7 +69,7 @@ class PayloadTooLarge(InvalidInput):
 
     code = "payload_too_large"
     status = 413
-    hint = "Store the bytes elsewhere and put their address in the payload; nothing was changed."
+    hint = "Upload it as a blob and name that: a payload as payload_blob, other bytes as inputs. Nothing was changed."
 
 
 class LeaseLost(Conflict):

@@ -20,7 +20,7 @@ def explain(waiting: Waiting) -> Explanation:
     elif job.status is JobStatus.RUNNING:
         reasons = [_running(waiting)]
     elif job.status is JobStatus.BLOCKED:
-        reasons = [_blocked(waiting)]
+        reasons = _blocked(waiting)
     else:
         reasons = _queued(waiting)
     return Explanation(job_id=job.id, status=job.status, reasons=reasons)
@@ -34,17 +34,25 @@ def _running(waiting: Waiting) -> Reason:
     return Reason(code="running", message=message, data={"worker_id": job.worker_id, "started_at": job.started_at})
 
 
-def _blocked(waiting: Waiting) -> Reason:
-    parents = waiting.parents
-    if not parents:
-        return Reason(
-            code="waits_for", message="All it waited for has ended; it goes on in a moment.", data={"after": []}
-        )
-    shown = ", ".join(f"{job_id} ({status})" for job_id, status in parents[:SHOWN_MAX])
-    more = f" and {len(parents) - SHOWN_MAX} more" if len(parents) > SHOWN_MAX else ""
-    return Reason(
-        code="waits_for", message=f"It waits for {shown}{more}.", data={"after": [job_id for job_id, _ in parents]}
-    )
+def _blocked(waiting: Waiting) -> list[Reason]:
+    """What it waits for: files that are still to come, and other jobs."""
+    parents, uploads = waiting.parents, waiting.uploads
+    if not parents and not uploads:
+        message = "All it waited for has ended; it goes on in a moment."
+        return [Reason(code="waits_for", message=message, data={"after": []})]
+    reasons: list[Reason] = []
+    if uploads:
+        message = f"It waits for the upload of {_some(uploads)}."
+        reasons.append(Reason(code="waits_for_uploads", message=message, data={"inputs": uploads}))
+    if parents:
+        message = f"It waits for {_some([f'{job_id} ({status})' for job_id, status in parents])}."
+        reasons.append(Reason(code="waits_for", message=message, data={"after": [job_id for job_id, _ in parents]}))
+    return reasons
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
+    return ", ".join(names[:SHOWN_MAX]) + more
 
 
 def _queued(waiting: Waiting) -> list[Reason]:

@@ -14,6 +14,7 @@ from ingot.jobs import checks
 from ingot.jobs.errors import AttemptNotFound, BatchNotFound, JobNotFound
 from ingot.jobs.explain import explain
 from ingot.jobs.figures import LANES_MAX, TENANTS_MAX, Depth, Load
+from ingot.jobs.files import JobFile
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.logs import Followers
 from ingot.jobs.model import Attempt, Batch, Doomed, Explanation, HistoryEntry, Job, JobLog, JobStatus, Source, Summary
@@ -105,6 +106,10 @@ class Looking:
             job = await self.get(tenant, job_id)
             raise AttemptNotFound(f"the job has had {job.attempts} attempts, and none with the number {attempt}")
         return log
+
+    async def files(self, tenant: str, job_id: str) -> Sequence[JobFile]:
+        """The files of a job, by kind and name. Raises `JobNotFound`."""
+        return await self._store.list_files(checks.tenant(tenant), checks.job_id(job_id))
 
     async def summary(
         self,

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from ingot.blobs.ports import BeginUpload
+
 NULL = msgspec.Raw(b"null")
 PRIORITY_MIN, PRIORITY_DEFAULT, PRIORITY_MAX = 1, 3, 5
 MAX_ATTEMPTS_DEFAULT = 5
@@ -112,7 +114,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job to be enqueued. `payload` and `metadata` are JSON text as bytes, kept as received."""
+    """A job to be enqueued. `payload` and `metadata` are JSON text as bytes, kept as received.
+
+    `inputs` are the blobs that it works on, by name, and `uploads` those that are still to come. A payload that is too
+    large to travel inside is the blob `payload_blob`, and `payload` is `null` then. `owner_quota` is how many bytes the
+    one who makes it may keep.
+    """
 
     id: str
     tenant: str
@@ -136,7 +143,10 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     after: tuple[str, ...] = ()
     on_dead: OnDead = OnDead.CANCEL
     batch: str | None = None
-    inputs: tuple[str, ...] = ()
+    inputs: dict[str, str] = {}
+    uploads: tuple[BeginUpload, ...] = ()
+    payload_blob: str | None = None
+    owner_quota: int | None = None
     force: bool = False
 
 
@@ -145,7 +155,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `attempts` counts claims; `failures` counts against `max_attempts`, `crashes` (lost leases) against the
     crash cap of its definition. `fence` is the number of the latest claim. `payload`, `metadata` and `result` are
-    JSON text as it was received; `read` makes values of it.
+    JSON text as it was received; `read` makes values of it. `inputs` are the ids of the blobs that it works on, by
+    name, as far as they are here. With a `payload_blob` that blob holds the payload.
     """
 
     id: str
@@ -172,7 +183,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     after: tuple[str, ...] = ()
     on_dead: OnDead = OnDead.CANCEL
     batch: str | None = None
-    inputs: tuple[str, ...] = ()
+    inputs: dict[str, str] = {}
+    payload_blob: str | None = None
     metadata: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
     tags: tuple[str, ...] = ()
     worker_id: str | None = None
@@ -215,9 +227,10 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="done"):
-    """The work is done. `result` is JSON text as bytes."""
+    """The work is done. `result` is JSON text as bytes. `outputs` names files that must have been uploaded for it."""
 
     result: bytes | None = None
+    outputs: tuple[str, ...] = ()
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="failed"):
@@ -366,6 +379,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ahead: int = 0
     pause: Pause | None = None
     parents: list[tuple[str, JobStatus]] = []
+    uploads: list[str] = []  # The names of inputs that are still to come.
     limits: list[HeldLimit] = []
     asked_at: datetime | None = None
 

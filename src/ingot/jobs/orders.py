@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypedDict, Unpack
@@ -34,7 +34,9 @@ class JobOptions(TypedDict, total=False):
     after: Iterable[str]
     on_dead: OnDead
     batch: str | None
-    inputs: Iterable[str]
+    inputs: Mapping[str, str]
+    payload_blob: str | None
+    owner_quota: int | None
     force: bool
 
 
@@ -56,6 +58,8 @@ CHECKS: Final[dict[str, Callable[[Any], object]]] = {
     "on_dead": checks.on_dead,
     "batch": partial(checks.short_text, what="batch", chars_max=checks.BATCH_CHARS_MAX),
     "inputs": checks.inputs,
+    "payload_blob": checks.payload_blob,
+    "owner_quota": checks.owner_quota,
     "force": partial(flag, what="force"),
 }
 
@@ -76,12 +80,15 @@ def new_job(tenant: str, type: str, payload: object = None, **options: Unpack[Jo
     if options.get("run_at") is not None and options.get("delay") is not None:
         raise InvalidInput("run_at and delay were both given", hint="Give one of them; nothing was changed.")
     checked: dict[str, Any] = {name: CHECKS[name](value) for name, value in options.items()}
-    digest = None if checked.get("idempotency_key") is None else checks.digest(text)
+    blob = checked.get("payload_blob")
+    if blob is not None and text != b"null":
+        raise InvalidInput("payload and payload_blob were both given", hint="Give one of them; nothing was changed.")
+    digest = None if checked.get("idempotency_key") is None else checks.payload_digest(text, blob)
     return CheckedJob(
         id=new_id(), tenant=tenant, type=type, payload=text, payload_digest=digest, checked=(text, digest), **checked
     )
 
 
-def done(result: object = None) -> Done:
-    """The outcome of finished work, its result as JSON text."""
-    return Done() if result is None else Done(result=checks.result(result))
+def done(result: object = None, outputs: Iterable[str] = ()) -> Done:
+    """The outcome of finished work, its result as JSON text, and the names of files that it must have uploaded."""
+    return Done(result=None if result is None else checks.result(result), outputs=checks.outputs(outputs))

@@ -15,6 +15,7 @@ import msgspec
 from ingot.events.audit import Act
 from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey
 from ingot.jobs.figures import Depth, Listener, Load
+from ingot.jobs.files import FileStore
 from ingot.jobs.model import (
     Attempt,
     Batch,
@@ -174,7 +175,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     created_before: int | None = None
 
 
-class JobStore(Protocol):
+class JobStore(FileStore, Protocol):
     """Where jobs are kept. Safe to call from many tasks at once; every write is durable when it returns."""
 
     def enqueue(self, command: Enqueue) -> Awaitable[list[Enqueued]]:

@@ -8,11 +8,13 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TypeVar, Unpack
 
+from ingot.blobs.model import Content
 from ingot.events.audit import Act, acting
 from ingot.jobs import checks
 from ingot.jobs.calls import checked_beat, checked_entry, checked_settle
 from ingot.jobs.crew import WorkerKey
 from ingot.jobs.figures import Listener
+from ingot.jobs.files import JobFile, JobFileKind, RunningJob
 from ingot.jobs.logs import Followers
 from ingot.jobs.looking import Looking
 from ingot.jobs.model import (
@@ -115,7 +117,7 @@ class Jobs(Looking):
         """Accept one job. `payload` and `metadata` are JSON values, or `bytes` of JSON text kept as received.
 
         Raises `InvalidInput`, `PayloadTooLarge`, `TenantNotFound`, `ParentNotFound`, `IdempotencyMismatch`,
-        `DuplicateJob`, `JobLimitExceeded` or `RateLimited`.
+        `DuplicateJob`, `JobLimitExceeded`, `RateLimited`, `BlobNotFound` or `QuotaExceeded`.
         """
         order = new_job(tenant, type, payload, **options)
         (enqueued,) = await self._enqueue((order,))
@@ -294,7 +296,7 @@ class Jobs(Looking):
     async def settle(
         self, job_id: str, fence: int, outcome: Outcome, *, tenant: str | None = None, worker: str | None = None
     ) -> Settled:
-        """Record how an attempt ended. Raises `LeaseLost`, `JobNotFound` or `InvalidInput`."""
+        """Record how an attempt ended. Raises `LeaseLost`, `JobNotFound`, `OutputMissing` or `InvalidInput`."""
         settle = Settle(job_id=job_id, fence=fence, outcome=outcome, tenant=tenant, worker=worker)
         (answer,) = await self.settle_many([settle])
         return _or_raise(answer)
@@ -315,10 +317,13 @@ class Jobs(Looking):
         answers = iter(settled)
         return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
 
-    async def complete(self, claim: Claim, result: object = None) -> Settled:
-        """The work is done; `result` is a JSON value, or `bytes` of JSON text."""
+    async def complete(self, claim: Claim, result: object = None, *, outputs: Iterable[str] = ()) -> Settled:
+        """The work is done; `result` is a JSON value, or `bytes` of JSON text.
+
+        Raises `OutputMissing` when one of the `outputs` was not uploaded for this attempt.
+        """
         claim = checks.claim(claim)
-        return await self.settle(claim.job.id, claim.fence, done(result))
+        return await self.settle(claim.job.id, claim.fence, done(result, outputs))
 
     async def fail(
         self, claim: Claim, error: str | BaseException, *, retry: bool = True, exit_code: int | None = None
@@ -353,6 +358,32 @@ class Jobs(Looking):
             answers = await self._store.settle(SettleJobs(settles=settles))
             given_back += sum(isinstance(answer, Settled) for answer in answers)
         return given_back
+
+    # -- files of work --------------------------------------------------------------------------------------
+
+    async def running(
+        self, job_id: str, fence: int, *, tenant: str | None = None, worker: str | None = None
+    ) -> RunningJob:
+        """The job whose attempt runs under this fence. Raises `JobNotFound` or `LeaseLost`."""
+        checks.job_id(job_id)
+        return await self._store.find_running(job_id, checks.fence(fence), tenant=tenant, worker=worker)
+
+    async def open_file(
+        self,
+        job_id: str,
+        fence: int,
+        kind: JobFileKind,
+        name: str,
+        *,
+        tenant: str | None = None,
+        worker: str | None = None,
+    ) -> tuple[JobFile, Content]:
+        """An input or the payload of the job whose attempt runs under this fence.
+
+        Raises `JobNotFound`, `LeaseLost` or `FileNotFound`.
+        """
+        checks.job_id(job_id)
+        return await self._store.open_file(job_id, checks.fence(fence), kind, name, tenant=tenant, worker=worker)
 
     # -- steering work --------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 from ingot.wire.values import (
     Attempts,
     BatchName,
+    BlobId,
     ClaimLimit,
     Count,
     DelaySeconds,
@@ -23,6 +24,7 @@ from ingot.wire.values import (
     JobTypes,
     Key,
     Moment,
+    Outputs,
     Priority,
     Tags,
     WaitSeconds,
@@ -42,7 +44,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class JobOrder(Request, frozen=True, kw_only=True):
-    """A job to be made. `payload` and `metadata` are kept as they were sent."""
+    """A job to be made. `payload` and `metadata` are kept as they were sent.
+
+    `inputs` are blobs that are here already, by the names that the job knows them by.
+    """
 
     type: JobType
     payload: Raw = msgspec.field(default_factory=lambda: NULL)
@@ -56,7 +61,8 @@ class JobOrder(Request, frozen=True, kw_only=True):
     metadata: Raw = msgspec.field(default_factory=lambda: ABSENT)
     after: JobIds = []
     on_dead: OnDead = OnDead.CANCEL
-    inputs: Inputs = []
+    inputs: Inputs = {}
+    payload_blob: BlobId | None = None
     batch: BatchName | None = None
     force: bool = False
     correlation_id: Key | None = None
@@ -153,10 +159,11 @@ class LogQuery(Request, frozen=True, kw_only=True):
 
 
 class Completion(Request, frozen=True, kw_only=True):
-    """The work is done."""
+    """The work is done. `outputs` names files that must have been uploaded for it."""
 
     fence: Fence
     result: Raw = msgspec.field(default_factory=lambda: ABSENT)
+    outputs: Outputs = []
 
 
 class Failure(Request, frozen=True, kw_only=True):
@@ -192,6 +199,7 @@ class Succeeded(Ended, frozen=True, kw_only=True, tag="succeeded"):
     """It is done."""
 
     result: Raw = msgspec.field(default_factory=lambda: ABSENT)
+    outputs: Outputs = []
 
 
 class Broke(Ended, frozen=True, kw_only=True, tag="failed"):

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from ingot.blobs.checks import NAME_CHARS_MAX
 from ingot.jobs import checks
+from ingot.jobs.files import INPUTS_MAX, OUTPUTS_MAX
 from ingot.jobs.model import PRIORITY_MAX, PRIORITY_MIN
 from ingot.kernel.values import NUMBER_MAX
 
@@ -30,7 +32,10 @@ Key = Annotated[str, _up_to(checks.KEY_CHARS_MAX)]
 BatchName = Annotated[str, _up_to(checks.BATCH_CHARS_MAX)]
 WorkerId = Annotated[str, _up_to(checks.WORKER_CHARS_MAX)]
 Tags = Annotated[list[Annotated[str, _up_to(checks.TAG_CHARS_MAX)]], told(maxItems=checks.TAGS_MAX)]
-Inputs = Annotated[list[Annotated[str, _up_to(checks.INPUT_CHARS_MAX)]], told(maxItems=checks.INPUTS_MAX)]
+FileName = Annotated[str, _up_to(NAME_CHARS_MAX)]
+BlobId = Annotated[str, told(pattern=r"^[0-9a-f]{64}$")]
+Inputs = Annotated[dict[FileName, BlobId], told(maxProperties=INPUTS_MAX)]
+Outputs = Annotated[list[FileName], told(maxItems=OUTPUTS_MAX)]
 JobIds = Annotated[list[Annotated[str, told(format="uuid")]], told(maxItems=checks.PARENTS_MAX)]
 Priority = Annotated[int, told(minimum=PRIORITY_MIN, maximum=PRIORITY_MAX)]
 Attempts = Annotated[int, told(minimum=1, maximum=checks.ATTEMPTS_MAX)]

@@ -1,0 +1,96 @@
+"""Files of jobs: what they are given, what they make, and what they wrote when that was much."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from datetime import datetime
+from typing import Final, Literal, Protocol
+from uuid import UUID
+
+import msgspec
+
+from ingot.blobs.model import Content
+from ingot.kernel.errors import Conflict, NotFound
+
+INPUTS_MAX: Final = 100  # Of a job, those that are still to come with them.
+OUTPUTS_MAX: Final = 1_000  # Of an attempt.
+PAYLOAD: Final = "payload"  # The name of the file that holds a payload.
+
+JobFileKind = Literal["input", "output", "log", "payload"]
+
+
+def upload_id(job_id: str, n: int) -> str:
+    """The id of the upload of an input of a job, counted from 0: who sends an order again finds what it began."""
+    return str(UUID(int=UUID(job_id).int + 1 + n))
+
+
+class FileNotFound(NotFound):
+    """The job has no such file."""
+
+    code = "file_not_found"
+    hint = "GET /api/v1/jobs/{id}/files lists those that it has."
+
+
+class OutputMissing(Conflict):
+    """An output that the attempt names was not uploaded under its fence."""
+
+    code = "output_missing"
+    hint = "Nothing was settled. Complete its upload first, and settle then."
+
+
+class JobFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a job. An `output` is that of the run that succeeded last; a `log` has the number of its attempt."""
+
+    kind: JobFileKind
+    name: str
+    blob_id: str
+    sha256: str
+    size: int
+    content_type: str
+    since: datetime
+
+
+class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that runs under a fence, and the number of this attempt."""
+
+    job_id: str
+    tenant: str
+    type: str
+    attempt: int
+
+
+class FileStore(Protocol):
+    """What an engine tells of the files of jobs. They are written by the commands of jobs and uploads.
+
+    `Enqueue` refers to the inputs of an order, and to its payload: blobs that something in the tenant refers to
+    (`BlobNotFound` otherwise), counted in its usage and that of who made the job (`QuotaExceeded`); the process itself
+    is `PROCESS`. Their content type is that of a key, an upload or a file that refers to them. An order with `uploads`
+    begins these in the same transaction, and its job is blocked until the last of them is finished and no job it waits
+    for is left: it is queued in the transaction that finishes it, and they are in its `inputs`. When one of them fails,
+    is given up or is swept, the job is canceled, with the reason, which names it, in `last_error`; when the job is
+    canceled, they end. A job whose input never came cannot be retried: `FileNotFound`. A job with uploads is not made
+    by reuse, and not reused.
+
+    `SettleJobs` with an attempt that succeeded makes the outputs that were finished under its fence files of the job,
+    in the same transaction, in place of all those of an earlier run, with an event `blob.stored` for each; of two with
+    the same name the one that was finished last. It refuses with `OutputMissing` when one that it names is not there.
+    Whatever else was uploaded for the attempt is swept. Beginning more than `OUTPUTS_MAX` outputs of one attempt is
+    `InvalidInput`.
+
+    Finishing the upload of a `log` makes it a file of the job at once, in place of one with its name. Files go with
+    their job, and their bytes are given back then.
+    """
+
+    def list_files(self, tenant: str, job_id: str) -> Awaitable[list[JobFile]]:
+        """The files of a job, by kind and name. Raises `JobNotFound`."""
+
+    def find_running(self, job_id: str, fence: int, *, tenant: str | None, worker: str | None) -> Awaitable[RunningJob]:
+        """The job that runs under this fence; restricted as a `Settle` is. Raises `JobNotFound` or `LeaseLost`."""
+
+    def open_file(
+        self, job_id: str, fence: int, kind: JobFileKind, name: str, *, tenant: str | None, worker: str | None
+    ) -> Awaitable[tuple[JobFile, Content]]:
+        """An input or the payload, for the attempt that runs under this fence; restricted as a `Settle` is.
+
+        Raises `JobNotFound`, `LeaseLost` or `FileNotFound`.
+        """

@@ -1,0 +1,72 @@
+"""Requests and answers about files of jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from ingot.jobs.files import INPUTS_MAX, PAYLOAD
+from ingot.jobs.model import Job
+from ingot.wire.blobs import PartsOrder, Size, UploadPlan
+from ingot.wire.jobs import Fence, JobOrder, Request
+from ingot.wire.values import BlobId, FileName, told
+
+
+class InputOrder(Request, frozen=True, kw_only=True):
+    """An input that will come. With digests it is checked against them."""
+
+    name: FileName
+    size: Size
+    blob_id: BlobId | None = None
+    sha256: str | None = None
+    content_type: str | None = None
+
+
+InputOrders = Annotated[list[InputOrder], told(maxItems=INPUTS_MAX)]
+
+
+class NewJobOrder(JobOrder, frozen=True, kw_only=True):
+    """A job to be made, and inputs of it that are uploaded first: it is ready when the last of them is here."""
+
+    uploads: InputOrders = msgspec.field(default_factory=list)
+
+
+class JobWithUploads(Job, frozen=True, kw_only=True):
+    """A job, and how the inputs that it waits for are sent, in the order in which they were named."""
+
+    uploads: list[UploadPlan] | msgspec.UnsetType = msgspec.UNSET
+
+
+class DownloadOrder(Request, frozen=True, kw_only=True):
+    """An input that an attempt wants to read, or its payload."""
+
+    fence: Fence
+    kind: Literal["input", "payload"] = "input"
+    name: FileName = PAYLOAD
+
+
+class FileOrder(Request, frozen=True, kw_only=True):
+    """A file that an attempt will send: an output with a name, or what it wrote, which is named after the attempt."""
+
+    fence: Fence
+    size: Size
+    kind: Literal["output", "log"] = "output"
+    name: FileName | None = None
+    blob_id: BlobId | None = None
+    sha256: str | None = None
+    content_type: str | None = None
+
+
+class FilePartsOrder(PartsOrder, frozen=True, kw_only=True):
+    """Parts of a file of an attempt whose addresses are asked for."""
+
+    fence: Fence
+
+
+class FileComplete(Request, frozen=True, kw_only=True):
+    """All bytes of a file of an attempt are sent; these are their digests, for one who knows them only now."""
+
+    fence: Fence
+    blob_id: BlobId | None = None
+    sha256: str | None = None
