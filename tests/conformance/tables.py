@@ -24,6 +24,11 @@ SELECT c.relname, CASE WHEN a.attname = 'job' THEN 'job' ELSE 'id' END
 FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attname IN ('job', 'dedupe_key')
 WHERE c.relnamespace = 'ingot'::regnamespace AND c.relkind = 'r'
 """
+A_JOB_FILE = """
+INSERT INTO ingot.job_files (tenant, job, kind, name, blob, sha256, size, content_type, owner, since)
+SELECT k.tenant, j.id, 'input', 'a', k.blob, k.sha256, k.size, k.content_type, k.owner, 0
+FROM ingot.keys AS k JOIN ingot.jobs AS j ON j.tenant = k.tenant WHERE k.tenant = $1 LIMIT 1
+"""
 
 
 class Filled(msgspec.Struct):
@@ -44,9 +49,16 @@ async def fill_the_rest(bench: Bench, folder: Path, tenant: str) -> None:
             await owner.execute("INSERT INTO ingot.app_roles VALUES ('an_app', $1)", tenant)
             await owner.execute("INSERT INTO ingot.event_floors VALUES ($1, 0)", tenant)
             await owner.execute("INSERT INTO ingot.askers VALUES ('noop', $1, 0)", tenant)
+            await owner.execute(A_JOB_FILE, tenant)
+            await owner.execute("INSERT INTO ingot.usage_owed VALUES ($1, 'role/shop', 1)", tenant)
     else:
         number = bench.sqlite._memory.tenants[tenant]
         bench.sqlite._connection.execute("INSERT INTO event_floors VALUES (?, 0, 0)", (number,))
+        bench.sqlite._connection.execute(
+            "INSERT INTO job_files SELECT s.tenant, s.number, 'input', 'a', k.blob, 'a/b', k.owner, NULL, 0 "
+            "FROM states AS s, keys AS k WHERE s.tenant = ?1 AND k.tenant = ?1 LIMIT 1",
+            (number,),
+        )
 
 
 async def tables_of_tenant(bench: Bench, folder: Path, tenant: str) -> Filled:

@@ -23,6 +23,7 @@ from ingot.jobs.orders import new_job
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
+from tests.conformance.depot import Depot
 from tests.conformance.folk import Folk
 from tests.conformance.pictures import picture, refuses
 from tests.conformance.tables import fill_the_rest, orphans, tables_of_tenant
@@ -63,6 +64,10 @@ async def furnish(bench: Bench, slug: str = "acme") -> Tenant:
     await bench.jobs.claim("worker", ["asleep"], tenant=id)
     await bench.events.publish(id, "town.built", dedupe_key="key")
     await bench.events.publish(id, "town.built")
+    if hasattr(bench.store, "put_blob"):
+        depot = Depot(bench, id)
+        await depot.put("k", b"kept")
+        await depot.begin(5)
     return tenant
 
 

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import AUDIT, MACHINES, PEOPLE, POWER, REMOVAL, SETTLE, WORKERS
+from tests.mutants.places import (
+    AUDIT,
+    BLOB_KEYS,
+    BLOB_UPLOADS,
+    JOB_FILES,
+    MACHINES,
+    PEOPLE,
+    POWER,
+    REMOVAL,
+    SETTLE,
+    WORKERS,
+)
 
 MUTANTS = [
     Mutant(
@@ -334,5 +345,61 @@ MUTANTS = [
         old=" and not tx.concerns(id)",
         new="",
         caught_by=f"{REMOVAL}::test_attempts_that_end_beside_the_clearing_leave_nothing",
+    ),
+    Mutant(
+        name="collecting what something refers to",
+        breaks="B4: no blob with a reference is ever taken away",
+        file="engines/sqlite/blobs.py",
+        old="    if tx.execute(SQL.is_referred_to, blob.number, id).get:\n",
+        new="    if False:\n",
+        caught_by=f"{BLOB_KEYS}::test_a_key_set_again_is_not_touched_by_an_older_tombstone[sqlite]",
+    ),
+    Mutant(
+        name="a quota that forgets what came with it",
+        breaks="B8: uploads at once never exceed a quota",
+        file="engines/sqlite/transaction.py",
+        old="        return sum(staged, start=",
+        new="        return sum((), start=",
+        caught_by=f"{BLOB_KEYS}::test_puts_at_once_never_exceed_the_quota[sqlite]",
+    ),
+    Mutant(
+        name="a blob that is read through another tenant's key",
+        breaks="B10: knowing an id grants nothing",
+        file="engines/sqlite/sql/references_in_tenant.sql",
+        old="k.blob = ?1 AND k.tenant = ?3",
+        new="k.blob = ?1",
+        caught_by=f"{BLOB_KEYS}::test_nothing_of_one_tenant_is_seen_by_another[sqlite]",
+    ),
+    Mutant(
+        name="an upload that its writer before goes on with",
+        breaks="who takes an upload over fences out the writer before",
+        file="engines/sqlite/uploads.py",
+        old="    if epoch not in (None, upload.epoch):\n",
+        new="    if False:\n",
+        caught_by=f"{BLOB_UPLOADS}::test_who_takes_an_upload_over_fences_out_the_writer_before[sqlite]",
+    ),
+    Mutant(
+        name="an object that is thrown away when its upload is finished again",
+        breaks="B1: what was acknowledged can be read",
+        file="engines/sqlite/uploads.py",
+        old="(blob is None or content.place != blob.place)",
+        new="True",
+        caught_by=f"{BLOB_UPLOADS}::test_done_again_with_the_same_bytes_it_answers_the_same[sqlite-k]",
+    ),
+    Mutant(
+        name="a success without its outputs",
+        breaks="an attempt that names an output succeeds only when that was uploaded under its fence",
+        file="engines/sqlite/settle.py",
+        old="            self._made.expect(state, settle.outcome.outputs)\n",
+        new="            pass\n",
+        caught_by=f"{JOB_FILES}::test_an_output_that_is_not_there_settles_nothing",
+    ),
+    Mutant(
+        name="a job that runs before its inputs are here",
+        breaks="a job is ready in the transaction that finishes the last of its uploads, and not before",
+        file="engines/sqlite/sql/blocked_by_none.sql",
+        old="u.file = 'input' AND u.state IN",
+        new="u.file = 'none' AND u.state IN",
+        caught_by=f"{JOB_FILES}::test_a_job_waits_for_the_last_of_its_uploads",
     ),
 ]

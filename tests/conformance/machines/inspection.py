@@ -103,6 +103,8 @@ class Inspection:
             for event in events:
                 assert event.id > self._cursors.get(tenant, "")
                 self._cursors[tenant] = event.id
+                if event.name == "blob.stored":  # The inputs that jobs are given.
+                    continue
                 if event.name == "batch.completed":
                     self._one_completion(tenant, msgspec.json.decode(event.data, type=Batch))
                     continue

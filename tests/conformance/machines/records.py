@@ -30,7 +30,10 @@ class Work(NamedTuple):
     type: str
     version: int
     payload: bytes
-    inputs: tuple[str, ...]
+    inputs: Inputs
+
+
+Inputs = tuple[tuple[str, str], ...]  # Names and blobs, in the order of the names.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,7 @@ class Draft:
     after: tuple[str, ...] = ()
     on_dead: OnDead = OnDead.CANCEL
     batch: str | None = None
-    inputs: tuple[str, ...] = ()
+    inputs: Inputs = ()
     force: bool = False
     source: Source = Source.MANUAL
 
@@ -132,7 +135,7 @@ class Record:
     on_dead: OnDead
     open: set[str]
     batch: str | None = None
-    inputs: tuple[str, ...] = ()
+    inputs: Inputs = ()
     source: Source = Source.MANUAL
     limit_key: str = ""
     apart: bool = False
@@ -239,7 +242,7 @@ class Record:
             after=self.after,
             on_dead=self.on_dead,
             batch=self.batch,
-            inputs=self.inputs,
+            inputs=dict(self.inputs),
             worker_id=self.worker_id,
             started_at=to_datetime_or_none(self.started_at),
             lease_expires_at=to_datetime_or_none(self.lease_expires_at or None),

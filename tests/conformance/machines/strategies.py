@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ingot.identity import Limits
 from ingot.jobs import Backoff, Definition, Done, Failed, Outcome, Progress, Release, Snooze
 from ingot.kernel.clock import MICROS
+from tests.conformance.depot import id_of
 from tests.factories import LEASE_SECONDS
 
 TYPES = ("noop", "fragile")
@@ -70,7 +71,9 @@ keys = st.none() | st.sampled_from(["k1", "k2"])
 batches = st.sampled_from([None, "b1", "b1", "b2"])
 
 few_payloads = st.sampled_from([b"1", b'{"a": 1, "b": [2]}', b'{ "b":[2],"a":1 }'])
-few_inputs = st.sampled_from([(), ("x",), ("x", "y"), ("y", "x")])
+INPUTS = (b"x", b"y")
+_X, _Y = map(id_of, INPUTS)
+few_inputs = st.sampled_from([(), (("a", _X),), (("b", _X),), (("a", _X), ("b", _Y)), (("a", _Y), ("b", _X))])
 reusing_definitions = st.builds(
     Definition, type=st.sampled_from(TYPES), reuse=st.sampled_from([True, True, False]), version=st.integers(1, 2)
 )

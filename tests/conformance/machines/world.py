@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ingot.blobs.ports import PutBlob
 from ingot.engines.postgres import PostgresStore
 from ingot.identity import Limits, Tenants
 from ingot.jobs import (
@@ -27,9 +28,12 @@ from ingot.jobs import (
 from ingot.jobs.orders import new_job
 from ingot.kernel.clock import MICROS, to_datetime, to_datetime_or_none, to_micros
 from ingot.kernel.errors import IngotError
+from ingot.kernel.ids import new_id
+from tests.conformance.depot import content_of
 from tests.conformance.machines.inspection import Inspection
 from tests.conformance.machines.model import How, Model
 from tests.conformance.machines.records import Draft, Record
+from tests.conformance.machines.strategies import INPUTS
 from tests.factories import LEASE_SECONDS, Bench, open_store
 from tests.postgres import ChanceClock
 
@@ -68,6 +72,10 @@ class World:
         self.bench = Bench(store, self.clock, await Tenants(store).ensure_default())
         self.tenants = [(await self.bench.tenants.create(slug)).id for slug in slugs]
         self.model.tenants |= {self.bench.tenant, *self.tenants}
+        for tenant in self.model.tenants:
+            for data in INPUTS:
+                put = PutBlob(id=new_id(), tenant=tenant, owner="token:x", key=data.decode(), content=content_of(data))
+                await store.put_blob(put)
 
     async def reopen(self, *, set_back_seconds: float) -> None:
         """Close the store and open it again, perhaps with a clock that was set back meanwhile."""
@@ -309,7 +317,7 @@ def _options(draft: Draft) -> dict[str, Any]:
         "after": draft.after,
         "on_dead": draft.on_dead,
         "batch": draft.batch,
-        "inputs": draft.inputs,
+        "inputs": dict(draft.inputs),
         "force": draft.force,
         "source": draft.source,
     }

@@ -35,6 +35,7 @@ from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
 from tests.conformance.folk import token_of
 from tests.factories import LEASE_SECONDS, Bench
+from tests.unit.plans.blob_errand import run_blob_errand
 
 TYPE = "noop"
 OLD_KEY = "prefilled-10"
@@ -55,6 +56,7 @@ async def run_errand(bench: Bench) -> None:
     await _ask_why(bench)
     await _look(bench)
     await _publish(bench)
+    await run_blob_errand(bench)
     await _collect(bench)
     await _remove(bench)
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from ingot.engines.sqlite.job_files import drop_job_files
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.jobs.model import Collected, HistoryEntry, JobStatus
@@ -131,10 +132,16 @@ def _finished(tx: Transaction, kind: Kind, numbers: list[int], cutoff: int) -> d
 def _remove(tx: Transaction, kind: Kind, statuses: dict[int, JobStatus]) -> None:
     if not statuses:
         return
-    numbers = as_json(list(statuses))
     if kind.keeps:
-        tx.execute(SQL.insert_history, ERROR_CHARS_KEPT, numbers)
-    for statement in REMOVALS:
-        tx.execute(statement, numbers)
+        tx.execute(SQL.insert_history, ERROR_CHARS_KEPT, as_json(list(statuses)))
+    remove_jobs(tx, list(statuses))
     for status, jobs in Counter(statuses.values()).items():
         tx.staged.counts[kind.tenant, kind.type, status] -= jobs
+
+
+def remove_jobs(tx: Transaction, jobs: list[int]) -> None:
+    """Take jobs away, with all that belongs to them."""
+    drop_job_files(tx, jobs)
+    numbers = as_json(jobs)
+    for statement in REMOVALS:
+        tx.execute(statement, numbers)

@@ -10,9 +10,12 @@ import msgspec
 
 from ingot.engines.sqlite.caps import Caps
 from ingot.engines.sqlite.follow import follow
+from ingot.engines.sqlite.job_files import Given, has_files
 from ingot.engines.sqlite.rows import JobRow, Place, State, job_of, new_job_of
+from ingot.engines.sqlite.shelf import Shelf
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Later, Transaction, as_json
+from ingot.engines.sqlite.uploads import begun
 from ingot.identity.model import TenantNotFound
 from ingot.jobs.after import wait_for
 from ingot.jobs.errors import DuplicateJob, ParentNotFound
@@ -60,6 +63,7 @@ class _Batch:
         self._made: dict[tuple[str, str, str], tuple[int, bytes | None]] = {}
         self._holders: dict[tuple[str, str], str] = {}
         self._caps = Caps(tx, {order.tenant for order in orders})
+        self._given = Given(tx, orders)
         # An order sent again after an unknown outcome carries the id it had before, and is not counted again.
         self._careful = tx.careful or self._caps.some or len({order.id for order in orders}) < len(orders)
         self._there = tx.states([order.id for order in orders]) if self._careful else {}
@@ -98,14 +102,24 @@ class _Batch:
             if any(order.after for order in orders):
                 answers = self._name_parents(orders, answers, kept)
                 self._check_parents(self._accepted[kept:])
-            if self._caps.some:
-                self._caps.count(Counter(order.tenant for order, _ in self._accepted[kept:]))
+            self._count([order for order, _ in self._accepted[kept:]])
             return answers
         except IngotError:
             for order, _ in self._accepted[kept:]:
                 self._there.pop(order.id, None)
             del self._accepted[kept:]
             self._made, self._holders, self._reusable = made, holders, reusable
+            raise
+
+    def _count(self, orders: Sequence[NewJob]) -> None:
+        """Count new jobs and their files, or raise and count none of them."""
+        undo = self._given.take(orders) if self._given.some else None
+        try:
+            if self._caps.some:
+                self._caps.count(Counter(order.tenant for order in orders))
+        except IngotError:
+            if undo is not None:
+                undo()
             raise
 
     def _accept_one(self, order: NewJob) -> Accepted | int | Reused:
@@ -143,7 +157,7 @@ class _Batch:
             max_attempts=order.max_attempts or definition.max_attempts,
             limit_key="" if definition.limit_key is None else render(definition.limit_key, order.payload),
             dedupe_key=order.dedupe_key,
-            status=JobStatus.BLOCKED if order.after else JobStatus.QUEUED,
+            status=JobStatus.BLOCKED if order.after or order.uploads else JobStatus.QUEUED,
             batch=order.batch,
         )
         tx.memory.last_job_number = number
@@ -187,11 +201,15 @@ class _Batch:
         tags: list[tuple[object, ...]] = []
         reusable: list[tuple[object, ...]] = []
         waits: list[tuple[object, ...]] = []
+        files: list[tuple[object, ...]] = []
+        shelf = Shelf(tx)
         ready: defaultdict[tuple[str, str, str], list[Place]] = defaultdict(list)
         for order, state in self._accepted:
             same = _reuse_key(tx, order) if self._reuses else None
             if order.after:
                 waits += self._edges(order, state)
+            elif order.uploads:
+                pass  # It waits for these.
             elif state.run_at <= tx.now:
                 ready[state.type, state.tenant, state.limit_key].append(state.place)
             else:
@@ -210,7 +228,8 @@ class _Batch:
                     order.correlation_id,
                     order.trace_id,
                     order.idempotency_key,
-                    as_json(order.inputs) if order.inputs else None,
+                    _inputs(order),
+                    order.payload_blob,
                     None if same is None else same[2],
                     order.depth,
                 )
@@ -220,6 +239,10 @@ class _Batch:
                 keys.append((tenant, order.type, order.idempotency_key, state.number, order.payload_digest))
             if same is not None:
                 reusable.append((tenant, order.type, same[2], state.number))
+            if has_files(order):
+                files += self._given.rows(order, state.number)
+                for upload in order.uploads:
+                    shelf.save_upload(begun(upload, tx.now))
             tags += [(state.number, tag, tenant) for tag in order.tags]
         for lane, places in ready.items():
             tx.tell_ready(Lane(*lane), len(places), first=min(places))
@@ -229,6 +252,8 @@ class _Batch:
         tx.write_rows(SQL.insert_reuse_keys, reusable)
         tx.write_rows(SQL.insert_tags, tags)
         tx.write_rows(SQL.insert_waits, waits)
+        tx.write_rows(SQL.put_job_files, files)
+        shelf.write()
 
     def _edges(self, order: NewJob, state: State) -> list[tuple[object, ...]]:
         """Whom this job waits for; one that has ended already is looked at like one that ends later."""
@@ -263,7 +288,19 @@ def _number(answer: Accepted | int | Reused) -> int | None:
     return answer.number if isinstance(answer, Reused) else answer
 
 
+def _inputs(order: NewJob) -> str | None:
+    """The inputs of a job, those that are still to come with them."""
+    if not order.uploads:
+        return as_json(order.inputs) if order.inputs else None
+    return as_json(order.inputs | dict.fromkeys(upload.name or "" for upload in order.uploads))
+
+
 def _reuse_key(tx: Transaction, order: NewJob) -> tuple[str, str, bytes] | None:
-    """What this order shares with those that ask for the same; `None` when its definition knows no reuse."""
+    """What this order shares with those that ask for the same; `None` when its definition knows no reuse.
+
+    What inputs that are still to come will be, nobody knows.
+    """
     definition = tx.memory.definition(order.tenant, order.type)
-    return (order.tenant, order.type, reuse_key(definition, order)) if definition.reuse else None
+    if not definition.reuse or order.uploads:
+        return None
+    return order.tenant, order.type, reuse_key(definition, order)

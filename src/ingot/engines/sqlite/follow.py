@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from ingot.engines.sqlite.job_files import end_inputs
 from ingot.engines.sqlite.rows import State
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
@@ -35,21 +37,47 @@ def _follow(tx: Transaction, parents: list[int], edges_max: int) -> int:
         tx.execute(SQL.close_edges, as_json([edge[:2] for edge in edges]))
         close_edges_of(tx, doomed)
         waited = {job for job, _, _ in edges}
-        states = tx.read(list[State], SQL.blocked_by_none, as_json(sorted(waited)))
-        for state in states:
-            _move(tx, state, doomed=state.number in doomed)
-        tx.save_states(states)
+        _move_all(tx, waited, doomed)
     return len(edges)
 
 
-def _move(tx: Transaction, state: State, *, doomed: bool) -> None:
+def _move_all(tx: Transaction, waited: Iterable[int], doomed: set[int]) -> None:
+    """Move those of these jobs that wait for nothing any more."""
+    states = tx.read(list[State], SQL.blocked_by_none, as_json(sorted(waited)), as_json(sorted(doomed)))
+    for state in states:
+        _move(tx, state, doomed=state.number in doomed)
+    tx.save_states(states)
+    end_inputs(tx, [state for state in states if state.number in doomed])
+
+
+def go_on(tx: Transaction, jobs: Iterable[int]) -> None:
+    """Inputs of these jobs have come: those that wait for nothing else are ready."""
+    if waited := list(jobs):
+        _move_all(tx, waited, set())
+
+
+def abandon(tx: Transaction, reasons: Mapping[str, str]) -> None:
+    """Cancel jobs that will not get an input, by id, and keep why."""
+    if not reasons:
+        return
+    states = [state for state in tx.states(list(reasons)).values() if state.status is JobStatus.BLOCKED]
+    for state in states:
+        _move(tx, state, doomed=True, error=reasons[state.id])
+        tx.execute(SQL.note_reason, state.number, reasons[state.id])
+    tx.save_states(states)
+    close_edges_of(tx, {state.number for state in states})
+    end_inputs(tx, states)
+    follow(tx)
+
+
+def _move(tx: Transaction, state: State, *, doomed: bool, error: str | None = None) -> None:
     if doomed:
         state.status, state.finished_at = JobStatus.CANCELED, tx.now
     else:
         state.status = JobStatus.QUEUED
         tx.queue_up(state, state.run_at)
     tx.moved(state, JobStatus.BLOCKED, state.status)
-    tx.emit("job.canceled" if doomed else "job.updated", state)
+    tx.emit("job.canceled" if doomed else "job.updated", state, error=error)
 
 
 def close_edges_of(tx: Transaction, jobs: set[int]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from ingot.engines.sqlite.caps import Caps
 from ingot.engines.sqlite.follow import close_edges_of, follow
+from ingot.engines.sqlite.job_files import end_inputs
 from ingot.engines.sqlite.rows import State
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.jobs.errors import DuplicateJob, JobFinished, JobNotFinished, JobNotQueued
+from ingot.jobs.files import FileNotFound
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.model import Job, JobStatus
 from ingot.jobs.ports import CancelJob, ChangeJob, RetryJob
@@ -30,6 +32,7 @@ def cancel(tx: Transaction, command: CancelJob) -> Job:
         tx.save_states([state])
         if before is JobStatus.BLOCKED:
             close_edges_of(tx, {state.number})
+            end_inputs(tx, [state])
         follow(tx)
     return tx.job(state.number)
 
@@ -39,6 +42,8 @@ def retry(tx: Transaction, command: RetryJob) -> Job:
     state = tx.state(command.tenant, command.job_id)
     if state.status not in FINISHED:
         raise JobNotFinished(f"the job is {state.status}")
+    if missing := tx.read(list[str], SQL.missing_inputs, state.number):
+        raise FileNotFound(f"the input {missing[0]} was never uploaded", hint="Make a new job, with all of its inputs.")
     _check_dedupe_key(tx, state)
     Caps(tx, {state.tenant}).count({state.tenant: 1})
     before = state.status

@@ -261,7 +261,8 @@ class Reads:
         waiting = Waiting(job=job, now=now, limit_key=state.limit_key, asked_at=asked)
         if state.status is JobStatus.BLOCKED:
             parents = self._read(list[tuple[str, JobStatus]], SQL.open_parents, state.number) or []
-            return msgspec.structs.replace(waiting, parents=parents)
+            uploads = self._read(list[str], SQL.names_of_open_inputs, state.id) or []
+            return msgspec.structs.replace(waiting, parents=parents, uploads=uploads)
         if state.status is not JobStatus.QUEUED:
             return waiting
         lane = (state.type, self._number_of(state.tenant), state.limit_key)

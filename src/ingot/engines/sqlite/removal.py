@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from ingot.engines.sqlite.collect import REMOVALS
+from ingot.engines.sqlite.blobs import clear_keys
+from ingot.engines.sqlite.collect import remove_jobs
+from ingot.engines.sqlite.job_files import drop_uploads
+from ingot.engines.sqlite.shelf import Pair
 from ingot.engines.sqlite.sql import SQL
-from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.engines.sqlite.transaction import Transaction
 from ingot.identity.model import Tenant, TenantNotFound
 from ingot.identity.ports import Cleared, ClearTenants, RemoveTenant
 
@@ -27,6 +30,7 @@ BY_AND_BY: Final = (
     SQL.clear_batches,
     SQL.clear_counts,
     SQL.clear_workers,
+    SQL.clear_usage,
     SQL.clear_events,
     SQL.clear_event_keys,
     SQL.clear_event_floors,
@@ -68,11 +72,16 @@ def _clear(tx: Transaction, number: int, limit: int) -> int:
     tx.execute(SQL.stop_jobs, number, limit)
     jobs = tx.read(list[int], SQL.jobs_to_clear, number, limit)
     if jobs:
-        for statement in REMOVALS:
-            tx.execute(statement, as_json(jobs))
+        remove_jobs(tx, jobs)
         tx.memory.parents.difference_update(jobs)
         tx.memory.ended.difference_update(jobs)
     rows = len(jobs)
+    if rows < limit:
+        pairs = tx.read(list[Pair], SQL.uploads_of_tenant, number, limit - rows)
+        drop_uploads(tx, pairs, "was given up")
+        rows += len(pairs)
+    if rows < limit:
+        rows += clear_keys(tx, number, limit - rows)
     for statement in BY_AND_BY:
         if rows < limit:
             rows += tx.execute(statement, number, limit - rows).connection.changes()

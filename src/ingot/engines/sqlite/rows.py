@@ -71,7 +71,8 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     correlation_id: str | None
     trace_id: str | None
     idempotency_key: str | None
-    inputs: tuple[str, ...]
+    inputs: dict[str, str | None]  # `None` for one that did not come yet.
+    payload_blob: str | None
     depth: int
     tags: tuple[str, ...]
     after: tuple[str, ...]
@@ -186,6 +187,7 @@ def new_job_of(order: NewJob, state: State, now: int) -> Job:
         on_dead=order.on_dead if order.after else OnDead.CANCEL,
         batch=order.batch,
         inputs=order.inputs,
+        payload_blob=order.payload_blob,
         metadata=NULL if order.metadata is None else msgspec.Raw(order.metadata),
         tags=order.tags,
     )
@@ -218,7 +220,8 @@ def job_of(state: State, body: Body) -> Job:
         after=body.after,
         on_dead=OnDead.RUN if body.runs_anyway else OnDead.CANCEL,
         batch=state.batch,
-        inputs=body.inputs,
+        inputs={name: blob for name, blob in body.inputs.items() if blob is not None},
+        payload_blob=body.payload_blob,
         metadata=body.metadata.copy(),
         tags=body.tags,
         worker_id=state.worker_id,

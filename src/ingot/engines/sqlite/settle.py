@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from ingot.engines.sqlite.follow import follow
+from ingot.engines.sqlite.job_files import Made
 from ingot.engines.sqlite.rows import OutcomeRow, State
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json, spread
@@ -31,7 +32,9 @@ from ingot.kernel.errors import IngotError
 PROGRESS_EVENTS_EVERY = MICROS
 
 
-class _Call(Protocol):
+class Call(Protocol):
+    """What is said of an attempt, by whom it may be said."""
+
     @property
     def job_id(self) -> str: ...
     @property
@@ -43,7 +46,7 @@ class _Call(Protocol):
 
 
 A = TypeVar("A")
-C = TypeVar("C", bound=_Call)
+C = TypeVar("C", bound=Call)
 
 
 def settle(tx: Transaction, commands: Sequence[SettleJobs]) -> list[list[Settled | IngotError]]:
@@ -61,7 +64,7 @@ def renew(tx: Transaction, commands: Sequence[RenewLeases]) -> list[list[Heartbe
     renewed: dict[str, State] = {}
 
     def renew_one(beat: Beat) -> Heartbeat:
-        state = _held(states, beat)
+        state = held(states, beat)
         state.lease_expires_at = tx.now + beat.lease
         tx.memory.expires_at(state.lease_expires_at)
         if beat.percent is not None:
@@ -91,7 +94,7 @@ def append_logs(tx: Transaction, commands: Sequence[AppendLogs]) -> list[list[in
     chunks: dict[tuple[int, int], list[tuple[object, ...]]] = {}
 
     def append_one(entry: LogEntry) -> int:
-        attempt = _held(states, entry).number, entry.fence
+        attempt = held(states, entry).number, entry.fence
         start, text = fresh_part(entry.text, entry.offset, end=ends[attempt])
         if text:
             chunks.setdefault(attempt, []).append((*attempt, start, len(text), text))
@@ -119,7 +122,7 @@ def _answers(answer: Callable[[C], A], groups: Sequence[Sequence[C]]) -> list[li
     return results
 
 
-def _held(states: dict[str, State], call: _Call) -> State:
+def held(states: dict[str, State], call: Call) -> State:
     """The job this call speaks of. Raises unless the call's fence is the current one of a running job."""
     state = states.get(call.job_id)
     if state is None or call.tenant not in (None, state.tenant):
@@ -143,6 +146,8 @@ class _Settling:
         self._outcomes: list[tuple[object, ...]] = []
         self._settled: dict[tuple[str, int], tuple[Outcome, Settled, str]] = {}  # And the worker.
         self._before = self._settled_before(settles)
+        done = [settle for settle in settles if isinstance(settle.outcome, Done) and settle.job_id in self._states]
+        self._made = Made(tx, [(self._states[settle.job_id], settle.fence) for settle in done])
 
     def _settled_before(self, settles: Sequence[Settle]) -> dict[tuple[int, int], OutcomeRow]:
         """The rows of attempts that were settled in an earlier transaction."""
@@ -157,17 +162,21 @@ class _Settling:
         return {(row.job, row.fence): row for row in rows}
 
     def settle(self, settle: Settle) -> Settled:
-        """Answer one settle. Raises `JobNotFound` or `LeaseLost`."""
+        """Answer one settle. Raises `JobNotFound`, `LeaseLost` or `OutputMissing`."""
         try:
-            state = _held(self._states, settle)
+            state = held(self._states, settle)
         except LeaseLost:
             again = self._answer_again(settle)
             if again is None:
                 raise
             return again
+        if isinstance(settle.outcome, Done):
+            self._made.expect(state, settle.outcome.outputs)
         worker_id = state.worker_id or ""
         answer = end_attempt(self._tx, state, settle.outcome, self._outcomes)
         self._moved[state.id] = state
+        if answer.status is JobStatus.SUCCEEDED:
+            self._made.take(state)
         self._settled[state.id, settle.fence] = settle.outcome, answer, worker_id
         return answer
 
@@ -197,6 +206,7 @@ class _Settling:
             tx.execute(SQL.finish_jobs, tx.now, as_json(succeeded))
         tx.save_states([state for state in self._moved.values() if state.status is not done])
         tx.write_rows(SQL.insert_outcomes, self._outcomes)
+        self._made.write()
 
 
 def end_attempt(

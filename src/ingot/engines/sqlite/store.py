@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from ingot.engines.sqlite import (
     claim,
@@ -25,10 +24,10 @@ from ingot.engines.sqlite import (
     tend,
     workers,
 )
+from ingot.engines.sqlite.blob_commands import BLOB_HANDLERS, BlobCommands
+from ingot.engines.sqlite.file_reads import FileReads
 from ingot.engines.sqlite.opening import Opened, open_folder
-from ingot.engines.sqlite.people_reads import PeopleReads
-from ingot.engines.sqlite.transaction import Transaction
-from ingot.engines.sqlite.writer import Handler, Told, Writer
+from ingot.engines.sqlite.writer import Handler, Told, Writer, each
 from ingot.events.model import Forgotten, Published
 from ingot.events.ports import ForgetEvents, PublishEvent
 from ingot.identity.credentials import Token, WorkerCredential
@@ -95,25 +94,6 @@ from ingot.kernel.logs import report
 
 SWITCH_SECONDS = 0.0002  # A busy event loop must not keep the interpreter from the writer for longer.
 
-C = TypeVar("C")
-R = TypeVar("R")
-
-
-def each(run: Callable[[Transaction, C], R]) -> Handler:
-    """A handler for commands that are rare: each raises before it writes, or succeeds."""
-
-    def handler(tx: Transaction, commands: Sequence[C]) -> list[R | IngotError]:
-        answers: list[R | IngotError] = []
-        for command in commands:
-            try:
-                answers.append(run(tx, command))
-            except IngotError as error:
-                answers.append(error)
-        return answers
-
-    return handler
-
-
 # Commands that wait together run in this order, so that a claim sees what came with it.
 HANDLERS: dict[type, Handler] = {
     CreateTenant: each(identity.create_tenant),
@@ -150,14 +130,15 @@ HANDLERS: dict[type, Handler] = {
     Tend: tend.tend,
     ClaimJobs: claim.claim,
     Collect: each(collect.collect),
+    **BLOB_HANDLERS,
     PublishEvent: events.publish,
     ForgetEvents: each(events.forget),
     ClearTenants: each(removal.clear_tenants),
 }
 
 
-class SQLiteStore(PeopleReads):
-    """Jobs, tenants and events in one SQLite file. Made by `open`; used on one event loop."""
+class SQLiteStore(BlobCommands, FileReads):
+    """Jobs, tenants, events and blobs in one SQLite file. Made by `open`; used on one event loop."""
 
     alone = True
 
@@ -349,7 +330,8 @@ class SQLiteStore(PeopleReads):
 
     def _foretell(self, command: Enqueue) -> None:
         """Have claims that wait come at once: what gathers in this turn is committed together, the jobs before them."""
-        soon = Counter((one.tenant, one.type) for one in command.orders if not (one.run_at or one.delay or one.after))
+        waits = (bool(one.run_at or one.delay or one.after or one.uploads) for one in command.orders)
+        soon = Counter((one.tenant, one.type) for one, later in zip(command.orders, waits, strict=True) if not later)
         self._say_ready(soon)
 
     def claim(self, command: ClaimJobs) -> Awaitable[list[Claim]]:

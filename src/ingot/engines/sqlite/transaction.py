@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
+from ingot.blobs.model import BlobNews, QuotaNews
+from ingot.engines.sqlite.blob_rows import Kept
 from ingot.engines.sqlite.memory import FIRST, Memory
 from ingot.engines.sqlite.rows import JobRow, Place, State, job_of, progress_of
 from ingot.engines.sqlite.sql import SQL
@@ -28,6 +30,7 @@ BATCH_ENDS = (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED)
 
 T = TypeVar("T")
 BatchKey = tuple[str, str]  # Its tenant and its name.
+News = JobNews | Batch | WorkerNews | BlobNews | QuotaNews
 End = tuple[
     str, AttemptOutcome, JobStatus, int
 ]  # The type, how an attempt ended, where the job stands, how long it ran.
@@ -44,7 +47,7 @@ class Staged:
     """What a group of commands wants written or told at the end: its events, counts and hints."""
 
     def __init__(self) -> None:
-        self.events: defaultdict[str, list[tuple[str, JobNews | Batch | WorkerNews]]] = defaultdict(list)
+        self.events: defaultdict[str, list[tuple[str, News]]] = defaultdict(list)
         self.counts: Counter[tuple[str, str, JobStatus]] = Counter()
         self.ready: Counter[tuple[str, str]] = Counter()
         self.enqueued: Counter[str] = Counter()  # Jobs that count against the rate of their tenant.
@@ -52,6 +55,8 @@ class Staged:
         self.ended: list[End] = []
         self.canceled: Counter[str] = Counter()  # While they waited, by type.
         self.batches: defaultdict[BatchKey, Counter[JobStatus | None]] = defaultdict(Counter)  # New jobs are `None`.
+        self.usage: defaultdict[tuple[str, str], Kept] = defaultdict(Kept)  # By tenant and owner: more, or less.
+        self.blobs: Counter[str] = Counter()  # More blobs, and their bytes.
 
     def merge(self, other: Staged) -> None:
         """Take over what another group wants."""
@@ -67,6 +72,9 @@ class Staged:
         self.canceled += other.canceled
         for batch, ends in other.batches.items():
             self.batches[batch].update(ends)
+        for owner, kept in other.usage.items():
+            self.usage[owner] += kept
+        self.blobs.update(other.blobs)
 
 
 class Transaction:
@@ -79,6 +87,7 @@ class Transaction:
         self.careful = careful  # The batch failed once: handlers look before they write what they usually just write.
         self.staged = Staged()
         self._outer: list[Staged] = []  # What was staged before the attempts that are under way.
+        self._usage_before: dict[tuple[str, str], Kept] = {}  # As it is in the file, which is written at the end.
         self._changes_before = connection.total_changes()
 
     def attempt(self, work: Callable[[], T]) -> T:
@@ -190,7 +199,7 @@ class Transaction:
         asked = {tenant: self.memory.numbers[tenant] for tenant in tenants}
         rows = self.read(list[tuple[str, str, JobStatus, int]], SQL.unfinished_of_tenants, as_json([*asked.values()]))
         jobs = Counter({(tenant, type, status): number for tenant, type, status, number in rows})
-        for staged in (*self._outer, self.staged):
+        for staged in self._layers():
             for key, number in staged.counts.items():
                 if key[0] in asked and key[2] not in FINISHED:
                     jobs[key] += number
@@ -198,7 +207,22 @@ class Transaction:
 
     def enqueued(self, tenant: str) -> int:
         """How many jobs this transaction has counted against the rate of the tenant."""
-        return sum(staged.enqueued[tenant] for staged in (*self._outer, self.staged))
+        return sum(staged.enqueued[tenant] for staged in self._layers())
+
+    def usage(self, tenant: str, owner: str) -> Kept:
+        """What an owner keeps now, or the tenant as a whole."""
+        staged = (layer.usage.get((tenant, owner), Kept()) for layer in self._layers())
+        return sum(staged, start=self._usage_in_file(tenant, owner))
+
+    def _usage_in_file(self, tenant: str, owner: str) -> Kept:
+        key = tenant, owner
+        if key not in self._usage_before:
+            row = self.execute(SQL.usage_of_owner, self.memory.numbers[tenant], owner).fetchone()
+            self._usage_before[key] = Kept() if row is None else Kept(*row)
+        return self._usage_before[key]
+
+    def _layers(self) -> tuple[Staged, ...]:
+        return (*self._outer, self.staged)
 
     # -- at the end -----------------------------------------------------------------------------------------
 
@@ -269,8 +293,8 @@ class Transaction:
         """Whether something of this tenant is to be written at the end."""
         return any(
             tenant in staged.events
-            or any(tenant == key[0] for key in (*staged.counts, *staged.endings, *staged.batches))
-            for staged in (*self._outer, self.staged)
+            or any(tenant == key[0] for key in (*staged.counts, *staged.endings, *staged.batches, *staged.usage))
+            for staged in self._layers()
         )
 
     def flush(self) -> None:
@@ -295,8 +319,22 @@ class Transaction:
             for (tenant, type), numbers in self.staged.endings.items()
         ]
         self.write_rows(SQL.insert_endings, endings)
+        self._write_usage()
         if self._connection.total_changes() > self._changes_before:  # A claim that found nothing has nothing to sync.
             self.execute(SQL.keep_clock, self.now, self.memory.last_job_number)
+
+    def _write_usage(self) -> None:
+        numbers = self.memory.numbers
+        rows = []
+        for (tenant, owner), change in self.staged.usage.items():
+            if change != Kept():
+                kept = self._usage_in_file(tenant, owner) + change
+                rows.append((numbers[tenant], owner, *msgspec.structs.astuple(kept)))
+        self.write_rows(SQL.put_usage, rows)
+        if empty := [row[:2] for row in rows if not any(row[2:])]:
+            self.execute(SQL.remove_usage, as_json(empty))
+        if any(self.staged.blobs.values()):
+            self.execute(SQL.add_blob_totals, self.staged.blobs["blobs"], self.staged.blobs["bytes"])
 
     def _count_batches(self) -> None:
         """Write the numbers of batches, and tell of those in which nothing is left unfinished now."""

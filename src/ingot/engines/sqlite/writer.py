@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -33,6 +33,23 @@ GATHER_COMMANDS_MAX = 32
 QUEUE_COMMANDS_MAX = 10_000
 
 Handler = Callable[[Transaction, Sequence[Any]], Sequence[Any]]
+C = TypeVar("C")
+R = TypeVar("R")
+
+
+def each(run: Callable[[Transaction, C], R]) -> Handler:
+    """A handler for commands that are rare: each raises before it writes, or succeeds."""
+
+    def handler(tx: Transaction, commands: Sequence[C]) -> list[R | IngotError]:
+        answers: list[R | IngotError] = []
+        for command in commands:
+            try:
+                answers.append(run(tx, command))
+            except IngotError as error:
+                answers.append(error)
+        return answers
+
+    return handler
 
 
 class Waiting(msgspec.Struct, eq=False, gc=False):

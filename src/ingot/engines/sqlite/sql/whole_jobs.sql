@@ -15,7 +15,8 @@ SELECT CAST('[' || coalesce(group_concat('[' ||
     || ',' || json_quote(j.correlation_id)
     || ',' || json_quote(j.trace_id)
     || ',' || json_quote(j.idempotency_key)
-    || ',' || coalesce(j.inputs, '[]')
+    || ',' || coalesce(j.inputs, '{}')
+    || ',' || json_quote(j.payload_blob)
     || ',' || json_quote(j.depth)
     || ',' || (SELECT json_group_array(g.tag) FROM tags AS g WHERE g.job = s.number)
     || ',' || (
@@ -23,7 +24,7 @@ SELECT CAST('[' || coalesce(group_concat('[' ||
     || ',' || iif(EXISTS (SELECT 1 FROM waits AS w WHERE w.job = s.number AND w.runs_anyway), 'true', 'false')
     || ',' || iif(s.failures + s.crashes > 0, json_quote((
         SELECT o.error FROM outcomes AS o
-        WHERE o.job = s.number AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1)), 'null')
+        WHERE o.job = s.number AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1)), json_quote(j.reason))
     || ',' || iif(s.status = 'succeeded', coalesce(CAST((
         SELECT o.result FROM outcomes AS o WHERE o.job = s.number AND o.fence = s.fence) AS TEXT), 'null'), 'null')
     || ']]'), '') || ']' AS BLOB)

@@ -1,0 +1,252 @@
+"""Rows about blobs, as Python sees them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from ingot.blobs.model import Content, FileKind, Finished, Key, OpenUpload, Reference, Upload, UploadState
+from ingot.jobs.files import JobFile, JobFileKind
+from ingot.kernel.clock import to_datetime, to_datetime_or_none
+
+TOTAL: Final = ""  # In place of an owner: the whole tenant.
+
+
+class Kept(msgspec.Struct, frozen=True, gc=False):
+    """What an owner keeps, or how much more or less: bytes, those set aside, keys, and the bytes of those keys."""
+
+    bytes: int = 0
+    reserved: int = 0
+    keys: int = 0
+    key_bytes: int = 0
+
+    def __add__(self, other: Kept) -> Kept:
+        return Kept(
+            self.bytes + other.bytes,
+            self.reserved + other.reserved,
+            self.keys + other.keys,
+            self.key_bytes + other.key_bytes,
+        )
+
+    def __neg__(self) -> Kept:
+        return Kept(-self.bytes, -self.reserved, -self.keys, -self.key_bytes)
+
+
+class BlobRow(msgspec.Struct, array_like=True, gc=False):
+    """A row of `blobs`, as commands look at it."""
+
+    number: int
+    id: str
+    size: int
+    place: str | None
+    damaged: bool
+
+
+class KeyRow(msgspec.Struct, array_like=True, gc=False):
+    """A row of `keys`, with what is told of its blob. The fields stand in the order of the SQL."""
+
+    tenant: str
+    key: str
+    blob: int
+    blob_id: str
+    sha256: str
+    size: int
+    content_type: str
+    original_name: str | None
+    owner: str
+    uploaded_at: int
+    upload: str
+
+    def key_of_tenant(self) -> Key:
+        """The key for people."""
+        return Key(
+            key=self.key,
+            blob_id=self.blob_id,
+            sha256=self.sha256,
+            size=self.size,
+            content_type=self.content_type,
+            original_name=self.original_name,
+            uploaded_at=to_datetime(self.uploaded_at),
+            owner=self.owner,
+        )
+
+
+class UploadRow(msgspec.Struct, array_like=True, gc=False):
+    """A row of `uploads`. The fields stand in the order of the SQL."""
+
+    tenant: str
+    id: str
+    state: UploadState
+    epoch: int
+    owner: str
+    reserved: int
+    received: int
+    size: int | None
+    blob_id: str | None
+    sha256: str | None
+    content_type: str
+    original_name: str | None
+    key: str | None
+    if_match: str | None
+    job_id: str | None
+    fence: int | None
+    file: FileKind | None
+    name: str | None
+    place: str | None
+    multipart: str | None
+    error: str | None
+    created_at: int
+    expires_at: int
+    verifying_at: int | None = None
+    done_at: int | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether something may still come of it."""
+        return self.state in (UploadState.OPEN, UploadState.VERIFYING)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is done, and its blob is nobody else's: a key holds its own, and so does a file of a job."""
+        return self.state is UploadState.DONE and self.key is None and self.file in (None, "output")
+
+    @property
+    def refers(self) -> bool:
+        """Whether it keeps its blob."""
+        return self.under_way or self.holds
+
+    @property
+    def kept(self) -> Kept:
+        """What it counts for: what is set aside for it, or, when it is done and nothing else does, its blob."""
+        if self.holds:
+            return Kept(bytes=self.size or 0)
+        return Kept(reserved=self.reserved)
+
+    def upload(self) -> Upload:
+        """The upload for people."""
+        return Upload(
+            id=self.id,
+            state=self.state,
+            size=self.size,
+            received=self.received,
+            blob_id=self.blob_id,
+            sha256=self.sha256,
+            content_type=self.content_type,
+            original_name=self.original_name,
+            key=self.key,
+            job_id=self.job_id,
+            file=self.file,
+            name=self.name,
+            error=self.error,
+            owner=self.owner,
+            created_at=to_datetime(self.created_at),
+            expires_at=to_datetime(self.expires_at),
+        )
+
+    def open_upload(self) -> OpenUpload:
+        """The upload for the room."""
+        return OpenUpload(
+            upload=self.upload(),
+            tenant=self.tenant,
+            epoch=self.epoch,
+            reserved=self.reserved,
+            place=self.place,
+            multipart=self.multipart,
+            if_match=self.if_match,
+            fence=self.fence,
+        )
+
+    def finished(self) -> Finished:
+        """One that is done, with the key as it was set: it may be gone since, or another blob's."""
+        if self.key is None:
+            return Finished(upload=self.upload())
+        key = Key(
+            key=self.key,
+            blob_id=self.blob_id or "",
+            sha256=self.sha256 or "",
+            size=self.size or 0,
+            content_type=self.content_type,
+            original_name=self.original_name,
+            uploaded_at=to_datetime(self.done_at or 0),
+            owner=self.owner,
+        )
+        return Finished(upload=self.upload(), key=key)
+
+
+class FileRow(msgspec.Struct, array_like=True, gc=False):
+    """A file of a job that is there, and what it counts for."""
+
+    job: int
+    kind: str
+    name: str
+    owner: str
+    blob: int
+    size: int
+
+
+class OutputRow(msgspec.Struct, array_like=True, gc=False):
+    """An upload of an output that is done, by the number of its job and that of its tenant."""
+
+    job: int
+    tenant: int
+    id: str
+    name: str
+    blob: int
+    blob_id: str
+    size: int
+    content_type: str
+    owner: str
+    fence: int
+
+
+class JobFileRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a job, to be told."""
+
+    kind: JobFileKind
+    name: str
+    blob_id: str
+    sha256: str
+    size: int
+    content_type: str
+    since: int
+
+    def file(self) -> JobFile:
+        """The file for people."""
+        return JobFile(
+            kind=self.kind,
+            name=self.name,
+            blob_id=self.blob_id,
+            sha256=self.sha256,
+            size=self.size,
+            content_type=self.content_type,
+            since=to_datetime(self.since),
+        )
+
+
+class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that refers to a blob."""
+
+    kind: str
+    name: str
+    job_id: str | None
+    job_type: str | None
+    since: int | None
+
+    def reference(self) -> Reference:
+        """The reference for people."""
+        return Reference(
+            kind=self.kind,  # type: ignore[arg-type]
+            name=self.name,
+            job_id=self.job_id,
+            job_type=self.job_type,
+            since=to_datetime_or_none(self.since),
+        )
+
+
+def content_of(row: tuple[Any, ...]) -> Content:
+    """The bytes of a blob, or where they are."""
+    id, sha256, size, place, damaged, inline, checks = row
+    return Content(
+        id=id, sha256=sha256, size=size, place=place, inline=inline, checks=checks or b"", damaged=bool(damaged)
+    )

@@ -1,0 +1,159 @@
+"""Keys, and the blobs that they are for: set, deleted, collected and looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ingot.blobs.errors import KeyChanged, KeyNotFound
+from ingot.blobs.model import Key, Purged, UploadState
+from ingot.blobs.ports import CollectBlob, DeleteKey, ForgetTrash, KeepObjects, NoteScrub, PurgeKeys, PutBlob
+from ingot.engines.sqlite.blob_rows import BlobRow, UploadRow
+from ingot.engines.sqlite.shelf import Shelf, run_all
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.engines.sqlite.uploads import settle, throw_away_others
+from ingot.identity.model import TenantNotFound
+from ingot.kernel.errors import IngotError
+
+
+def put(tx: Transaction, commands: Sequence[PutBlob]) -> list[Key | IngotError]:
+    """Put blobs under keys."""
+    shelf = Shelf(tx)
+    shelf.load_keys((command.tenant, command.key) for command in commands)
+    shelf.load_blobs(command.content.id for command in commands)
+    return run_all(shelf, _put, commands)
+
+
+def _put(shelf: Shelf, command: PutBlob) -> Key:
+    place, content = (command.tenant, command.key), command.content
+    known = shelf.keys.get(place)
+    if known is not None and (known.upload, known.blob_id) == (command.id, content.id):
+        throw_away_others(shelf, content, shelf.blobs.get(content.id))
+        return known.key_of_tenant()
+    shelf.check_here(content)
+    old = shelf.check_key(*place, command.if_match)
+    settle(shelf, _upload_of(command, shelf.tx.now), content, old, quota=command.owner_quota)
+    return shelf.keys[place].key_of_tenant()
+
+
+def _upload_of(command: PutBlob, now: int) -> UploadRow:
+    """The upload that this would have been."""
+    return UploadRow(
+        tenant=command.tenant,
+        id=command.id,
+        state=UploadState.OPEN,
+        epoch=1,
+        owner=command.owner,
+        reserved=0,
+        received=0,
+        size=None,
+        blob_id=None,
+        sha256=None,
+        content_type=command.content_type,
+        original_name=command.original_name,
+        key=command.key,
+        if_match=command.if_match,
+        job_id=None,
+        fence=None,
+        file=None,
+        name=None,
+        place=None,
+        multipart=None,
+        error=None,
+        created_at=now,
+        expires_at=now,
+    )
+
+
+def delete(tx: Transaction, commands: Sequence[DeleteKey]) -> list[Key | IngotError]:
+    """Delete keys."""
+    shelf = Shelf(tx)
+    shelf.load_keys((command.tenant, command.key) for command in commands)
+    return run_all(shelf, _delete, commands)
+
+
+def _delete(shelf: Shelf, command: DeleteKey) -> Key:
+    known = shelf.keys.get((command.tenant, command.key))
+    if known is None:
+        raise KeyNotFound
+    if command.if_match not in (None, "*", known.blob_id):
+        raise KeyChanged
+    shelf.drop_key(known)
+    return known.key_of_tenant()
+
+
+def purge(tx: Transaction, command: PurgeKeys) -> Purged:
+    """Delete some keys of an owner, or of all."""
+    number = tx.memory.tenants.get(command.tenant)
+    if number is None:
+        raise TenantNotFound(f"there is no tenant {command.tenant[:64]!r}")
+    if command.owner is None:
+        names = tx.read(list[str], SQL.keys_of_tenant, number, command.limit)
+    else:
+        names = tx.read(list[str], SQL.keys_of_owner, number, command.owner, command.limit)
+    shelf = Shelf(tx)
+    shelf.load_keys((command.tenant, name) for name in names)
+    keys = list(shelf.keys.values())
+    for key in keys:
+        shelf.drop_key(key)
+    shelf.write()
+    purged = Purged(keys=len(keys), bytes=sum(key.size for key in keys), more=len(keys) == command.limit)
+    if keys:
+        after = {"owner": command.owner, "keys": purged.keys, "bytes": purged.bytes}
+        tx.audit(command.act, "keys.purged", f"keys/{command.owner or '*'}", tenant=command.tenant, after=after)
+    return purged
+
+
+def collect(tx: Transaction, command: CollectBlob) -> int | None:
+    """Take a blob away that nothing refers to, once its tombstone is old enough."""
+    id = bytes.fromhex(command.blob_id)
+    found = tx.read(list[BlobRow], SQL.blobs_by_id, as_json([command.blob_id]))
+    if not found:
+        return None
+    (blob,) = found
+    if tx.execute(SQL.is_referred_to, blob.number, id).get:
+        if not command.dry_run:
+            tx.execute(SQL.remove_tombstone, blob.number)
+        return None
+    at: int | None = tx.execute(SQL.tombstone_of_blob, blob.number).get
+    if at is None or at > tx.now - command.grace:
+        return None
+    if command.dry_run:
+        return blob.size
+    if blob.place is not None:
+        tx.execute(SQL.insert_trash, blob.place, None)
+    for statement in (SQL.remove_tombstone, SQL.remove_blob_bytes, SQL.remove_blob_checks, SQL.remove_blob):
+        tx.execute(statement, blob.number)
+    tx.staged.blobs["blobs"] -= 1
+    tx.staged.blobs["bytes"] -= blob.size
+    return blob.size
+
+
+def forget_trash(tx: Transaction, command: ForgetTrash) -> None:
+    """Forget objects that were deleted."""
+    tx.execute(SQL.remove_trash, as_json(command.places))
+
+
+def keep_objects(tx: Transaction, command: KeepObjects) -> str:
+    """Remember which object store this is, unless there are objects in another one."""
+    known: str | None = tx.execute(SQL.object_store).get
+    if known == command.store_id or (known is not None and tx.execute(SQL.has_objects).get):
+        return known
+    tx.execute(SQL.put_object_store, command.store_id)
+    return command.store_id
+
+
+def note_scrub(tx: Transaction, command: NoteScrub) -> None:
+    """Keep when blobs were read, and how they were found."""
+    for ids, damaged in ((command.whole, False), (command.damaged, True)):
+        if ids:
+            tx.execute(SQL.note_scrub, as_json(ids), damaged, tx.now)
+
+
+def clear_keys(tx: Transaction, tenant: int, limit: int) -> int:
+    """Take away keys of a tenant that was removed; answers how many."""
+    blobs = tx.read(list[int], SQL.blobs_of_keys, tenant, limit)
+    if blobs:
+        tx.write_rows(SQL.put_tombstones, [(blob, tx.now) for blob in dict.fromkeys(blobs)])
+        tx.execute(SQL.clear_keys, tenant, limit)
+    return len(blobs)

@@ -1,0 +1,201 @@
+"""Files of jobs: what an order is given, what an attempt has made, and how they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from ingot.blobs.errors import BlobNotFound, UploadEnded
+from ingot.blobs.model import BlobNews
+from ingot.engines.sqlite.blob_rows import FileRow, Kept, OutputRow
+from ingot.engines.sqlite.quota import charge, give_back
+from ingot.engines.sqlite.rows import State
+from ingot.engines.sqlite.shelf import Pair, Shelf
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.events.audit import PROCESS
+from ingot.jobs.files import PAYLOAD, OutputMissing
+from ingot.jobs.model import NewJob
+from ingot.kernel.errors import IngotError
+
+Attempt = tuple[State, int]  # A job, and the fence it runs under.
+Row = tuple[object, ...]
+
+
+class Held(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A blob that a tenant holds, by its place among those that were asked for, and what it is said to be there."""
+
+    at: int
+    number: int
+    size: int
+    content_type: str
+
+
+def has_files(order: NewJob) -> bool:
+    """Whether an order names blobs, or brings uploads."""
+    return bool(order.inputs or order.uploads or order.payload_blob)
+
+
+class Given:
+    """The files that some orders name, as they are taken one after the other before any of them is written."""
+
+    def __init__(self, tx: Transaction, orders: Sequence[NewJob]) -> None:
+        self._tx = tx
+        self._held: dict[tuple[str, str], Held] = {}
+        self._uploads: set[Pair] = set()
+        orders = [order for order in orders if order.tenant in tx.memory.tenants and has_files(order)]
+        self.some = bool(orders)
+        asked = list({(order.tenant, blob): None for order in orders for _, _, blob in named(order)})
+        if asked:
+            digests = as_json([(tx.memory.tenants[tenant], blob) for tenant, blob in asked])
+            for held in tx.read(list[Held], SQL.blobs_held, digests):
+                self._held[asked[held.at]] = held
+        if pairs := [(order.tenant, upload.id) for order in orders for upload in order.uploads]:
+            shelf = Shelf(tx)
+            shelf.load_uploads(pairs)
+            self._uploads.update(shelf.uploads)
+
+    def take(self, orders: Iterable[NewJob]) -> Callable[[], None]:
+        """Count all that these orders name, and answer how to undo that.
+
+        Raises `BlobNotFound` or `QuotaExceeded`, and has counted nothing then.
+        """
+        staged, uploads = self._tx.staged, self._uploads.copy()
+        usage, events = staged.usage.copy(), {tenant: len(told) for tenant, told in staged.events.items()}
+
+        def undo() -> None:
+            staged.usage, self._uploads = usage, uploads
+            for tenant, told in staged.events.items():
+                del told[events.get(tenant, 0) :]
+
+        try:
+            for order in orders:
+                self._take(order)
+        except IngotError:
+            undo()
+            raise
+        return undo
+
+    def _take(self, order: NewJob) -> None:
+        size = 0
+        for _, _, blob in named(order):
+            held = self._held.get((order.tenant, blob))
+            if held is None:
+                raise BlobNotFound(f"there is no blob {blob} here")
+            size += held.size
+        if size:
+            owner = order.created_by or PROCESS
+            charge(self._tx, order.tenant, owner, Kept(bytes=size), quota=order.owner_quota)
+        for upload in order.uploads:
+            if (order.tenant, upload.id) in self._uploads:
+                raise UploadEnded(f"there is an upload {upload.id} already")
+            self._uploads.add((order.tenant, upload.id))
+            change = Kept(reserved=upload.reserve)
+            charge(self._tx, order.tenant, upload.owner, change, quota=upload.owner_quota)
+
+    def rows(self, order: NewJob, job: int) -> list[Row]:
+        """The rows of the files of a job."""
+        tenant, owner = self._tx.memory.tenants[order.tenant], order.created_by or PROCESS
+        rows: list[Row] = []
+        for kind, name, blob in named(order):
+            held = self._held[order.tenant, blob]
+            rows.append((tenant, job, kind, name, held.number, held.content_type, owner, None, self._tx.now))
+        return rows
+
+
+def named(order: NewJob) -> list[tuple[str, str, str]]:
+    """The kinds, the names and the blobs of what an order is given."""
+    files = [("input", name, blob) for name, blob in order.inputs.items()]
+    if order.payload_blob is not None:
+        files.append(("payload", PAYLOAD, order.payload_blob))
+    return files
+
+
+class Made:
+    """The outputs that some attempts have uploaded, and those of earlier runs of their jobs."""
+
+    def __init__(self, tx: Transaction, attempts: Sequence[Attempt]) -> None:
+        self._tx = tx
+        self._outputs: dict[int, dict[str, OutputRow]] = {}  # Of two with one name, the later.
+        self._old: dict[int, list[FileRow]] = {}
+        self._taken: list[State] = []
+        if attempts:
+            asked = as_json([(state.number, state.id, fence) for state, fence in attempts])
+            for row in tx.read(list[OutputRow], SQL.outputs_of_attempts, asked):
+                self._outputs.setdefault(row.job, {})[row.name] = row
+            jobs = as_json([state.number for state, _ in attempts])
+            for job, owner, blob, size in tx.read(list[tuple[int, str, int, int]], SQL.outputs_of_jobs, jobs):
+                self._old.setdefault(job, []).append(FileRow(job, "output", "", owner, blob, size))
+
+    def expect(self, state: State, names: Iterable[str]) -> None:
+        """Raise `OutputMissing` unless the attempt has uploaded all of these."""
+        made = self._outputs.get(state.number, {})
+        for name in names:
+            if name not in made:
+                raise OutputMissing(f"the output {name[:64]!r} was not uploaded under this fence")
+
+    def take(self, state: State) -> None:
+        """The attempt has succeeded: its outputs are the job's."""
+        if state.number in self._outputs or state.number in self._old:
+            self._taken.append(state)
+
+    def write(self) -> None:
+        """Write what was taken. Other uploads of these attempts are swept."""
+        if not self._taken:
+            return
+        tx, shelf = self._tx, Shelf(self._tx)
+        tx.execute(SQL.remove_outputs, as_json([state.number for state in self._taken]))
+        files: list[Row] = []
+        moved: list[tuple[int, str]] = []
+        for state in self._taken:
+            for old in self._old.get(state.number, ()):
+                give_back(tx, state.tenant, old.owner, Kept(bytes=old.size))
+                shelf.condemn(old.blob)
+            for one in self._outputs.get(state.number, {}).values():
+                described = one.content_type, one.owner, one.fence, tx.now
+                files.append((one.tenant, one.job, "output", one.name, one.blob, *described))
+                moved.append((one.tenant, one.id))
+                tx.staged.events[state.tenant].append(("blob.stored", _news(state, one)))
+        tx.write_rows(SQL.put_job_files, files)
+        if moved:
+            tx.execute(SQL.remove_uploads, as_json(moved))
+        shelf.write()
+
+
+def _news(state: State, output: OutputRow) -> BlobNews:
+    return BlobNews(
+        blob_id=output.blob_id,
+        size=output.size,
+        content_type=output.content_type,
+        job_id=state.id,
+        name=output.name,
+    )
+
+
+def drop_uploads(tx: Transaction, pairs: Sequence[Pair], why: str) -> dict[str, str]:
+    """Drop uploads; answers which jobs will not get an input therefore, by id, and why."""
+    shelf = Shelf(tx)
+    shelf.load_uploads(pairs)
+    for upload in list(shelf.uploads.values()):
+        shelf.drop_upload(upload, why)
+    shelf.write()
+    return shelf.starved
+
+
+def end_inputs(tx: Transaction, jobs: Sequence[State]) -> None:
+    """These jobs wait for inputs no more: what was on its way is dropped."""
+    if jobs and (pairs := tx.read(list[Pair], SQL.open_inputs, as_json([state.id for state in jobs]))):
+        drop_uploads(tx, pairs, "is not needed")
+
+
+def drop_job_files(tx: Transaction, jobs: Sequence[int]) -> None:
+    """The files of these jobs go with them: their blobs get tombstones, and what they counted for is given back."""
+    numbers = as_json(jobs)
+    files = tx.read(list[tuple[str, str, int, int]], SQL.files_of_jobs, numbers)
+    if not files:
+        return
+    for tenant, owner, _, size in files:
+        give_back(tx, tenant, owner, Kept(bytes=size))
+    tx.write_rows(SQL.put_tombstones, [(blob, tx.now) for blob in {blob: None for _, _, blob, _ in files}])
+    tx.execute(SQL.remove_job_files, numbers)

@@ -1,0 +1,304 @@
+"""What some commands look at and change about blobs: read at once, changed in memory, and written together.
+
+A command is run on it whole before the next one, and raises before it changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from ingot.blobs.errors import BlobNotFound, KeyChanged, KeyExists, UploadEnded, UploadNotFound
+from ingot.blobs.model import BlobNews, Content, UploadState
+from ingot.engines.sqlite.blob_rows import BlobRow, FileRow, Kept, KeyRow, UploadRow
+from ingot.engines.sqlite.quota import give_back
+from ingot.engines.sqlite.rows import State
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.identity.model import TenantNotFound
+from ingot.jobs.errors import LeaseLost
+from ingot.jobs.model import JobStatus
+from ingot.kernel.errors import IngotError, InvalidInput
+
+Pair = tuple[str, str]  # A tenant, and a key or an id in it.
+Place = tuple[int, str, str]  # The number of a job, and the kind and the name of a file of it.
+C = TypeVar("C")
+R = TypeVar("R")
+
+
+class Shelf:
+    """The keys, blobs and uploads that are asked for, as they stand within the transaction."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self.tx = tx
+        self.keys: dict[Pair, KeyRow] = {}
+        self.blobs: dict[str, BlobRow] = {}
+        self.uploads: dict[Pair, UploadRow] = {}
+        self.jobs: dict[str, State] = {}
+        self.files: dict[Place, FileRow] = {}
+        self.fed: dict[int, None] = {}  # Jobs that got an input, by number.
+        self.starved: dict[str, str] = {}  # Jobs that will not get one, by id, and why.
+        self._outputs: dict[tuple[str, int], int] = {}
+        self._next_blob: int | None = None
+        self._changed_keys: dict[Pair, None] = {}
+        self._changed_uploads: dict[Pair, None] = {}
+        self._new_blobs: list[tuple[object, ...]] = []
+        self._new_bytes: list[tuple[int, bytes]] = []
+        self._new_checks: list[tuple[int, bytes]] = []
+        self._tombstones: dict[int, None] = {}
+        self._trash: dict[str, str | None] = {}
+        self._new_files: dict[Place, tuple[object, ...]] = {}
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def load_uploads(self, pairs: Iterable[Pair]) -> None:
+        """Read these uploads, what they are about, and the jobs that they are for."""
+        for upload in self.tx.read(list[UploadRow], SQL.uploads_by_id, self._asked(pairs)):
+            self.uploads[upload.tenant, upload.id] = upload
+        self.load_jobs(upload.job_id for upload in self.uploads.values())
+        self.load_blobs(upload.blob_id for upload in self.uploads.values())
+
+    def load_keys(self, pairs: Iterable[Pair]) -> None:
+        """Read these keys."""
+        for key in self.tx.read(list[KeyRow], SQL.keys_by_name, self._asked(pairs)):
+            self.keys[key.tenant, key.key] = key
+
+    def load_blobs(self, ids: Iterable[str | None]) -> None:
+        """Read what is here of these blobs."""
+        if asked := {id for id in ids if id is not None} - self.blobs.keys():
+            for blob in self.tx.read(list[BlobRow], SQL.blobs_by_id, as_json(sorted(asked))):
+                self.blobs[blob.id] = blob
+
+    def load_jobs(self, ids: Iterable[str | None]) -> None:
+        """Read how these jobs stand."""
+        if asked := {id for id in ids if id is not None} - self.jobs.keys():
+            self.jobs |= self.tx.states(sorted(asked))
+
+    def load_files(self, uploads: Iterable[UploadRow]) -> None:
+        """Read the files whose place these uploads would take."""
+        places = [self._place(upload) for upload in uploads if upload.file == "log" and upload.job_id in self.jobs]
+        if places:
+            for file in self.tx.read(list[FileRow], SQL.files_by_name, as_json(places)):
+                self.files[file.job, file.kind, file.name] = file
+
+    def _place(self, upload: UploadRow) -> Place:
+        assert upload.job_id is not None, "a file of a job is that of one"
+        return self.jobs[upload.job_id].number, upload.file or "", upload.name or ""
+
+    def _asked(self, pairs: Iterable[Pair]) -> str:
+        numbers = self.tx.memory.numbers
+        return as_json([(numbers[tenant], name) for tenant, name in dict.fromkeys(pairs) if tenant in numbers])
+
+    # -- asking ---------------------------------------------------------------------------------------------
+
+    def upload(self, tenant: str, id: str) -> UploadRow:
+        """An upload that is there. Raises `UploadNotFound`."""
+        found = self.uploads.get((tenant, id))
+        if found is None:
+            raise UploadNotFound(f"there is no upload {id[:64]!r} in this tenant")
+        return found
+
+    def check_key(self, tenant: str, key: str, if_match: str | None) -> KeyRow | None:
+        """What is under a key that is to be set. Raises `KeyExists` or `KeyChanged` unless it is what it has to be."""
+        known = self.keys.get((tenant, key))
+        if if_match is None and known is not None:
+            raise KeyExists
+        if if_match not in (None, "*") and (known is None or known.blob_id != if_match):
+            raise KeyChanged
+        return known
+
+    def check_attempt(self, tenant: str, job_id: str, fence: int | None) -> None:
+        """Raise `LeaseLost` unless the job runs in this tenant under this fence."""
+        job = self.jobs.get(job_id)
+        if job is None or job.tenant != tenant or job.status is not JobStatus.RUNNING or job.fence != fence:
+            raise LeaseLost("the job does not run under this fence now")
+
+    def check_waiting(self, tenant: str, job_id: str) -> None:
+        """Raise `UploadEnded` unless the job waits in this tenant for inputs."""
+        job = self.jobs.get(job_id)
+        if job is None or job.tenant != tenant or job.status is not JobStatus.BLOCKED:
+            raise UploadEnded("the job waits for it no more")
+
+    def check_here(self, content: Content) -> None:
+        """Raise `BlobNotFound` for bytes that are said to be here, and are not."""
+        if content.place is None and content.inline is None and content.id not in self.blobs:
+            raise BlobNotFound(f"there is no blob {content.id} here")
+
+    def old_file(self, upload: UploadRow) -> FileRow | None:
+        """The file of the job whose place this one takes."""
+        return self.files.get(self._place(upload)) if upload.file == "log" else None
+
+    def count_output(self, job_id: str, fence: int | None, most: int) -> None:
+        """One more output of an attempt. Raises `InvalidInput` when those are enough."""
+        assert fence is not None, "it runs under it"
+        if (job_id, fence) not in self._outputs:
+            self._outputs[job_id, fence] = self.tx.execute(SQL.count_outputs, job_id, fence).get
+        if self._outputs[job_id, fence] >= most:
+            raise InvalidInput(f"an attempt makes up to {most} outputs", hint="Put several files into one.")
+        self._outputs[job_id, fence] += 1
+
+    # -- changing -------------------------------------------------------------------------------------------
+
+    def store(self, content: Content) -> BlobRow:
+        """The blob with these bytes: the one that is here, or a new one. Of two objects one goes to the trash."""
+        known = self.blobs.get(content.id)
+        if known is None:
+            known = BlobRow(self._number(), content.id, content.size, content.place, damaged=False)
+            self.blobs[content.id] = known
+            row = (known.number, bytes.fromhex(content.id), bytes.fromhex(content.sha256), content.size)
+            self._new_blobs.append((*row, content.place, False, self.tx.now))
+            self._keep_bytes(known.number, content)
+            self.tx.staged.blobs["blobs"] += 1
+            self.tx.staged.blobs["bytes"] += content.size
+        elif known.damaged and (content.place is not None or content.inline is not None):
+            self._heal(known, content)
+        elif content.place is not None and content.place != known.place:
+            self.throw_away(content.place)
+        return known
+
+    def _number(self) -> int:
+        number: int = self._next_blob or self.tx.execute(SQL.last_blob_number).get + 1
+        self._next_blob = number + 1
+        return number
+
+    def _keep_bytes(self, number: int, content: Content) -> None:
+        if content.inline is not None:
+            self._new_bytes.append((number, content.inline))
+        if content.checks:
+            self._new_checks.append((number, content.checks))
+
+    def _heal(self, blob: BlobRow, content: Content) -> None:
+        """Let new bytes take the place of those that are damaged."""
+        if blob.place is not None and blob.place != content.place:
+            self.throw_away(blob.place)
+        self.tx.execute(SQL.heal_blob, blob.number, content.place, self.tx.now)
+        self.tx.execute(SQL.remove_blob_bytes, blob.number)
+        self.tx.execute(SQL.remove_blob_checks, blob.number)
+        self._keep_bytes(blob.number, content)
+        blob.place, blob.damaged = content.place, False
+
+    def set_key(self, key: KeyRow, *, replaces: KeyRow | None) -> None:
+        """Put a blob under a key; what was there is no longer."""
+        self.keys[key.tenant, key.key] = key
+        self._changed_keys[key.tenant, key.key] = None
+        if replaces is not None:
+            self.condemn(replaces.blob)
+
+    def drop_key(self, key: KeyRow) -> None:
+        """A key is no more: what it counted for is given back, its blob gets a tombstone, and it is told."""
+        give_back(self.tx, key.tenant, key.owner, Kept(bytes=key.size, keys=1, key_bytes=key.size))
+        del self.keys[key.tenant, key.key]
+        self._changed_keys[key.tenant, key.key] = None
+        self.condemn(key.blob)
+        news = BlobNews(blob_id=key.blob_id, size=key.size, key=key.key, content_type=key.content_type)
+        self.tx.staged.events[key.tenant].append(("blob.deleted", news))
+
+    def keep_file(self, upload: UploadRow, blob: BlobRow) -> None:
+        """Let a blob be the file of a job that its upload was for."""
+        place, now = self._place(upload), self.tx.now
+        if (old := self.files.get(place)) is not None:
+            self.condemn(old.blob)
+        self.files[place] = FileRow(*place, upload.owner, blob.number, blob.size)
+        described = blob.number, upload.content_type, upload.owner, upload.fence, now
+        self._new_files[place] = (self.tx.memory.numbers[upload.tenant], *place, *described)
+        if upload.file == "input":
+            self.tx.execute(SQL.add_input, place[0], upload.name, blob.id)
+            self.fed[place[0]] = None
+
+    def save_upload(self, upload: UploadRow) -> None:
+        """Keep an upload as it is now."""
+        self.uploads[upload.tenant, upload.id] = upload
+        self._changed_uploads[upload.tenant, upload.id] = None
+
+    def drop_upload(self, upload: UploadRow, why: str = "was given up") -> None:
+        """An upload is no more, nor what it referred to or had set aside."""
+        self._let_go(upload, why)
+        del self.uploads[upload.tenant, upload.id]
+        self._changed_uploads[upload.tenant, upload.id] = None
+
+    def fail_upload(self, upload: UploadRow, error: str, *, keep: int) -> None:
+        """Nothing comes of an upload, and that is kept."""
+        self._let_go(upload, f"failed: {error}")
+        upload.state, upload.error = UploadState.FAILED, error
+        upload.reserved, upload.place, upload.multipart = 0, None, None
+        upload.expires_at = self.tx.now + keep
+        self.save_upload(upload)
+
+    def _let_go(self, upload: UploadRow, why: str) -> None:
+        if upload.file == "input" and upload.under_way and upload.job_id is not None:
+            self.starved.setdefault(upload.job_id, f"the upload of {upload.name} {why}")
+        give_back(self.tx, upload.tenant, upload.owner, upload.kept)
+        if upload.place is not None:
+            self.throw_away(upload.place, upload.multipart)
+        self.unannounce(upload)
+
+    def unannounce(self, upload: UploadRow) -> None:
+        """An upload refers to its blob no longer, if there is one."""
+        if upload.refers and upload.blob_id in self.blobs:
+            self.condemn(self.blobs[upload.blob_id].number)
+
+    def condemn(self, blob: int) -> None:
+        """A blob has lost a reference."""
+        self._tombstones[blob] = None
+
+    def throw_away(self, place: str, multipart: str | None = None) -> None:
+        """Nobody needs the object at this place."""
+        self._trash[place] = multipart or self._trash.get(place)
+
+    # -- writing --------------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Write all that has changed."""
+        tx = self.tx
+        tx.write_rows(SQL.insert_blobs, self._new_blobs)
+        tx.write_rows(SQL.insert_blob_bytes, self._new_bytes)
+        tx.write_rows(SQL.insert_blob_checks, self._new_checks)
+        self._write(self._changed_keys, self.keys, SQL.put_keys, SQL.remove_keys, self._key_row)
+        self._write(self._changed_uploads, self.uploads, SQL.put_uploads, SQL.remove_uploads, self._upload_row)
+        tx.write_rows(SQL.put_job_files, list(self._new_files.values()))
+        tx.write_rows(SQL.put_tombstones, [(blob, tx.now) for blob in self._tombstones])
+        tx.write_rows(SQL.insert_trash, list(self._trash.items()))
+
+    def _write(
+        self,
+        changed: Iterable[Pair],
+        rows: dict[Pair, R],
+        put: str,
+        remove: str,
+        row: Callable[[R], tuple[object, ...]],
+    ) -> None:
+        gone = [pair for pair in changed if pair not in rows]
+        self.tx.write_rows(put, [row(rows[pair]) for pair in changed if pair in rows])
+        if gone:
+            self.tx.execute(remove, self._asked(gone))
+
+    def _key_row(self, key: KeyRow) -> tuple[object, ...]:
+        described = key.content_type, key.original_name, key.owner, key.uploaded_at, key.upload
+        return self.tx.memory.numbers[key.tenant], key.key, key.blob, *described
+
+    def _upload_row(self, upload: UploadRow) -> tuple[object, ...]:
+        tenant, *values = msgspec.structs.astuple(
+            msgspec.structs.replace(upload, blob_id=_raw(upload.blob_id), sha256=_raw(upload.sha256))
+        )
+        return self.tx.memory.numbers[tenant], *values
+
+
+def _raw(digest: str | None) -> bytes | None:
+    return None if digest is None else bytes.fromhex(digest)
+
+
+def run_all(shelf: Shelf, run: Callable[[Shelf, C], R], commands: Sequence[C]) -> list[R | IngotError]:
+    """Run commands one after the other, and write what they have changed."""
+    answers: list[R | IngotError] = []
+    for command in commands:
+        tenant: str = command.tenant  # type: ignore[attr-defined]
+        try:
+            if tenant not in shelf.tx.memory.tenants:
+                raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
+            answers.append(run(shelf, command))
+        except IngotError as error:
+            answers.append(error)
+    shelf.write()
+    return answers

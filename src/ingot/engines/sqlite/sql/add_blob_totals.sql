@@ -1,0 +1,1 @@
+UPDATE blob_totals SET blobs = blobs + ?, bytes = bytes + ?

@@ -1,0 +1,1 @@
+INSERT INTO blob_bytes (blob, bytes) VALUES (?, ?)

@@ -1,0 +1,1 @@
+INSERT INTO blob_checks (blob, checks) VALUES (?, ?)

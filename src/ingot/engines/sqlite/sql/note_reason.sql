@@ -1,0 +1,1 @@
+UPDATE jobs SET reason = ?2 WHERE number = ?1

@@ -1,0 +1,1 @@
+SELECT number FROM blobs WHERE id = ?

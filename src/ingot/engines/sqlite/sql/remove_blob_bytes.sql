@@ -1,0 +1,1 @@
+DELETE FROM blob_bytes WHERE blob = ?

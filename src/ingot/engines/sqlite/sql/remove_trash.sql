@@ -1,0 +1,1 @@
+DELETE FROM trash WHERE place IN (SELECT value FROM json_each(?))

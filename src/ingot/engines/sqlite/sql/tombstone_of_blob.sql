@@ -1,0 +1,1 @@
+SELECT at FROM tombstones WHERE blob = ?

@@ -1,0 +1,243 @@
+"""Uploads: blobs on their way in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ingot.blobs.errors import UploadEnded, UploadTaken
+from ingot.blobs.model import BlobNews, Content, Finished, OpenUpload, UploadState
+from ingot.blobs.ports import BeginUpload, EndUpload, FinishUpload, NoteUpload, SweepUploads, TakeUpload
+from ingot.engines.sqlite.blob_rows import BlobRow, Kept, KeyRow, UploadRow
+from ingot.engines.sqlite.follow import abandon, go_on
+from ingot.engines.sqlite.job_files import drop_uploads
+from ingot.engines.sqlite.quota import charge
+from ingot.engines.sqlite.shelf import Pair, Shelf, run_all
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import Transaction
+from ingot.jobs.files import OUTPUTS_MAX
+from ingot.kernel.errors import IngotError
+
+
+def begin(tx: Transaction, commands: Sequence[BeginUpload]) -> list[OpenUpload | IngotError]:
+    """Begin uploads, each with its bytes set aside."""
+    shelf = Shelf(tx)
+    shelf.load_uploads((command.tenant, command.id) for command in commands)
+    shelf.load_jobs(command.job_id for command in commands)
+    shelf.load_keys((command.tenant, command.key) for command in commands if command.key is not None)
+    return run_all(shelf, _begin, commands)
+
+
+def _begin(shelf: Shelf, command: BeginUpload) -> OpenUpload:
+    known = shelf.uploads.get((command.tenant, command.id))
+    if known is not None:
+        return known.open_upload()
+    if command.job_id is not None:
+        shelf.check_attempt(command.tenant, command.job_id, command.fence)
+        if command.file == "output":
+            shelf.count_output(command.job_id, command.fence, OUTPUTS_MAX)
+    if command.key is not None:
+        shelf.check_key(command.tenant, command.key, command.if_match)
+    change = Kept(reserved=command.reserve)
+    charge(shelf.tx, command.tenant, command.owner, change, quota=command.owner_quota)
+    upload = begun(command, shelf.tx.now)
+    shelf.save_upload(upload)
+    return upload.open_upload()
+
+
+def begun(command: BeginUpload, now: int) -> UploadRow:
+    """An upload that begins."""
+    return UploadRow(
+        tenant=command.tenant,
+        id=command.id,
+        state=UploadState.OPEN,
+        epoch=1,
+        owner=command.owner,
+        reserved=command.reserve,
+        received=0,
+        size=command.size,
+        blob_id=command.blob_id,
+        sha256=command.sha256,
+        content_type=command.content_type,
+        original_name=command.original_name,
+        key=command.key,
+        if_match=command.if_match,
+        job_id=command.job_id,
+        fence=command.fence,
+        file=command.file,
+        name=command.name,
+        place=command.place,
+        multipart=command.multipart,
+        error=None,
+        created_at=now,
+        expires_at=now + command.keep,
+    )
+
+
+def take(tx: Transaction, commands: Sequence[TakeUpload]) -> list[OpenUpload | IngotError]:
+    """Give uploads their next writer."""
+    return run_all(_with_uploads(tx, commands), _take, commands)
+
+
+def _take(shelf: Shelf, command: TakeUpload) -> OpenUpload:
+    upload = shelf.upload(command.tenant, command.id)
+    if upload.state is not UploadState.OPEN:
+        raise UploadEnded(f"the upload is {upload.state}")
+    upload.epoch += 1
+    shelf.save_upload(upload)
+    return upload.open_upload()
+
+
+def note(tx: Transaction, commands: Sequence[NoteUpload]) -> list[OpenUpload | IngotError]:
+    """Keep what writers tell of their uploads."""
+    shelf = _with_uploads(tx, commands)
+    shelf.load_blobs(command.blob_id for command in commands)
+    return run_all(shelf, _note, commands)
+
+
+def _note(shelf: Shelf, command: NoteUpload) -> OpenUpload:
+    upload, now = shelf.upload(command.tenant, command.id), shelf.tx.now
+    _check_writer(upload, command.epoch)
+    if command.reserved is not None:
+        change = Kept(reserved=command.reserved - upload.reserved)
+        charge(shelf.tx, command.tenant, upload.owner, change, quota=command.owner_quota)
+        upload.reserved = command.reserved
+    if command.received is not None:
+        upload.received = command.received
+    if command.blob_id not in (None, upload.blob_id):
+        shelf.unannounce(upload)
+        upload.blob_id = command.blob_id
+    upload.sha256 = command.sha256 or upload.sha256
+    if command.verifying and upload.state is UploadState.OPEN:
+        upload.state, upload.verifying_at = UploadState.VERIFYING, now
+    upload.expires_at = now + command.keep
+    shelf.save_upload(upload)
+    return upload.open_upload()
+
+
+def _check_writer(upload: UploadRow, epoch: int | None) -> None:
+    if not upload.under_way:
+        raise UploadEnded(f"the upload is {upload.state}")
+    if epoch not in (None, upload.epoch):
+        raise UploadTaken
+
+
+def finish(tx: Transaction, commands: Sequence[FinishUpload]) -> list[Finished | IngotError]:
+    """Make blobs of uploads that have all their bytes."""
+    shelf = _with_uploads(tx, commands)
+    shelf.load_blobs(command.content.id for command in commands)
+    shelf.load_keys((upload.tenant, upload.key) for upload in shelf.uploads.values() if upload.key is not None)
+    shelf.load_files(shelf.uploads.values())
+    answers = run_all(shelf, _finish, commands)
+    go_on(tx, shelf.fed)
+    return answers
+
+
+def _finish(shelf: Shelf, command: FinishUpload) -> Finished:
+    upload, content = shelf.upload(command.tenant, command.id), command.content
+    if upload.state is UploadState.DONE and upload.blob_id == content.id:
+        throw_away_others(shelf, content, shelf.blobs.get(content.id))
+        return upload.finished()
+    _check_writer(upload, command.epoch)
+    if upload.job_id is not None and upload.file == "input":
+        shelf.check_waiting(upload.tenant, upload.job_id)
+    elif upload.job_id is not None:
+        shelf.check_attempt(upload.tenant, upload.job_id, upload.fence)
+    shelf.check_here(content)
+    old = None if upload.key is None else shelf.check_key(upload.tenant, upload.key, upload.if_match)
+    settle(shelf, upload, content, old, quota=command.owner_quota)
+    upload.expires_at = shelf.tx.now + command.keep
+    shelf.save_upload(upload)
+    return upload.finished()
+
+
+def settle(shelf: Shelf, upload: UploadRow, content: Content, old: KeyRow | None, *, quota: int | None) -> None:
+    """Let the bytes be the blob of an upload, and of its key, or a file of its job.
+
+    Raises `QuotaExceeded`, and has changed nothing then.
+    """
+    tx = shelf.tx
+    change = Kept(bytes=content.size, reserved=-upload.reserved)
+    back = None
+    if upload.key is not None:
+        change += Kept(keys=1, key_bytes=content.size)
+        back = None if old is None else (old.owner, Kept(bytes=-old.size, keys=-1, key_bytes=-old.size))
+    elif (file := shelf.old_file(upload)) is not None:
+        back = file.owner, Kept(bytes=-file.size)
+    charge(tx, upload.tenant, upload.owner, change, quota=quota, back=back)
+    if upload.blob_id != content.id:
+        shelf.unannounce(upload)
+    blob = shelf.store(content)
+    if upload.place not in (None, blob.place):
+        shelf.throw_away(upload.place, upload.multipart)
+    upload.state, upload.done_at = UploadState.DONE, tx.now
+    upload.blob_id, upload.sha256, upload.size = content.id, content.sha256, content.size
+    upload.received, upload.reserved = content.size, 0
+    upload.place = upload.multipart = None
+    if upload.key is not None:
+        shelf.set_key(_key_of(upload, upload.key, blob.number, content, tx.now), replaces=old)
+    elif upload.file == "output":
+        return  # It is told when its attempt has succeeded.
+    elif upload.file is not None:
+        shelf.keep_file(upload, blob)
+    news = BlobNews(
+        blob_id=content.id,
+        size=content.size,
+        key=upload.key,
+        content_type=upload.content_type,
+        job_id=upload.job_id,
+        name=upload.name,
+    )
+    tx.staged.events[upload.tenant].append(("blob.stored", news))
+
+
+def _key_of(upload: UploadRow, key: str, blob: int, content: Content, now: int) -> KeyRow:
+    return KeyRow(
+        tenant=upload.tenant,
+        key=key,
+        blob=blob,
+        blob_id=content.id,
+        sha256=content.sha256,
+        size=content.size,
+        content_type=upload.content_type,
+        original_name=upload.original_name,
+        owner=upload.owner,
+        uploaded_at=now,
+        upload=upload.id,
+    )
+
+
+def throw_away_others(shelf: Shelf, content: Content, blob: BlobRow | None) -> None:
+    """What is done already needs no other object: when this one is not the blob's, nobody needs it."""
+    if content.place is not None and (blob is None or content.place != blob.place):
+        shelf.throw_away(content.place)
+
+
+def end(tx: Transaction, commands: Sequence[EndUpload]) -> list[IngotError | None]:
+    """End uploads of which nothing comes."""
+    shelf = _with_uploads(tx, commands)
+    answers = run_all(shelf, _end, commands)
+    abandon(tx, shelf.starved)
+    return answers
+
+
+def _end(shelf: Shelf, command: EndUpload) -> None:
+    upload = shelf.uploads.get((command.tenant, command.id))
+    if upload is None or upload.state is UploadState.DONE:
+        return
+    if command.error is None:
+        shelf.drop_upload(upload)
+    elif upload.under_way:
+        shelf.fail_upload(upload, command.error, keep=command.keep)
+
+
+def sweep(tx: Transaction, command: SweepUploads) -> int:
+    """Drop uploads whose time is over, or whose attempt is."""
+    pairs = tx.read(list[Pair], SQL.uploads_to_sweep, tx.now, command.limit)
+    abandon(tx, drop_uploads(tx, pairs, "was not finished in time"))
+    return len(pairs)
+
+
+def _with_uploads(tx: Transaction, commands: Sequence[TakeUpload | NoteUpload | FinishUpload | EndUpload]) -> Shelf:
+    shelf = Shelf(tx)
+    shelf.load_uploads((command.tenant, command.id) for command in commands)
+    return shelf

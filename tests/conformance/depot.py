@@ -1,0 +1,249 @@
+"""A depot: what a test does with the blobs of one tenant, with a recount of its usage after every step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+import msgspec
+import pytest
+from blake3 import blake3
+
+from ingot.blobs.model import BlobNews, Content, Finished, Key, OpenUpload, QuotaNews, Upload, UploadState, Usage
+from ingot.blobs.ports import (
+    BeginUpload,
+    BlobStore,
+    CollectBlob,
+    DeleteKey,
+    EndUpload,
+    FinishUpload,
+    NoteUpload,
+    PutBlob,
+    SweepUploads,
+    TakeUpload,
+)
+from ingot.events.audit import PROCESS
+from ingot.jobs import Enqueued, JobNotFound, NewJob
+from ingot.jobs.orders import new_job
+from ingot.kernel.clock import MICROS
+from ingot.kernel.ids import new_id
+from tests.factories import Bench
+
+OWNER = "token:ann"
+HOUR = 3600 * MICROS
+
+C = TypeVar("C")
+R = TypeVar("R")
+
+
+def content_of(data: bytes, place: str | None = None) -> Content:
+    """These bytes, at a place or inline."""
+    return Content(
+        id=blake3(data).hexdigest(),
+        sha256=blake3(b"sha256 of " + data).hexdigest(),  # No engine computes one.
+        size=len(data),
+        place=place,
+        inline=data if place is None else None,
+        checks=b"" if place is None else b"c" * 16,
+    )
+
+
+def id_of(data: bytes) -> str:
+    """The id of the blob with these bytes."""
+    return content_of(data).id
+
+
+class Depot:
+    """Every call is followed by a recount, whether it is refused or not."""
+
+    def __init__(self, bench: Bench, tenant: str | None = None) -> None:
+        self.bench = bench
+        self.tenant = tenant or bench.tenant
+        self.store = cast(BlobStore, bench.store)
+        self.begun: set[str] = set()
+        self.owners: set[str] = {OWNER, PROCESS}
+        self.jobs: dict[str, str] = {}  # Those that have files, and whose these are.
+
+    async def begin(self, reserve: int = 0, *, id: str | None = None, owner: str = OWNER, **values: Any) -> OpenUpload:
+        """Begin an upload."""
+        id = id or new_id()
+        self.begun.add(id)
+        self.owners.add(owner)
+        values.setdefault("keep", HOUR)
+        command = BeginUpload(id=id, tenant=self.tenant, owner=owner, reserve=reserve, **values)
+        return await self._run(self.store.begin_upload, command)
+
+    async def take(self, id: str) -> OpenUpload:
+        """Go on with an upload."""
+        return await self._run(self.store.take_upload, TakeUpload(tenant=self.tenant, id=id))
+
+    async def note(self, id: str, epoch: int, **values: Any) -> OpenUpload:
+        """Tell what is known of an upload."""
+        values.setdefault("keep", HOUR)
+        return await self._run(self.store.note_upload, NoteUpload(tenant=self.tenant, id=id, epoch=epoch, **values))
+
+    async def finish(self, id: str, content: Content | bytes, **values: Any) -> Finished:
+        """All bytes of an upload are here."""
+        content = content_of(content) if isinstance(content, bytes) else content
+        values.setdefault("keep", HOUR)
+        command = FinishUpload(tenant=self.tenant, id=id, content=content, **values)
+        return await self._run(self.store.finish_upload, command)
+
+    async def end(self, id: str, error: str | None = None, *, keep: int = HOUR) -> None:
+        """Nothing comes of an upload."""
+        await self._run(self.store.end_upload, EndUpload(tenant=self.tenant, id=id, error=error, keep=keep))
+
+    async def put(self, key: str, content: Content | bytes, *, owner: str = OWNER, **values: Any) -> Key:
+        """Put a blob under a key."""
+        self.owners.add(owner)
+        content = content_of(content) if isinstance(content, bytes) else content
+        values.setdefault("id", new_id())
+        command = PutBlob(tenant=self.tenant, owner=owner, key=key, content=content, **values)
+        return await self._run(self.store.put_blob, command)
+
+    async def delete(self, key: str, if_match: str | None = None) -> Key:
+        """Delete a key."""
+        return await self._run(self.store.delete_key, DeleteKey(tenant=self.tenant, key=key, if_match=if_match))
+
+    async def sweep(self, limit: int = 100) -> int:
+        """End uploads whose time is over."""
+        return await self._run(self.store.sweep_uploads, SweepUploads(limit=limit))
+
+    async def collect(self, *, grace: int = HOUR, limit: int = 100) -> list[int]:
+        """A round of collecting: the sizes of what was taken away."""
+        condemned = await self.store.list_condemned(grace=grace, limit=limit)
+        sizes = [await self.store.collect_blob(CollectBlob(blob_id=id, grace=grace)) for id in condemned]
+        await self.check()
+        return [size for size in sizes if size is not None]
+
+    def order(
+        self, type: str = "noop", payload: object = None, *, uploads: Sequence[str] = (), size: int = 5, **options: Any
+    ) -> NewJob:
+        """An order of `OWNER`, with uploads for inputs of these names, each of so many bytes."""
+        order = new_job(self.tenant, type, payload, **{"created_by": OWNER, **options})
+        return msgspec.structs.replace(order, uploads=tuple(self.upload_of(order, name, size) for name in uploads))
+
+    def upload_of(self, order: NewJob, name: str, size: int = 5, **values: Any) -> BeginUpload:
+        """The beginning of an upload for an input of an order."""
+        return BeginUpload(
+            **{
+                "id": new_id(),
+                "tenant": order.tenant,
+                "owner": order.created_by or PROCESS,
+                "reserve": size,
+                "keep": HOUR,
+                "size": size,
+                "job_id": order.id,
+                "file": "input",
+                "name": name,
+                "place": f"{name} of {order.id}",
+                **values,
+            }
+        )
+
+    async def enqueue(self, *orders: NewJob) -> list[Enqueued]:
+        """Enqueue jobs, all or none."""
+        for order in orders:
+            self.jobs[order.id] = order.created_by or PROCESS
+            self.begun.update(upload.id for upload in order.uploads)
+        return await self._run(self.bench.jobs.enqueue_many, orders)
+
+    async def files(self, job_id: str) -> list[tuple[str, str, str]]:
+        """The kind, the name and the blob of all files of a job."""
+        return [(one.kind, one.name, one.blob_id) for one in await self.bench.jobs.files(self.tenant, job_id)]
+
+    async def _run(self, call: Callable[[C], Awaitable[R]], command: C) -> R:
+        try:
+            return await call(command)
+        finally:
+            await self.check()
+
+    # -- looking --------------------------------------------------------------------------------------------
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        """The names of all keys with a prefix."""
+        found: list[str] = []
+        while page := await self.store.list_keys(self.tenant, prefix=prefix, after=found[-1] if found else "", limit=7):
+            found += [key.key for key in page]
+        return found
+
+    async def read(self, key: str) -> bytes | None:
+        """The bytes under a key, of one that is kept inline."""
+        found = await self.store.open_key(self.tenant, key)
+        return None if found is None else found[1].inline
+
+    async def state(self, id: str) -> UploadState | None:
+        """Where an upload stands."""
+        found = await self.store.get_upload(self.tenant, id)
+        return None if found is None else found.upload.state
+
+    async def usage(self, owner: str | None = None) -> tuple[int, int, int]:
+        """The bytes, those reserved, and the keys."""
+        found = await self.store.get_usage(self.tenant, owner)
+        return found.bytes, found.reserved_bytes, found.keys
+
+    async def trash(self) -> list[str]:
+        """The places of what is to be deleted."""
+        return sorted(one.place for one in await self.store.list_trash(limit=100))
+
+    async def condemned(self) -> set[str]:
+        """Blobs that have a tombstone."""
+        return set(await self.store.list_condemned(grace=0, limit=100))
+
+    async def news(self, name: str) -> list[BlobNews | QuotaNews]:
+        """What all events with a name told."""
+        kind: Any = QuotaNews if name == "quota.warning" else BlobNews
+        events = await self.bench.events.read(self.tenant, limit=1000)
+        return [msgspec.json.decode(event.data, type=kind) for event in events if event.name == name]
+
+    # -- the recount ----------------------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        """Usage is what a recount says, of the tenant and of every owner."""
+        counted = await self.recount()
+        for owner in (None, *self.owners):
+            usage = await self.store.get_usage(self.tenant, owner)
+            assert msgspec.structs.replace(usage, quota_bytes=None) == counted.get(owner, Usage()), owner
+            purged = await self.store.preview_purge(self.tenant, owner)
+            assert purged.keys == usage.keys
+
+    async def recount(self) -> dict[str | None, Usage]:
+        """What keys, uploads and files of jobs of the tenant add up to, by owner and, under `None`, in all."""
+        used: Counter[str] = Counter()
+        reserved: Counter[str] = Counter()
+        keys: Counter[str] = Counter()
+        for name in await self.keys():
+            key = await self.store.get_key(self.tenant, name)
+            assert key is not None
+            used[key.owner] += key.size
+            keys[key.owner] += 1
+        for id in self.begun:
+            found = await self.store.get_upload(self.tenant, id)
+            if found is not None:
+                reserved[found.upload.owner] += found.reserved
+                if found.upload.state is UploadState.DONE and _counts(found.upload):
+                    used[found.upload.owner] += found.upload.size or 0
+        for job_id, owner in self.jobs.items():
+            with suppress(JobNotFound):
+                used[owner] += sum(file.size for file in await self.bench.jobs.files(self.tenant, job_id))
+        counted: dict[str | None, Usage] = {
+            owner: Usage(bytes=used[owner], reserved_bytes=reserved[owner], keys=keys[owner])
+            for owner in {*used, *reserved, *keys}
+        }
+        counted[None] = Usage(bytes=used.total(), reserved_bytes=reserved.total(), keys=keys.total())
+        return counted
+
+
+def _counts(done: Upload) -> bool:
+    """Whether it counts by itself: keys do, and files of jobs."""
+    return done.key is None and done.file in (None, "output")
+
+
+@pytest.fixture
+async def depot(bench: Bench) -> Depot:
+    """The blobs of the tenant of the bench."""
+    if not hasattr(bench.store, "put_blob"):
+        pytest.skip("this engine keeps no blobs yet")
+    return Depot(bench)

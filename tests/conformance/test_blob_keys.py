@@ -1,0 +1,510 @@
+"""Keys: names that tenants give to blobs, and what becomes of blobs that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+
+from ingot.blobs.errors import KeyChanged, KeyExists, KeyNotFound, QuotaExceeded
+from ingot.blobs.model import BlobNews
+from ingot.blobs.ports import CollectBlob, DeleteKey, ForgetTrash, NoteScrub, PurgeKeys, PutBlob
+from ingot.events.audit import Act
+from ingot.identity import Limits, TenantNotFound
+from ingot.identity.ports import ClearTenants
+from ingot.kernel.clock import MICROS
+from ingot.kernel.errors import IngotError
+from ingot.kernel.ids import new_id
+from tests.conformance.depot import HOUR, OWNER, Depot, content_of, depot, id_of
+
+__all__ = ["depot"]
+
+ALL_IN_ORDER = ["a", "a/", "a/b", "a/b/c", "a/é", "a/\ud7ff", "a/\ue000", "a/\uffff", "a/😀", "a/\U0010ffff", "a0", "b"]
+
+
+# -- setting and reading ------------------------------------------------------------------------------------
+
+
+async def test_what_is_put_is_read(depot: Depot) -> None:
+    key = await depot.put("a/b.txt", b"hello", content_type="text/plain", original_name="b.txt")
+    content = content_of(b"hello")
+    assert (key.key, key.blob_id, key.sha256, key.size) == ("a/b.txt", content.id, content.sha256, 5)
+    assert (key.content_type, key.original_name, key.owner) == ("text/plain", "b.txt", OWNER)
+    assert key.uploaded_at == depot.bench.clock.now()
+    assert await depot.store.get_key(depot.tenant, "a/b.txt") == key
+    assert await depot.store.open_key(depot.tenant, "a/b.txt") == (key, content)
+    assert await depot.usage() == (5, 0, 1)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00\xff" * 10])
+async def test_bytes_are_kept_as_they_are(depot: Depot, data: bytes) -> None:
+    await depot.put("k", data)
+    assert await depot.read("k") == data
+
+
+async def test_what_is_elsewhere_is_told_with_its_checks(depot: Depot) -> None:
+    content = content_of(b"large", "place-1")
+    await depot.put("k", content)
+    found = await depot.store.open_key(depot.tenant, "k")
+    assert found is not None
+    assert found[1] == content
+
+
+async def test_a_key_that_is_not_there(depot: Depot) -> None:
+    assert await depot.store.get_key(depot.tenant, "k") is None
+    assert await depot.store.open_key(depot.tenant, "k") is None
+    for if_match in (None, "*", id_of(b"x")):
+        with pytest.raises(KeyNotFound):
+            await depot.delete("k", if_match)
+
+
+async def test_a_key_is_set_once_unless_somebody_says_what_it_replaces(depot: Depot) -> None:
+    await depot.put("k", b"one")
+    with pytest.raises(KeyExists):
+        await depot.put("k", b"two")
+    with pytest.raises(KeyExists):
+        await depot.put("k", b"one")
+    with pytest.raises(KeyChanged):
+        await depot.put("k", b"two", if_match=id_of(b"two"))
+    assert await depot.read("k") == b"one"
+    await depot.put("k", b"three", if_match=id_of(b"one"))
+    await depot.put("k", b"fourth", if_match="*")
+    assert await depot.read("k") == b"fourth"
+    assert await depot.usage() == (6, 0, 1)
+
+
+async def test_a_key_that_is_to_hold_a_blob_and_is_not_there(depot: Depot) -> None:
+    with pytest.raises(KeyChanged):
+        await depot.put("k", b"two", if_match=id_of(b"one"))
+    await depot.put("k", b"two", if_match="*")
+    assert await depot.read("k") == b"two"
+
+
+async def test_of_eight_who_set_a_key_at_once_one_does(depot: Depot) -> None:
+    commands = [
+        PutBlob(id=new_id(), tenant=depot.tenant, owner=OWNER, key="k", content=content_of(bytes([n]) * n))
+        for n in range(1, 9)
+    ]
+    answers = await asyncio.gather(*map(depot.store.put_blob, commands), return_exceptions=True)
+    assert sorted(type(answer).__name__ for answer in answers) == ["Key", *["KeyExists"] * 7]
+    await depot.check()
+
+
+async def test_the_same_put_again_answers_the_same(depot: Depot) -> None:
+    id = new_id()
+    first = await depot.put("k", b"one", id=id)
+    depot.bench.clock.advance(seconds=1)
+    assert await depot.put("k", b"one", id=id) == first
+    assert len(await depot.news("blob.stored")) == 1
+    with pytest.raises(KeyExists):
+        await depot.put("k", b"two", id=id)
+    assert await depot.usage() == (3, 0, 1)
+
+
+async def test_the_same_put_again_keeps_its_object(depot: Depot) -> None:
+    id = new_id()
+    for _ in range(2):
+        await depot.put("k", content_of(b"large", "place-1"), id=id)
+    assert await depot.trash() == []
+
+
+async def test_each_key_counts_also_for_the_same_blob(depot: Depot) -> None:
+    await depot.put("a", b"12345")
+    await depot.put("b", b"12345", owner="token:bob")
+    assert (await depot.usage(), await depot.usage(OWNER)) == ((10, 0, 2), (5, 0, 1))
+    await depot.put("a", b"123", if_match="*", owner="token:bob")
+    assert (await depot.usage(OWNER), await depot.usage("token:bob")) == ((0, 0, 0), (8, 0, 2))
+
+
+async def test_a_key_that_does_not_fit_is_refused(depot: Depot) -> None:
+    await depot.bench.tenants.change(depot.tenant, limits=Limits(quota_bytes=10))
+    await depot.put("a", b"1234567")
+    with pytest.raises(QuotaExceeded) as refused:
+        await depot.put("b", b"1234")
+    assert (refused.value.scope, refused.value.usage, refused.value.limit) == ("tenant", 7, 10)
+    with pytest.raises(QuotaExceeded) as refused:
+        await depot.put("b", b"12", owner_quota=8)
+    assert (refused.value.scope, refused.value.usage, refused.value.limit) == ("token", 7, 8)
+    await depot.put("b", b"12", owner="token:bob", owner_quota=8)
+    await depot.put("c", b"1")
+    assert (await depot.store.get_usage(depot.tenant)).quota_bytes == 10
+    assert await depot.condemned() == set()
+
+
+async def test_puts_at_once_never_exceed_the_quota(depot: Depot) -> None:
+    await depot.bench.tenants.change(depot.tenant, limits=Limits(quota_bytes=50))
+    commands = [
+        PutBlob(id=new_id(), tenant=depot.tenant, owner=OWNER, key=f"k{n}", content=content_of(bytes([n]) * 10))
+        for n in range(8)
+    ]
+    answers = await asyncio.gather(*map(depot.store.put_blob, commands), return_exceptions=True)
+    assert sorted(type(answer).__name__ for answer in answers) == ["Key"] * 5 + ["QuotaExceeded"] * 3
+    await depot.check()
+    assert await depot.usage() == (50, 0, 5)
+
+
+# -- deleting -----------------------------------------------------------------------------------------------
+
+
+async def test_a_deleted_key_is_gone_at_once_and_given_back_once(depot: Depot) -> None:
+    key = await depot.put("k", b"one")
+    assert await depot.delete("k") == key
+    assert await depot.store.open_key(depot.tenant, "k") is None
+    assert await depot.store.open_blob(depot.tenant, key.blob_id) is None
+    assert await depot.keys() == []
+    with pytest.raises(KeyNotFound):
+        await depot.delete("k")
+    assert await depot.usage() == (0, 0, 0)
+    assert await depot.condemned() == {key.blob_id}
+
+
+async def test_of_eight_who_delete_a_key_at_once_one_does(depot: Depot) -> None:
+    await depot.put("k", b"one")
+    commands = [DeleteKey(tenant=depot.tenant, key="k") for _ in range(8)]
+    answers = await asyncio.gather(*map(depot.store.delete_key, commands), return_exceptions=True)
+    assert sorted(type(answer).__name__ for answer in answers) == ["Key", *["KeyNotFound"] * 7]
+    await depot.check()
+    assert len(await depot.news("blob.deleted")) == 1
+
+
+async def test_a_key_is_deleted_only_while_it_holds_the_named_blob(depot: Depot) -> None:
+    await depot.put("k", b"one")
+    with pytest.raises(KeyChanged):
+        await depot.delete("k", id_of(b"two"))
+    assert await depot.read("k") == b"one"
+    await depot.delete("k", id_of(b"one"))
+
+
+async def test_a_key_set_again_is_not_touched_by_an_older_tombstone(depot: Depot) -> None:
+    key = await depot.put("k", content_of(b"one", "place-1"))
+    await depot.delete("k")
+    await depot.put("k", content_of(b"one", "place-2"))
+    depot.bench.clock.advance(seconds=7200)
+    assert await depot.condemned() == {key.blob_id}
+    assert await depot.collect() == []
+    assert await depot.condemned() == set()
+    found = await depot.store.open_key(depot.tenant, "k")
+    assert found is not None
+    assert found[1].place == "place-1"
+    assert await depot.trash() == ["place-2"]
+    await depot.delete("k")
+    assert await depot.collect() == []
+    depot.bench.clock.advance(seconds=7200)
+    assert await depot.collect() == [3]
+
+
+async def test_events_tell_what_was_stored_and_deleted(depot: Depot) -> None:
+    await depot.put("k", b"one", content_type="text/plain")
+    await depot.put("k", b"two", if_match="*")
+    await depot.delete("k")
+    one = BlobNews(blob_id=id_of(b"one"), size=3, key="k", content_type="text/plain")
+    two = BlobNews(blob_id=id_of(b"two"), size=3, key="k", content_type="application/octet-stream")
+    assert await depot.news("blob.stored") == [one, two]
+    assert await depot.news("blob.deleted") == [two]
+
+
+async def test_what_is_refused_tells_nothing(depot: Depot) -> None:
+    await depot.put("k", b"one")
+    before = await depot.bench.event_names()
+    for call in (
+        depot.put("k", b"two"),
+        depot.put("k", b"two", if_match=id_of(b"two")),
+        depot.put("j", b"two", owner_quota=1),
+        depot.delete("k", id_of(b"two")),
+        depot.delete("j"),
+    ):
+        with pytest.raises(IngotError):
+            await call
+    assert await depot.bench.event_names() == before
+    assert (await depot.store.blob_figures()).blobs == 1
+
+
+# -- purging ------------------------------------------------------------------------------------------------
+
+
+async def test_a_purge_deletes_what_an_owner_set_a_bounded_number_at_a_time(depot: Depot) -> None:
+    for n in range(5):
+        await depot.put(f"ann/{n}", bytes([n]) * 2)
+    await depot.put("bob", b"bob's", owner="token:bob")
+    assert (await depot.store.preview_purge(depot.tenant, OWNER)).bytes == 10
+    act = Act(who="token:operator")
+    first = await depot.store.purge_keys(PurgeKeys(tenant=depot.tenant, owner=OWNER, limit=3, act=act))
+    assert (first.keys, first.bytes, first.more) == (3, 6, True)
+    await depot.check()
+    second = await depot.store.purge_keys(PurgeKeys(tenant=depot.tenant, owner=OWNER, limit=3, act=Act()))
+    assert (second.keys, second.bytes, second.more) == (2, 4, False)
+    await depot.check()
+    assert await depot.keys() == ["bob"]
+    assert len(await depot.news("blob.deleted")) == 5
+    entries = (await depot.bench.audit.list(depot.tenant, action="keys.purged")).items
+    assert [entry.who for entry in entries] == ["process", "token:operator"]
+
+
+async def test_a_purge_of_all(depot: Depot) -> None:
+    await depot.put("ann", b"ann's")
+    await depot.put("bob", b"bob's!", owner="token:bob")
+    preview = await depot.store.preview_purge(depot.tenant, None)
+    assert (preview.keys, preview.bytes) == (2, 11)
+    purged = await depot.store.purge_keys(PurgeKeys(tenant=depot.tenant, owner=None, limit=10, act=Act()))
+    assert (purged.keys, purged.bytes, purged.more) == (2, 11, False)
+    await depot.check()
+    assert len(await depot.condemned()) == 2
+
+
+# -- listing ------------------------------------------------------------------------------------------------
+
+
+async def test_keys_are_listed_in_the_order_of_their_bytes(depot: Depot) -> None:
+    assert all(one.encode() < other.encode() for one, other in pairwise(ALL_IN_ORDER))
+    for key in random.Random(7).sample(ALL_IN_ORDER, len(ALL_IN_ORDER)):
+        await depot.put(key, b"same")
+    for prefix in ("", "a", "a/", "a/b", "a/\ud7ff", "a/\U0010ffff", "\U0010ffff", "b", "c"):
+        assert await depot.keys(prefix) == [key for key in ALL_IN_ORDER if key.startswith(prefix)]
+
+
+async def test_a_list_goes_on_behind_any_text(depot: Depot) -> None:
+    for key in ALL_IN_ORDER:
+        await depot.put(key, b"same")
+    for after in ("", "A", "a", "a/b/", "a/c", "zz"):
+        for prefix in ("", "a/", "a/b"):
+            page = await depot.store.list_keys(depot.tenant, prefix=prefix, after=after, limit=3)
+            expected = [key for key in ALL_IN_ORDER if key.startswith(prefix) and key > after][:3]
+            assert [key.key for key in page] == expected, (prefix, after)
+
+
+# -- tenants ------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_bytes_of_two_tenants_are_stored_once(depot: Depot) -> None:
+    other = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
+    await depot.put("k", content_of(b"same", "place-1"))
+    assert await depot.trash() == []
+    await other.put("k", content_of(b"same", "place-2"))
+    assert await depot.trash() == ["place-2"]
+    assert (await depot.store.blob_figures()).blobs == 1
+    assert (await depot.usage(), await other.usage()) == ((4, 0, 1), (4, 0, 1))
+    assert await depot.store.count_references(id_of(b"same")) == 2
+    await depot.delete("k")
+    depot.bench.clock.advance(seconds=7200)
+    assert await depot.collect() == []
+    assert await depot.store.open_blob(depot.tenant, id_of(b"same")) is None
+    found = await other.store.open_blob(other.tenant, id_of(b"same"))
+    assert found is not None
+    assert (found[0].place, [(one.kind, one.name) for one in found[1]]) == ("place-1", [("key", "k")])
+
+
+async def test_nothing_of_one_tenant_is_seen_by_another(depot: Depot) -> None:
+    other = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
+    await depot.put("k", b"one")
+    assert await other.keys() == []
+    assert await other.store.get_key(other.tenant, "k") is None
+    assert await other.store.open_blob(other.tenant, id_of(b"one")) is None
+    with pytest.raises(KeyNotFound):
+        await other.delete("k")
+    await other.put("k", b"another")
+    assert await depot.read("k") == b"one"
+    purged = await other.store.purge_keys(PurgeKeys(tenant=other.tenant, owner=None, limit=10, act=Act()))
+    assert purged.keys == 1
+    assert await depot.read("k") == b"one"
+    assert await other.bench.event_names(other.tenant) == ["blob.stored", "blob.deleted"]
+
+
+async def test_a_tenant_that_is_not_there(depot: Depot) -> None:
+    nobody, store = new_id(), depot.store
+    for call in (
+        lambda: store.put_blob(PutBlob(id=new_id(), tenant=nobody, owner=OWNER, key="k", content=content_of(b""))),
+        lambda: store.delete_key(DeleteKey(tenant=nobody, key="k")),
+        lambda: store.purge_keys(PurgeKeys(tenant=nobody, owner=None, limit=1, act=Act())),
+    ):
+        with pytest.raises(TenantNotFound):
+            await call()
+    assert (await store.blob_figures()).blobs == 0
+
+
+async def test_what_a_removed_tenant_kept_is_collected(depot: Depot) -> None:
+    gone = Depot(depot.bench, (await depot.bench.tenants.create("gone")).id)
+    for n in range(5):
+        await gone.put(f"k{n}", content_of(bytes([n]), f"place-{n}"))
+    await gone.begin(10, place="half")
+    done = await gone.begin(10)
+    await gone.finish(done.upload.id, b"uploaded")
+    await depot.put("k", content_of(bytes([0]), "other"))
+    await depot.bench.tenants.remove(gone.tenant)
+    while (await depot.bench.store.clear_tenants(ClearTenants(limit=3))).more:
+        pass
+    depot.bench.clock.advance(seconds=7200)
+    assert sorted(await depot.collect()) == [1, 1, 1, 1, 8]
+    assert await depot.trash() == ["half", "other", "place-1", "place-2", "place-3", "place-4"]
+    assert await depot.keys() == ["k"]
+    figures = await depot.store.blob_figures()
+    assert (figures.blobs, figures.bytes, figures.uploads, figures.tombstones) == (1, 1, 0, 0)
+
+
+# -- collecting ---------------------------------------------------------------------------------------------
+
+
+async def test_a_blob_is_collected_when_the_grace_is_over(depot: Depot) -> None:
+    await depot.put("k", content_of(b"large", "place-1"))
+    await depot.delete("k")
+    depot.bench.clock.advance(seconds=3599)
+    assert await depot.collect() == []
+    assert await depot.store.collect_blob(CollectBlob(blob_id=id_of(b"large"), grace=HOUR)) is None
+    depot.bench.clock.advance(seconds=2)
+    assert await depot.collect() == [5]
+    assert await depot.trash() == ["place-1"]
+    figures = await depot.store.blob_figures()
+    assert (figures.blobs, figures.bytes, figures.tombstones, figures.trash) == (0, 0, 0, 1)
+    assert await depot.store.collect_blob(CollectBlob(blob_id=id_of(b"large"), grace=HOUR)) is None
+    await depot.store.forget_trash(ForgetTrash(places=["place-1", "never there"]))
+    assert await depot.trash() == []
+
+
+async def test_the_youngest_tombstone_counts(depot: Depot) -> None:
+    for _ in range(2):
+        await depot.put("k", b"one")
+        await depot.delete("k")
+        depot.bench.clock.advance(seconds=3000)
+    assert await depot.store.collect_blob(CollectBlob(blob_id=id_of(b"one"), grace=HOUR)) is None
+    depot.bench.clock.advance(seconds=700)
+    assert await depot.store.collect_blob(CollectBlob(blob_id=id_of(b"one"), grace=HOUR)) == 3
+
+
+async def test_a_blob_with_a_reference_is_never_collected(depot: Depot) -> None:
+    await depot.put("a", b"one")
+    await depot.put("b", b"one")
+    await depot.delete("a")
+    depot.bench.clock.advance(seconds=7200)
+    assert await depot.store.collect_blob(CollectBlob(blob_id=id_of(b"one"), grace=0)) is None
+    assert await depot.read("b") == b"one"
+
+
+async def test_a_blob_that_was_collected_can_come_again(depot: Depot) -> None:
+    for n in range(2):
+        await depot.put("k", content_of(b"large", f"place-{n}"))
+        found = await depot.store.open_key(depot.tenant, "k")
+        assert found is not None
+        assert found[1].place == f"place-{n}"
+        await depot.delete("k")
+        depot.bench.clock.advance(seconds=7200)
+        assert await depot.collect() == [5]
+    assert await depot.trash() == ["place-0", "place-1"]
+
+
+async def test_those_that_were_condemned_first_are_told_first(depot: Depot) -> None:
+    for data in (b"1", b"2", b"3"):
+        await depot.put(data.decode(), data)
+    for data in (b"2", b"3", b"1"):
+        depot.bench.clock.advance(seconds=1)
+        await depot.delete(data.decode())
+    found = await depot.store.list_condemned(grace=0, limit=2)
+    assert found == [id_of(b"2"), id_of(b"3")]
+
+
+# -- scrubbing ----------------------------------------------------------------------------------------------
+
+
+async def test_those_that_were_not_looked_at_for_longest_come_first(depot: Depot) -> None:
+    for data in (b"1", b"2", b"3"):
+        depot.bench.clock.advance(seconds=1)
+        await depot.put(data.decode(), data)
+    depot.bench.clock.advance(seconds=1)
+    now = depot.bench.clock.micros()
+    found = await depot.store.list_to_scrub(before=now, limit=2)
+    assert found == [content_of(b"1"), content_of(b"2")]
+    await depot.store.note_scrub(NoteScrub(whole=[id_of(b"1")], damaged=[id_of(b"2")]))
+    assert await depot.store.list_to_scrub(before=now, limit=2) == [content_of(b"3")]
+    figures = await depot.store.blob_figures()
+    assert (figures.blobs, figures.bytes, figures.damaged) == (3, 3, 1)
+    depot.bench.clock.advance(seconds=1)
+    later = await depot.store.list_to_scrub(before=now + MICROS, limit=5)
+    assert {one.id: one.damaged for one in later} == {
+        id_of(b"3"): False,
+        id_of(b"1"): False,
+        id_of(b"2"): True,
+    }
+    await depot.store.note_scrub(NoteScrub(whole=[id_of(b"2")]))
+    assert (await depot.store.blob_figures()).damaged == 0
+
+
+async def test_damaged_bytes_are_healed_by_the_same_upload(depot: Depot) -> None:
+    await depot.put("a", content_of(b"large", "place-1"))
+    await depot.store.note_scrub(NoteScrub(damaged=[id_of(b"large")]))
+    found = await depot.store.open_key(depot.tenant, "a")
+    assert found is not None
+    assert found[1].damaged
+    await depot.put("b", content_of(b"large", "place-2"))
+    for key in ("a", "b"):
+        found = await depot.store.open_key(depot.tenant, key)
+        assert found is not None
+        assert found[1] == content_of(b"large", "place-2")
+    assert await depot.trash() == ["place-1"]
+    assert (await depot.store.blob_figures()).damaged == 0
+
+
+async def test_damaged_bytes_are_healed_inline_too(depot: Depot) -> None:
+    for before, after in (("place-1", None), (None, "place-2"), (None, None)):
+        data = f"{before} and {after}".encode()
+        await depot.put(f"{before}", content_of(data, before), if_match="*")
+        await depot.store.note_scrub(NoteScrub(damaged=[id_of(data)]))
+        await depot.put(f"{before}", content_of(data, after), if_match="*")
+        found = await depot.store.open_key(depot.tenant, f"{before}")
+        assert found is not None
+        assert found[1] == content_of(data, after)
+
+
+# -- all together -------------------------------------------------------------------------------------------
+
+
+async def test_any_steps_leave_usage_and_blobs_as_a_recount_says(depot: Depot) -> None:
+    chance = random.Random(11)
+    other = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
+    for one in (depot, other):
+        await one.bench.tenants.change(one.tenant, limits=Limits(quota_bytes=60))
+    for _ in range(150):
+        one = chance.choice([depot, other])
+        with suppress(IngotError):
+            await _step(one, chance)
+    await depot.check()
+    await other.check()
+    assert len(await depot.news("quota.warning")) > 0
+    depot.bench.clock.advance(days=1)
+    while await depot.sweep():
+        pass
+    for one in (depot, other):
+        await one.store.purge_keys(PurgeKeys(tenant=one.tenant, owner=None, limit=100, act=Act()))
+        assert await one.usage() == (0, 0, 0)
+    depot.bench.clock.advance(days=1)
+    await depot.collect(limit=1000)
+    figures = await depot.store.blob_figures()
+    assert (figures.blobs, figures.bytes, figures.tombstones, figures.uploads) == (0, 0, 0, 0)
+
+
+async def _step(depot: Depot, chance: random.Random) -> None:
+    """One random call; those that do not fit are refused."""
+    key, data = chance.choice("abc"), bytes([chance.randrange(6)]) * chance.randrange(1, 25)
+    owner, quota = chance.choice([OWNER, "token:bob"]), chance.choice([None, 30])
+    place = chance.choice([None, new_id()])
+    upload = chance.choice([*sorted(depot.begun), "none"])
+    found = await depot.store.get_upload(depot.tenant, upload)
+    match chance.randrange(10):
+        case 0 | 1:
+            await depot.put(key, content_of(data, place), owner=owner, owner_quota=quota, if_match="*")
+        case 2:
+            await depot.delete(key)
+        case 3 | 4:
+            await depot.begin(
+                chance.randrange(30), owner=owner, owner_quota=quota, key=chance.choice([None, key]), place=new_id()
+            )
+        case 5 if found is not None:
+            await depot.note(upload, found.epoch, reserved=chance.randrange(30), owner_quota=quota)
+        case 6 | 7 if found is not None:
+            await depot.finish(upload, content_of(data, place or found.place), owner_quota=quota)
+        case 8:
+            await depot.end(upload, chance.choice([None, "wrong_digest"]))
+        case _:
+            depot.bench.clock.advance(seconds=chance.choice([1, 1800]))
+            await depot.sweep()
+            await depot.collect()

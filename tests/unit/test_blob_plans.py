@@ -1,0 +1,77 @@
+"""Statements about blobs keep to their index: thousands of others cost them nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+import apsw
+import apsw.ext
+
+from ingot.engines.sqlite.blob_reads import FIGURE_ROWS_MAX
+from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.sql import SQL
+from ingot.kernel.clock import ManualClock
+from tests.factories import open_bench
+from tests.unit.plans.blob_errand import run_blob_errand
+from tests.unit.plans.meter import metered
+
+SMALL: Final = FIGURE_ROWS_MAX + 1000
+BIG: Final = 50_000
+MORE_STEPS_MAX: Final = 1.1
+NEVER: Final = 2**60
+# Others: a key before and behind those of the errand, an upload that lasts, one that is done, a tombstone, some trash.
+FILL: Final = """
+    BEGIN;
+    CREATE TEMP TABLE others AS WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {blobs})
+        SELECT n, unhex(printf('%064x', n)) AS id FROM n;
+    INSERT INTO blobs SELECT n, id, id, 1, 'other/' || n, 0, {never} FROM others;
+    INSERT INTO blob_checks SELECT n, x'00' FROM others;
+    INSERT INTO keys SELECT 1, 'a/' || n, n, 'a/b', NULL, 'token:other', 0, 'x' FROM others;
+    INSERT INTO keys SELECT 1, 'z/' || n, n, 'a/b', NULL, 'token:other', 0, 'x' FROM others;
+    INSERT INTO usage SELECT 1, '', 2 * {blobs}, 0, 2 * {blobs}, 2 * {blobs};
+    INSERT INTO usage SELECT 1, 'token:' || n, 0, 0, 0, 0 FROM others;
+    INSERT INTO uploads (tenant, id, state, epoch, owner, reserved, received, content_type, created_at, expires_at)
+        SELECT 1, 'other' || n, 'open', 1, 'token:other', 0, 0, 'a/b', 0, {never} FROM others;
+    INSERT INTO uploads (tenant, id, state, epoch, owner, reserved, received, size, blob_id, sha256, content_type,
+            created_at, expires_at, done_at)
+        SELECT 1, 'done' || n, 'done', 1, 'token:other', 0, 0, 1, id, id, 'a/b', 0, {never}, 0 FROM others;
+    INSERT INTO tombstones SELECT n, 0 FROM others;
+    INSERT INTO trash SELECT n, 'trash/' || n, NULL FROM others;
+    UPDATE blob_totals SET blobs = {blobs}, bytes = {blobs};
+    COMMIT;
+"""
+
+
+async def steps_among(folder: Path, blobs: int) -> dict[str, int]:
+    """The most steps of each statement of an errand among so many other blobs."""
+    clock = ManualClock()
+    async with open_bench("sqlite", folder, clock):
+        pass
+    connection = apsw.Connection(str(folder / FILE_NAME))
+    connection.execute(FILL.format(blobs=blobs, never=NEVER))
+    connection.close()
+    with metered() as meter:
+        async with open_bench("sqlite", folder, clock) as bench:
+            meter.steps.clear()
+            await run_blob_errand(bench)
+    shutil.rmtree(folder)
+    assert meter.automatic_indexes == set()
+    return {name: max(steps) for name, steps in meter.steps.items()}
+
+
+async def test_a_blob_among_thousands_costs_no_more_steps(tmp_path: Path) -> None:
+    small, big = await steps_among(tmp_path / "small", SMALL), await steps_among(tmp_path / "big", BIG)
+    assert {name: (small[name], steps) for name, steps in big.items() if steps > small[name] * MORE_STEPS_MAX} == {}
+    assert {"page_of_keys", "uploads_to_sweep", "is_referred_to", "keys_of_owner", "blob_figures"} <= big.keys()
+
+
+async def test_keys_are_listed_from_one_text_up_to_another(tmp_path: Path) -> None:
+    async with open_bench("sqlite", tmp_path / "data"):
+        pass
+    connection = apsw.Connection(str(tmp_path / "data" / FILE_NAME))
+    plan = apsw.ext.query_info(connection, SQL.page_of_keys, explain_query_plan=True).query_plan
+    assert "SEARCH keys USING PRIMARY KEY (tenant=? AND key>? AND key<?)" in str(plan)
+    assert "TEMP B-TREE" not in str(plan)
+    connection.close()

@@ -1,0 +1,186 @@
+"""Blobs in SQLite: many at once share a commit, and what nothing writes yet is counted already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from ingot.blobs.model import Key
+from ingot.blobs.ports import CollectBlob, DeleteKey, PutBlob
+from ingot.jobs import Claim, Definition
+from ingot.kernel.errors import StoreError
+from ingot.kernel.ids import new_id
+from tests.conformance.depot import HOUR, OWNER, Depot, content_of, id_of
+from tests.factories import open_bench
+from tests.unit.plans.meter import metered
+
+PUTS: Final = 1000
+AT_ONCE: Final = 32
+
+# What each owner of a tenant keeps, counted row by row.
+RECOUNT: Final = """
+SELECT tenant, owner, sum(bytes), sum(reserved), sum(keys), sum(key_bytes) FROM (
+    SELECT k.tenant, k.owner, b.size AS bytes, 0 AS reserved, 1 AS keys, b.size AS key_bytes
+    FROM keys AS k JOIN blobs AS b ON b.number = k.blob
+    UNION ALL
+    SELECT tenant, owner, iif(state = 'done' AND key IS NULL, size, 0), reserved, 0, 0 FROM uploads
+    UNION ALL
+    SELECT f.tenant, f.owner, b.size, 0, 0, 0 FROM job_files AS f JOIN blobs AS b ON b.number = f.blob
+) GROUP BY tenant, owner HAVING sum(bytes) + sum(reserved) + sum(keys) > 0 ORDER BY 1, 2
+"""
+
+
+TOTAL: Final = """
+SELECT tenant, '', sum(bytes), sum(reserved), sum(keys), sum(key_bytes) FROM usage WHERE owner <> '' GROUP BY tenant
+"""
+
+
+class Commits:
+    """Notes how many commands each commit held."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def committed(self, engine: str, kind: str, commands: int) -> None:
+        """A commit."""
+        self.sizes.append(commands)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: None
+
+
+@pytest.fixture
+async def depot(tmp_path: Path) -> AsyncIterator[Depot]:
+    """The blobs of a tenant in SQLite."""
+    async with open_bench("sqlite", tmp_path / "data") as bench:
+        yield Depot(bench)
+
+
+def put(tenant: str, number: int) -> PutBlob:
+    """A blob of 1 KiB under a key of its own."""
+    content = content_of(number.to_bytes(4) * 256)
+    return PutBlob(id=new_id(), tenant=tenant, owner=OWNER, key=f"k/{number:04}", content=content)
+
+
+async def test_a_thousand_small_blobs_go_through_few_commits(tmp_path: Path) -> None:
+    with metered() as meter:
+        async with open_bench("sqlite", tmp_path / "data") as bench:
+            depot, commits = Depot(bench), Commits()
+            bench.store.gather()
+            bench.store.listen(commits)
+            meter.steps.clear()
+            numbers = iter(range(PUTS))
+
+            async def put_some() -> None:
+                for number in numbers:
+                    await depot.store.put_blob(put(depot.tenant, number))
+
+            await asyncio.gather(*[put_some() for _ in range(AT_ONCE)])
+            assert sum(commits.sizes) == PUTS
+            assert len(commits.sizes) <= PUTS // 8
+            statements = sum(map(len, meter.steps.values()))
+            assert statements <= 25 * len(commits.sizes)
+            assert await depot.usage() == (PUTS * 1024, 0, PUTS)
+            assert len(await depot.news("blob.stored")) == PUTS
+
+
+async def test_one_that_cannot_be_written_spoils_no_other(depot: Depot) -> None:
+    bad = msgspec.structs.replace(put(depot.tenant, 3), original_name=b"no text")
+    depot.bench.store.gather()
+    commands = [put(depot.tenant, 1), bad, put(depot.tenant, 2)]
+    with capture_logs():
+        answers = await asyncio.gather(*map(depot.store.put_blob, commands), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [Key, StoreError, Key]
+    await depot.check()
+    assert await depot.usage() == (2048, 0, 2)
+    assert len(await depot.news("blob.stored")) == 2
+    figures = await depot.store.blob_figures()
+    assert (figures.blobs, figures.bytes) == (2, 2048)
+
+
+# -- files of jobs ------------------------------------------------------------------------------------------
+
+
+def add_file(depot: Depot, claim: Claim, data: bytes, *, kind: str = "output", name: str = "a") -> None:
+    """Let a job have a file, and count it, as the command that does so will."""
+    connection = depot.bench.sqlite._connection
+    connection.execute(
+        "INSERT INTO job_files SELECT s.tenant, s.number, ?, ?, b.number, 'text/plain', ?, s.fence, 7 "
+        "FROM states AS s, blobs AS b WHERE s.id = ? AND b.id = ?",
+        (kind, name, OWNER, claim.job.id, bytes.fromhex(id_of(data))),
+    )
+    for owner in ("", OWNER):
+        connection.execute(
+            "INSERT INTO usage VALUES (?1, ?2, ?3, 0, 0, 0) ON CONFLICT DO UPDATE SET bytes = bytes + ?3",
+            (number_of(depot), owner, len(data)),
+        )
+
+
+def number_of(depot: Depot) -> int:
+    """The number of the tenant in the file."""
+    return depot.bench.sqlite._memory.tenants[depot.tenant]
+
+
+def check(depot: Depot) -> None:
+    """Usage is what a recount of the tables says."""
+    connection = depot.bench.sqlite._connection
+    usage = list(connection.execute("SELECT * FROM usage WHERE owner <> '' ORDER BY tenant, owner"))
+    assert usage == list(connection.execute(RECOUNT))
+    total = list(connection.execute("SELECT * FROM usage WHERE owner = ''"))
+    assert total == list(connection.execute(TOTAL))
+
+
+async def claim_with_file(depot: Depot, data: bytes) -> Claim:
+    """A job that runs and has this file, which nothing else refers to."""
+    claim = await depot.bench.make_claim("filed")
+    await depot.put("k", data)
+    add_file(depot, claim, data)
+    check(depot)
+    await depot.store.delete_key(DeleteKey(tenant=depot.tenant, key="k"))
+    check(depot)
+    return claim
+
+
+async def test_a_file_of_a_job_keeps_its_blob(depot: Depot) -> None:
+    claim = await claim_with_file(depot, b"12345")
+    depot.bench.clock.advance(days=1)
+    assert await depot.store.collect_blob(CollectBlob(blob_id=id_of(b"12345"), grace=0)) is None
+    assert await depot.condemned() == set()
+    assert await depot.store.count_references(id_of(b"12345")) == 1
+    found = await depot.store.open_blob(depot.tenant, id_of(b"12345"))
+    assert found is not None
+    (reference,) = found[1]
+    assert (reference.kind, reference.name) == ("output", "a")
+    assert (reference.job_id, reference.job_type) == (claim.job.id, "filed")
+    other = (await depot.bench.tenants.create("other")).id
+    assert await depot.store.open_blob(other, id_of(b"12345")) is None
+
+
+async def test_the_files_of_a_job_go_with_it(depot: Depot) -> None:
+    await depot.bench.jobs.define(Definition(type="filed", retention_seconds=0))
+    claim = await claim_with_file(depot, b"12345")
+    add_file(depot, claim, b"12345", kind="input", name="b")
+    check(depot)
+    await depot.bench.jobs.complete(claim)
+    assert (await depot.bench.jobs.collect(10)).removed == 1
+    check(depot)
+    assert await depot.usage() == (0, 0, 0)
+    assert await depot.condemned() == {id_of(b"12345")}
+    depot.bench.clock.advance(days=1)
+    assert await depot.store.collect_blob(CollectBlob(blob_id=id_of(b"12345"), grace=HOUR)) == 5
+
+
+async def test_of_a_blob_that_is_gone_nothing_is_left(depot: Depot) -> None:
+    for content in (content_of(b"small"), content_of(b"large", "place-1")):
+        await depot.put("k", content)
+        await depot.delete("k")
+    assert await depot.collect(grace=0) == [5, 5]
+    connection = depot.bench.sqlite._connection
+    for table in ("blobs", "blob_bytes", "blob_checks", "tombstones", "keys", "usage"):
+        assert connection.execute(f"SELECT count(*) FROM {table}").get == 0, table
