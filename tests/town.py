@@ -18,6 +18,7 @@ from ingot.identity.tokens import Credentials
 from ingot.jobs import Definition, JobStatus
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
+from tests.conformance.depot import Depot
 from tests.conformance.folk import Folk
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.postgres import Database, clocked, database_for, with_database
@@ -99,8 +100,15 @@ async def open_town(folder: Path) -> AsyncIterator[Town]:
             await bench.store.begin_login(BeginLogin(digest=tenant.encode(), expires_at=soon))
             await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=tenant)
             await bench.events.publish(tenant, "town.built", dedupe_key="key")
+            depot = Depot(bench, tenant)
+            blob = (await depot.put("a/b", b"the same bytes in every tenant")).blob_id
+            await depot.enqueue(depot.order("filed", inputs={"a": blob}))
+            await depot.begin(5, key="on its way", place=f"place of {tenant}")
+            await depot.delete((await depot.put("gone", tenant.encode())).key)
+            await depot.end((await depot.begin(place=f"no place of {tenant}")).upload.id)
         admin = await asyncpg.connect(database.owner_url)
         await admin.execute("INSERT INTO ingot.event_floors SELECT id, 0 FROM ingot.tenants")
+        await admin.execute("INSERT INTO ingot.usage_owed SELECT id, 'role/shop', 0 FROM ingot.tenants")
         await admin.close()
         await bench.jobs.define(Definition(type="past", retention_seconds=0, keep_history=True))
         await bench.jobs.collect()

@@ -215,7 +215,7 @@ MUTANTS = [
     Mutant(
         name="two parents that end at once on PostgreSQL",
         breaks="a job goes on when all it waits for have ended",
-        file="engines/postgres/functions/follow.sql",
+        file="engines/postgres/functions/job_files.sql",
         old="        PERFORM pg_advisory_xact_lock(hashtextextended(one::text, 7305));\n",
         new="        NULL;\n",
         caught_by="tests/unit/test_postgres_follow.py::test_two_processes_that_end_two_parents_at_once_forget_nobody",
@@ -224,7 +224,7 @@ MUTANTS = [
         name="one parent is enough on PostgreSQL",
         breaks="a job goes on when all it waits for have ended",
         file="engines/postgres/functions/follow.sql",
-        old="w.doomed OR w.left_open = 0 AS goes",
+        old="w.doomed OR w.left_open = 0 AND c.job <> ALL (lacking) AS goes",
         new="true AS goes",
         caught_by="tests/conformance/test_after.py::test_a_diamond_comes_together_at_its_end[postgres]",
     ),
@@ -506,5 +506,30 @@ MUTANTS = [
         old="CASE WHEN begun THEN ingot.places_taken(a.tenant) ELSE 0 END",
         new="0",
         caught_by="tests/unit/test_postgres_app.py::test_a_commit_shows_all_of_it_as_if_it_came_over_http",
+    ),
+    Mutant(
+        name="a reference that does not hold its blob",
+        breaks="B4: a blob with a reference is never collected",
+        file="engines/postgres/functions/blobs.sql",
+        old="ANY (wanted) ORDER BY b.digest FOR KEY SHARE)",
+        new="ANY (wanted) ORDER BY b.digest)",
+        caught_by="tests/unit/test_postgres_blobs.py::test_a_blob_to_which_a_reference_is_being_made_is_not_collected",
+    ),
+    Mutant(
+        name="a job that does not wait for its uploads",
+        breaks="J5: a job is ready when the last of its inputs is there, and not before",
+        file="engines/postgres/functions/follow.sql",
+        old="w.left_open = 0 AND c.job <> ALL (lacking)",
+        new="w.left_open = 0",
+        caught_by="tests/conformance/test_job_files.py::test_a_job_waits_for_uploads_and_for_other_jobs",
+    ),
+    Mutant(
+        name="an input that does not hold its blob",
+        breaks="B4: a blob that a job was given is never collected",
+        file="engines/postgres/functions/job_files.sql",
+        old=")) ORDER BY b.digest FOR KEY SHARE;",
+        new=")) ORDER BY b.digest;",
+        caught_by="tests/unit/test_postgres_job_files.py"
+        "::test_the_collector_leaves_a_blob_that_an_order_names_at_this_moment",
     ),
 ]

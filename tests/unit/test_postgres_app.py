@@ -33,7 +33,6 @@ RICH = {
     "idempotency_key": "made",
     "dedupe_key": "holds",
     "batch": "together",
-    "inputs": ["x"],
     "correlation_id": "c",
     "max_attempts": 7,
 }
@@ -106,7 +105,7 @@ async def test_a_commit_shows_all_of_it_as_if_it_came_over_http(shop: Shop) -> N
     job = await shop.jobs.get(shop.tenant, str(first["id"]))
     ours = (await shop.jobs.enqueue(shop.tenant, "twin", {"to": "ada"}, metadata={"n": 1}, tags=["b", "a", "b"])).job
     assert (job.payload, job.metadata, job.tags) == (ours.payload, ours.metadata, ours.tags)
-    assert (job.priority, job.max_attempts, job.batch, job.inputs) == (2, 7, "together", ("x",))
+    assert (job.priority, job.max_attempts, job.batch, job.inputs) == (2, 7, "together", {})
     assert (job.idempotency_key, job.dedupe_key, job.correlation_id) == ("made", "holds", "c")
     assert (job.source, job.created_by, is_id(job.id)) == ("manual", f"role/{ROLE}", True)
     counts = (await shop.jobs.summary(shop.tenant)).counts
@@ -284,10 +283,10 @@ async def test_what_a_definition_asks_for_holds(shop: Shop) -> None:
     await shop.jobs.enqueue(shop.tenant, "mail", {"to": "ada", "n": [1.5]})
     claims = await shop.claim("mail")
     assert [(claim.job.id, claim.job.priority) for claim in claims] == [(str(mine["id"]), 1)]
-    ours = (await shop.jobs.enqueue(shop.tenant, "same", {"a": 1}, inputs=["x"])).job
-    (found,) = await enqueue(app, {"type": "same", "payload": {"a": 1}, "inputs": ["x"]})
+    ours = (await shop.jobs.enqueue(shop.tenant, "same", {"a": 1})).job
+    (found,) = await enqueue(app, {"type": "same", "payload": {"a": 1}, "inputs": {}})
     assert (str(found["id"]), found["created"]) == (ours.id, False)
-    (forced,) = await enqueue(app, {"type": "same", "payload": {"a": 1}, "inputs": ["x"], "force": True})
+    (forced,) = await enqueue(app, {"type": "same", "payload": {"a": 1}, "force": True})
     assert forced["created"]
 
 
@@ -508,7 +507,21 @@ BAD: list[tuple[Any, str]] = [
     ({"type": "x", "tags": "one"}, "invalid_input"),
     ({"type": "x", "tags": [str(n) for n in range(33)]}, "invalid_input"),
     ({"type": "x", "tags": [1]}, "invalid_input"),
-    ({"type": "x", "inputs": [""]}, "invalid_input"),
+    ({"type": "x", "inputs": ["a"]}, "invalid_input"),
+    ({"type": "x", "inputs": {"": "0" * 64}}, "invalid_input"),
+    ({"type": "x", "inputs": {"..": "0" * 64}}, "invalid_input"),
+    ({"type": "x", "inputs": {"a/b": "0" * 64}}, "invalid_input"),
+    ({"type": "x", "inputs": {"a\\b": "0" * 64}}, "invalid_input"),
+    ({"type": "x", "inputs": {"a\nb": "0" * 64}}, "invalid_input"),
+    ({"type": "x", "inputs": {"a\x85b": "0" * 64}}, "invalid_input"),
+    ({"type": "x", "inputs": {"x" * 256: "0" * 64}}, "invalid_input"),
+    ({"type": "x", "inputs": {"a": "0" * 63}}, "invalid_input"),
+    ({"type": "x", "inputs": {"a": "A" * 64}}, "invalid_input"),
+    ({"type": "x", "inputs": {"a": 5}}, "invalid_input"),
+    ({"type": "x", "inputs": {str(n): "0" * 64 for n in range(101)}}, "invalid_input"),
+    ({"type": "x", "inputs": {"a": "0" * 64}}, "blob_not_found"),
+    ({"type": "x", "uploads": [{"name": "a"}]}, "invalid_input"),
+    ({"type": "x", "payload_blob": "0" * 64}, "invalid_input"),
     ({"type": "x", "batch": "x" * 129}, "invalid_input"),
     ({"type": "x", "force": 1}, "invalid_input"),
     ({"type": "x", "on_dead": "die"}, "invalid_input"),

@@ -11,6 +11,7 @@ import asyncpg
 import msgspec
 import pytest
 
+from ingot.blobs.ports import FinishUpload
 from ingot.engines.postgres import make_worker_role, migrate
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.direct import Direct
@@ -18,12 +19,13 @@ from ingot.identity.access import Access
 from ingot.identity.credentials import CredentialExists
 from ingot.identity.tokens import Credentials
 from ingot.jobs import Definition, JobStatus
-from ingot.jobs.ports import Beat, LogEntry
+from ingot.jobs.ports import Beat, Enqueue, LogEntry
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput, StoreError, StoreMisconfigured, StoreTooNew
 from ingot.wire.jobs import Succeeded
 from ingot.wire.workers import HeldJob
 from ingot.worker.over_postgres import Entrance, PostgresBoard
+from tests.conformance.depot import Depot, content_of, id_of
 from tests.direct import role_of
 from tests.postgres import empty_database, own_server, with_database
 from tests.town import Town
@@ -212,6 +214,27 @@ async def test_a_handler_sees_all_of_its_job(town: Town) -> None:
         (claim,) = await direct.claim("direct", 1)
         assert claim.timeout_seconds == 12.5
         assert claim.job == await town.bench.reload(made)
+
+
+async def test_a_worker_is_told_the_files_of_a_job_and_what_it_made_is_there_when_it_says_so(town: Town) -> None:
+    depot = Depot(town.bench, town.tenants[0])
+    store, blob = depot.store, id_of(b"the same bytes in every tenant")
+    order = depot.order("direct", inputs={"in.txt": blob}, payload_blob=blob)
+    await town.bench.store.enqueue(Enqueue(orders=[order]))
+    async with directly(town) as direct:
+        (claim,) = await direct.claim("direct", 1)
+        usual = (True, 0, None, None, None)
+        assert (claim.job.inputs, claim.job.payload_blob) == ({"in.txt": blob}, blob)
+        for_job: dict[str, Any] = {"job_id": order.id, "fence": claim.fence, "file": "output"}
+        begin = depot.upload_of(order, "out.txt", 4, **for_job)
+        await store.begin_upload(begin)
+        content = content_of(b"1234", begin.place)
+        await store.finish_upload(FinishUpload(tenant=depot.tenant, id=begin.id, content=content, keep=LEASE))
+        assert await direct.settle([(order.id, claim.fence + 1, "succeeded", *usual)]) == {}
+        assert [kind for kind, _, _ in await depot.files(order.id)] == ["input", "payload"]
+        answers = await direct.settle([(order.id, claim.fence, "succeeded", *usual)])
+        assert await direct.settle([(order.id, claim.fence, "succeeded", *usual)]) == answers != {}
+    assert (await depot.files(order.id))[1] == ("output", "out.txt", id_of(b"1234"))
 
 
 async def test_what_was_not_named_for_long_is_given_back(town: Town) -> None:

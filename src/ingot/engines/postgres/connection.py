@@ -11,6 +11,16 @@ from urllib.parse import parse_qsl
 
 import asyncpg
 
+from ingot.blobs.errors import (
+    BlobNotFound,
+    KeyChanged,
+    KeyExists,
+    KeyNotFound,
+    QuotaExceeded,
+    UploadEnded,
+    UploadNotFound,
+    UploadTaken,
+)
 from ingot.identity.credentials import CredentialExists, CredentialNotFound, TokenNotFound
 from ingot.identity.model import TenantExists, TenantNotFound
 from ingot.identity.people import MemberByGroup, MemberNotFound, SessionNotFound, SignInRefused, UserNotFound
@@ -21,10 +31,20 @@ from ingot.jobs.errors import (
     JobNotFinished,
     JobNotFound,
     JobNotQueued,
+    LeaseLost,
     RateLimited,
     WorkerNotFound,
 )
-from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError, StoreMisconfigured
+from ingot.jobs.files import FileNotFound
+from ingot.kernel.errors import (
+    IngotError,
+    InvalidInput,
+    OutcomeUnknown,
+    StorageFull,
+    StoreBusy,
+    StoreError,
+    StoreMisconfigured,
+)
 from ingot.kernel.ids import is_id
 from ingot.kernel.logs import report
 
@@ -71,6 +91,13 @@ NOT_SENT = (
 # Another transaction was in the way and nothing was done: the same call again meets a new state.
 CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.UniqueViolationError)
 
+
+def _quota_exceeded(about: str) -> QuotaExceeded:
+    scope, *numbers = about.split()
+    usage, limit, asked = map(int, numbers)
+    return QuotaExceeded(scope="tenant" if scope == "tenant" else "token", usage=usage, limit=limit, asked=asked)
+
+
 REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN001": lambda message, _: JobNotFound(message),
     "IN002": lambda message, _: JobFinished(message),
@@ -89,6 +116,17 @@ REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN033": lambda message, _: MemberByGroup(message),
     "IN034": lambda message, _: SessionNotFound(message),
     "IN020": lambda message, _: WorkerNotFound(message),
+    "IN040": lambda _, about: _quota_exceeded(about),
+    "IN041": lambda message, _: KeyExists(message),
+    "IN042": lambda message, _: KeyChanged(message),
+    "IN043": lambda message, _: KeyNotFound(message),
+    "IN044": lambda message, _: UploadNotFound(message),
+    "IN045": lambda message, _: UploadEnded(message),
+    "IN046": lambda message, _: UploadTaken(message),
+    "IN047": lambda message, _: LeaseLost(message),
+    "IN048": lambda message, _: BlobNotFound(message),
+    "IN049": lambda message, _: FileNotFound(message),
+    "IN050": lambda message, _: InvalidInput(message),
     "IN009": lambda message, wait: RateLimited(message, retry_after_seconds=float(wait)),
 }
 
@@ -153,6 +191,20 @@ class Database:
             return await self._call(statement, values)
 
         return await self._persist(attempt, unique=True), tries > 1
+
+    async def send(self, statement: str, *values: Any) -> tuple[list[Record], bool]:
+        """The same as `call`, and whether it may have been done before: it was sent, and its answer was lost."""
+        maybe_done = False
+
+        async def attempt() -> list[Record]:
+            nonlocal maybe_done
+            try:
+                return await self._call(statement, values)
+            except AWAY as error:
+                maybe_done = maybe_done or not isinstance(error, NOT_SENT)
+                raise
+
+        return await self._persist(attempt), maybe_done
 
     async def read(self, tenant: str, statement: str, *values: Any) -> list[Record]:
         """Run a statement that sees the rows of one tenant."""

@@ -9,14 +9,17 @@ from typing import Any, Final
 
 import msgspec
 
+from ingot.blobs.errors import BlobNotFound, QuotaExceeded, UploadEnded
 from ingot.engines.postgres import definitions
 from ingot.engines.postgres.connection import CONFLICTS_MAX, AlreadyThere, Database, Record
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.rows import job_of, new_job_of
 from ingot.engines.postgres.sql import SQL
+from ingot.events.audit import PROCESS
 from ingot.identity.model import TenantNotFound
 from ingot.jobs.after import wait_for
 from ingot.jobs.errors import DuplicateJob, ParentNotFound
+from ingot.jobs.files import PAYLOAD
 from ingot.jobs.lanes import Lane
 from ingot.jobs.limits import render
 from ingot.jobs.model import Definition, Enqueued, Job, NewJob, OnDead
@@ -25,7 +28,7 @@ from ingot.jobs.reuse import reuse_key
 from ingot.kernel.errors import IdempotencyMismatch, IngotError, StoreBusy, StoreError, TooMany
 from ingot.kernel.ids import is_id
 
-CALL: Final = f"SELECT * FROM ingot.enqueue({', '.join(f'${n}' for n in range(1, 37))})"
+CALL: Final = f"SELECT * FROM ingot.enqueue({', '.join(f'${n}' for n in range(1, 39))})"
 ROOM: Final = "SELECT ingot.expect_room($1)"
 FIND: Final = "SELECT * FROM ingot.find_orders($1, $2, $3, $4, $5, $6)"
 HELD: Final = "SELECT ingot.is_held($1, $2, $3, $4, $5)"
@@ -55,6 +58,8 @@ async def enqueue(db: Database, memory: Memory, commands: Sequence[Enqueue]) -> 
     except AlreadyThere as error:
         rows = [None] * len(together)  # Each by itself finds out who was quicker.
         maybe_ours = error.maybe_ours
+    except (BlobNotFound, QuotaExceeded, UploadEnded):
+        rows = [None] * len(together)  # It may have been made before.
     answers |= {place: made for place, made in zip(together, rows, strict=True) if made is not None}
     return [answers[place] if place in answers else await _alone(db, memory, command.orders, maybe_ours=maybe_ours)
             for place, command in enumerate(commands)]  # fmt: skip
@@ -91,7 +96,7 @@ async def _send(
     return answers, sent_twice
 
 
-def _columns(memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[list[Any] | None]:
+def _columns(memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[Any]:
     """The orders as the arrays that `ingot.enqueue` takes."""
     numbered = [(number, o) for number, group in enumerate(groups) for o in group]
     orders = [order for _, order in numbered]
@@ -118,15 +123,19 @@ def _columns(memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[list[An
         [o.depth for o in orders],
         *([row[column] for row in tagged] for column in range(4)),
         *_rules(memory, orders),
-        [_inputs(o) for o in orders] if any(o.inputs for o in orders) else None,
+        [_inputs(o) for o in orders] if any(o.inputs or o.uploads for o in orders) else None,
         [o.batch for o in orders] if any(o.batch for o in orders) else None,
         *_waits(groups),
+        [o.payload_blob and bytes.fromhex(o.payload_blob) for o in orders]
+        if any(o.payload_blob for o in orders)
+        else None,
+        _files(groups),
     ]
 
 
 def _waits(groups: Sequence[Sequence[NewJob]]) -> list[list[Any] | None]:
     """Which orders wait, and for whom: jobs, parents, tenants, whether they run anyway, parents inside, commands."""
-    if not any(order.after for group in groups for order in group):
+    if not any(order.after or order.uploads for group in groups for order in group):
         return [None] * 7
     edges: list[tuple[Any, ...]] = []
     for number, group in enumerate(groups):
@@ -136,8 +145,32 @@ def _waits(groups: Sequence[Sequence[NewJob]]) -> list[list[Any] | None]:
             for order in group
             for parent in order.after
         ]
-    waiting = [bool(order.after) for group in groups for order in group]
-    return [waiting, *map(list, zip(*edges, strict=True))]
+    waiting = [bool(order.after or order.uploads) for group in groups for order in group]
+    return [waiting, *map(list, zip(*edges, strict=True))] if edges else [waiting, *[None] * 6]
+
+
+def has_files(order: NewJob) -> bool:
+    """Whether it names blobs, or begins uploads."""
+    return bool(order.inputs or order.uploads or order.payload_blob)
+
+
+def weigh(order: NewJob) -> int:
+    """How many rows an order stands for."""
+    return 1 + len(order.inputs) + len(order.uploads)
+
+
+def _files(groups: Sequence[Sequence[NewJob]]) -> str | None:
+    """The files that orders are given, and the uploads that they wait for, as JSON; `None` without any."""
+    files: list[dict[str, Any]] = []
+    for number, group in enumerate(groups):
+        for order in filter(has_files, group):
+            of = {"command": number, "job": order.id, "tenant": order.tenant}
+            own = {**of, "owner": order.created_by or PROCESS, "quota": order.owner_quota}
+            files += [{**own, "kind": "input", "name": name, "blob": blob} for name, blob in order.inputs.items()]
+            if order.payload_blob is not None:
+                files.append({**own, "kind": PAYLOAD, "name": PAYLOAD, "blob": order.payload_blob})
+            files += [{**of, "owner": one.owner, "quota": one.owner_quota, "upload": one} for one in order.uploads]
+    return msgspec.json.encode(files).decode() if files else None
 
 
 def _rules(memory: Memory, orders: Sequence[NewJob]) -> list[list[Any] | None]:
@@ -155,7 +188,9 @@ def _rules(memory: Memory, orders: Sequence[NewJob]) -> list[list[Any] | None]:
 
 
 def _inputs(order: NewJob) -> str | None:
-    return msgspec.json.encode(order.inputs).decode() if order.inputs else None
+    """The inputs by name; those that are still to come have no blob yet."""
+    coming = {upload.name: None for upload in order.uploads}
+    return msgspec.json.encode(order.inputs | coming).decode() if order.inputs or coming else None
 
 
 def rule_text(rule: Definition) -> str:
@@ -169,14 +204,14 @@ def _limit_key(rule: Definition, order: NewJob) -> str | None:
 
 def _reuse_key(memory: Memory, order: NewJob) -> bytes | None:
     rule = memory.rules.get((order.tenant, order.type))
-    return None if rule is None or not rule.reuse else reuse_key(rule, order)
+    return None if rule is None or not rule.reuse or order.uploads else reuse_key(rule, order)
 
 
 def _remember(memory: Memory, orders: Sequence[NewJob], rows: dict[int, Record]) -> None:
     lanes: dict[Lane, list[tuple[int, int, str]]] = {}
     for place, row in rows.items():
         order = orders[place - 1]
-        if order.after:
+        if order.after or order.uploads:
             continue
         if row["run_at"] <= row["now_"]:
             lane = Lane(order.type, order.tenant, row["limit_key"])
@@ -221,7 +256,7 @@ async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, mayb
         except AlreadyThere as error:
             maybe_ours = maybe_ours or error.maybe_ours
             continue
-        except (TooMany, ParentNotFound) as error:
+        except (TooMany, ParentNotFound, BlobNotFound, QuotaExceeded, UploadEnded) as error:
             return error
         jobs = {enqueued.job.id: enqueued for enqueued in made}
         there = await _read(db, orders, {job_id for job_id in known.values() if job_id not in jobs})

@@ -24,7 +24,12 @@ async def find_waiting(db: Database, memory: Memory, tenant: str, job_id: str) -
     waiting = Waiting(job=job, now=to_datetime(now), limit_key=limit_key, asked_at=to_datetime_or_none(asked_at))
     if job.status is JobStatus.BLOCKED:
         parents = await db.read(tenant, SQL.open_parents, job.id)
-        return _with(waiting, parents=[(row["parent"], STATUSES[row["status"]]) for row in parents])
+        uploads = await db.read(tenant, SQL.open_uploads, job.id)
+        return _with(
+            waiting,
+            parents=[(row["parent"], STATUSES[row["status"]]) for row in parents],
+            uploads=[row["name"] for row in uploads],
+        )
     if job.status is not JobStatus.QUEUED:
         return waiting
     pauses = await db.read(tenant, SQL.pauses_of_tenant, tenant)

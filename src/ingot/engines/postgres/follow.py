@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
+
+import msgspec
 
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import NIL, Memory
@@ -19,6 +21,50 @@ RELEASE_JOBS_MAX: Final = 1000
 LOOK_PARENTS_MAX: Final = 500
 
 Batches = set[tuple[str, str]]
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is blocked no more."""
+
+    id: str
+    tenant: str
+    type: str
+    limit_key: str
+    batch: str | None
+    status: JobStatus
+    priority: int
+    run_at: int
+    ready: bool
+
+    @classmethod
+    def read(cls, text: str) -> Moved:
+        """One from its text."""
+        return msgspec.json.decode(text, type=cls)
+
+
+def note_moves(memory: Memory, moved: Iterable[Moved]) -> None:
+    """Note that jobs are queued or canceled, and what follows from that."""
+    if canceled := _note(memory, list(moved)):
+        memory.ended(
+            [job.id for job in canceled], {(job.tenant, job.batch) for job in canceled if job.batch is not None}
+        )
+
+
+def _note(memory: Memory, moved: Sequence[Moved]) -> list[Moved]:
+    """Note what became of jobs; answers those that are canceled."""
+    lanes: dict[Lane, list[tuple[int, int, str]]] = {}
+    canceled = [job for job in moved if job.status == JobStatus.CANCELED]
+    for job in moved:
+        if job.status == JobStatus.QUEUED and job.ready:
+            lane = Lane(job.type, job.tenant, job.limit_key)
+            lanes.setdefault(lane, []).append((job.priority, job.run_at, NIL))
+        elif job.status == JobStatus.QUEUED:
+            memory.due_at(job.run_at)
+    for type, jobs in Counter(job.type for job in canceled).items():
+        memory.tell_canceled(type, jobs)
+    for lane, positions in lanes.items():
+        memory.add(lane, len(positions), first=min(positions))
+    return canceled
 
 
 class Follow:
@@ -70,20 +116,7 @@ class Follow:
     async def _release(self, parents: list[str], batches: Batches) -> list[str]:
         """Move a bounded number of those that waited; answers for whom to do it next."""
         rows = await self._db.call("SELECT * FROM ingot.release($1, $2)", parents, RELEASE_JOBS_MAX)
-        lanes: dict[Lane, list[tuple[int, int, str]]] = {}
-        canceled: list[str] = []
-        for row in rows:
-            if row["status"] == JobStatus.CANCELED:
-                canceled.append(row["id"])
-                if row["batch"] is not None:
-                    batches.add((row["tenant"], row["batch"]))
-            elif row["status"] == JobStatus.QUEUED and row["ready"]:
-                lane = Lane(row["type"], row["tenant"], row["limit_key"])
-                lanes.setdefault(lane, []).append((row["priority"], row["run_at"], NIL))
-            elif row["status"] == JobStatus.QUEUED:
-                self._memory.due_at(row["run_at"])
-        for type, jobs in Counter(row["type"] for row in rows if row["status"] == JobStatus.CANCELED).items():
-            self._memory.tell_canceled(type, jobs)
-        for lane, positions in lanes.items():
-            self._memory.add(lane, len(positions), first=min(positions))
-        return [*parents, *canceled] if len(rows) == RELEASE_JOBS_MAX else canceled
+        canceled = _note(self._memory, [Moved(**row) for row in rows if row["status"] != JobStatus.BLOCKED])
+        batches |= {(job.tenant, job.batch) for job in canceled if job.batch is not None}
+        ended = [job.id for job in canceled]
+        return [*parents, *ended] if len(rows) == RELEASE_JOBS_MAX else ended

@@ -19,7 +19,11 @@ GRANT EXECUTE ON FUNCTION
     ingot.begin_login, ingot.take_login, ingot.sign_in, ingot.turn_away, ingot.end_session, ingot.find_session, ingot.list_sessions,
     ingot.enable_user, ingot.find_user, ingot.list_users, ingot.put_member, ingot.remove_member, ingot.find_member,
     ingot.list_members, ingot.list_people_tokens,
-    ingot.remove_tenant, ingot.clear_tenants, ingot.is_held
+    ingot.remove_tenant, ingot.clear_tenants, ingot.is_held,
+    ingot.begin_upload, ingot.take_upload, ingot.note_upload, ingot.finish_uploads, ingot.end_upload, ingot.sweep_uploads,
+    ingot.put_blobs, ingot.delete_keys, ingot.purge_keys, ingot.open_key, ingot.open_blob, ingot.count_references,
+    ingot.list_verifying, ingot.get_usage, ingot.collect_blob, ingot.list_condemned, ingot.list_trash, ingot.forget_trash,
+    ingot.note_scrub, ingot.list_to_scrub, ingot.blob_figures, ingot.open_file, ingot.keep_objects
 TO ingot_server;
 GRANT EXECUTE ON FUNCTION
     ingot.worker_claim, ingot.worker_renew, ingot.worker_settle, ingot.worker_hello, ingot.worker_register, ingot.worker_hear,

@@ -28,7 +28,7 @@ from ingot.jobs.model import (
 from ingot.jobs.ports import ClaimJobs
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
-NO_TEXTS: Final = (None,) * 7  # Of those that most jobs do not have.
+NO_TEXTS: Final = (None,) * 8  # Of those that most jobs do not have.
 BATCH_COMPLETED: Final = "batch.completed"
 OF_WORKERS: Final = ("worker.online", "worker.offline")
 STATUSES: Final = {status.value: status for status in JobStatus}
@@ -99,13 +99,20 @@ def raw(text: bytes | None) -> msgspec.Raw:
     return NULL if text is None else msgspec.Raw(text)
 
 
+def inputs_of(text: str | None) -> dict[str, str]:
+    """The inputs that are here, by name, from their column."""
+    if text is None:
+        return {}
+    return {name: blob for name, blob in msgspec.json.decode(text).items() if blob is not None}
+
+
 def new_job_of(order: NewJob, row: Record) -> Job:
     """The job that an order has just become; what it does not have yet is left at its default."""
     return Job(
         id=order.id,
         tenant=order.tenant,
         type=order.type,
-        status=JobStatus.BLOCKED if order.after else JobStatus.QUEUED,
+        status=JobStatus.BLOCKED if order.after or order.uploads else JobStatus.QUEUED,
         priority=row["priority"],
         payload=msgspec.Raw(order.payload),
         run_at=to_datetime(row["run_at"]),
@@ -127,6 +134,7 @@ def new_job_of(order: NewJob, row: Record) -> Job:
         on_dead=order.on_dead if order.after else OnDead.CANCEL,
         batch=order.batch,
         inputs=order.inputs,
+        payload_blob=order.payload_blob,
         metadata=raw(order.metadata),
         tags=order.tags,
     )
@@ -159,7 +167,8 @@ def job_of(row: Record) -> Job:
         after=tuple(row["after"]),
         on_dead=OnDead.RUN if row["runs_anyway"] else OnDead.CANCEL,
         batch=row["batch"],
-        inputs=tuple(row["inputs"] or ()),
+        inputs=inputs_of(row["inputs"]),
+        payload_blob=row["payload_blob"],
         metadata=raw(row["metadata"]),
         tags=tuple(row["tags"]),
         worker_id=row["worker_id"],
@@ -200,7 +209,9 @@ def claim_of(row: Record, lane: Lane, command: ClaimJobs) -> Claim:
         runs_anyway,
         inputs,
     ) = row
-    source_ref, created_by, correlation_id, trace_id, idempotency_key, dedupe_key, batch = texts or NO_TEXTS
+    source_ref, created_by, correlation_id, trace_id, idempotency_key, dedupe_key, batch, payload_blob = (
+        texts or NO_TEXTS
+    )
     lease_expires_at = to_datetime(started_at + command.lease)
     job = Job(
         id=id,
@@ -227,7 +238,8 @@ def claim_of(row: Record, lane: Lane, command: ClaimJobs) -> Claim:
         after=tuple(after) if after else (),
         on_dead=OnDead.RUN if runs_anyway else OnDead.CANCEL,
         batch=batch,
-        inputs=tuple(inputs) if inputs else (),
+        inputs=inputs_of(inputs),
+        payload_blob=payload_blob,
         metadata=raw(metadata),
         tags=tuple(tags) if tags else (),
         worker_id=command.worker_id,

@@ -8,10 +8,13 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.memory import NIL, Memory
 from ingot.engines.postgres.rows import STATUSES
 from ingot.jobs.errors import JobNotFound, LeaseLost
+from ingot.jobs.files import OutputMissing
 from ingot.jobs.lanes import Lane
 from ingot.jobs.lifecycle import is_of
 from ingot.jobs.logs import LOG_CHARS_KEPT
@@ -21,7 +24,7 @@ from ingot.kernel.clock import to_datetime, to_datetime_or_none
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import is_id
 
-SETTLE: Final = "SELECT * FROM ingot.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+SETTLE: Final = "SELECT * FROM ingot.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 RENEW: Final = "SELECT * FROM ingot.renew($1, $2, $3, $4, $5, $6, $7)"
 APPEND: Final = "SELECT * FROM ingot.append_logs($1, $2, $3, $4, $5, $6, $7)"
 FIND: Final = "SELECT * FROM ingot.find_attempts($1, $2)"
@@ -76,14 +79,18 @@ async def _in_rounds(
 
 async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Settled | IngotError]:
     said = [_said(call.outcome) for call in calls]
-    rows = await db.call(SETTLE, *held(calls), *map(_column, zip(*said, strict=True), DONE), _workers(calls))
+    columns = (*map(_column, zip(*said, strict=True), DONE), _workers(calls), _outputs(calls))
+    rows = await db.call(SETTLE, *held(calls), *columns)
     answers: dict[int, Settled | IngotError] = {}
     for row in rows:
+        if row["places"] and row["status"] is None:
+            answers[row["places"][0] - 1] = OutputMissing(f"the output {row['type']} was not uploaded under this fence")
+            continue
         status, attempts, run_at = row["status"], row["attempts"], row["run_at"]
         for place in row["places"] or ():
             answers[place - 1] = _settled(calls[place - 1].job_id, row["tenant"], status, attempts, run_at)
         came_back(memory, row)
-    memory.told(row["tenant"] for row in rows if row["places"])
+    memory.told(row["tenant"] for row in rows if row["places"] and row["tenant"])
     missing = [place for place in range(len(calls)) if place not in answers]
     for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
         answers[place] = _answer_again(calls[place], found)
@@ -138,6 +145,14 @@ def _said(outcome: Outcome) -> tuple[str, bool, int, int | None, str | None, byt
             return "snoozed", True, delay, None, None, None
         case _:
             return "released", True, 0, None, None, None
+
+
+def _outputs(calls: Sequence[Settle]) -> list[str | None] | None:
+    """The outputs that attempts name, each list as JSON; without any, nothing."""
+    named = [call.outcome.outputs if isinstance(call.outcome, Done) else () for call in calls]
+    if not any(named):
+        return None
+    return [msgspec.json.encode(names).decode() if names else None for names in named]
 
 
 def _column(values: tuple[Any, ...], usual: Any) -> tuple[Any, ...] | None:
@@ -202,13 +217,18 @@ def _answer_again(call: Settle, row: Record | None) -> Settled | IngotError:
 
 
 def _lost(call: Settle | Beat | LogEntry, row: Record | None) -> IngotError:
+    return why_lost(call, row, holder=None) or LeaseLost("the attempt is another worker's")
+
+
+def why_lost(call: Settle | Beat | LogEntry, row: Record | None, *, holder: str | None) -> IngotError | None:
+    """Why a call is not about the attempt that runs; `None` when it is, and that of its worker when that is known."""
     if row is None or call.tenant not in (None, row["tenant"]):
         return JobNotFound(f"there is no job {call.job_id[:64]!r} in this tenant")
     if row["status"] != JobStatus.RUNNING:
         return LeaseLost(f"the job is {row['status']} now")
     if row["held_fence"] != call.fence:
         return LeaseLost(f"the job is held under fence {row['held_fence']} now; this call came with {call.fence}")
-    return LeaseLost("the attempt is another worker's")
+    return None if holder is None or is_of(holder, call.worker) else LeaseLost("the attempt is another worker's")
 
 
 def _says_the_same(row: Record, outcome: Outcome) -> bool:

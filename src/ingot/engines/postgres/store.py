@@ -25,6 +25,7 @@ from ingot.engines.postgres import (
     workers,
 )
 from ingot.engines.postgres.batches import Batches
+from ingot.engines.postgres.blob_store import Blobs
 from ingot.engines.postgres.connection import (
     CONNECTIONS_MAX,
     SERVER,
@@ -38,7 +39,6 @@ from ingot.engines.postgres.figures import Horizon
 from ingot.engines.postgres.follow import Follow
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.migrate import check, migrations
-from ingot.engines.postgres.people_reads import PeopleReads
 from ingot.engines.postgres.watch import Watch
 from ingot.events.model import Forgotten, Published
 from ingot.events.ports import ForgetEvents, PublishEvent
@@ -103,7 +103,7 @@ SELECT current_user, current_setting('synchronous_commit'), current_setting('ser
 """
 
 
-class PostgresStore(PeopleReads):
+class PostgresStore(Blobs):
     """Jobs, tenants and events in one PostgreSQL database. Made by `open`; used on one event loop."""
 
     alone = False
@@ -116,6 +116,12 @@ class PostgresStore(PeopleReads):
         self._enqueues: Batches[Enqueue, list[Enqueued]] = Batches(
             partial(enqueue.enqueue, db, memory),
             weigh=lambda command: len(command.orders),
+            told=partial(memory.tell_committed, "enqueue"),
+        )
+        # What orders have to do with files waits for others of their tenant; those without do not wait with them.
+        self._filed: Batches[Enqueue, list[Enqueued]] = Batches(
+            partial(enqueue.enqueue, db, memory),
+            weigh=lambda command: sum(map(enqueue.weigh, command.orders)),
             told=partial(memory.tell_committed, "enqueue"),
         )
         self._settles: Batches[SettleJobs, list[Settled | IngotError]] = Batches(
@@ -138,6 +144,7 @@ class PostgresStore(PeopleReads):
         self._claims: dict[Scope, Batches[ClaimJobs, list[Claim]]] = {}
         self._tending: asyncio.Task[Tended] | None = None
         self._horizon = Horizon()
+        self._open_blobs()
 
     @classmethod
     async def open(
@@ -178,8 +185,10 @@ class PostgresStore(PeopleReads):
         """Finish what is queued, then let the connections go."""
         self.stop_waiting()
         await self.watch.stop()
-        for batches in (self._enqueues, self._settles, self._renews, self._logs, self._publishes):
+        for batches in (self._enqueues, self._filed, self._settles, self._renews, self._logs, self._publishes):
             await batches.close()
+        for of_blobs in self._blob_batches:
+            await of_blobs.close()
         for claims in self._claims.values():
             await claims.close()
         if self._tending is not None:
@@ -203,7 +212,8 @@ class PostgresStore(PeopleReads):
 
     async def measure(self) -> Load:
         """See `JobStore`."""
-        waiting = self._enqueues.waiting + self._settles.waiting + self._renews.waiting
+        waiting = self._enqueues.waiting + self._filed.waiting + self._settles.waiting + self._renews.waiting
+        waiting += sum(batches.waiting for batches in self._blob_batches)
         return Load(
             waiting_commands=waiting + sum(claims.waiting for claims in self._claims.values()),
             horizon_seconds=await self._horizon.measure(self._db),
@@ -228,7 +238,8 @@ class PostgresStore(PeopleReads):
 
     def enqueue(self, command: Enqueue) -> Awaitable[list[Enqueued]]:
         """See `JobStore`."""
-        return self._enqueues.submit(command)
+        with_files = any(map(enqueue.has_files, command.orders))
+        return (self._filed if with_files else self._enqueues).submit(command)
 
     async def claim(self, command: ClaimJobs) -> list[Claim]:
         """See `JobStore`."""

@@ -19,12 +19,13 @@ SELECT
     j.payload, j.metadata, j.created_at, j.source, j.source_ref, j.created_by, j.correlation_id, j.trace_id,
     j.idempotency_key, j.dedupe_key, j.depth,
     ARRAY(SELECT g.tag FROM ingot.tags AS g WHERE g.job = j.id ORDER BY g.tag) AS tags,
-    CASE WHEN coalesce(h.failures + h.crashes, c.failures + c.crashes, o.failures + o.crashes) > 0 THEN (
+    coalesce(c.error, CASE WHEN coalesce(h.failures + h.crashes, c.failures + c.crashes, o.failures + o.crashes) > 0 THEN (
         SELECT e.error FROM ingot.outcomes AS e WHERE e.job = j.id AND e.error IS NOT NULL ORDER BY e.fence DESC LIMIT 1
-    ) END AS last_error,
+    ) END) AS last_error,
     coalesce(j.limit_key, '') AS limit_key, j.batch, j.inputs, j.reuse_key,
     ARRAY(SELECT w.parent::text FROM ingot.waits AS w WHERE w.job = j.id ORDER BY w.parent) AS after,
-    EXISTS (SELECT FROM ingot.waits AS w WHERE w.job = j.id AND w.runs_anyway) AS runs_anyway
+    EXISTS (SELECT FROM ingot.waits AS w WHERE w.job = j.id AND w.runs_anyway) AS runs_anyway,
+    encode(j.payload_blob, 'hex') AS payload_blob
 FROM ingot.jobs AS j
 LEFT JOIN LATERAL (
     SELECT 'queued' AS status, r.priority, r.run_at, r.attempts, r.failures, r.crashes, r.max_attempts, r.fence, r.told_at,

@@ -172,6 +172,7 @@ DECLARE
     made boolean[];
     accepted integer;
     ready boolean;
+    about text;
 BEGIN
     IF json_typeof(jobs) IS DISTINCT FROM 'array' THEN
         PERFORM ingot.refuse_input(format('jobs is a %s; it is an array of jobs', coalesce(json_typeof(jobs), 'null')));
@@ -197,9 +198,10 @@ BEGIN
         idempotency_keys[one.n] := one.idempotency_key;
         dedupe_keys[one.n] := one.dedupe_key;
         digests[one.n] := CASE WHEN one.idempotency_key IS NOT NULL THEN ingot.json_digest(one.payload) END;
-        input_lists[one.n] := CASE WHEN cardinality(one.inputs) > 0 THEN to_json(one.inputs) END;
+        input_lists[one.n] := one.inputs;
         one.payload := NULL;  -- What is large is carried once.
         one.metadata := NULL;
+        one.inputs := NULL;
         orders[one.n] := row_to_json(one);
         parents := parents || one.after;
     END LOOP;
@@ -211,7 +213,10 @@ BEGIN
             SELECT o.n, d.rule, ingot.limit_key_of(nullif(split_part(d.rule, E'\n', 1), ''), o.payload) AS limit_key,
                 CASE WHEN split_part(d.rule, E'\n', 2) <> '' THEN sha256(convert_to(
                     '[' || split_part(d.rule, E'\n', 2) || ',' || ingot.plain_json(o.payload) || ','
-                    || coalesce(ingot.plain_json(o.inputs), '[]') || ']', 'UTF8')) END AS reuse_key
+                    || coalesce((
+                        SELECT ingot.plain_json(json_agg(json_build_array(e.key, e.value) ORDER BY e.key COLLATE "C"))
+                        FROM json_each(o.inputs) AS e
+                    ), '[]') || ']', 'UTF8')) END AS reuse_key
             FROM unnest(types, payloads, input_lists) WITH ORDINALITY AS o (type, payload, inputs, n)
             LEFT JOIN LATERAL (
                 SELECT d.rule FROM ingot.definitions AS d
@@ -232,8 +237,17 @@ BEGIN
             SELECT count(*), bool_or(e.run_at <= e.now_) INTO accepted, ready FROM ingot.accept_orders(
                 tenant, maker, orders, made, ids, types, payloads, metadatas, digests, input_lists, rules, limit_keys, reuse_keys
             ) AS e;
-        EXCEPTION WHEN unique_violation THEN
-            accepted := -1;  -- Somebody was quicker, and a look shows who.
+        EXCEPTION
+            WHEN unique_violation THEN
+                accepted := -1;  -- Somebody was quicker, and a look shows who.
+            WHEN SQLSTATE 'IN048' THEN
+                PERFORM ingot.refuse_app('IN048', 'blob_not_found', 'there is no such blob here',
+                    'Check the id; a blob is read through a key, a job or an upload of this tenant. Nothing was changed.');
+            WHEN SQLSTATE 'IN040' THEN
+                GET STACKED DIAGNOSTICS about = PG_EXCEPTION_DETAIL;
+                PERFORM ingot.refuse_app('IN049', 'quota_exceeded', format('%s bytes do not fit: the %s uses %s of %s bytes',
+                    split_part(about, ' ', 4), split_part(about, ' ', 1), split_part(about, ' ', 2), split_part(about, ' ', 3)),
+                    'Nothing was kept. Delete what is not needed, or have the quota raised.');
         END;
         IF accepted = cardinality(array_positions(made, true)) THEN
             IF ready AND coalesce(current_setting('ingot.notify', true), '') <> 'off' THEN
@@ -328,7 +342,7 @@ BEGIN
         array_agg(0 ORDER BY n) AS depths, array_agg(rule ORDER BY n) AS rules, array_agg(limit_key ORDER BY n) AS limit_keys,
         array_agg(reuse_key ORDER BY n) AS reuse_keys, array_agg((said ->> 'force')::boolean ORDER BY n) AS forces,
         array_agg(inputs::jsonb ORDER BY n) AS inputs, array_agg(said ->> 'batch' ORDER BY n) AS batches,
-        array_agg(json_array_length(said -> 'after') > 0 ORDER BY n) AS waiting
+        array_agg(json_array_length(said -> 'after') > 0 ORDER BY n) AS waiting, NULL::json AS files
     INTO o
     FROM unnest(orders, made, ids, types, payloads, metadatas, digests, input_lists, rules, limit_keys, reuse_keys)
         WITH ORDINALITY AS u (said, is_new, id, type, payload, metadata, digest, inputs, rule, limit_key, reuse_key, n)
@@ -336,6 +350,11 @@ BEGIN
     IF o.ids IS NULL THEN
         RETURN;
     END IF;
+    o.files := (
+        SELECT json_agg(json_build_object('command', 0, 'job', u.id, 'tenant', of_tenant, 'owner', maker, 'kind', 'input',
+            'name', e.key, 'blob', e.value))
+        FROM unnest(made, ids, input_lists) AS u (is_new, id, inputs) CROSS JOIN LATERAL json_each(u.inputs) AS e WHERE u.is_new
+    );
     RETURN QUERY
     WITH tagged AS (
         SELECT array_agg(i.id) AS jobs, array_agg(of_tenant) AS tenants, array_agg(t.tag) AS tags, array_agg(0) AS commands
@@ -354,7 +373,7 @@ BEGIN
         o.idempotency_keys, o.digests, o.dedupe_keys, o.sources, o.nothing, o.makers, o.correlation_ids, o.trace_ids, o.depths,
         coalesce(g.jobs, '{}'), coalesce(g.tenants, '{}'), coalesce(g.tags, '{}'), coalesce(g.commands, '{}'),
         o.rules, o.limit_keys, o.reuse_keys, o.forces, o.inputs, o.batches, o.waiting,
-        w.jobs, w.parents, w.tenants, w.anyway, w.inside, w.commands
+        w.jobs, w.parents, w.tenants, w.anyway, w.inside, w.commands, NULL, o.files, true
     ) AS e;
 END
 $$;

@@ -159,12 +159,41 @@ BEGIN
 END
 $$;
 
+-- The ids of blobs, by the names of files.
+CREATE OR REPLACE FUNCTION ingot.check_inputs(said json) RETURNS json
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+    name text;
+    blob jsonb;
+    many integer;
+BEGIN
+    IF json_typeof(said) <> 'object' THEN
+        PERFORM ingot.refuse_input(format('inputs is a %s; it says which blobs by name', json_typeof(said)),
+            'Write it as in {"report.pdf": "<the id of a blob>"}; nothing was changed.');
+    END IF;
+    many := (SELECT count(*) FROM jsonb_object_keys(said::jsonb));
+    IF many > 100 THEN
+        PERFORM ingot.refuse_input(format('there are %s inputs; the most is 100', many));
+    END IF;
+    FOR name, blob IN SELECT e.key, e.value FROM jsonb_each(said::jsonb) AS e LOOP
+        IF length(name) NOT BETWEEN 1 AND 255 OR name IN ('.', '..') OR name ~ '[\u0001-\u001F\u007F-\u009F/\\]' THEN
+            PERFORM ingot.refuse_input(format('%s cannot be the name of a file', left(to_json(name)::text, 64)),
+                'Write it as in report.pdf.');
+        ELSIF jsonb_typeof(blob) <> 'string' OR blob #>> '{}' !~ '^[0-9a-f]{64}$' THEN
+            PERFORM ingot.refuse_input('the id of a blob is not 64 lower-case hexadecimal digits');
+        END IF;
+    END LOOP;
+    RETURN CASE WHEN many > 0 THEN said::jsonb::json END;
+END
+$$;
+
 -- One job as an application asks for it: the fields of a job in the API. What is null was not said, but for payload and
 -- metadata, which are kept as they stand.
 CREATE OR REPLACE FUNCTION ingot.read_order(
     said json, OUT type text, OUT payload json, OUT metadata json, OUT priority smallint, OUT run_at bigint, OUT delay bigint,
     OUT max_attempts integer, OUT idempotency_key text, OUT dedupe_key text, OUT tags text[], OUT after uuid[],
-    OUT runs_anyway boolean, OUT inputs text[], OUT batch text, OUT force boolean, OUT correlation_id text, OUT trace_id text
+    OUT runs_anyway boolean, OUT inputs json, OUT batch text, OUT force boolean, OUT correlation_id text, OUT trace_id text
 )
 LANGUAGE plpgsql STABLE
 AS $$
@@ -175,7 +204,6 @@ BEGIN
     payload := 'null';
     tags := '{}';
     after := '{}';
-    inputs := '{}';
     runs_anyway := false;
     force := false;
     IF json_typeof(said) <> 'object' THEN
@@ -208,7 +236,7 @@ BEGIN
                         PERFORM ingot.refuse_input(format('on_dead is %s; it is one of run, cancel', left(value::text, 64)));
                     END IF;
                     runs_anyway := value::text = '"run"';
-                WHEN 'inputs' THEN inputs := ingot.check_texts(value, 'inputs', 1000, 128);
+                WHEN 'inputs' THEN inputs := ingot.check_inputs(value);
                 WHEN 'batch' THEN batch := ingot.check_text(value, 'batch', 128);
                 WHEN 'force' THEN force := ingot.check_flag(value, 'force');
                 WHEN 'correlation_id' THEN correlation_id := ingot.check_text(value, 'correlation id');

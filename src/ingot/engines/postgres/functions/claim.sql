@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION ingot.claim(
     asker integer, lane integer, id text, priority smallint, run_at bigint, attempts integer, failures integer,
     crashes integer, max_attempts integer, fence bigint, started_at bigint, payload bytea, metadata bytea, created_at bigint,
     source text, depth integer, timeout_seconds double precision, texts text[], tags text[], last_error text, after text[],
-    runs_anyway boolean, inputs text[]
+    runs_anyway boolean, inputs text
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -182,13 +182,15 @@ BEGIN
     SELECT t.asker, t.lane, t.id::text, t.priority, t.run_at, t.attempts, t.failures, t.crashes, t.max_attempts, t.fence, now,
         j.payload, j.metadata, j.created_at, j.source, j.depth, coalesce(k.timeouts[t.lane], 3600),
         CASE WHEN coalesce(j.source_ref, j.created_by, j.correlation_id, j.trace_id, j.idempotency_key, j.dedupe_key, j.batch) IS NOT NULL
-            THEN ARRAY[j.source_ref, j.created_by, j.correlation_id, j.trace_id, j.idempotency_key, j.dedupe_key, j.batch] END,
+                OR j.payload_blob IS NOT NULL
+            THEN ARRAY[j.source_ref, j.created_by, j.correlation_id, j.trace_id, j.idempotency_key, j.dedupe_key, j.batch,
+                encode(j.payload_blob, 'hex')] END,
         CASE WHEN k.tags THEN nullif(ARRAY(SELECT g.tag FROM ingot.tags AS g WHERE g.job = t.id ORDER BY g.tag), '{}') END,
         CASE WHEN t.failures + t.crashes > 0 THEN (
             SELECT o.error FROM ingot.outcomes AS o WHERE o.job = t.id AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1
         ) END,
         CASE WHEN k.waits THEN nullif(ARRAY(SELECT w.parent::text FROM ingot.waits AS w WHERE w.job = t.id ORDER BY w.parent), '{}') END,
-        CASE WHEN k.waits THEN EXISTS (SELECT FROM ingot.waits AS w WHERE w.job = t.id AND w.runs_anyway) END, j.inputs
+        CASE WHEN k.waits THEN EXISTS (SELECT FROM ingot.waits AS w WHERE w.job = t.id AND w.runs_anyway) END, j.inputs::text
     FROM (SELECT * FROM taken ORDER BY place) AS t
     CROSS JOIN kinds AS k
     CROSS JOIN LATERAL (SELECT j.* FROM ingot.jobs AS j WHERE j.id = t.id LIMIT 1) AS j;

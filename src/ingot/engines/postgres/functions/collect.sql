@@ -168,5 +168,6 @@ BEGIN
         SELECT tenant, type, status, -count(*) FROM doomed GROUP BY tenant, type, status
     )
     SELECT count(*), count(*) FILTER (WHERE keeps), left_over FROM doomed;
+    PERFORM ingot.drop_job_files(ids);
 END
 $$;

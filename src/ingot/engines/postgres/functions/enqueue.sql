@@ -1,6 +1,7 @@
 -- Accept orders. Orders of one command are accepted together or not at all: a command that meets a key which is
 -- taken, or names a tenant that is not there, is left out of the answer and has changed nothing. So is one that needs what
--- an application holds in a transaction of its own: a key, or the turn of a tenant that has a cap.
+-- an application holds in a transaction of its own: a key, or the turn of a tenant that has a cap. So is one of several
+-- whose files are not there, or do not fit; when it is the only one, that is an error. An application is `apart`.
 CREATE OR REPLACE FUNCTION ingot.enqueue(
     commands integer[], ids uuid[], tenants uuid[], types text[], payloads bytea[], metadatas bytea[],
     priorities smallint[], run_ats bigint[], delays bigint[], max_attempts integer[],
@@ -11,7 +12,7 @@ CREATE OR REPLACE FUNCTION ingot.enqueue(
     forces boolean[] DEFAULT NULL, all_inputs jsonb[] DEFAULT NULL, batches text[] DEFAULT NULL,
     waiting boolean[] DEFAULT NULL, wait_jobs uuid[] DEFAULT NULL, wait_parents uuid[] DEFAULT NULL,
     wait_tenants uuid[] DEFAULT NULL, wait_anyway boolean[] DEFAULT NULL, wait_inside boolean[] DEFAULT NULL,
-    wait_commands integer[] DEFAULT NULL
+    wait_commands integer[] DEFAULT NULL, payload_blobs bytea[] DEFAULT NULL, files json DEFAULT NULL, apart boolean DEFAULT false
 ) RETURNS TABLE (place integer, priority smallint, run_at bigint, max_attempts_ integer, now_ bigint, limit_key text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -28,6 +29,7 @@ DECLARE
     now bigint := ingot.clock();
     capped uuid[];
     shut uuid[] := '{}';
+    barred integer[] := '{}';
     gated boolean := num_nonnulls(VARIADIC idempotency_keys) + num_nonnulls(VARIADIC dedupe_keys)
         + coalesce(num_nonnulls(VARIADIC reuse_keys), 0) BETWEEN 1 AND ingot.gates_max();
     -- The first and the last id of those made within a second of now, as nearly all are.
@@ -39,6 +41,10 @@ BEGIN
         capped := ingot.lock_capped(ARRAY(SELECT t FROM unnest(tenants) AS t WHERE t <> ALL (shut)));
         now := ingot.clock();
     END IF;
+    IF files IS NOT NULL THEN
+        barred := ingot.hold_files(files, wait_parents, apart);
+        now := ingot.clock();
+    END IF;
     lowest := (lpad(to_hex(greatest(now / 1000 - 1000, 0)), 12, '0') || '00000000000000000000')::uuid;
     highest := (lpad(to_hex(now / 1000 + 1000), 12, '0') || 'ffffffffffffffffffff')::uuid;
     RETURN QUERY
@@ -46,11 +52,11 @@ BEGIN
         SELECT * FROM unnest(
             commands, ids, tenants, types, payloads, metadatas, priorities, run_ats, delays, max_attempts,
             idempotency_keys, digests, dedupe_keys, sources, source_refs, created_bys, correlation_ids, trace_ids, depths,
-            rules, limit_keys, reuse_keys, forces, all_inputs, batches, waiting
+            rules, limit_keys, reuse_keys, forces, all_inputs, batches, waiting, payload_blobs
         ) WITH ORDINALITY AS o (
             command, id, tenant, type, payload, metadata, priority, run_at, delay, max_attempts,
             idempotency_key, digest, dedupe_key, source, source_ref, created_by, correlation_id, trace_id, depth,
-            rule, limit_key, reuse_key, force, inputs, batch, waits, place
+            rule, limit_key, reuse_key, force, inputs, batch, waits, payload_blob, place
         )
     ),
     kinds AS MATERIALIZED (
@@ -105,7 +111,7 @@ BEGIN
         UNION ALL
         SELECT e.command FROM edges AS e WHERE NOT e.there
         UNION ALL
-        SELECT o.command FROM asked AS o WHERE o.tenant = ANY (shut)
+        SELECT o.command FROM asked AS o WHERE o.tenant = ANY (shut) OR o.command = ANY (barred)
         UNION ALL
         SELECT o.command FROM asked AS o
         CROSS JOIN LATERAL unnest(ingot.gates_of(o.tenant, o.type, o.idempotency_key, o.dedupe_key, o.reuse_key)) AS g (gate)
@@ -121,11 +127,10 @@ BEGIN
     made AS (
         INSERT INTO ingot.jobs (
             id, tenant, type, payload, metadata, created_at, source, source_ref, created_by, correlation_id, trace_id,
-            idempotency_key, dedupe_key, limit_key, batch, inputs, reuse_key, depth, drift
+            idempotency_key, dedupe_key, limit_key, batch, inputs, payload_blob, reuse_key, depth, drift
         )
         SELECT id, tenant, type, payload, metadata, now, source, source_ref, created_by, correlation_id, trace_id,
-            idempotency_key, dedupe_key, limit_key, batch,
-            CASE WHEN inputs IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(inputs)) END, reuse_key, depth,
+            idempotency_key, dedupe_key, limit_key, batch, inputs, payload_blob, reuse_key, depth,
             CASE WHEN id NOT BETWEEN lowest AND highest THEN ingot.drift_of(id, now) END
         FROM taken
     ),
@@ -217,6 +222,9 @@ BEGIN
         FROM taken GROUP BY tenant, type, waits
     )
     SELECT place::integer, own_priority, due_at, own_max_attempts, now, coalesce(limit_key, '') FROM taken ORDER BY place;
+    IF files IS NOT NULL THEN
+        PERFORM ingot.add_files(files, barred, now, apart);
+    END IF;
 END
 $$;
 

@@ -32,11 +32,22 @@ AS $$
 #variable_conflict use_column
 DECLARE
     now bigint;
-    one uuid;
+    of_tenants uuid[] := ARRAY(SELECT DISTINCT j.tenant FROM unnest(of_parents) AS p (id) JOIN ingot.jobs AS j ON j.id = p.id);
+    lacking uuid[] := '{}';
 BEGIN
-    FOR one IN SELECT DISTINCT j.tenant FROM unnest(of_parents) AS p (id) JOIN ingot.jobs AS j ON j.id = p.id ORDER BY 1 LOOP
-        PERFORM pg_advisory_xact_lock(hashtextextended(one::text, 7305));
-    END LOOP;
+    PERFORM ingot.lock_blocked_of(of_tenants);
+    -- Those that wait for uploads too: these end when the job is canceled.
+    IF EXISTS (SELECT FROM ingot.uploads AS u WHERE u.job IS NOT NULL) THEN
+        lacking := ARRAY(
+            SELECT DISTINCT w.job FROM unnest(of_parents) AS p (id) CROSS JOIN LATERAL (
+                SELECT w.job FROM ingot.waits AS w WHERE w.parent = p.id AND w.open ORDER BY w.job LIMIT jobs_max
+            ) AS w
+            WHERE ingot.lacks_input(w.job)
+        );
+        IF cardinality(lacking) > 0 THEN
+            PERFORM ingot.lock_usage(of_tenants);
+        END IF;
+    END IF;
     now := ingot.clock();
     RETURN QUERY
     WITH ended AS MATERIALIZED (
@@ -51,7 +62,7 @@ BEGIN
         ORDER BY w.job LIMIT jobs_max
     ),
     judged AS MATERIALIZED (
-        SELECT c.job, w.places, w.doomed, w.doomed OR w.left_open = 0 AS goes FROM children AS c CROSS JOIN LATERAL (
+        SELECT c.job, w.places, w.doomed, w.doomed OR w.left_open = 0 AND c.job <> ALL (lacking) AS goes FROM children AS c CROSS JOIN LATERAL (
             SELECT array_agg(w.ctid) FILTER (WHERE e.status IS NOT NULL) AS places,
                 coalesce(bool_or(e.status <> 'succeeded' AND NOT w.runs_anyway), false) AS doomed,
                 count(*) FILTER (WHERE e.status IS NULL) AS left_open
@@ -139,6 +150,9 @@ BEGIN
         CASE WHEN g.doomed THEN 'canceled' WHEN g.id IS NOT NULL THEN 'queued' ELSE 'blocked' END, g.priority, g.run_at,
         g.run_at <= now
     FROM judged AS j LEFT JOIN gone AS g ON g.id = j.job;
+    IF cardinality(lacking) > 0 THEN
+        PERFORM ingot.drop_inputs(lacking, now);
+    END IF;
 END
 $$;
 

@@ -25,8 +25,13 @@ DECLARE
     changed integer;
     standing text;
     requested boolean;
+    awaits boolean;
 BEGIN
     PERFORM ingot.lock_blocked(of_tenant, of_job);
+    awaits := ingot.lacks_input(of_job) AND EXISTS (SELECT FROM ingot.jobs AS j WHERE j.id = of_job AND j.tenant = of_tenant);
+    IF awaits THEN
+        PERFORM ingot.lock_usage(ARRAY[of_tenant]);
+    END IF;
     WITH ready AS (
         DELETE FROM ingot.ready AS r WHERE r.id = of_job AND r.tenant = of_tenant RETURNING r.*
     ),
@@ -102,6 +107,9 @@ BEGIN
             PERFORM ingot.begin_again();  -- It moved while we looked.
         END IF;
     END IF;
+    IF awaits THEN
+        PERFORM ingot.drop_inputs(ARRAY[of_job], now);
+    END IF;
     RETURN changed;
 END
 $$;
@@ -137,6 +145,8 @@ BEGIN
     ELSIF standing NOT IN ('succeeded', 'dead', 'canceled') THEN
         PERFORM ingot.refuse('IN003', format('the job is %s', standing));
     END IF;
+    PERFORM ingot.refuse('IN049', format('the input %s of the job never came', i.key))
+    FROM ingot.jobs AS j CROSS JOIN LATERAL jsonb_each(j.inputs) AS i WHERE j.id = of_job AND jsonb_typeof(i.value) = 'null';
     SELECT k.job INTO holder FROM ingot.jobs AS j
     JOIN ingot.dedupe_keys AS k ON k.tenant = j.tenant AND k.key = j.dedupe_key
     WHERE j.id = of_job AND j.dedupe_key IS NOT NULL;

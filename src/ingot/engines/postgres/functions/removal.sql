@@ -79,6 +79,7 @@ BEGIN
         tenant := of_tenant;
         gone := false;
         cleared := ingot.clear_jobs(of_tenant, rows_left);
+        cleared := cleared + ingot.clear_blobs(of_tenant, rows_left - cleared);
         cleared := cleared + ingot.clear_rows(of_tenant, rows_left - cleared);
         rows_left := rows_left - cleared;
         IF cleared > 0 OR EXISTS (SELECT FROM ingot.jobs AS j WHERE j.tenant = of_tenant)
@@ -139,6 +140,7 @@ BEGIN
     DELETE FROM ingot.logs AS g WHERE g.job = ANY (ids);
     DELETE FROM ingot.outcomes AS o WHERE o.job = ANY (ids);
     DELETE FROM ingot.jobs AS j WHERE j.id = ANY (ids);
+    PERFORM ingot.drop_job_files(ids);
     RETURN cardinality(ids);
 END
 $$;
@@ -170,6 +172,8 @@ BEGIN
         'batch_deltas',
         'batches',
         'buckets',
+        'usage',
+        'usage_owed',
         'askers',
         'definitions',
         'pauses',

@@ -2,9 +2,11 @@
 -- What is not said is taken for granted: a success, of any tenant and worker, with nothing to tell.
 -- A lease that is taken for lost must have run out. Attempts that ended alike are answered together, by their places,
 -- counted from 1, with how long each ran. Rows without places name those that others wait for, and the batches they are of.
+-- An attempt that names an output which is not there is not ended: it stands alone in a row without a status, and the name
+-- where a type would be.
 CREATE OR REPLACE FUNCTION ingot.settle(
     ids uuid[], fences bigint[], tenants uuid[], outcomes text[], retries boolean[], delays bigint[],
-    exit_codes bigint[], errors text[], results bytea[], workers text[] DEFAULT NULL
+    exit_codes bigint[], errors text[], results bytea[], workers text[] DEFAULT NULL, all_outputs json[] DEFAULT NULL
 ) RETURNS TABLE (
     places integer[], status text, attempts integer, run_at bigint, type text, tenant text, limit_key text,
     first bigint[], parents text[], batch text, said text, micros bigint[]
@@ -22,9 +24,18 @@ AS $$
 #variable_conflict use_column
 DECLARE
     now bigint := ingot.clock();
+    makers uuid[] := '{}';
+    lacking integer[] := '{}';
+    lacks text[];
 BEGIN
     IF NOT outcomes <@ ARRAY['succeeded', 'failed', 'snoozed', 'released', 'lost'] THEN
         RAISE EXCEPTION 'an attempt ends as succeeded, failed, snoozed, released or lost' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF all_outputs IS NOT NULL OR EXISTS (SELECT FROM ingot.uploads AS u WHERE u.fence IS NOT NULL)
+        OR EXISTS (SELECT FROM ingot.job_files AS f WHERE f.kind = 'output') THEN
+        SELECT h.makers, h.lacking, h.lacks INTO makers, lacking, lacks
+        FROM ingot.hold_outputs(ids, fences, tenants, outcomes, workers, all_outputs) AS h;
+        now := ingot.clock();
     END IF;
     RETURN QUERY
     WITH asked AS MATERIALIZED (
@@ -32,6 +43,7 @@ BEGIN
             coalesce(a.delay, 0) AS delay, a.exit_code, a.said_error, a.result, a.worker, a.place
         FROM unnest(ids, fences, tenants, outcomes, retries, delays, exit_codes, errors, results, workers)
             WITH ORDINALITY AS a (id, fence, tenant, said, retry, delay, exit_code, said_error, result, worker, place)
+        WHERE a.place <> ALL (lacking)
     ),
     judged AS MATERIALIZED (
         SELECT CASE WHEN v.status = 'queued' THEN v.run_at_after END AS again_at, v.status, h.dedupe_key, h.tenant, h.type,
@@ -154,6 +166,11 @@ BEGIN
     FROM judged AS j WHERE (SELECT EXISTS (SELECT FROM ingot.waits AS w WHERE w.open)) AND status <> 'queued'
         AND EXISTS (SELECT FROM ingot.waits AS w WHERE w.parent = j.id AND w.open)
     HAVING count(*) > 0;
+    IF cardinality(makers) > 0 THEN
+        PERFORM ingot.file_outputs(ids, fences, makers, now);
+        RETURN QUERY SELECT ARRAY[l.place], NULL, NULL::integer, NULL::bigint, l.name, NULL, NULL, NULL::bigint[], NULL::text[],
+            NULL, NULL, NULL::bigint[] FROM unnest(lacking, lacks) AS l (place, name);
+    END IF;
 END
 $$;
 

@@ -115,7 +115,7 @@ CREATE OR REPLACE FUNCTION ingot.worker_claim(
     type text, expires_at bigint, id text, priority smallint, run_at bigint, attempts integer, failures integer,
     crashes integer, max_attempts integer, fence bigint, started_at bigint, payload bytea, metadata bytea, created_at bigint,
     source text, depth integer, timeout_seconds double precision, texts text[], tags text[], last_error text, after text[],
-    runs_anyway boolean, inputs text[]
+    runs_anyway boolean, inputs text
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -1,0 +1,285 @@
+"""Blobs: what changes them. Crowds of puts, of uploads that finish and of deletes go together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from ingot.blobs.errors import UploadNotFound
+from ingot.blobs.model import Content, Finished, Key, OpenUpload, Purged
+from ingot.blobs.ports import (
+    BeginUpload,
+    CollectBlob,
+    DeleteKey,
+    EndUpload,
+    FinishUpload,
+    ForgetTrash,
+    NoteScrub,
+    NoteUpload,
+    PurgeKeys,
+    PutBlob,
+    SweepUploads,
+    TakeUpload,
+)
+from ingot.engines.postgres import follow
+from ingot.engines.postgres.audit import act_text
+from ingot.engines.postgres.blob_rows import UploadRow, digest_of, key_of
+from ingot.engines.postgres.connection import REFUSALS, Database, Record
+from ingot.engines.postgres.memory import Memory
+from ingot.identity.model import TenantNotFound
+from ingot.jobs.errors import LeaseLost
+from ingot.jobs.files import OUTPUTS_MAX
+from ingot.kernel.clock import to_datetime
+from ingot.kernel.errors import IngotError, OutcomeUnknown
+from ingot.kernel.ids import is_id
+
+PUT: Final = f"SELECT * FROM ingot.put_blobs({', '.join(f'${n}' for n in range(1, 15))})"
+FINISH: Final = f"SELECT * FROM ingot.finish_uploads({', '.join(f'${n}' for n in range(1, 12))})"
+DELETE: Final = "SELECT * FROM ingot.delete_keys($1, $2, $3)"
+PURGE: Final = "SELECT * FROM ingot.purge_keys($1, $2, $3, $4)"
+BEGIN: Final = "SELECT ingot.begin_upload($1, $2)"
+TAKE: Final = "SELECT ingot.take_upload($1, $2)"
+NOTE: Final = "SELECT ingot.note_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+END: Final = "SELECT ingot.end_upload($1, $2, $3, $4)"
+SWEEP: Final = "SELECT * FROM ingot.sweep_uploads($1)"
+COLLECT: Final = "SELECT ingot.collect_blob($1, $2, $3)"
+FORGET: Final = "SELECT ingot.forget_trash($1)"
+SCRUB: Final = "SELECT ingot.note_scrub($1, $2)"
+BYTES_PER_ROW: Final = 1024  # So many bytes weigh as much as a row without any.
+AGAIN: Final = "again"
+
+C = TypeVar("C")
+A = TypeVar("A")
+
+
+def weigh(command: PutBlob | FinishUpload) -> int:
+    """How many small rows a command stands for."""
+    return 1 + (len(command.content.inline or b"") + len(command.content.checks)) // BYTES_PER_ROW
+
+
+# -- together -----------------------------------------------------------------------------------------------
+
+
+async def put_blobs(db: Database, memory: Memory, commands: Sequence[PutBlob]) -> list[Key | IngotError]:
+    """Set keys together; those with the same name go one after the other."""
+    return await _in_turns(commands, lambda command: (command.tenant, command.key), partial(_put, db, memory))
+
+
+async def finish_uploads(db: Database, memory: Memory, commands: Sequence[FinishUpload]) -> list[Finished | IngotError]:
+    """Finish uploads together; those of the same one, or for the same key, go one after the other."""
+    return await _in_turns(commands, lambda command: (command.tenant, command.id), partial(_finish, db, memory))
+
+
+async def delete_keys(db: Database, memory: Memory, commands: Sequence[DeleteKey]) -> list[Key | IngotError]:
+    """Delete keys together; those with the same name go one after the other."""
+    return await _in_turns(commands, lambda command: (command.tenant, command.key), partial(_delete, db, memory))
+
+
+async def _in_turns(
+    commands: Sequence[C],
+    name: Callable[[C], Hashable],
+    send: Callable[[list[C]], Awaitable[Sequence[A | IngotError | None]]],
+) -> list[A | IngotError]:
+    """Send commands together, no two of the same name at a time. `None` is one that has to be sent again."""
+    answers: dict[int, A | IngotError] = {}
+    waiting = list(range(len(commands)))
+    while waiting:
+        named: dict[Hashable, int] = {}
+        for place in waiting:
+            named.setdefault(name(commands[place]), place)
+        together = list(named.values())
+        found = await send([commands[place] for place in together])
+        answers |= {place: answer for place, answer in zip(together, found, strict=True) if answer is not None}
+        waiting = [place for place in waiting if place not in answers]
+    return [answers[place] for place in range(len(commands))]
+
+
+async def _put(db: Database, memory: Memory, commands: list[PutBlob]) -> Sequence[Key | IngotError | None]:
+    known = [command for command in commands if is_id(command.tenant)]
+    columns: list[list[Any]] = [
+        [command.id for command in known],
+        [command.tenant for command in known],
+        [command.owner for command in known],
+        [command.key for command in known],
+        [command.if_match for command in known],
+        *_contents([command.content for command in known]),
+        [command.content_type for command in known],
+        [command.original_name for command in known],
+        [command.owner_quota for command in known],
+    ]
+
+    def answer(command: PutBlob, row: Record) -> Key:
+        return Key(
+            key=command.key,
+            blob_id=command.content.id,
+            sha256=command.content.sha256,
+            size=command.content.size,
+            content_type=command.content_type,
+            original_name=command.original_name,
+            uploaded_at=to_datetime(row["uploaded_at"]),
+            owner=command.owner,
+        )
+
+    found = await _send(db, memory, PUT, known, columns, answer)
+    return [next(found) if is_id(command.tenant) else TenantNotFound() for command in commands]
+
+
+async def _finish(db: Database, memory: Memory, commands: list[FinishUpload]) -> Sequence[Finished | IngotError | None]:
+    known = [command for command in commands if is_id(command.tenant) and is_id(command.id)]
+    columns: list[list[Any]] = [
+        [command.tenant for command in known],
+        [command.id for command in known],
+        [command.epoch for command in known],
+        [command.keep for command in known],
+        [command.owner_quota for command in known],
+        *_contents([command.content for command in known]),
+    ]
+
+    def answer(_: FinishUpload, row: Record) -> Finished:
+        return UploadRow.read(row["upload"]).finished()
+
+    found = await _send(db, memory, FINISH, known, columns, answer)
+    return [next(found) if is_id(command.tenant) and is_id(command.id) else _nowhere(command) for command in commands]
+
+
+async def _delete(db: Database, memory: Memory, commands: list[DeleteKey]) -> Sequence[Key | IngotError | None]:
+    known = [command for command in commands if is_id(command.tenant)]
+    columns: list[list[Any]] = [
+        [command.tenant for command in known],
+        [command.key for command in known],
+        [command.if_match for command in known],
+    ]
+    found = await _send(db, memory, DELETE, known, columns, lambda command, row: key_of(row, command.key))
+    return [next(found) if is_id(command.tenant) else TenantNotFound() for command in commands]
+
+
+def _contents(contents: Sequence[Content]) -> list[list[Any]]:
+    """Blobs as the arrays that functions take."""
+    return [
+        [bytes.fromhex(content.id) for content in contents],
+        [bytes.fromhex(content.sha256) for content in contents],
+        [content.size for content in contents],
+        [content.place for content in contents],
+        [content.inline for content in contents],
+        [content.checks for content in contents],
+    ]
+
+
+async def _send(
+    db: Database,
+    memory: Memory,
+    statement: str,
+    commands: Sequence[Any],
+    columns: list[list[Any]],
+    answer: Callable[[Any, Record], A],
+) -> Any:
+    """Call a function that answers every command by itself; what it refuses by now may have been done before."""
+    if not commands:
+        return iter(())
+    rows, maybe_done = await db.send(statement, *columns)
+    by_place = {row["place"]: row for row in rows}
+    follow.note_moves(memory, [follow.Moved.read(row["upload"]) for row in rows if row["place"] is None])
+    answers: list[A | IngotError | None] = []
+    for place, command in enumerate(commands, start=1):
+        row = by_place[place]
+        if row["refusal"] is None:
+            answers.append(answer(command, row))
+        elif row["refusal"] == AGAIN:
+            answers.append(None)
+        elif maybe_done:
+            answers.append(OutcomeUnknown("The first answer was lost, and by now this is refused."))
+        else:
+            code, _, about = row["refusal"].partition(" ")
+            answers.append(REFUSALS[code]("", about))
+    memory.told(command.tenant for command, made in zip(commands, answers, strict=True) if made is not None)
+    return iter(answers)
+
+
+# -- one by one ---------------------------------------------------------------------------------------------
+
+
+async def begin_upload(db: Database, memory: Memory, command: BeginUpload) -> OpenUpload:
+    """Begin an upload, and reserve its bytes."""
+    if not is_id(command.tenant):
+        raise TenantNotFound
+    if command.job_id is not None and not is_id(command.job_id):
+        raise LeaseLost
+    begun = await _upload(db, BEGIN, msgspec.json.encode(command).decode(), OUTPUTS_MAX)
+    memory.told([command.tenant])
+    return begun
+
+
+async def take_upload(db: Database, command: TakeUpload) -> OpenUpload:
+    """Give an upload the next epoch."""
+    _check(command)
+    return await _upload(db, TAKE, command.tenant, command.id)
+
+
+async def note_upload(db: Database, memory: Memory, command: NoteUpload) -> OpenUpload:
+    """Keep what is known of an upload."""
+    _check(command)
+    row = (command.tenant, command.id, command.epoch, command.keep, command.received, command.reserved)
+    announced = [None if text is None else bytes.fromhex(text) for text in (command.blob_id, command.sha256)]
+    noted = await _upload(db, NOTE, *row, command.verifying, command.owner_quota, *announced)
+    if command.reserved is not None:
+        memory.told([command.tenant])
+    return noted
+
+
+async def end_upload(db: Database, memory: Memory, command: EndUpload) -> None:
+    """End an upload that is not done."""
+    if not is_id(command.tenant):
+        raise TenantNotFound
+    if is_id(command.id):
+        rows = await db.call(END, command.tenant, command.id, command.error, command.keep)
+        follow.note_moves(memory, [follow.Moved.read(text) for (text,) in rows])
+
+
+async def sweep_uploads(db: Database, memory: Memory, command: SweepUploads) -> int:
+    """End uploads whose time is over."""
+    ((swept, canceled),) = await db.call(SWEEP, command.limit)
+    follow.note_moves(memory, map(follow.Moved.read, canceled))
+    return int(swept)
+
+
+async def purge_keys(db: Database, memory: Memory, command: PurgeKeys) -> Purged:
+    """Delete some keys of an owner."""
+    if not is_id(command.tenant):
+        raise TenantNotFound
+    row = (command.tenant, command.owner, command.limit, act_text(command.act))
+    ((keys, size),) = await db.call(PURGE, *row)
+    memory.told([command.tenant])
+    return Purged(keys=keys, bytes=size, more=keys >= command.limit)
+
+
+async def collect_blob(db: Database, command: CollectBlob) -> int | None:
+    """Take a blob away that nothing refers to."""
+    ((size,),) = await db.call(COLLECT, digest_of(command.blob_id), command.grace, command.dry_run)
+    return None if size is None else int(size)
+
+
+async def forget_trash(db: Database, command: ForgetTrash) -> None:
+    """Forget objects that are deleted."""
+    await db.call(FORGET, list(command.places))
+
+
+async def note_scrub(db: Database, command: NoteScrub) -> None:
+    """Keep which blobs were whole, and which were not."""
+    await db.call(SCRUB, [bytes.fromhex(one) for one in command.whole], [bytes.fromhex(one) for one in command.damaged])
+
+
+async def _upload(db: Database, statement: str, *values: Any) -> OpenUpload:
+    ((text,),) = await db.call(statement, *values)
+    return UploadRow.read(text).open_upload()
+
+
+def _nowhere(command: TakeUpload | NoteUpload | FinishUpload) -> IngotError:
+    return UploadNotFound() if is_id(command.tenant) else TenantNotFound()
+
+
+def _check(command: TakeUpload | NoteUpload) -> None:
+    if not is_id(command.tenant) or not is_id(command.id):
+        raise _nowhere(command)
