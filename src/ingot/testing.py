@@ -220,7 +220,12 @@ async def _drain(site: _Site, worker: Worker, raise_errors: bool, seconds: float
         return 0
     errors: dict[str, BaseException] = {}
     seen = _Seen(worker, attempts_max)
-    runner = Runner(_noting(worker, errors), lambda: _SeenBoard(site.worker, seen), drain_seconds=STOP_SECONDS)
+    runner = Runner(
+        _noting(worker, errors),
+        lambda: _SeenBoard(site.worker, seen),
+        drain_seconds=STOP_SECONDS,
+        desk=wiring.desk_of(site.worker),
+    )
     stopping = asyncio.Event()
     running = asyncio.create_task(runner.run(stopping))
     waiting = asyncio.create_task(seen.done.wait())

@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 import structlog
@@ -20,14 +20,25 @@ from prometheus_client import CollectorRegistry
 from ingot.api.actions import ActionsApi
 from ingot.api.admin import AdminApi
 from ingot.api.audit import AuditApi
+from ingot.api.blobs import BlobsApi
+from ingot.api.downloads import Downloads
 from ingot.api.events import EventsApi
+from ingot.api.files import FilesApi
 from ingot.api.jobs import JobsApi
+from ingot.api.keys import KeysApi
 from ingot.api.logs import LogsApi
 from ingot.api.me import MeApi
 from ingot.api.ops import OpsApi
 from ingot.api.people import PeopleApi
+from ingot.api.plans import Plans
 from ingot.api.work import WorkApi
 from ingot.api.workers import WorkersApi
+from ingot.blobs.collector import Collector
+from ingot.blobs.ports import KeepObjects, SigningStore
+from ingot.blobs.scrub import Scrub
+from ingot.blobs.service import Blobs
+from ingot.blobs.tally import Tally
+from ingot.blobs.uploads import Uploads, Verification
 from ingot.client.place import Place, find_place
 from ingot.dashboard.auth import AuthPages
 from ingot.dashboard.me import MePage
@@ -45,6 +56,7 @@ from ingot.http.metrics import Metrics
 from ingot.http.peers import Peers
 from ingot.http.rates import Rates
 from ingot.http.server import Server
+from ingot.http.signing import Signer
 from ingot.http.table import Route, Table
 from ingot.http.traces import Spans
 from ingot.identity.access import Access
@@ -67,16 +79,22 @@ from ingot.kernel.clock import Clock, SystemClock
 from ingot.kernel.errors import IngotError, InvalidInput, StoreError, StoreMisconfigured
 from ingot.kernel.logs import configure_logs, debugging, report
 from ingot.kernel.loops import Loop
+from ingot.kernel.secret_key import secret_key
 from ingot.kernel.structs import prepare_structs
+from ingot.objects.local import LocalStore
 from ingot.outbound.provider import Provider
 from ingot.settings import ClientSettings, Settings, SettingsError, read_client_settings, read_settings
 from ingot.worker.app import Worker
+from ingot.worker.asks import NoFileDesk
 from ingot.worker.hours import Hours
 from ingot.worker.isolation import check_isolated
-from ingot.worker.over_http import HttpBoard
+from ingot.worker.over_http import HttpBoard, HttpFileDesk
 from ingot.worker.over_postgres import Entrance, PostgresBoard
-from ingot.worker.ports import Board
+from ingot.worker.ports import Board, FileDesk
 from ingot.worker.runner import DRAIN_SECONDS, Runner
+
+if TYPE_CHECKING:
+    from ingot.objects.s3 import BucketStore
 
 EXIT_AT_ONCE: Final = 130
 log = structlog.get_logger("ingot.worker")
@@ -97,6 +115,12 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     sessions: Sessions
     members: Members
     users: Users
+    blobs: Blobs
+    uploads: Uploads
+    collector: Collector
+    scrub: Scrub
+    bucket: SigningStore | None  # Where clients read and write by themselves.
+    signer: Signer
     provider: Provider | None
     default_tenant: Tenant
     engine: Literal["sqlite", "postgres"]
@@ -119,9 +143,12 @@ async def open(  # noqa: A001 - read as `ingot.open`
     clock = clock or SystemClock()
     prepare_structs()
     store = await _open_store(settings, clock)
+    objects: LocalStore | BucketStore | None = None
     try:
-        ingot = await _rooms_of(store, settings, clock)
-        loops = _loops_of(ingot, store, settings) if tend else []
+        objects = await _open_objects(settings, clock)
+        await _expect_objects(store, objects.store_id)
+        ingot = await _rooms_of(store, objects, settings, clock)
+        loops = _loops_of(ingot, store, settings, clock) if tend else []
         for loop in loops:
             loop.start()
         if tend and isinstance(store, PostgresStore):
@@ -133,11 +160,14 @@ async def open(  # noqa: A001 - read as `ingot.open`
             ingot.workers.stop_waiting()
             for loop in loops:
                 await _end(loop)
+            await ingot.uploads.close()
             await ingot.feeds.close()
             await ingot.jobs.close()
             if ingot.provider is not None:
                 await ingot.provider.close()
     finally:
+        if objects is not None:
+            await objects.close()
         await store.close()
 
 
@@ -152,7 +182,7 @@ def _settings_for(data: Path | str | None, settings: Settings) -> Settings:
     return msgspec.structs.replace(settings, data=Path(data))
 
 
-async def _rooms_of(store: Store, settings: Settings, clock: Clock) -> Ingot:
+async def _rooms_of(store: Store, objects: LocalStore | BucketStore, settings: Settings, clock: Clock) -> Ingot:
     tenants, access = Tenants(store), Access(store, clock, _rules_of(settings))
     jobs, events = Jobs(store, lease_seconds=settings.lease_seconds), Events(store)
     workers = Workers(store, jobs, lease_seconds=settings.lease_seconds)
@@ -162,6 +192,8 @@ async def _rooms_of(store: Store, settings: Settings, clock: Clock) -> Ingot:
     tenants.on_changed(access.forget)
     for let_go in (lambda _: access.forget(), jobs.let_go, workers.let_go):
         tenants.on_removed(let_go)
+    bucket = None if isinstance(objects, LocalStore) else objects
+    tally, most = Tally(), settings.max_blob_bytes
     return Ingot(
         jobs=jobs,
         workers=workers,
@@ -174,6 +206,18 @@ async def _rooms_of(store: Store, settings: Settings, clock: Clock) -> Ingot:
         sessions=Sessions(store, access, clock),
         members=Members(store, access),
         users=Users(store, access),
+        blobs=Blobs(store, objects, tally=tally, bytes_max=most),
+        uploads=Uploads(store, objects, bucket, tally=tally, bytes_max=most),
+        collector=Collector(
+            store,
+            objects,
+            every_seconds=settings.collect_seconds,
+            grace_seconds=settings.collect_grace_seconds,
+            tally=tally,
+        ),
+        scrub=Scrub(store, objects, clock, bytes_per_second=settings.scrub_bytes_per_second, tally=tally),
+        bucket=bucket,
+        signer=Signer(secret_key(settings.data, settings.secret_key), clock),
         provider=None if settings.oidc_issuer is None else Provider(settings, clock),
         default_tenant=await tenants.ensure_default(),
         engine="postgres" if isinstance(store, PostgresStore) else "sqlite",
@@ -193,9 +237,13 @@ def _rules_of(settings: Settings) -> PeopleRules:
     )
 
 
-def _loops_of(ingot: Ingot, store: Store, settings: Settings) -> list[Loop]:
+def _loops_of(ingot: Ingot, store: Store, settings: Settings, clock: Clock) -> list[Loop]:
     """All that runs in the background, in the order in which it ends."""
+    scrub = [ingot.scrub] if settings.scrub_bytes_per_second else []
     return [
+        *scrub,
+        Verification(ingot.uploads, clock),
+        ingot.collector,
         WorkerWatch(ingot.workers),
         WorkerTending(ingot.workers),
         Usage(store, ingot.access),
@@ -208,14 +256,27 @@ def _loops_of(ingot: Ingot, store: Store, settings: Settings) -> list[Loop]:
 
 def routes_of(ingot: Ingot, metrics: Metrics, *, public_url: str | None = None, more: Iterable[Route] = ()) -> Table:
     """Every route of the server, and more. People reach it at `public_url`, or where it listens."""
-    ops = OpsApi(ingot.jobs, ingot.workers, metrics, engine=ingot.engine)
+    ops = OpsApi(ingot.jobs, ingot.workers, ingot.blobs, metrics, engine=ingot.engine)
+    plans = Plans(ingot.signer, public_url=public_url)
+    downloads = Downloads(ingot.signer, ingot.bucket, ingot.blobs.tally, public_url=public_url)
     rooms = (
-        JobsApi(ingot.jobs),
+        JobsApi(ingot.jobs, ingot.uploads, plans),
+        FilesApi(ingot.jobs, ingot.uploads, downloads, plans),
         LogsApi(ingot.jobs),
         ActionsApi(ingot.jobs),
         WorkApi(ingot.jobs, ingot.access),
         WorkersApi(ingot.workers, ingot.jobs, ingot.access),
         EventsApi(ingot.events, ingot.feeds),
+        KeysApi(ingot.blobs, downloads),
+        BlobsApi(
+            ingot.blobs,
+            ingot.uploads,
+            downloads,
+            plans,
+            ingot.collector,
+            ingot.scrub,
+            jobs=ingot.jobs,
+        ),
         AdminApi(ingot.tenants, ingot.credentials, ingot.jobs),
         AuditApi(ingot.audit),
         PeopleApi(ingot.members, ingot.users, ingot.sessions, public_url=public_url),
@@ -230,7 +291,12 @@ def routes_of(ingot: Ingot, metrics: Metrics, *, public_url: str | None = None, 
 
 
 def server_of(
-    ingot: Ingot, settings: Settings | None = None, *, spans: Spans | None = None, more: Iterable[Route] = ()
+    ingot: Ingot,
+    settings: Settings | None = None,
+    *,
+    spans: Spans | None = None,
+    more: Iterable[Route] = (),
+    signer: Signer | None = None,
 ) -> Server:
     """A server of this store, ready to run, that serves more routes too.
 
@@ -239,12 +305,14 @@ def server_of(
     settings = settings or Settings()
     metrics = Metrics(CollectorRegistry())
     metrics.count_heartbeats(lambda: ingot.workers.waiting)
+    metrics.count_blobs(ingot.blobs.tally)
     gate = Gate(
         ingot.access,
         ingot.tenants,
         Rates(),
         classes=classes_of(read=settings.rate_read, write=settings.rate_write, wait=settings.rate_wait),
         peers=Peers(settings.trusted_proxies),
+        signer=signer or ingot.signer,
     )
     app = App(
         routes_of(ingot, metrics, public_url=settings.public_url, more=more),
@@ -284,6 +352,31 @@ async def _open_store(settings: Settings, clock: Clock) -> Store:
     return await PostgresStore.open(
         settings.database_url, clock=clock, lease_seconds=settings.lease_seconds, pooled=settings.database_pooled
     )
+
+
+async def _open_objects(settings: Settings, clock: Clock) -> LocalStore | BucketStore:
+    if settings.s3_bucket is None:
+        return await LocalStore.open(settings.data, clock=clock)
+    from ingot.objects.s3 import BucketStore  # noqa: PLC0415 - it takes long, and few need it
+
+    return await BucketStore.open(
+        bucket=settings.s3_bucket,
+        endpoint=settings.s3_endpoint,
+        access_key=settings.s3_access_key or "",
+        secret_key=settings.s3_secret_key or "",
+        region=settings.s3_region,
+        prefix=settings.s3_prefix or "",
+        clock=clock,
+    )
+
+
+async def _expect_objects(store: Store, store_id: str) -> None:
+    """Raises `StoreMisconfigured` when the bytes of the blobs are elsewhere: here they would all be missing."""
+    if await store.keep_objects(KeepObjects(store_id=store_id)) != store_id:
+        raise StoreMisconfigured(
+            "The blobs of this database are not in this folder or bucket.",
+            hint="Use the data folder that the first server has, one server at a time; several need INGOT_S3_BUCKET.",
+        )
 
 
 async def check_database(settings: Settings) -> Literal["server", "worker"] | None:
@@ -341,14 +434,24 @@ def runner_of(
     instance = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     if known.database_url is not None:
         entrance = _entrance_of(known, known.database_url, instance)
-        return Runner(worker, lambda: PostgresBoard(entrance), drain_seconds=drain_seconds, hours=hours, echo=echo)
+        desk = NoFileDesk() if known.token is None else desk_of(find_place(settings=known))
+        return Runner(
+            worker, lambda: PostgresBoard(entrance), drain_seconds=drain_seconds, hours=hours, echo=echo, desk=desk
+        )
     if known.worker_id is not None and known.worker_secret is not None:
         name = f"{known.worker_id}/{instance}"
         place = find_place(worker=(name, known.worker_secret), settings=known)
     else:
         name = instance
         place = find_place(settings=known)
-    return Runner(worker, lambda: board_of(place, name), drain_seconds=drain_seconds, hours=hours, echo=echo)
+    return Runner(
+        worker,
+        lambda: board_of(place, name),
+        drain_seconds=drain_seconds,
+        hours=hours,
+        echo=echo,
+        desk=desk_of(place),
+    )
 
 
 def board_of(place: Place, worker_id: str) -> Board:
@@ -356,8 +459,13 @@ def board_of(place: Place, worker_id: str) -> Board:
     return HttpBoard(place, worker_id)
 
 
+def desk_of(place: Place) -> FileDesk:
+    """The server at a place, as attempts see it that move files."""
+    return HttpFileDesk(place)
+
+
 def _entrance_of(known: ClientSettings, url: str, instance: str) -> Entrance:
-    """How a worker comes to its database. `INGOT_SERVER_URL` beside it is for the clients that handlers make."""
+    """How a worker comes to its database. `INGOT_SERVER_URL` beside it is for files, and clients that handlers make."""
     if known.worker_id is not None or known.worker_secret is not None:
         raise SettingsError(
             "INGOT_DATABASE_URL and a worker credential are both set; a worker comes with one of them",

@@ -104,6 +104,10 @@ async def a_token_of_a_person(served: Served) -> str:
     return str((await served.client.post("/api/v1/me/tokens", headers=await served.link(), json=order)).json()["id"])
 
 
+async def a_key(served: Served) -> str:
+    return str((await served.call("PUT", "/keys/a.txt", content=b"a")).json()["owner"])
+
+
 async def a_tenant(served: Served) -> str:
     return (await served.ingot.tenants.create("acme")).slug
 
@@ -126,6 +130,7 @@ CASES = {
     "POST /auth/logout": Case("session.ended", "/auth/logout", by_person=True),
     "POST /admin/tenants": Case("tenant.created", "/admin/tenants", {"slug": "acme"}),
     "PATCH /admin/tenants/{slug}": Case("tenant.changed", "/admin/tenants/default", {"weight": 2}),
+    "POST /admin/keys/purge": Case("keys.purged", "/admin/keys/purge", {"all": True, "dry_run": False}, before=a_key),
     "PUT /admin/definitions/{type}": Case("definition.put", "/admin/definitions/greet", {"max_attempts": 2}),
     "POST /admin/tokens": Case(
         "token.created", "/admin/tokens", {"description": "x", "grants": [{"action": "jobs.read"}]}
@@ -148,7 +153,7 @@ CASES = {
 }
 PAGES = {"POST /me/sessions/{id}/end", "POST /auth/logout"}
 BY_ANYBODY = {"POST /auth/link"}  # It is the person it signs in who does it; tests/http/test_sign_in.py looks at that.
-TRAFFIC = {  # What is done to jobs, which have attempts and events, and what workers say.
+TRAFFIC = {  # What is done to jobs and blobs, which have events of their own, and what workers say.
     "POST /jobs",
     "POST /jobs/batch",
     "POST /jobs/actions",
@@ -162,9 +167,24 @@ TRAFFIC = {  # What is done to jobs, which have attempts and events, and what wo
     "POST /jobs/{id}/fail",
     "POST /jobs/{id}/release",
     "POST /jobs/{id}/snooze",
+    "POST /jobs/{id}/downloads",
+    "POST /jobs/{id}/uploads",
+    "POST /jobs/{id}/uploads/{upload}/parts",
+    "POST /jobs/{id}/uploads/{upload}/complete",
     "POST /workers",
     "POST /workers/{id}/heartbeat",
     "POST /events",
+    "POST /keys",
+    "PUT /keys/{key*}",
+    "DELETE /keys/{key*}",
+    "POST /blobs/uploads",
+    "DELETE /blobs/uploads/{id}",
+    "POST /blobs/uploads/{id}/parts",
+    "POST /blobs/uploads/{id}/complete",
+    "PUT /blobs/uploads/{id}/bytes",
+    "PATCH /blobs/uploads/{id}/bytes",
+    "POST /blobs/{id}/verify",
+    "POST /blobs/collect",
 }
 
 
@@ -196,7 +216,7 @@ async def test_a_route_that_manages_something_leaves_one_entry(served: Served, n
     (entry,) = entries
     assert entry["action"] == case.action
     assert (entry["address"], entry["name"]) == ("127.0.0.1", "Operator" if case.by_person else "the first operator")
-    if answer.content and not name.startswith("DELETE") and case.action != "link.created":
+    if answer.content and not name.startswith("DELETE") and case.action not in ("link.created", "keys.purged"):
         shown = {name: value for name, value in answer.json().items() if name not in ("token", "secret")}
         assert entry["after"] == shown
 

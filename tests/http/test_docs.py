@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from ingot.http import docs
+from ingot.http.table import Signed
 from tests.http.serving import Served
 from tests.http.test_routes import table
 
@@ -54,9 +55,9 @@ async def test_every_route_and_every_error_is_on_the_page(served: Served) -> Non
             continue
         label = f"{route.room}_{route.handler.__name__}"
         article = answer.text.partition(f'<article aria-labelledby="{label}">')[2].partition("</article>")[0]
-        for part in (route.path, route.method, docs._words(route.title), "curl", "Answers"):
+        for part in (route.template, route.method, docs._words(route.title), "curl", "Answers"):
             assert part in article, f"{label}: {part}"
-        assert ("$TOKEN" in article) == (route.path not in ("/", "/healthz"))
+        assert ("$TOKEN" in article) == (route.path not in ("/", "/healthz") and not isinstance(route.needs, Signed))
     assert len(page.ids) == len(set(page.ids))
     assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
     for code in ("lease_lost", "body_too_large", "unauthorized", "too_many_connections"):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from ingot.http.call import Body
+from ingot.http.docs import page_of
 from ingot.http.examples import EXAMPLES
 from ingot.http.openapi import document_of
-from ingot.http.table import Open
+from ingot.http.table import Open, Signed
 from ingot.http.words import FIELDS
+from tests.http.depot import Depot
 from tests.http.serving import Served
 from tests.http.test_routes import table
 
@@ -19,7 +23,7 @@ async def test_the_document_is_valid_and_names_every_route(served: Served) -> No
     document = answer.json()
     OpenAPIV31SpecValidator(document).validate()
     named = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert named == {(route.method, route.path) for route in table(served).routes if not route.is_page}
+    assert named == {(route.method, route.template) for route in table(served).routes if not route.is_page}
     ids = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]
     assert len(ids) == len(set(ids))
     claim = document["paths"]["/api/v1/jobs/claim"]["post"]
@@ -52,25 +56,28 @@ def test_headers_are_told_where_they_are_taken(served: Served) -> None:
     document = document_of(routes.values(), version="1")
     for name, operation in operations(document).items():
         headers = {one["name"] for one in operation["parameters"] if one["in"] == "header"}
-        assert ("Ingot-Tenant" in headers) != isinstance(routes[name].needs, Open)
+        assert ("Ingot-Tenant" in headers) != isinstance(routes[name].needs, Open | Signed)
         assert ("Idempotency-Key" in headers) == (name in ("jobs_create", "events_publish"))
 
 
 async def test_every_example_is_taken(served: Served) -> None:
     routes = {f"{route.room}_{route.handler.__name__}": route for route in table(served).routes}
-    assert EXAMPLES.keys() == {name for name, route in routes.items() if "body" in route.types()}
+    assert EXAMPLES.keys() == {name for name, route in routes.items() if route.types().get("body", Body) is not Body}
     job = await served.make_job()
     member = (await served.call("POST", "/admin/members", json=EXAMPLES["people_put_member"])).json()
-    ids = {"workers": "press%2Fhost-1", "people": member["id"]}
+    upload = (await served.call("POST", "/blobs/uploads", json={"size": 1})).json()["upload"]
+    ids = {"workers": "press%2Fhost-1", "people": member["id"], "blobs": upload["id"]}
     me = await served.link()
     for name, body in EXAMPLES.items():
         route = routes[name]
-        path = route.path.format(id=ids.get(route.room, job["id"]), slug="default", type="greet")
+        places = {"id": ids.get(route.room, job["id"]), "slug": "default", "type": "greet", "upload": upload["id"]}
+        path = route.template.format(**places)
         if route.room == "me":
             answer = await served.client.request(route.method, path, headers=me, json=body)
         else:
             answer = await served.call(route.method, path, json=body)
-        assert answer.status_code in (200, 201, 409), f"{name}: {answer.text}"
+        taken = (422,) if name == "blobs_sign_parts" else (200, 201, 409)  # This upload has no parts.
+        assert answer.status_code in taken, f"{name}: {answer.text}"
 
 
 async def test_a_body_of_several_kinds_is_told_as_it_is(served: Served) -> None:
@@ -78,3 +85,35 @@ async def test_a_body_of_several_kinds_is_told_as_it_is(served: Served) -> None:
     schema = operations(document)["jobs_act"]["requestBody"]["content"]["application/json"]["schema"]
     assert schema["discriminator"]["propertyName"] == "action"
     assert set(schema["discriminator"]["mapping"]) == {"cancel", "retry", "change"}
+
+
+def test_bytes_forms_signatures_and_rests_are_told(served: Served) -> None:
+    routes = [*table(served).routes, *Depot().routes()]
+    document = msgspec.json.decode(msgspec.json.encode(document_of(routes, version="1")))
+    OpenAPIV31SpecValidator(document).validate()
+    told = operations(document)
+    assert told["depot_take"]["requestBody"]["content"] == {"application/octet-stream": {"schema": {}}}
+    form = told["depot_form"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert (list(form["properties"]), form["required"]) == (["key", "blob"], ["blob"])
+    answers = told["depot_file"]["responses"]
+    assert {status: list(answer.get("content", {})) for status, answer in answers.items()} == {
+        "200": ["*/*"],
+        "206": ["*/*"],
+        "304": [],
+        "default": ["application/problem+json"],
+    }
+    (rest,) = document["paths"]["/depot/rest/jobs/{key}"]["get"]["parameters"]
+    assert (rest["name"], rest["in"], rest["schema"]) == ("key", "path", {"type": "string", "minLength": 1})
+    assert "%2F" in rest["description"]
+    signed = told["depot_signed"]
+    assert [(one["name"], one["required"]) for one in signed["parameters"]] == [
+        ("name", False),
+        ("number", False),
+        ("expires", True),
+        ("signature", True),
+    ]
+    assert signed["security"] == []
+    page = page_of(document).decode()
+    assert "--data-binary @&quot;$FILE&quot;" in page
+    assert "-F key=$KEY -F blob=@&quot;$FILE&quot;" in page
+    assert "an address that the server has signed" in page

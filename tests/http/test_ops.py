@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from ingot.blobs.model import BlobFigures
+from ingot.blobs.tally import Tally
 from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.http.figures import OTHER, TYPES_MAX, JobFigures, Spread
 from ingot.http.lag import KEPT, Lag
@@ -129,6 +132,9 @@ def test_the_page_tells_of_every_metric_and_of_no_other() -> None:
     metrics = Metrics(CollectorRegistry())
     metrics.count_streams(lambda: 0)
     metrics.count_heartbeats(lambda: 0)
+    metrics.count_blobs(Tally())
+    assert metrics.blobs is not None
+    metrics.blobs.figures = BlobFigures(verified_before=datetime.now(UTC))
     known = {(family.name, family.type) for family in metrics.registry.collect()}
     told = set(re.findall(r"^\| `(ingot_\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     assert told == known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import of_cli, of_http, of_jobs, of_people, of_postgres, of_sqlite, of_worker
+from tests.mutants import of_cli, of_http, of_jobs, of_objects, of_people, of_postgres, of_sqlite, of_worker
 
 MUTANTS = [
     *of_sqlite.MUTANTS,
@@ -12,4 +12,5 @@ MUTANTS = [
     *of_jobs.MUTANTS,
     *of_cli.MUTANTS,
     *of_worker.MUTANTS,
+    *of_objects.MUTANTS,
 ]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 import ingot
+from ingot.blobs.arrivals import Arrival
 from ingot.kernel.clock import ManualClock
-from ingot.kernel.errors import StoreError
+from ingot.kernel.errors import StoreError, StoreMisconfigured
 from ingot.settings import Settings, SettingsError
 from tests.postgres import empty_database
 
@@ -94,7 +96,7 @@ async def test_a_database_in_the_settings_is_migrated_and_used(tmp_path: Path) -
             await opened.jobs.complete(claim)
     async with ingot.open(settings=Settings(database_url=database.server_url)) as opened:
         assert (await opened.jobs.summary(opened.default_tenant.id)).counts[ingot.JobStatus.SUCCEEDED] == 2
-    assert not (tmp_path / "unused").exists()
+    assert [one.name for one in (tmp_path / "unused").iterdir() if one.name.startswith("ingot")] == []
 
 
 async def test_a_folder_beside_a_database_is_refused(tmp_path: Path) -> None:
@@ -108,3 +110,23 @@ async def test_a_folder_beside_a_database_is_refused(tmp_path: Path) -> None:
 def test_every_public_name_is_there() -> None:
     assert ingot.__all__ == sorted(ingot.__all__)
     assert all(getattr(ingot, name) is not None for name in ingot.__all__)
+
+
+async def test_a_database_whose_blobs_are_elsewhere_is_not_opened(tmp_path: Path) -> None:
+    database = await empty_database()
+
+    def settings(folder: str) -> Settings:
+        return Settings(data=tmp_path / folder, database_url=database.server_url, database_owner_url=database.owner_url)
+
+    async def parts(data: bytes) -> AsyncIterator[bytes]:
+        yield data
+
+    for folder, size in (("first", 5), ("second", 5), ("second", 100_000)):
+        async with ingot.open(settings=settings(folder)) as opened:
+            arrival = Arrival(tenant=opened.default_tenant.id, owner="test")
+            await opened.blobs.put(f"{folder}-{size}", parts(bytes(size)), arrival)
+    with pytest.raises(StoreMisconfigured, match="not in this folder"):
+        async with ingot.open(settings=settings("first")):
+            pass
+    async with ingot.open(settings=settings("second")) as opened:
+        assert (await opened.blobs.get(opened.default_tenant.id, "second-100000")).size == 100_000

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any, cast
 
 import msgspec
 
+from ingot.api.plans import Plans
+from ingot.blobs.arrivals import Arrival
+from ingot.blobs.checks import guess_type
+from ingot.blobs.errors import UploadNotFound
+from ingot.blobs.uploads import Begun, JobFile, Prepared, Uploads
 from ingot.http.call import Answer, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.jobs.checks import file_name
 from ingot.jobs.errors import JobNotFound
-from ingot.jobs.model import Attempt, Batch, Definition, Enqueued, Explanation, Job, OnDead, Pause, Summary
+from ingot.jobs.files import INPUTS_MAX, upload_id
+from ingot.jobs.model import Attempt, Batch, Definition, Enqueued, Explanation, Job, NewJob, OnDead, Pause, Summary
 from ingot.jobs.orders import JobOptions, new_job
 from ingot.jobs.service import Jobs
+from ingot.kernel import values
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
+from ingot.wire.files import JobWithUploads, NewJobOrder
 from ingot.wire.jobs import JobChange, JobOrder, JobOrders, JobRetry, JobsQuery, SummaryQuery, WaitQuery
 
 BATCH_BODY_BYTES_MAX = 64 * 1024 * 1024
@@ -31,6 +42,7 @@ OPTIONS = (
     "tags",
     "after",
     "inputs",
+    "payload_blob",
 )
 _values_of = attrgetter(*OPTIONS)
 
@@ -44,8 +56,10 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 class JobsApi:
     """Jobs over HTTP."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, uploads: Uploads, plans: Plans) -> None:
         self._jobs = jobs
+        self._uploads = uploads
+        self._plans = plans
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
@@ -85,13 +99,71 @@ class JobsApi:
 
     # -- making ---------------------------------------------------------------------------------------------
 
-    async def create(self, call: Call, body: JobOrder) -> Answer[Job]:
-        """Enqueue a job."""
+    async def create(self, call: Call, body: NewJobOrder) -> Answer[JobWithUploads]:
+        """Enqueue a job. With uploads, the answer says where these are sent; it is ready when all are complete."""
         options = _options(call, body)
         if (key := call.key_of(body.idempotency_key)) is not None:
             options["idempotency_key"] = key
-        made = await self._jobs.enqueue(call.tenant, body.type, bytes(body.payload), **options)
-        return Answer(made.job, 201 if made.created else 200, {"location": f"{PREFIX}/jobs/{made.job.id}"})
+        if body.uploads:
+            made, job = await self._with_uploads(call, body, options)
+        else:
+            made = await self._jobs.enqueue(call.tenant, body.type, bytes(body.payload), **options)
+            job = cast("JobWithUploads", made.job)
+        return Answer(job, 201 if made.created else 200, {"location": f"{PREFIX}/jobs/{job.id}"})
+
+    async def _with_uploads(
+        self, call: Call, body: NewJobOrder, options: JobOptions
+    ) -> tuple[Enqueued, JobWithUploads]:
+        """Make a job together with the uploads that it waits for. One that was there before has its own."""
+        order = new_job(call.tenant, body.type, bytes(body.payload), **options)
+        coming = await self._prepared(call, order, body)
+        try:
+            uploads = tuple(one.command for one in coming)
+            (made,) = await self._jobs.enqueue_many([msgspec.structs.replace(order, uploads=uploads)])
+        except BaseException:
+            await asyncio.shield(self._forget(coming))
+            raise
+        if made.created:
+            begun = [await self._uploads.begun(one) for one in coming]
+        else:
+            await self._forget(coming)
+            begun = await self._begun_before(made.job, len(coming))
+        job = await self._jobs.get(call.tenant, made.job.id)  # What the tenant has already is here by now.
+        plans = [self._plans.of(call, call.tenant, one) for one in begun]
+        return made, JobWithUploads(**{name: getattr(job, name) for name in job.__struct_fields__}, uploads=plans)
+
+    async def _prepared(self, call: Call, order: NewJob, body: NewJobOrder) -> list[Prepared]:
+        values.whole_number(len(body.inputs) + len(body.uploads), what="the number of inputs", least=0, most=INPUTS_MAX)
+        coming: list[Prepared] = []
+        try:
+            for n, one in enumerate(body.uploads):
+                arrival = Arrival(
+                    tenant=call.tenant,
+                    owner=call.caller.name,
+                    size=one.size,
+                    blob_id=one.blob_id,
+                    sha256=one.sha256,
+                    content_type=one.content_type or guess_type(one.name),
+                    owner_quota=call.caller.limits.quota_bytes,
+                )
+                file = JobFile(job_id=order.id, kind="input", name=file_name(one.name))
+                coming.append(await self._uploads.prepare(arrival, id=upload_id(order.id, n), file=file))
+        except BaseException:
+            await asyncio.shield(self._forget(coming))
+            raise
+        return coming
+
+    async def _begun_before(self, job: Job, most: int) -> list[Begun]:
+        """The uploads of a job that was made before, as far as they are still known."""
+        begun: list[Begun] = []
+        for n in range(most):
+            with suppress(UploadNotFound):
+                begun.append(await self._uploads.again(job.tenant, upload_id(job.id, n)))
+        return begun
+
+    async def _forget(self, coming: Sequence[Prepared]) -> None:
+        for one in coming:
+            await self._uploads.forget(one)
 
     async def create_many(self, call: Call, body: JobOrders) -> Made:
         """Enqueue many jobs, all or none."""
@@ -191,7 +263,7 @@ def _options(call: Call, body: JobOrder) -> JobOptions:
     """What the order says besides type and payload. Raises `Forbidden` for a type the caller may not make."""
     call.expect("jobs.create", f"jobs/{body.type}")
     said = zip(OPTIONS, _values_of(body), strict=True)
-    options: dict[str, Any] = {name: value for name, value in said if value not in (None, [])}
+    options: dict[str, Any] = {name: value for name, value in said if value not in (None, [], {})}
     if metadata := bytes(body.metadata):
         options["metadata"] = metadata
     if body.delay_seconds is not None:
@@ -202,6 +274,8 @@ def _options(call: Call, body: JobOrder) -> JobOptions:
         options["force"] = True
     if call.trace_id is not None:
         options.setdefault("trace_id", call.trace_id)
+    if body.inputs or body.payload_blob is not None:
+        options["owner_quota"] = call.caller.limits.quota_bytes
     return cast("JobOptions", {**options, "created_by": call.caller.name})
 
 

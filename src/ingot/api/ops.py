@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from ingot.blobs.service import Blobs
 from ingot.http import docs
 from ingot.http.call import Answer, Call
 from ingot.http.metrics import Metrics
@@ -61,8 +62,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 class OpsApi:
     """Health, status and metrics."""
 
-    def __init__(self, jobs: Jobs, workers: Workers, metrics: Metrics, *, engine: str) -> None:
+    def __init__(self, jobs: Jobs, workers: Workers, blobs: Blobs, metrics: Metrics, *, engine: str) -> None:
         self._jobs = jobs
+        self._blobs = blobs
         self._workers = workers
         self._metrics = metrics
         self._engine = engine
@@ -134,7 +136,10 @@ class OpsApi:
         figures = self._metrics.figures
         try:
             figures.depths, figures.load = await self._jobs.depths(), await self._jobs.load()
+            found = await self._blobs.figures()
         except IngotError as error:
-            figures.depths, figures.load = (), None
+            figures.depths, figures.load, found = (), None, None
             report("figures_missing", error)
+        if self._metrics.blobs is not None:
+            self._metrics.blobs.figures = found
         return Answer(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})

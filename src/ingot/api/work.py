@@ -76,7 +76,7 @@ class WorkApi:
             body.types,
             limit=body.limit,
             wait_seconds=body.wait_seconds,
-            tenant=_tenant(call),
+            tenant=tenant_of(call),
             host=body.host,
             pid=body.pid,
         )
@@ -91,7 +91,7 @@ class WorkApi:
     async def heartbeat(self, call: Call, id: str, body: Beat) -> Heartbeat:
         """Renew the lease of a job, and tell how far it is."""
         await expect_own(self._jobs, call, id)
-        whose: dict[str, str | None] = {"tenant": _tenant(call), "worker": worker_of(call)}
+        whose: dict[str, str | None] = {"tenant": tenant_of(call), "worker": worker_of(call)}
         renewed = await self._jobs.heartbeat(id, body.fence, progress=body.progress, **whose)
         if body.log:
             await self._jobs.append_log(id, body.fence, body.log, offset=body.log_offset, **whose)
@@ -99,7 +99,7 @@ class WorkApi:
 
     async def complete(self, call: Call, id: str, body: Completion) -> Job:
         """The work is done."""
-        settled = await self._settle(call, id, body.fence, _done(body.result))
+        settled = await self._settle(call, id, body.fence, _done(body))
         return await self._jobs.get(settled.tenant, settled.job_id)
 
     async def fail(self, call: Call, id: str, body: Failure) -> Settled:
@@ -131,11 +131,13 @@ class WorkApi:
             outcome = _outcome(entry)
         except IngotError as error:
             return error
-        return Settle(job_id=entry.id, fence=entry.fence, outcome=outcome, tenant=_tenant(call), worker=worker_of(call))
+        return Settle(
+            job_id=entry.id, fence=entry.fence, outcome=outcome, tenant=tenant_of(call), worker=worker_of(call)
+        )
 
     async def _settle(self, call: Call, job_id: str, fence: int, outcome: Outcome) -> Settled:
         await expect_own(self._jobs, call, job_id)
-        return await self._jobs.settle(job_id, fence, outcome, tenant=_tenant(call), worker=worker_of(call))
+        return await self._jobs.settle(job_id, fence, outcome, tenant=tenant_of(call), worker=worker_of(call))
 
 
 async def expect_own(jobs: Jobs, call: Call, job_id: str) -> None:
@@ -167,7 +169,7 @@ async def worker_id_of(access: Access, call: Call, named: str | None) -> str:
     return named or own
 
 
-def _tenant(call: Call) -> str | None:
+def tenant_of(call: Call) -> str | None:
     """Whose jobs the caller works on; `None` is everybody's."""
     return call.caller.tenant if call.caller.kind == "worker" else call.tenant
 
@@ -192,9 +194,10 @@ def _with_timeout(claim: Claim) -> msgspec.Raw:
     return msgspec.Raw(b'%s,"timeout_seconds":%s}' % (_encode(claim.job)[:-1], _encode(claim.timeout_seconds)))
 
 
-def _done(result: msgspec.Raw) -> Done:
-    text = bytes(result)
-    return Done(result=checks.result(text) if text else None)
+def _done(said: Completion | Succeeded) -> Done:
+    text = bytes(said.result)
+    outputs = checks.outputs(said.outputs) if said.outputs else ()
+    return Done(result=checks.result(text) if text else None, outputs=outputs)
 
 
 def _failed(said: Failure | Broke) -> Failed:
@@ -204,7 +207,7 @@ def _failed(said: Failure | Broke) -> Failed:
 def _outcome(entry: Ending) -> Outcome:
     match entry:
         case Succeeded():
-            return _done(entry.result)
+            return _done(entry)
         case Broke():
             return _failed(entry)
         case Snoozed():

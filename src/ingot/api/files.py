@@ -1,0 +1,116 @@
+"""Routes of files of jobs: for those who want work done, and for those who do it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot.api.downloads import URL_SECONDS, Downloads
+from ingot.api.jobs import seen_job
+from ingot.api.plans import Plans
+from ingot.api.work import expect_own, tenant_of, worker_of
+from ingot.blobs.arrivals import Arrival
+from ingot.blobs.checks import digest, guess_type
+from ingot.blobs.model import UploadState
+from ingot.blobs.ports import Part
+from ingot.blobs.uploads import JobFile as FileToCome
+from ingot.blobs.uploads import Uploads
+from ingot.http.call import Answer, Call
+from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.jobs.checks import file_name
+from ingot.jobs.files import JobFile, RunningJob
+from ingot.jobs.service import Jobs
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.pages import Page
+from ingot.wire.blobs import PartsAnswer, SignedUrl, UploadAnswer, UploadPlan
+from ingot.wire.files import DownloadOrder, FileComplete, FileOrder, FilePartsOrder
+
+
+class FilesApi:
+    """Files of jobs over HTTP. What an attempt reads and sends it asks for under its fence, when it needs it."""
+
+    def __init__(self, jobs: Jobs, uploads: Uploads, downloads: Downloads, plans: Plans) -> None:
+        self._jobs = jobs
+        self._uploads = uploads
+        self._downloads = downloads
+        self._plans = plans
+
+    def routes(self) -> list[Route]:
+        """The routes of this room."""
+        run = Granted("workers.run")
+
+        def route(method: str, path: str, handler: Handler, needs: Granted, **more: Any) -> Route:
+            given = {"rate": "read" if method == "GET" else "write", **more}
+            return Route(method=method, path=PREFIX + path, handler=handler, needs=needs, room="files", **given)
+
+        return [
+            route("GET", "/jobs/{id}/files", self.list, Granted("jobs.read")),
+            route("POST", "/jobs/{id}/downloads", self.download, run),
+            route("POST", "/jobs/{id}/uploads", self.begin, run, status=201),
+            route("POST", "/jobs/{id}/uploads/{upload}/parts", self.sign_parts, run),
+            route("POST", "/jobs/{id}/uploads/{upload}/complete", self.complete, run, other_statuses=(202,)),
+        ]
+
+    async def list(self, call: Call, id: str) -> Page[JobFile]:
+        """The files of a job: its inputs, its payload when that is a blob, its outputs and its logs."""
+        await seen_job(self._jobs, call, id)
+        return Page(items=[*await self._jobs.files(call.tenant, id)])
+
+    async def download(self, call: Call, id: str, body: DownloadOrder) -> SignedUrl:
+        """An address where an attempt reads an input, or its payload, without a credential."""
+        running = await self._running(call, id, body.fence)
+        file, content = await self._jobs.open_file(
+            id, body.fence, body.kind, body.name, tenant=running.tenant, worker=worker_of(call)
+        )
+        return await self._downloads.url(
+            call, content, content_type=file.content_type, name=file.name, tenant=running.tenant
+        )
+
+    async def begin(self, call: Call, id: str, body: FileOrder) -> UploadPlan:
+        """Begin the upload of a file of an attempt: an output, or what it wrote. It is for this fence only."""
+        running = await self._running(call, id, body.fence)
+        name = _name(body, running)
+        begun = await self._uploads.begin(
+            Arrival(
+                tenant=running.tenant,
+                owner=call.caller.name,
+                size=body.size,
+                blob_id=body.blob_id,
+                sha256=body.sha256,
+                content_type=body.content_type or (guess_type(name) if body.kind == "output" else "text/plain"),
+                owner_quota=call.caller.limits.quota_bytes,
+            ),
+            file=FileToCome(job_id=id, kind=body.kind, name=name, fence=body.fence),
+        )
+        return self._plans.of(call, running.tenant, begun)
+
+    async def sign_parts(self, call: Call, id: str, upload: str, body: FilePartsOrder) -> PartsAnswer:
+        """Addresses for parts of a file of an attempt that goes to a bucket in several."""
+        running = await self._running(call, id, body.fence)
+        await self._uploads.of_attempt(running.tenant, upload, job_id=id, fence=body.fence)
+        parts = [
+            Part(number=one.number, size=one.size, sha256=digest(one.sha256, what="SHA-256")) for one in body.parts
+        ]
+        signed = await self._uploads.sign_parts(running.tenant, upload, parts)
+        return PartsAnswer(parts=signed, expires_in=URL_SECONDS)
+
+    async def complete(self, call: Call, id: str, upload: str, body: FileComplete) -> Answer[UploadAnswer]:
+        """All bytes of a file are sent. An output is seen when the attempt succeeds, a log at once. Large ones: 202."""
+        running = await self._running(call, id, body.fence)
+        await self._uploads.of_attempt(running.tenant, upload, job_id=id, fence=body.fence)
+        done = await self._uploads.complete(running.tenant, upload, blob_id=body.blob_id, sha256=body.sha256)
+        status = 202 if done.upload.state is UploadState.VERIFYING else 200
+        return Answer(UploadAnswer(upload=done.upload), status=status)
+
+    async def _running(self, call: Call, job_id: str, fence: int) -> RunningJob:
+        """The job, while it runs under this fence and is the caller's. Raises `JobNotFound` or `LeaseLost`."""
+        await expect_own(self._jobs, call, job_id)
+        return await self._jobs.running(job_id, fence, tenant=tenant_of(call), worker=worker_of(call))
+
+
+def _name(body: FileOrder, running: RunningJob) -> str:
+    """The name of a file. What an attempt wrote goes by its number."""
+    if body.kind == "log":
+        return str(running.attempt)
+    if body.name is None:
+        raise InvalidInput("the name is missing", hint="Say how the output is called, as in report.pdf.")
+    return file_name(body.name)

@@ -1,0 +1,142 @@
+"""Routes of keys: a tenant's names for blobs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+from ingot.api.downloads import Downloads
+from ingot.blobs import checks
+from ingot.blobs.arrivals import Arrival
+from ingot.blobs.model import Key, Purged, Usage
+from ingot.blobs.service import Blobs
+from ingot.http.call import Answer, Body, Bytes, Call
+from ingot.http.forms import FORM, Form
+from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.pages import Page
+from ingot.wire.blobs import KeyListQuery, PurgeOrder, PutQuery, UsageQuery
+
+UNSAID: Final = frozenset(
+    {"", "application/x-www-form-urlencoded"}
+)  # What curl says of a file of which it knows nothing.
+
+
+class KeysApi:
+    """Keys over HTTP."""
+
+    def __init__(self, blobs: Blobs, downloads: Downloads) -> None:
+        self._blobs = blobs
+        self._downloads = downloads
+
+    def routes(self) -> list[Route]:
+        """The routes of this room."""
+        read, write = Granted("blobs.read"), Granted("blobs.write")
+
+        def route(method: str, path: str, handler: Handler, needs: Granted, **more: Any) -> Route:
+            given = {"rate": "read" if method == "GET" else "write", **more}
+            return Route(method=method, path=PREFIX + path, handler=handler, needs=needs, room="keys", **given)
+
+        return [
+            route("GET", "/keys", self.list, read),
+            route("POST", "/keys", self.post, write, status=201, body_bytes_max=None, takes=FORM, form=("key", "blob")),
+            route("PUT", "/keys/{key*}", self.put, write, status=201, body_bytes_max=None, headers=("If-Match",)),
+            route("GET", "/keys/{key*}", self.get, read, other_statuses=(206, 304, 307)),
+            route("DELETE", "/keys/{key*}", self.delete, Granted("blobs.delete"), headers=("If-Match",)),
+            route("GET", "/usage", self.usage, read),
+            route("POST", "/admin/keys/purge", self.purge, Granted("admin.blobs")),
+        ]
+
+    async def list(self, call: Call, query: KeyListQuery) -> Page[Key]:
+        """A page of the keys that begin with a prefix, in the order of their bytes."""
+        call.expect("blobs.read", _resource(query.prefix))
+        page = await self._blobs.keys(call.tenant, prefix=query.prefix, cursor=query.cursor, limit=query.limit)
+        seen = [key for key in page.items if call.caller.may("blobs.read", _resource(key.key))]
+        return Page(items=seen, next_cursor=page.next_cursor)
+
+    async def put(self, call: Call, key: str, query: PutQuery, body: Body) -> Answer[Key]:
+        """Store the bytes that are sent under a key, which is new unless `If-Match` says what it holds now."""
+        call.expect("blobs.write", _resource(checks.key(key)))
+        arrival = Arrival(
+            tenant=call.tenant,
+            owner=call.caller.name,
+            size=body.length,
+            blob_id=query.blob_id,
+            sha256=query.sha256,
+            content_type=_type_of(body.content_type, query.name or key),
+            original_name=query.name,
+            owner_quota=call.caller.limits.quota_bytes,
+        )
+        return await self._put(call, key, body, arrival)
+
+    async def post(self, call: Call, body: Body) -> Answer[Key]:
+        """Store the file of a form: `key` first, then `blob`."""
+        form = await Form.read(body, file="blob")
+        key = checks.key(form.fields.get("key") or _no_key())
+        call.expect("blobs.write", _resource(key))
+        if form.file is None:
+            raise InvalidInput("the form has no file", hint="Send it last, as in curl -F key=NAME -F blob=@FILE.")
+        arrival = Arrival(
+            tenant=call.tenant,
+            owner=call.caller.name,
+            blob_id=form.fields.get("blob_id"),
+            sha256=form.fields.get("sha256"),
+            content_type=_type_of(form.file.content_type, form.file.name or key),
+            original_name=form.file.name,
+            owner_quota=call.caller.limits.quota_bytes,
+        )
+        return await self._put(call, key, form.file, arrival)
+
+    async def get(self, call: Call, key: str) -> Bytes | Answer[bytes]:
+        """The bytes of a key, all or a range of them; from a bucket by way of an address that they are at."""
+        call.expect("blobs.read", _resource(key))
+        found, opened = await self._blobs.open_key(call.tenant, key)
+        name = found.original_name or key.rpartition("/")[2]
+        return await self._downloads.answer(call, opened, content_type=found.content_type, name=name)
+
+    async def delete(self, call: Call, key: str) -> Key:
+        """Delete a key, and answer what it was. Its blob goes when nothing else refers to it."""
+        call.expect("blobs.delete", _resource(key))
+        return await self._blobs.delete(call.tenant, key, if_match=_if_match(call))
+
+    async def usage(self, call: Call, query: UsageQuery) -> Usage:
+        """How many bytes the tenant keeps, or the caller in it, and how many it may."""
+        if query.of == "caller":
+            used = await self._blobs.usage(call.tenant, call.caller.name)
+            return _with_quota(used, call.caller.limits.quota_bytes)
+        return await self._blobs.usage(call.tenant)
+
+    async def purge(self, call: Call, body: PurgeOrder) -> Purged:
+        """Delete all keys that a token set, also one that was revoked, or with `all` those of everybody."""
+        if (body.owner is None) is not body.all:
+            raise InvalidInput("either owner says whose keys, or all that it is everybody's")
+        return await self._blobs.purge(call.tenant, body.owner, act=call.act(), dry_run=body.dry_run)
+
+    async def _put(self, call: Call, key: str, source: Any, arrival: Arrival) -> Answer[Key]:
+        made = await self._blobs.put(key, source.parts(), arrival, if_match=_if_match(call))
+        headers = {"etag": f'"{made.blob_id}"', "location": f"{PREFIX}/keys/{quote(key)}"}
+        return Answer(made, headers=headers)
+
+
+def _if_match(call: Call) -> str | None:
+    none_match = call.headers.get("if-none-match")
+    if none_match is not None and (none_match.strip() != checks.ANY or call.headers.has("if-match")):
+        raise InvalidInput("If-None-Match is * here, for a key that is new, and stands alone")
+    return checks.if_match(call.headers.get("if-match"))
+
+
+def _type_of(said: str | None, name: str) -> str:
+    """What the sender says the bytes are, or what the name tells."""
+    return checks.guess_type(name) if said is None or said.lower() in UNSAID else said
+
+
+def _no_key() -> str:
+    raise InvalidInput("the form does not name a key", hint="Send key before the file: curl -F key=NAME -F blob=@FILE")
+
+
+def _resource(key: str) -> str:
+    return f"keys/{key}"
+
+
+def _with_quota(used: Usage, quota: int | None) -> Usage:
+    return Usage(bytes=used.bytes, reserved_bytes=used.reserved_bytes, keys=used.keys, quota_bytes=quota)

@@ -1,0 +1,41 @@
+"""How the bytes of an upload are sent: to us, at an address that we have signed, or to a bucket."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ingot.api.downloads import URL_SECONDS
+from ingot.blobs.model import UploadState
+from ingot.blobs.uploads import Begun
+from ingot.http.call import Call
+from ingot.http.signing import Signer
+from ingot.http.table import PREFIX
+from ingot.wire.blobs import UploadPlan
+
+SENDING: Final = "upload"  # What the address of an upload is for.
+
+
+class Plans:
+    """Tells clients where bytes go."""
+
+    def __init__(self, signer: Signer, *, public_url: str | None) -> None:
+        self._signer = signer
+        self._public_url = public_url
+
+    def of(self, call: Call, tenant: str, begun: Begun) -> UploadPlan:
+        """How the bytes of an upload are sent."""
+        upload, plan = begun.upload, begun.plan
+        if upload.state is not UploadState.OPEN:
+            return UploadPlan(upload=upload)
+        if plan is not None:
+            return UploadPlan(
+                upload=upload, url=plan.url, headers=plan.headers, part_bytes=plan.part_bytes, expires_in=URL_SECONDS
+            )
+        url = self.address(call, tenant, upload.id)
+        return UploadPlan(upload=upload, url=url, resumable=True, expires_in=URL_SECONDS)
+
+    def address(self, call: Call, tenant: str, id: str) -> str:
+        """Where an upload is sent to with us, for a while."""
+        path = f"{PREFIX}/blobs/uploads/{id}/bytes"
+        signed = self._signer.sign(SENDING, path, {"tenant": tenant}, URL_SECONDS)
+        return (self._public_url or call.here) + signed

@@ -1,0 +1,435 @@
+"""Files of jobs over HTTP: from the upload of an input to the output that others see, and what is refused there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from blake3 import blake3
+
+from ingot.blobs.model import PART_BYTES
+from ingot.blobs.ports import NoteScrub
+from ingot.identity.grants import Grant
+from ingot.jobs.files import INPUTS_MAX
+from tests.http.serving import Served, serving
+from tests.http.test_uploads import in_bucket, send
+
+Json = dict[str, Any]
+DATA = random.Random(7).randbytes(PART_BYTES + 11)
+BLOB = blake3(DATA).hexdigest()
+SMALL = b"small"
+NOBODY = "01a00000-0000-7000-8000-000000000001"
+BIG = 64 * 1024 * 1024 + 1
+
+
+@pytest.fixture(params=["folder", "bucket"])
+async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
+    async with serving(tmp_path / "data", in_bucket() if request.param == "bucket" else None) as one:
+        yield one
+
+
+async def post(served: Served, path: str, body: Json, *, expect: int = 200, **options: Any) -> Json:
+    answer = await served.call("POST", path, json=body, **options)
+    assert answer.status_code == expect, answer.text
+    return answer.json()  # type: ignore[no-any-return]
+
+
+async def refused(served: Served, path: str, body: Json, status: int, code: str, **options: Any) -> None:
+    said = await post(served, path, body, expect=status, **options)
+    assert said["code"] == code, said
+
+
+async def key(served: Served, name: str, data: bytes) -> str:
+    """A blob that is here, by its id."""
+    answer = await served.call("PUT", f"/keys/{name}", content=data)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["blob_id"])
+
+
+async def output(served: Served, job: Json, name: str, data: bytes, **options: Any) -> Json:
+    """Upload an output of a claimed job, and complete that."""
+    fence = {"fence": job["fence"]}
+    plan = await post(
+        served, f"/jobs/{job['id']}/uploads", {**fence, "name": name, "size": len(data)}, expect=201, **options
+    )
+    assert (await send(plan, data)).is_success
+    return await post(served, f"/jobs/{job['id']}/uploads/{plan['upload']['id']}/complete", fence, **options)
+
+
+async def files(served: Served, job: Json, **options: Any) -> list[tuple[str, str, str]]:
+    answer = await served.call("GET", f"/jobs/{job['id']}/files", **options)
+    assert answer.status_code == 200, answer.text
+    return [(one["kind"], one["name"], one["blob_id"]) for one in answer.json()["items"]]
+
+
+async def read(url: str) -> bytes:
+    """What a stranger gets who knows nothing but the address."""
+    async with httpx.AsyncClient(timeout=30) as stranger:
+        answer = await stranger.get(url)
+        assert answer.status_code == 200, answer.text
+        return answer.content
+
+
+async def sweep(served: Served) -> None:
+    await served.ingot.collector.run_once()
+
+
+# -- the whole way ------------------------------------------------------------------------------------------
+
+
+async def test_a_job_goes_from_the_upload_of_its_input_to_the_output_that_is_seen(site: Served) -> None:
+    order = {"type": "noop", "uploads": [{"name": "in.bin", "size": len(DATA), "content_type": "image/png"}]}
+    job = await post(site, "/jobs", order, expect=201)
+    (plan,) = job["uploads"]
+    assert (job["status"], job["inputs"], plan["upload"]["state"]) == ("blocked", {}, "open")
+    assert (plan["upload"]["job_id"], plan["upload"]["file"], plan["upload"]["name"]) == (job["id"], "input", "in.bin")
+    assert (await site.call("POST", "/jobs/claim", json={"types": ["noop"]})).status_code == 204
+    why = (await site.call("GET", f"/jobs/{job['id']}/explain")).json()
+    assert why["reasons"][0]["code"] == "waits_for_uploads"
+    assert (await send(plan, DATA)).is_success
+    done = await post(site, f"/blobs/uploads/{plan['upload']['id']}/complete", {"blob_id": BLOB})
+    assert done["upload"]["state"] == "done"
+    assert await files(site, job) == [("input", "in.bin", BLOB)]
+
+    claimed = await site.claim()
+    assert (claimed["id"], claimed["inputs"]) == (job["id"], {"in.bin": BLOB})
+    assert "http" not in str({**claimed, "payload": None})
+    asked = {"fence": claimed["fence"], "name": "in.bin", "kind": "input"}
+    address = await post(site, f"/jobs/{job['id']}/downloads", asked)
+    assert address["expires_in"] > 0
+    assert await read(address["url"]) == DATA
+
+    made = await output(site, claimed, "out.txt", SMALL)
+    blob = made["upload"]["blob_id"]
+    assert made["upload"]["state"] == "done"
+    assert await files(site, job) == [("input", "in.bin", BLOB)]
+    assert (await site.call("GET", f"/blobs/{blob}")).status_code == 404
+    result = {"fence": claimed["fence"], "result": 1, "outputs": ["out.txt"]}
+    assert (await post(site, f"/jobs/{job['id']}/complete", result))["status"] == "succeeded"
+    assert await files(site, job) == [("input", "in.bin", BLOB), ("output", "out.txt", blob)]
+    answer = await site.client.get(
+        f"/api/v1/blobs/{blob}", headers={"authorization": f"Bearer {site.operator}"}, follow_redirects=True
+    )
+    assert answer.content == SMALL
+
+
+async def test_a_payload_that_is_a_blob_is_read_by_the_attempt(site: Served) -> None:
+    blob = await key(site, "payload", DATA)
+    job = await site.make_job(payload_blob=blob)
+    assert (job["payload"], job["payload_blob"]) == (None, blob)
+    claimed = await site.claim()
+    address = await post(site, f"/jobs/{job['id']}/downloads", {"fence": claimed["fence"], "kind": "payload"})
+    assert await read(address["url"]) == DATA
+    assert await files(site, job) == [("payload", "payload", blob)]
+
+
+async def test_what_an_attempt_wrote_is_a_file_with_its_number(served: Served) -> None:
+    job = await served.make_job()
+    claimed = await served.claim()
+    order = {"fence": claimed["fence"], "kind": "log", "size": 5}
+    plan = await post(served, f"/jobs/{job['id']}/uploads", order, expect=201)
+    await send(plan, SMALL)
+    path = f"/jobs/{job['id']}/uploads/{plan['upload']['id']}/complete"
+    done = await post(served, path, {"fence": claimed["fence"]})
+    assert done["upload"]["content_type"] == "text/plain"
+    assert await files(served, job) == [("log", "1", blake3(SMALL).hexdigest())]
+
+
+async def test_what_the_tenant_has_need_not_be_sent(served: Served) -> None:
+    await key(served, "here", DATA)
+    upload = {"name": "in.bin", "size": len(DATA), "blob_id": BLOB}
+    job = await post(served, "/jobs", {"type": "noop", "uploads": [upload]}, expect=201)
+    assert (job["status"], job["inputs"]) == ("queued", {"in.bin": BLOB})
+    (plan,) = job["uploads"]
+    assert (plan["upload"]["state"], plan["url"]) == ("done", None)
+    claimed = await served.claim()
+    order = {"fence": claimed["fence"], "name": "out", "size": len(DATA), "blob_id": BLOB}
+    done = await post(served, f"/jobs/{job['id']}/uploads", order, expect=201)
+    assert done["upload"]["state"] == "done"
+    await post(served, f"/jobs/{job['id']}/complete", {"fence": claimed["fence"], "outputs": ["out"]})
+    assert await files(served, job) == [("input", "in.bin", BLOB), ("output", "out", BLOB)]
+
+
+async def test_who_asks_again_gets_the_uploads_that_were_begun(site: Served) -> None:
+    uploads = [{"name": "a", "size": 5}, {"name": "b", "size": 5}]
+    order = {"type": "noop", "uploads": uploads, "idempotency_key": "once"}
+    first = await post(site, "/jobs", order, expect=201)
+    again = await post(site, "/jobs", order)
+    assert again["id"] == first["id"]
+    assert [one["upload"]["id"] for one in again["uploads"]] == [one["upload"]["id"] for one in first["uploads"]]
+    for plan in again["uploads"]:
+        assert (await send(plan, SMALL)).is_success
+        await post(site, f"/blobs/uploads/{plan['upload']['id']}/complete", {})
+    assert (await site.call("GET", f"/jobs/{first['id']}")).json()["status"] == "queued"
+    usage = (await site.call("GET", "/usage")).json()
+    assert (usage["bytes"], usage["reserved_bytes"]) == (10, 0)
+
+
+async def test_a_job_without_uploads_is_answered_without_them(served: Served) -> None:
+    assert "uploads" not in await served.make_job()
+    made = await post(served, "/jobs/batch", {"jobs": [{"type": "noop"}]}, expect=201)
+    assert "uploads" not in made["jobs"][0]["job"]
+    batch = {"jobs": [{"type": "noop", "uploads": [{"name": "a", "size": 1}]}]}
+    await refused(served, "/jobs/batch", batch, 422, "invalid_input")
+
+
+async def test_a_batch_names_blobs_that_are_here(served: Served) -> None:
+    blob = await key(served, "k", SMALL)
+    jobs: list[Json] = [{"type": "noop", "inputs": {"a": blob}}, {"type": "noop", "payload_blob": blob}]
+    made = await post(served, "/jobs/batch", {"jobs": jobs}, expect=201)
+    assert [one["job"]["inputs"] for one in made["jobs"]] == [{"a": blob}, {}]
+    jobs[1]["payload_blob"] = "0" * 64
+    await refused(served, "/jobs/batch", {"jobs": jobs}, 404, "blob_not_found")
+
+
+async def test_large_outputs_go_to_a_bucket_in_parts(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data", in_bucket()) as site:
+        job = await site.make_job()
+        claimed = await site.claim()
+        order = {"fence": claimed["fence"], "name": "big", "size": BIG}
+        plan = await post(site, f"/jobs/{job['id']}/uploads", order, expect=201)
+        assert plan["part_bytes"]
+        path = f"/jobs/{job['id']}/uploads/{plan['upload']['id']}"
+        parts = [{"number": 1, "size": plan["part_bytes"], "sha256": "0" * 64}]
+        signed = await post(site, f"{path}/parts", {"fence": claimed["fence"], "parts": parts})
+        assert [one["number"] for one in signed["parts"]] == [1]
+        await refused(site, f"{path}/parts", {"fence": claimed["fence"] + 1, "parts": parts}, 409, "lease_lost")
+        await refused(site, f"{path}/complete", {"fence": claimed["fence"]}, 409, "upload_incomplete")
+        await post(site, f"/jobs/{job['id']}/release", {"fence": claimed["fence"]})
+        await refused(site, f"{path}/parts", {"fence": claimed["fence"], "parts": parts}, 409, "lease_lost")
+
+
+# -- stale fences -------------------------------------------------------------------------------------------
+
+
+async def test_a_stale_fence_is_refused_at_every_step_and_leaves_nothing(site: Served) -> None:
+    blob = await key(site, "k", SMALL)
+    job = await site.make_job(inputs={"in": blob})
+    old = await site.claim()
+    path, fence = f"/jobs/{job['id']}", {"fence": old["fence"]}
+    begun = await post(site, f"{path}/uploads", {**fence, "name": "late", "size": len(DATA)}, expect=201)
+    assert (await send(begun, DATA)).is_success
+    done = await output(site, old, "done", b"done")
+    await post(site, f"{path}/release", fence)
+    new = await site.claim()
+    complete = f"{path}/uploads/{begun['upload']['id']}/complete"
+    steps = [
+        (f"{path}/downloads", {**fence, "name": "in"}),
+        (f"{path}/uploads", {**fence, "name": "x", "size": 1}),
+        (f"{path}/uploads/{begun['upload']['id']}/parts", {**fence, "parts": [part()]}),
+        (complete, fence),
+        (f"{path}/complete", {**fence, "outputs": ["done"]}),
+    ]
+    for step, body in steps:
+        await refused(site, step, body, 409, "lease_lost")
+    await refused(site, complete, {"fence": new["fence"]}, 404, "upload_not_found")
+    missing = {"fence": new["fence"], "outputs": ["done"]}
+    await refused(site, f"{path}/complete", missing, 409, "output_missing")
+    await post(site, f"{path}/complete", {"fence": new["fence"]})
+    assert await files(site, job) == [("input", "in", blob)]
+    await sweep(site)
+    usage = (await site.call("GET", "/usage")).json()
+    assert (usage["bytes"], usage["reserved_bytes"]) == (2 * len(SMALL), 0)
+    assert (await site.call("GET", f"/blobs/{done['upload']['blob_id']}")).status_code == 404
+    assert (await site.ingot.blobs.figures()).uploads == 0
+    await refused(site, complete, fence, 409, "lease_lost")
+
+
+def part() -> Json:
+    return {"number": 1, "size": 1, "sha256": "0" * 64}
+
+
+# -- who may ------------------------------------------------------------------------------------------------
+
+
+async def test_another_tenant_sees_nothing(served: Served) -> None:
+    blob = await key(served, "k", SMALL)
+    job = await served.make_job(inputs={"in": blob}, uploads=[{"name": "up", "size": 5}])
+    other = (await served.ingot.tenants.create("other")).id
+    stranger = await served.token(Grant(action="*"), tenant=other)
+    upload = job["uploads"][0]["upload"]["id"]
+    assert (await served.call("GET", f"/jobs/{job['id']}/files", token=stranger)).status_code == 404
+    await refused(served, "/jobs", {"type": "noop", "inputs": {"a": blob}}, 404, "blob_not_found", token=stranger)
+    await refused(served, "/jobs", {"type": "noop", "payload_blob": blob}, 404, "blob_not_found", token=stranger)
+    await refused(served, f"/blobs/uploads/{upload}/complete", {}, 404, "upload_not_found", token=stranger)
+    await send(job["uploads"][0], SMALL)
+    await post(served, f"/blobs/uploads/{upload}/complete", {})
+    claimed = await served.claim()
+    path, fence = f"/jobs/{job['id']}", {"fence": claimed["fence"]}
+    await refused(served, f"{path}/downloads", {**fence, "name": "in"}, 404, "job_not_found", token=stranger)
+    begin = {**fence, "name": "x", "size": 1}
+    await refused(served, f"{path}/uploads", begin, 404, "job_not_found", token=stranger)
+    begun = await post(served, f"{path}/uploads", begin, expect=201)
+    for step in ("complete", "parts"):
+        body = {**fence, **({"parts": [part()]} if step == "parts" else {})}
+        where = f"{path}/uploads/{begun['upload']['id']}/{step}"
+        await refused(served, where, body, 404, "job_not_found", token=stranger)
+
+
+async def test_who_may_make_jobs_of_a_type_sends_their_inputs(served: Served) -> None:
+    maker = await served.token(Grant(action="jobs.create", resource="jobs/noop"))
+    other = await served.token(Grant(action="jobs.create", resource="jobs/noop"))
+    order = {"type": "noop", "uploads": [{"name": "a", "size": 5}]}
+    job = await post(served, "/jobs", order, expect=201, token=maker)
+    (plan,) = job["uploads"]
+    path = f"/blobs/uploads/{plan['upload']['id']}"
+    assert (await send(plan, SMALL)).is_success
+    await refused(served, f"{path}/complete", {}, 404, "upload_not_found", token=other)
+    assert (await served.call("GET", path, token=maker)).json()["upload"]["received"] == 5
+    await post(served, f"{path}/complete", {}, token=maker)
+    assert (await served.call("GET", f"/jobs/{job['id']}")).json()["status"] == "queued"
+
+
+async def test_an_output_is_read_by_who_may_read_jobs_of_its_type(served: Served) -> None:
+    job = await served.make_job()
+    claimed = await served.claim()
+    blob = (await output(served, claimed, "out", SMALL))["upload"]["blob_id"]
+    await post(served, f"/jobs/{job['id']}/complete", {"fence": claimed["fence"]})
+    reader = await served.token(Grant(action="jobs.read", resource="jobs/noop"))
+    assert (await served.call("GET", f"/blobs/{blob}", token=reader)).content == SMALL
+    assert await files(served, job, token=reader) == [("output", "out", blob)]
+    for grant in (Grant(action="jobs.read", resource="jobs/other"), Grant(action="blobs.read", resource="keys/x")):
+        stranger = await served.token(grant)
+        assert (await served.call("GET", f"/blobs/{blob}", token=stranger)).status_code == 404
+        assert (await served.call("GET", f"/jobs/{job['id']}/files", token=stranger)).status_code in (403, 404)
+
+
+async def test_a_worker_of_all_tenants_works_with_files_of_each(served: Served) -> None:
+    other = (await served.ingot.tenants.create("other")).id
+    token = await served.token(Grant(action="*"), tenant=other)
+    await served.call("PUT", "/keys/k", content=SMALL, token=token)
+    blob = blake3(SMALL).hexdigest()
+    job = await post(served, "/jobs", {"type": "noop", "inputs": {"in": blob}}, expect=201, token=token)
+    made = await served.ingot.credentials.create_worker(None, "press")
+    press = {"x-worker-id": "press", "x-worker-secret": made.secret}
+    answer = await served.client.post("/api/v1/jobs/claim", headers=press, json={"types": ["noop"]})
+    (claimed,) = answer.json()["jobs"]
+    path, fence = f"/api/v1/jobs/{job['id']}", {"fence": claimed["fence"]}
+    address = await served.client.post(f"{path}/downloads", headers=press, json={**fence, "name": "in"})
+    assert await read(address.json()["url"]) == SMALL
+    plan = await served.client.post(f"{path}/uploads", headers=press, json={**fence, "name": "out", "size": 4})
+    assert plan.status_code == 201, plan.text
+    assert (await send(plan.json(), b"made")).is_success
+    complete = f"{path}/uploads/{plan.json()['upload']['id']}/complete"
+    assert (await served.client.post(complete, headers=press, json=fence)).status_code == 200
+    await served.client.post(f"{path}/complete", headers=press, json={**fence, "outputs": ["out"]})
+    assert [one[:2] for one in await files(served, job, token=token)] == [("input", "in"), ("output", "out")]
+
+
+async def test_a_worker_has_nothing_to_do_with_what_another_runs(served: Served) -> None:
+    await served.make_job()
+    claimed = await served.claim()
+    made = await served.ingot.credentials.create_worker(None, "other")
+    headers = {"x-worker-id": "other", "x-worker-secret": made.secret}
+    for step, body in (("downloads", {"name": "in"}), ("uploads", {"name": "x", "size": 1})):
+        answer = await served.client.post(
+            f"/api/v1/jobs/{claimed['id']}/{step}", headers=headers, json={"fence": claimed["fence"], **body}
+        )
+        assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost")
+
+
+# -- what is wrong ------------------------------------------------------------------------------------------
+
+WRONG_ORDERS: list[tuple[Json, int, str]] = [
+    ({"inputs": ["x"]}, 422, "invalid_input"),
+    ({"inputs": {"a": "x"}}, 422, "invalid_input"),
+    ({"inputs": {"a/b": "0" * 64}}, 422, "invalid_input"),
+    ({"inputs": {"": "0" * 64}}, 422, "invalid_input"),
+    ({"inputs": {"x" * 256: "0" * 64}}, 422, "invalid_input"),
+    ({"inputs": {f"{n}": "0" * 64 for n in range(INPUTS_MAX + 1)}}, 422, "invalid_input"),
+    ({"inputs": {"a": "0" * 64}}, 404, "blob_not_found"),
+    ({"payload_blob": "x"}, 422, "invalid_input"),
+    ({"payload_blob": "0" * 64, "payload": 1}, 422, "invalid_input"),
+    ({"uploads": [{"name": "a"}]}, 422, "invalid_input"),
+    ({"uploads": [{"name": "a", "size": -1}]}, 422, "invalid_input"),
+    ({"uploads": [{"name": "a", "size": 2**62}]}, 413, "blob_too_large"),
+    ({"uploads": [{"name": "..", "size": 1}]}, 422, "invalid_input"),
+    ({"uploads": [{"name": "a\x00", "size": 1}]}, 422, "invalid_input"),
+    ({"uploads": [{"name": "a", "size": 1, "blob_id": "x"}]}, 422, "invalid_input"),
+    ({"uploads": [{"name": "a", "size": 1, "sha256": "x"}]}, 422, "invalid_input"),
+    ({"uploads": [{"name": "a", "size": 1, "key": "x"}]}, 422, "invalid_input"),
+    ({"uploads": [{"name": "a", "size": 1}, {"name": "a", "size": 1}]}, 422, "invalid_input"),
+    ({"uploads": [{"name": f"{n}", "size": 1} for n in range(INPUTS_MAX + 1)]}, 422, "invalid_input"),
+]
+
+
+@pytest.mark.parametrize(("order", "status", "code"), WRONG_ORDERS)
+async def test_a_wrong_order_is_refused_and_leaves_nothing(served: Served, order: Json, status: int, code: str) -> None:
+    await refused(served, "/jobs", {"type": "noop", **order}, status, code)
+    assert (await served.call("GET", "/jobs")).json()["items"] == []
+    assert (await served.ingot.blobs.figures()).uploads == 0
+
+
+WRONG_STEPS: list[tuple[str, Json, int, str]] = [
+    ("downloads", {"name": "other"}, 404, "file_not_found"),
+    ("downloads", {"kind": "payload"}, 404, "file_not_found"),
+    ("downloads", {"kind": "output", "name": "in"}, 422, "invalid_input"),
+    ("uploads", {"size": 1}, 422, "invalid_input"),
+    ("uploads", {"size": 1, "name": "a/b"}, 422, "invalid_input"),
+    ("uploads", {"size": 1, "name": "a", "kind": "input"}, 422, "invalid_input"),
+    ("uploads", {"size": 2**62, "name": "a"}, 413, "blob_too_large"),
+    ("uploads", {"name": "a"}, 422, "invalid_input"),
+    ("uploads/x/complete", {}, 404, "upload_not_found"),
+    (f"uploads/{NOBODY}/complete", {}, 404, "upload_not_found"),
+    (f"uploads/{NOBODY}/parts", {"parts": [part()]}, 404, "upload_not_found"),
+    ("complete", {"outputs": ["a/b"]}, 422, "invalid_input"),
+    ("complete", {"outputs": ["never"]}, 409, "output_missing"),
+]
+
+
+@pytest.mark.parametrize(("step", "body", "status", "code"), WRONG_STEPS)
+async def test_a_wrong_step_is_refused(served: Served, step: str, body: Json, status: int, code: str) -> None:
+    blob = await key(served, "k", SMALL)
+    job = await served.make_job(inputs={"in": blob})
+    claimed = await served.claim()
+    await refused(served, f"/jobs/{job['id']}/{step}", {"fence": claimed["fence"], **body}, status, code)
+    assert (await served.call("GET", f"/jobs/{job['id']}")).json()["status"] == "running"
+    assert (await served.ingot.blobs.figures()).uploads == 0
+
+
+async def test_wrong_bytes_of_an_input_cancel_its_job(served: Served) -> None:
+    upload = {"name": "in.bin", "size": 5, "blob_id": "0" * 64}
+    job = await served.make_job(uploads=[upload])
+    (plan,) = job["uploads"]
+    await send(plan, SMALL)
+    await refused(served, f"/blobs/uploads/{plan['upload']['id']}/complete", {}, 422, "wrong_digest")
+    found = (await served.call("GET", f"/jobs/{job['id']}")).json()
+    assert found["status"] == "canceled"
+    assert "in.bin" in found["last_error"]
+    await refused(served, f"/jobs/{job['id']}/retry", {}, 404, "file_not_found")
+
+
+async def test_an_upload_of_another_job_is_not_this_ones(served: Served) -> None:
+    await served.make_job()
+    await served.make_job()
+    one, two = await served.claim(), await served.claim()
+    order = {"fence": one["fence"], "name": "x", "size": 5}
+    begun = await post(served, f"/jobs/{one['id']}/uploads", order, expect=201)
+    path = f"/jobs/{two['id']}/uploads/{begun['upload']['id']}/complete"
+    await refused(served, path, {"fence": two["fence"]}, 404, "upload_not_found")
+
+
+async def test_several_outcomes_name_their_outputs(served: Served) -> None:
+    await asyncio.gather(served.make_job(), served.make_job())
+    one, two = await served.claim(), await served.claim()
+    await output(served, one, "out", SMALL)
+    entries = [
+        {"id": job["id"], "fence": job["fence"], "outcome": "succeeded", "outputs": ["out"]} for job in (one, two)
+    ]
+    answers = (await post(served, "/jobs/settle", {"jobs": entries}))["jobs"]
+    assert [answer.get("status") or answer["code"] for answer in answers] == ["succeeded", "output_missing"]
+
+
+async def test_a_damaged_input_gets_no_address(served: Served) -> None:
+    blob = await key(served, "k", DATA)
+    job = await served.make_job(inputs={"in": blob})
+    claimed = await served.claim()
+    await served.ingot.blobs._store.note_scrub(NoteScrub(damaged=[blob]))
+    asked = {"fence": claimed["fence"], "name": "in"}
+    await refused(served, f"/jobs/{job['id']}/downloads", asked, 500, "blob_damaged")
+    assert (await served.call("GET", f"/blobs/{blob}/url")).json()["code"] == "blob_damaged"
