@@ -10,6 +10,7 @@ from ingot.kernel.errors import IngotError
 
 TEXT_SHOWN_MAX: Final = 200
 GATEWAY: Final = frozenset({502, 503, 504})
+STORE_LATER: Final = frozenset({408, 429, 500, *GATEWAY})  # What object stores answer that may do it later.
 OTHER_SCHEME: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF")
 
 
@@ -91,6 +92,15 @@ def _kinds() -> dict[str, type[IngotError]]:
     return found
 
 
+def store_refusal(status: int, content: bytes) -> StoreRefused:
+    """The error of an object store that a server sent us to."""
+    said = content[:TEXT_SHOWN_MAX].decode(errors="replace").strip()
+    error = StoreRefused(f"the object store answers {status}: {said!r}")
+    if status not in STORE_LATER:
+        error.__dict__["status"] = 500
+    return error
+
+
 def unreadable(content: bytes, error: Exception) -> IngotError:
     """The error of an answer that is none we know: of another program, or of another version."""
     if isinstance(error, msgspec.ValidationError):
@@ -139,3 +149,18 @@ class StreamEnded(IngotError):
     code = "stream_ended"
     status = 403
     hint = "Check the token, and that the tenant is still there."
+
+
+class StoreRefused(IngotError):
+    """The object store did not take or give the bytes."""
+
+    code = "store_refused"
+    status = 503
+    hint = "Try again later; when it stays so, look at the store, and at the bucket that the server uses."
+
+
+class DownloadDamaged(IngotError):
+    """The bytes that came are not those of the blob."""
+
+    code = "download_damaged"
+    hint = "Nothing was kept. Fetch it again; `ingot blobs verify` tells whether it is whole on the server."

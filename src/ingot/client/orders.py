@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, Final, TypedDict
 
 import msgspec
 
+from ingot.client.outgoing import Sendable
+from ingot.jobs.checks import PAYLOAD_BYTES_MAX, file_name
+from ingot.jobs.errors import PayloadTooLarge
 from ingot.kernel.errors import InvalidInput
 
 Seconds = float | str | timedelta
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 PRIORITIES: Final = {"critical": 1, "high": 2, "normal": 3, "low": 4, "background": 5}
 PRIORITY_HINT: Final = f"It is 1 to 5, or {', '.join(PRIORITIES)}."
+PAYLOAD_BLOB_BYTES_MAX: Final = 64 * 1024 * 1024  # A worker holds it in memory.
 SECONDS_HINT: Final = "Write seconds as a number, or as in 500ms, 30s, 5m, 2h, 1d."
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
@@ -32,7 +38,8 @@ class Order(TypedDict, total=False):
     metadata: object
     after: Sequence[str]
     on_dead: str
-    inputs: Sequence[str]
+    inputs: Mapping[str, str]
+    payload_blob: str
     batch: str
     force: bool
     correlation_id: str
@@ -70,6 +77,11 @@ def order_body(type: str, payload: object, order: Mapping[str, Any]) -> dict[str
     """A job as it is asked for. Raises `InvalidInput` for what is no JSON, and for what nobody knows."""
     said = dict(order)
     body: dict[str, Any] = {"type": type, "payload": json_of(payload, what="payload")}
+    if len(body["payload"]) > PAYLOAD_BLOB_BYTES_MAX:
+        size = len(body["payload"])
+        raise PayloadTooLarge(
+            f"the payload has {size} bytes; the most is {PAYLOAD_BLOB_BYTES_MAX}", hint="Send it as a file of the job."
+        )
     if (delay := said.pop("delay", None)) is not None:
         body["delay_seconds"] = seconds_of(delay)
     if (priority := said.pop("priority", None)) is not None:
@@ -80,6 +92,23 @@ def order_body(type: str, payload: object, order: Mapping[str, Any]) -> dict[str
         known = ", ".join(sorted(Order.__annotations__))
         raise InvalidInput(f"a job has no {', '.join(sorted(unknown))}", hint=f"It is one of {known}.")
     return body | {name: value for name, value in said.items() if value is not None}
+
+
+def is_large(payload: msgspec.Raw) -> bool:
+    """Whether a payload travels as a blob."""
+    return len(payload) > PAYLOAD_BYTES_MAX
+
+
+def named_files(file: Sendable | Mapping[str, Sendable] | None) -> dict[str, Sendable]:
+    """Files by the names that a job knows them by. Raises `InvalidInput` for one without a name."""
+    if file is None:
+        return {}
+    if isinstance(file, Mapping):
+        return {file_name(name): source for name, source in file.items()}
+    path = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidInput("the file has no name", hint='Write it as in file={"report.pdf": …}.')
+    return {file_name(Path(path).name): file}
 
 
 def json_of(value: object, *, what: str) -> msgspec.Raw:

@@ -9,11 +9,14 @@ from typing import Any, Self, Unpack, overload
 import msgspec
 
 from ingot.client.asynchronous.admin import AsyncAdmin
+from ingot.client.asynchronous.blobs import AsyncBlobs
 from ingot.client.asynchronous.events import follow
+from ingot.client.asynchronous.files import file_url, send_payloads, submit_with_files
 from ingot.client.asynchronous.http import PAGE_ROWS, AsyncHttp
 from ingot.client.asynchronous.job import AsyncJob
 from ingot.client.asynchronous.submission import AsyncSubmission, enqueue, publish
-from ingot.client.orders import Order, json_of, order_body, priority_of
+from ingot.client.orders import Order, is_large, json_of, named_files, order_body, priority_of
+from ingot.client.outgoing import Progress, Sendable
 from ingot.client.paths import at
 from ingot.client.patience import Patience
 from ingot.client.place import find_place
@@ -21,6 +24,7 @@ from ingot.client.transaction import HasCursor
 from ingot.events.model import Event
 from ingot.jobs.actions import Acted
 from ingot.jobs.crew import Worker
+from ingot.jobs.files import JobFile
 from ingot.jobs.model import (
     Attempt,
     Batch,
@@ -36,9 +40,11 @@ from ingot.jobs.model import (
 )
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
+from ingot.wire.blobs import URL_SECONDS_MAX
 from ingot.wire.people import Me
 
 ORDERS_PER_CALL = 500
+CONNECTION_HINT = "Store them first with client.blobs.put, and name them with `inputs`."
 
 
 class _Made(msgspec.Struct, frozen=True):
@@ -66,6 +72,7 @@ class AsyncClient:
     ) -> None:
         self._http = AsyncHttp(find_place(url, token=token, tenant=tenant, later=True), Patience(seconds=patience))
         self.admin = AsyncAdmin(self._http)
+        self.blobs = AsyncBlobs(self._http)
 
     async def __aenter__(self) -> Self:
         return self
@@ -81,7 +88,14 @@ class AsyncClient:
 
     @overload
     async def submit(
-        self, type: str, payload: object = None, *, connection: None = None, **order: Unpack[Order]
+        self,
+        type: str,
+        payload: object = None,
+        *,
+        file: Sendable | Mapping[str, Sendable] | None = None,
+        progress: Progress | None = None,
+        connection: None = None,
+        **order: Unpack[Order],
     ) -> AsyncJob: ...
 
     @overload
@@ -90,19 +104,37 @@ class AsyncClient:
     ) -> AsyncSubmission: ...
 
     async def submit(
-        self, type: str, payload: object = None, *, connection: HasCursor | None = None, **order: Unpack[Order]
+        self,
+        type: str,
+        payload: object = None,
+        *,
+        file: Sendable | Mapping[str, Sendable] | None = None,
+        progress: Progress | None = None,
+        connection: HasCursor | None = None,
+        **order: Unpack[Order],
     ) -> AsyncJob | AsyncSubmission:
         """Ask for a job. With an `idempotency_key` a lost answer is asked for again, and there is one job.
+
+        A `file` is a path, or several by the names that the job knows them by: they are sent with it, and it is ready
+        when the last of them is there. `progress` is called with how many bytes are sent, and of how many.
+        `inputs` names blobs that are there already. A payload over 64 KiB is stored as a blob first.
 
         With a `connection` to the database in which Ingot lives, the job is part of its transaction, and no server is
         asked.
         """
-        body = order_body(type, payload, order)
+        body, files = order_body(type, payload, order), named_files(file)
         if connection is not None:
+            if files:
+                raise InvalidInput("a job that is part of a transaction has no files to send", hint=CONNECTION_HINT)
             (asked,) = await enqueue(connection, [body])
             return AsyncSubmission(self, type, asked)
-        made = await self._http.ask("POST", "/jobs", Job, body=body, safe="idempotency_key" in body)
-        return AsyncJob(self, made)
+        text = bytes(body["payload"]) if is_large(body["payload"]) else None
+        await send_payloads(self.blobs, [body])
+        if files:
+            made = await submit_with_files(self._http, body, files, progress)
+        else:
+            made = await self._http.ask("POST", "/jobs", Job, body=body, safe="idempotency_key" in body)
+        return AsyncJob(self, made, text)
 
     @overload
     async def submit_many(
@@ -137,7 +169,8 @@ class AsyncClient:
     async def _submit(self, bodies: Sequence[dict[str, Any]]) -> list[AsyncJob]:
         made: list[AsyncJob] = []
         for start in range(0, len(bodies), ORDERS_PER_CALL):
-            some = bodies[start : start + ORDERS_PER_CALL]
+            some = list(bodies[start : start + ORDERS_PER_CALL])
+            await send_payloads(self.blobs, some)
             safe = all("idempotency_key" in body for body in some)
             answer = await self._http.ask("POST", "/jobs/batch", _Made, body={"jobs": some}, safe=safe)
             made += [AsyncJob(self, one.job) for one in answer.jobs]
@@ -195,6 +228,26 @@ class AsyncClient:
         """What an attempt has written, the newest unless told."""
         query = {"attempt": attempt, "after": after}
         return await self._http.ask("GET", at("jobs", job_id, "log"), JobLog, query=query)
+
+    async def whole_log(self, job_id: str, *, attempt: int | None = None) -> JobLog:
+        """The same, with its beginning where that is kept: it is when an attempt that wrote much has ended."""
+        log = await self.log(job_id, attempt=attempt)
+        if log.start == 0:
+            return log
+        name = str(log.attempt)
+        for file in await self.files(job_id):
+            if (file.kind, file.name) == ("log", name):
+                text = (await self.blobs.load(file.blob_id)).decode(errors="replace")
+                return msgspec.structs.replace(log, start=0, to=len(text), text=text)
+        return log
+
+    async def files(self, job_id: str) -> list[JobFile]:
+        """The files of a job: inputs, outputs, and logs that are long."""
+        return (await self._http.ask("GET", at("jobs", job_id, "files"), Page[JobFile])).items
+
+    async def file_url(self, file: JobFile, *, seconds: int = URL_SECONDS_MAX) -> str:
+        """An address at which a file can be read without a credential, for so long."""
+        return await file_url(self._http, file, seconds=seconds)
 
     async def follow_log(self, job_id: str) -> AsyncIterator[JobLog]:
         """What a job writes, as it does, until it is finished."""

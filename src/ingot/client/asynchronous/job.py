@@ -6,8 +6,13 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from ingot.client.asynchronous.files import AsyncOutputs
+from ingot.client.at_hand import awaited_at_hand
 from ingot.client.errors import JobCanceled, JobDead, NotInTime
 from ingot.client.orders import Seconds, seconds_of
+from ingot.jobs.files import JobFile
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.model import Attempt, Explanation, Job, JobStatus, Progress
 
@@ -21,9 +26,10 @@ LOOK_SECONDS: Final = 1.0  # How often a job that runs is looked at.
 class AsyncJob:
     """A job. What it says of itself is as of when it was last asked: `refresh` asks again."""
 
-    def __init__(self, client: AsyncClient, data: Job) -> None:
+    def __init__(self, client: AsyncClient, data: Job, payload: bytes | None = None) -> None:
         self._client = client
         self.data = data
+        self._payload = payload  # Of one that travels as a blob, when it is here.
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.data.type} {self.id} {self.status}>"
@@ -50,8 +56,23 @@ class AsyncJob:
 
     @property
     def payload(self) -> Any:
-        """What it was given."""
-        return self.data.read("payload")
+        """What it was given. One that travels as a blob is fetched first: `fetch_payload`."""
+        if self.data.payload_blob is None:
+            return self.data.read("payload")
+        if self._payload is None:
+            awaited_at_hand(self.fetch_payload, "payload")
+        return msgspec.json.decode(self._payload or b"null")
+
+    async def fetch_payload(self) -> Any:
+        """What it was given, also when that is over 64 KiB and travels as a blob."""
+        if self.data.payload_blob is not None and self._payload is None:
+            self._payload = await self._client.blobs.load(self.data.payload_blob)
+        return self.payload
+
+    @property
+    def outputs(self) -> AsyncOutputs:
+        """The files that it has made: `job.outputs["report.pdf"].text()`."""
+        return AsyncOutputs(self._client, self.id)
 
     @property
     def result(self) -> Any:
@@ -108,9 +129,13 @@ class AsyncJob:
         """Why it is not running."""
         return await self._client.explain(self.id)
 
+    async def files(self) -> list[JobFile]:
+        """Its files: inputs, outputs, and logs that are long."""
+        return await self._client.files(self.id)
+
     async def log(self) -> str:
-        """What its newest attempt has written."""
-        return (await self._client.log(self.id)).text
+        """What its newest attempt has written; while that runs, and when it was lost, the end of it."""
+        return (await self._client.whole_log(self.id)).text
 
     async def follow_log(self) -> AsyncIterator[str]:
         """What it writes, as it does, over all attempts, until it is finished."""

@@ -9,12 +9,15 @@ from typing import Any, Self, Unpack, overload
 
 import msgspec
 
-from ingot.client.orders import Order, json_of, order_body, priority_of
+from ingot.client.orders import Order, is_large, json_of, named_files, order_body, priority_of
+from ingot.client.outgoing import Progress, Sendable
 from ingot.client.paths import at
 from ingot.client.patience import Patience
 from ingot.client.place import find_place
 from ingot.client.synchronous.admin import SyncAdmin
+from ingot.client.synchronous.blobs import SyncBlobs
 from ingot.client.synchronous.events import follow
+from ingot.client.synchronous.files import file_url, send_payloads, submit_with_files
 from ingot.client.synchronous.http import PAGE_ROWS, SyncHttp
 from ingot.client.synchronous.job import SyncJob
 from ingot.client.synchronous.submission import SyncSubmission, enqueue, publish
@@ -22,6 +25,7 @@ from ingot.client.transaction import HasCursor
 from ingot.events.model import Event
 from ingot.jobs.actions import Acted
 from ingot.jobs.crew import Worker
+from ingot.jobs.files import JobFile
 from ingot.jobs.model import (
     Attempt,
     Batch,
@@ -37,9 +41,11 @@ from ingot.jobs.model import (
 )
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
+from ingot.wire.blobs import URL_SECONDS_MAX
 from ingot.wire.people import Me
 
 ORDERS_PER_CALL = 500
+CONNECTION_HINT = "Store them first with client.blobs.put, and name them with `inputs`."
 
 
 class _Made(msgspec.Struct, frozen=True):
@@ -67,6 +73,7 @@ class Client:
     ) -> None:
         self._http = SyncHttp(find_place(url, token=token, tenant=tenant, later=True), Patience(seconds=patience))
         self.admin = SyncAdmin(self._http)
+        self.blobs = SyncBlobs(self._http)
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +89,14 @@ class Client:
 
     @overload
     def submit(
-        self, type: str, payload: object = None, *, connection: None = None, **order: Unpack[Order]
+        self,
+        type: str,
+        payload: object = None,
+        *,
+        file: Sendable | Mapping[str, Sendable] | None = None,
+        progress: Progress | None = None,
+        connection: None = None,
+        **order: Unpack[Order],
     ) -> SyncJob: ...
 
     @overload
@@ -91,19 +105,37 @@ class Client:
     ) -> SyncSubmission: ...
 
     def submit(
-        self, type: str, payload: object = None, *, connection: HasCursor | None = None, **order: Unpack[Order]
+        self,
+        type: str,
+        payload: object = None,
+        *,
+        file: Sendable | Mapping[str, Sendable] | None = None,
+        progress: Progress | None = None,
+        connection: HasCursor | None = None,
+        **order: Unpack[Order],
     ) -> SyncJob | SyncSubmission:
         """Ask for a job. With an `idempotency_key` a lost answer is asked for again, and there is one job.
+
+        A `file` is a path, or several by the names that the job knows them by: they are sent with it, and it is ready
+        when the last of them is there. `progress` is called with how many bytes are sent, and of how many.
+        `inputs` names blobs that are there already. A payload over 64 KiB is stored as a blob first.
 
         With a `connection` to the database in which Ingot lives, the job is part of its transaction, and no server is
         asked.
         """
-        body = order_body(type, payload, order)
+        body, files = order_body(type, payload, order), named_files(file)
         if connection is not None:
+            if files:
+                raise InvalidInput("a job that is part of a transaction has no files to send", hint=CONNECTION_HINT)
             (asked,) = enqueue(connection, [body])
             return SyncSubmission(self, type, asked)
-        made = self._http.ask("POST", "/jobs", Job, body=body, safe="idempotency_key" in body)
-        return SyncJob(self, made)
+        text = bytes(body["payload"]) if is_large(body["payload"]) else None
+        send_payloads(self.blobs, [body])
+        if files:
+            made = submit_with_files(self._http, body, files, progress)
+        else:
+            made = self._http.ask("POST", "/jobs", Job, body=body, safe="idempotency_key" in body)
+        return SyncJob(self, made, text)
 
     @overload
     def submit_many(
@@ -138,7 +170,8 @@ class Client:
     def _submit(self, bodies: Sequence[dict[str, Any]]) -> list[SyncJob]:
         made: list[SyncJob] = []
         for start in range(0, len(bodies), ORDERS_PER_CALL):
-            some = bodies[start : start + ORDERS_PER_CALL]
+            some = list(bodies[start : start + ORDERS_PER_CALL])
+            send_payloads(self.blobs, some)
             safe = all("idempotency_key" in body for body in some)
             answer = self._http.ask("POST", "/jobs/batch", _Made, body={"jobs": some}, safe=safe)
             made += [SyncJob(self, one.job) for one in answer.jobs]
@@ -196,6 +229,26 @@ class Client:
         """What an attempt has written, the newest unless told."""
         query = {"attempt": attempt, "after": after}
         return self._http.ask("GET", at("jobs", job_id, "log"), JobLog, query=query)
+
+    def whole_log(self, job_id: str, *, attempt: int | None = None) -> JobLog:
+        """The same, with its beginning where that is kept: it is when an attempt that wrote much has ended."""
+        log = self.log(job_id, attempt=attempt)
+        if log.start == 0:
+            return log
+        name = str(log.attempt)
+        for file in self.files(job_id):
+            if (file.kind, file.name) == ("log", name):
+                text = (self.blobs.load(file.blob_id)).decode(errors="replace")
+                return msgspec.structs.replace(log, start=0, to=len(text), text=text)
+        return log
+
+    def files(self, job_id: str) -> list[JobFile]:
+        """The files of a job: inputs, outputs, and logs that are long."""
+        return (self._http.ask("GET", at("jobs", job_id, "files"), Page[JobFile])).items
+
+    def file_url(self, file: JobFile, *, seconds: int = URL_SECONDS_MAX) -> str:
+        """An address at which a file can be read without a credential, for so long."""
+        return file_url(self._http, file, seconds=seconds)
 
     def follow_log(self, job_id: str) -> Iterator[JobLog]:
         """What a job writes, as it does, until it is finished."""

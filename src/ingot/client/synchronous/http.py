@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
-from ingot.client.errors import ServerTooOld, error_of, unreachable, unreadable
+from ingot.client.errors import NotIngot, ServerTooOld, error_of, store_refusal, unreachable, unreadable
 from ingot.client.patience import Patience, may_repeat
 from ingot.client.place import NoToken, Place
 from ingot.kernel.errors import IngotError
@@ -25,6 +25,7 @@ ANSWER_SECONDS: Final = 30.0
 PAGE_ROWS: Final = 200
 VERSION: Final = version("ingot")
 JSON: Final = {"content-type": "application/json"}
+AS_IT_IS: Final = {"accept-encoding": "identity"}
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 
@@ -39,7 +40,9 @@ class SyncHttp:
     def __init__(self, place: Place, patience: Patience, *, transport: httpx.BaseTransport | None = None) -> None:
         prepare_structs()
         self.place = place
-        self._patience = patience
+        self.patience = patience
+        self._transport = transport
+        self._strangers: dict[str, httpx.Client] = {}
         self._client = httpx.Client(
             base_url=place.url,
             headers=place.headers,
@@ -52,6 +55,8 @@ class SyncHttp:
     def close(self) -> None:
         """Let go of connections."""
         self._client.close()
+        for stranger in self._strangers.values():
+            stranger.close()
 
     def ask(
         self,
@@ -61,27 +66,34 @@ class SyncHttp:
         *,
         query: dict[str, Any] | None = None,
         body: object = None,
+        content: bytes | Iterator[bytes] | None = None,
+        headers: dict[str, str] | None = None,
         safe: bool | None = None,
         wait_seconds: float = 0.0,
     ) -> T:
-        """Ask for something, and answer it as this type.
+        """Ask for something, and answer it as this type. What is sent is a `body` as JSON, or `content` as it is.
 
         `safe` says that asking twice is as asking once; it is so for GET. `wait_seconds` is how much longer than
-        usual the answer may take. Raises the error that the server tells of, or `ServerUnreachable`.
+        usual the answer may take. Raises the error that the server tells of, or `ServerUnreachable`; its cause is the
+        fault by which an earlier answer was lost, if one was.
         """
-        content = self._try(
-            method, path, query=query, body=body, safe=method == "GET" if safe is None else safe, wait=wait_seconds
-        )
+        sent: dict[str, Any] = {"content": content, "headers": headers}
+        if body is not None:
+            sent = {"content": _encode(body), "headers": {**JSON, **(headers or {})}}
+        safe = method == "GET" if safe is None else safe
+        said = self._try(method, path, query=query, sent=sent, safe=safe, wait=wait_seconds)
         if type is bytes:
-            return content  # type: ignore[return-value]
+            return said  # type: ignore[return-value]
         try:
-            return msgspec.json.decode(content or b"null", type=type)
+            return msgspec.json.decode(said or b"null", type=type)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise self._with_versions(unreadable(content, error)) from None
+            raise self._with_versions(unreadable(said, error)) from None
 
-    def _try(self, method: str, path: str, *, query: Any, body: object, safe: bool, wait: float) -> bytes:
+    def _try(self, method: str, path: str, *, query: Any, sent: dict[str, Any], safe: bool, wait: float) -> bytes:
         self._expect_token()
         began, tries = time.monotonic(), 0
+        whole = isinstance(sent["content"], bytes | None)  # What is sent as it comes cannot be sent again.
+        lost: httpx.TransportError | None = None
         while True:
             told: float | None = None
             try:
@@ -89,22 +101,22 @@ class SyncHttp:
                     method,
                     PREFIX + path,
                     params=_said(query),
-                    content=None if body is None else _encode(body),
-                    headers=None if body is None else JSON,
                     timeout=ANSWER_SECONDS + wait,
+                    **sent,
                 )
             except httpx.TransportError as fault:
                 error: IngotError = unreachable(self.place.url, _why(fault))
-                again = safe or isinstance(fault, httpx.ConnectError | httpx.ConnectTimeout)
+                unsent = isinstance(fault, httpx.ConnectError | httpx.ConnectTimeout)
+                again, lost = safe or unsent, lost if unsent else fault
             else:
                 if answer.is_success:
                     return answer.content
                 error = error_of(answer.status_code, answer.content)
                 again = may_repeat(answer.status_code, error.code, safe=safe)
-                told = _seconds(answer.headers.get("retry-after"))
-            pause = self._patience.pause(tries, time.monotonic() - began, told=told) if again else None
+                told = seconds_told(answer)
+            pause = self.patience.pause(tries, time.monotonic() - began, told=told) if again and whole else None
             if pause is None:
-                raise self._with_versions(error)
+                raise self._with_versions(error) from lost
             tries += 1
             time.sleep(pause)
 
@@ -150,6 +162,68 @@ class SyncHttp:
         except httpx.TransportError as fault:
             raise unreachable(self.place.url, _why(fault)) from fault
 
+    # -- bytes, also to and from other hosts ----------------------------------------------------------------
+
+    def send(
+        self, method: str, url: str, *, headers: dict[str, str], content: Iterator[bytes] | None = None
+    ) -> httpx.Response:
+        """Call an address that is its own credential: nothing that says who we are goes with it.
+
+        Raises `ServerUnreachable`.
+        """
+        try:
+            return self._stranger(url).request(method, url, headers=headers, content=content)
+        except (httpx.TransportError, httpx.InvalidURL) as fault:
+            raise unreachable(_host(url), _why(fault)) from fault
+
+    @contextmanager
+    def fetch(self, path: str, *, headers: dict[str, str]) -> Iterator[tuple[str, httpx.Response]]:
+        """The entity tag and the bytes of an answer, from where the server says that they are.
+
+        Raises the error that the server tells of, `ServerUnreachable` or `StoreRefused`.
+        """
+        self._expect_token()
+        asked = {**AS_IT_IS, **headers}
+        try:
+            with self._client.stream("GET", PREFIX + path, headers=asked) as answer:
+                etag, elsewhere = answer.headers.get("etag", ""), answer.headers.get("location")
+                if answer.is_success:
+                    yield etag, answer
+                    return
+                if answer.status_code != 307 or elsewhere is None:
+                    raise self._with_versions(error_of(answer.status_code, answer.read()))
+            asked = {name: value for name, value in asked.items() if name in ("accept-encoding", "range")}
+            with self.fetch_at(elsewhere, headers=asked) as answer:
+                yield etag, answer
+        except (httpx.TransportError, httpx.InvalidURL) as fault:
+            raise unreachable(self.place.url, _why(fault)) from fault
+
+    @contextmanager
+    def fetch_at(self, url: str, *, headers: dict[str, str]) -> Iterator[httpx.Response]:
+        """The bytes at an address that is its own credential. Raises `ServerUnreachable` or `StoreRefused`."""
+        try:
+            with self._stranger(url).stream("GET", url, headers={**AS_IT_IS, **headers}) as answer:
+                if not answer.is_success:
+                    raise store_refusal(answer.status_code, answer.read())
+                yield answer
+        except (httpx.TransportError, httpx.InvalidURL) as fault:
+            raise unreachable(_host(url), _why(fault)) from fault
+
+    def _stranger(self, url: str) -> httpx.Client:
+        """A client that nobody knows us by."""
+        scheme = url.partition(":")[0].lower()
+        if scheme not in ("http", "https"):
+            raise NotIngot(f"the server sends us to {url[:64]!r}, which is no address")
+        if (known := self._strangers.get(scheme)) is not None:
+            return known
+        made = httpx.Client(timeout=ANSWER_SECONDS, trust_env=False, transport=self._transport, verify=_trusted(url))
+        return self._strangers.setdefault(scheme, made)
+
+
+def _host(url: str) -> str:
+    """The address of a host alone: what is behind it is a credential."""
+    return "/".join(url.split("/")[:3])
+
 
 def _trusted(url: str) -> ssl.SSLContext | bool:
     """Whom to trust: those that everybody does, or that SSL_CERT_FILE names. Reading them takes 18 ms."""
@@ -161,9 +235,11 @@ def _said(query: dict[str, Any] | None) -> dict[str, Any]:
     return {name: msgspec.to_builtins(value) for name, value in (query or {}).items() if value is not None}
 
 
-def _seconds(header: str | None) -> float | None:
+def seconds_told(answer: httpx.Response) -> float | None:
+    """How long the server says to wait."""
+    header = answer.headers.get("retry-after")
     return float(header) if header is not None and header.isascii() and header.isdecimal() else None
 
 
-def _why(fault: httpx.TransportError) -> str:
+def _why(fault: httpx.TransportError | httpx.InvalidURL) -> str:
     return str(fault) or type(fault).__name__

@@ -7,8 +7,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from ingot.client.at_hand import plain_at_hand
 from ingot.client.errors import JobCanceled, JobDead, NotInTime
 from ingot.client.orders import Seconds, seconds_of
+from ingot.client.synchronous.files import SyncOutputs
+from ingot.jobs.files import JobFile
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.model import Attempt, Explanation, Job, JobStatus, Progress
 
@@ -22,9 +27,10 @@ LOOK_SECONDS: Final = 1.0  # How often a job that runs is looked at.
 class SyncJob:
     """A job. What it says of itself is as of when it was last asked: `refresh` asks again."""
 
-    def __init__(self, client: Client, data: Job) -> None:
+    def __init__(self, client: Client, data: Job, payload: bytes | None = None) -> None:
         self._client = client
         self.data = data
+        self._payload = payload  # Of one that travels as a blob, when it is here.
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.data.type} {self.id} {self.status}>"
@@ -51,8 +57,23 @@ class SyncJob:
 
     @property
     def payload(self) -> Any:
-        """What it was given."""
-        return self.data.read("payload")
+        """What it was given. One that travels as a blob is fetched first: `fetch_payload`."""
+        if self.data.payload_blob is None:
+            return self.data.read("payload")
+        if self._payload is None:
+            plain_at_hand(self.fetch_payload, "payload")
+        return msgspec.json.decode(self._payload or b"null")
+
+    def fetch_payload(self) -> Any:
+        """What it was given, also when that is over 64 KiB and travels as a blob."""
+        if self.data.payload_blob is not None and self._payload is None:
+            self._payload = self._client.blobs.load(self.data.payload_blob)
+        return self.payload
+
+    @property
+    def outputs(self) -> SyncOutputs:
+        """The files that it has made: `job.outputs["report.pdf"].text()`."""
+        return SyncOutputs(self._client, self.id)
 
     @property
     def result(self) -> Any:
@@ -109,9 +130,13 @@ class SyncJob:
         """Why it is not running."""
         return self._client.explain(self.id)
 
+    def files(self) -> list[JobFile]:
+        """Its files: inputs, outputs, and logs that are long."""
+        return self._client.files(self.id)
+
     def log(self) -> str:
-        """What its newest attempt has written."""
-        return (self._client.log(self.id)).text
+        """What its newest attempt has written; while that runs, and when it was lost, the end of it."""
+        return (self._client.whole_log(self.id)).text
 
     def follow_log(self) -> Iterator[str]:
         """What it writes, as it does, over all attempts, until it is finished."""

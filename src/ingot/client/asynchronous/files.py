@@ -1,0 +1,136 @@
+"""Files of jobs: what is sent with one, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from ingot.blobs.checks import guess_type
+from ingot.blobs.model import UploadState
+from ingot.client.asynchronous.blobs import AsyncBlobs, hashed
+from ingot.client.asynchronous.desk import AsyncPlanned
+from ingot.client.asynchronous.http import AsyncHttp
+from ingot.client.asynchronous.upload import AsyncUpload
+from ingot.client.at_once import awaited_at_once
+from ingot.client.errors import unreadable
+from ingot.client.landing import target_of
+from ingot.client.orders import is_large
+from ingot.client.outgoing import Meter, Outgoing, Progress, Sendable
+from ingot.client.paths import at
+from ingot.jobs.files import FileNotFound, JobFile
+from ingot.jobs.model import NULL, Job
+from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.wire.blobs import URL_SECONDS_MAX, SignedUrl, UploadPlan
+
+if TYPE_CHECKING:
+    from ingot.client.asynchronous.client import AsyncClient
+
+PAYLOADS_AT_ONCE: Final = 4
+Data = bytes
+
+
+class _Planned(msgspec.Struct, frozen=True):
+    uploads: list[UploadPlan] = []
+
+
+class AsyncOutput:
+    """A file that a job has made, as it is when it is asked for."""
+
+    def __init__(self, client: AsyncClient, job_id: str, name: str) -> None:
+        self._client = client
+        self._job_id = job_id
+        self.name = name
+
+    async def read(self) -> JobFile:
+        """What is known of it. Raises `FileNotFound` while the job has not succeeded with it."""
+        for file in await self._client.files(self._job_id):
+            if (file.kind, file.name) == ("output", self.name):
+                return file
+        raise FileNotFound(f"the job has no output {self.name[:64]!r}")
+
+    async def text(self, encoding: str = "utf-8") -> str:
+        """It as a text."""
+        return (await self.bytes()).decode(encoding)
+
+    async def save(self, to: str | PathLike[str], *, progress: Progress | None = None) -> Path:
+        """Write it to a path, or under its name into a folder; answers where it is."""
+        file = await self.read()
+        return await self._client.blobs.save(file.blob_id, file.size, target_of(to, self.name), progress=progress)
+
+    async def url(self, *, seconds: int = URL_SECONDS_MAX) -> str:
+        """An address at which it can be read without a credential, for so long."""
+        return await self._client.file_url(await self.read(), seconds=seconds)
+
+    async def bytes(self) -> Data:
+        """It whole."""
+        return await self._client.blobs.load((await self.read()).blob_id)
+
+
+class AsyncOutputs:
+    """The files that a job has made, by name: `job.outputs["report.pdf"]`. `job.files()` lists them."""
+
+    def __init__(self, client: AsyncClient, job_id: str) -> None:
+        self._client = client
+        self._job_id = job_id
+
+    def __getitem__(self, name: str) -> AsyncOutput:
+        return AsyncOutput(self._client, self._job_id, name)
+
+
+async def submit_with_files(
+    http: AsyncHttp, body: dict[str, Any], files: Mapping[str, Sendable], progress: Progress | None
+) -> Job:
+    """Ask for a job, and send the files that it waits for. What cannot be sent cancels it."""
+    with ExitStack() as opened:
+        sent = {name: opened.enter_context(Outgoing(source)) for name, source in files.items()}
+        uploads = [await _order(name, outgoing) for name, outgoing in sent.items()]
+        safe = "idempotency_key" in body
+        said = await http.ask("POST", "/jobs", bytes, body={**body, "uploads": uploads}, safe=safe)
+        try:
+            job, planned = msgspec.json.decode(said, type=Job), msgspec.json.decode(said, type=_Planned).uploads
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise unreadable(said, error) from None
+        meter = Meter(sum(one["size"] for one in uploads), progress)
+        for number, plan in enumerate(planned):
+            if plan.upload.state is UploadState.OPEN and plan.upload.name in sent:
+                outgoing, tell = sent[plan.upload.name], partial(_tell, meter, number)
+                await AsyncUpload(http, outgoing, AsyncPlanned(http, plan), progress=tell).run()
+    with suppress(IngotError):  # Who may make jobs need not be one who may look at them.
+        return await http.ask("GET", at("jobs", job.id), Job)
+    return job
+
+
+def _tell(meter: Meter, number: int, done: int, total: int) -> None:  # noqa: ARG001 - as in `Progress`
+    meter.tell(number, done)
+
+
+async def _order(name: str, outgoing: Outgoing) -> dict[str, Any]:
+    if outgoing.size is None:
+        raise InvalidInput(f"{name!r} can be read only once", hint="Store it in a file first.")
+    digests = await hashed(outgoing, None)
+    known = {"size": outgoing.size, "blob_id": digests.blob_id, "sha256": digests.sha256}
+    return {"name": name, "content_type": guess_type(name), **known}
+
+
+async def send_payloads(blobs: AsyncBlobs, bodies: list[dict[str, Any]]) -> None:
+    """Store the payloads that are too large to travel inside, and name them instead."""
+
+    async def send(body: dict[str, Any]) -> None:
+        body["payload_blob"] = await blobs.put(bytes(body["payload"]), content_type="application/json")
+        body["payload"] = NULL
+
+    large = [body for body in bodies if is_large(body["payload"])]
+    if large:
+        await awaited_at_once(send, large, limit=min(len(large), PAYLOADS_AT_ONCE))
+
+
+async def file_url(http: AsyncHttp, file: JobFile, *, seconds: int) -> str:
+    """An address of a file that needs no credential."""
+    query = {"seconds": seconds, "name": file.name, "content_type": file.content_type}
+    return (await http.ask("GET", at("blobs", file.blob_id, "url"), SignedUrl, query=query)).url

@@ -1,0 +1,88 @@
+"""Where bytes land that are fetched: a file beside the one they are for, until all are there and right."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, Self
+
+import blake3
+
+from ingot.blobs.checks import file_name
+
+READ_BYTES: Final = 1024 * 1024
+HASH_BYTES: Final = 8 * READ_BYTES
+NAME_CHARS_MAX: Final = 40
+FLAGS: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # Others may write to the folder too.
+ID_CHARS: Final = 16
+
+
+class Landing:
+    """A file in which the bytes of one blob gather. What is there of it from before counts, once it is hashed."""
+
+    def __init__(self, to: Path, blob_id: str, size: int) -> None:
+        self.path = part_of(to, blob_id)
+        self.offset = 0
+        self._to = to
+        self._hasher = blake3.blake3()
+        self._file = open(os.open(self.path, FLAGS, 0o666), "r+b")  # noqa: SIM115 - closed at exit
+        self.there = self._file.seek(0, os.SEEK_END)
+        if self.there > size:
+            self.clear()
+        self._file.seek(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def hash_more(self) -> None:
+        """Read some more of what was there before, up to `there`."""
+        until = min(self.offset + HASH_BYTES, self.there)
+        while self.offset < until:
+            data = self._file.read(min(READ_BYTES, until - self.offset))
+            if not data:
+                self.there = self.offset
+                break
+            self._hasher.update(data)
+            self.offset += len(data)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes."""
+        self._file.write(data)
+        self._hasher.update(data)
+        self.offset += len(data)
+
+    def clear(self) -> None:
+        """Begin again."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._hasher = blake3.blake3()
+        self.offset = self.there = 0
+
+    @property
+    def blob_id(self) -> str:
+        """The BLAKE3 of what is there, in hex."""
+        return self._hasher.hexdigest()
+
+    def finish(self) -> None:
+        """All is there and right: be the file that it is for."""
+        self._file.close()
+        try:
+            self.path.replace(self._to)
+        except FileNotFoundError:
+            if not self._to.exists():  # Somebody else has fetched the same bytes into the same file meanwhile.
+                raise
+
+
+def part_of(to: Path, blob_id: str) -> Path:
+    """The file beside `to` in which the bytes of this blob gather. Its name is that of no other target or blob."""
+    known = blake3.blake3(os.fsencode(to.name) + b"\0" + blob_id.encode()).hexdigest()
+    return to.with_name(f"{to.name[:NAME_CHARS_MAX]}.{known[:ID_CHARS]}.part")
+
+
+def target_of(to: str | os.PathLike[str], name: str) -> Path:
+    """Where a file of this name goes: into a folder under its name, and to any other path."""
+    path = Path(to)
+    return path / file_name(name, what="name") if path.is_dir() else path

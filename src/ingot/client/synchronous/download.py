@@ -1,0 +1,105 @@
+# Made of ingot.client.asynchronous by scripts/make_sync.py: change that, and run `make client`.
+"""Fetching a blob: on from where the line broke, and compared with its name at the end."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+
+import httpx
+
+from ingot.blobs.errors import KeyChanged
+from ingot.client.errors import NotIngot, ServerUnreachable
+from ingot.client.patience import LATER, Trouble
+from ingot.client.synchronous.http import SyncHttp
+from ingot.kernel.errors import IngotError
+
+CHANGED: Final = "precondition_failed"  # What the server says when the key holds another blob now.
+_ETAG = re.compile(r'"([0-9a-f]{64})"')
+_TOTAL = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
+
+
+class SyncDownload:
+    """The bytes of a blob as they come. `blob_id` and `size` are known once some of them are here, or before.
+
+    They are fetched from `offset` on.
+    """
+
+    def __init__(self, http: SyncHttp, path: str, *, blob_id: str | None = None) -> None:
+        self._http = http
+        self._path = path
+        self.blob_id = blob_id
+        self.size = 0
+        self.offset = 0
+
+    def parts(self) -> Generator[bytes, None, None]:
+        """All bytes from `offset` on, over any number of connections. Raises `KeyChanged` when they become others'."""
+        trouble = Trouble(self._http.patience)
+        while True:
+            try:
+                with self._opened(self._headers()) as (etag, answer):
+                    known = self._expect(etag, answer)
+                    for part in answer.iter_raw():
+                        trouble.over()
+                        new, known = part[known:], max(0, known - len(part))
+                        self.offset += len(new)
+                        if new:
+                            yield new
+                if self.offset >= self.size:
+                    return
+                error: IngotError = ServerUnreachable("the answer ended before its end")
+            except IngotError as fault:
+                if fault.code == CHANGED:
+                    raise KeyChanged from None
+                if fault.status not in LATER:
+                    raise
+                error = fault
+            pause = trouble.pause()
+            if pause is None:
+                raise error
+            time.sleep(pause)
+
+    def _opened(self, headers: dict[str, str]) -> AbstractContextManager[tuple[str, httpx.Response]]:
+        return self._http.fetch(self._path, headers=headers)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {} if self.offset == 0 else {"range": f"bytes={self.offset}-"}
+        return headers if self.blob_id is None else {**headers, "if-match": f'"{self.blob_id}"'}
+
+    def _expect(self, etag: str, answer: httpx.Response) -> int:
+        """These are the bytes that were asked for; answers how many of them are here already."""
+        found = _ETAG.fullmatch(etag)
+        if found is None:
+            raise NotIngot("the answer does not say which blob it is")
+        if self.blob_id not in (None, found[1]):
+            raise KeyChanged
+        self.blob_id = found[1]
+        ranged = answer.status_code == 206
+        total = _TOTAL.fullmatch(answer.headers.get("content-range", "")) if ranged else None
+        whole = answer.headers.get("content-length", "")
+        if total is not None:
+            if int(total[1]) != self.offset:
+                raise NotIngot("the answer does not go on where it was asked to")
+            self.size = int(total[2])
+        elif whole.isascii() and whole.isdecimal() and not ranged:
+            self.size = int(whole)
+        else:
+            raise NotIngot("the answer does not say how many bytes there are")
+        return 0 if ranged else self.offset
+
+
+class SyncSignedDownload(SyncDownload):
+    """The same from an address that needs no credential, which is asked for anew whenever the line broke."""
+
+    def __init__(self, http: SyncHttp, address: Callable[[], str], *, blob_id: str) -> None:
+        super().__init__(http, "", blob_id=blob_id)
+        self._address = address
+
+    @contextmanager
+    def _opened(self, headers: dict[str, str]) -> Iterator[tuple[str, httpx.Response]]:
+        ranged = {name: value for name, value in headers.items() if name == "range"}
+        with self._http.fetch_at(self._address(), headers=ranged) as answer:
+            yield f'"{self.blob_id}"', answer
