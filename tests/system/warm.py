@@ -12,6 +12,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
+import ingot.cli.blobs
 import ingot.cli.doctor
 import ingot.cli.events
 import ingot.cli.jobs

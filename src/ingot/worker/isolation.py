@@ -15,14 +15,18 @@ from codecs import getincrementaldecoder
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from ingot.jobs.model import Job
-from ingot.kernel.errors import InvalidInput
+from ingot.client.errors import error_of_code
+from ingot.jobs.model import NULL, Job
+from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.settings import forget_secrets
 from ingot.worker.app import Function, Handler
+from ingot.worker.asks import Ask
+from ingot.worker.files import Files
 from ingot.worker.job import NoRetry, Snoozed, WorkerJob, sendable
 from ingot.worker.results import EXIT_ADVICE, error_text, result_text
 from ingot.worker.run import Run
@@ -42,14 +46,27 @@ _spawn = multiprocessing.get_context("spawn")
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the process says of its job: how far it is, or how it ended. It is text: nothing in it is run."""
+    """What the process says of its job: how far it is, what it asks for, or how it ended.
 
+    It is text: nothing in it is run. What it asks for is asked for this attempt, whoever asks.
+    """
+
+    asks: Ask | None = None
     percent: float | None = None
     stage: str = ""
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     error: str | None = None
     retry: bool = True
     snooze: float | None = None
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the process is told when it has asked: the answer, or why there is none."""
+
+    answer: msgspec.Raw = NULL
+    code: str | None = None
+    detail: str = ""
+    hint: str = ""
 
 
 class Ended(Exception):
@@ -79,11 +96,20 @@ def check_isolated(handler: Handler) -> None:
 
 def run_isolated(run: Run) -> Any:
     """Run the handler of a job in a process of its own, and answer its result as JSON. Called in a thread."""
-    ours, theirs = _spawn.Pipe(duplex=False)
+    ours, theirs = _spawn.Pipe()
+    room = run.job.room()
+    _hand_over(room)
     reading, writing = os.pipe()
     process = _spawn.Process(
         target=_work,
-        args=(theirs, _Descriptor(writing), run.handler.function, msgspec.json.encode(run.job.data), _limits(run)),
+        args=(
+            theirs,
+            _Descriptor(writing),
+            run.handler.function,
+            msgspec.json.encode(run.job.data),
+            str(room),
+            _limits(run),
+        ),
         name=f"ingot-{run.job.type}",
         daemon=True,
     )
@@ -148,10 +174,19 @@ class _Hearing(threading.Thread):
         with self._ours, suppress(EOFError, OSError, msgspec.DecodeError):
             while True:
                 said = msgspec.json.decode(self._ours.recv_bytes(MESSAGE_BYTES_MAX), type=Said)
-                if said.percent is None:
+                if said.asks is not None:
+                    self._ours.send_bytes(msgspec.json.encode(self._told(said.asks)))
+                elif said.percent is not None:
+                    self._job.progress(said.percent, said.stage)
+                else:
                     self.said = said
                     return
-                self._job.progress(said.percent, said.stage)
+
+    def _told(self, ask: Ask) -> Told:
+        try:
+            return Told(answer=msgspec.Raw(self._job.desk.ask(ask)))
+        except IngotError as error:
+            return Told(code=error.code, detail=error.detail, hint=error.hint)
 
 
 def _read(descriptor: int, job: WorkerJob) -> None:
@@ -160,6 +195,13 @@ def _read(descriptor: int, job: WorkerJob) -> None:
     with open(descriptor, "rb", buffering=0) as stream:
         while data := stream.read(READ_BYTES):
             job.log(decode(data), end="")
+
+
+def _hand_over(room: Path) -> None:
+    """Give the folder of the attempt to whom the handler runs as."""
+    if os.geteuid() == 0:
+        user = pwd.getpwnam(UNPRIVILEGED)
+        os.chown(room, user.pw_uid, user.pw_gid)
 
 
 def _limits(run: Run) -> dict[str, int]:
@@ -232,14 +274,40 @@ class _Descriptor:
 class _IsolatedJob(WorkerJob):
     """A job that tells of itself by a pipe."""
 
-    def __init__(self, data: Job, theirs: Connection) -> None:
+    def __init__(self, data: Job, theirs: Connection, room: Path) -> None:
         super().__init__(data)
         self._theirs = theirs
+        self._given_room = room
+        self._saying, self._asking = threading.Lock(), threading.Lock()
+        self._moving = Files(data, self._ask, self.room, self.check)
+
+    @property
+    def files(self) -> Files:
+        """What moves its files."""
+        return self._moving
+
+    def room(self) -> Path:
+        """The folder that it was given."""
+        return self._given_room
 
     def progress(self, percent: float, stage: str = "") -> None:
         """Tell how far it is."""
         known = min(100.0, max(0.0, float(percent)))
-        self._theirs.send_bytes(msgspec.json.encode(Said(percent=known, stage=sendable(stage))))
+        self.say(Said(percent=known, stage=sendable(stage)))
+
+    def say(self, said: Said) -> None:
+        """Tell the worker something."""
+        with self._saying:
+            self._theirs.send_bytes(msgspec.json.encode(said))
+
+    def _ask(self, ask: Ask) -> bytes:
+        """Have the worker ask: it has a credential, and this process has none."""
+        with self._asking:
+            self.say(Said(asks=ask))
+            told = msgspec.json.decode(self._theirs.recv_bytes(MESSAGE_BYTES_MAX), type=Told)
+        if told.code is not None:
+            raise error_of_code(told.code, told.detail, told.hint)
+        return bytes(told.answer)
 
     def log(self, text: object, *, end: str = "\n") -> None:
         """Write to the log of this attempt."""
@@ -247,7 +315,9 @@ class _IsolatedJob(WorkerJob):
         sys.stdout.flush()
 
 
-def _work(theirs: Connection, printing: _Descriptor, function: Function, data: bytes, limits: dict[str, int]) -> None:
+def _work(
+    theirs: Connection, printing: _Descriptor, function: Function, data: bytes, room: str, limits: dict[str, int]
+) -> None:
     os.setsid()
     forget_secrets()  # The files that it reads may be made to run what they hold.
     os.dup2(printing.descriptor, 1)
@@ -256,7 +326,8 @@ def _work(theirs: Connection, printing: _Descriptor, function: Function, data: b
     _leave_a_guard()
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
-    job = _IsolatedJob(msgspec.json.decode(data, type=Job), theirs)
+    job = _IsolatedJob(msgspec.json.decode(data, type=Job), theirs, Path(room))
+    "".encode("idna")  # What it takes to find a host is read while that can be: Python may be in root's own folder.
     _give_up_rights(limits)
     try:
         said = Said(result=msgspec.Raw(result_text(function(job))))
@@ -269,7 +340,7 @@ def _work(theirs: Connection, printing: _Descriptor, function: Function, data: b
     except Exception as error:
         traceback.print_exc()
         said = Said(error=error_text(error))
-    theirs.send_bytes(msgspec.json.encode(said))
+    job.say(said)
     theirs.close()
 
 

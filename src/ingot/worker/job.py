@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -13,6 +16,12 @@ from ingot.client.orders import Seconds, seconds_of
 from ingot.jobs import checks
 from ingot.jobs.checks import LOG_CHARS_MAX, STAGE_CHARS_MAX
 from ingot.jobs.model import Job, Progress
+from ingot.kernel.errors import InvalidInput
+from ingot.worker.asks import AttemptDesk, NoFileDesk
+from ingot.worker.files import Files, Source, Uploaded
+from ingot.worker.ports import FileDesk
+from ingot.worker.whole_log import WholeLog
+from ingot.worker.workshop import Workshop, clear
 
 LOG_CHARS_KEPT: Final = 256 * 1024  # Between two heartbeats; of a flood the end is kept.
 LOG_CHARS_CUT: Final = 32 * 1024
@@ -37,8 +46,21 @@ class Stopped(Exception):
 class WorkerJob:
     """What a handler sees of its job, and what it says of it. Its methods may be called from any thread."""
 
-    def __init__(self, data: Job, tell: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        data: Job,
+        tell: Callable[[], None] = lambda: None,
+        *,
+        desk: FileDesk | None = None,
+        workshop: Workshop | None = None,
+    ) -> None:
         self.data = data
+        self._server = desk
+        self._workshop = workshop
+        self._desk: AttemptDesk | None = None  # Made by the first file, as the rest is: most jobs have none.
+        self._room: Path | None = None
+        self._files: Files | None = None
+        self.whole_log: WholeLog | None = None  # Made by the first word.
         self._tell = tell  # That there is news.
         self._lock = threading.Lock()
         self._stopped = False
@@ -62,8 +84,30 @@ class WorkerJob:
 
     @property
     def payload(self) -> Any:
-        """What it was given."""
+        """What it was given. One over 64 KiB, which travels as a blob, was fetched before the handler began."""
         return self.data.read("payload")
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of its input files."""
+        return sorted(self.data.inputs)
+
+    def download(self, name: str | None = None) -> Path:
+        """Fetch an input file, the only one unless told, and answer where it is. It is removed when the attempt ends.
+
+        Not for the event loop: an async handler awaits `asyncio.to_thread(job.download)`. Raises `FileNotFound`,
+        `LeaseLost`, `Stopped` when the job is to stop meanwhile, and `DownloadDamaged`.
+        """
+        return self.files.download(name)
+
+    def upload(self, source: Source, name: str, content_type: str | None = None) -> Uploaded:
+        """Store a `Path`, bytes or a text as the output of this name; what it answers can be the result.
+
+        It is seen when the attempt has succeeded, and never otherwise; of two with one name the later. Not for the
+        event loop: an async handler awaits `asyncio.to_thread(job.upload, …)`. Raises `LeaseLost`, `QuotaExceeded`,
+        `Stopped` when the job is to stop meanwhile, and `InvalidInput`.
+        """
+        return self.files.upload(source, name, content_type)
 
     @property
     def metadata(self) -> Any:
@@ -108,6 +152,8 @@ class WorkerJob:
         """Write to the log of this attempt; what is printed goes there too."""
         written = sendable(f"{text}{end}")
         with self._lock:
+            whole = self.whole_log = self.whole_log or WholeLog()
+            whole.write(written)
             self._parts.append(written)
             self._chars += len(written)
             if (over := self._chars - LOG_CHARS_KEPT) > 0:
@@ -132,6 +178,77 @@ class WorkerJob:
         raise Snoozed(seconds)
 
     # -- for those who run it -------------------------------------------------------------------------------
+
+    @property
+    def files(self) -> Files:
+        """What moves its files."""
+        ask = self.desk.ask
+        with self._lock:
+            if self._files is None:
+                self._files = Files(self.data, ask, self.room, self.check)
+            return self._files
+
+    @property
+    def desk(self) -> AttemptDesk:
+        """Where it asks for files."""
+        with self._lock:
+            if self._desk is None:
+                self._desk = AttemptDesk(self._server or NoFileDesk(), self.data, self.stop)
+            return self._desk
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs that are there."""
+        return [] if self._desk is None else self._desk.outputs
+
+    def room(self) -> Path:
+        """A folder of its own, as long as the attempt lasts."""
+        with self._lock:
+            if self._room is None:
+                self._workshop = self._workshop or Workshop()
+                self._room = self._workshop.room()
+            return self._room
+
+    def fetch_payload(self) -> None:
+        """Have the payload here, where it travels as a blob. Raises `NoRetry` for one that is none."""
+        assert self.data.payload_blob is not None
+        try:
+            text = self.files.payload(self.data.payload_blob)
+            msgspec.json.decode(text)
+        except (InvalidInput, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise NoRetry(f"the payload cannot be read: {error}") from error
+        self.data = msgspec.structs.replace(self.data, payload=msgspec.Raw(text))
+
+    @property
+    def has_long_log(self) -> bool:
+        """Whether it wrote more than the server keeps otherwise."""
+        return self.whole_log is not None and self.whole_log.is_long
+
+    def send_log(self, seconds: float) -> None:
+        """Send all that was written. Raises `Stopped` when that takes longer."""
+        until = time.monotonic() + seconds
+
+        def check() -> None:
+            if time.monotonic() > until:
+                raise Stopped
+
+        if self.whole_log is not None and (log := self.whole_log.open()) is not None:
+            with closing(Files(self.data, self.desk.ask, self.room, check)) as files:
+                files.upload_log(log)
+
+    @property
+    def has_things(self) -> bool:
+        """Whether there is something to forget."""
+        return self.whole_log is not None or self._files is not None or self._room is not None
+
+    def close(self) -> None:
+        """Forget what was kept here for this attempt."""
+        if self.whole_log is not None:
+            self.whole_log.close()
+        if self._files is not None:
+            self._files.close()
+        if self._room is not None:
+            clear(self._room)
 
     def stop(self) -> None:
         """Tell the handler to stop."""

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Sequence
 from importlib.metadata import version
+from threading import Lock
 from typing import Final
 from urllib.parse import quote
 
@@ -13,8 +14,10 @@ import msgspec
 
 from ingot.client.asynchronous.http import AsyncHttp
 from ingot.client.errors import unreadable
+from ingot.client.paths import at
 from ingot.client.patience import Patience
 from ingot.client.place import Place
+from ingot.client.synchronous.http import SyncHttp
 from ingot.jobs.model import Job
 from ingot.wire.jobs import SettleAnswer, SettleAnswers
 from ingot.wire.workers import HeldJob, Registered, WorkerBeat, WorkerBeatAnswer
@@ -22,6 +25,7 @@ from ingot.worker.lean import LeanTransport
 from ingot.worker.ports import Ending, Work
 
 PATIENCE: Final = Patience(seconds=10.0)
+COMPLETE_SECONDS: Final = 60.0  # Longer than usual: the bytes of an upload are read back.
 
 
 class _Timed(msgspec.Struct, frozen=True):
@@ -88,6 +92,29 @@ class HttpBoard:
     async def close(self) -> None:
         """See `Board`."""
         await self._http.close()
+
+
+class HttpFileDesk:
+    """A server as attempts see it that move files."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._door = Lock()
+        self._http: SyncHttp | None = None
+
+    def ask(self, job_id: str, path: str, body: object) -> bytes:
+        """See `FileDesk`. Twice the same upload is as good as one: the other is swept."""
+        with self._door:
+            if self._http is None:
+                self._http = SyncHttp(self._place, PATIENCE)
+        whole = f"{at('jobs', job_id)}/{path}"
+        return self._http.ask("POST", whole, bytes, body=body, safe=True, wait_seconds=COMPLETE_SECONDS)
+
+    def close(self) -> None:
+        """See `FileDesk`."""
+        with self._door:
+            if self._http is not None:
+                self._http.close()
 
 
 def _work(text: msgspec.Raw) -> Work:

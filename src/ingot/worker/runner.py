@@ -13,19 +13,22 @@ import structlog
 
 from ingot.jobs.checks import LOG_CHARS_MAX
 from ingot.jobs.errors import PayloadTooLarge
+from ingot.jobs.files import OutputMissing
 from ingot.kernel.clock import Clock, WallClock, to_datetime
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.structs import prepare_structs
 from ingot.wire.jobs import Broke
 from ingot.wire.workers import WorkerBeatAnswer
 from ingot.worker.app import Handler, Worker
+from ingot.worker.asks import NoFileDesk
 from ingot.worker.capture import capturing
 from ingot.worker.heart import Heart, HeartStopped, tell_news
 from ingot.worker.hours import Hours
 from ingot.worker.job import LOG_CHARS_KEPT, WorkerJob
-from ingot.worker.ports import Board, Ending, Work
+from ingot.worker.ports import Board, Ending, FileDesk, Work
 from ingot.worker.run import Run, Why
 from ingot.worker.running import ending_of
+from ingot.worker.workshop import Workshop
 
 CLAIM_SECONDS: Final = 25.0
 HOURS_SECONDS: Final = 0.5  # How often it is looked whether the hours have begun.
@@ -33,6 +36,9 @@ CLAIM_END_SECONDS: Final = 3.0  # That claims have to end when no more is wanted
 AGAIN_SECONDS: Final = 0.5
 AGAIN_SECONDS_MAX: Final = 15.0
 DRAIN_SECONDS: Final = 30.0
+CLERKS: Final = 4  # Threads that send logs and remove files.
+LOG_SECONDS: Final = 30.0  # That a long log has to be sent.
+DRAIN_LOG_SECONDS: Final = 5.0  # And that of a job which is given back: its end has to be told too.
 STOP_SECONDS: Final = 10.0  # That handlers have to stop when told to, and answers to come.
 AWAY: Final = frozenset({429, 503})  # A server that answers so, or not at all, may be there later.
 UNWANTED: Final = frozenset({401, 403})  # With this credential it never will.
@@ -49,6 +55,7 @@ class Runner:
     """Runs the handlers of a worker. `boards` makes a way to the work, one for each loop that needs one.
 
     With `hours` it takes work only then; the clock says when that is. With `echo`, what handlers print is printed too.
+    The `desk` is where files are asked for.
     """
 
     def __init__(
@@ -60,8 +67,12 @@ class Runner:
         hours: Hours | None = None,
         clock: Clock | None = None,
         echo: bool = False,
+        desk: FileDesk | None = None,
     ) -> None:
         self._echo = echo
+        self._desk = desk or NoFileDesk()
+        self._workshop = Workshop()
+        self._clerks = ThreadPoolExecutor(CLERKS, thread_name_prefix="ingot-clerk")
         self._hours = hours
         self._clock = clock or WallClock()
         self._worker = worker
@@ -133,6 +144,9 @@ class Runner:
             await _end(settling)
             self._heart.stop()
             threads.shutdown(wait=False, cancel_futures=True)
+            self._clerks.shutdown(wait=False, cancel_futures=True)
+            self._workshop.close()
+            self._desk.close()
             with suppress(IngotError):
                 await board.leave()
             await board.close()
@@ -181,7 +195,8 @@ class Runner:
 
     def _start(self, handler: Handler, work: Work, threads: ThreadPoolExecutor) -> None:
         assert self._heart is not None
-        run = Run(handler, work, WorkerJob(work.job, self._heart.wake))
+        job = WorkerJob(work.job, self._heart.wake, desk=self._desk, workshop=self._workshop)
+        run = Run(handler, work, job)
         if (before := self._runs.get(run.id)) is not None:
             self._stop(before, "lost")  # We were thought gone, and got the job again.
         self._runs[run.id] = run
@@ -190,21 +205,38 @@ class Runner:
 
     async def _run(self, run: Run, threads: ThreadPoolExecutor) -> None:
         ending = await ending_of(run, threads)
+        run.interrupted = True  # There is nothing left to interrupt.
+        if run.job.has_long_log and run.why != "lost":
+            await self._keep_log(run)
         run.ended = True
         if run.thread is None or run.thread.done():
-            self._free(run.handler)
+            self._free(run)
         else:
             log.warning("handler_goes_on", type=run.handler.type, job_id=run.id, hint=GOES_ON_HINT)
-            run.thread.add_done_callback(lambda _: self._free(run.handler))
+            run.thread.add_done_callback(lambda _: self._free(run))
         del self._tasks[run]
         if run.why == "lost":
             self._forget(run)
         else:
             self._endings.put_nowait((run, ending))
 
-    def _free(self, handler: Handler) -> None:
-        self._busy[handler.type] -= 1
-        self._freed[handler.type].set()
+    async def _keep_log(self, run: Run) -> None:
+        """Send a long log whole, before the end is told. That it cannot be costs the job nothing."""
+        seconds = LOG_SECONDS if run.why != "drain" else DRAIN_LOG_SECONDS
+        sending = asyncio.get_running_loop().run_in_executor(self._clerks, run.job.send_log, seconds)
+        await asyncio.wait({sending}, timeout=seconds)
+        if not sending.done():
+            log.warning("log_not_kept", job_id=run.id, detail=f"it takes longer than {seconds:g} seconds")
+            sending.add_done_callback(lambda done: done.cancelled() or done.exception())
+        elif (error := sending.exception()) is not None:
+            log.warning("log_not_kept", job_id=run.id, detail=str(error) or type(error).__name__)
+
+    def _free(self, run: Run) -> None:
+        self._busy[run.handler.type] -= 1
+        self._freed[run.handler.type].set()
+        if run.job.has_things:
+            with suppress(RuntimeError):  # At the very end all is removed at once.
+                self._clerks.submit(run.job.close)
 
     def _forget(self, run: Run) -> None:
         if self._runs.get(run.id) is run:
@@ -246,9 +278,13 @@ class Runner:
                     log.warning("not_settled", job_id=answer.id, code=answer.code, detail=answer.detail)
                 if answer.code in REFUSED_CODES:
                     await self._settle_apart(board, [one], answer.detail or answer.code)
+                elif answer.code == OutputMissing.code:
+                    await self._settle_apart(board, [one], answer.detail or answer.code, retry=True)
             return
 
-    async def _settle_apart(self, board: Board, some: list[tuple[Run, Ending]], why: str) -> None:
+    async def _settle_apart(
+        self, board: Board, some: list[tuple[Run, Ending]], why: str, *, retry: bool = False
+    ) -> None:
         """One of these cannot be told as it is: it costs the others nothing, and is told as a failure."""
         if len(some) > 1:
             for one in some:
@@ -257,7 +293,7 @@ class Runner:
         ((run, ending),) = some
         if not isinstance(ending, Broke):
             told = f"the server does not take how it ended: {why}"
-            await self._settle(board, [(run, Broke(id=run.id, fence=run.fence, error=told, retry=False))])
+            await self._settle(board, [(run, Broke(id=run.id, fence=run.fence, error=told, retry=retry))])
 
     async def _tell_last_words(self, board: Board, ended: list[Run]) -> None:
         """Tell what these wrote. Words that the server does not take keep nobody from telling how they ended."""

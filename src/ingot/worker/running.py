@@ -52,12 +52,18 @@ async def ending_of(run: Run, threads: ThreadPoolExecutor) -> Ending:
 
 
 async def _result_of(run: Run, threads: ThreadPoolExecutor) -> Any:
+    if run.job.data.payload_blob is not None:
+        await _in_thread(run, threads, _fetch_payload)
     if run.handler.is_async:
         with captured(run.job):
             return await run.handler.function(run.job)
     if run.handler.isolate:
         return await _in_thread(run, threads, run_isolated)
     return await _in_thread(run, threads, _call)
+
+
+def _fetch_payload(run: Run) -> None:
+    run.job.fetch_payload()
 
 
 def _call(run: Run) -> Any:
@@ -85,7 +91,7 @@ def _look(thread: asyncio.Future[Any]) -> None:
 def _returned(run: Run, result: Any) -> Ending:
     if run.why == "drain" and run.job.saw_stop:  # It broke off: this may be half of it.
         return Released(id=run.id, fence=run.fence)
-    return Succeeded(id=run.id, fence=run.fence, result=msgspec.Raw(result_text(result)))
+    return Succeeded(id=run.id, fence=run.fence, result=msgspec.Raw(result_text(result)), outputs=run.job.outputs)
 
 
 def _raised(run: Run, error: BaseException) -> Ending:

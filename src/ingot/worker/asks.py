@@ -1,0 +1,127 @@
+"""What an attempt asks for when it moves files: addresses, at the moment of use. The bytes take their own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from ingot.blobs.model import UploadState
+from ingot.jobs.errors import LeaseLost
+from ingot.jobs.model import Job
+from ingot.kernel.errors import IngotError
+from ingot.wire.blobs import PartOrder, UploadAnswer, UploadPlan
+from ingot.worker.ports import FileDesk
+
+NO_FILES_HINT: Final = (
+    "A worker straight on PostgreSQL moves files by way of a server: set INGOT_SERVER_URL, and INGOT_TOKEN to a token "
+    "that may workers.run."
+)
+
+
+class AskDownload(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag="download"):
+    """Where an input or the payload can be read. Answered by a `SignedUrl`."""
+
+    kind: Literal["input", "payload"]
+    name: str
+
+
+class AskUpload(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag="upload", omit_defaults=True):
+    """How an output, or the log, is sent. Answered by an `UploadPlan`."""
+
+    kind: Literal["output", "log"]
+    size: int
+    blob_id: str
+    sha256: str
+    name: str | None = None
+    content_type: str | None = None
+
+
+class AskParts(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag="parts"):
+    """Where parts are sent to. Answered by a `PartsAnswer`."""
+
+    upload_id: str
+    parts: list[PartOrder]
+
+
+class AskComplete(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag="complete"):
+    """All bytes are sent. Answered by an `UploadAnswer`."""
+
+    upload_id: str
+
+
+Ask = AskDownload | AskUpload | AskParts | AskComplete
+Asker = Callable[[Ask], bytes]
+
+
+class NoFiles(IngotError):
+    """This worker cannot move files."""
+
+    code = "no_files"
+    status = 422
+    hint = NO_FILES_HINT
+
+
+class NoFileDesk:
+    """For a worker that no server is known to."""
+
+    def ask(self, job_id: str, path: str, body: object) -> bytes:  # noqa: ARG002 - as in `FileDesk`
+        """See `FileDesk`."""
+        raise NoFiles
+
+    def close(self) -> None:
+        """See `FileDesk`."""
+
+
+class AttemptDesk:
+    """Asks for one attempt and no other, with its fence; and knows which outputs came of it. From any thread."""
+
+    def __init__(self, desk: FileDesk, job: Job, lost: Callable[[], None] = lambda: None) -> None:
+        self._desk = desk
+        self._job_id, self._fence = job.id, job.fence
+        self._lost = lost
+        self._begun: dict[str, str] = {}  # Names of outputs that are under way, by the id of their upload.
+        self._outputs: dict[str, None] = {}
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs that are there."""
+        return list(self._outputs)
+
+    def ask(self, ask: Ask) -> bytes:
+        """Ask for something; answers it as JSON. Raises `LeaseLost` when the job is somebody else's by now."""
+        try:
+            answer = self._desk.ask(self._job_id, _path(ask), {"fence": self._fence, **_body(ask)})
+        except LeaseLost:
+            self._lost()
+            raise
+        self._note(ask, answer)
+        return answer
+
+    def _note(self, ask: Ask, answer: bytes) -> None:
+        if isinstance(ask, AskUpload) and ask.kind == "output" and ask.name is not None:
+            upload = msgspec.json.decode(answer, type=UploadPlan).upload
+            self._begun[upload.id] = ask.name
+        elif isinstance(ask, AskComplete) and ask.upload_id in self._begun:
+            upload = msgspec.json.decode(answer, type=UploadAnswer).upload
+            if upload.state is UploadState.DONE:
+                self._outputs[self._begun[upload.id]] = None
+
+
+def _path(ask: Ask) -> str:
+    match ask:
+        case AskDownload():
+            return "downloads"
+        case AskUpload():
+            return "uploads"
+        case AskParts():
+            return f"uploads/{quote(ask.upload_id, safe='')}/parts"
+        case AskComplete():
+            return f"uploads/{quote(ask.upload_id, safe='')}/complete"
+
+
+def _body(ask: Ask) -> dict[str, object]:
+    said = msgspec.to_builtins(ask)
+    return {name: value for name, value in said.items() if name not in ("ask", "upload_id")}

@@ -1,0 +1,218 @@
+"""The files of an attempt: what its job was given, what it makes, and what it wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import closing, suppress
+from itertools import count
+from pathlib import Path
+from typing import IO, Final
+
+import blake3
+import msgspec
+
+from ingot.blobs import checks
+from ingot.client.errors import DownloadDamaged
+from ingot.client.orders import PAYLOAD_BLOB_BYTES_MAX
+from ingot.client.outgoing import Digests, Outgoing
+from ingot.client.patience import Patience
+from ingot.client.place import Place
+from ingot.client.synchronous.download import SyncSignedDownload
+from ingot.client.synchronous.http import SyncHttp
+from ingot.client.synchronous.upload import SyncUpload
+from ingot.jobs.files import PAYLOAD, FileNotFound
+from ingot.jobs.model import Job
+from ingot.kernel.errors import InvalidInput
+from ingot.wire.blobs import PartOrder, PartsAnswer, SignedUrl, UploadAnswer, UploadPlan
+from ingot.worker.asks import AskComplete, AskDownload, Asker, AskParts, AskUpload
+
+PATIENCE: Final = Patience(seconds=30.0)  # With an address that does not answer; whatever gets on begins it anew.
+FILE_NAME_BYTES_MAX: Final = 255  # What file systems take; a name may have as many characters.
+NOBODY: Final = Place(url="http://localhost", headers={}, is_known=False)  # Signed addresses are their own credential.
+LOG_TYPE: Final = "text/plain; charset=utf-8"
+LOOP_HINT: Final = "In an async handler: `await asyncio.to_thread(job.{})`, with what it is given behind it."
+
+Source = str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes]
+
+
+class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
+    """An output that is there, and a file of the job once that has succeeded. It can be the result."""
+
+    name: str
+    blob_id: str
+    size: int
+
+
+class Files:
+    """Moves the files of one attempt, in the thread that asks for it. `check` raises when the attempt is to stop."""
+
+    def __init__(self, data: Job, asker: Asker, room: Callable[[], Path], check: Callable[[], None]) -> None:
+        self._data = data
+        self._ask = asker
+        self._room = room
+        self._check = check
+        self._numbers = count(1)
+        self._http: SyncHttp | None = None
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if self._http is not None:
+            self._http.close()
+
+    def _bytes_http(self) -> SyncHttp:
+        if self._http is None:
+            self._http = SyncHttp(NOBODY, PATIENCE)
+        return self._http
+
+    # -- what it was given ----------------------------------------------------------------------------------
+
+    def download(self, name: str | None = None) -> Path:
+        """See `WorkerJob.download`."""
+        _expect_no_loop("download")
+        known = self._only_input() if name is None else name
+        if known not in self._data.inputs:
+            raise FileNotFound(f"the job has no input {known[:64]!r}", hint=self._inputs_hint())
+        room = self._room()
+        part = room / f"part-{next(self._numbers)}"
+        folder = room / "inputs"
+        folder.mkdir(exist_ok=True)
+        with part.open("wb") as file:
+            self._fetch(AskDownload(kind="input", name=known), self._data.inputs[known], file.write)
+        path = folder / _file_name(known)
+        part.replace(path)
+        return path
+
+    def payload(self, blob_id: str) -> bytes:
+        """The JSON text of a payload that travels as a blob. Raises `InvalidInput` when it is larger than any is."""
+        found = bytearray()
+
+        def take(data: bytes) -> None:
+            if len(found) + len(data) > PAYLOAD_BLOB_BYTES_MAX:
+                raise InvalidInput(
+                    f"the payload has more than {PAYLOAD_BLOB_BYTES_MAX} bytes", hint="Send it as an input."
+                )
+            found.extend(data)
+
+        self._fetch(AskDownload(kind="payload", name=PAYLOAD), blob_id, take)
+        return bytes(found)
+
+    def _fetch(self, ask: AskDownload, blob_id: str, take: Callable[[bytes], object]) -> None:
+        def address() -> str:
+            self._check()
+            return msgspec.json.decode(self._ask(ask), type=SignedUrl).url
+
+        hasher = blake3.blake3()
+        with closing(SyncSignedDownload(self._bytes_http(), address, blob_id=blob_id).parts()) as parts:
+            for part in parts:
+                self._check()
+                hasher.update(part)
+                take(part)
+        if hasher.hexdigest() != blob_id:
+            raise DownloadDamaged(f"the bytes that came are not those of {ask.name[:64]!r}")
+
+    def _only_input(self) -> str:
+        if len(self._data.inputs) != 1:
+            raise FileNotFound(f"the job has {len(self._data.inputs)} inputs, not one", hint=self._inputs_hint())
+        return next(iter(self._data.inputs))
+
+    def _inputs_hint(self) -> str:
+        names = ", ".join(sorted(self._data.inputs)[:20])
+        return f"Its inputs are {names}." if names else "Name files with `client.submit(…, file=…)` or `inputs=…`."
+
+    # -- what it makes --------------------------------------------------------------------------------------
+
+    def upload(self, source: Source, name: str, content_type: str | None = None) -> Uploaded:
+        """See `WorkerJob.upload`."""
+        _expect_no_loop("upload")
+        known = checks.file_name(name, what="name")
+        with Outgoing(_sendable(source)) as outgoing:
+            digests = self._send(outgoing, kind="output", name=known, content_type=content_type)
+        return Uploaded(name=known, blob_id=digests.blob_id, size=digests.done)
+
+    def upload_log(self, log: IO[bytes]) -> None:
+        """Send what the attempt wrote."""
+        with Outgoing(log) as outgoing:
+            self._send(outgoing, kind="log", content_type=LOG_TYPE)
+
+    def _send(
+        self, outgoing: Outgoing, *, kind: str, name: str | None = None, content_type: str | None = None
+    ) -> Digests:
+        if outgoing.size is None:
+            raise InvalidInput("what can be read only once cannot be an output", hint="Store it in a file first.")
+        digests = Digests()
+        while digests.done < outgoing.size:
+            self._check()
+            digests.take(outgoing)
+        desk = _UploadDesk(
+            self._ask,
+            AskUpload(
+                kind="log" if kind == "log" else "output",
+                name=name,
+                size=outgoing.size,
+                blob_id=digests.blob_id,
+                sha256=digests.sha256,
+                content_type=content_type or (None if name is None else checks.guess_type(name)),
+            ),
+            self._check,
+        )
+        SyncUpload(self._bytes_http(), outgoing, desk, progress=lambda _done, _total: self._check()).run()
+        return digests
+
+
+class _UploadDesk:
+    """Plans one upload of an attempt. One that is left behind is swept when the attempt ends."""
+
+    def __init__(self, asker: Asker, order: AskUpload, check: Callable[[], None]) -> None:
+        self._ask = asker
+        self._order = order
+        self._check = check
+
+    def begin(self) -> tuple[UploadPlan, list[int]]:
+        """Begin the upload."""
+        return msgspec.json.decode(self._ask(self._order), type=UploadPlan), []
+
+    def renewed(self, id: str) -> str | None:  # noqa: ARG002 - as in `UploadDesk`
+        """An address holds for an hour from when it was asked for; then the attempt does it again."""
+        return None
+
+    def signed(self, id: str, part: PartOrder) -> PartsAnswer:
+        """Where a part is sent to."""
+        return msgspec.json.decode(self._ask(AskParts(upload_id=id, parts=[part])), type=PartsAnswer)
+
+    def complete(self, id: str) -> UploadAnswer:
+        """All bytes are sent. What is large is read back for a while, and asked for until it was."""
+        self._check()
+        return msgspec.json.decode(self._ask(AskComplete(upload_id=id)), type=UploadAnswer)
+
+    def give_up(self, id: str) -> None:
+        """Nothing comes of it."""
+
+
+def _sendable(source: Source) -> bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes]:
+    """What is sent. A text is sent as it is, and never taken for the name of a file."""
+    if not isinstance(source, str):
+        return source
+    with suppress(OSError, ValueError):
+        if source and "\n" not in source and Path(source).is_file():
+            raise InvalidInput(
+                f"{source[:64]!r} is a text, and the name of a file too",
+                hint="For the file write Path(…), and for the text itself text.encode().",
+            )
+    return source.encode()
+
+
+def _file_name(name: str) -> str:
+    """What a file is called here: as the input, unless that is too long for a file system."""
+    known = checks.file_name(name, what="name")
+    if len(os.fsencode(known)) <= FILE_NAME_BYTES_MAX:
+        return known
+    suffix = Path(known).suffix[:16]
+    return blake3.blake3(known.encode()).hexdigest() + (suffix if suffix.isascii() else "")
+
+
+def _expect_no_loop(method: str) -> None:
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise InvalidInput(f"job.{method} waits, and would hold up the event loop", hint=LOOP_HINT.format(method))

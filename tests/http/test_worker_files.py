@@ -1,0 +1,291 @@
+"""Files in handlers and in the client, as users' tests see them: the real server, handlers run when told."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ingot import Worker, WorkerJob, testing
+from ingot.blobs.errors import BlobNotFound
+from ingot.client.errors import DownloadDamaged, JobCanceled
+from ingot.client.orders import PAYLOAD_BLOB_BYTES_MAX
+from ingot.client.place import find_place
+from ingot.jobs.errors import PayloadTooLarge
+from ingot.jobs.files import FileNotFound
+from ingot.jobs.logs import LOG_CHARS_KEPT
+from ingot.jobs.model import JobStatus
+from ingot.kernel.errors import InvalidInput
+from ingot.settings import ClientSettings
+from ingot.wiring import runner_of
+from ingot.worker.asks import NoFileDesk, NoFiles
+from ingot.worker.files import Files
+from ingot.worker.job import Stopped
+from ingot.worker.over_http import HttpBoard, HttpFileDesk
+from ingot.worker.runner import Runner
+
+worker = Worker()
+seen: dict[str, Any] = {}
+
+
+@worker.handler("shout")
+def shout(job: WorkerJob) -> Any:
+    source = seen["source"] = job.download()
+    assert source.name == job.inputs[0]
+    return job.upload(source.read_text(encoding="utf-8").upper(), "loud.txt")
+
+
+@worker.handler("shout.async")
+async def shout_async(job: WorkerJob) -> Any:
+    source = seen["source"] = await asyncio.to_thread(job.download)
+    return await asyncio.to_thread(job.upload, source.read_bytes().upper(), "loud.txt")
+
+
+@worker.handler("twice")
+def twice(job: WorkerJob) -> None:
+    for text in ("first", "second"):
+        job.upload(text, "same.txt")
+    if job.payload["attempts"] > job.attempt:
+        job.upload("of a run that failed", "other.txt")
+        raise ValueError("once more")
+
+
+@worker.handler("ask")
+def ask(job: WorkerJob) -> None:
+    """Do what cannot be done, and remember why not."""
+    here = Path(job.payload)
+    calls: dict[str, Callable[[], object]] = {
+        "which": job.download,
+        "unknown": lambda: job.download("c"),
+        "path or text": lambda: job.upload(str(here), "x"),
+        "folder": lambda: job.upload(b"", "a/.."),
+        "number": lambda: job.upload(7, "x"),  # type: ignore[arg-type]
+        "missing": lambda: job.upload(here.with_name("nowhere"), "x"),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except (InvalidInput, FileNotFound, OSError) as error:
+            seen[name] = error
+
+
+@worker.handler("talk")
+def talk(job: WorkerJob) -> None:
+    print("x" * job.payload)
+
+
+@worker.handler("read")
+def read(job: WorkerJob) -> int:
+    return len(job.payload)
+
+
+@pytest.fixture(scope="module")
+def ingot() -> Iterator[testing.LocalIngot]:
+    with testing.start(worker) as one:
+        yield one
+
+
+@pytest.mark.parametrize("kind", ["shout", "shout.async"])
+def test_a_file_goes_in_and_another_comes_out(ingot: testing.LocalIngot, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "quiet.txt").write_text("hello", encoding="utf-8")
+    sent: list[tuple[int, int]] = []
+    job = ingot.client.submit(kind, file=tmp_path / "quiet.txt", progress=lambda done, of: sent.append((done, of)))
+    assert (job.status, sent) == (JobStatus.QUEUED, [(5, 5)] if kind == "shout" else sent)
+    assert ingot.drain(raise_errors=True) == 1
+    assert not seen["source"].parent.exists(), "what was fetched goes with the attempt"
+    assert job.refresh().outputs["loud.txt"].text() == "HELLO"
+    assert job.result == {"name": "loud.txt", "blob_id": job.outputs["loud.txt"].read().blob_id, "size": 5}
+    assert [(file.kind, file.name) for file in job.files()] == [("input", "quiet.txt"), ("output", "loud.txt")]
+    assert job.outputs["loud.txt"].save(tmp_path) == tmp_path / "loud.txt"
+    assert (tmp_path / "loud.txt").read_text(encoding="utf-8") == "HELLO"
+
+
+def test_the_outputs_are_those_of_the_run_that_succeeded(ingot: testing.LocalIngot) -> None:
+    job = ingot.client.submit("twice", {"attempts": 2})
+    ingot.drain()
+    assert [file for file in job.files() if file.kind == "output"] == [], "none of an attempt that failed"
+    ingot.clock.advance(hours=1)
+    ingot.drain()
+    assert job.refresh().status is JobStatus.SUCCEEDED
+    assert {file.name for file in job.files()} == {"same.txt"}
+    assert job.outputs["same.txt"].text() == "second"
+
+
+def test_what_cannot_be_moved_says_why(ingot: testing.LocalIngot, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.touch()
+    ingot.client.submit("ask", str(here), file={"a": b"1", "b": b"2"})
+    ingot.drain(raise_errors=True)
+    assert "2 inputs, not one" in str(seen["which"])
+    assert "Its inputs are a, b." in seen["unknown"].hint
+    assert "Path(" in seen["path or text"].hint
+    assert "cannot be the name of a file" in str(seen["folder"])
+    assert "int" in str(seen["number"])
+    assert isinstance(seen["missing"], FileNotFoundError)
+
+
+def test_other_bytes_than_those_of_the_input_are_not_handed_out(ingot: testing.LocalIngot, tmp_path: Path) -> None:
+    right, wrong = ingot.client.blobs.put(b"right"), ingot.client.blobs.put(b"wrong")
+    job = ingot.client.submit("shout", inputs={"a.txt": right})
+    address = ingot.client.blobs.url(wrong)
+    files = Files(job.data, lambda _: msgspec.json.encode(address), lambda: tmp_path, lambda: None)
+    with pytest.raises(DownloadDamaged):
+        files.download("a.txt")
+    files.close()
+    assert not (tmp_path / "inputs" / "a.txt").exists()
+
+
+def test_what_becomes_shorter_while_it_is_sent_cancels_the_job(ingot: testing.LocalIngot) -> None:
+    class Shrinking(io.BytesIO):
+        reads = 0
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            self.reads += 1
+            return super().read(size)[: None if self.reads == 1 else -1]
+
+    with pytest.raises(InvalidInput, match="shorter"):
+        ingot.client.submit("shout", file={"a.txt": Shrinking(b"it shrinks")}, tags=["shrinks"])
+    (job,) = ingot.client.jobs(tag="shrinks")
+    assert job.status is JobStatus.CANCELED
+    assert "a.txt" in (job.error or "")
+
+
+def test_a_job_whose_files_broke_off_is_asked_for_again_by_its_key(ingot: testing.LocalIngot) -> None:
+    class Breaking(io.BytesIO):
+        reads = 0
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            self.reads += 1
+            if self.reads == 2:
+                raise OSError("the disk is gone")
+            return super().read(size)
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        ingot.client.submit("shout", file={"a.txt": Breaking(b"it breaks")}, idempotency_key="breaks")
+    job = ingot.client.submit("shout", file={"a.txt": b"it breaks"}, idempotency_key="breaks")
+    assert job.status is JobStatus.QUEUED
+    ingot.drain(raise_errors=True)
+    assert job.refresh().outputs["loud.txt"].text() == "IT BREAKS"
+
+
+def test_files_without_a_name_or_with_two_are_refused(ingot: testing.LocalIngot) -> None:
+    with pytest.raises(InvalidInput, match="no name"):
+        ingot.client.submit("shout", file=b"hello")
+    with pytest.raises(InvalidInput, match="path"):
+        ingot.client.submit("shout", file={"a/b.txt": b"hello"})
+    with pytest.raises(InvalidInput, match="same name"):
+        ingot.client.submit("shout", file={"a": b"hello"}, inputs={"a": "0" * 64})
+    with pytest.raises(BlobNotFound):
+        ingot.client.submit("shout", inputs={"a": "0" * 64})
+    with pytest.raises(InvalidInput, match="transaction"):
+        ingot.client.submit("shout", file={"a": b"hello"}, connection=object())  # type: ignore[call-overload]
+
+
+def test_a_payload_of_just_over_the_limit_travels_as_a_blob(ingot: testing.LocalIngot) -> None:
+    jobs = ingot.client.submit_many("read", ["x" * (64 * 1024 - 2), "x" * (64 * 1024 - 1)])
+    assert [job.data.payload_blob is None for job in jobs] == [True, False]
+    ingot.drain(raise_errors=True)
+    assert [job.refresh().result for job in jobs] == [64 * 1024 - 2, 64 * 1024 - 1]
+    assert jobs[1].payload == "x" * (64 * 1024 - 1)
+    with pytest.raises(PayloadTooLarge):
+        ingot.client.submit("read", "x" * PAYLOAD_BLOB_BYTES_MAX)
+
+
+async def test_who_awaits_says_when_a_large_payload_is_fetched() -> None:
+    async with testing.start_async(worker) as ingot:
+        made = await ingot.client.submit("read", "x" * 100_000)
+        assert len(made.payload) == 100_000, "who made it has it"
+        job = await ingot.client.job(made.id)
+        with pytest.raises(InvalidInput, match="a blob"):
+            _ = job.payload
+        assert len(await job.fetch_payload()) == len(job.payload) == 100_000
+        await ingot.drain()
+        assert (await job.refresh()).result == 100_000
+
+
+def test_a_payload_that_is_no_json_is_not_tried_again(ingot: testing.LocalIngot) -> None:
+    job = ingot.client.submit("read", payload_blob=ingot.client.blobs.put(b"{no json"))
+    ingot.drain()
+    assert job.refresh().status is JobStatus.DEAD
+    assert "the payload cannot be read" in (job.error or "")
+
+
+def test_only_a_long_log_is_a_file(ingot: testing.LocalIngot) -> None:
+    short, long = ingot.client.submit_many("talk", [LOG_CHARS_KEPT - 1, LOG_CHARS_KEPT])
+    ingot.drain(raise_errors=True)
+    assert ([file.kind for file in short.files()], [file.kind for file in long.files()]) == ([], ["log"])
+    assert [len(short.log()), len(long.log())] == [LOG_CHARS_KEPT, LOG_CHARS_KEPT + 1]
+
+
+# -- workers that are told something meanwhile --------------------------------------------------------------
+
+
+async def test_a_cancel_stops_what_is_on_its_way() -> None:
+    reached = threading.Event()
+    why: list[BaseException] = []
+    reads: list[int] = []
+    halting = Worker()
+
+    class Halting(io.BytesIO):
+        def __init__(self, job: WorkerJob) -> None:
+            super().__init__(bytes(4 * 1024 * 1024))
+            self._job = job
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            reads.append(self.tell())
+            if len(reads) == 5:  # The fourth was the last to be hashed.
+                reached.set()
+                self._job.wait("10s")
+            return super().read(size)
+
+    @halting.handler("send")
+    def send(job: WorkerJob) -> None:
+        try:
+            job.upload(Halting(job), "zeros")
+        except Stopped as error:
+            why.append(error)
+            raise
+
+    async with testing.start_async(halting) as ingot:
+        job = await ingot.client.submit("send")
+        draining = asyncio.create_task(ingot.drain())
+        await asyncio.to_thread(reached.wait, 10)
+        await job.cancel()
+        with pytest.raises(JobCanceled):
+            await job.wait("10s")
+        await draining
+        assert (len(why), len(reads), await job.files()) == (1, 5, [])
+
+
+async def test_a_worker_without_a_server_says_how_to_get_files() -> None:
+    alone = Worker()
+    told = asyncio.get_running_loop().create_future()
+
+    @alone.handler("send")
+    async def send(job: WorkerJob) -> None:
+        try:
+            await asyncio.to_thread(job.upload, b"x", "x")
+        except NoFiles as error:
+            told.set_result(error)
+
+    async with testing.start_async() as ingot:
+        await ingot.client.submit("send")
+        place = find_place(ingot.url, token=ingot.token, tenant="default")
+        runner, stopping = Runner(alone, lambda: HttpBoard(place, "alone")), asyncio.Event()
+        running = asyncio.create_task(runner.run(stopping))
+        error = await asyncio.wait_for(told, 15)
+        stopping.set()
+        await running
+    assert "INGOT_SERVER_URL" in error.hint
+
+
+@pytest.mark.parametrize(("token", "desk"), [(None, NoFileDesk), ("ingot_x", HttpFileDesk)])
+def test_straight_on_postgresql_files_go_by_way_of_the_server(token: str | None, desk: type) -> None:
+    settings = ClientSettings(database_url="postgresql://press@127.0.0.1/ingot", token=token)
+    assert isinstance(runner_of(worker, settings)._desk, desk)

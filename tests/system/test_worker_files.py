@@ -1,0 +1,195 @@
+"""Files in handlers, with real processes: moved, broken off, killed, and too late."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingot.client.synchronous.job import SyncJob
+from ingot.jobs.files import FileNotFound
+from ingot.jobs.logs import LOG_CHARS_KEPT
+from ingot.jobs.model import JobStatus
+from tests.system.crew import Crew, crew, until
+from tests.system.file_handlers import content_of
+
+MIB = 1024 * 1024
+HANDLERS = "tests.system.file_handlers:worker"
+KINDS = ["thread", "async", "apart"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    """A server and a worker, for all who do no harm to them."""
+    with crew(tmp_path_factory.mktemp("files")) as one:
+        one.work(app=HANDLERS)
+        yield one
+
+
+def typed(one: Crew, *words: str) -> str:
+    """What a command writes."""
+    known = {"INGOT_SERVER_URL": one.url, "INGOT_DATA": str(one.folder / "data")}
+    command = [sys.executable, "-m", "ingot", *words]
+    done = subprocess.run(command, env={**os.environ, **known}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def outputs(job: SyncJob) -> dict[str, int]:
+    return {file.name: file.size for file in job.files() if file.kind == "output"}
+
+
+# -- what goes well -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_handler_moves_files(place: Crew, tmp_path: Path, kind: str) -> None:
+    small, large = b"a small file\n", os.urandom(3 * MIB + 17)
+    (tmp_path / "small.txt").write_bytes(small)
+    (tmp_path / "large.bin").write_bytes(large)
+    files: dict[str, Any] = {"small.txt": tmp_path / "small.txt", "groß.bin": tmp_path / "large.bin", "none": b""}
+    job = place.client.submit(f"turn.{kind}", file=files).wait("60s")
+    assert job.outputs["turned-small.txt"].bytes() == small[::-1]
+    assert job.outputs["turned-groß.bin"].bytes() == large[::-1]
+    assert job.outputs["note.txt"].text() == "ä text"
+    assert job.outputs["turned-none"].bytes() == b""
+    assert job.outputs["joined.bin"].save(tmp_path).read_bytes() == large + b"" + small
+    assert job.outputs["joined.bin"].read().content_type == "application/x-joined"
+    assert {one["name"] for one in job.result["made"]} == outputs(job).keys()
+    until(lambda: not Path(job.result["folder"]).exists(), why="the folder of the attempt is gone")
+    with pytest.raises(FileNotFound):
+        job.outputs["other"].text()
+
+
+def test_a_handler_need_not_name_the_only_input(place: Crew, tmp_path: Path) -> None:
+    (tmp_path / "only.txt").write_text("alone", encoding="utf-8")
+    job = place.client.submit("only", file=tmp_path / "only.txt").wait("30s")
+    again = place.client.submit("only", inputs={"renamed.txt": job.data.inputs["only.txt"]}).wait("30s")
+    assert (job.result, again.result) == ("alone", "alone")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_payload_of_three_mebibytes_travels_as_a_blob(place: Crew, kind: str) -> None:
+    payload = {"text": "ä" * (3 * MIB // 2)}
+    job = place.client.submit(f"size.{kind}", payload)
+    assert job.wait("60s").result == 3 * MIB // 2
+    assert job.payload == payload
+    assert place.client.job(job.id).payload == payload
+
+
+def test_large_and_small_payloads_go_together(place: Crew) -> None:
+    jobs = place.client.submit_many("size.thread", [{"text": "x" * size} for size in (10, 100_000, 20, 200_000)])
+    assert [job.wait("60s").result for job in jobs] == [10, 100_000, 20, 200_000]
+    assert [job.data.payload_blob is None for job in jobs] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("kind", ["talk", "talk.apart"])
+def test_a_log_of_a_mebibyte_is_read_whole(place: Crew, kind: str) -> None:
+    lines = 11_000
+    job = place.client.submit(kind, {"lines": lines}).wait("60s")
+    whole = "".join(f"{number:07d} ä {'x' * 90}\n" for number in range(lines))
+    assert job.log() == whole
+    assert place.client.log(job.id).text == whole[-LOG_CHARS_KEPT:]
+    assert typed(place, "jobs", "logs", job.id) == whole
+
+
+def test_the_log_of_an_attempt_that_failed_is_kept_too(place: Crew) -> None:
+    job = place.client.submit("talk", {"lines": 2_000, "fails": True}, max_attempts=1)
+    until(lambda: job.refresh().finished, why="it is dead")
+    log = job.log()
+    assert (log.startswith("0000000 ä"), "ValueError: it was talk" in log) == (True, True)
+
+
+@pytest.mark.timeout(60)
+def test_files_go_and_come_from_a_terminal(place: Crew, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("first", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("second", encoding="utf-8")
+    words = ["--file", str(tmp_path / "a.txt"), "--file", str(tmp_path / "b.txt"), "--wait", "--json"]
+    job = json.loads(typed(place, "jobs", "submit", "turn.thread", *words))
+    listed = typed(place, "jobs", "files", job["id"])
+    assert [line.split()[:2] for line in listed.splitlines()[1:]] == [
+        ["input", "a.txt"],
+        ["input", "b.txt"],
+        ["output", "joined.bin"],
+        ["output", "note.txt"],
+        ["output", "turned-a.txt"],
+        ["output", "turned-b.txt"],
+    ]
+    to = tmp_path / "new" / "folder"
+    typed(place, "jobs", "files", job["id"], "--download", str(to))
+    assert {path.name: path.read_text(encoding="utf-8") for path in to.iterdir()} == {
+        "joined.bin": "firstsecond",
+        "note.txt": "ä text",
+        "turned-a.txt": "tsrif",
+        "turned-b.txt": "dnoces",
+    }
+    with pytest.raises(AssertionError, match="is there already"):
+        typed(place, "jobs", "files", job["id"], "--download", str(to))
+
+
+# -- what goes wrong ----------------------------------------------------------------------------------------
+
+
+def slow(one: Crew, mib: int = 4) -> tuple[SyncJob, Path]:
+    """A job whose first attempt waits in the middle of its upload, and what it waits for."""
+    go_on = one.notes / "go-on"
+    job = one.client.submit("slow.upload", {"mib": mib, "reached": one.place(), "go_on": str(go_on)})
+    one.ran(1)
+    return job, go_on
+
+
+def who_made(job: SyncJob) -> int | None:
+    """The attempt whose output is the job's; `None` of anything else."""
+    found, size = job.outputs["made.bin"].bytes(), job.payload["mib"] * MIB
+    made = {number: content_of(job.id, number, size) for number in range(1, job.data.attempts + 1)}
+    return next((number for number, data in made.items() if data == found), None)
+
+
+@pytest.mark.timeout(90)
+def test_of_a_worker_that_is_killed_nothing_is_seen(tmp_path: Path) -> None:
+    with crew(tmp_path, lease_seconds=2.0) as one:
+        first = one.work(app=HANDLERS)
+        job, _ = slow(one)
+        first.kill()
+        assert (outputs(job), job.refresh().status) == ({}, JobStatus.RUNNING)
+        one.work(app=HANDLERS)
+        assert who_made(job.wait("60s")) == job.data.attempts >= 2
+        assert outputs(job) == {"made.bin": 4 * MIB}
+        one.client.blobs.collect(dry_run=False)
+        usage = one.client.blobs.usage()
+        assert (usage.bytes, usage.reserved_bytes) == (4 * MIB, 0), "nothing is left of what broke off"
+
+
+@pytest.mark.timeout(90)
+def test_the_upload_of_a_worker_that_comes_back_too_late_is_refused(tmp_path: Path) -> None:
+    with crew(tmp_path, lease_seconds=2.0) as one:
+        first = one.work(app=HANDLERS)
+        job, go_on = slow(one)
+        first.tell(signal.SIGSTOP)
+        one.work(app=HANDLERS)
+        assert who_made(job.wait("60s")) == job.data.attempts >= 2
+        go_on.touch()
+        first.tell(signal.SIGCONT)
+        one.ran(2)
+        assert one.noted()[1] == ["lease_lost"]
+        assert who_made(job.refresh()) == job.data.attempts
+        assert outputs(job) == {"made.bin": 4 * MIB}
+
+
+@pytest.mark.timeout(90)
+def test_an_upload_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
+    with crew(tmp_path) as one:
+        one.work(app=HANDLERS)
+        job, go_on = slow(one, mib=36)
+        one.server.kill()
+        one.serve()
+        go_on.touch()
+        assert job.wait("60s").data.attempts == 1
+        assert who_made(job) == 1
