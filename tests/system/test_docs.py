@@ -27,18 +27,27 @@ def typed(page: str, folder: Path, url: str) -> list[str]:
     host = url.removeprefix("http://")
     between = f'\ncode=$?; [ $code = 0 ] || [ $code = {STREAM_ENDED} ] || exit $code; printf "\\036"\n'
     script = between.join([*(step.replace("localhost:8080", host) for step in steps(page)), ""])
+    own = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "INGOT_SERVER_URL": url}
     done = subprocess.run(
         ["bash", "-u", "-o", "pipefail", "-c", script],
-        cwd=folder, capture_output=True, text=True, timeout=18, check=False,
+        cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, timeout=50, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     return done.stdout.split("\036")[:-1]
 
 
-PAGES_TYPED = ["serve.md", "run-workers.md", "watch-a-server.md", "let-people-in.md", "../reference/audit.md"]
+PAGES_TYPED = [
+    "serve.md",
+    "run-workers.md",
+    "watch-a-server.md",
+    "let-people-in.md",
+    "store-files.md",
+    "../reference/audit.md",
+]
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("page", PAGES_TYPED)
 def test_what_a_page_says_can_be_typed_from_top_to_bottom(tmp_path: Path, page: str) -> None:
     with served(tmp_path / "data") as (_, url):
@@ -52,13 +61,25 @@ def test_what_a_page_says_can_be_typed_from_top_to_bottom(tmp_path: Path, page: 
     if page in ("serve.md", "run-workers.md"):
         assert '"status":"succeeded"' in whole
         assert "Hello, " in whole
+    if page == "store-files.md":
+        assert ("reports/2026/march.csv" in whole, "206\n" in whole, "upload-offset: 4" in whole) == (True, True, True)
 
 
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize(("page", "blocks"), [("how-to/write-a-worker.md", (0, 1)), ("../README.md", (0, 1))])
-def test_a_worker_and_its_client_do_what_the_page_says(tmp_path: Path, page: str, blocks: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("page", "blocks", "said"),
+    [
+        ("how-to/write-a-worker.md", (0, 1), "Hello, Ada\n"),
+        ("how-to/write-a-worker.md", (2, 3), "HELLO, ADA\n"),
+        ("../README.md", (0, 1), "Hello, Ada\n"),
+        ("../README.md", (2, 3), "HELLO, ADA\n"),
+    ],
+)
+def test_a_worker_and_its_client_do_what_the_page_says(
+    tmp_path: Path, page: str, blocks: tuple[int, int], said: str
+) -> None:
     found = PYTHON.findall((PAGES.parent / page).read_text(encoding="utf-8"))
     app, ask = (found[block] for block in blocks)
     (tmp_path / "app.py").write_text(app, encoding="utf-8")
@@ -74,7 +95,20 @@ def test_a_worker_and_its_client_do_what_the_page_says(tmp_path: Path, page: str
             finally:
                 worker.terminate()
     assert (asked.returncode, asked.stderr) == (0, "")
-    assert asked.stdout.startswith("Hello, Ada\n")
+    assert asked.stdout.startswith(said)
+
+
+def test_python_stores_files_as_the_page_says(tmp_path: Path) -> None:
+    (code,) = PYTHON.findall((PAGES / "store-files.md").read_text(encoding="utf-8"))
+    (tmp_path / "handbook.pdf").write_bytes(b"%PDF-1.7")
+    with served(tmp_path / "data") as (_, url):
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "INGOT_SERVER_URL": url},
+            capture_output=True, text=True, timeout=18, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("books/handbook.pdf application/pdf\n")
+    assert (tmp_path / "copy.pdf").read_bytes() == b"%PDF-1.7"
 
 
 PYTEST_INI = """

@@ -27,6 +27,7 @@ from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.http.cookies import LOGIN, SESSION
 from ingot.identity import secrets
 from ingot.kernel.ids import new_id
+from ingot.kernel.secret_key import FILE as SECRET_FILE
 from tests.http.serving import OWN_PAGE
 from tests.http.test_traces import receiving
 from tests.postgres import database_for
@@ -394,8 +395,8 @@ class Kept:
 
     async def look(self, canaries: Canaries) -> None:
         """All that there is."""
-        for file in self.folder.iterdir() if self.folder.exists() else ():
-            if file.name != TOKEN_FILE:
+        for file in self.folder.rglob("*") if self.folder.exists() else ():
+            if file.is_file() and file.name not in (TOKEN_FILE, SECRET_FILE):
                 canaries.let_out(f"the file {file.name}", file.read_bytes())
         if self.owner_url is None:
             return

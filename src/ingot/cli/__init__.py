@@ -17,7 +17,19 @@ from ingot.cli.output import say
 from ingot.cli.teaching import examples, paragraphs
 from ingot.kernel.errors import IngotError
 
-COMMANDS: Final = ("serve", "worker", "dev", "jobs", "workers", "tokens", "tenants", "events", "database", "doctor")
+COMMANDS: Final = (
+    "serve",
+    "worker",
+    "dev",
+    "jobs",
+    "blobs",
+    "workers",
+    "tokens",
+    "tenants",
+    "events",
+    "database",
+    "doctor",
+)
 
 EXIT_CODES: Final = {
     400: 2,
@@ -27,12 +39,14 @@ EXIT_CODES: Final = {
     408: 9,
     409: 4,
     410: 4,
+    412: 4,
     413: 2,
     422: 2,
     429: 5,
     501: 10,
     502: 10,
     503: 6,
+    507: 5,
 }  # By the HTTP status of the error; 1 for all others.
 EXIT_CODES_ALONE: Final = {"job_dead": 8, "job_canceled": 8}  # By the code of the error, where that tells more.
 HINTS: Final = {
@@ -43,6 +57,11 @@ HINTS: Final = {
     "when INGOT_DATA names the data folder or it is ./data.",
     "server_unreachable": "Check INGOT_SERVER_URL or --server, and that `ingot serve` runs there.",
     "worker_not_found": "Check the id; `ingot workers list` has them.",
+    "key_not_found": "Check its spelling; `ingot blobs ls` has those that are there.",
+    "blob_not_found": "Check the id; a blob is read through a key, a job or an upload of this tenant.",
+    "key_exists": "Nothing was changed. To replace what is there, say --replace.",
+    "quota_exceeded": "Nothing was kept. `ingot blobs usage` tells what is used; delete what is not needed with "
+    "`ingot blobs rm`, or have the quota raised with `ingot tenants change SLUG --limit quota_bytes=N`.",
     "tenant_not_found": "Check the slug; `ingot tenants list` has them.",
 }  # What to do about an error on the command line, where the server would say how to do it over HTTP.
 EPILOG: Final = (

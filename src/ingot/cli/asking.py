@@ -13,6 +13,7 @@ import typer
 from ingot.cli.output import Output
 from ingot.cli.teaching import paragraphs
 from ingot.client import Client
+from ingot.client.place import Place, find_place
 from ingot.kernel.errors import InvalidInput
 
 PANEL: Final = "Server and output"
@@ -93,6 +94,11 @@ class Asking:
     def patient(self) -> Client:
         """The same server, for who waits."""
         return self.open(patience=WAITING_SECONDS)
+
+    @property
+    def place(self) -> Place:
+        """Where the server is, and what is said to it with every request."""
+        return find_place(self.server, token=self.token, tenant=self.tenant, later=True)
 
     def open(self, *, tenant: str | None = None, patience: float = PATIENCE_SECONDS) -> Client:
         """The server, in another tenant."""

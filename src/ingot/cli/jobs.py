@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ingot.cli import filters, submit
+from ingot.cli import files, filters, submit
 from ingot.cli.asking import Asking, asking, noun
 from ingot.cli.output import Column, ago, at, compact
 from ingot.cli.progress import LOOK_SECONDS, watch, watch_batch
@@ -39,6 +39,7 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of a job.", sho
 
 app = noun("Submit jobs, look at them, and steer them.")
 app.command("submit", epilog=examples(*submit.EXAMPLES))(submit.submit)
+app.command("files", epilog=examples(*files.EXAMPLES))(files.files)
 app.command(
     "retry",
     epilog=examples(
@@ -108,12 +109,13 @@ def show(ask: Asking, id: JobId) -> None:
             ("lease until", at(job.lease_expires_at)),
             ("tags", job.tags or None),
             ("batch", job.batch),
+            ("inputs", ", ".join(job.inputs) or None),
             ("after", job.after or None),
             ("idempotency key", job.idempotency_key),
             ("dedupe key", job.dedupe_key),
             ("correlation id", job.correlation_id),
             ("source", job.source if job.source_ref is None else f"{job.source} {job.source_ref}"),
-            ("payload", compact(job.payload)),
+            ("payload", compact(job.payload) if job.payload_blob is None else f"the blob {job.payload_blob}"),
             ("metadata", compact(job.metadata)),
             ("result", compact(job.result)),
             ("error", job.last_error),
@@ -172,7 +174,7 @@ def logs(
     if follow and attempt is not None:
         raise InvalidInput("--follow and --attempt are both given", hint="What is followed is the newest attempt.")
     if not follow:
-        log = ask.client.log(job_id(id), attempt=attempt)
+        log = ask.client.whole_log(job_id(id), attempt=attempt)
         if ask.out.json:
             ask.out.document(log)
         else:

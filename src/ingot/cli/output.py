@@ -34,6 +34,7 @@ STYLES: Final = {
     "warning": "yellow",
     "failed": "red",
 }
+SIZES: Final = ("KiB", "MiB", "GiB", "TiB")
 SPANS: Final = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 # What moves the cursor, and what turns the direction of writing: others wrote it, and it must not write over ours.
 _UNSHOWN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -80,6 +81,10 @@ class Output:
     def text(self, text: str) -> None:
         """Write text as it is; on a terminal without what could write over it."""
         _write((shown(text) if sys.stdout.isatty() else text).encode(errors="replace"))
+
+    def bytes(self, data: bytes) -> None:
+        """Write bytes as they are."""
+        _write(data)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
         """Write a table."""
@@ -171,6 +176,15 @@ def ago(moment: datetime | None) -> str:
 def at(moment: datetime | None) -> str | None:
     """An instant in full, and how long ago that was."""
     return None if moment is None else f"{moment.isoformat(timespec='seconds').replace('+00:00', 'Z')} ({ago(moment)})"
+
+
+def sized(size: int) -> str:
+    """So many bytes, in a unit that people grasp."""
+    if size < 1024:
+        return f"{size} B"
+    power = next((n for n in range(1, len(SIZES)) if size < 999.5 * 1024**n), len(SIZES))
+    value = size / 1024**power
+    return f"{value:.{1 if value < 99.95 else 0}f} {SIZES[power - 1]}"
 
 
 def compact(raw: msgspec.Raw) -> str | None:

@@ -9,7 +9,17 @@ from contextlib import contextmanager
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from ingot.cli.output import Output, shown
 from ingot.client import Client
@@ -37,6 +47,41 @@ def counted(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
     ) as progress:
         task = progress.add_task(label, total=total)
         yield lambda more: progress.advance(task, more)
+
+
+@contextmanager
+def moved() -> Iterator[Callable[[str], Callable[[int, int], None] | None]]:
+    """Bars of bytes, on stderr when that is a terminal.
+
+    What it gives makes one of a label, which is told how many bytes are done and of how many, and is gone when all are.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        _bar(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=_console(),
+        transient=True,
+    ) as progress:
+
+        def made(label: str) -> Callable[[int, int], None]:
+            task: TaskID | None = None
+
+            def tell(done: int, total: int) -> None:
+                nonlocal task
+                if task is None:
+                    task = progress.add_task(_cut(label), total=total or None)
+                progress.update(task, completed=done)
+                if total and done >= total:
+                    progress.update(task, visible=False)
+
+            return tell
+
+        yield made
 
 
 def watch(

@@ -13,8 +13,10 @@ import typer
 from ingot.cli.asking import Asking, asking
 from ingot.cli.completion import job_types, priorities
 from ingot.cli.output import compact
-from ingot.cli.progress import counted, watch
+from ingot.cli.progress import counted, moved, watch
+from ingot.cli.transfers import told
 from ingot.cli.values import STDIN, given, json_given, json_text, moment_ahead, opened
+from ingot.client import SyncJob
 from ingot.client.asynchronous.client import ORDERS_PER_CALL
 from ingot.client.errors import JobCanceled, JobDead
 from ingot.client.orders import seconds_of
@@ -27,6 +29,7 @@ HINT_DEAD: Final = "`ingot jobs show` tells of its attempts and `ingot jobs logs
 EXAMPLES: Final = (
     """ingot jobs submit greet --payload '{"name": "Ada"}' --priority high --wait""",
     "ingot jobs submit report --payload-file report.json --delay 10m --tag nightly --key report-2026-01-31",
+    "ingot jobs submit thumbnail --file cat.png --wait",
     "ingot jobs submit thumbnail --from payloads.jsonl --batch thumbnails --key thumbnails-1",
     """jq -c '{type: "greet", payload: .}' people.json | ingot jobs submit --from -""",
 )
@@ -42,6 +45,10 @@ def submit(
     payload: Annotated[str | None, typer.Option(metavar="JSON", help="What the job is given.")] = None,
     payload_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The same, from a file; - is stdin.", allow_dash=True)
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A file to send with it; may be given more than once."),
     ] = None,
     priority: Annotated[
         str | None,
@@ -104,7 +111,9 @@ def submit(
         force=force or None,
     )
     if source is not None:
-        _expect_none_of(payload=payload, payload_file=payload_file, dedupe_key=dedupe_key, wait=wait or None)
+        _expect_none_of(
+            payload=payload, payload_file=payload_file, file=file or None, dedupe_key=dedupe_key, wait=wait or None
+        )
         _submit_many(ask, source, type, order, key)
         return
     if type is None:
@@ -113,13 +122,28 @@ def submit(
         raise InvalidInput("--timeout is given without --wait", hint="It says how long to wait.")
     limit = None if timeout is None else seconds_of(timeout)
     body = json_given(payload, payload_file, "payload")
-    job = ask.client.submit(type, body, **order, **given(idempotency_key=key)).data
+    job = _submit(ask, type, body, file or [], {**order, **given(idempotency_key=key)})
     if wait:
         _wait(ask, job, limit)
     elif ask.out.json:
         ask.out.document(job)
     else:
         ask.out.text(f"{job.id}\n")
+
+
+def _submit(ask: Asking, type: str, payload: object, files: list[Path], order: dict[str, Any]) -> Job:
+    """Ask for one job, and send its files. Raises `InvalidInput` for those that cannot be."""
+    if not files:
+        made: SyncJob = ask.client.submit(type, payload, **order)
+        return made.data
+    named = {path.name: path for path in files}
+    if len(named) < len(files):
+        raise InvalidInput("two files have the same name", hint="Rename one of them.")
+    with moved() as bar, told("a file cannot be read"):
+        job: SyncJob = ask.client.submit(
+            type, payload, file=named, progress=bar(f"sending {', '.join(named)}"), **order
+        )
+        return job.data
 
 
 def _wait(ask: Asking, job: Job, seconds: float | None) -> None:

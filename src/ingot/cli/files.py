@@ -1,0 +1,72 @@
+"""`ingot jobs files`: what a job was given, and what it has made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ingot.blobs.checks import file_name
+from ingot.cli.asking import Asking, asking
+from ingot.cli.output import Column, sized
+from ingot.cli.progress import moved
+from ingot.cli.transfers import told
+from ingot.jobs.errors import JobNotFound
+from ingot.jobs.files import JobFile
+from ingot.kernel.errors import Conflict
+from ingot.kernel.ids import is_id
+
+EXAMPLES: Final = ("ingot jobs files 0198c5a2-…", "ingot jobs files 0198c5a2-… --download results/")
+COLUMNS: Final = (
+    Column("KIND"),
+    Column("NAME"),
+    Column("SIZE", right=True),
+    Column("TYPE", spare=True),
+    Column("SINCE", spare=True),
+    Column("BLOB", spare=True),
+)
+
+
+@asking
+def files(
+    ask: Asking,
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id of a job.", show_default=False)],
+    download: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Fetch the outputs into this folder.", file_okay=False),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="With --download: write over files that are there.")
+    ] = False,
+) -> None:
+    """List the files of a job: inputs, outputs, and logs that are long."""
+    if not is_id(id):
+        raise JobNotFound(f"{id[:64]!r} is not the id of a job", hint="`ingot jobs list` has the ids, in full.")
+    found = ask.client.files(id)
+    if download is not None:
+        found = [file for file in found if file.kind == "output"]
+        _fetch(ask, found, download, replace=replace)
+    if ask.out.json:
+        ask.out.array(found)
+        return
+    if download is None:
+        ask.out.table(COLUMNS, [_row(file) for file in found])
+
+
+def _fetch(ask: Asking, found: list[JobFile], folder: Path, *, replace: bool) -> None:
+    """Fetch these files, and write where they are. Raises `Conflict` before any is fetched."""
+    targets = {file: folder / file_name(file.name, what="name") for file in found}
+    for target in targets.values():
+        if target.exists() and not replace:
+            raise Conflict(f"{target} is there already", hint="Say --replace to write over it, or another folder.")
+    with moved() as bar, told(f"{folder} cannot be written to"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, target in targets.items():
+            ask.patient.blobs.save(file.blob_id, file.size, target, progress=bar(f"fetching {file.name}"))
+            if not ask.out.json:
+                ask.out.text(f"{target}\n")
+
+
+def _row(file: JobFile) -> tuple[object, ...]:
+    return file.kind, file.name, sized(file.size), file.content_type, file.since, file.blob_id

@@ -1,0 +1,207 @@
+"""`ingot blobs put` and `get`: files on their way to a server, and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ingot.blobs import checks
+from ingot.blobs.errors import KeyExists
+from ingot.blobs.model import Key
+from ingot.cli.asking import Asking, asking
+from ingot.cli.output import sized
+from ingot.cli.progress import moved
+from ingot.cli.remembered import Remembered
+from ingot.cli.values import STDIN, opened
+from ingot.client.outgoing import Digests, Outgoing
+from ingot.kernel.errors import Conflict, InvalidInput
+
+PUT_EXAMPLES: Final = (
+    "ingot blobs put handbook.pdf",
+    "ingot blobs put *.png --prefix pictures/2026",
+    "ingot blobs put -r reports --replace",
+    "pg_dump shop | ingot blobs put - --key backups/shop.sql",
+)
+GET_EXAMPLES: Final = (
+    "ingot blobs get reports/march.pdf",
+    "ingot blobs get reports/march.pdf -o /tmp/",
+    "ingot blobs get backups/shop.sql -o - | psql shop",
+)
+Bar = Callable[[str], Callable[[int, int], None] | None]
+
+
+@asking
+def put(
+    ask: Asking,
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="Files, with -r folders; - is stdin, and needs --key.", show_default=False),
+    ],
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The key of a single file; its name unless told.")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="PREFIX", help="What stands before the names, with a / between.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace what is there under the same key.")] = False,
+    content_type: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="What it is, as in text/csv; its name tells otherwise.")
+    ] = None,
+    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Folders, with all that is in them.")] = False,
+) -> None:
+    """Store files under keys, and write the keys.
+
+    A key is new, unless --replace is said; a file that is there already under its key, byte for byte, is done.
+
+    What is large goes on where it broke off: by itself when the line breaks; after Ctrl-C when the same command is
+    given again within a day, and the file has not changed. What is needed for that is kept in `ingot/uploads` of the
+    user's cache folder (XDG_CACHE_HOME, or ~/.cache).
+    """
+    plan = _planned(files, key=key, prefix=prefix, recursive=recursive)
+    ask.client.me()  # Who typed the address wrong is told soon.
+    stored: list[Key] = []
+
+    def made() -> Iterator[Key]:
+        with moved() as bar:
+            for path, name in plan:
+                stored.append(_put(ask, path, name, replace=replace, content_type=content_type, bar=bar))
+                yield stored[-1]
+
+    try:
+        if ask.out.json:
+            ask.out.array(made())
+            return
+        for one in made():
+            ask.out.text(f"{one.key}\n")
+    except KeyboardInterrupt:
+        ask.out.say("Stopped. The same command goes on from here.")
+        raise
+    if len(stored) > 1:
+        ask.out.say(f"{len(stored)} files are stored, {sized(sum(one.size for one in stored))}.")
+
+
+def _planned(files: list[Path], *, key: str | None, prefix: str | None, recursive: bool) -> list[tuple[Path, str]]:
+    """Which files go under which keys. Raises `InvalidInput`."""
+    if key is not None and prefix is not None:
+        raise InvalidInput("--key and --prefix are both given", hint="Leave one of them out.")
+    found: list[tuple[Path, str]] = []
+    for path in files:
+        if path != STDIN and path.is_dir():
+            if not recursive:
+                raise InvalidInput(f"{path} is a folder", hint="Say -r to store all that is in it.")
+            found += _in_folder(path)
+        else:
+            found.append((path, path.name))
+    if key is not None:
+        if len(found) != 1:
+            raise InvalidInput(f"--key names one file, and these are {len(found)}", hint="Say --prefix for many.")
+        found = [(found[0][0], key)]
+    elif any(path == STDIN for path, _ in found):
+        raise InvalidInput("stdin has no name", hint="Say --key for what it is to be stored under.")
+    before = "" if not prefix else prefix.removesuffix("/") + "/"
+    plan = [(path, checks.key(before + name)) for path, name in found]
+    names = [name for _, name in plan]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1][:1]:
+        raise InvalidInput(f"two files would be {twice[0]!r}", hint="Store them with another --prefix each.")
+    return plan
+
+
+def _in_folder(folder: Path) -> Iterator[tuple[Path, str]]:
+    """All files in a folder, in order, and their names from that folder on."""
+    above = Path(os.path.normpath(folder)).name
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(place, name)
+            yield path, (Path(above) / path.relative_to(folder)).as_posix()
+
+
+def _put(ask: Asking, path: Path, key: str, *, replace: bool, content_type: str | None, bar: Bar) -> Key:
+    blobs = ask.patient.blobs
+    if path == STDIN:
+        with opened(path) as stream:
+            return blobs.put(stream, key, content_type=content_type, replace=replace, progress=bar(f"sending {key}"))
+    remembered = Remembered(path, server=ask.place.url, tenant=ask.place.headers.get("ingot-tenant", ""), key=key)
+    with told(f"{path} cannot be read"):
+        try:
+            made = blobs.put(
+                path,
+                key,
+                content_type=content_type,
+                replace=replace,
+                hashing=bar(f"hashing {path}"),
+                progress=bar(f"sending {path}"),
+                unfinished=remembered.read(),
+                begun=remembered.write,
+            )
+        except KeyExists:
+            made = blobs.read(key)
+            if not _is(path, made):
+                raise KeyExists(f"there is another blob under the key {key!r} already") from None
+    remembered.forget()
+    return made
+
+
+def _is(path: Path, key: Key) -> bool:
+    """Whether a file holds the same bytes as a key."""
+    with Outgoing(path) as outgoing:
+        if outgoing.size != key.size:
+            return False
+        digests = Digests()
+        while digests.done < key.size:
+            digests.take(outgoing)
+        return digests.blob_id == key.blob_id
+
+
+@asking
+def get(
+    ask: Asking,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A key, or the id of a blob.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Where to; the last part of the key unless told, - is stdout."
+        ),
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Write over a file that is there.")] = False,
+) -> None:
+    """Fetch a file, and write it when all of it is there and right.
+
+    Until then it is beside its place, in a file that ends in .part; the same command goes on with that, as long as the
+    key holds the same bytes.
+    """
+    ask.client.me()
+    if output == STDIN:
+        if ask.out.json:
+            raise InvalidInput("--json and -o - are both given", hint="Only one of them can be on stdout.")
+        with moved() as bar:
+            for part in ask.patient.blobs.stream(key, progress=bar(f"fetching {key}")):
+                ask.out.bytes(part)
+        return
+    name = key.rpartition("/")[2]
+    to = Path(name) if output is None else output / name if output.is_dir() else output
+    if to.exists() and not replace:
+        raise Conflict(f"{to} is there already", hint="Say --replace to write over it, or another name after -o.")
+    with moved() as bar, told(f"{to} cannot be written"):
+        ask.patient.blobs.get(key, to, progress=bar(f"fetching {key}"))
+        size = to.stat().st_size
+    if ask.out.json:
+        ask.out.document({"key": key, "size": size, "file": str(to)})
+    else:
+        ask.out.say(f"{to} is there, {sized(size)}.")
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Say what the machine refuses. Raises `InvalidInput`."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInput(
+            f"{what}: {error.strerror or error}", hint="Check its name, its rights and the disk."
+        ) from None
