@@ -1,12 +1,12 @@
 # Every target sets itself up: a virtual environment, hashed dependencies, this package in place.
 # BENCH=… chooses what is measured, PYTHON=… the interpreter, ARGS=… is passed on to pytest, the demo, the benchmark and the soak.
 
-BENCH := queue postgres fair server worker
+BENCH := queue postgres fair server worker blobs
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES = $(wildcard src tests benchmarks examples scripts)
-WORKERS := --numprocesses $(shell expr $$(nproc) + 1) --maxprocesses 5 --dist worksteal # Some wait while others work.
+WORKERS := --numprocesses auto --maxprocesses 4 --dist worksteal
 LOCK := $(BIN)/uv --quiet pip compile --no-config --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
 
@@ -49,7 +49,7 @@ check: lint $(VENV)/.servers ## The gate before a commit: lint and the fast test
 test: $(VENV)/.servers ## Run every test, the long ones too
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-bench: $(VENV)/.bench ## Measure beside the peers and print the ratios; BENCH=queue, postgres, fair, server or worker for one of them
+bench: $(VENV)/.bench ## Measure beside the peers and print the ratios; BENCH=queue, postgres, fair, server, worker or blobs for one of them
 	@set -e; for name in $(BENCH); do $(BIN)/python -m benchmarks.$$name $(ARGS); done
 
 soak: $(VENV)/.package ## Run the crash tests thousands of times

@@ -6,9 +6,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from benchmarks.queue.places import REPOSITORY
@@ -29,9 +30,11 @@ class Site(Process):
 
 
 @contextmanager
-def serving(folder: Path, *, owner_url: str = "", server_url: str = "") -> Iterator[Site]:
-    """A server, on a database when its addresses are given, ended at the end of the block."""
-    environment = {**os.environ, **RATES}
+def serving(
+    folder: Path, *, owner_url: str = "", server_url: str = "", more: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Site]:
+    """A server, on a database when its addresses are given, ended at the end of the block; `more` are settings."""
+    environment = {**os.environ, **RATES, **more}
     if server_url:
         environment |= {"INGOT_DATABASE_OWNER_URL": owner_url, "INGOT_DATABASE_URL": server_url}
     command = [sys.executable, "-m", "ingot", "serve", "--data", str(folder / "data"), "--port", "0"]

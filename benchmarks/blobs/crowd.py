@@ -1,0 +1,123 @@
+"""The process of many who store small blobs at once: over HTTP, or each in a file of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.queue.adapter import component
+from benchmarks.server.load import WARM_SECONDS, Asking, Figures, Meter
+
+SHELVES: Final = 256
+
+
+class Crowd(msgspec.Struct, frozen=True, kw_only=True):
+    """Who stores what, and for how long."""
+
+    what: str
+    at_once: int
+    bytes: int
+    seconds: float
+    port: int = 0
+    token: str = ""
+    folder: str = ""
+
+
+class Putting(Asking):
+    """One connection: a put of a new key with new bytes, over and over."""
+
+    def __init__(self, order: Crowd, numbers: count[int], meter: Meter) -> None:
+        super().__init__(b"", meter)
+        self._order, self._numbers = order, numbers
+
+    def _ask(self) -> None:
+        order = self._order
+        head = (
+            f"PUT /api/v1/keys/small/{next(self._numbers):09} HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            f"authorization: Bearer {order.token}\r\ncontent-length: {order.bytes}\r\n\r\n"
+        )
+        self._text = head.encode() + os.urandom(order.bytes)
+        super()._ask()
+
+
+async def put(order: Crowd) -> Figures:
+    """Over HTTP."""
+    loop = asyncio.get_running_loop()
+    meter, numbers = Meter(), count(time.time_ns() // 1_000_000 % 1_000_000 * 1000)
+    for _ in range(order.at_once):
+        await loop.create_connection(lambda: Putting(order, numbers, meter), "127.0.0.1", order.port)
+    await asyncio.sleep(WARM_SECONDS)
+    meter.counting = True
+    began = time.perf_counter()
+    await asyncio.sleep(order.seconds)
+    meter.counting = False
+    over = time.perf_counter() - began
+    meter.running = False
+    await asyncio.sleep(0.2)
+    return meter.figures(over)
+
+
+def files(order: Crowd) -> Figures:
+    """In files: each is written, synced, renamed, and its folder synced. The folders are there already."""
+    shelves = [Path(order.folder) / f"{number:02x}" for number in range(SHELVES)]
+    for shelf in shelves:
+        shelf.mkdir()
+    meter = Meter()
+
+    def one() -> None:
+        while meter.running:
+            data = os.urandom(order.bytes)
+            name = data[:16].hex()
+            began = time.perf_counter()
+            store(shelves[data[0]], name, data)
+            if meter.counting:
+                meter.seconds.append(time.perf_counter() - began)
+
+    threads = [threading.Thread(target=one) for _ in range(order.at_once)]
+    for thread in threads:
+        thread.start()
+    time.sleep(WARM_SECONDS)
+    meter.counting = True
+    began = time.perf_counter()
+    time.sleep(order.seconds)
+    meter.counting = False
+    over = time.perf_counter() - began
+    meter.running = False
+    for thread in threads:
+        thread.join()
+    return meter.figures(over)
+
+
+def store(shelf: Path, name: str, data: bytes) -> None:
+    """A blob that survives the loss of power when this returns."""
+    part = f"{shelf}/{name}.part"
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    os.write(file, data)
+    os.fsync(file)
+    os.close(file)
+    os.rename(part, f"{shelf}/{name}")
+    folder = os.open(shelf, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def main() -> Figures:
+    """What was ordered."""
+    order = msgspec.json.decode(sys.argv[1], type=Crowd)
+    if order.what == "files":
+        return files(order)
+    uvloop: Any = component("uvloop")
+    found: Figures = uvloop.run(put(order))
+    return found
+
+
+if __name__ == "__main__":
+    print(msgspec.json.encode(main()).decode())
