@@ -27,7 +27,9 @@ async def test_who_one_is(served: Served) -> None:
     assert (me["kind"], me["operator"], me["slug"]) == ("user", False, "default")
     assert me["tenants"] == [{"tenant": served.ingot.default_tenant.id, "slug": "default", "role": "member"}]
     assert (me["user"]["email"], me["user"]["groups"]) == ("ada@example.com", ["cooks", "makers"])
-    assert {grant["action"] for grant in me["grants"]} == {"jobs.read", "jobs.create", "workers.read", "events.read"}
+    assert {grant["action"] for grant in me["grants"]} == {
+        "jobs.read", "jobs.create", "workers.read", "events.read", "blobs.read", "blobs.write", "blobs.delete"
+    }  # fmt: skip
     operator = (await served.client.get("/api/v1/me", headers=await served.sign_in("operators", subject="otto"))).json()
     assert (operator["operator"], operator["grants"]) == (True, [{"action": "*", "resource": "*"}])
     stranger = (await served.client.get("/api/v1/me", headers=await served.sign_in(subject="nele"))).json()

@@ -108,8 +108,8 @@ async def test_the_secret_of_a_session_is_kept_nowhere(served: Served, tmp_path:
     headers = await served.sign_in("makers")
     secret = headers["cookie"].partition("=")[2]
     await asyncio.sleep(0)
-    for file in (tmp_path / "data").iterdir():
-        assert secret.encode() not in file.read_bytes()
+    for file in (tmp_path / "data").rglob("*"):
+        assert not file.is_file() or secret.encode() not in file.read_bytes()
 
 
 async def test_a_new_session_takes_the_place_of_the_one_before(served: Served) -> None:

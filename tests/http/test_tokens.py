@@ -131,7 +131,7 @@ async def test_of_a_secret_the_last_four_letters_are_shown_and_no_more(served: S
     shown = [(token.json()["token"], len(secrets.TOKEN_PREFIX)), (worker.json()["secret"], len(secrets.WORKER_PREFIX))]
     lists = ["/admin/tokens", "/admin/workers", "/admin/audit?all=true", "/admin/tokens?operator=true"]
     texts = [(await served.call("GET", path)).text for path in lists]
-    texts += [file.read_bytes().decode("latin-1") for file in (tmp_path / "data").iterdir()]
+    texts += [file.read_bytes().decode("latin-1") for file in (tmp_path / "data").rglob("*") if file.is_file()]
     headers = await served.link()
     texts.append((await served.client.get("/me", headers=headers)).text)
     for secret, head in shown:

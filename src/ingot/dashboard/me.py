@@ -19,6 +19,10 @@ WORDS: Final = {
     "workers.read": "see workers",
     "events.*": "publish and see events",
     "events.read": "see events",
+    "blobs.*": "store, read and delete files",
+    "blobs.read": "read files",
+    "blobs.write": "store files",
+    "blobs.delete": "delete files",
     "admin.*": "manage members, tokens, worker credentials and definitions, and read the audit log",
 }
 

@@ -1,0 +1,133 @@
+"""What calls about blobs touch: a few pages, however many keys, blobs, uploads, files and tombstones there are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from ingot.engines.postgres.connection import PlainConnection as Raw
+from ingot.engines.postgres.sql import SQL
+from ingot.kernel.clock import MICROS
+from ingot.kernel.ids import new_id
+from tests.unit.blob_yard import Yard, open_cluster, open_yard
+from tests.unit.test_postgres_isolation import undone
+
+KEYS: Final = 100_000
+PAGES_MAX: Final = 250  # Down a few trees, whatever there is; a table read to its end has thousands.
+RUNS: Final = 6  # The first five are planned with their values.
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with open_cluster() as url:
+        yield url
+
+
+@pytest.fixture
+async def yard(cluster: str) -> AsyncIterator[Yard]:
+    async with open_yard(cluster) as made:
+        yield made
+
+
+FILL: Final = """
+    INSERT INTO ingot.blobs (digest, sha256, size, place, verified_at)
+    SELECT sha256(n::text::bytea), sha256(n::text::bytea), 1, 'place ' || n, n FROM generate_series(1, {keys}) AS n;
+    INSERT INTO ingot.blob_contents (digest, checks)
+    SELECT sha256(n::text::bytea), '' FROM generate_series(1, {keys}) AS n;
+    INSERT INTO ingot.keys (tenant, key, blob, sha256, size, content_type, owner, uploaded_at, upload)
+    SELECT '{tenant}', 'k/' || n, sha256(n::text::bytea), '', 1, 'a/b', 'token:' || n % 50, 0, gen_random_uuid()
+    FROM generate_series(1, {keys}) AS n;
+    INSERT INTO ingot.uploads (tenant, id, state, epoch, owner, reserved, received, blob, content_type, created_at,
+        expires_at)
+    SELECT '{tenant}', gen_random_uuid(), 'open', 0, 'token:' || n % 50, 1, 0, sha256(n::text::bytea), 'a/b', 0,
+        {later} + n
+    FROM generate_series(1, {keys}) AS n;
+    INSERT INTO ingot.uploads (tenant, id, state, epoch, owner, reserved, received, size, blob, content_type, job,
+        fence, file, name, created_at, expires_at, done_at)
+    SELECT '{tenant}', gen_random_uuid(), 'done', 0, 'token:' || n % 50, 0, 1, 1, sha256(n::text::bytea), 'a/b',
+        gen_random_uuid(), CASE n % 2 WHEN 0 THEN 1 END, CASE n % 2 WHEN 0 THEN 'log' ELSE 'input' END, 'a', 0,
+        {later} + n, 0
+    FROM generate_series(1, {keys}) AS n;
+    INSERT INTO ingot.job_files (tenant, job, kind, name, blob, sha256, size, content_type, owner, since)
+    SELECT '{tenant}', gen_random_uuid(), CASE n % 2 WHEN 0 THEN 'output' ELSE 'input' END, 'a', sha256(n::text::bytea),
+        '', 1, 'a/b', 'token:' || n % 50, 0
+    FROM generate_series(1, {keys}) AS n;
+    INSERT INTO ingot.tombstones (digest, at) SELECT sha256(n::text::bytea), n FROM generate_series(1, {keys}) AS n;
+    INSERT INTO ingot.trash (place) SELECT 'old ' || n FROM generate_series(1, {keys}) AS n;
+    INSERT INTO ingot.usage (tenant, owner, bytes, reserved, keys, key_bytes)
+    SELECT tenant, o.owner, sum(size), {keys} / CASE WHEN o.owner = '' THEN 1 ELSE 50 END, count(*), sum(size)
+    FROM ingot.keys CROSS JOIN LATERAL (VALUES (''), (owner)) AS o (owner) GROUP BY 1, 2
+    ON CONFLICT (tenant, owner) DO UPDATE SET bytes = excluded.bytes, reserved = excluded.reserved,
+        keys = excluded.keys, key_bytes = excluded.key_bytes;
+"""
+CALLS: Final[dict[str, str]] = {
+    "put": """SELECT * FROM ingot.put_blobs(ARRAY[gen_random_uuid()], ARRAY[$1::uuid], '{token:1}', '{new}', '{NULL}',
+        ARRAY[sha256('new')], ARRAY[sha256('new')], '{5}', '{place}', '{NULL}', '{""}', '{a/b}', '{NULL}', '{NULL}')""",
+    "put the same": """SELECT * FROM ingot.put_blobs(ARRAY[gen_random_uuid()], ARRAY[$1::uuid], '{token:1}', '{same}',
+        '{NULL}', ARRAY[sha256('77')], ARRAY[sha256('77')], '{1}', '{place}', '{NULL}', '{""}', '{a/b}', '{NULL}',
+        '{NULL}')""",
+    "delete": "SELECT * FROM ingot.delete_keys(ARRAY[$1::uuid], '{k/500}', '{NULL}')",
+    "open": "SELECT * FROM ingot.open_key($1::uuid, 'k/500')",
+    "open a blob": "SELECT * FROM ingot.open_blob($1::uuid, sha256('500'), 100)",
+    "references": "SELECT ingot.count_references(sha256('500')), $1::uuid",
+    "collect": "SELECT ingot.collect_blob(sha256('500'), 0), $1::uuid",
+    "condemned": "SELECT ingot.list_condemned(0, 10), $1::uuid",
+    "trash": "SELECT ingot.list_trash(10), $1::uuid",
+    "scrub": "SELECT ingot.list_to_scrub(1000000, 10), $1::uuid",
+    "sweep": "SELECT ingot.sweep_uploads(5), $1::uuid",
+    "verifying": "SELECT ingot.list_verifying(10), $1::uuid",
+    "enqueue": """SELECT * FROM ingot.enqueue('{0}', ARRAY[gen_random_uuid()], ARRAY[$1::uuid], '{new}',
+        ARRAY['1'::bytea], '{NULL}', '{NULL}', '{NULL}', '{0}', '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{manual}',
+        '{NULL}', '{NULL}', '{NULL}', '{NULL}', '{0}', '{}', '{}', '{}', '{}',
+        files => json_build_array(json_build_object('command', 0, 'job', gen_random_uuid(), 'tenant', $1,
+        'owner', 'token:1', 'kind', 'input', 'name', 'a', 'blob', encode(sha256('500'), 'hex'))))""",
+    "settle": """SELECT * FROM ingot.settle(ARRAY[gen_random_uuid()], '{1}', ARRAY[$1::uuid], NULL, NULL, NULL, NULL,
+        NULL, NULL)""",
+    "release": "SELECT ingot.release(ARRAY[gen_random_uuid()], 10), $1::uuid",
+    "open a file": "SELECT ingot.open_file(gen_random_uuid(), 'input', 'a'), $1::uuid",
+    "usage": "SELECT * FROM ingot.get_usage($1::uuid, '')",
+}
+
+
+async def pages(session: Raw, statement: str, *values: Any) -> int:
+    """How many pages a statement touches."""
+    text = await session.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *values)
+    (found,) = msgspec.json.decode(text)
+    return int(found["Plan"]["Shared Hit Blocks"] + found["Plan"]["Shared Read Blocks"])
+
+
+async def fill(yard: Yard) -> None:
+    """Very many of everything."""
+    owner = await yard.session(server=False)
+    later = yard.bench.clock.micros() + 1000 * MICROS
+    async with owner.transaction():
+        await owner.execute(FILL.format(keys=KEYS, tenant=yard.tenant, later=later))
+
+
+async def test_calls_touch_a_few_pages_and_a_page_of_keys_costs_the_same_wherever_it_is(yard: Yard) -> None:
+    await fill(yard)
+    session, touched = await yard.session(), {}
+    for name, call in CALLS.items():
+        for _ in range(RUNS):
+            async with undone(session):
+                touched[name] = await pages(session, call, yard.tenant)
+    for prefix, after, end in (("", "", None), ("k/5", "k/50", "k/6"), ("k/5000", "", "k/5001"), ("x", "", "y")):
+        statement = SQL.page_of_keys if end is None else SQL.page_of_keys_below
+        values = (yard.tenant, prefix, after, 10, *(() if end is None else (end,)))
+        for _ in range(RUNS):
+            async with undone(session):
+                await session.execute(f"SET LOCAL ingot.tenant = '{yard.tenant}'")
+                touched[f"keys from {prefix}"] = await pages(session, statement, *values)
+    for statement in (SQL.files_of_job, SQL.open_uploads):
+        for _ in range(RUNS):
+            async with undone(session):
+                await session.execute(f"SET LOCAL ingot.tenant = '{yard.tenant}'")
+                touched[statement] = await pages(session, statement, new_id())
+    assert {name: number for name, number in touched.items() if number > PAGES_MAX} == {}
+    keys = await yard.depot.store.list_keys(yard.tenant, prefix="k/5000", after="", limit=100)
+    assert [key.key for key in keys] == ["k/5000", *(f"k/5000{n}" for n in range(10))]

@@ -1,0 +1,406 @@
+"""Blobs on PostgreSQL: several servers at once, answers that are lost, locks, roles, and what a call costs.
+
+What must hold however calls meet is asked of two sessions, one of which stands still in the middle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from ingot.blobs.errors import KeyExists, KeyNotFound, QuotaExceeded
+from ingot.blobs.model import Finished, Key
+from ingot.blobs.ports import BeginUpload, CollectBlob, DeleteKey, FinishUpload, NoteScrub, PutBlob
+from ingot.engines.postgres.connection import PlainConnection as Raw
+from ingot.engines.postgres.connection import Record
+from ingot.identity import Limits
+from ingot.kernel.clock import ManualClock
+from ingot.kernel.errors import OutcomeUnknown
+from ingot.kernel.ids import new_id
+from tests.conformance.depot import HOUR, OWNER, content_of, id_of
+from tests.postgres import clocked
+from tests.town import Town, refused
+from tests.unit.blob_yard import WAIT_SECONDS, Yard, open_cluster, open_yard
+
+SERVERS: Final = 3
+COLLECT: Final = "SELECT ingot.collect_blob($1, 0)"
+
+pytestmark = pytest.mark.timeout(90)  # At the end a folder goes that holds a database for each test.
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with open_cluster() as url:
+        yield url
+
+
+@pytest.fixture
+async def yard(cluster: str) -> AsyncIterator[Yard]:
+    async with open_yard(cluster) as made:
+        yield made
+
+
+def put(yard: Yard, key: str, data: bytes = b"data", place: str | None = None, **values: Any) -> PutBlob:
+    values = {"id": new_id(), "tenant": yard.tenant, "owner": OWNER} | values
+    return PutBlob(key=key, content=content_of(data, place), **values)
+
+
+@asynccontextmanager
+async def standing_still(connection: Raw) -> AsyncIterator[None]:
+    """What a session does inside is not committed before the end."""
+    async with connection.transaction():
+        yield
+
+
+# -- quotas -------------------------------------------------------------------------------------------------
+
+
+async def test_servers_at_once_never_exceed_a_quota_and_use_it_up(yard: Yard) -> None:
+    await yard.bench.tenants.change(yard.tenant, limits=Limits(quota_bytes=100))
+    stores = [await yard.server() for _ in range(SERVERS)]
+    calls: list[Any] = []
+    for n in range(60):
+        store = stores[n % SERVERS]
+        calls.append(store.put_blob(put(yard, f"k{n}", n.to_bytes(4), owner=f"token:{n % 2}", owner_quota=52)))
+        begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner="token:2", reserve=4, keep=HOUR)
+        calls.append(store.begin_upload(begin))
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    done = [answer for answer in answers if not isinstance(answer, BaseException)]
+    assert {type(answer) for answer in answers if isinstance(answer, BaseException)} == {QuotaExceeded}
+    usage = await stores[0].get_usage(yard.tenant)
+    assert usage.bytes + usage.reserved_bytes == 4 * len(done) == 100
+    for owner in ("token:0", "token:1"):
+        assert (await stores[0].get_usage(yard.tenant, owner)).bytes <= 52
+    assert await yard.is_counted()
+
+
+async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(yard: Yard) -> None:
+    stores = [await yard.server() for _ in range(SERVERS)]
+    other = (await yard.bench.tenants.create("other")).id
+
+    async def work(n: int) -> None:
+        store, tenant = stores[n % SERVERS], (yard.tenant, other)[n % 2]
+        for step in range(12):
+            key, data = f"k{(n + step) % 5}", bytes((n * step) % 7)
+            about: dict[str, Any] = {"tenant": tenant, "owner": f"token:{step % 3}"}
+            try:
+                match (n + step) % 4:
+                    case 0 | 1:
+                        await store.put_blob(put(yard, key, data, f"{n} {step}", if_match="*", **about))
+                    case 2:
+                        await store.delete_key(DeleteKey(tenant=tenant, key=key))
+                    case 3:
+                        begin = BeginUpload(id=new_id(), reserve=9, keep=HOUR, key=key, if_match="*", **about)
+                        await store.begin_upload(begin)
+                        content = content_of(data, f"{n} {step} up")
+                        await store.finish_upload(FinishUpload(tenant=tenant, id=begin.id, content=content, keep=HOUR))
+            except KeyNotFound:
+                pass
+            await store.collect_blob(CollectBlob(blob_id=id_of(data), grace=0))
+
+    await asyncio.gather(*map(work, range(12)))
+    assert await yard.is_counted()
+    owner = await yard.session(server=False)
+    missing = (
+        "SELECT count(*) FROM ingot.keys AS k WHERE NOT EXISTS (SELECT FROM ingot.{0} AS b WHERE b.digest = k.blob)"
+    )
+    assert await owner.fetchval(missing.format("blobs")) == await owner.fetchval(missing.format("blob_contents")) == 0
+    lost = "SELECT count(*) FROM ingot.trash AS t JOIN ingot.blobs AS b ON b.place = t.place"
+    assert await owner.fetchval(lost) == 0
+    unkept = """
+        SELECT count(*) FROM ingot.blobs AS b WHERE NOT ingot.is_kept(b.digest)
+        AND NOT EXISTS (SELECT FROM ingot.tombstones AS t WHERE t.digest = b.digest)
+    """
+    assert await owner.fetchval(unkept) == 0, "what nothing refers to will be collected"
+
+
+# -- crowds -------------------------------------------------------------------------------------------------
+
+
+class Noting:
+    """Notes how many commands were committed together."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, list[int]] = {}
+
+    def committed(self, _: str, kind: str, commands: int) -> None:
+        """A commit."""
+        self.sizes.setdefault(kind, []).append(commands)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+async def test_a_crowd_shares_few_transactions_and_the_refused_hold_up_nobody(yard: Yard) -> None:
+    store, noting = await yard.server(), Noting()
+    store.listen(noting)
+    await store.put_blob(put(yard, "k7"))
+    answers = await asyncio.gather(
+        *(store.put_blob(put(yard, f"k{n}", f"{n}".encode())) for n in range(200)), return_exceptions=True
+    )
+    assert [n for n, answer in enumerate(answers) if isinstance(answer, KeyExists)] == [7]
+    assert sum(isinstance(answer, Key) for answer in answers) == 199
+    assert noting.sizes["put_blob"] == [1, 200]
+    gone = await asyncio.gather(
+        *(store.delete_key(DeleteKey(tenant=yard.tenant, key=f"k{n}")) for n in range(201)), return_exceptions=True
+    )
+    assert [n for n, answer in enumerate(gone) if isinstance(answer, KeyNotFound)] == [200]
+    assert noting.sizes["delete_key"] == [201]
+    assert await yard.is_counted()
+
+
+async def test_finishes_of_uploads_go_together(yard: Yard) -> None:
+    store, noting = await yard.server(), Noting()
+    store.listen(noting)
+    begun = [
+        BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=9, keep=HOUR, key=f"k{n % 40}", place=f"p{n}")
+        for n in range(50)
+    ]
+    for one in begun:
+        await store.begin_upload(one)
+    finishes = [
+        FinishUpload(tenant=yard.tenant, id=one.id, content=content_of(b"the same", one.place), keep=HOUR)
+        for one in begun
+    ]
+    answers = await asyncio.gather(*map(store.finish_upload, finishes), return_exceptions=True)
+    assert sum(isinstance(answer, Finished) for answer in answers) == 40
+    assert {n for n, answer in enumerate(answers) if isinstance(answer, KeyExists)} == set(range(40, 50))
+    assert noting.sizes["finish_upload"] == [50]
+    assert len(await store.list_trash(limit=100)) == 39, "one object is the blob's, and those refused keep theirs"
+    assert await yard.is_counted()
+
+
+# -- lost answers -------------------------------------------------------------------------------------------
+
+
+def losing(clock: ManualClock, function: str) -> type[Any]:
+    """Connections that are cut after the first call of a function was done, before its answer is told."""
+    plain: Any = clocked(clock)
+    lost: list[str] = []
+
+    class Losing(plain):  # type: ignore[misc]
+        async def fetch(self, query: str, *values: Any, **options: Any) -> list[Record]:
+            answer: list[Record] = await super().fetch(query, *values, **options)
+            if function in query and not lost:
+                lost.append(query)
+                raise ConnectionResetError("the answer is lost")
+            return answer
+
+    return Losing
+
+
+async def test_what_was_done_before_its_answer_was_lost_is_done_once(yard: Yard) -> None:
+    store = await yard.server(losing(yard.bench.clock, "put_blobs"))
+    key = await store.put_blob(put(yard, "k", b"12345", "place-1"))
+    assert key == await store.get_key(yard.tenant, "k")
+    assert await store.list_trash(limit=10) == []
+    begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=9, keep=HOUR, key="up", place="place-2")
+    store = await yard.server(losing(yard.bench.clock, "begin_upload"))
+    begun = await store.begin_upload(begin)
+    assert begun == await store.get_upload(yard.tenant, begin.id)
+    store = await yard.server(losing(yard.bench.clock, "finish_uploads"))
+    finish = FinishUpload(tenant=yard.tenant, id=begin.id, content=content_of(b"other", "place-2"), keep=HOUR)
+    done = await store.finish_upload(finish)
+    assert done.key == await store.get_key(yard.tenant, "up")
+    assert await store.list_trash(limit=10) == []
+    assert len(await yard.depot.news("blob.stored")) == 2
+    assert await yard.is_counted()
+
+
+async def test_a_delete_whose_answer_was_lost_is_not_told_as_refused(yard: Yard) -> None:
+    await yard.depot.put("k", b"12345")
+    store = await yard.server(losing(yard.bench.clock, "delete_keys"))
+    with pytest.raises(OutcomeUnknown):
+        await store.delete_key(DeleteKey(tenant=yard.tenant, key="k"))
+    assert await store.get_key(yard.tenant, "k") is None
+    assert len(await yard.depot.news("blob.deleted")) == 1
+    with pytest.raises(KeyNotFound):
+        await store.delete_key(DeleteKey(tenant=yard.tenant, key="k"))
+
+
+# -- one session in the middle of something -----------------------------------------------------------------
+
+PUT: Final = """
+    SELECT * FROM ingot.put_blobs(ARRAY[gen_random_uuid()], ARRAY[$1::uuid], '{a}', ARRAY[$2], '{NULL}',
+        ARRAY[$3::bytea], ARRAY[$3::bytea], '{5}', ARRAY[$4::text], '{NULL}', '{""}', '{a/b}', '{NULL}', '{NULL}')
+"""
+BLOB: Final = bytes.fromhex(id_of(b"12345"))
+
+
+async def condemned(yard: Yard) -> str:
+    """A blob that nothing refers to."""
+    await yard.depot.put("old", content_of(b"12345", "old"))
+    await yard.depot.delete("old")
+    return BLOB.hex()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_blob_to_which_a_reference_is_being_made_is_not_collected(yard: Yard, commits: bool) -> None:
+    blob, store = await condemned(yard), await yard.server()
+    session = await yard.session()
+    change = session.transaction()
+    await change.start()
+    await session.fetch(PUT, yard.tenant, "new", BLOB, "new")
+    assert await store.collect_blob(CollectBlob(blob_id=blob, grace=0)) is None, "nobody waits for it either"
+    await (change.commit() if commits else change.rollback())
+    assert await store.collect_blob(CollectBlob(blob_id=blob, grace=0)) == (None if commits else 5)
+    found = await store.open_key(yard.tenant, "new")
+    assert (found is not None and found[1].place == "old") == commits
+    assert [one.place for one in await store.list_trash(limit=10)] == (["new"] if commits else ["old"])
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_reference_to_a_blob_that_is_being_collected_finds_it_gone_or_stays_with_it(
+    yard: Yard, commits: bool
+) -> None:
+    await condemned(yard)
+    store = await yard.server()
+    session = await yard.session()
+    change = session.transaction()
+    await change.start()
+    assert await session.fetchval(COLLECT, BLOB) == 5
+    begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, keep=HOUR, place="new")
+    await store.begin_upload(begin)
+    content = content_of(b"12345", "new")
+    finish = FinishUpload(tenant=yard.tenant, id=begin.id, content=content, keep=HOUR)
+    finishing = asyncio.ensure_future(store.finish_upload(finish))
+    await yard.somebody_waits()
+    await (change.commit() if commits else change.rollback())
+    async with asyncio.timeout(WAIT_SECONDS):
+        await finishing
+    found = await store.open_blob(yard.tenant, BLOB.hex())
+    assert found is not None
+    assert found[0].place == ("new" if commits else "old")
+    assert [one.place for one in await store.list_trash(limit=10)] == (["old"] if commits else ["new"])
+    assert await store.collect_blob(CollectBlob(blob_id=BLOB.hex(), grace=0)) is None
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_the_same_bytes_of_two_at_once_are_stored_once(yard: Yard, commits: bool) -> None:
+    store, session = await yard.server(), await yard.session()
+    other = (await yard.bench.tenants.create("other")).id
+    change = session.transaction()
+    await change.start()
+    await session.fetch(PUT, other, "k", BLOB, "first")
+    putting = asyncio.ensure_future(store.put_blob(put(yard, "k", b"12345", "second")))
+    await yard.somebody_waits()
+    await (change.commit() if commits else change.rollback())
+    async with asyncio.timeout(WAIT_SECONDS):
+        await putting
+    found = await store.open_key(yard.tenant, "k")
+    assert found is not None
+    assert found[1].place == ("first" if commits else "second")
+    assert [one.place for one in await store.list_trash(limit=10)] == (["second"] if commits else [])
+
+
+async def test_a_reference_that_goes_while_the_collector_looks_leaves_its_tombstone(yard: Yard) -> None:
+    await yard.depot.put("k", content_of(b"12345", "place"))
+    await yard.depot.put("more", content_of(b"12345", "place"))
+    await yard.depot.delete("more")
+    session = await yard.session()
+    async with standing_still(session):
+        await session.fetch("SELECT * FROM ingot.delete_keys(ARRAY[$1::uuid], '{k}', '{NULL}')", yard.tenant)
+        assert await yard.depot.store.collect_blob(CollectBlob(blob_id=BLOB.hex(), grace=0)) is None
+    assert await yard.depot.store.list_condemned(grace=0, limit=10) == [BLOB.hex()]
+    assert await yard.depot.store.collect_blob(CollectBlob(blob_id=BLOB.hex(), grace=0)) == 5
+
+
+async def test_two_that_mend_a_damaged_blob_at_once_leave_one_object(yard: Yard) -> None:
+    await yard.depot.put("k", content_of(b"12345", "damaged"))
+    await yard.depot.store.note_scrub(NoteScrub(damaged=[BLOB.hex()]))
+    store, session = await yard.server(), await yard.session()
+    other = (await yard.bench.tenants.create("other")).id
+    async with standing_still(session):
+        await session.fetch(PUT, other, "k", BLOB, "first")
+        putting = asyncio.ensure_future(store.put_blob(put(yard, "more", b"12345", "second")))
+        await yard.somebody_waits()
+    async with asyncio.timeout(WAIT_SECONDS):
+        await putting
+    found = await store.open_key(yard.tenant, "k")
+    assert found is not None
+    assert (found[1].place, found[1].damaged) == ("first", False)
+    assert sorted(one.place for one in await store.list_trash(limit=10)) == ["damaged", "second"]
+
+
+async def test_events_of_a_tenant_are_told_in_the_order_in_which_things_were_done(yard: Yard) -> None:
+    """A call that was begun before another, and came to a tenant after it, is told after it."""
+    tenants = sorted([(await yard.bench.tenants.create(f"tenant-{n}")).id for n in range(3)])
+    store, blocker, quick = await yard.server(), await yard.session(), await yard.session()
+    for tenant in tenants:
+        await store.put_blob(put(yard, "k", tenant=tenant))
+    async with standing_still(blocker):
+        await blocker.fetch(PUT, tenants[1], "other", BLOB, "blocker")
+        slow = asyncio.gather(*(store.put_blob(put(yard, "k", b"last", tenant=one, if_match="*")) for one in tenants))
+        await yard.somebody_waits()  # It has a number, and the first tenant.
+        await quick.fetch(PUT, tenants[2], "quick", bytes(32), "quick")
+    async with asyncio.timeout(WAIT_SECONDS):
+        await slow
+    events = [event for event in await yard.bench.events.read(tenants[2], limit=10) if event.name == "blob.stored"]
+    stored = [msgspec.json.decode(event.data)["blob_id"] for event in events]
+    assert stored == [id_of(b"data"), bytes(32).hex(), id_of(b"last")]
+
+
+async def test_an_attempt_does_not_end_while_its_upload_is_finished(yard: Yard) -> None:
+    claim = await yard.bench.make_claim()
+    about: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": "out"}
+    begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, keep=HOUR, **about)
+    await yard.depot.store.begin_upload(begin)
+    session = await yard.session()
+    async with standing_still(session):
+        await session.fetch(
+            """SELECT * FROM ingot.finish_uploads(ARRAY[$1::uuid], ARRAY[$2::uuid], '{NULL}', '{1}', '{NULL}',
+                ARRAY[$3::bytea], ARRAY[$3::bytea], '{5}', '{place}', '{NULL}', '{""}')""",
+            yard.tenant,
+            begin.id,
+            BLOB,
+        )
+        completing = asyncio.ensure_future(yard.bench.jobs.complete(claim))
+        await yard.somebody_waits()
+    async with asyncio.timeout(WAIT_SECONDS):
+        await completing
+    assert await yard.depot.files(claim.job.id) == [("output", "out", BLOB.hex())]
+
+
+# -- who may ask --------------------------------------------------------------------------------------------
+
+
+async def test_the_roles_of_workers_and_applications_can_do_nothing_with_blobs(town: Town) -> None:
+    tenant = town.tenants[0]
+    worker = await town.worker(tenant)
+    role = await town.make_role("IN ROLE ingot_app")
+    admin = await town.connect()
+    await admin.execute("INSERT INTO ingot.app_roles VALUES ($1, $2)", role, tenant)
+    app = await town.connect(role)
+    functions = await admin.fetch("""
+        SELECT p.oid::regprocedure::text, pronargs FROM pg_proc AS p
+        WHERE pronamespace = 'ingot'::regnamespace
+            AND proname ~ 'blob|upload|_key|keys|usage|trash|scrub|condemned|verifying'
+    """)
+    assert len(functions) > 30
+    tables = ("blobs", "blob_contents", "keys", "uploads", "job_files", "usage", "usage_owed", "tombstones", "trash")
+    for connection in (worker, app):
+        await connection.execute(f"SET ingot.tenant = '{tenant}'")
+        for name, arguments in functions:
+            function = name.partition("(")[0]
+            assert await refused(connection, f"SELECT {function}({', '.join(['NULL'] * arguments)})"), name
+        for table in tables:
+            assert await refused(connection, f"SELECT * FROM ingot.{table}"), table
+
+
+async def test_the_same_blob_in_two_tenants_is_seen_by_each_through_its_own_key(town: Town) -> None:
+    server = await town.server()
+    for tenant in town.tenants:
+        found = await server.fetch("SELECT refers FROM ingot.open_blob($1, $2, 100)", tenant, await blob_of(town))
+        kinds = [one["kind"] for one in msgspec.json.decode(found[0]["refers"])]
+        assert sorted(kinds) == ["input", "key"]
+    assert await server.fetch("SELECT * FROM ingot.open_blob($1, $2, 100)", new_id(), await blob_of(town)) == []
+
+
+async def blob_of(town: Town) -> bytes:
+    admin = await town.connect()
+    return bytes(await admin.fetchval("SELECT blob FROM ingot.keys GROUP BY blob HAVING count(*) = 2"))

@@ -1,0 +1,477 @@
+"""Files of jobs on PostgreSQL: several servers and applications at once, answers that are lost, and what a call costs.
+
+What must hold however calls meet is asked of two sessions, one of which stands still in the middle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+import pytest
+
+from ingot.blobs.errors import BlobNotFound, QuotaExceeded, UploadNotFound
+from ingot.blobs.model import Content
+from ingot.blobs.ports import BeginUpload, CollectBlob, DeleteKey, EndUpload, FinishUpload, PutBlob, SweepUploads
+from ingot.engines.postgres import PostgresStore, let_in
+from ingot.engines.postgres.connection import PlainConnection as Raw
+from ingot.identity import Limits
+from ingot.jobs import Claim, Definition, Done, JobStatus, NewJob, Settle
+from ingot.jobs.ports import CancelJob, ClaimJobs, Enqueue, SettleJobs
+from ingot.kernel.errors import IngotError, StoreBusy
+from ingot.kernel.ids import new_id
+from tests.conformance.depot import HOUR, OWNER, content_of, id_of
+from tests.postgres import with_database
+from tests.unit.blob_yard import WAIT_SECONDS, Yard, open_cluster, open_yard
+from tests.unit.test_postgres_blobs import Noting, losing
+
+SERVERS: Final = 3
+DATA: Final = b"12345"
+BLOB: Final = id_of(DATA)
+COLLECT: Final = "SELECT ingot.collect_blob($1, 0)"
+KEEP: Final = "SELECT * FROM ingot.enqueue_json($1)"
+FINISH: Final = """
+    SELECT * FROM ingot.finish_uploads(ARRAY[$1::uuid], ARRAY[$2::uuid], '{NULL}', '{1}', '{NULL}',
+        ARRAY[$3::bytea], ARRAY[$3::bytea], '{5}', '{place}', '{NULL}', '{""}')
+"""
+
+pytestmark = pytest.mark.timeout(90)  # At the end a folder goes that holds a database for each test.
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with open_cluster() as url:
+        yield url
+
+
+@pytest.fixture
+async def yard(cluster: str) -> AsyncIterator[Yard]:
+    async with open_yard(cluster) as made:
+        yield made
+
+
+@asynccontextmanager
+async def standing_still(connection: Raw) -> AsyncIterator[None]:
+    """What a session does inside is not committed before the end."""
+    async with connection.transaction():
+        yield
+
+
+async def enqueue(store: PostgresStore, *orders: NewJob) -> list[str]:
+    """The ids of jobs that were made together."""
+    return [made.job.id for made in await store.enqueue(Enqueue(orders=orders))]
+
+
+def finish(yard: Yard, upload: BeginUpload, data: bytes = DATA) -> FinishUpload:
+    """An upload has all of its bytes."""
+    return FinishUpload(tenant=yard.tenant, id=upload.id, content=content_of(data, upload.place), keep=HOUR)
+
+
+def put(yard: Yard, key: str, content: Content, **values: Any) -> PutBlob:
+    """A blob under a key."""
+    about = {"id": new_id(), "tenant": yard.tenant, "owner": OWNER, "if_match": "*"} | values
+    return PutBlob(key=key, content=content, **about)
+
+
+def gone(yard: Yard, key: str) -> DeleteKey:
+    """A key goes."""
+    return DeleteKey(tenant=yard.tenant, key=key)
+
+
+async def status(yard: Yard, job_id: str) -> JobStatus:
+    """How a job stands."""
+    return (await yard.bench.jobs.get(yard.tenant, job_id)).status
+
+
+async def is_whole(yard: Yard) -> bool:
+    """Whether usage is what a recount finds, no file is without its blob, and no job waits for nothing."""
+    owner = await yard.session(server=False)
+    without = "SELECT count(*) FROM ingot.job_files AS f WHERE f.blob NOT IN (SELECT digest FROM ingot.blobs)"
+    stuck = """
+        SELECT count(*) FROM ingot.blocked AS b WHERE NOT ingot.lacks_input(b.id)
+        AND NOT EXISTS (SELECT FROM ingot.waits AS w WHERE w.job = b.id AND w.open)
+    """
+    left = (
+        "SELECT count(*) FROM ingot.uploads WHERE job IS NOT NULL AND fence IS NULL AND state IN ('open', 'verifying')"
+    )
+    left += " AND job NOT IN (SELECT id FROM ingot.blocked)"
+    found = [await owner.fetchval(query) for query in (without, stuck, left)]
+    return found == [0, 0, 0] and await yard.is_counted()
+
+
+# -- inputs and the collector -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_an_input_whose_blob_is_being_collected_is_kept_or_not_there(yard: Yard, commits: bool) -> None:
+    await yard.depot.put("k", content_of(DATA, "place"))
+    session, store = await yard.session(), await yard.server()
+    owner = await yard.session(server=False)
+    change = session.transaction()
+    await change.start()
+    # The collector has locked the blob, as it does before it looks who refers to it.
+    await owner.execute("GRANT SELECT, UPDATE ON ingot.blobs TO ingot_server")
+    await owner.execute("CREATE POLICY looks ON ingot.blobs TO ingot_server USING (true)")
+    await session.fetch("SELECT FROM ingot.blobs WHERE digest = $1 FOR UPDATE", bytes.fromhex(BLOB))
+    making = asyncio.ensure_future(enqueue(store, yard.depot.order(inputs={"in": BLOB})))
+    await yard.somebody_waits()
+    assert await session.fetchval(COLLECT, bytes.fromhex(BLOB)) is None, "the key refers to it"
+    await (change.commit() if commits else change.rollback())
+    async with asyncio.timeout(WAIT_SECONDS):
+        (job_id,) = await making
+    await yard.depot.store.delete_key(gone(yard, "k"))
+    assert await store.collect_blob(CollectBlob(blob_id=BLOB, grace=0)) is None
+    assert await yard.depot.files(job_id) == [("input", "in", BLOB)]
+    assert await is_whole(yard)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_the_collector_leaves_a_blob_that_an_order_names_at_this_moment(yard: Yard, commits: bool) -> None:
+    await yard.depot.put("k", content_of(DATA, "place"))
+    store, app = await yard.server(), await app_of(yard)
+    change = app.transaction()
+    await change.start()
+    await app.fetch(KEEP, msgspec.json.encode([{"type": "noop", "inputs": {"in": BLOB}}]).decode())
+    await yard.depot.delete("k")  # An application holds up nobody.
+    assert await store.collect_blob(CollectBlob(blob_id=BLOB, grace=0)) is None
+    await (change.commit() if commits else change.rollback())
+    assert await store.collect_blob(CollectBlob(blob_id=BLOB, grace=0)) == (None if commits else len(DATA))
+    assert (await store.get_usage(yard.tenant)).bytes == (len(DATA) if commits else 0)
+    assert await is_whole(yard)
+
+
+async def test_orders_deletes_and_the_collector_never_leave_a_job_without_its_blob(yard: Yard) -> None:
+    stores = [await yard.server() for _ in range(SERVERS)]
+    app = await app_of(yard)
+    made = 0
+
+    async def work(n: int) -> None:
+        nonlocal made
+        store, data = stores[n % SERVERS], bytes([n % 3])
+        for step in range(10):
+            content = content_of(data, f"{n} {step}")
+            key = f"k{n % 3}"
+            try:
+                match (n + step) % 4:
+                    case 0:
+                        await store.put_blob(put(yard, key, content))
+                    case 1:
+                        await store.delete_key(gone(yard, key))
+                    case _:
+                        await enqueue(store, yard.depot.order(inputs={"in": id_of(data)}))
+                        made += 1
+            except IngotError:
+                pass
+            await store.collect_blob(CollectBlob(blob_id=id_of(data), grace=0))
+
+    refusals: set[str | None] = {"IN048"}
+
+    async def in_app() -> None:
+        for n in range(20):
+            jobs = [{"type": "noop", "inputs": {"in": id_of(bytes([n % 3]))}}]
+            try:
+                await app.fetch(KEEP, msgspec.json.encode(jobs).decode())
+            except asyncpg.PostgresError as error:
+                refusals.add(error.sqlstate)
+
+    await asyncio.gather(in_app(), *map(work, range(12)))
+    assert made > 10
+    assert refusals == {"IN048"}
+    assert await is_whole(yard)
+
+
+# -- quotas -------------------------------------------------------------------------------------------------
+
+
+async def test_servers_at_once_never_exceed_a_quota_with_inputs_and_uploads(yard: Yard) -> None:
+    await yard.depot.put("k", DATA)
+    await yard.bench.tenants.change(yard.tenant, limits=Limits(quota_bytes=100))
+    stores = [await yard.server() for _ in range(SERVERS)]
+    orders = [yard.depot.order(inputs={"in": BLOB}) if n % 2 else yard.depot.order(uploads=["in"]) for n in range(60)]
+    calls = [enqueue(stores[n % SERVERS], order) for n, order in enumerate(orders)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(one) for one in answers if isinstance(one, BaseException)} == {QuotaExceeded}
+    usage = await stores[0].get_usage(yard.tenant)
+    assert usage.bytes + usage.reserved_bytes == 100
+    assert len([one for one in answers if not isinstance(one, BaseException)]) == 19
+    assert await is_whole(yard)
+
+
+async def test_a_crowd_shares_few_transactions_and_the_refused_hold_up_nobody(yard: Yard) -> None:
+    await yard.depot.put("k", DATA)
+    store, noting = await yard.server(), Noting()
+    store.listen(noting)
+    orders = [yard.depot.order(inputs={"in": id_of(b"no") if n == 7 else BLOB}) for n in range(100)]
+    answers = await asyncio.gather(*(enqueue(store, order) for order in orders), return_exceptions=True)
+    assert [n for n, answer in enumerate(answers) if isinstance(answer, BaseException)] == [7]
+    assert isinstance(answers[7], BlobNotFound)
+    assert noting.sizes["enqueue"] == [100]
+    assert await is_whole(yard)
+
+
+# -- uploads ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_cancel_waits_for_the_end_of_the_last_upload(yard: Yard, commits: bool) -> None:
+    order = yard.depot.order(uploads=["in"])
+    store, session = await yard.server(), await yard.session()
+    await enqueue(store, order)
+    change = session.transaction()
+    await change.start()
+    await session.fetch(FINISH, yard.tenant, order.uploads[0].id, bytes.fromhex(BLOB))
+    canceling = asyncio.ensure_future(store.cancel(CancelJob(tenant=yard.tenant, job_id=order.id)))
+    await yard.somebody_waits()
+    await (change.commit() if commits else change.rollback())
+    async with asyncio.timeout(WAIT_SECONDS):
+        assert (await canceling).status is JobStatus.CANCELED
+    assert len(await yard.depot.files(order.id)) == commits
+    assert (await store.get_upload(yard.tenant, order.uploads[0].id) is None) != commits
+    assert (await store.get_usage(yard.tenant)).reserved_bytes == 0
+    names = [event.name for event in await yard.bench.events.read(yard.tenant)]
+    assert names == ["job.created", *(["blob.stored", "job.updated"] if commits else []), "job.canceled"]
+    assert await is_whole(yard)
+
+
+async def test_the_end_of_an_upload_waits_for_a_cancel(yard: Yard) -> None:
+    order = yard.depot.order(uploads=["in"])
+    store, session = await yard.server(), await yard.session()
+    await enqueue(store, order)
+    async with standing_still(session):
+        await session.fetch("SELECT ingot.cancel($1, $2)", yard.tenant, order.id)
+        finishing = asyncio.ensure_future(store.finish_upload(finish(yard, order.uploads[0])))
+        await yard.somebody_waits()
+    async with asyncio.timeout(WAIT_SECONDS):
+        with pytest.raises(UploadNotFound):
+            await finishing
+    assert await yard.depot.files(order.id) == []
+    assert await is_whole(yard)
+
+
+@pytest.mark.parametrize("first", ["release", "finish"])
+async def test_the_last_upload_and_the_last_parent_at_once_queue_a_job_once(yard: Yard, first: str) -> None:
+    parent = await yard.bench.make_claim("first")
+    order = yard.depot.order(uploads=["in"], after=[parent.job.id])
+    store, session = await yard.server(), await yard.session()
+    await enqueue(store, order)
+    await session.fetch(  # The attempt ends, and nobody has come to what follows.
+        "SELECT * FROM ingot.settle(ARRAY[$1::uuid], ARRAY[$2::bigint], NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+        parent.job.id,
+        parent.fence,
+    )
+    calls: list[tuple[Any, ...]] = [
+        ("SELECT * FROM ingot.release(ARRAY[$1::uuid], 10)", parent.job.id),
+        (FINISH, yard.tenant, order.uploads[0].id, bytes.fromhex(BLOB)),
+    ]
+    begins, follows = calls if first == "release" else reversed(calls)
+    other = await yard.session()
+    async with standing_still(session):
+        await session.fetch(*begins)
+        following = asyncio.ensure_future(other.fetch(*follows))
+        await yard.somebody_waits()
+    async with asyncio.timeout(WAIT_SECONDS):
+        await following
+    assert await status(yard, order.id) is JobStatus.QUEUED
+    assert (await yard.bench.jobs.summary(yard.tenant)).counts[JobStatus.QUEUED] == 1
+    assert [event.name for event in await yard.bench.events.read(yard.tenant)].count("job.updated") == 1
+    assert await is_whole(yard)
+
+
+async def test_servers_that_finish_end_sweep_and_cancel_at_once_agree(yard: Yard) -> None:
+    stores = [await yard.server() for _ in range(SERVERS)]
+    orders = [yard.depot.order(uploads=["a", "b"], batch="together") for _ in range(24)]
+    for order in orders:
+        await enqueue(stores[0], order)
+    children = [yard.depot.order("child", after=[order.id]) for order in orders]
+    await enqueue(stores[0], *children)
+
+    async def work(n: int, order: NewJob) -> None:
+        one, two, three = (stores[(n + k) % SERVERS] for k in range(3))
+        first, second = order.uploads
+        calls: list[Any] = [one.finish_upload(finish(yard, first)), two.finish_upload(finish(yard, second, b"more"))]
+        if n % 3 == 0:
+            calls.append(three.cancel(CancelJob(tenant=yard.tenant, job_id=order.id)))
+        elif n % 3 == 1:
+            calls.append(three.end_upload(EndUpload(tenant=yard.tenant, id=second.id, error="wrong_digest", keep=HOUR)))
+        else:
+            calls.append(three.sweep_uploads(SweepUploads(limit=10)))
+        for answer in await asyncio.gather(*calls, return_exceptions=True):
+            assert not isinstance(answer, BaseException) or isinstance(answer, IngotError), answer
+            assert not isinstance(answer, StoreBusy)
+
+    await asyncio.gather(*(work(n, order) for n, order in enumerate(orders)))
+    for store in stores:
+        await store._follow.settle_down()
+    ended = [await status(yard, order.id) for order in orders]
+    assert set(ended) == {JobStatus.QUEUED, JobStatus.CANCELED}
+    assert [await status(yard, child.id) for child in children] == [
+        JobStatus.BLOCKED if one is JobStatus.QUEUED else JobStatus.CANCELED for one in ended
+    ]
+    counts = (await yard.bench.jobs.summary(yard.tenant)).counts
+    assert counts[JobStatus.QUEUED] == ended.count(JobStatus.QUEUED)
+    assert counts[JobStatus.CANCELED] == 2 * ended.count(JobStatus.CANCELED)
+    assert await is_whole(yard)
+
+
+async def test_another_server_hears_that_an_upload_made_a_job_ready(yard: Yard) -> None:
+    one, two = await yard.server(), await yard.server()
+    order = yard.depot.order(uploads=["in"])
+    await enqueue(one, order)
+    heard = asyncio.Event()
+    two.on_ready(lambda _, type, __: heard.set() if type == "noop" else None)
+    for store in (one, two):
+        store.watch.start()
+    async with asyncio.timeout(WAIT_SECONDS):
+        await one.finish_upload(finish(yard, order.uploads[0]))
+        await heard.wait()
+
+
+# -- outputs ------------------------------------------------------------------------------------------------
+
+
+async def make(yard: Yard, store: PostgresStore, claim: Claim, name: str, data: bytes = DATA) -> None:
+    """Upload an output of an attempt."""
+    about: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": name}
+    begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, keep=HOUR, place=new_id(), **about)
+    await store.begin_upload(begin)
+    await store.finish_upload(finish(yard, begin, data))
+
+
+def done(claim: Claim, *outputs: str) -> Settle:
+    """An attempt has succeeded."""
+    return Settle(job_id=claim.job.id, fence=claim.fence, outcome=Done(outputs=outputs))
+
+
+async def test_attempts_that_end_on_several_servers_at_once_have_their_outputs(yard: Yard) -> None:
+    stores = [await yard.server() for _ in range(SERVERS)]
+    claims = [await yard.bench.make_claim() for _ in range(24)]
+    for n, claim in enumerate(claims):
+        if n % 3:
+            await make(yard, stores[n % SERVERS], claim, "out", bytes([n % 5]))
+    calls: list[Any] = [stores[n % SERVERS].settle(SettleJobs(settles=[done(claim)])) for n, claim in enumerate(claims)]
+    calls += [store.sweep_uploads(SweepUploads(limit=100)) for store in stores]
+    await asyncio.gather(*calls)
+    files = [await yard.depot.files(claim.job.id) for claim in claims]
+    assert files == [[("output", "out", id_of(bytes([n % 5])))] if n % 3 else [] for n in range(len(claims))]
+    assert len(await yard.depot.news("blob.stored")) == 16
+    assert await is_whole(yard)
+
+
+async def test_a_settle_whose_answer_was_lost_is_done_once(yard: Yard) -> None:
+    store = await yard.server(losing(yard.bench.clock, "ingot.settle"))
+    claim = await yard.bench.make_claim()
+    await make(yard, store, claim, "out")
+    (answer,) = await store.settle(SettleJobs(settles=[done(claim, "out")]))
+    assert not isinstance(answer, IngotError)
+    assert await yard.depot.files(claim.job.id) == [("output", "out", BLOB)]
+    assert len(await yard.depot.news("blob.stored")) == 1
+    assert await is_whole(yard)
+
+
+async def test_an_order_with_files_whose_answer_was_lost_is_made_once(yard: Yard) -> None:
+    await yard.depot.put("k", DATA)
+    store = await yard.server(losing(yard.bench.clock, "ingot.enqueue"))
+    order = yard.depot.order(inputs={"in": BLOB}, uploads=["more"], idempotency_key="once")
+    (made,) = await store.enqueue(Enqueue(orders=[order]))
+    assert (made.job.id, made.created, made.job.status) == (order.id, True, JobStatus.BLOCKED)
+    usage = await store.get_usage(yard.tenant)
+    assert (usage.bytes, usage.reserved_bytes) == (10, 5)
+    assert await is_whole(yard)
+
+
+# -- applications and workers -------------------------------------------------------------------------------
+
+
+async def app_of(yard: Yard) -> Raw:
+    """An application that was let into the tenant."""
+    role = f"app_{new_id().replace('-', '')}"
+    admin = await yard.session(server=False)
+    await admin.execute(f"CREATE ROLE {role} LOGIN")
+    await let_in(yard.url, role, yard.tenant)
+    return await yard.session_of(with_database(yard.url, yard.url.partition("?")[0].rsplit("/", 1)[1], role))
+
+
+async def in_sql(app: Raw, *jobs: dict[str, Any]) -> list[str]:
+    """The ids of jobs that an application has enqueued."""
+    return [str(row["id"]) for row in await app.fetch(KEEP, msgspec.json.encode(jobs).decode())]
+
+
+async def test_an_application_gives_jobs_their_inputs(yard: Yard) -> None:
+    await yard.depot.put("k", DATA, content_type="text/plain")
+    app = await app_of(yard)
+    inputs = {"b.txt": BLOB, "a.txt": BLOB}
+    (job_id,) = await in_sql(app, {"type": "noop", "inputs": inputs})
+    job = await yard.bench.jobs.get(yard.tenant, job_id)
+    assert (job.status, job.inputs) == (JobStatus.QUEUED, inputs)
+    files = await yard.bench.jobs.files(yard.tenant, job_id)
+    assert [(one.name, one.blob_id, one.content_type) for one in files] == [
+        ("a.txt", BLOB, "text/plain"),
+        ("b.txt", BLOB, "text/plain"),
+    ]
+    assert (await yard.depot.store.get_usage(yard.tenant, job.created_by)).bytes == 2 * len(DATA)
+    assert (await yard.depot.store.get_usage(yard.tenant)).bytes == 3 * len(DATA)
+    assert await is_whole(yard)
+    store = await yard.server()
+    (claim,) = await store.claim(ClaimJobs(worker_id="worker", types=["noop"], limit=1, lease=HOUR))
+    assert claim.job.inputs == inputs
+    await yard.depot.store.delete_key(gone(yard, "k"))  # Whoever changes what is kept counts what is owed.
+    owner = await yard.session(server=False)
+    assert await owner.fetchval("SELECT count(*) FROM ingot.usage_owed") == 0
+    assert (await yard.depot.store.get_usage(yard.tenant)).bytes == 2 * len(DATA)
+    assert await is_whole(yard)
+
+
+async def test_an_application_is_refused_what_is_not_there_or_does_not_fit(yard: Yard) -> None:
+    await yard.depot.put("k", DATA)
+    other = (await yard.bench.tenants.create("other")).id
+    await yard.depot.store.put_blob(put(yard, "theirs", content_of(b"theirs"), tenant=other))
+    await yard.bench.tenants.change(yard.tenant, limits=Limits(quota_bytes=3 * len(DATA)))
+    app = await app_of(yard)
+    for blob in (id_of(b"theirs"), id_of(b"nobody's")):
+        with pytest.raises(asyncpg.PostgresError) as caught:
+            await in_sql(app, {"type": "noop"}, {"type": "noop", "inputs": {"in": blob}})
+        assert caught.value.sqlstate == "IN048"
+        assert msgspec.json.decode(caught.value.detail or "") == {"code": "blob_not_found"}
+    async with app.transaction():
+        await in_sql(app, {"type": "noop", "inputs": {"in": BLOB}})
+        await in_sql(app, {"type": "noop", "inputs": {"in": BLOB}})
+        with pytest.raises(asyncpg.PostgresError) as caught:
+            async with app.transaction():
+                await in_sql(app, {"type": "noop", "inputs": {"in": BLOB}})
+        assert msgspec.json.decode(caught.value.detail or "") == {"code": "quota_exceeded"}
+    assert len((await yard.bench.jobs.list(yard.tenant)).items) == 2
+    assert await is_whole(yard)
+
+
+async def test_work_on_the_same_inputs_is_known_wherever_it_was_asked_for(yard: Yard) -> None:
+    await yard.bench.jobs.define(Definition(type="noop", reuse=True))
+    await yard.depot.put("k", DATA)
+    await yard.depot.put("l", b"l")
+    app = await app_of(yard)
+    inputs = {"b é.txt": BLOB, "a.txt": id_of(b"l"), "\U0001f600": BLOB, "\uffee": BLOB}
+    (made,) = await in_sql(app, {"type": "noop", "inputs": inputs})
+    found = await yard.bench.jobs.enqueue(yard.tenant, "noop", inputs=dict(reversed(inputs.items())))
+    assert (found.job.id, found.reused) == (made, True)
+    assert await in_sql(app, {"type": "noop", "inputs": dict(sorted(inputs.items()))}) == [made]
+    other = await in_sql(app, {"type": "noop", "inputs": {**inputs, "a.txt": BLOB}})
+    assert other != [made]
+    assert await is_whole(yard)
+
+
+async def test_a_transaction_of_an_application_keeps_nobody_from_the_blobs_of_its_tenant(yard: Yard) -> None:
+    await yard.depot.put("k", DATA)
+    app = await app_of(yard)
+    claim = await yard.bench.make_claim()
+    async with asyncio.timeout(WAIT_SECONDS), standing_still(app):
+        await in_sql(app, {"type": "noop", "inputs": {"in": BLOB}})
+        await yard.depot.put("other", DATA)
+        await yard.depot.delete("k")
+        await make(yard, await yard.server(), claim, "out")
+        await yard.bench.jobs.complete(claim, outputs=["out"])
+        (job_id,) = await enqueue(await yard.server(), yard.depot.order(inputs={"in": BLOB}))
+    assert await yard.depot.files(job_id) == [("input", "in", BLOB)]
+    assert await is_whole(yard)
