@@ -69,7 +69,7 @@ async def test_a_client_of_the_pool_meets_several_server_connections(pooled: Poo
     finally:
         for client in clients:
             await client.close()
-    assert max(map(len, met)) == SERVER_CONNECTIONS
+    assert 1 < max(map(len, met)) <= SERVER_CONNECTIONS
 
 
 class Reader:
