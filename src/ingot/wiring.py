@@ -38,7 +38,8 @@ from ingot.blobs.ports import KeepObjects, SigningStore
 from ingot.blobs.scrub import Scrub
 from ingot.blobs.service import Blobs
 from ingot.blobs.tally import Tally
-from ingot.blobs.uploads import Uploads, Verification
+from ingot.blobs.uploads import Uploads
+from ingot.blobs.verification import Verification
 from ingot.client.place import Place, find_place
 from ingot.dashboard.auth import AuthPages
 from ingot.dashboard.me import MePage

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import quote
 
+import msgspec
+
 from ingot.api.downloads import Downloads
 from ingot.blobs import checks
 from ingot.blobs.arrivals import Arrival
@@ -103,7 +105,7 @@ class KeysApi:
         """How many bytes the tenant keeps, or the caller in it, and how many it may."""
         if query.of == "caller":
             used = await self._blobs.usage(call.tenant, call.caller.name)
-            return _with_quota(used, call.caller.limits.quota_bytes)
+            return msgspec.structs.replace(used, quota_bytes=call.caller.limits.quota_bytes)
         return await self._blobs.usage(call.tenant)
 
     async def purge(self, call: Call, body: PurgeOrder) -> Purged:
@@ -136,7 +138,3 @@ def _no_key() -> str:
 
 def _resource(key: str) -> str:
     return f"keys/{key}"
-
-
-def _with_quota(used: Usage, quota: int | None) -> Usage:
-    return Usage(bytes=used.bytes, reserved_bytes=used.reserved_bytes, keys=used.keys, quota_bytes=quota)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -20,7 +20,6 @@ from ingot.blobs.errors import (
     UploadIncomplete,
     UploadNotFound,
     UploadOffsetWrong,
-    UploadTaken,
     WrongDigest,
     WrongLength,
 )
@@ -40,18 +39,17 @@ from ingot.blobs.ports import (
     SigningStore,
     TakeUpload,
 )
+from ingot.blobs.receiving import Receiving
 from ingot.blobs.service import BLOB_BYTES_MAX
 from ingot.blobs.tally import Tally
-from ingot.kernel.clock import MICROS, Clock, to_micros
+from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import IngotError, InvalidInput, StoreError
 from ingot.kernel.ids import is_id, new_id
 from ingot.kernel.logs import report
-from ingot.kernel.loops import Loop
 
 VERIFY_BYTES_MAX: Final = 64 * 1024 * 1024  # More than this is read back behind the back of who completes it.
 RENEW_SECONDS: Final = 30.0
 LOST: Final = 120 * MICROS  # A verification without news for so long is somebody else's who is gone.
-LOOK_SECONDS: Final = 30.0
 VERIFIED_AT_ONCE: Final = 2
 FIRST_WRITER: Final = 2  # The epoch of who takes an upload first.
 WRONG: Final = {error.code: error for error in (WrongDigest, WrongLength, KeyExists, KeyChanged)}
@@ -493,51 +491,6 @@ class Uploads:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class Receiving:
-    """A writer of an upload, that is stopped by the one who comes after it."""
-
-    def __init__(self, writing: Coroutine[Any, Any, Upload]) -> None:
-        self._task = asyncio.create_task(writing)
-        self._stopped = False
-        self.ended = asyncio.Event()
-
-    async def run(self) -> Upload:
-        """Write until all is here. Raises `UploadTaken` when it was stopped."""
-        try:
-            return await asyncio.shield(self._task)
-        except asyncio.CancelledError:
-            if not self._stopped:
-                self._task.cancel()
-            await asyncio.wait([self._task])  # What has come is made safe, whoever has gone.
-            if self._stopped:
-                raise UploadTaken from None
-            raise
-
-    def stop(self) -> None:
-        """Have it end: somebody else goes on."""
-        self._stopped = True
-        self._task.cancel()
-
-
-class Verification(Loop):
-    """Takes up what others left unverified."""
-
-    name = "verification"
-
-    def __init__(self, uploads: Uploads, clock: Clock) -> None:
-        super().__init__()
-        self._uploads = uploads
-        self._clock = clock
-
-    async def run_once(self) -> int:
-        """Look once."""
-        return await self._uploads.look_for_lost(self._clock.micros())
-
-    async def rest(self) -> None:
-        """Wait until the next look is due."""
-        await asyncio.sleep(LOOK_SECONDS)
 
 
 def _id(id: str) -> str:
