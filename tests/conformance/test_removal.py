@@ -64,10 +64,9 @@ async def furnish(bench: Bench, slug: str = "acme") -> Tenant:
     await bench.jobs.claim("worker", ["asleep"], tenant=id)
     await bench.events.publish(id, "town.built", dedupe_key="key")
     await bench.events.publish(id, "town.built")
-    if hasattr(bench.store, "put_blob"):
-        depot = Depot(bench, id)
-        await depot.put("k", b"kept")
-        await depot.begin(5)
+    depot = Depot(bench, id)
+    await depot.put("k", b"kept")
+    await depot.begin(5)
     return tenant
 
 
