@@ -103,7 +103,10 @@ async def test_no_page_is_framed_or_shown_within_another(
     elsewhere.body += "".join(f'<img src="{place.url}{path}">' for path in ["/me", "/auth/logout"])
     before = await state_of(place, ada)
     await ada.page.goto(elsewhere.url(host))
-    assert [frame.url for frame in ada.page.main_frame.child_frames] == ["chrome-error://chromewebdata/"] * len(paths)
+    frames = ada.page.main_frame.child_frames
+    assert len(frames) == len(paths)
+    for frame in frames:
+        await frame.wait_for_url("chrome-error://chromewebdata/")
     assert await ada.page.evaluate("[...document.images].map(one => one.naturalWidth)") == [0, 0]
     assert await state_of(place, ada) == before
 

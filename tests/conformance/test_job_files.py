@@ -372,7 +372,7 @@ async def test_a_job_waits_for_uploads_and_for_other_jobs(depot: Depot, first: s
     for step in steps if first == "upload" else reversed(steps):
         assert await status(depot, made.job) is BLOCKED
         await step
-    await depot.bench.jobs.tend()
+        await depot.bench.jobs.tend()
     assert await status(depot, made.job) is QUEUED
 
 
