@@ -100,6 +100,32 @@ async def test_a_body_needs_no_type_and_no_length(site: Served, size: int) -> No
     assert (taken["size"], taken["length"], taken["content_type"]) == (size, None, None)
 
 
+@pytest.mark.parametrize("piece", [1000, 65_537, 3 * MIB])
+async def test_large_bodies_one_behind_the_other_end_where_they_should(site: Served, piece: int) -> None:
+    bodies = [os.urandom(size) for size in (100_000, 5, 3 * MIB + 1)]
+    sent = b"".join(put("take", b"content-length: %d" % len(body), body=body) for body in bodies)
+    sent += put("take", b"connection: upgrade", b"upgrade: h2c", b"content-length: 4", body=b"last")
+    bodies.append(b"last")
+    async with connected(site) as (reader, writer):
+        for start in range(0, len(sent), piece):
+            writer.write(sent[start : start + piece])
+            await writer.drain()
+        answer = await reader.read()
+    assert statuses(answer) == [200] * len(bodies)
+    assert re.findall(rb'"check":(\d+)', answer) == [b"%d" % crc32(body) for body in bodies]
+
+
+async def test_pieces_that_wait_to_be_taken_keep_their_order(site: Served, depot: Depot) -> None:
+    pieces = [b"%d" % number * (number % 7 + 1) for number in range(2000)]
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    async with connected(site) as (reader, writer):
+        writer.write(put("gated", b"transfer-encoding: chunked", body=chunks + b"0\r\n\r\n"))
+        await depot.entered.wait()
+        depot.go.set()
+        answer = await reader.read(4096)
+    assert b'"check":%d' % crc32(b"".join(pieces)) in answer
+
+
 async def test_what_comes_slowly_is_not_kept_back(site: Served, depot: Depot) -> None:
     async with connected(site) as (reader, writer):
         writer.write(put("gated", b"content-length: 3"))

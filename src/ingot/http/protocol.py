@@ -26,6 +26,7 @@ BODY_LINGER_SECONDS: Final = 5.0  # Some callers look for an answer only when th
 WASTE_BYTES_MAX: Final = 64 * 1024 * 1024  # and so much of that is read for them, and thrown away.
 LINGERING_MAX: Final = 100
 UNREAD_BYTES_MAX: Final = 64 * 1024  # So much of a body that nobody wants is read, to keep the connection.
+STRAIGHT_BYTES_MIN: Final = 64 * 1024  # A body of which so much is left is not shown to the parser.
 RETRY_SECONDS: Final = 5
 
 
@@ -105,6 +106,7 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes = 0  # No head that is being read can be larger.
         self._ahead_bytes = 0  # So much came since requests wait for their turn.
         self._body_left: int | None = None  # Behind the head of the last request, which asked for another protocol.
+        self._straight_left = 0  # So much of the body that is being read comes past the parser.
         self._refusal: IngotError | None = None  # Nothing is read any more.
         self._lingers = False
         self._leaves = False  # Nothing more is said.
@@ -150,6 +152,8 @@ class Protocol(HttpToolsProtocol):
         self._got_on = False
         self._head_bytes = self._head_bytes + len(data) if self._in_head else len(data)
         self._ahead_bytes = self._ahead_bytes + len(data) if self.pipeline else 0
+        if self._straight_left:
+            data = self._read_straight(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:  # The parser takes the body for another protocol.
@@ -159,12 +163,32 @@ class Protocol(HttpToolsProtocol):
             self._refuse(self._reason())
             return
         if self._in_message:
+            self._straight_left = self._large_rest()
             self._pending_bytes = 0 if self._got_on else self._pending_bytes + len(data)
             if self._pending_bytes > HEAD_BYTES_MAX:
                 self._refuse(HeadTooLarge())
                 return
         if self._owes_nothing():
             self._expect_head()
+
+    def _large_rest(self) -> int:
+        """How much of a body that is being read the parser need not see: it would only copy it, piece by piece."""
+        if self._in_head or self._straight_left or self._codings():
+            return self._straight_left
+        left = self._length() - self._body_bytes
+        return left if left >= STRAIGHT_BYTES_MIN else 0
+
+    def _read_straight(self, data: bytes) -> bytes:
+        """Read on in a body whose length is known. Answers what is behind it, for a parser that begins anew."""
+        body, behind = data[: self._straight_left], data[self._straight_left :]
+        self._straight_left -= len(body)
+        self.on_body(body)
+        if self._straight_left:
+            return b""
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # As the one before was made.
+        self.on_message_complete()
+        return behind
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -201,6 +225,11 @@ class Protocol(HttpToolsProtocol):
         """A part of a body."""
         self._got_on = True
         self._body_bytes += len(body)
+        cycle: Any = self.cycle
+        if not cycle.body and not cycle.response_complete:  # Who reads gets these very bytes, and no copy of them.
+            cycle.body, body = body, b""
+        elif isinstance(cycle.body, bytes):
+            cycle.body = bytearray(cycle.body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
