@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Final
 
 import msgspec
@@ -43,6 +44,18 @@ def started(module: str = "wire") -> Iterator[Client]:
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         try:
             yield Client(running)
+        finally:
+            running.terminate()
+
+
+@contextmanager
+def bare(path: Path) -> Iterator[str]:
+    """A bare intake that writes to this file, ended at the end of the block; its address."""
+    command = [sys.executable, "-m", "benchmarks.blobs.bare", str(path)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(running.stdout.readline())}"
         finally:
             running.terminate()
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.blobs import nginx
-from benchmarks.blobs.client import Client, curl
+from benchmarks.blobs.client import Client, bare, curl
 from benchmarks.blobs.found import Found
 from benchmarks.blobs.wire import Order, Took
 from benchmarks.worker.site import Site
@@ -77,17 +77,19 @@ def out(client: Client, site: Site, folder: Path, found: Found, rounds: int) -> 
 
 
 def into(client: Client, site: Site, folder: Path, found: Found, rounds: int) -> None:
-    """Send blobs that are new, beside copies of the same file, and beside their digests alone."""
+    """Send blobs that are new, beside copies of the same file, a bare intake, and their digests alone."""
     path = folder / "new"
     make(path)
 
     def fresh() -> None:
         client.do(Order(what="stamp", path=str(path)))
 
-    for number in range(rounds):
-        fresh()
-        found.speed("put", put(client, site, f"in/{number}", path))
-        found.speed("copy", client.do(Order(what="copy", path=str(path), to=str(folder / "copy"))))
-        fresh()
-        found.speed("curl put", curl(f"{site.url}{KEYS}/curl/{number}", authorized(site), send=str(path)))
-        found.speed("digests", client.do(Order(what="digests", path=str(path))))
+    with bare(folder / "bare") as url:
+        for number in range(rounds):
+            fresh()
+            found.speed("put", put(client, site, f"in/{number}", path))
+            found.speed("copy", client.do(Order(what="copy", path=str(path), to=str(folder / "copy"))))
+            found.speed("bare", client.do(Order(what="put", url=f"{url}/", path=str(path))))
+            fresh()
+            found.speed("curl put", curl(f"{site.url}{KEYS}/curl/{number}", authorized(site), send=str(path)))
+            found.speed("digests", client.do(Order(what="digests", path=str(path))))

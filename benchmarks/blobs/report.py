@@ -48,11 +48,13 @@ TABLES: Final = (
         "PUT of 64 MiB into the folder",
         "MB/s",
         "Bytes that are new, from the request to the answer: hashed, on the disk and in the database. A copy reads a "
-        "file from memory, writes it, and syncs it and its folder. Digests alone are what one thread makes of them.",
+        "file from memory, writes it, and syncs it and its folder. A bare intake is the least that a PUT "
+        "can do: threads that read a socket, hash, write and sync. Digests alone are what one thread makes of them.",
         (
             Row("copy", "a copy with fsync of file and folder", "copy"),
             Row("put", "**Ingot**, a plain socket", "copy"),
             Row("curl put", "**Ingot**, curl -T", "copy"),
+            Row("bare", "a bare intake: socket, digests, fsync", "copy"),
             Row("digests", "only SHA-256, BLAKE3 and XXH3, one thread", "copy"),
         ),
     ),
