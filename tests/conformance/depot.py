@@ -29,6 +29,7 @@ from ingot.jobs import Enqueued, JobNotFound, NewJob
 from ingot.jobs.orders import new_job
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
+from tests.conformance.tables import count_references
 from tests.factories import Bench
 
 OWNER = "token:ann"
@@ -191,6 +192,10 @@ class Depot:
     async def condemned(self) -> set[str]:
         """Blobs that have a tombstone."""
         return set(await self.store.list_condemned(grace=0, limit=100))
+
+    async def references(self, blob_id: str) -> int:
+        """How many references there are to a blob in all tenants, those of uploads under way with them."""
+        return (await count_references(self.bench))[blob_id]
 
     async def news(self, name: str) -> list[BlobNews | QuotaNews]:
         """What all events with a name told."""

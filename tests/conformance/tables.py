@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 
 from ingot.engines.postgres import PostgresStore
 from tests.factories import Bench
-from tests.postgres import database_for
+from tests.postgres import database_for, server_url, with_database
 
 OF_TENANTS = """
 SELECT c.relname FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attname = 'tenant'
@@ -28,6 +29,21 @@ A_JOB_FILE = """
 INSERT INTO ingot.job_files (tenant, job, kind, name, blob, sha256, size, content_type, owner, since)
 SELECT k.tenant, j.id, 'input', 'a', k.blob, k.sha256, k.size, k.content_type, k.owner, 0
 FROM ingot.keys AS k JOIN ingot.jobs AS j ON j.tenant = k.tenant WHERE k.tenant = $1 LIMIT 1
+"""
+# What keeps a blob, once for each: keys, files of jobs, and uploads under way or done for neither.
+REFERENCES = """
+SELECT blob FROM {schema}keys UNION ALL SELECT blob FROM {schema}job_files UNION ALL SELECT {of_uploads}
+FROM {schema}uploads
+WHERE state IN ('open', 'verifying') OR (state = 'done' AND key IS NULL AND coalesce(file, 'output') = 'output')
+"""
+REFERENCES_IN_POSTGRES = f"""
+SELECT encode(blob, 'hex'), count(*) FROM ({REFERENCES.format(schema="ingot.", of_uploads="blob")}) AS r
+WHERE blob IS NOT NULL GROUP BY 1
+"""
+REFERENCES_IN_SQLITE = f"""
+SELECT lower(hex(coalesce(b.id, r.blob))), count(*)
+FROM ({REFERENCES.format(schema="", of_uploads="blob_id")}) AS r LEFT JOIN blobs AS b ON b.number = r.blob
+WHERE r.blob IS NOT NULL GROUP BY 1
 """
 
 
@@ -110,9 +126,24 @@ async def orphans(bench: Bench, folder: Path) -> list[str]:
     ]
 
 
+async def count_references(bench: Bench) -> Counter[str]:
+    """How many references there are to each blob that has any, by its id."""
+    if isinstance(bench.store, PostgresStore):
+        ((name,),) = await bench.store._db.call("SELECT current_database()")
+        async with _connected(with_database(await server_url(), name)) as owner:
+            return Counter(dict(await owner.fetch(REFERENCES_IN_POSTGRES)))
+    return Counter(dict(bench.sqlite._reader().execute(REFERENCES_IN_SQLITE)))
+
+
 @asynccontextmanager
 async def _owner(folder: Path) -> AsyncIterator[Any]:
-    connection = await asyncpg.connect((await database_for(folder / "data")).owner_url)
+    async with _connected((await database_for(folder / "data")).owner_url) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url)
     try:
         yield connection
     finally:

@@ -118,11 +118,11 @@ KEEPERS = [by_key, by_replaced_key, by_upload, by_upload_under_way, by_upload_th
 @pytest.mark.parametrize("keeper", KEEPERS, ids=lambda keeper: keeper.__name__)
 async def test_a_blob_lives_while_it_is_referred_to_and_goes_after_the_grace(depot: Depot, keeper: Any) -> None:
     let_go = await keeper(depot)
-    assert await depot.store.count_references(BLOB) == 1
+    assert await depot.references(BLOB) == 1
     assert await collect_one(depot) is None
     assert await depot.store.list_condemned(grace=0, limit=10) == []
     await let_go()
-    assert await depot.store.count_references(BLOB) == 0
+    assert await depot.references(BLOB) == 0
     assert await depot.store.list_condemned(grace=0, limit=10) == [BLOB]
     depot.bench.clock.advance(seconds=60)
     assert await depot.store.list_condemned(grace=61 * MICROS, limit=10) == []
@@ -139,7 +139,7 @@ async def test_a_file_of_a_job_keeps_a_blob_until_the_job_goes(depot: Depot, tmp
     job = await bench.make_job_in(JobStatus.SUCCEEDED, "past")
     await depot.put("k", content_of(DATA, PLACE))
     await give_file(depot, tmp_path, job)
-    assert await store.count_references(BLOB) == 2
+    assert await depot.references(BLOB) == 2
     await store.delete_key(DeleteKey(tenant=depot.tenant, key="k"))
     assert await collect_one(depot) is None
     assert await store.list_condemned(grace=0, limit=10) == []
@@ -160,7 +160,7 @@ async def test_a_job_that_is_kept_keeps_its_files(depot: Depot, tmp_path: Path) 
     await give_file(depot, tmp_path, old)
     await give_file(depot, tmp_path, young)
     assert (await depot.bench.jobs.collect()).removed == 1
-    assert await depot.store.count_references(BLOB) == 2
+    assert await depot.references(BLOB) == 2
     assert await depot.usage() == (2 * SIZE, 0, 1)
 
 
@@ -184,7 +184,7 @@ async def test_what_a_removed_tenant_kept_is_collected(depot: Depot, tmp_path: P
     assert await store.get_usage(new_id(), OWNER) == Usage()
     while (await store_of(bench).clear_tenants(ClearTenants(limit=1))).more:
         pass
-    assert await store.count_references(BLOB) == 0
+    assert await depot.references(BLOB) == 0
     assert await collect_one(depot) == SIZE
     trash = sorted(await store.list_trash(limit=10), key=lambda one: one.place)
     assert trash == [Trash(place=PLACE), Trash(place="place-2", multipart="parts")]
@@ -230,7 +230,7 @@ async def test_a_tombstone_without_its_blob_goes_in_the_same_pass(depot: Depot) 
 
 async def test_a_blob_that_nobody_knows_is_not_collected(depot: Depot) -> None:
     assert await collect_one(depot) is None
-    assert await depot.store.count_references(BLOB) == 0
+    assert await depot.references(BLOB) == 0
 
 
 async def test_young_tombstones_do_not_hide_old_ones(depot: Depot) -> None:
@@ -338,7 +338,7 @@ async def test_a_blob_tells_what_refers_to_it(depot: Depot, tmp_path: Path) -> N
             Reference(kind="upload", name=done.upload.id, since=second),
         ]
     )
-    assert await store.count_references(BLOB) == 6
+    assert await depot.references(BLOB) == 6
 
 
 async def test_what_is_not_complete_shows_no_blob(depot: Depot) -> None:
@@ -349,7 +349,7 @@ async def test_what_is_not_complete_shows_no_blob(depot: Depot) -> None:
     await depot.begin(SIZE, blob_id=BLOB)
     verifying = await depot.begin(SIZE, blob_id=BLOB)
     await depot.note(verifying.upload.id, verifying.epoch, verifying=True)
-    assert await depot.store.count_references(BLOB) == 3
+    assert await depot.references(BLOB) == 3
     assert await depot.store.open_blob(depot.tenant, BLOB) is None
 
 
@@ -367,7 +367,7 @@ async def test_a_blob_tells_a_bounded_number_of_references(depot: Depot) -> None
     found = await depot.store.open_blob(depot.tenant, BLOB)
     assert found is not None
     assert len(found[1]) == 100
-    assert await depot.store.count_references(BLOB) == 101
+    assert await depot.references(BLOB) == 101
 
 
 # -- purging ------------------------------------------------------------------------------------------------

@@ -286,7 +286,7 @@ async def test_the_same_bytes_of_two_tenants_are_stored_once(depot: Depot) -> No
     assert await depot.trash() == ["place-2"]
     assert (await depot.store.blob_figures()).blobs == 1
     assert (await depot.usage(), await other.usage()) == ((4, 0, 1), (4, 0, 1))
-    assert await depot.store.count_references(id_of(b"same")) == 2
+    assert await depot.references(id_of(b"same")) == 2
     await depot.delete("k")
     depot.bench.clock.advance(seconds=7200)
     assert await depot.collect() == []

@@ -258,7 +258,7 @@ async def test_an_upload_for_a_key_sets_it(depot: Depot) -> None:
     assert done.key.uploaded_at == depot.bench.clock.now()
     assert await depot.read("k") == b"12345"
     assert await depot.usage() == (5, 0, 1)
-    assert await depot.store.count_references(id_of(b"12345")) == 1
+    assert await depot.references(id_of(b"12345")) == 1
 
 
 async def test_more_than_was_set_aside_has_to_fit(depot: Depot) -> None:
@@ -340,7 +340,7 @@ async def test_the_same_bytes_of_two_tenants_are_stored_once(depot: Depot) -> No
     assert (await depot.store.blob_figures()).blobs == 1
     same = [msgspec.structs.replace(answer.upload, id="") for answer in answers]
     assert same[0] == same[1]
-    assert await depot.store.count_references(id_of(b"12345")) == 2
+    assert await depot.references(id_of(b"12345")) == 2
 
 
 async def test_the_same_bytes_at_once_are_stored_once(depot: Depot) -> None:
@@ -434,7 +434,7 @@ async def test_a_blob_is_kept_by_its_upload_until_that_is_swept(depot: Depot) ->
     await depot.finish(begun.upload.id, content_of(b"12345", "place-1"))
     await depot.put("k", content_of(b"12345"))
     await depot.delete("k")
-    assert await depot.store.count_references(id_of(b"12345")) == 1
+    assert await depot.references(id_of(b"12345")) == 1
     assert await depot.condemned() == {id_of(b"12345")}
     depot.bench.clock.advance(seconds=3601)
     assert await depot.collect(grace=0) == []
@@ -465,7 +465,7 @@ async def test_a_deleted_key_is_not_kept_by_the_upload_that_set_it(depot: Depot)
     await depot.finish(begun.upload.id, b"12345", keep=10 * HOUR)
     await depot.delete("k")
     assert await depot.store.open_blob(depot.tenant, id_of(b"12345")) is None
-    assert await depot.store.count_references(id_of(b"12345")) == 0
+    assert await depot.references(id_of(b"12345")) == 0
     depot.bench.clock.advance(seconds=3601)
     assert await depot.collect() == [5]
 
@@ -474,7 +474,7 @@ async def test_an_upload_under_way_keeps_the_blob_that_it_announced(depot: Depot
     await depot.put("k", b"12345")
     begun = await depot.begin(5, blob_id=id_of(b"12345"))
     await depot.delete("k")
-    assert await depot.store.count_references(id_of(b"12345")) == 1
+    assert await depot.references(id_of(b"12345")) == 1
     assert await depot.store.open_blob(depot.tenant, id_of(b"12345")) is None
     depot.bench.clock.advance(seconds=3500)
     assert await depot.collect(grace=0) == []
@@ -604,7 +604,7 @@ async def test_an_output_is_the_uploads_while_the_attempt_runs(depot: Depot) -> 
     done = await depot.finish(begun.upload.id, b"12345")
     assert done.key is None
     assert await depot.store.open_blob(depot.tenant, id_of(b"12345")) is None
-    assert await depot.store.count_references(id_of(b"12345")) == 1
+    assert await depot.references(id_of(b"12345")) == 1
     assert await depot.usage() == (5, 0, 0)
     assert await depot.news("blob.stored") == []
     assert await depot.sweep() == 0

@@ -324,7 +324,7 @@ async def test_a_finished_input_counts_once_and_answers_again(depot: Depot) -> N
     with pytest.raises(UploadEnded):
         await depot.finish(begun.id, b"other")
     assert await depot.usage() == (5, 0, 0)
-    assert await depot.store.count_references(id_of(b"12345")) == 1
+    assert await depot.references(id_of(b"12345")) == 1
     assert await depot.trash() == []
     depot.bench.clock.advance(days=2)
     assert await depot.sweep() == 1
@@ -668,7 +668,7 @@ async def test_outputs_are_there_with_the_success_of_their_attempt(depot: Depot)
     opened = await depot.store.open_blob(depot.tenant, id_of(b"a.txt"))
     assert opened is not None
     assert [(one.kind, one.name, one.job_type) for one in opened[1]] == [("output", "a.txt", "noop")]
-    assert await depot.store.count_references(id_of(b"a.txt")) == 1
+    assert await depot.references(id_of(b"a.txt")) == 1
     assert await depot.sweep() >= 1
     assert [await depot.state(one) for one in (*uploads, late.upload.id)] == [None, None, None]
     assert await depot.trash() == ["late"]

@@ -74,7 +74,6 @@ CALLS: Final[dict[str, str]] = {
     "delete": "SELECT * FROM ingot.delete_keys(ARRAY[$1::uuid], '{k/500}', '{NULL}')",
     "open": "SELECT * FROM ingot.open_key($1::uuid, 'k/500')",
     "open a blob": "SELECT * FROM ingot.open_blob($1::uuid, sha256('500'), 100)",
-    "references": "SELECT ingot.count_references(sha256('500')), $1::uuid",
     "collect": "SELECT ingot.collect_blob(sha256('500'), 0), $1::uuid",
     "condemned": "SELECT ingot.list_condemned(0, 10), $1::uuid",
     "trash": "SELECT ingot.list_trash(10), $1::uuid",

@@ -114,7 +114,6 @@ OF_SERVER: Final = {
     "close_batches",
     "collect",
     "collect_blob",
-    "count_references",
     "create_tenant",
     "create_token",
     "create_worker_credential",

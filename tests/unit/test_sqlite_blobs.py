@@ -152,7 +152,7 @@ async def test_a_file_of_a_job_keeps_its_blob(depot: Depot) -> None:
     depot.bench.clock.advance(days=1)
     assert await depot.store.collect_blob(CollectBlob(blob_id=id_of(b"12345"), grace=0)) is None
     assert await depot.condemned() == set()
-    assert await depot.store.count_references(id_of(b"12345")) == 1
+    assert await depot.references(id_of(b"12345")) == 1
     found = await depot.store.open_blob(depot.tenant, id_of(b"12345"))
     assert found is not None
     (reference,) = found[1]

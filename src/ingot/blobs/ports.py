@@ -275,9 +275,6 @@ class BlobStore(Protocol):
         Files of an attempt that is not complete, and uploads that are not done, do not count.
         """
 
-    def count_references(self, blob_id: str) -> Awaitable[int]:
-        """How many references there are in all tenants, those of uploads under way with them: for the operator."""
-
     def get_upload(self, tenant: str, id: str) -> Awaitable[OpenUpload | None]:
         """The upload with this id, or `None`."""
 

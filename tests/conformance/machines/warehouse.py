@@ -30,6 +30,7 @@ from ingot.objects.local import LocalStore
 from ingot.objects.s3 import BucketStore
 from tests.conformance.machines.blob_model import VERIFY_BYTES, BlobModel, Coming, Owner, id_of, sha256_of
 from tests.conformance.objects import STORES
+from tests.conformance.tables import count_references
 from tests.factories import LEASE_SECONDS, Bench, open_store
 from tests.postgres import ChanceClock
 
@@ -441,15 +442,16 @@ class Warehouse:
             assert (content.size, content.sha256) == (len(blob.data), sha256_of(blob.data))
             assert content.damaged is blob.damaged
             assert (content.place is None) == (len(blob.data) <= INLINE_BYTES_MAX)
-        await asyncio.gather(*map(self._check_references, self.model.blobs))
+        references = await count_references(self.bench)
+        assert {id: references[id] for id in contents} == {id: self.model.references(id) for id in contents}
+        await asyncio.gather(*map(self._check_seen, self.model.blobs))
         figures = await self.blobs.figures()
         sizes = [len(blob.data) for blob in self.model.blobs.values()]
         damaged = sum(blob.damaged for blob in self.model.blobs.values())
         assert (figures.blobs, figures.bytes, figures.damaged) == (len(sizes), sum(sizes), damaged)
 
-    async def _check_references(self, blob_id: str) -> None:
+    async def _check_seen(self, blob_id: str) -> None:
         """Nobody sees a blob but through what refers to it in its tenant."""
-        assert await self.store.count_references(blob_id) == self.model.references(blob_id)
         for tenant in self.model.tenants:
             seen = await self.store.open_blob(tenant, blob_id)
             names = set() if seen is None else {one.name for one in seen[1]}

@@ -170,11 +170,6 @@ class Blobs(PeopleReads):
         references = msgspec.json.decode(rows[0]["refers"], type=list[ReferenceRow])
         return content_of(rows[0]), [one.reference() for one in references]
 
-    async def count_references(self, blob_id: str) -> int:
-        """See `BlobStore`."""
-        ((number,),) = await self._db.call("SELECT ingot.count_references($1)", digest_of(blob_id))
-        return int(number)
-
     async def get_upload(self, tenant: str, id: str) -> OpenUpload | None:
         """See `BlobStore`."""
         await identity.check_tenant(self._db, self._memory, tenant)

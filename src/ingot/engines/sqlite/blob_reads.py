@@ -70,14 +70,6 @@ class BlobReads(PeopleReads):
             content = self._content(id) if rows else None
         return None if content is None else (content, [row.reference() for row in rows or ()])
 
-    def count_references(self, blob_id: str) -> Awaitable[int]:
-        """See `BlobStore`."""
-        return self._run(self._count_references, bytes.fromhex(blob_id))
-
-    def _count_references(self, id: bytes) -> int:
-        number: int = self._reader().execute(SQL.count_references, (id,)).get
-        return number
-
     def get_upload(self, tenant: str, id: str) -> Awaitable[OpenUpload | None]:
         """See `BlobStore`."""
         return self._run(self._get_upload, self._number_of(tenant), id)

@@ -174,22 +174,6 @@ AS $$
     FROM ingot.blobs AS b
 $$;
 
-CREATE OR REPLACE FUNCTION ingot.count_references(of_blob bytea) RETURNS bigint
-LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
-AS $$
-    SELECT (SELECT count(*) FROM ingot.keys AS k WHERE k.blob = of_blob)
-        + (
-            SELECT count(*) FROM ingot.uploads AS u WHERE u.blob = of_blob AND u.blob IS NOT NULL AND u.refers
-        )
-        + (SELECT count(*) FROM ingot.job_files AS f WHERE f.blob = of_blob)
-$$;
-
 -- A blob that something in a tenant refers to, with some of what does, as JSON. What others have is not looked at first, so
 -- that nothing tells of it.
 CREATE OR REPLACE FUNCTION ingot.open_blob(of_tenant uuid, of_blob bytea, references_max integer)
