@@ -10,7 +10,7 @@ from ingot.blobs import checks
 from ingot.blobs.arrivals import Arrival
 from ingot.blobs.collector import Collector
 from ingot.blobs.errors import BlobNotFound, UploadNotFound
-from ingot.blobs.model import BINARY, Collected, Reference, Upload, UploadState
+from ingot.blobs.model import Collected, Reference, Upload, UploadState
 from ingot.blobs.ports import Part
 from ingot.blobs.scrub import Scrub
 from ingot.blobs.service import Blobs
@@ -19,6 +19,7 @@ from ingot.http.call import Answer, Body, Bytes, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route, Signed
 from ingot.identity.credentials import Caller
 from ingot.jobs.service import Jobs
+from ingot.kernel.content_types import BINARY
 from ingot.kernel.errors import InvalidInput
 from ingot.wire.blobs import (
     BytesQuery,

@@ -11,10 +11,11 @@ import msgspec
 from ingot.blobs import checks
 from ingot.blobs.errors import BlobTooLarge, QuotaExceeded, WrongDigest, WrongLength
 from ingot.blobs.hashing import Hasher
-from ingot.blobs.model import BINARY, Content, OpenUpload
+from ingot.blobs.model import Content, OpenUpload
 from ingot.blobs.pipeline import Pipeline
 from ingot.blobs.ports import BlobStore, NoteUpload, ObjectWriter
 from ingot.kernel.clock import MICROS
+from ingot.kernel.content_types import BINARY
 
 KEEP: Final = 86_400 * MICROS  # So long an upload lives without news.
 RENEW_SECONDS: Final = 600.0

@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 import msgspec
 
-BINARY: Final = "application/octet-stream"
 INLINE_BYTES_MAX: Final = 16 * 1024  # Blobs up to this size are kept in the database: they need no file.
 PART_BYTES: Final = 1024 * 1024  # The bytes of a blob that one check covers.
 CHECK_BYTES: Final = 16

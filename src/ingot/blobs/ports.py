@@ -22,7 +22,6 @@ from typing import Protocol
 import msgspec
 
 from ingot.blobs.model import (
-    BINARY,
     BlobFigures,
     Content,
     FileKind,
@@ -35,6 +34,7 @@ from ingot.blobs.model import (
     Usage,
 )
 from ingot.events.audit import Act
+from ingot.kernel.content_types import BINARY
 
 
 class BeginUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -14,8 +14,9 @@ from ingot.http.cookies import SESSION
 from ingot.http.examples import EXAMPLES
 from ingot.http.problems import PROBLEM, Problem
 from ingot.http.signing import EXPIRES, SIGNATURE
-from ingot.http.table import BINARY, Granted, Open, Route, Signed
+from ingot.http.table import Granted, Open, Route, Signed
 from ingot.http.words import FORM_FIELDS, HEADERS, PLACES, REST, SIGNED, describe
+from ingot.kernel.content_types import BINARY
 
 VERSION: Final = "3.1.0"
 REFERENCE: Final = "#/components/schemas/{name}"

@@ -9,15 +9,14 @@ from urllib.parse import quote
 import msgspec
 
 from ingot.http.call import Call
+from ingot.kernel.content_types import BINARY, is_content_type
 from ingot.kernel.errors import IngotError
 
-BINARY: Final = "application/octet-stream"
 HANDED_OUT: Final = {  # Whatever it is, a browser that gets it shows and runs nothing of it.
     "content-security-policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
     "cross-origin-resource-policy": "same-origin",
 }
 NAME_CHARS_MAX: Final = 255
-TYPE_CHARS_MAX: Final = 255
 DIGITS_MAX: Final = 18  # More than any size has.
 RUN_BY_BROWSERS: Final = re.compile(
     r"html|(?:java|ecma|live|vb|j)script|^multipart/|^message/|[/+](?:xml|css|xslt?|wasm|manifest\+json"
@@ -25,8 +24,6 @@ RUN_BY_BROWSERS: Final = re.compile(
 )
 _RANGE = re.compile(r"bytes=[ \t]*([0-9]*)-([0-9]*)[ \t]*", re.IGNORECASE)
 _TAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
-_TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
-_TYPE = re.compile(rf'{_TOKEN}/{_TOKEN}(?:[ \t]*;[ \t]*{_TOKEN}=(?:{_TOKEN}|"[ !#-\[\]-~]*"))*')
 _NOT_IN_NAMES = re.compile(r"[^ !#-$&-.0-\[\]-~]")
 
 
@@ -128,7 +125,7 @@ def safe_type(content_type: str | None) -> str:
 
     What is none, and what a browser would run or take for a part of a page of ours, is plain bytes.
     """
-    if content_type is None or len(content_type) > TYPE_CHARS_MAX or not _TYPE.fullmatch(content_type):
+    if content_type is None or not is_content_type(content_type):
         return BINARY
     kind = content_type.partition(";")[0].lower()
     return BINARY if RUN_BY_BROWSERS.search(kind) else content_type

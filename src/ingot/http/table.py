@@ -13,13 +13,13 @@ import msgspec
 from ingot.http.call import Body, Stream
 from ingot.http.problems import MethodNotAllowed, NoSuchRoute
 from ingot.identity.grants import ACTIONS
+from ingot.kernel.content_types import BINARY
 from ingot.kernel.errors import InvalidInput
 from ingot.wire.values import PREFIX as PREFIX  # noqa: PLC0414 - routes are declared with both
 
 PAGE: Final = "text/html"
 PAGES: Final = (PAGE, "text/css")
 BODY_BYTES_MAX: Final = 1024 * 1024
-BINARY: Final = "application/octet-stream"
 _PARAMETER = re.compile(r"\{([a-z_]+)\*?\}")
 _NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
