@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 from typing import Final
 
 from ingot.kernel.errors import StorageFull, StoreError
+from ingot.kernel.locks import lock_file, unlock_file
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
@@ -66,18 +66,11 @@ class Files:
 
     def lock(self, path: str) -> int:
         """Open a file that nobody else has locked, and lock it. Raises `BlockingIOError`."""
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
-            os.close(handle)
-            raise
-        return handle
+        return lock_file(path)
 
     def unlock(self, handle: int) -> None:
         """Let a lock go, also where a forked child still has the file open."""
-        fcntl.flock(handle, fcntl.LOCK_UN)
-        os.close(handle)
+        unlock_file(handle)
 
     def create(self, path: str) -> int:
         """Make a file that is not there yet."""

@@ -1,12 +1,12 @@
-"""One server per SQLite file: an `flock` that the system gives back when the process ends, however it ends."""
+"""One server per SQLite file."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
 from ingot.kernel.errors import StoreLocked
+from ingot.kernel.locks import lock_file, unlock_file
 
 LOCK_NAME = "ingot.lock"
 
@@ -15,12 +15,10 @@ class FolderLock:
     """Holds `ingot.lock` in a data folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = lock_file(folder / LOCK_NAME)
         except BlockingIOError:
-            holder = os.read(self._file, 32).decode("ascii", "replace").strip() or "unknown"
-            os.close(self._file)
+            holder = (folder / LOCK_NAME).read_bytes()[:32].decode("ascii", "replace").strip() or "unknown"
             raise StoreLocked(
                 f"Another Ingot process (pid {holder}) holds the data folder {folder.absolute()}."
             ) from None
@@ -31,5 +29,4 @@ class FolderLock:
         """Let the folder go. Doing it twice is fine."""
         file, self._file = self._file, -1
         if file >= 0:
-            fcntl.flock(file, fcntl.LOCK_UN)  # A forked child may still have the file open.
-            os.close(file)
+            unlock_file(file)
