@@ -8,11 +8,10 @@ from ingot.api.downloads import URL_SECONDS, Downloads
 from ingot.api.jobs import seen_job
 from ingot.api.plans import Plans
 from ingot.api.work import expect_own, tenant_of, worker_of
-from ingot.blobs.arrivals import Arrival
+from ingot.blobs.arrivals import Arrival, FileToCome
 from ingot.blobs.checks import digest, guess_type
 from ingot.blobs.model import UploadState
 from ingot.blobs.ports import Part
-from ingot.blobs.uploads import JobFile as FileToCome
 from ingot.blobs.uploads import Uploads
 from ingot.http.call import Answer, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route

@@ -11,10 +11,10 @@ from typing import Any, cast
 import msgspec
 
 from ingot.api.plans import Plans
-from ingot.blobs.arrivals import Arrival
+from ingot.blobs.arrivals import Arrival, FileToCome
 from ingot.blobs.checks import guess_type
 from ingot.blobs.errors import UploadNotFound
-from ingot.blobs.uploads import Begun, JobFile, Prepared, Uploads
+from ingot.blobs.uploads import Begun, Prepared, Uploads
 from ingot.http.call import Answer, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
 from ingot.jobs.checks import file_name
@@ -146,7 +146,7 @@ class JobsApi:
                     content_type=one.content_type or guess_type(one.name),
                     owner_quota=call.caller.limits.quota_bytes,
                 )
-                file = JobFile(job_id=order.id, kind="input", name=file_name(one.name))
+                file = FileToCome(job_id=order.id, kind="input", name=file_name(one.name))
                 coming.append(await self._uploads.prepare(arrival, id=upload_id(order.id, n), file=file))
         except BaseException:
             await asyncio.shield(self._forget(coming))

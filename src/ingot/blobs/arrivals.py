@@ -11,15 +11,25 @@ import msgspec
 from ingot.blobs import checks
 from ingot.blobs.errors import BlobTooLarge, QuotaExceeded, WrongDigest, WrongLength
 from ingot.blobs.hashing import Hasher
-from ingot.blobs.model import Content, OpenUpload
+from ingot.blobs.model import Content, FileKind, OpenUpload
 from ingot.blobs.pipeline import Pipeline
-from ingot.blobs.ports import BlobStore, NoteUpload, ObjectWriter
+from ingot.blobs.ports import BeginUpload, BlobStore, NoteUpload, ObjectWriter
 from ingot.kernel.clock import MICROS
 from ingot.kernel.content_types import BINARY
+from ingot.kernel.ids import new_id
 
 KEEP: Final = 86_400 * MICROS  # So long an upload lives without news.
 RENEW_SECONDS: Final = 600.0
 RESERVE_BYTES: Final = 16 * 1024 * 1024  # Set aside at a time, for bytes of which nobody says how many they are.
+
+
+class FileToCome(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a job that an upload is for. With a fence it is that attempt's."""
+
+    job_id: str
+    kind: FileKind
+    name: str
+    fence: int | None = None
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +54,39 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
             sha256=None if self.sha256 is None else checks.digest(self.sha256, what="SHA-256"),
             content_type=checks.content_type(self.content_type),
             original_name=None if self.original_name is None else checks.file_name(self.original_name),
+        )
+
+    def upload(
+        self,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        if_match: str | None = None,
+        file: FileToCome | None = None,
+        place: str | None,
+        multipart: str | None = None,
+    ) -> BeginUpload:
+        """The command that begins an upload of it."""
+        return BeginUpload(
+            id=id or new_id(),
+            tenant=self.tenant,
+            owner=self.owner,
+            reserve=RESERVE_BYTES if self.size is None else self.size,
+            keep=KEEP,
+            size=self.size,
+            blob_id=self.blob_id,
+            sha256=self.sha256,
+            content_type=self.content_type,
+            original_name=self.original_name,
+            key=key,
+            if_match=if_match,
+            job_id=None if file is None else file.job_id,
+            fence=None if file is None else file.fence,
+            file=None if file is None else file.kind,
+            name=None if file is None else checks.file_name(file.name, what="name"),
+            place=place,
+            multipart=multipart,
+            owner_quota=self.owner_quota,
         )
 
 

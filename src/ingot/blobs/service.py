@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from ingot.blobs import checks
-from ingot.blobs.arrivals import KEEP, RESERVE_BYTES, Arrival, Intake, expect
+from ingot.blobs.arrivals import Arrival, Intake, expect
 from ingot.blobs.errors import BlobDamaged, BlobNotFound, KeyNotFound, QuotaExceeded
 from ingot.blobs.hashing import Hasher
 from ingot.blobs.model import INLINE_BYTES_MAX, BlobFigures, Content, Key, OpenUpload, Purged, Reference, Usage
@@ -89,25 +89,7 @@ class Blobs:
         self, key: str, head: bytes, parts: AsyncIterator[bytes], told: Arrival, if_match: str | None
     ) -> Key:
         place = self._objects.new_place()
-        begun = await self._begin(
-            BeginUpload(
-                id=new_id(),
-                tenant=told.tenant,
-                owner=told.owner,
-                reserve=RESERVE_BYTES if told.size is None else told.size,
-                keep=KEEP,
-                size=told.size,
-                blob_id=told.blob_id,
-                sha256=told.sha256,
-                content_type=told.content_type,
-                original_name=told.original_name,
-                key=key,
-                if_match=if_match,
-                place=place,
-                owner_quota=told.owner_quota,
-            ),
-            least=len(head),
-        )
+        begun = await self._begin(told.upload(key=key, if_match=if_match, place=place), least=len(head))
         writer, hasher = None, Hasher()
         try:
             writer = await self._objects.write(place, size=told.size)

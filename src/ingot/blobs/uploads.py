@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from ingot.blobs import checks
-from ingot.blobs.arrivals import KEEP, Arrival, Intake, expect
+from ingot.blobs.arrivals import KEEP, Arrival, FileToCome, Intake, expect
 from ingot.blobs.errors import (
     BlobNotFound,
     KeyChanged,
@@ -24,7 +24,7 @@ from ingot.blobs.errors import (
     WrongLength,
 )
 from ingot.blobs.hashing import rehash
-from ingot.blobs.model import INLINE_BYTES_MAX, Content, FileKind, Finished, OpenUpload, Trash, Upload, UploadState
+from ingot.blobs.model import INLINE_BYTES_MAX, Content, Finished, OpenUpload, Trash, Upload, UploadState
 from ingot.blobs.ports import (
     BeginUpload,
     BlobStore,
@@ -44,7 +44,7 @@ from ingot.blobs.service import BLOB_BYTES_MAX
 from ingot.blobs.tally import Tally
 from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import IngotError, InvalidInput, StoreError
-from ingot.kernel.ids import is_id, new_id
+from ingot.kernel.ids import is_id
 from ingot.kernel.logs import report
 
 VERIFY_BYTES_MAX: Final = 64 * 1024 * 1024  # More than this is read back behind the back of who completes it.
@@ -53,15 +53,6 @@ LOST: Final = 120 * MICROS  # A verification without news for so long is somebod
 VERIFIED_AT_ONCE: Final = 2
 FIRST_WRITER: Final = 2  # The epoch of who takes an upload first.
 WRONG: Final = {error.code: error for error in (WrongDigest, WrongLength, KeyExists, KeyChanged)}
-
-
-class JobFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a job that an upload is for. With a fence it is that attempt's."""
-
-    job_id: str
-    kind: FileKind
-    name: str
-    fence: int | None = None
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +105,7 @@ class Uploads:
         *,
         key: str | None = None,
         if_match: str | None = None,
-        file: JobFile | None = None,
+        file: FileToCome | None = None,
     ) -> Begun:
         """Begin an upload, of a size that is known.
 
@@ -136,7 +127,7 @@ class Uploads:
         id: str | None = None,
         key: str | None = None,
         if_match: str | None = None,
-        file: JobFile | None = None,
+        file: FileToCome | None = None,
     ) -> Prepared:
         """An upload of a size that is known, to be begun by somebody else, as with the job that it is for.
 
@@ -151,27 +142,8 @@ class Uploads:
         plan = None
         if place is not None and self._signing is not None:
             plan = await self._signing.plan(place, size=told.size, sha256=told.sha256)
-        command = BeginUpload(
-            id=id or new_id(),
-            tenant=told.tenant,
-            owner=told.owner,
-            reserve=told.size,
-            keep=KEEP,
-            size=told.size,
-            blob_id=told.blob_id,
-            sha256=told.sha256,
-            content_type=told.content_type,
-            original_name=told.original_name,
-            key=name,
-            if_match=if_match,
-            job_id=None if file is None else file.job_id,
-            fence=None if file is None else file.fence,
-            file=None if file is None else file.kind,
-            name=None if file is None else checks.file_name(file.name, what="name"),
-            place=place,
-            multipart=None if plan is None else plan.multipart,
-            owner_quota=told.owner_quota,
-        )
+        multipart = None if plan is None else plan.multipart
+        command = told.upload(id=id, key=name, if_match=if_match, file=file, place=place, multipart=multipart)
         return Prepared(command=command, plan=plan, known=known)
 
     async def begun(self, prepared: Prepared) -> Begun:
