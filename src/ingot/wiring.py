@@ -161,7 +161,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
             ingot.workers.stop_waiting()
             for loop in loops:
                 await _end(loop)
-            await ingot.uploads.close()
+            await ingot.uploads.verifier.close()
             await ingot.feeds.close()
             await ingot.jobs.close()
             if ingot.provider is not None:
@@ -243,7 +243,7 @@ def _loops_of(ingot: Ingot, store: Store, settings: Settings, clock: Clock) -> l
     scrub = [ingot.scrub] if settings.scrub_bytes_per_second else []
     return [
         *scrub,
-        Verification(ingot.uploads, clock),
+        Verification(ingot.uploads.verifier, clock),
         ingot.collector,
         WorkerWatch(ingot.workers),
         WorkerTending(ingot.workers),

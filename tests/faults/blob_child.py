@@ -13,7 +13,7 @@ import msgspec
 import uvloop
 
 from ingot import wiring
-from ingot.blobs import uploads
+from ingot.blobs import verification
 from ingot.engines.sqlite import SQLiteStore
 from ingot.http.server import listen, url_of
 from ingot.kernel.clock import MICROS
@@ -42,7 +42,7 @@ POINTS = {
     "when an object is whole, before the row": Point(LocalWriter, "finish"),
     "when a blob is stored, before the answer": Point(SQLiteStore, "finish_upload"),
     "when a small blob is stored, before the answer": Point(SQLiteStore, "put_blob"),
-    "when bytes were read back, before the end": Point(uploads, "expect"),
+    "when bytes were read back, before the end": Point(verification, "expect"),
     "before a key is deleted": Point(SQLiteStore, "delete_key", after=False),
     "when a key is deleted, before the answer": Point(SQLiteStore, "delete_key"),
     "when an upload is given up, before the answer": Point(SQLiteStore, "end_upload"),
@@ -112,4 +112,4 @@ def _arm(point: Point, trap: Trap) -> None:
         step(answer)
         return answer
 
-    setattr(point.owner, point.name, at_once if point.owner is uploads else deadly)
+    setattr(point.owner, point.name, at_once if point.owner is verification else deadly)

@@ -167,7 +167,7 @@ async def test_a_large_one_whose_key_is_taken_meanwhile_fails(
     assert (upload["state"], upload["error"]) == ("failed", "key_exists")
     assert (await complete(site, plan)).json()["code"] == "key_exists"
     assert await usage(site) == (5, 0)
-    await asyncio.gather(*site.ingot.uploads._verifying.values())
+    await asyncio.gather(*site.ingot.uploads.verifier._tasks.values())
     await site.ingot.collector.run_once()
     assert await places(site) == []
 
@@ -185,12 +185,12 @@ async def test_a_verification_whose_server_died_is_taken_up(tmp_path: Path, monk
     async with serving(tmp_path / "data", clock=clock) as served:
         plan = await begin(served, key="a")
         await send(plan)
-        monkeypatch.setattr(served.ingot.uploads, "_verify_soon", lambda _: None)
+        monkeypatch.setattr(served.ingot.uploads.verifier, "verify_soon", lambda _: None)
         assert (await complete(served, plan)).status_code == 202
         monkeypatch.undo()
-        assert await served.ingot.uploads.look_for_lost(clock.micros()) == 0, "it may be under way elsewhere"
+        assert await served.ingot.uploads.verifier.look_for_lost(clock.micros()) == 0, "it may be under way elsewhere"
         clock.advance(seconds=200)
-        assert await served.ingot.uploads.look_for_lost(clock.micros()) == 1
+        assert await served.ingot.uploads.verifier.look_for_lost(clock.micros()) == 1
         async with asyncio.timeout(10):
             while (await served.call("GET", "/keys/a")).status_code != 200:
                 pass

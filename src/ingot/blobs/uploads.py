@@ -12,24 +12,12 @@ import msgspec
 
 from ingot.blobs import checks
 from ingot.blobs.arrivals import KEEP, Arrival, FileToCome, Intake, expect
-from ingot.blobs.errors import (
-    BlobNotFound,
-    KeyChanged,
-    KeyExists,
-    UploadEnded,
-    UploadIncomplete,
-    UploadNotFound,
-    UploadOffsetWrong,
-    WrongDigest,
-    WrongLength,
-)
-from ingot.blobs.hashing import rehash
-from ingot.blobs.model import INLINE_BYTES_MAX, Content, Finished, OpenUpload, Trash, Upload, UploadState
+from ingot.blobs.errors import UploadEnded, UploadIncomplete, UploadNotFound, UploadOffsetWrong, WrongDigest
+from ingot.blobs.model import Content, Finished, OpenUpload, Trash, Upload, UploadState
 from ingot.blobs.ports import (
     BeginUpload,
     BlobStore,
     EndUpload,
-    FinishUpload,
     NoteUpload,
     ObjectStore,
     ObjectWriter,
@@ -42,17 +30,13 @@ from ingot.blobs.ports import (
 from ingot.blobs.receiving import Receiving
 from ingot.blobs.service import BLOB_BYTES_MAX
 from ingot.blobs.tally import Tally
-from ingot.kernel.clock import MICROS, to_micros
+from ingot.blobs.verification import WRONG, Verifier
 from ingot.kernel.errors import IngotError, InvalidInput, StoreError
 from ingot.kernel.ids import is_id
 from ingot.kernel.logs import report
 
 VERIFY_BYTES_MAX: Final = 64 * 1024 * 1024  # More than this is read back behind the back of who completes it.
-RENEW_SECONDS: Final = 30.0
-LOST: Final = 120 * MICROS  # A verification without news for so long is somebody else's who is gone.
-VERIFIED_AT_ONCE: Final = 2
 FIRST_WRITER: Final = 2  # The epoch of who takes an upload first.
-WRONG: Final = {error.code: error for error in (WrongDigest, WrongLength, KeyExists, KeyChanged)}
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,8 +73,7 @@ class Uploads:
         self.bytes_max = bytes_max
         self._receiving: dict[str, Receiving] = {}
         self._doors: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._verifying: dict[str, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(VERIFIED_AT_ONCE)
+        self.verifier = Verifier(store, objects, signing, self.tally)
 
     @property
     def come_to_us(self) -> bool:
@@ -177,7 +160,7 @@ class Uploads:
     async def _reuse(self, begun: OpenUpload, known: Content) -> Begun:
         """The blob is here: nothing need come. Raises `BlobNotFound` when it was taken away at this moment."""
         try:
-            return Begun(upload=(await self._finish(begun, known)).upload)
+            return Begun(upload=(await self.verifier.finish(begun, known)).upload)
         except BaseException:
             await asyncio.shield(self._store.end_upload(EndUpload(tenant=begun.tenant, id=begun.upload.id)))
             raise
@@ -305,9 +288,9 @@ class Uploads:
                 case UploadState.FAILED:
                     raise WRONG.get(found.upload.error or "", UploadEnded)()
                 case UploadState.VERIFYING:
-                    self._verify_soon(found)
+                    self.verifier.verify_soon(found)
                     return Finished(upload=found.upload)
-            return await self._verify(found)
+            return await self.verifier.verify(found)
 
     async def of_attempt(self, tenant: str, id: str, *, job_id: str, fence: int) -> Upload:
         """The upload, of a file that this very attempt sends. Raises `UploadNotFound`."""
@@ -358,43 +341,6 @@ class Uploads:
             raise UploadIncomplete
         return size
 
-    async def _verify(self, found: OpenUpload) -> Finished:
-        """Read the bytes back. They are a blob now, or the upload has failed."""
-        upload, place = found.upload, await self._sealed(found)
-        try:
-            if self._signing is not None and await self._signing.size_of(place) != upload.size:
-                raise WrongLength(f"there are not the {upload.size} bytes that were announced")
-            content = await rehash(self._objects, place, upload.size or 0)
-            expect(content, size=upload.size, blob_id=upload.blob_id, sha256=upload.sha256)
-            if content.size <= INLINE_BYTES_MAX:
-                parts = self._objects.read(place, 0, content.size)
-                data = b"".join([part async for part in parts]) if content.size else b""
-                content = msgspec.structs.replace(content, place=None, inline=data)
-            return await self._finish(found, content)
-        except IngotError as error:
-            if isinstance(error, WrongDigest | WrongLength):
-                await self._fail(found, error)
-            if place != found.place and not isinstance(error, StoreError):  # It is certain that nothing names the copy.
-                await self._objects.delete(Trash(place=place))
-            raise
-
-    async def _fail(self, found: OpenUpload, error: IngotError) -> None:
-        await self._store.end_upload(EndUpload(tenant=found.tenant, id=found.upload.id, error=error.code, keep=KEEP))
-
-    async def _sealed(self, found: OpenUpload) -> str:
-        """Where the object is that no client can write to: a copy, where the store lets them write twice."""
-        assert found.place is not None, "what is verified has a place"
-        if self._signing is None or self._signing.conditional or found.multipart is not None:
-            return found.place
-        return await self._signing.seal(found.place)
-
-    async def _finish(self, found: OpenUpload, content: Content) -> Finished:
-        finished = await self._store.finish_upload(
-            FinishUpload(tenant=found.tenant, id=found.upload.id, content=content, keep=KEEP)
-        )
-        self.tally.uploads_completed += 1
-        return finished
-
     async def _done(self, found: OpenUpload) -> Finished:
         key = None if found.upload.key is None else await self._store.get_key(found.tenant, found.upload.key)
         ours = key is not None and key.blob_id == found.upload.blob_id
@@ -411,58 +357,6 @@ class Uploads:
         if found.upload.state is not UploadState.OPEN:
             raise UploadEnded(f"the upload is {found.upload.state}")
         return found
-
-    # -- verifying in the background ------------------------------------------------------------------------
-
-    def _verify_soon(self, found: OpenUpload) -> None:
-        id = found.upload.id
-        if id not in self._verifying:
-            task = self._verifying[id] = asyncio.create_task(self._verify_and_renew(found), name=f"verify {id}")
-            task.add_done_callback(lambda _: self._verifying.pop(id, None))
-
-    async def _verify_and_renew(self, found: OpenUpload) -> None:
-        async with self._slots:
-            verifying = asyncio.ensure_future(self._verify_unheard(found))
-            try:
-                while not (await asyncio.wait([verifying], timeout=RENEW_SECONDS))[0]:
-                    await self._store.note_upload(
-                        NoteUpload(
-                            tenant=found.tenant, id=found.upload.id, epoch=found.epoch, keep=KEEP, verifying=True
-                        )
-                    )
-                verifying.result()
-            except (*WRONG.values(), UploadEnded, UploadNotFound, BlobNotFound) as error:
-                report("upload_failed", error, upload=found.upload.id)
-            except Exception as error:  # The loop comes back to it.
-                report("verification_failed", error, upload=found.upload.id)
-            finally:
-                verifying.cancel()
-
-    async def _verify_unheard(self, found: OpenUpload) -> None:
-        """Verify for one who does not wait for it: what refuses the blob is kept, to be told when it is asked for."""
-        try:
-            await self._verify(found)
-        except (KeyExists, KeyChanged) as error:
-            await self._fail(found, error)
-            raise
-
-    async def look_for_lost(self, now: int) -> int:
-        """Go on with verifications of which nothing was heard for a while: who did them is gone."""
-        found = [
-            one
-            for one in await self._store.list_verifying(limit=100)
-            if one.upload.id not in self._verifying and now - (to_micros(one.upload.expires_at) - KEEP) > LOST
-        ]
-        for one in found:
-            self._verify_soon(one)
-        return len(found)
-
-    async def close(self) -> None:
-        """Stop what goes on in the background. It is taken up again later."""
-        tasks = list(self._verifying.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _id(id: str) -> str:

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import httpx
 import msgspec
 
-from ingot.blobs import scrub, service, uploads
+from ingot.blobs import scrub, service, uploads, verification
 from ingot.blobs.arrivals import Arrival
 from ingot.blobs.collector import Collector
 from ingot.blobs.errors import BlobDamaged, WrongDigest
@@ -96,7 +96,7 @@ class Warehouse:
     async def _open(self) -> None:
         enter = self._open_things.enter_async_context
         self._open_things.enter_context(patch.object(uploads, "VERIFY_BYTES_MAX", VERIFY_BYTES))
-        for room in (uploads, service, scrub):
+        for room in (uploads, service, scrub, verification):
             self._open_things.enter_context(patch.object(room, "report", lambda *_, **__: None))
         store = await open_store(self._engine, Path(self._folder.name) / "data", self.clock)
         self._open_things.push_async_callback(store.close)
@@ -112,7 +112,7 @@ class Warehouse:
         self.blobs = service.Blobs(store, objects)
         bucket = objects if isinstance(objects, BucketStore) else None
         self.uploads = uploads.Uploads(store, objects, bucket)
-        self._open_things.push_async_callback(self.uploads.close)
+        self._open_things.push_async_callback(self.uploads.verifier.close)
         self.collector = Collector(store, objects, every_seconds=1, grace_seconds=GRACE_SECONDS)
         self.scrub = scrub.Scrub(store, objects, self.clock, bytes_per_second=0)
 
@@ -258,7 +258,7 @@ class Warehouse:
             self.uploads.complete(tenant, upload.id, blob_id=announced),
             lambda: self.model.complete(tenant, upload.id, here=here, announced=announced),
         )
-        await asyncio.gather(*self.uploads._verifying.values())
+        await asyncio.gather(*self.uploads.verifier._tasks.values())
         if answer is not None:
             assert answer.upload.state is told
 
