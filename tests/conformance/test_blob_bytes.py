@@ -59,7 +59,7 @@ async def test_content_without_bytes_that_is_not_here_is_refused(depot: Depot) -
 
 async def test_a_damaged_blob_is_not_mended_by_content_without_bytes(depot: Depot) -> None:
     await depot.put("k", content_of(DATA, "place-1"))
-    await depot.store.note_scrub(NoteScrub(damaged=[BLOB]))
+    await depot.store.note_scrub(NoteScrub(damaged=[(BLOB, "place-1")]))
     await depot.put("l", bare())
     found = await depot.store.open_key(depot.tenant, "k")
     assert found is not None

@@ -409,7 +409,7 @@ async def test_a_purge_is_on_record_once(depot: Depot) -> None:
 
 async def test_a_damaged_blob_stays_damaged_until_it_is_whole_again(depot: Depot) -> None:
     await depot.put("k", content_of(DATA, PLACE))
-    await depot.store.note_scrub(NoteScrub(damaged=[BLOB, id_of(b"collected meanwhile")]))
+    await depot.store.note_scrub(NoteScrub(damaged=[(BLOB, PLACE), (id_of(b"collected meanwhile"), PLACE)]))
     found = await depot.store.open_blob(depot.tenant, BLOB)
     assert found is not None
     assert found[0].damaged
@@ -430,7 +430,7 @@ async def test_every_blob_is_looked_at_in_turn(depot: Depot) -> None:
     while found := await store.list_to_scrub(before=began, limit=4):
         seen += [one.id for one in found]
         clock.advance(seconds=1)
-        await store.note_scrub(NoteScrub(whole=[one.id for one in found[1:]], damaged=[found[0].id]))
+        await store.note_scrub(NoteScrub(whole=[(one.id, None) for one in found[1:]], damaged=[(found[0].id, None)]))
     assert seen == blobs
     assert (await store.blob_figures()).verified_before == to_datetime(began + MICROS)
 
@@ -446,7 +446,7 @@ async def test_figures_tell_how_things_stand(depot: Depot) -> None:
     await depot.put("same", content_of(DATA, "place-2"))
     await depot.delete("gone")
     await depot.begin(5)
-    await store.note_scrub(NoteScrub(damaged=[id_of(b"12345")]))
+    await store.note_scrub(NoteScrub(damaged=[(id_of(b"12345"), PLACE)]))
     assert msgspec.structs.asdict(await store.blob_figures()) == {
         "blobs": 2,
         "bytes": SIZE + 5,

@@ -414,7 +414,7 @@ async def test_those_that_were_not_looked_at_for_longest_come_first(depot: Depot
     now = depot.bench.clock.micros()
     found = await depot.store.list_to_scrub(before=now, limit=2)
     assert found == [content_of(b"1"), content_of(b"2")]
-    await depot.store.note_scrub(NoteScrub(whole=[id_of(b"1")], damaged=[id_of(b"2")]))
+    await depot.store.note_scrub(NoteScrub(whole=[(id_of(b"1"), None)], damaged=[(id_of(b"2"), None)]))
     assert await depot.store.list_to_scrub(before=now, limit=2) == [content_of(b"3")]
     figures = await depot.store.blob_figures()
     assert (figures.blobs, figures.bytes, figures.damaged) == (3, 3, 1)
@@ -425,13 +425,13 @@ async def test_those_that_were_not_looked_at_for_longest_come_first(depot: Depot
         id_of(b"1"): False,
         id_of(b"2"): True,
     }
-    await depot.store.note_scrub(NoteScrub(whole=[id_of(b"2")]))
+    await depot.store.note_scrub(NoteScrub(whole=[(id_of(b"2"), None)]))
     assert (await depot.store.blob_figures()).damaged == 0
 
 
 async def test_damaged_bytes_are_healed_by_the_same_upload(depot: Depot) -> None:
     await depot.put("a", content_of(b"large", "place-1"))
-    await depot.store.note_scrub(NoteScrub(damaged=[id_of(b"large")]))
+    await depot.store.note_scrub(NoteScrub(damaged=[(id_of(b"large"), "place-1")]))
     found = await depot.store.open_key(depot.tenant, "a")
     assert found is not None
     assert found[1].damaged
@@ -448,7 +448,7 @@ async def test_damaged_bytes_are_healed_inline_too(depot: Depot) -> None:
     for before, after in (("place-1", None), (None, "place-2"), (None, None)):
         data = f"{before} and {after}".encode()
         await depot.put(f"{before}", content_of(data, before), if_match="*")
-        await depot.store.note_scrub(NoteScrub(damaged=[id_of(data)]))
+        await depot.store.note_scrub(NoteScrub(damaged=[(id_of(data), before)]))
         await depot.put(f"{before}", content_of(data, after), if_match="*")
         found = await depot.store.open_key(depot.tenant, f"{before}")
         assert found is not None

@@ -362,7 +362,7 @@ async def test_the_same_bytes_at_once_are_stored_once(depot: Depot) -> None:
 
 async def test_damaged_bytes_are_healed_by_the_same_upload(depot: Depot) -> None:
     await depot.put("k", content_of(b"12345", "place-1"))
-    await depot.store.note_scrub(NoteScrub(damaged=[id_of(b"12345")]))
+    await depot.store.note_scrub(NoteScrub(damaged=[(id_of(b"12345"), "place-1")]))
     begun = await depot.begin(5, place="place-2")
     await depot.finish(begun.upload.id, content_of(b"12345", "place-2"))
     found = await depot.store.open_key(depot.tenant, "k")

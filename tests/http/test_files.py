@@ -429,7 +429,8 @@ async def test_a_damaged_input_gets_no_address(served: Served) -> None:
     blob = await key(served, "k", DATA)
     job = await served.make_job(inputs={"in": blob})
     claimed = await served.claim()
-    await served.ingot.blobs._store.note_scrub(NoteScrub(damaged=[blob]))
+    opened, _ = await served.ingot.blobs.open_blob(served.ingot.default_tenant.id, blob)
+    await served.ingot.blobs._store.note_scrub(NoteScrub(damaged=[(blob, opened.content.place)]))
     asked = {"fence": claimed["fence"], "name": "in"}
     await refused(served, f"/jobs/{job['id']}/downloads", asked, 500, "blob_damaged")
     assert (await served.call("GET", f"/blobs/{blob}/url")).json()["code"] == "blob_damaged"

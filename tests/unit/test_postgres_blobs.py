@@ -312,7 +312,7 @@ async def test_a_reference_that_goes_while_the_collector_looks_leaves_its_tombst
 
 async def test_two_that_mend_a_damaged_blob_at_once_leave_one_object(yard: Yard) -> None:
     await yard.depot.put("k", content_of(b"12345", "damaged"))
-    await yard.depot.store.note_scrub(NoteScrub(damaged=[BLOB.hex()]))
+    await yard.depot.store.note_scrub(NoteScrub(damaged=[(BLOB.hex(), "damaged")]))
     store, session = await yard.server(), await yard.session()
     other = (await yard.bench.tenants.create("other")).id
     async with standing_still(session):

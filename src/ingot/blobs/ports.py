@@ -164,10 +164,13 @@ class ForgetTrash(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NoteScrub(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """These blobs were read whole: their bytes were right, or not."""
+    """These blobs were read whole: their bytes were right, or not.
 
-    whole: Sequence[str] = ()
-    damaged: Sequence[str] = ()
+    Each comes with the place where it was read, which is `None` for bytes that are in the database.
+    """
+
+    whole: Sequence[tuple[str, str | None]] = ()
+    damaged: Sequence[tuple[str, str | None]] = ()
 
 
 class KeepObjects(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -250,7 +253,10 @@ class BlobStore(Protocol):
         """Forget these objects."""
 
     def note_scrub(self, command: NoteScrub) -> Awaitable[None]:
-        """Keep when blobs were last read whole, and which are damaged."""
+        """Keep when blobs were last read whole, and which are damaged.
+
+        A blob that is elsewhere by now, or gone, stays as it is: what is there was not read.
+        """
 
     def keep_objects(self, command: KeepObjects) -> Awaitable[str]:
         """Remember which object store this is, as long as there is no object in another one; answers which it is."""

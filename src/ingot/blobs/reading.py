@@ -20,7 +20,7 @@ class OpenBlob:
     """
 
     def __init__(
-        self, content: Content, objects: ObjectStore, on_damage: Callable[[str], None], *, damaged: bool = False
+        self, content: Content, objects: ObjectStore, on_damage: Callable[[Content], None], *, damaged: bool = False
     ) -> None:
         if content.damaged and not damaged:
             raise BlobDamaged(f"the blob {content.id} is damaged")
@@ -39,7 +39,7 @@ class OpenBlob:
                 async for part in parts:
                     yield part
         except BlobDamaged:
-            self._on_damage(self.content.id)
+            self._on_damage(self.content)
             raise
 
     async def all(self) -> bytes:

@@ -63,11 +63,12 @@ class Scrub(Loop):
             report("blob_damaged", error, blob_id=content.id)
             whole = False
         self._tally.blobs_scrubbed += 1
+        read = [(content.id, content.place)]
         if whole:
-            await self._store.note_scrub(NoteScrub(whole=[content.id]))
+            await self._store.note_scrub(NoteScrub(whole=read))
         else:
             self._tally.damage_found += 1
-            await self._store.note_scrub(NoteScrub(damaged=[content.id]))
+            await self._store.note_scrub(NoteScrub(damaged=read))
         return whole
 
     async def _is_whole(self, content: Content) -> bool:

@@ -213,19 +213,19 @@ class Blobs:
     def _opened(self, content: Content) -> OpenBlob:
         return OpenBlob(content, self._objects, self._damaged)
 
-    def _damaged(self, blob_id: str) -> None:
+    def _damaged(self, content: Content) -> None:
         """Keep in mind that a blob is damaged; whoever reads it has been told by then."""
         self.tally.damage_found += 1
-        report("blob_damaged", BlobDamaged(), blob_id=blob_id)
-        telling = asyncio.ensure_future(self._note_damage(blob_id))
+        report("blob_damaged", BlobDamaged(), blob_id=content.id)
+        telling = asyncio.ensure_future(self._note_damage(content))
         self._telling.add(telling)
         telling.add_done_callback(self._telling.discard)
 
-    async def _note_damage(self, blob_id: str) -> None:
+    async def _note_damage(self, content: Content) -> None:
         try:
-            await self._store.note_scrub(NoteScrub(damaged=[blob_id]))
+            await self._store.note_scrub(NoteScrub(damaged=[(content.id, content.place)]))
         except Exception as error:
-            report("damage_not_noted", error, blob_id=blob_id)
+            report("damage_not_noted", error, blob_id=content.id)
 
 
 def _no_key(key: str) -> KeyNotFound:

@@ -39,7 +39,7 @@ async def _keys(errand: Errand) -> None:
     for n in range(PAGE):
         await errand.put(f"{FOLDER}{n:03}", f"errand {n}".encode(), id=new_id())
     await errand.put(f"{FOLDER}large", content_of(b"large", "place-1"))
-    await store.note_scrub(NoteScrub(whole=[id_of(b"errand 1")], damaged=[id_of(b"large")]))
+    await store.note_scrub(NoteScrub(whole=[(id_of(b"errand 1"), None)], damaged=[(id_of(b"large"), "place-1")]))
     await errand.put(f"{FOLDER}large", content_of(b"large", "place-2"), if_match="*")
     for prefix in ("", FOLDER, "no such folder"):
         await store.list_keys(tenant, prefix=prefix, after="", limit=PAGE)

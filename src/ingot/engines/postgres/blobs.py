@@ -47,7 +47,7 @@ END: Final = "SELECT ingot.end_upload($1, $2, $3, $4)"
 SWEEP: Final = "SELECT * FROM ingot.sweep_uploads($1)"
 COLLECT: Final = "SELECT ingot.collect_blob($1, $2, $3)"
 FORGET: Final = "SELECT ingot.forget_trash($1)"
-SCRUB: Final = "SELECT ingot.note_scrub($1, $2)"
+SCRUB: Final = "SELECT ingot.note_scrub($1, $2, $3)"
 BYTES_PER_ROW: Final = 1024  # So many bytes weigh as much as a row without any.
 AGAIN: Final = "again"
 
@@ -268,7 +268,9 @@ async def forget_trash(db: Database, command: ForgetTrash) -> None:
 
 async def note_scrub(db: Database, command: NoteScrub) -> None:
     """Keep which blobs were whole, and which were not."""
-    await db.call(SCRUB, [bytes.fromhex(one) for one in command.whole], [bytes.fromhex(one) for one in command.damaged])
+    read = [*command.whole, *command.damaged]
+    damages = [False] * len(command.whole) + [True] * len(command.damaged)
+    await db.call(SCRUB, [bytes.fromhex(id) for id, _ in read], [place for _, place in read], damages)
 
 
 async def _upload(db: Database, statement: str, *values: Any) -> OpenUpload:

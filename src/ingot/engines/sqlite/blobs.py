@@ -145,9 +145,9 @@ def keep_objects(tx: Transaction, command: KeepObjects) -> str:
 
 def note_scrub(tx: Transaction, command: NoteScrub) -> None:
     """Keep when blobs were read, and how they were found."""
-    for ids, damaged in ((command.whole, False), (command.damaged, True)):
-        if ids:
-            tx.execute(SQL.note_scrub, as_json(ids), damaged, tx.now)
+    for read, damaged in ((command.whole, False), (command.damaged, True)):
+        if read:
+            tx.execute(SQL.note_scrub, as_json(read), damaged, tx.now)
 
 
 def clear_keys(tx: Transaction, tenant: int, limit: int) -> int:

@@ -117,8 +117,8 @@ BEGIN
 END
 $$;
 
--- These blobs were read: they were whole, or damaged.
-CREATE OR REPLACE FUNCTION ingot.note_scrub(whole bytea[], harmed bytea[]) RETURNS void
+-- These blobs were read at these places: they were whole, or damaged. One that is elsewhere by now was not read.
+CREATE OR REPLACE FUNCTION ingot.note_scrub(digests bytea[], places text[], damages boolean[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -132,8 +132,13 @@ AS $$
 DECLARE
     now bigint := ingot.clock();
 BEGIN
-    PERFORM FROM ingot.blobs AS b WHERE b.digest = ANY (whole || harmed) ORDER BY b.digest FOR NO KEY UPDATE;
-    UPDATE ingot.blobs AS b SET verified_at = now, damaged = b.digest = ANY (harmed) WHERE b.digest = ANY (whole || harmed);
+    PERFORM FROM ingot.blobs AS b WHERE b.digest = ANY (digests) ORDER BY b.digest FOR NO KEY UPDATE;
+    UPDATE ingot.blobs AS b SET verified_at = now, damaged = r.damaged
+    FROM (
+        SELECT r.digest, r.place, bool_or(r.damaged) AS damaged FROM unnest(digests, places, damages) AS r (digest, place, damaged)
+        GROUP BY r.digest, r.place
+    ) AS r
+    WHERE b.digest = r.digest AND b.place IS NOT DISTINCT FROM r.place;
 END
 $$;
 
