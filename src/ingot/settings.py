@@ -42,7 +42,8 @@ BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 BUCKET_PREFIX = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*/){1,16}")
 BUCKET_REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
 BUCKET_KEYS = ("s3_access_key", "s3_secret_key")
-BUCKET_PARTS = (*BUCKET_KEYS, "s3_endpoint", "s3_prefix")
+BUCKET_ENDPOINTS = ("s3_endpoint", "s3_public_endpoint")
+BUCKET_PARTS = (*BUCKET_KEYS, *BUCKET_ENDPOINTS, "s3_prefix")
 BUCKET_PREFIX_CHARACTERS_MAX = 200
 MAX_BLOB_BYTES_LIMIT = 5 * 1024**4  # What stores that speak S3 take as one object.
 COLLECT_SECONDS_MAX = 86_400.0
@@ -113,6 +114,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     person_token_days: float = 90.0
     s3_bucket: str | None = None
     s3_endpoint: str | None = None
+    s3_public_endpoint: str | None = None
     s3_access_key: str | None = None
     s3_secret_key: str | None = None
     s3_region: str = "us-east-1"
@@ -329,8 +331,9 @@ def _check_bucket(settings: Settings) -> None:
             f"INGOT_S3_BUCKET is {settings.s3_bucket!r}, which is no name of a bucket",
             hint="It has 3 to 63 lower-case letters, digits, dots and hyphens; the address is INGOT_S3_ENDPOINT.",
         )
-    if settings.s3_endpoint is not None:
-        _check_endpoint(settings.s3_endpoint)
+    for name in BUCKET_ENDPOINTS:
+        if (url := getattr(settings, name)) is not None:
+            _check_endpoint(url, variable_of(name))
     if BUCKET_REGION.fullmatch(settings.s3_region) is None:
         raise SettingsError("INGOT_S3_REGION is no name of a region", hint="It looks like eu-central-1.")
     prefix = settings.s3_prefix
@@ -341,20 +344,20 @@ def _check_bucket(settings: Settings) -> None:
         )
 
 
-def _check_endpoint(url: str) -> None:
+def _check_endpoint(url: str, name: str) -> None:
     """Not shown: it can hold a secret."""
     hint = "Give an address such as https://s3.example.com; leave it out for Amazon's own."
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise SettingsError("INGOT_S3_ENDPOINT is no address", hint=hint) from None
+        raise SettingsError(f"{name} is no address", hint=hint) from None
     if parts.scheme not in ("http", "https"):
-        raise SettingsError("INGOT_S3_ENDPOINT does not begin with http:// or https://", hint=hint)
+        raise SettingsError(f"{name} does not begin with http:// or https://", hint=hint)
     if not host or not url.isascii() or not url.isprintable() or " " in url:
-        raise SettingsError("INGOT_S3_ENDPOINT is no address", hint=hint)
+        raise SettingsError(f"{name} is no address", hint=hint)
     if "@" in parts.netloc or "?" in url or "#" in url:
-        raise SettingsError("INGOT_S3_ENDPOINT has more in it than a place and a path", hint=hint)
+        raise SettingsError(f"{name} has more in it than a place and a path", hint=hint)
 
 
 def _check_proxy(text: str) -> None:
@@ -544,7 +547,7 @@ READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "oidc_admin_groups": _names,
     "oidc_scopes": _words,
     "public_url": _place,
-    "s3_endpoint": _place,
+    **dict.fromkeys(BUCKET_ENDPOINTS, _place),
     "s3_prefix": _folder,
     "max_blob_bytes": _whole,
     "scrub_bytes_per_second": _whole,

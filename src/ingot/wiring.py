@@ -363,6 +363,7 @@ async def _open_objects(settings: Settings, clock: Clock) -> LocalStore | Bucket
     return await BucketStore.open(
         bucket=settings.s3_bucket,
         endpoint=settings.s3_endpoint,
+        public_endpoint=settings.s3_public_endpoint,
         access_key=settings.s3_access_key or "",
         secret_key=settings.s3_secret_key or "",
         region=settings.s3_region,

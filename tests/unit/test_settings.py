@@ -292,10 +292,15 @@ S3 = {"INGOT_S3_BUCKET": "ingot-blobs", "INGOT_S3_ACCESS_KEY": "AK1", "INGOT_S3_
 
 
 def test_a_bucket_is_read() -> None:
-    given = {"INGOT_S3_ENDPOINT": "http://store:9000/", "INGOT_S3_REGION": "eu-west-1", "INGOT_S3_PREFIX": "team/a.b"}
+    given = {
+        "INGOT_S3_ENDPOINT": "http://store:9000/",
+        "INGOT_S3_PUBLIC_ENDPOINT": "https://files.example.com/",
+        "INGOT_S3_REGION": "eu-west-1",
+        "INGOT_S3_PREFIX": "team/a.b",
+    }
     settings = read_settings(S3 | given)
     assert (settings.s3_bucket, settings.s3_access_key, settings.s3_secret_key) == ("ingot-blobs", "AK1", "hush")
-    assert settings.s3_endpoint == "http://store:9000"
+    assert (settings.s3_endpoint, settings.s3_public_endpoint) == ("http://store:9000", "https://files.example.com")
     assert (settings.s3_region, settings.s3_prefix) == ("eu-west-1", "team/a.b/")
     assert (read_settings(S3).s3_endpoint, read_settings(S3).s3_region) == (None, "us-east-1")
 
@@ -307,7 +312,9 @@ def test_a_part_of_a_bucket_is_refused(missing: str) -> None:
     assert caught.value.hint != SettingsError.hint
 
 
-@pytest.mark.parametrize("name", ["INGOT_S3_ENDPOINT", "INGOT_S3_PREFIX", "INGOT_S3_SECRET_KEY"])
+@pytest.mark.parametrize(
+    "name", ["INGOT_S3_ENDPOINT", "INGOT_S3_PUBLIC_ENDPOINT", "INGOT_S3_PREFIX", "INGOT_S3_SECRET_KEY"]
+)
 def test_what_goes_with_a_bucket_is_refused_without_one(name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name} is set, and INGOT_S3_BUCKET is not"):
         read_settings({name: "https://s3.example.com"})
@@ -328,6 +335,8 @@ def test_what_goes_with_a_bucket_is_refused_without_one(name: str) -> None:
         ("INGOT_S3_ENDPOINT", "https://me:hush@s3.example.com"),
         ("INGOT_S3_ENDPOINT", "https://s3.example.com?key=hush"),
         ("INGOT_S3_ENDPOINT", "https://s3.example.com/#x"),
+        ("INGOT_S3_PUBLIC_ENDPOINT", "files.example.com"),
+        ("INGOT_S3_PUBLIC_ENDPOINT", "https://me:hush@files.example.com"),
         ("INGOT_S3_REGION", "eu west"),
         ("INGOT_S3_PREFIX", "/ours"),
         ("INGOT_S3_PREFIX", "a//b"),

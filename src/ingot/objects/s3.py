@@ -64,6 +64,7 @@ class BucketStore:
         *,
         bucket: str,
         endpoint: str | None,
+        public_endpoint: str | None = None,
         access_key: str,
         secret_key: str,
         region: str,
@@ -71,10 +72,18 @@ class BucketStore:
         prefix: str = "",
         pause_seconds: float = PAUSE_SECONDS,
     ) -> BucketStore:
-        """Open a bucket that is there, and find out what it obeys and tells. Raises `StoreMisconfigured`."""
+        """Open a bucket that is there, and find out what it obeys and tells. Raises `StoreMisconfigured`.
+
+        Clients reach it at `public_endpoint`, or where we do.
+        """
         url = bucket_url(bucket, endpoint, region)
         requests = Requests(
-            url, access_key=access_key, secret_key=secret_key, region=region, pause_seconds=pause_seconds
+            url,
+            public_url=None if public_endpoint is None else bucket_url(bucket, public_endpoint, region),
+            access_key=access_key,
+            secret_key=secret_key,
+            region=region,
+            pause_seconds=pause_seconds,
         )
         transfers = _transfers(bucket, url, access_key, secret_key, region, pause_seconds)
         store = cls(requests, transfers, prefix, clock)

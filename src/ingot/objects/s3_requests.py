@@ -55,12 +55,23 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Requests:
-    """Signed requests to one bucket. Safe to use from many tasks at once."""
+    """Signed requests to one bucket. Safe to use from many tasks at once.
+
+    We send ours to `url`. Others come to `public_url`, where that is another: a signature is for one host.
+    """
 
     def __init__(
-        self, url: str, *, access_key: str, secret_key: str, region: str, pause_seconds: float = PAUSE_SECONDS
+        self,
+        url: str,
+        *,
+        access_key: str,
+        secret_key: str,
+        region: str,
+        public_url: str | None = None,
+        pause_seconds: float = PAUSE_SECONDS,
     ) -> None:
         self._url = url
+        self._public_url = public_url or url
         self._pause_seconds = pause_seconds
         self._region = region
         self._credentials = ReadOnlyCredentials(access_key, secret_key, None)
@@ -86,7 +97,19 @@ class Requests:
         headers: Mapping[str, str] | None = None,
     ) -> str:
         """Where whoever has it can do this, and nothing else, for so long, with exactly these headers."""
-        url = f"{self._url}/{quote(key)}" if key else self._url
+        return self._sign(self._public_url, method, key, seconds=seconds, query=query, headers=headers)
+
+    def _sign(
+        self,
+        base: str,
+        method: str,
+        key: str,
+        *,
+        seconds: int,
+        query: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
+    ) -> str:
+        url = f"{base}/{quote(key)}" if key else base
         if query:
             url += "?" + urlencode(query, quote_via=quote)
         request = AWSRequest(method=method, url=url, headers=dict(headers or {}))
@@ -113,7 +136,7 @@ class Requests:
         for again in range(TRIES_MAX):
             if again:
                 await asyncio.sleep(self._pause_seconds * 2 ** (again - 1))
-            url = self.address(method, key, seconds=OWN_SECONDS, query=query, headers=headers)
+            url = self._sign(self._url, method, key, seconds=OWN_SECONDS, query=query, headers=headers)
             try:
                 response = await self._client.request(method, url, headers=told, content=_pieces(body))
             except httpx.HTTPError as error:
