@@ -15,8 +15,8 @@ import pytest
 from ingot import Worker, WorkerJob, testing
 from ingot.blobs.errors import BlobNotFound
 from ingot.client.errors import DownloadDamaged, JobCanceled
-from ingot.client.orders import PAYLOAD_BLOB_BYTES_MAX
 from ingot.client.place import find_place
+from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX
 from ingot.jobs.errors import PayloadTooLarge
 from ingot.jobs.files import FileNotFound
 from ingot.jobs.logs import LOG_CHARS_KEPT

@@ -18,6 +18,8 @@ from ingot.blobs.uploads import Uploads
 from ingot.http.call import Answer, Body, Bytes, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route, Signed
 from ingot.identity.credentials import Caller
+from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX, job_type
+from ingot.jobs.errors import PayloadTooLarge
 from ingot.jobs.service import Jobs
 from ingot.kernel.content_types import BINARY
 from ingot.kernel.errors import InvalidInput
@@ -64,9 +66,8 @@ class BlobsApi:
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
-        write = Granted("blobs.write")
         see = Granted("blobs.read", or_action="jobs.read")  # A blob may be a file of a job.
-        send = Granted("blobs.write", or_action="jobs.create")  # An upload may be for an input of a job.
+        send = Granted("blobs.write", or_action="jobs.create")  # It may be for an input or a payload of a job.
 
         def route(method: str, path: str, handler: Handler, needs: Any, **more: Any) -> Route:
             given = {"rate": "read" if method == "GET" else "write", **more}
@@ -74,7 +75,7 @@ class BlobsApi:
 
         sends = {"body_bytes_max": None, "headers": ("Upload-Offset",)}
         return [
-            route("POST", "/blobs/uploads", self.begin, write, status=201),
+            route("POST", "/blobs/uploads", self.begin, send, status=201),
             route("GET", "/blobs/uploads/{id}", self.get_upload, send),
             route("DELETE", "/blobs/uploads/{id}", self.give_up, send, status=204),
             route("POST", "/blobs/uploads/{id}/parts", self.sign_parts, send),
@@ -94,7 +95,7 @@ class BlobsApi:
 
     async def begin(self, call: Call, body: UploadOrder) -> UploadPlan:
         """Begin an upload: the answer says where its bytes are sent. What the tenant has already is done at once."""
-        call.expect("blobs.write", "*" if body.key is None else f"keys/{checks.key(body.key)}")
+        _expect_begun(call, body)
         begun = await self._uploads.begin(
             Arrival(
                 tenant=call.tenant,
@@ -217,6 +218,18 @@ class BlobsApi:
         """A round of the collector now, or what it would take away."""
         call.expect_operator("collects")
         return await self._collector.preview() if body.dry_run else await self._collector.run_once()
+
+
+def _expect_begun(call: Call, body: UploadOrder) -> None:
+    """A payload is sent by who may make such jobs, and is no more than one. Raises `Forbidden`, `PayloadTooLarge`."""
+    if body.payload_of is None:
+        call.expect("blobs.write", "*" if body.key is None else f"keys/{checks.key(body.key)}")
+        return
+    call.expect("jobs.create", f"jobs/{job_type(body.payload_of)}")
+    if body.key is not None:
+        raise InvalidInput("a payload has no key", hint="Leave out key, or payload_of.")
+    if body.size > PAYLOAD_BLOB_BYTES_MAX:
+        raise PayloadTooLarge(f"the payload has {body.size} bytes; the most is {PAYLOAD_BLOB_BYTES_MAX}")
 
 
 def _told(upload: Upload) -> Answer[Upload]:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypedDict
 import msgspec
 
 from ingot.client.outgoing import Sendable
-from ingot.jobs.checks import PAYLOAD_BYTES_MAX, file_name
+from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX, PAYLOAD_BYTES_MAX, file_name
 from ingot.jobs.errors import PayloadTooLarge
 from ingot.kernel.errors import InvalidInput
 
@@ -20,7 +20,6 @@ Seconds = float | str | timedelta
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 PRIORITIES: Final = {"critical": 1, "high": 2, "normal": 3, "low": 4, "background": 5}
 PRIORITY_HINT: Final = f"It is 1 to 5, or {', '.join(PRIORITIES)}."
-PAYLOAD_BLOB_BYTES_MAX: Final = 64 * 1024 * 1024  # A worker holds it in memory.
 SECONDS_HINT: Final = "Write seconds as a number, or as in 500ms, 30s, 5m, 2h, 1d."
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 

@@ -24,6 +24,7 @@ FIELDS: Final = {
     "owner": "Who set it, as `token:`, `worker:` or `user:` and an id.",
     "part_bytes": "How large each part is but the last, when the bytes go in parts.",
     "parts": "Parts of an upload.",
+    "payload_of": "The type of the job whose payload it is: who may make such jobs may send it.",
     "prefix": "How the keys begin.",
     "received": "How many bytes are safely here.",
     "references": "What refers to the blob, at most a hundred of it.",

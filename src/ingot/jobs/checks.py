@@ -49,6 +49,7 @@ from ingot.kernel.values import (
 )
 
 PAYLOAD_BYTES_MAX = 64 * 1024
+PAYLOAD_BLOB_BYTES_MAX = 64 * 1024 * 1024  # Of one that travels as a blob: a worker holds it in memory.
 METADATA_BYTES_MAX = 16 * 1024
 ERROR_CHARS_MAX = 16 * 1024
 LOG_CHARS_MAX = 64 * 1024

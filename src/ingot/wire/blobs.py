@@ -10,6 +10,7 @@ from ingot.blobs.model import Key, Reference, Upload
 from ingot.blobs.ports import SignedPart
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT
 from ingot.wire.jobs import Limit, Request
+from ingot.wire.values import JobType
 
 Size = Annotated[int, msgspec.Meta(ge=0)]
 PARTS_MAX = 100
@@ -61,7 +62,11 @@ class UploadBytesQuery(Request, frozen=True, kw_only=True):
 
 
 class UploadOrder(Request, frozen=True, kw_only=True):
-    """A blob that will come. With digests it is checked against them; with a `key` that is set when it is here."""
+    """A blob that will come. With digests it is checked against them; with a `key` that is set when it is here.
+
+    With `payload_of` it is the payload of a job of this type, which names it by its `payload_blob`: who may make such
+    jobs may send it.
+    """
 
     size: Size
     blob_id: str | None = None
@@ -70,6 +75,7 @@ class UploadOrder(Request, frozen=True, kw_only=True):
     original_name: str | None = None
     key: str | None = None
     if_match: str | None = None
+    payload_of: JobType | None = None
 
 
 class UploadPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,13 +15,13 @@ import msgspec
 
 from ingot.blobs import checks
 from ingot.client.errors import DownloadDamaged
-from ingot.client.orders import PAYLOAD_BLOB_BYTES_MAX
 from ingot.client.outgoing import Digests, Outgoing
 from ingot.client.patience import Patience
 from ingot.client.place import Place
 from ingot.client.synchronous.download import SyncSignedDownload
 from ingot.client.synchronous.http import SyncHttp
 from ingot.client.synchronous.upload import SyncUpload
+from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX
 from ingot.jobs.files import PAYLOAD, FileNotFound
 from ingot.jobs.model import Job
 from ingot.kernel.errors import InvalidInput

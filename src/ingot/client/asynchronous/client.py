@@ -129,7 +129,7 @@ class AsyncClient:
             (asked,) = await enqueue(connection, [body])
             return AsyncSubmission(self, type, asked)
         text = bytes(body["payload"]) if is_large(body["payload"]) else None
-        await send_payloads(self.blobs, [body])
+        await send_payloads(self._http, [body])
         if files:
             made = await submit_with_files(self._http, body, files, progress)
         else:
@@ -170,7 +170,7 @@ class AsyncClient:
         made: list[AsyncJob] = []
         for start in range(0, len(bodies), ORDERS_PER_CALL):
             some = list(bodies[start : start + ORDERS_PER_CALL])
-            await send_payloads(self.blobs, some)
+            await send_payloads(self._http, some)
             safe = all("idempotency_key" in body for body in some)
             answer = await self._http.ask("POST", "/jobs/batch", _Made, body={"jobs": some}, safe=safe)
             made += [AsyncJob(self, one.job) for one in answer.jobs]

@@ -13,8 +13,8 @@ import msgspec
 
 from ingot.blobs.checks import guess_type
 from ingot.blobs.model import UploadState
-from ingot.client.asynchronous.blobs import AsyncBlobs, hashed
-from ingot.client.asynchronous.desk import AsyncPlanned
+from ingot.client.asynchronous.blobs import hashed
+from ingot.client.asynchronous.desk import AsyncOrdered, AsyncPlanned
 from ingot.client.asynchronous.http import AsyncHttp
 from ingot.client.asynchronous.upload import AsyncUpload
 from ingot.client.at_once import awaited_at_once
@@ -118,16 +118,26 @@ async def _order(name: str, outgoing: Outgoing) -> dict[str, Any]:
     return {"name": name, "content_type": guess_type(name), **known}
 
 
-async def send_payloads(blobs: AsyncBlobs, bodies: list[dict[str, Any]]) -> None:
+async def send_payloads(http: AsyncHttp, bodies: list[dict[str, Any]]) -> None:
     """Store the payloads that are too large to travel inside, and name them instead."""
 
     async def send(body: dict[str, Any]) -> None:
-        body["payload_blob"] = await blobs.put(bytes(body["payload"]), content_type="application/json")
+        body["payload_blob"] = await _send_payload(http, bytes(body["payload"]), body["type"])
         body["payload"] = NULL
 
     large = [body for body in bodies if is_large(body["payload"])]
     if large:
         await awaited_at_once(send, large, limit=min(len(large), PAYLOADS_AT_ONCE))
+
+
+async def _send_payload(http: AsyncHttp, text: Data, type: str) -> str:
+    """Store a payload of a job of this type, as who may make such jobs may do; answers the id of its blob."""
+    with Outgoing(text) as outgoing:
+        digests = await hashed(outgoing, None)
+        known = {"size": outgoing.size, "blob_id": digests.blob_id, "sha256": digests.sha256}
+        order = {**known, "content_type": "application/json", "payload_of": type}
+        await AsyncUpload(http, outgoing, AsyncOrdered(http, order)).run()
+    return digests.blob_id
 
 
 async def file_url(http: AsyncHttp, file: JobFile, *, seconds: int) -> str:

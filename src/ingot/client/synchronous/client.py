@@ -130,7 +130,7 @@ class Client:
             (asked,) = enqueue(connection, [body])
             return SyncSubmission(self, type, asked)
         text = bytes(body["payload"]) if is_large(body["payload"]) else None
-        send_payloads(self.blobs, [body])
+        send_payloads(self._http, [body])
         if files:
             made = submit_with_files(self._http, body, files, progress)
         else:
@@ -171,7 +171,7 @@ class Client:
         made: list[SyncJob] = []
         for start in range(0, len(bodies), ORDERS_PER_CALL):
             some = list(bodies[start : start + ORDERS_PER_CALL])
-            send_payloads(self.blobs, some)
+            send_payloads(self._http, some)
             safe = all("idempotency_key" in body for body in some)
             answer = self._http.ask("POST", "/jobs/batch", _Made, body={"jobs": some}, safe=safe)
             made += [SyncJob(self, one.job) for one in answer.jobs]

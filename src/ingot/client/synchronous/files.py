@@ -20,8 +20,8 @@ from ingot.client.landing import target_of
 from ingot.client.orders import is_large
 from ingot.client.outgoing import Meter, Outgoing, Progress, Sendable
 from ingot.client.paths import at
-from ingot.client.synchronous.blobs import SyncBlobs, hashed
-from ingot.client.synchronous.desk import SyncPlanned
+from ingot.client.synchronous.blobs import hashed
+from ingot.client.synchronous.desk import SyncOrdered, SyncPlanned
 from ingot.client.synchronous.http import SyncHttp
 from ingot.client.synchronous.upload import SyncUpload
 from ingot.jobs.files import FileNotFound, JobFile
@@ -119,16 +119,26 @@ def _order(name: str, outgoing: Outgoing) -> dict[str, Any]:
     return {"name": name, "content_type": guess_type(name), **known}
 
 
-def send_payloads(blobs: SyncBlobs, bodies: list[dict[str, Any]]) -> None:
+def send_payloads(http: SyncHttp, bodies: list[dict[str, Any]]) -> None:
     """Store the payloads that are too large to travel inside, and name them instead."""
 
     def send(body: dict[str, Any]) -> None:
-        body["payload_blob"] = blobs.put(bytes(body["payload"]), content_type="application/json")
+        body["payload_blob"] = _send_payload(http, bytes(body["payload"]), body["type"])
         body["payload"] = NULL
 
     large = [body for body in bodies if is_large(body["payload"])]
     if large:
         plain_at_once(send, large, limit=min(len(large), PAYLOADS_AT_ONCE))
+
+
+def _send_payload(http: SyncHttp, text: Data, type: str) -> str:
+    """Store a payload of a job of this type, as who may make such jobs may do; answers the id of its blob."""
+    with Outgoing(text) as outgoing:
+        digests = hashed(outgoing, None)
+        known = {"size": outgoing.size, "blob_id": digests.blob_id, "sha256": digests.sha256}
+        order = {**known, "content_type": "application/json", "payload_of": type}
+        SyncUpload(http, outgoing, SyncOrdered(http, order)).run()
+    return digests.blob_id
 
 
 def file_url(http: SyncHttp, file: JobFile, *, seconds: int) -> str:
