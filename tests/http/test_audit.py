@@ -170,6 +170,7 @@ TRAFFIC = {  # What is done to jobs and blobs, which have events of their own, a
     "POST /jobs/{id}/downloads",
     "POST /jobs/{id}/uploads",
     "POST /jobs/{id}/uploads/{upload}/parts",
+    "POST /jobs/{id}/uploads/{upload}/renew",
     "POST /jobs/{id}/uploads/{upload}/complete",
     "POST /workers",
     "POST /workers/{id}/heartbeat",

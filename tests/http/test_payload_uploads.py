@@ -95,7 +95,7 @@ async def test_a_payload_is_its_senders_and_is_not_read_back(served: Served, mak
     async with httpx.AsyncClient() as anybody:
         assert (await anybody.put(plan["url"], content=TEXT)).is_success
     for method, path in (("GET", ""), ("POST", "/complete"), ("DELETE", "")):
-        body = {} if method == "POST" else None
+        body: dict[str, Any] | None = {} if method == "POST" else None
         answer = await served.call(method, f"/blobs/uploads/{id}{path}", token=other, json=body)
         assert code_of(answer) == (404, "upload_not_found"), path
     done = await served.call("POST", f"/blobs/uploads/{id}/complete", token=maker, json={})

@@ -14,9 +14,8 @@ import pytest
 
 from ingot.client import AsyncClient
 from ingot.client.asynchronous.blobs import AsyncBlobs
-from ingot.kernel.ids import new_id
-from ingot.settings import Settings
 from tests import s3
+from tests.http.buckets import in_bucket
 from tests.http.lines import Line, blobs_over
 from tests.http.serving import Served, serving
 
@@ -31,16 +30,7 @@ def elsewhere() -> str:
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Served]:
-    settings = Settings(
-        s3_bucket=s3.bucket(),
-        s3_endpoint=s3.server_url(),
-        s3_public_endpoint=elsewhere(),
-        s3_access_key=s3.ACCESS_KEY,
-        s3_secret_key=s3.SECRET_KEY,
-        s3_region=s3.REGION,
-        s3_prefix=f"{new_id()}/",
-    )
-    async with serving(tmp_path / "data", settings) as served:
+    async with serving(tmp_path / "data", in_bucket(s3_public_endpoint=elsewhere())) as served:
         yield served
 
 

@@ -15,6 +15,7 @@ from ingot.kernel.errors import IngotError, InvalidInput, StoreError
 # Codes are part of the API: clients branch on them, so they never change.
 CODES = {
     "AddressInUse": ("address_in_use", 500),
+    "AddressRefused": ("address_refused", 403),
     "AttemptNotFound": ("attempt_not_found", 404),
     "BadRequest": ("bad_request", 400),
     "BatchNotFound": ("batch_not_found", 404),

@@ -114,13 +114,9 @@ class BlobsApi:
 
     async def get_upload(self, call: Call, id: str) -> UploadAnswer:
         """How an upload stands, which of its parts are there, and a new address to go on at with it."""
-        upload = await self._own(call, id)
-        if upload.state is not UploadState.OPEN:
-            return UploadAnswer(upload=upload)
-        if self._uploads.come_to_us:
-            return UploadAnswer(upload=upload, url=self._plans.address(call, call.tenant, id), expires_in=URL_SECONDS)
+        await self._own(call, id)
         parts = await self._uploads.parts(call.tenant, id)
-        return UploadAnswer(upload=upload, parts=[part.number for part in parts])
+        return self._plans.again(call, call.tenant, await self._uploads.again(call.tenant, id), parts)
 
     async def give_up(self, call: Call, id: str) -> None:
         """Give up an upload that is not done."""

@@ -21,7 +21,7 @@ from ingot.jobs.service import Jobs
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
 from ingot.wire.blobs import PartsAnswer, SignedUrl, UploadAnswer, UploadPlan
-from ingot.wire.files import DownloadOrder, FileComplete, FileOrder, FilePartsOrder
+from ingot.wire.files import DownloadOrder, FileComplete, FileOrder, FilePartsOrder, FileRenewal
 
 
 class FilesApi:
@@ -46,6 +46,7 @@ class FilesApi:
             route("POST", "/jobs/{id}/downloads", self.download, run),
             route("POST", "/jobs/{id}/uploads", self.begin, run, status=201),
             route("POST", "/jobs/{id}/uploads/{upload}/parts", self.sign_parts, run),
+            route("POST", "/jobs/{id}/uploads/{upload}/renew", self.renew, run),
             route("POST", "/jobs/{id}/uploads/{upload}/complete", self.complete, run, other_statuses=(202,)),
         ]
 
@@ -91,6 +92,13 @@ class FilesApi:
         ]
         signed = await self._uploads.sign_parts(running.tenant, upload, parts)
         return PartsAnswer(parts=signed, expires_in=URL_SECONDS)
+
+    async def renew(self, call: Call, id: str, upload: str, body: FileRenewal) -> UploadAnswer:
+        """How a file of an attempt goes on whose address has expired, and which of its parts are there."""
+        running = await self._running(call, id, body.fence)
+        await self._uploads.of_attempt(running.tenant, upload, job_id=id, fence=body.fence)
+        parts = await self._uploads.parts(running.tenant, upload)
+        return self._plans.again(call, running.tenant, await self._uploads.again(running.tenant, upload), parts)
 
     async def complete(self, call: Call, id: str, upload: str, body: FileComplete) -> Answer[UploadAnswer]:
         """All bytes of a file are sent. An output is seen when the attempt succeeds, a log at once. Large ones: 202."""

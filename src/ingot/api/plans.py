@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from ingot.api.downloads import URL_SECONDS
 from ingot.blobs.model import UploadState
+from ingot.blobs.ports import Part
 from ingot.blobs.uploads import Begun
 from ingot.http.call import Call
 from ingot.http.signing import Signer
 from ingot.http.table import PREFIX
-from ingot.wire.blobs import UploadPlan
+from ingot.wire.blobs import UploadAnswer, UploadPlan
 
 SENDING: Final = "upload"  # What the address of an upload is for.
 
@@ -33,6 +35,19 @@ class Plans:
             )
         url = self.address(call, tenant, upload.id)
         return UploadPlan(upload=upload, url=url, resumable=True, expires_in=URL_SECONDS)
+
+    def again(self, call: Call, tenant: str, begun: Begun, parts: Sequence[Part]) -> UploadAnswer:
+        """How an upload stands, and how it goes on when it is open."""
+        plan = self.of(call, tenant, begun)
+        return UploadAnswer(
+            upload=plan.upload,
+            parts=[part.number for part in parts],
+            url=plan.url,
+            headers=plan.headers,
+            resumable=plan.resumable,
+            part_bytes=plan.part_bytes,
+            expires_in=plan.expires_in,
+        )
 
     def address(self, call: Call, tenant: str, id: str) -> str:
         """Where an upload is sent to with us, for a while."""

@@ -75,11 +75,6 @@ class Uploads:
         self._doors: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.verifier = Verifier(store, objects, signing, self.tally)
 
-    @property
-    def come_to_us(self) -> bool:
-        """Whether clients send bytes to us, and not to the object store by themselves."""
-        return self._signing is None
-
     # -- beginning ------------------------------------------------------------------------------------------
 
     async def begin(
@@ -258,9 +253,10 @@ class Uploads:
             return await self._signing.sign_parts(found.place, found.multipart, parts)
 
     async def parts(self, tenant: str, id: str) -> list[Part]:
-        """The parts of an upload that are there, where it has any."""
-        found = await self._open(tenant, id)
-        if self._signing is None or found.multipart is None or found.place is None:
+        """The parts of an upload that are there, where it is open and has any."""
+        found = await self._found(tenant, id)
+        is_open = found.upload.state is UploadState.OPEN
+        if self._signing is None or not is_open or found.multipart is None or found.place is None:
             return []
         return await self._signing.list_parts(found.place, found.multipart)
 

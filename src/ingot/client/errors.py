@@ -11,6 +11,7 @@ from ingot.kernel.errors import IngotError
 TEXT_SHOWN_MAX: Final = 200
 GATEWAY: Final = frozenset({502, 503, 504})
 STORE_LATER: Final = frozenset({408, 429, 500, *GATEWAY})  # What object stores answer that may do it later.
+ADDRESS_REFUSED: Final = 403  # What they answer to an address that has expired, or was not signed so.
 OTHER_SCHEME: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF")
 
 
@@ -95,6 +96,8 @@ def _kinds() -> dict[str, type[IngotError]]:
 def store_refusal(status: int, content: bytes) -> StoreRefused:
     """The error of an object store that a server sent us to."""
     said = content[:TEXT_SHOWN_MAX].decode(errors="replace").strip()
+    if status == ADDRESS_REFUSED:
+        return AddressRefused(f"the address is not good: {said!r}")
     error = StoreRefused(f"the object store answers {status}: {said!r}")
     if status not in STORE_LATER:
         error.__dict__["status"] = 500
@@ -157,6 +160,14 @@ class StoreRefused(IngotError):
     code = "store_refused"
     status = 503
     hint = "Try again later; when it stays so, look at the store, and at the bucket that the server uses."
+
+
+class AddressRefused(StoreRefused):
+    """The address that the server gave is not good, or not any more."""
+
+    code = "address_refused"
+    status = 403
+    hint = "Check that the clocks of the server and of its object store agree, and the key that the server signs with."
 
 
 class DownloadDamaged(IngotError):

@@ -53,6 +53,7 @@ FIELDS: Final = {
     "Upload.id": "The id of the upload.",
     "Upload.name": "The name of the job's file that it is for.",
     "UploadAnswer.parts": "The numbers of the parts that are there.",
+    "UploadAnswer.url": "Where the bytes of one that is open are sent; it needs no credential.",
     "UploadBytesQuery.tenant": "The tenant whose upload it is.",
     "DownloadOrder.kind": "Whether it is an input, or the payload.",
     "DownloadOrder.name": "The name of the input; the payload goes by `payload`.",

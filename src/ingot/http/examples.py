@@ -14,6 +14,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "files_download": {"fence": 1, "name": "report.pdf"},
     "files_begin": {"fence": 1, "name": "summary.txt", "size": 11},
     "files_sign_parts": {"fence": 1, "parts": [{"number": 1, "size": 16_777_216, "sha256": "0" * 64}]},
+    "files_renew": {"fence": 1},
     "files_complete": {"fence": 1},
     "jobs_change": {"priority": 1},
     "jobs_retry": {"reset_attempts": True},

@@ -119,13 +119,16 @@ class PartsAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class UploadAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An upload; the numbers of its parts that are there, where it has any; the key that was set when it was done.
 
-    `url` is an address at which one that is open goes on, where that is with us; it holds for `expires_in` seconds.
+    The rest is as in `UploadPlan`: how one that is open goes on, at an address that is new.
     """
 
     upload: Upload
     parts: list[int] = []
     key: Key | None = None
     url: str | None = None
+    headers: dict[str, str] = {}
+    resumable: bool = False
+    part_bytes: int | None = None
     expires_in: int = 0
 
 

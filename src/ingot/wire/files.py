@@ -64,6 +64,12 @@ class FilePartsOrder(PartsOrder, frozen=True, kw_only=True):
     fence: Fence
 
 
+class FileRenewal(Request, frozen=True, kw_only=True):
+    """A file of an attempt that goes on, and needs a new address for it."""
+
+    fence: Fence
+
+
 class FileComplete(Request, frozen=True, kw_only=True):
     """All bytes of a file of an attempt are sent; these are their digests, for one who knows them only now."""
 

@@ -46,13 +46,19 @@ class AskParts(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag="
     parts: list[PartOrder]
 
 
+class AskRenewed(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag="renew"):
+    """How an upload goes on whose address has expired. Answered by an `UploadAnswer`."""
+
+    upload_id: str
+
+
 class AskComplete(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag="complete"):
     """All bytes are sent. Answered by an `UploadAnswer`."""
 
     upload_id: str
 
 
-Ask = AskDownload | AskUpload | AskParts | AskComplete
+Ask = AskDownload | AskUpload | AskParts | AskRenewed | AskComplete
 Asker = Callable[[Ask], bytes]
 
 
@@ -118,6 +124,8 @@ def _path(ask: Ask) -> str:
             return "uploads"
         case AskParts():
             return f"uploads/{quote(ask.upload_id, safe='')}/parts"
+        case AskRenewed():
+            return f"uploads/{quote(ask.upload_id, safe='')}/renew"
         case AskComplete():
             return f"uploads/{quote(ask.upload_id, safe='')}/complete"
 

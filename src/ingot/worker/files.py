@@ -26,7 +26,7 @@ from ingot.jobs.files import PAYLOAD, FileNotFound
 from ingot.jobs.model import Job
 from ingot.kernel.errors import InvalidInput
 from ingot.wire.blobs import PartOrder, PartsAnswer, SignedUrl, UploadAnswer, UploadPlan
-from ingot.worker.asks import AskComplete, AskDownload, Asker, AskParts, AskUpload
+from ingot.worker.asks import AskComplete, AskDownload, Asker, AskParts, AskRenewed, AskUpload
 
 PATIENCE: Final = Patience(seconds=30.0)  # With an address that does not answer; whatever gets on begins it anew.
 FILE_NAME_BYTES_MAX: Final = 255  # What file systems take; a name may have as many characters.
@@ -173,9 +173,10 @@ class _UploadDesk:
         """Begin the upload."""
         return msgspec.json.decode(self._ask(self._order), type=UploadPlan), []
 
-    def renewed(self, id: str) -> str | None:  # noqa: ARG002 - as in `UploadDesk`
-        """An address holds for an hour from when it was asked for; then the attempt does it again."""
-        return None
+    def renewed(self, id: str) -> UploadAnswer:
+        """How it goes on at an address that is new."""
+        self._check()
+        return msgspec.json.decode(self._ask(AskRenewed(upload_id=id)), type=UploadAnswer)
 
     def signed(self, id: str, part: PartOrder) -> PartsAnswer:
         """Where a part is sent to."""

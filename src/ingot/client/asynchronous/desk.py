@@ -28,9 +28,9 @@ class AsyncPlanned:
         """How the bytes are sent, and which parts are there already."""
         return self._plan, []
 
-    async def renewed(self, id: str) -> str | None:
-        """Another address, for one whose time is over."""
-        return (await self._http.ask("GET", at("blobs", "uploads", id), UploadAnswer)).url
+    async def renewed(self, id: str) -> UploadAnswer:
+        """How it goes on at an address that is new, for one whose time is over."""
+        return await self._http.ask("GET", at("blobs", "uploads", id), UploadAnswer)
 
     async def signed(self, id: str, part: PartOrder) -> PartsAnswer:
         """Where a part is sent to."""
@@ -87,10 +87,10 @@ class AsyncOrdered(AsyncPlanned):
         if upload.state is not UploadState.OPEN:
             return None if upload.state is UploadState.FAILED else (UploadPlan(upload=upload), [])
         asked = [self._order.get(name) for name in ("size", "blob_id", "key")]
-        goes_on = found.url is not None or unfinished.part_bytes is not None
+        goes_on = found.resumable or unfinished.part_bytes is not None
         if not goes_on or [upload.size, upload.blob_id, upload.key] != asked:
             await self.give_up(upload.id)
             return None
-        part_bytes = None if found.url is not None else unfinished.part_bytes
-        plan = UploadPlan(upload=upload, url=found.url, resumable=found.url is not None, part_bytes=part_bytes)
+        part_bytes = None if found.resumable else unfinished.part_bytes
+        plan = UploadPlan(upload=upload, url=found.url, resumable=found.resumable, part_bytes=part_bytes)
         return plan, found.parts

@@ -29,9 +29,9 @@ class SyncPlanned:
         """How the bytes are sent, and which parts are there already."""
         return self._plan, []
 
-    def renewed(self, id: str) -> str | None:
-        """Another address, for one whose time is over."""
-        return (self._http.ask("GET", at("blobs", "uploads", id), UploadAnswer)).url
+    def renewed(self, id: str) -> UploadAnswer:
+        """How it goes on at an address that is new, for one whose time is over."""
+        return self._http.ask("GET", at("blobs", "uploads", id), UploadAnswer)
 
     def signed(self, id: str, part: PartOrder) -> PartsAnswer:
         """Where a part is sent to."""
@@ -88,10 +88,10 @@ class SyncOrdered(SyncPlanned):
         if upload.state is not UploadState.OPEN:
             return None if upload.state is UploadState.FAILED else (UploadPlan(upload=upload), [])
         asked = [self._order.get(name) for name in ("size", "blob_id", "key")]
-        goes_on = found.url is not None or unfinished.part_bytes is not None
+        goes_on = found.resumable or unfinished.part_bytes is not None
         if not goes_on or [upload.size, upload.blob_id, upload.key] != asked:
             self.give_up(upload.id)
             return None
-        part_bytes = None if found.url is not None else unfinished.part_bytes
-        plan = UploadPlan(upload=upload, url=found.url, resumable=found.url is not None, part_bytes=part_bytes)
+        part_bytes = None if found.resumable else unfinished.part_bytes
+        plan = UploadPlan(upload=upload, url=found.url, resumable=found.resumable, part_bytes=part_bytes)
         return plan, found.parts

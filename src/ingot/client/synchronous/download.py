@@ -12,7 +12,7 @@ from typing import Final
 import httpx
 
 from ingot.blobs.errors import KeyChanged
-from ingot.client.errors import NotIngot, ServerUnreachable
+from ingot.client.errors import AddressRefused, NotIngot, ServerUnreachable
 from ingot.client.patience import LATER, Trouble
 from ingot.client.synchronous.http import SyncHttp
 from ingot.kernel.errors import IngotError
@@ -37,13 +37,14 @@ class SyncDownload:
 
     def parts(self) -> Generator[bytes, None, None]:
         """All bytes from `offset` on, over any number of connections. Raises `KeyChanged` when they become others'."""
-        trouble = Trouble(self._http.patience)
+        trouble, refused = Trouble(self._http.patience), False
         while True:
             try:
                 with self._opened(self._headers()) as (etag, answer):
                     known = self._expect(etag, answer)
                     for part in answer.iter_raw():
                         trouble.over()
+                        refused = False
                         new, known = part[known:], max(0, known - len(part))
                         self.offset += len(new)
                         if new:
@@ -54,8 +55,9 @@ class SyncDownload:
             except IngotError as fault:
                 if fault.code == CHANGED:
                     raise KeyChanged from None
-                if fault.status not in LATER:
+                if fault.status not in LATER and (refused or not isinstance(fault, AddressRefused)):
                     raise
+                refused = isinstance(fault, AddressRefused)  # It may have expired; the next one is new.
                 error = fault
             pause = trouble.pause()
             if pause is None:

@@ -9,10 +9,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from ingot.blobs.errors import SignatureInvalid, UploadOffsetWrong, UploadTaken
+from ingot.blobs.errors import SignatureInvalid, UploadEnded, UploadOffsetWrong, UploadTaken
 from ingot.blobs.model import Upload, UploadState
+from ingot.blobs.ports import SignedPart
 from ingot.client.at_once import plain_at_once
-from ingot.client.errors import ServerUnreachable, error_of, store_refusal, unreadable
+from ingot.client.errors import AddressRefused, ServerUnreachable, error_of, store_refusal, unreadable
 from ingot.client.outgoing import READ_BYTES, Meter, Outgoing, Progress, part_digest
 from ingot.client.patience import LATER, Trouble
 from ingot.client.synchronous.http import SyncHttp, seconds_told
@@ -32,8 +33,8 @@ class SyncUploadDesk(Protocol):
     def begin(self) -> tuple[UploadPlan, list[int]]:
         """How the bytes are sent, and which parts are there already."""
 
-    def renewed(self, id: str) -> str | None:
-        """Another address to go on at, for one whose time is over."""
+    def renewed(self, id: str) -> UploadAnswer:
+        """How it goes on at an address that is new, for one whose time is over."""
 
     def signed(self, id: str, part: PartOrder) -> PartsAnswer:
         """Where a part is sent to."""
@@ -76,7 +77,8 @@ class SyncUpload:
         elif plan.url is not None and plan.resumable:
             self._send_pieces(plan.upload, plan.url)
         elif plan.url is not None:
-            self._put(1, 0, self._size, plan.url, plan.headers)
+            first = SignedPart(number=1, url=plan.url, headers=plan.headers)
+            self._put(plan.upload.id, first.number, 0, self._size, first=first)
 
     def _complete(self, id: str) -> UploadAnswer:
         pause = LOOK_SECONDS
@@ -117,7 +119,7 @@ class SyncUpload:
                 self._rest(trouble, error)
                 received = None
                 if isinstance(error, SignatureInvalid):
-                    url = self._desk.renewed(upload.id) or url
+                    url = (self._renewed(upload.id)).url
 
     def _ask_upload(self, method: str, url: str, offset: int = 0, size: int = 0) -> Upload:
         """Send a piece, or ask how far it is. Raises what the server tells."""
@@ -148,44 +150,57 @@ class SyncUpload:
                 self._meter.tell(number, size)
                 return
             sha256 = part_digest(self._outgoing, offset, size)
-            self._put(number, offset, size, sign={"id": id, "sha256": sha256})
+            self._put(id, number, offset, size, sha256=sha256)
 
         numbers = range(1, -(-self._size // part_bytes) + 1)
         plain_at_once(send, numbers, limit=PARTS_AT_ONCE)
 
     def _put(
         self,
+        id: str,
         number: int,
         offset: int,
         size: int,
-        url: str = "",
-        headers: dict[str, str] | None = None,
         *,
-        sign: dict[str, str] | None = None,
+        first: SignedPart | None = None,
+        sha256: str | None = None,
     ) -> None:
-        """Put bytes where a bucket takes them; with `sign`, at an address that is asked for each time."""
-        trouble, unsure = Trouble(self._http.patience), False
+        """Put bytes where a bucket takes them: a part with this digest, or all of them.
+
+        The address is asked for anew after each failure. One that is new and refused too is given up.
+        """
+        trouble, unsure, refused = Trouble(self._http.patience), False, False
+        address = first
         while True:
-            if sign is not None:
-                url, headers = self._signed(number, size, **sign)
+            if address is None:
+                address = self._renewed(id) if sha256 is None else self._signed(id, number, size, sha256)
             try:
                 content = self._bytes(number, offset, size, 0)
-                answer = self._http.send("PUT", url, headers=headers or {}, content=content)
+                answer = self._http.send("PUT", address.url, headers=address.headers, content=content)
             except ServerUnreachable as fault:
                 error: IngotError = fault
+                refused = False
             else:
                 if answer.is_success or (unsure and answer.status_code in THERE_ALREADY):
                     return
                 error = store_refusal(answer.status_code, answer.content)
                 error.__dict__["told_seconds"] = seconds_told(answer)
-                if error.status not in LATER:
+                if error.status not in LATER and (refused or not isinstance(error, AddressRefused)):
                     raise error
-            unsure = True
+                refused = isinstance(error, AddressRefused)
+            unsure, address = True, None
             self._rest(trouble, error)
 
-    def _signed(self, number: int, size: int, *, id: str, sha256: str) -> tuple[str, dict[str, str]]:
+    def _signed(self, id: str, number: int, size: int, sha256: str) -> SignedPart:
         (part,) = (self._desk.signed(id, PartOrder(number=number, size=size, sha256=sha256))).parts
-        return part.url, part.headers
+        return part
+
+    def _renewed(self, id: str) -> SignedPart:
+        """Where all of it is sent from now on. Raises `UploadEnded`."""
+        told = self._desk.renewed(id)
+        if told.url is None:
+            raise UploadEnded
+        return SignedPart(number=1, url=told.url, headers=told.headers)
 
     def _rest(self, trouble: Trouble, error: IngotError) -> None:
         """Wait before the next try. Raises the error when patience is at an end."""

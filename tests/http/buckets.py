@@ -1,0 +1,40 @@
+"""Servers whose blobs are in a bucket of the real S3 server, and addresses of it whose time is over."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from httpx import URL
+
+from ingot.kernel.ids import new_id
+from ingot.settings import Settings
+from tests import s3
+
+SHORT_SECONDS = 1
+SAFE_SECONDS = 0.5  # The store counts whole seconds.
+
+
+def in_bucket(**more: Any) -> Settings:
+    """Settings with a folder of their own in a bucket."""
+    return Settings(
+        s3_bucket=s3.bucket(),
+        s3_endpoint=s3.server_url(),
+        s3_access_key=s3.ACCESS_KEY,
+        s3_secret_key=s3.SECRET_KEY,
+        s3_region=s3.REGION,
+        s3_prefix=f"{new_id()}/",
+        **more,
+    )
+
+
+def is_short(url: str) -> bool:
+    """Whether this is an address of the bucket that expires at once."""
+    return bool(URL(url).params.get("X-Amz-Expires") == str(SHORT_SECONDS))
+
+
+def seconds_left(url: str) -> float:
+    """How long to wait until an address of the bucket is refused."""
+    made = datetime.strptime(URL(url).params["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    return max(0.0, made.timestamp() + SHORT_SECONDS + SAFE_SECONDS - time.time())
