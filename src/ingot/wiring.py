@@ -7,8 +7,9 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -80,7 +81,7 @@ from ingot.kernel.clock import Clock, SystemClock
 from ingot.kernel.errors import IngotError, InvalidInput, StoreError, StoreMisconfigured
 from ingot.kernel.logs import configure_logs, debugging, report
 from ingot.kernel.loops import Loop
-from ingot.kernel.secret_key import secret_key
+from ingot.kernel.secret_key import SecretKeyUnusable, fingerprint, secret_key
 from ingot.kernel.structs import prepare_structs
 from ingot.objects.local import LocalStore
 from ingot.outbound.provider import Provider
@@ -126,6 +127,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     default_tenant: Tenant
     engine: Literal["sqlite", "postgres"]
     stop_waiting: Callable[[], None]  # For a database that is away; called when the end begins.
+    keep_key: Callable[[bool], Awaitable[bool]]  # Whether servers have this key; with true, from now on.
 
 
 @asynccontextmanager
@@ -195,6 +197,7 @@ async def _rooms_of(store: Store, objects: LocalStore | BucketStore, settings: S
         tenants.on_removed(let_go)
     bucket = None if isinstance(objects, LocalStore) else objects
     tally, most = Tally(), settings.max_blob_bytes
+    key = secret_key(settings.data, settings.secret_key)
     return Ingot(
         jobs=jobs,
         workers=workers,
@@ -218,12 +221,31 @@ async def _rooms_of(store: Store, objects: LocalStore | BucketStore, settings: S
         ),
         scrub=Scrub(store, objects, clock, bytes_per_second=settings.scrub_bytes_per_second, tally=tally),
         bucket=bucket,
-        signer=Signer(secret_key(settings.data, settings.secret_key), clock),
+        signer=Signer(key, clock),
         provider=None if settings.oidc_issuer is None else Provider(settings, clock),
         default_tenant=await tenants.ensure_default(),
         engine="postgres" if isinstance(store, PostgresStore) else "sqlite",
         stop_waiting=store.stop_waiting if isinstance(store, PostgresStore) else lambda: None,
+        keep_key=partial(_keep_key, store, fingerprint(key)),
     )
+
+
+async def _keep_key(store: Store, key: bytes, replaces: bool) -> bool:
+    """One server has a SQLite file, and may have any key."""
+    return await store.keep_secret_key(key, replaces=replaces) if isinstance(store, PostgresStore) else True
+
+
+async def expect_key(ingot: Ingot, *, new: bool = False) -> None:
+    """Raises `SecretKeyUnusable` when other servers of the database have another key; a new one is theirs from now on.
+
+    What one of them has signed the others would refuse.
+    """
+    if not await ingot.keep_key(new):
+        raise SecretKeyUnusable(
+            "the servers of this database have another secret key",
+            hint="Set INGOT_SECRET_KEY to theirs; that of a server without one is in secret.key of its data folder. "
+            "To change it, stop all servers, and start one with `ingot serve --new-secret-key`.",
+        )
 
 
 def _rules_of(settings: Settings) -> PeopleRules:

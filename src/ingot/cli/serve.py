@@ -36,6 +36,9 @@ def serve(
     new_token: Annotated[
         bool, typer.Option("--new-token", help="Make another operator's token; those that there are still hold.")
     ] = False,
+    new_secret_key: Annotated[
+        bool, typer.Option("--new-secret-key", help="Servers of this database have this INGOT_SECRET_KEY from now on.")
+    ] = False,
 ) -> None:
     """Serve the HTTP API until TERM or Ctrl-C.
 
@@ -55,7 +58,7 @@ def serve(
     spans = None if settings.otel_endpoint is None else open_spans(settings.otel_endpoint, version=VERSION)
     try:
         with listen(settings.host, settings.port) as listening:
-            uvloop.run(serve_at(settings, listening, spans, new_token=new_token))
+            uvloop.run(serve_at(settings, listening, spans, new_token=new_token, new_secret_key=new_secret_key))
     finally:
         if spans is not None:
             spans.close()
@@ -67,11 +70,13 @@ async def serve_at(
     spans: Spans | None,
     *,
     new_token: bool = False,
+    new_secret_key: bool = False,
     greet: bool = True,
     started: Callable[[Server], None] = lambda _: None,
 ) -> None:
     """Serve at a socket until it is told to end. `greet` says where, with a link on a terminal."""
     async with wiring.open(settings=settings) as ingot:
+        await wiring.expect_key(ingot, new=new_secret_key)
         made = await ingot.credentials.ensure_operator(settings.operator_token)
         if settings.operator_token is not None:
             made = None  # Who gave it has it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import secrets
 from contextlib import suppress
@@ -15,6 +17,7 @@ FILE_MODE: Final = 0o600
 OTHERS: Final = 0o077
 KEY_BYTES: Final = 32
 KEY_CHARS_MIN: Final = 32
+FINGERPRINT: Final = b"ingot: which key it is, 1"  # Nothing else is made of the key with this.
 
 
 class SecretKeyUnusable(IngotError):
@@ -39,6 +42,11 @@ def secret_key(folder: Path, told: str | None = None) -> bytes:
         return _read(path)
     except OSError as error:
         raise SecretKeyUnusable(f"{path} cannot be read or made: {error.strerror}") from error
+
+
+def fingerprint(key: bytes) -> bytes:
+    """What tells one key from another, and nothing of either."""
+    return hmac.digest(key, FINGERPRINT, hashlib.sha256)
 
 
 def _make(path: Path) -> None:

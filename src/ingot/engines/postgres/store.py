@@ -181,6 +181,11 @@ class PostgresStore(Blobs):
         """Fail what waits for a server that is away, and what finds it away from now on."""
         self._db.stop_waiting()
 
+    async def keep_secret_key(self, fingerprint: bytes, *, replaces: bool) -> bool:
+        """Whether the servers of this database have the key with this fingerprint; who replaces it has them have it."""
+        ((same,),) = await self._db.call("SELECT ingot.keep_secret_key($1, $2)", fingerprint, replaces)
+        return bool(same)
+
     async def close(self) -> None:
         """Finish what is queued, then let the connections go."""
         self.stop_waiting()

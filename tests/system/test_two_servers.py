@@ -1,0 +1,41 @@
+"""Two servers as processes on one database: with one key, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingot.client import Client
+from tests.postgres import Database, database_for
+from tests.system.test_serve import SERVE, served
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    found = asyncio.run(database_for(tmp_path))
+    found.stores += 1
+    monkeypatch.setenv("INGOT_DATABASE_URL", found.server_url)
+    yield found
+    found.stores -= 1
+
+
+@pytest.mark.usefixtures("database")
+def test_a_server_with_another_key_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(tmp_path / "a") as (_, url):
+        command = [*SERVE, "--data", str(tmp_path / "b"), "--port", "0"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert (ended.returncode != 0, "another secret key" in ended.stderr) == (True, True), ended.stderr
+        assert ("--new-secret-key" in ended.stderr, "Traceback" in ended.stderr) == (True, False), ended.stderr
+        monkeypatch.setenv("INGOT_SECRET_KEY", (tmp_path / "a" / "secret.key").read_text(encoding="ascii").strip())
+        token = (tmp_path / "a" / "operator.token").read_text(encoding="utf-8").strip()
+        with served(tmp_path / "b") as (_, other), Client(url, token=token) as client:
+            client.blobs.put(b"hello", "small")
+            address = client.blobs.url("small").url
+            got = subprocess.run(["curl", "-sSf", address.replace(url, other)], capture_output=True, check=True)
+            assert got.stdout == b"hello"
