@@ -52,7 +52,7 @@ test: $(VENV)/.servers ## Run every test, the long ones too
 bench: $(VENV)/.bench ## Measure beside the peers and print the ratios; BENCH=queue, postgres, fair, server, worker or blobs for one of them
 	@set -e; for name in $(BENCH); do $(BIN)/python -m benchmarks.$$name $(ARGS); done
 
-soak: $(VENV)/.package ## Run the crash tests thousands of times
+soak: $(VENV)/.servers ## Run the crash tests thousands of times, and blobs beside their model
 	$(BIN)/python -m tests.soak $(ARGS)
 
 client: $(VENV)/.package ## Make the client for those who do not await of the one for those who do

@@ -13,9 +13,11 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.conformance.machines.blob_rules import WHERE, live
 from tests.faults import points
 from tests.faults.blob_child import POINTS
 from tests.faults.blob_life import BlobLife
@@ -24,6 +26,8 @@ from tests.faults.life import Life
 from tests.faults.object_life import ObjectLife
 from tests.faults.outage import Outage
 from tests.faults.standstill import stand_still
+from tests.postgres import shared_folder
+from tests.s3 import shared_bucket_server
 from tests.system.standing import stand_still as workers_stand_still
 
 KILLS = 5_000
@@ -31,12 +35,14 @@ CUTS = 2_000
 POINT_KILLS = 1_000
 OBJECT_KILLS = 3_000
 BLOB_KILLS = 2_000
+BLOB_LIVES = 1_000
 CYCLES = 5_000
 WORKER_STOPS = 300
 WORKERS = 10
 KILLS_PER_LIFE = 40
 CUTS_PER_LIFE = 80
 CYCLES_PER_LIFE = 250
+LIVES_AT_ONCE = 20
 
 
 class Soak:
@@ -115,6 +121,19 @@ class Soak:
             shutil.rmtree(life.folder)
             self._tell(f"killed while serving blobs {done}/{kills}")
 
+    def live_with_blobs(self, lives: int) -> None:
+        """Live random lives of blobs beside their model, so many on each engine with each store."""
+        for done in range(0, lives, LIVES_AT_ONCE):
+            part = min(LIVES_AT_ONCE, lives - done)
+            for where in WHERE:
+                chance = self._random.randrange(2**32)
+                try:
+                    live(where, examples=part, chance=chance)
+                except Exception as error:
+                    told = "".join(traceback.format_exception(error))
+                    raise Broken(f"{told}\nlive({where!r}, examples={part}, chance={chance})") from None
+            self._tell(f"lived with blobs {done + part}/{lives} times on each of {', '.join(WHERE)}")
+
     def cut_the_power(self, cuts: int) -> None:
         """Lose unsynced writes."""
         done = 0
@@ -169,6 +188,7 @@ def main() -> int:
     parser.add_argument("--point-kills", type=int, default=POINT_KILLS, help=f"killed at named points ({POINT_KILLS})")
     parser.add_argument("--object-kills", type=int, default=OBJECT_KILLS, help=f"while storing ({OBJECT_KILLS})")
     parser.add_argument("--blob-kills", type=int, default=BLOB_KILLS, help=f"while serving blobs ({BLOB_KILLS})")
+    parser.add_argument("--blob-lives", type=int, default=BLOB_LIVES, help=f"of blobs by a model ({BLOB_LIVES})")
     parser.add_argument("--cuts", type=int, default=CUTS, help=f"power cuts ({CUTS})")
     parser.add_argument("--cycles", type=int, default=CYCLES, help=f"workers that stand still ({CYCLES})")
     parser.add_argument("--stops", type=int, default=WORKER_STOPS, help=f"real workers that do ({WORKER_STOPS})")
@@ -185,11 +205,13 @@ def main() -> int:
         (soak.kill_at_points, arguments.point_kills),
         (soak.kill_storing, arguments.object_kills),
         (soak.kill_serving_blobs, arguments.blob_kills),
+        (soak.live_with_blobs, arguments.blob_lives),
         (soak.kill_at_random, arguments.kills),
     ]
     try:
-        for step, count in steps:
-            step(count)
+        with shared_folder(), shared_bucket_server():
+            for step, count in steps:
+                step(count)
     except Broken as broken:
         print(f"\n{broken}\nseed of the run: {soak.seed}", file=sys.stderr)
         return 1
