@@ -21,7 +21,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 PART_BYTES_MIN: Final = 1024 * 1024  # What comes fast is gathered to so much: a part of a blob needs no other copy.
 GATHER_SECONDS: Final = 0.02  # What has come is not kept back for longer.
-QUIET_SECONDS_MAX: Final = 30.0  # Who sends nothing of a body for so long is waited for no more.
+QUIET_SECONDS_MAX: Final = 30.0  # Who sends nothing of a body for so long is waited for no more,
+PACE_BYTES_MIN: Final = 512  # nor for who sends less than this a second,
+PACE_SECONDS: Final = 60.0  # on the average of so long. Only the time that we wait is counted.
 
 
 class Gone(Exception):
@@ -118,12 +120,14 @@ class Body:
         self._bytes_max = bytes_max
         self._size = 0
         self._more = True
+        self._waited_seconds = 0.0
+        self._came = 0
 
     async def parts(self) -> AsyncIterator[bytes]:
         """The bytes in their order, gathered to 1 MiB or more when they come fast.
 
-        Raises `Gone` when the sender has left before the end, `SlowSender` when nothing comes for 30 seconds, and
-        `BodyTooLarge` above what the route takes.
+        Raises `Gone` when the sender has left before the end, `SlowSender` when nothing comes for 30 seconds or too
+        little in a minute, and `BodyTooLarge` above what the route takes.
         """
         if self._bytes_max is not None and self.length is not None and self.length > self._bytes_max:
             raise BodyTooLarge(f"the body has {self.length} bytes; this route takes {self._bytes_max}")
@@ -135,10 +139,11 @@ class Body:
     async def _gather(self) -> bytes:
         """What has come when there is enough of it, or when no more comes for a moment."""
         now = asyncio.get_running_loop().time
+        began = now()
         pieces: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout_at(now() + QUIET_SECONDS_MAX) as patience:
+            async with asyncio.timeout_at(began + QUIET_SECONDS_MAX) as patience:
                 while self._more and size < PART_BYTES_MIN:
                     piece = await self._next()
                     if piece and not size:
@@ -148,7 +153,17 @@ class Body:
         except TimeoutError:
             if not size:
                 raise SlowSender(f"nothing of the body came for {QUIET_SECONDS_MAX:g} seconds") from None
+        self._expect_pace(now() - began, size)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _expect_pace(self, seconds: float, size: int) -> None:
+        """So much has come after so long. Raises `SlowSender` when it is too little for a minute, with more to come."""
+        self._waited_seconds += seconds
+        self._came += size
+        if self._more and self._waited_seconds >= PACE_SECONDS:
+            if self._came < PACE_BYTES_MIN * self._waited_seconds:
+                raise SlowSender(f"{self._came} bytes of the body came in {self._waited_seconds:.0f} seconds")
+            self._waited_seconds, self._came = 0.0, 0
 
     async def _next(self) -> bytes:
         message = await self._receive()
