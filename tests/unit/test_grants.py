@@ -23,6 +23,9 @@ from ingot.kernel.errors import InvalidInput
         ("jobs/pdf", "*", False),
         ("events/job", "events/job.created", True),
         ("events/job.c", "events/job.created", False),
+        ("keys/acme.com", "keys/acme.com/logo.png", True),
+        ("keys/acme.com", "keys/acme/com/logo.png", False),
+        ("keys/acme/com", "keys/acme.com", False),
     ],
 )
 def test_a_resource_covers_what_begins_with_its_segments(resource: str, asked: str, allowed: bool) -> None:

@@ -39,7 +39,7 @@ ROOTS: Final = ("jobs", "events", "keys", "db")  # What the name of a thing begi
 FAMILIES: Final = frozenset(action.split(".")[0] for action in ACTIONS)
 GRANTS_MAX: Final = 100
 RESOURCE_CHARS_MAX: Final = 300
-_SEGMENTS = re.compile(r"[/.]")
+_SEGMENTS = re.compile(r"([/.])")  # What stands between them counts: a.b is not a/b.
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
