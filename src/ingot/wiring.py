@@ -35,9 +35,11 @@ from ingot.api.plans import Plans
 from ingot.api.work import WorkApi
 from ingot.api.workers import WorkersApi
 from ingot.blobs.collector import Collector
+from ingot.blobs.model import Home
 from ingot.blobs.ports import KeepObjects, SigningStore
 from ingot.blobs.scrub import Scrub
 from ingot.blobs.service import Blobs
+from ingot.blobs.stocktaking import Stocktaking
 from ingot.blobs.tally import Tally
 from ingot.blobs.uploads import Uploads
 from ingot.blobs.verification import Verification
@@ -121,6 +123,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     uploads: Uploads
     collector: Collector
     scrub: Scrub
+    stocktaking: Stocktaking
     bucket: SigningStore | None  # Where clients read and write by themselves.
     signer: Signer
     provider: Provider | None
@@ -149,8 +152,8 @@ async def open(  # noqa: A001 - read as `ingot.open`
     objects: LocalStore | BucketStore | None = None
     try:
         objects = await _open_objects(settings, clock)
-        await _expect_objects(store, objects.store_id)
-        ingot = await _rooms_of(store, objects, settings, clock)
+        home = await _expect_objects(store, objects)
+        ingot = await _rooms_of(store, objects, home, settings, clock)
         loops = _loops_of(ingot, store, settings, clock) if tend else []
         for loop in loops:
             loop.start()
@@ -185,7 +188,9 @@ def _settings_for(data: Path | str | None, settings: Settings) -> Settings:
     return msgspec.structs.replace(settings, data=Path(data))
 
 
-async def _rooms_of(store: Store, objects: LocalStore | BucketStore, settings: Settings, clock: Clock) -> Ingot:
+async def _rooms_of(
+    store: Store, objects: LocalStore | BucketStore, home: Home, settings: Settings, clock: Clock
+) -> Ingot:
     tenants, access = Tenants(store), Access(store, clock, _rules_of(settings))
     jobs, events = Jobs(store, lease_seconds=settings.lease_seconds), Events(store)
     workers = Workers(store, jobs, lease_seconds=settings.lease_seconds)
@@ -220,6 +225,7 @@ async def _rooms_of(store: Store, objects: LocalStore | BucketStore, settings: S
             tally=tally,
         ),
         scrub=Scrub(store, objects, clock, bytes_per_second=settings.scrub_bytes_per_second, tally=tally),
+        stocktaking=Stocktaking(store, objects, database=home.database, tally=tally),
         bucket=bucket,
         signer=Signer(key, clock),
         provider=None if settings.oidc_issuer is None else Provider(settings, clock),
@@ -265,6 +271,7 @@ def _loops_of(ingot: Ingot, store: Store, settings: Settings, clock: Clock) -> l
     scrub = [ingot.scrub] if settings.scrub_bytes_per_second else []
     return [
         *scrub,
+        ingot.stocktaking,
         Verification(ingot.uploads.verifier, clock),
         ingot.collector,
         WorkerWatch(ingot.workers),
@@ -394,13 +401,25 @@ async def _open_objects(settings: Settings, clock: Clock) -> LocalStore | Bucket
     )
 
 
-async def _expect_objects(store: Store, store_id: str) -> None:
-    """Raises `StoreMisconfigured` when the bytes of the blobs are elsewhere: here they would all be missing."""
-    if await store.keep_objects(KeepObjects(store_id=store_id)) != store_id:
+async def _expect_objects(store: Store, objects: LocalStore | BucketStore) -> Home:
+    """Have the database know its object store, and that its database.
+
+    Raises `StoreMisconfigured` when the bytes of the blobs are elsewhere: here they would all be missing. Also when
+    what is here is another database's: each would take away what the other one has.
+    """
+    home = await store.keep_objects(KeepObjects(store_id=objects.store_id))
+    if home.store_id != objects.store_id:
         raise StoreMisconfigured(
             "The blobs of this database are not in this folder or bucket.",
             hint="Use the data folder that the first server has, one server at a time; several need INGOT_S3_BUCKET.",
         )
+    if await objects.belong_to(home.database) != home.database:
+        raise StoreMisconfigured(
+            "The blobs in this folder or bucket are those of another database.",
+            hint="Use another INGOT_S3_PREFIX, or another INGOT_DATA. If the other database is gone for good, delete "
+            "the `database.id` beside its blobs: they go too then, within days.",
+        )
+    return home
 
 
 async def check_database(settings: Settings) -> Literal["server", "worker"] | None:

@@ -1,10 +1,10 @@
-"""Places: damage is noted where it was found."""
+"""Places: which of them rows name, and that damage is noted where it was found."""
 
 from __future__ import annotations
 
 import pytest
 
-from ingot.blobs.ports import NoteScrub
+from ingot.blobs.ports import CollectBlob, ForgetTrash, KeepObjects, NoteScrub
 from tests.conformance.depot import Depot, content_of, depot, id_of
 
 __all__ = ["depot"]
@@ -57,3 +57,61 @@ async def test_many_are_noted_at_once(depot: Depot) -> None:
     depot.bench.clock.advance(seconds=1)
     found = await depot.store.list_to_scrub(before=depot.bench.clock.micros(), limit=10)
     assert {one.id for one in found if one.damaged} == {id for id, _ in read[2:]}
+
+
+# -- places that rows name ----------------------------------------------------------------------------------
+
+
+async def known(depot: Depot) -> set[str]:
+    return await depot.store.known_places([f"place-{n}" for n in range(1, 9)])
+
+
+async def test_a_place_is_known_from_its_upload_until_it_is_forgotten(depot: Depot) -> None:
+    assert await known(depot) == set()
+    begun = await depot.begin(5, key="k", place="place-1")
+    assert await known(depot) == {"place-1"}
+    await depot.note(begun.upload.id, begun.epoch, verifying=True)
+    assert await known(depot) == {"place-1"}
+    await depot.finish(begun.upload.id, content_of(DATA, "place-1"))
+    assert await known(depot) == {"place-1"}
+    await depot.delete("k")
+    assert await known(depot) == {"place-1"}
+    assert await depot.store.collect_blob(CollectBlob(blob_id=BLOB, grace=0)) == 5
+    assert (await depot.trash(), await known(depot)) == (["place-1"], {"place-1"})
+    await depot.store.forget_trash(ForgetTrash(places=["place-1"]))
+    assert await known(depot) == set()
+
+
+async def test_those_are_known_that_are_named(depot: Depot) -> None:
+    await depot.put("k", content_of(DATA, "place-1"))
+    await depot.put("inline", b"inline")
+    await depot.begin(5, place="place-2", multipart="parts")
+    await depot.begin(5)
+    await depot.end((await depot.begin(5, place="place-3")).upload.id)
+    failed = await depot.begin(5, place="place-4")
+    await depot.end(failed.upload.id, "wrong_digest")
+    sealed = await depot.begin(5, place="place-5")
+    await depot.finish(sealed.upload.id, content_of(b"sealed", "place-6"))
+    assert await known(depot) == {f"place-{n}" for n in range(1, 7)}
+    assert await depot.store.known_places(["place-1", "place-1", "nowhere", "", "1", "null"]) == {"place-1"}
+    assert await depot.store.known_places([]) == set()
+
+
+async def test_places_of_all_tenants_are_known(depot: Depot) -> None:
+    theirs = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
+    await theirs.begin(5, place="place-1")
+    await theirs.put("k", content_of(DATA, "place-2"))
+    assert await known(depot) == {"place-1", "place-2"}
+
+
+# -- where the objects are ----------------------------------------------------------------------------------
+
+
+async def test_a_database_keeps_its_name(depot: Depot) -> None:
+    first = await depot.store.keep_objects(KeepObjects(store_id="here"))
+    assert first.store_id == "here"
+    assert len(first.database) >= 32
+    there = await depot.store.keep_objects(KeepObjects(store_id="there"))
+    assert (there.store_id, there.database) == ("there", first.database)
+    await depot.begin(5, place="place-1")
+    assert await depot.store.keep_objects(KeepObjects(store_id="elsewhere")) == there

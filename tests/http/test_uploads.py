@@ -109,7 +109,7 @@ async def test_bytes_that_were_not_announced_are_not_kept(site: Served, wrong: s
 
 async def places(served: Served) -> list[str]:
     """All objects that are there."""
-    return [place async for place, _ in served.ingot.blobs._objects.list_places()]  # type: ignore[attr-defined]
+    return [place async for place, _ in served.ingot.blobs._objects.list_places()]
 
 
 async def test_an_upload_that_is_given_up_leaves_nothing(site: Served) -> None:

@@ -78,4 +78,20 @@ MUTANTS = [
         new="            if True:  # What",
         caught_by="tests/faults/test_room_full.py::test_an_upload_on_a_full_disk_goes_on_when_there_is_room",
     ),
+    Mutant(
+        name="strays that are young",
+        breaks="B4: what is about to be named is not taken away",
+        file="blobs/stocktaking.py",
+        old="                if age >= self._stray_age:\n",
+        new="                if True:\n",
+        caught_by="tests/unit/test_stocktaking.py::test_what_no_row_names_goes_when_it_is_old[local]",
+    ),
+    Mutant(
+        name="an upload whose place is not known",
+        breaks="B4: what an upload refers to is not taken away",
+        file="engines/sqlite/sql/known_places.sql",
+        old="    OR EXISTS (SELECT 1 FROM uploads AS u WHERE u.place = p.value)\n",
+        new="",
+        caught_by="tests/conformance/test_blob_places.py::test_those_are_known_that_are_named[sqlite]",
+    ),
 ]

@@ -174,3 +174,17 @@ async def test_whoever_is_canceled_while_stopping_a_loop_hears_of_it() -> None:
     await asyncio.wait([stopping], timeout=10)
     release.set()
     assert stopping.cancelled()
+
+
+async def test_a_loop_may_begin_late() -> None:
+    class Late(Counting):
+        def first_seconds(self) -> float:
+            return 3600.0
+
+    prompt, late = Counting(), Late()
+    for loop in (late, prompt):
+        loop.start()
+    await prompt.next_round()
+    assert late.rounds == 0
+    for loop in (late, prompt):
+        await loop.stop()

@@ -60,8 +60,6 @@ ALLOWED = {
     ("attempts_of_job", "a"): "the attempts of one job, found by its key before",
     ("blob_figures", "blobs"): "as many as the limit says, of those that are damaged",
     ("blob_figures", "t"): "one row",
-    ("has_objects", "blobs"): "up to the first, once, when the object store is another one",
-    ("has_objects", "uploads"): "up to the first, once, when the object store is another one",
     ("has_objects", "trash"): "up to the first, once, when the object store is another one",
     ("blob_figures", "tombstones"): "as many as the limit says",
     ("blob_figures", "trash"): "as many as the limit says",

@@ -153,6 +153,7 @@ OF_SERVER: Final = {
     "keep_objects",
     "keep_secret_key",
     "keeping",
+    "known_places",
     "leases_of_worker",
     "list_acts",
     "list_condemned",

@@ -147,6 +147,13 @@ class BlobNews(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
+class Home(msgspec.Struct, frozen=True, kw_only=True):
+    """The object store that has the objects of a database, and the name by which that knows the database."""
+
+    store_id: str
+    database: str
+
+
 class Trash(msgspec.Struct, frozen=True, kw_only=True):
     """An object that nothing refers to, and nobody ever will: its place is not used again."""
 

@@ -26,6 +26,7 @@ from ingot.blobs.model import (
     Content,
     FileKind,
     Finished,
+    Home,
     Key,
     OpenUpload,
     Purged,
@@ -258,8 +259,11 @@ class BlobStore(Protocol):
         A blob that is elsewhere by now, or gone, stays as it is: what is there was not read.
         """
 
-    def keep_objects(self, command: KeepObjects) -> Awaitable[str]:
-        """Remember which object store this is, as long as there is no object in another one; answers which it is."""
+    def keep_objects(self, command: KeepObjects) -> Awaitable[Home]:
+        """Remember which object store this is, as long as there is no object in another one; answers which it is.
+
+        The name of the database is made here, the first time, and is no other database's.
+        """
 
     # -- reads ----------------------------------------------------------------------------------------------
 
@@ -301,6 +305,9 @@ class BlobStore(Protocol):
 
     def list_trash(self, *, limit: int) -> Awaitable[list[Trash]]:
         """Objects to delete."""
+
+    def known_places(self, places: Sequence[str]) -> Awaitable[set[str]]:
+        """Those of these places that a blob, an upload or the trash names, as of one moment."""
 
     def list_to_scrub(self, *, before: int, limit: int) -> Awaitable[list[Content]]:
         """Blobs that were last read whole, or stored, before this time, those that wait for longest first."""
@@ -353,6 +360,15 @@ class ObjectStore(Protocol):
 
     async def delete(self, trash: Trash) -> None:
         """Delete an object, and what an unfinished one has left. One that is not there is deleted already."""
+
+    async def belong_to(self, database: str) -> str:
+        """Remember that the objects are this database's, unless they are another's already; answers whose they are."""
+
+    def list_places(self) -> AsyncGenerator[tuple[str, int], None]:
+        """Every place that has an object, or what there is of one, and how old that is, in microseconds.
+
+        One that is finished meanwhile may come twice. Who does not read to the end closes it.
+        """
 
 
 class SigningStore(ObjectStore, Protocol):

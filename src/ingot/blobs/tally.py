@@ -32,6 +32,7 @@ class Tally:
         self.bytes_scrubbed = 0
         self.blobs_scrubbed = 0
         self.damage_found = 0
+        self.strays_deleted = 0
 
     @contextmanager
     def operation(self, kind: str) -> Iterator[None]:

@@ -22,6 +22,7 @@ COUNTERS: Final = {
     "ingot_blobs_scrubbed": ("blobs_scrubbed", "Blobs that were read whole to see that they are."),
     "ingot_blob_bytes_scrubbed": ("bytes_scrubbed", "Their bytes."),
     "ingot_blob_damage_found": ("damage_found", "How often bytes were not what they should be."),
+    "ingot_blob_strays_deleted": ("strays_deleted", "Objects that no row named and that were deleted."),
 }
 GAUGES: Final = {
     "ingot_blobs": ("blobs", "Blobs that are kept, of all tenants."),

@@ -29,6 +29,10 @@ class Loop(ABC):
     async def rest(self) -> None:
         """Wait until the next round is due."""
 
+    def first_seconds(self) -> float:
+        """How long after the start the first round is due."""
+        return 0.0
+
     def start(self) -> None:
         """Begin in the background of the running event loop."""
         assert self._task is None, f"{self.name} runs already"
@@ -43,6 +47,7 @@ class Loop(ABC):
 
     async def _supervise(self) -> None:
         failures_in_a_row = 0
+        await asyncio.sleep(self.first_seconds())
         while True:
             try:
                 await self.run_once()

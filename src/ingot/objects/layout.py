@@ -2,6 +2,7 @@
 
 blobs/store.lock   held by the one process that uses the folder
 blobs/store.id     which folder this is: a database remembers it, and is not served with another
+blobs/database.id  whose objects these are
 blobs/uploads/     objects on their way in
 blobs/00 … ff/     objects that are whole; the folder is the end of the place
 """
@@ -24,6 +25,7 @@ FOLDER: Final = "blobs"
 UPLOADS: Final = "uploads"
 LOCK_NAME: Final = "store.lock"
 ID_NAME: Final = "store.id"
+OWNER_NAME: Final = "database.id"
 ID_BYTES_MAX: Final = 64
 SHELVES: Final = tuple(f"{number:02x}" for number in range(256))
 
@@ -100,6 +102,21 @@ def _open(files: Files, layout: Layout) -> OpenFolder:
     return OpenFolder(layout, store_id, lock)
 
 
+def belong_to(files: Files, layout: Layout, database: str) -> str:
+    """Whose objects are in this folder: this database's, unless there are those of another."""
+    path = f"{layout.root}/{OWNER_NAME}"
+    owner = _read_line(files, path) if files.exists(path) else None
+    if owner is None or (owner != database and _is_empty(files, layout)):
+        _write_line(files, path, database)
+        files.sync_folder(layout.root)
+        return database
+    return owner
+
+
+def _is_empty(files: Files, layout: Layout) -> bool:
+    return not any(files.list_names(f"{layout.root}/{name}") for name in (UPLOADS, *SHELVES))
+
+
 def _make_folders(files: Files, path: str) -> None:
     """Make a folder and those above it that are missing, and make each one's name durable."""
     if not files.exists(path):
@@ -112,32 +129,42 @@ def _make_folders(files: Files, path: str) -> None:
 
 def _make_id(files: Files, layout: Layout) -> str:
     """Name the folder. The name is never there in part: a server that comes up with half of it would be refused."""
-    store_id, new = new_id(), f"{layout.root}/{ID_NAME}.new"
-    if files.exists(new):
-        files.unlink(new)
-    handle = files.create(new)
-    try:
-        text = f"{store_id}\n".encode()
-        if files.write(handle, memoryview(text), 0) < len(text):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        files.sync(handle)
-    finally:
-        files.close(handle)
-    files.rename(new, f"{layout.root}/{ID_NAME}")
+    store_id = new_id()
+    _write_line(files, f"{layout.root}/{ID_NAME}", store_id)
     return store_id
 
 
 def _read_id(files: Files, layout: Layout) -> str:
-    data = memoryview(bytearray(ID_BYTES_MAX))
-    handle = files.open(f"{layout.root}/{ID_NAME}")
-    try:
-        count = files.read(handle, data, 0)
-    finally:
-        files.close(handle)
-    store_id = bytes(data[:count]).decode("ascii", "replace").strip()
+    store_id = _read_line(files, f"{layout.root}/{ID_NAME}")
     if not is_id(store_id):
         raise StoreMisconfigured(
             f"The file {layout.root}/{ID_NAME} is damaged: it does not tell which blob folder this is.",
             hint="Restore it from a backup; the database remembers what it has to say.",
         )
     return store_id
+
+
+def _write_line(files: Files, path: str, line: str) -> None:
+    """Make a file that is never there in part. Its name is not durable yet."""
+    new = f"{path}.new"
+    if files.exists(new):
+        files.unlink(new)
+    handle = files.create(new)
+    try:
+        text = f"{line}\n".encode()
+        if files.write(handle, memoryview(text), 0) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        files.sync(handle)
+    finally:
+        files.close(handle)
+    files.rename(new, path)
+
+
+def _read_line(files: Files, path: str) -> str:
+    data = memoryview(bytearray(ID_BYTES_MAX))
+    handle = files.open(path)
+    try:
+        count = files.read(handle, data, 0)
+    finally:
+        files.close(handle)
+    return bytes(data[:count]).decode("ascii", "replace").strip()

@@ -2,7 +2,7 @@
 
 An object is written below `uploads/`, synced, renamed to its final name, and both folders are synced: at a final name
 there is never a part of one, and one whose `finish` returned survives the loss of power. Nothing has to be repaired at
-opening: an upload is a row, and the trash knows what is to go. What no row knows, `list_places` finds.
+opening: an upload is a row, and the trash knows what is to go. What no row knows, the stocktaking finds.
 
 Disks are waited for in threads; only bytes that are in memory already are read on the event loop.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -24,7 +24,7 @@ from ingot.blobs.model import PART_BYTES, Trash
 from ingot.kernel.clock import Clock
 from ingot.kernel.ids import is_id, new_id
 from ingot.objects.files import Files
-from ingot.objects.layout import SHELVES, OpenFolder, open_folder
+from ingot.objects.layout import SHELVES, OpenFolder, belong_to, open_folder
 from ingot.objects.writing import LocalWriter, Writers, in_thread
 
 THREADS: Final = 12
@@ -110,13 +110,15 @@ class LocalStore:
         """Delete an object, and what an unfinished one has left. One that is not there is deleted already.
 
         The folders are not synced. A file that comes back with the power has a place that nothing names and nobody
-        writes again: it takes room, until `list_places` is compared with the rows, and does no harm.
+        writes again: it takes room, until the stocktaking finds it, and does no harm.
         """
         await in_thread(self._pool, partial(self._delete, trash.place))
 
-    # -- the folder's own -----------------------------------------------------------------------------------
+    async def belong_to(self, database: str) -> str:
+        """Remember that the files are this database's, unless they are another's already; answers whose they are."""
+        return await in_thread(self._pool, partial(belong_to, self._files, self._layout, database))
 
-    async def list_places(self) -> AsyncIterator[tuple[str, int]]:
+    async def list_places(self) -> AsyncGenerator[tuple[str, int], None]:
         """Every place that has a file, finished or not, and how long ago that was last written, in microseconds.
 
         One that is finished meanwhile may come twice.
@@ -125,9 +127,13 @@ class LocalStore:
             for found in await in_thread(self._pool, partial(self._look_into, folder)):
                 yield found
 
+    # -- the folder's own -----------------------------------------------------------------------------------
+
     def _look_into(self, folder: str) -> list[tuple[str, int]]:
         found, now = [], self._clock.micros()
         for name in filter(is_id, self._files.list_names(folder)):
+            if folder not in (self._layout.uploads, self._layout.shelf(name)):
+                continue  # It is not one of ours: we would look for it elsewhere.
             with suppress(FileNotFoundError):
                 found.append((name, max(0, now - self._files.changed_at(f"{folder}/{name}"))))
         return found

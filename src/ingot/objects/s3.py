@@ -7,8 +7,9 @@ a digest each, and the addresses at which clients write and read.
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -38,6 +39,8 @@ OWN_PART_BYTES_MAX: Final = 64 * 1024 * 1024
 READ_BYTES: Final = 4 * PART_BYTES  # Read with one request, while the next is under way.
 LIST_OBJECTS: Final = 1000
 PLACE_BYTES: Final = 16
+PLACE: Final = re.compile(rf"[0-9a-f]{{{2 * PLACE_BYTES}}}")
+OWNER_NAME: Final = "database.id"  # Whose objects these are: the first database that came.
 TRANSFER_SECONDS: Final = 60
 RETRIES_MAX: Final = 3
 NOT_OBEYED: Final = frozenset({400, 501})  # What stores answer that do not know a condition.
@@ -215,21 +218,47 @@ class BucketStore:
         await self._parts.abort(key, trash.multipart)
         await self._requests.send("DELETE", key, fine={404})
 
-    async def list_places(self) -> AsyncIterator[tuple[str, int]]:
-        """Every place that has an object, or parts of one, and how long ago it came, in microseconds.
+    async def belong_to(self, database: str) -> str:
+        """Remember that the objects are this database's, unless they are another's already; answers whose they are.
 
-        What no row knows was put there by a client whose address was good for longer than its upload.
+        Where the store does not obey conditions, the last of two that come at once has it.
         """
+        owner = await self._owner()
+        if not owner:
+            once = {"if-none-match": "*"} if self.conditional else {}
+            key = f"{self._prefix}{OWNER_NAME}"
+            await self._requests.send("PUT", key, headers=once, body=f"{database}\n".encode(), fine={409, 412})
+            owner = await self._owner()
+        return owner
+
+    async def _owner(self) -> str:
+        try:
+            found = await obstore.get_async(self._transfers, f"{self._prefix}{OWNER_NAME}")
+            return bytes(await found.bytes_async()).decode("ascii", "replace").strip()
+        except FileNotFoundError:
+            return ""
+        except (BaseError, OSError) as error:
+            raise failure_from(error) from error
+
+    async def list_places(self) -> AsyncGenerator[tuple[str, int], None]:
+        """Every place that has an object, or parts of one, and how long ago it came, in microseconds."""
         folder = f"{self._prefix}blobs/"
         now = self._clock.micros()
         async for key, since in self._parts.list_keys(folder):
-            yield key.rpartition("/")[2], max(0, now - to_micros(since))
+            if (place := self._place(key)) is not None:
+                yield place, max(0, now - to_micros(since))
         try:
             async for page in obstore.list(self._transfers, folder, chunk_size=LIST_OBJECTS):
                 for found in page:
-                    yield found["path"].rpartition("/")[2], max(0, now - to_micros(found["last_modified"]))
+                    if (place := self._place(found["path"])) is not None:
+                        yield place, max(0, now - to_micros(found["last_modified"]))
         except (BaseError, OSError) as error:
             raise failure_from(error) from error
+
+    def _place(self, key: str) -> str | None:
+        """The place that has this key, or `None` when it is not one of ours."""
+        place = key.rpartition("/")[2]
+        return place if PLACE.fullmatch(place) and key == self._key(place) else None
 
     # -- what clients do by themselves ----------------------------------------------------------------------
 

@@ -205,6 +205,14 @@ class Blobs(RuleBasedStateMachine):
     def preview(self) -> None:
         self.world.run(self.world.preview())
 
+    @rule(finished=st.booleans())
+    def leave_behind(self, finished: bool) -> None:
+        self.world.run(self.world.leave_behind(finished=finished))
+
+    @rule()
+    def take_stock(self) -> None:
+        self.world.run(self.world.take_stock())
+
     @rule()
     def wait_for_the_end(self) -> None:
         self.world.run(self.world.wait_for_the_end())

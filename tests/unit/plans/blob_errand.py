@@ -76,6 +76,7 @@ async def _tidy(errand: Errand) -> None:
     trash = await store.list_trash(limit=PAGE)
     assert len(trash) == PAGE
     await store.forget_trash(ForgetTrash(places=[one.place for one in trash]))
+    assert await store.known_places([*(one.place for one in trash), *("nowhere",) * PAGE]) == set()
     await store.list_to_scrub(before=now, limit=PAGE)
     await store.blob_figures()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from ingot.blobs.model import BlobFigures, Content, Finished, Key, OpenUpload, Purged, Reference, Trash, Usage
+from ingot.blobs.model import BlobFigures, Content, Finished, Home, Key, OpenUpload, Purged, Reference, Trash, Usage
 from ingot.blobs.ports import (
     BeginUpload,
     CollectBlob,
@@ -201,10 +201,10 @@ class Blobs(PeopleReads):
         (row,) = await self._db.call("SELECT * FROM ingot.get_usage($1, $2)", tenant, owner or "")
         return row
 
-    async def keep_objects(self, command: KeepObjects) -> str:
+    async def keep_objects(self, command: KeepObjects) -> Home:
         """See `BlobStore`."""
-        ((known,),) = await self._db.call("SELECT ingot.keep_objects($1)", command.store_id)
-        return str(known)
+        (row,) = await self._db.call("SELECT * FROM ingot.keep_objects($1)", command.store_id)
+        return Home(store_id=row["store_id"], database=row["database"])
 
     async def list_condemned(self, *, grace: int, limit: int) -> list[str]:
         """See `BlobStore`."""
@@ -215,6 +215,11 @@ class Blobs(PeopleReads):
         """See `BlobStore`."""
         rows = await self._db.call("SELECT * FROM ingot.list_trash($1)", limit)
         return [Trash(place=row["place"], multipart=row["multipart"]) for row in rows]
+
+    async def known_places(self, places: Sequence[str]) -> set[str]:
+        """See `BlobStore`."""
+        rows = await self._db.call("SELECT ingot.known_places($1)", list(places))
+        return {place for (place,) in rows}
 
     async def list_to_scrub(self, *, before: int, limit: int) -> list[Content]:
         """See `BlobStore`."""

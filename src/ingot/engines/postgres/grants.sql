@@ -23,7 +23,7 @@ GRANT EXECUTE ON FUNCTION
     ingot.begin_upload, ingot.take_upload, ingot.note_upload, ingot.finish_uploads, ingot.end_upload, ingot.sweep_uploads,
     ingot.put_blobs, ingot.delete_keys, ingot.purge_keys, ingot.open_key, ingot.open_blob,
     ingot.list_verifying, ingot.get_usage, ingot.collect_blob, ingot.list_condemned, ingot.list_trash, ingot.forget_trash,
-    ingot.note_scrub, ingot.list_to_scrub, ingot.blob_figures, ingot.open_file, ingot.keep_objects,
+    ingot.note_scrub, ingot.list_to_scrub, ingot.blob_figures, ingot.open_file, ingot.keep_objects, ingot.known_places,
     ingot.keep_secret_key
 TO ingot_server;
 GRANT EXECUTE ON FUNCTION

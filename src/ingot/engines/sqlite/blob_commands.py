@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from ingot.blobs.model import Finished, Key, OpenUpload, Purged
+from ingot.blobs.model import Finished, Home, Key, OpenUpload, Purged
 from ingot.blobs.ports import (
     BeginUpload,
     CollectBlob,
@@ -93,6 +93,6 @@ class BlobCommands:
         """See `BlobStore`."""
         return self._writer.submit(command)
 
-    def keep_objects(self, command: KeepObjects) -> Awaitable[str]:
+    def keep_objects(self, command: KeepObjects) -> Awaitable[Home]:
         """See `BlobStore`."""
         return self._writer.submit(command)

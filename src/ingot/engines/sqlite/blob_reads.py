@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 import msgspec
@@ -127,6 +127,15 @@ class BlobReads(PeopleReads):
 
     def _list_trash(self, limit: int) -> list[Trash]:
         return self._read(list[Trash], SQL.oldest_trash, limit) or []
+
+    def known_places(self, places: Sequence[str]) -> Awaitable[set[str]]:
+        """See `BlobStore`."""
+        return self._run(self._known_places, places)
+
+    def _known_places(self, places: Sequence[str]) -> set[str]:
+        found = self._read(set[str], SQL.known_places, as_json(places))
+        assert found is not None, "there is always one array"
+        return found
 
     def list_to_scrub(self, *, before: int, limit: int) -> Awaitable[list[Content]]:
         """See `BlobStore`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ingot.blobs.errors import KeyChanged, KeyNotFound
-from ingot.blobs.model import Key, Purged, UploadState
+from ingot.blobs.model import Home, Key, Purged, UploadState
 from ingot.blobs.ports import CollectBlob, DeleteKey, ForgetTrash, KeepObjects, NoteScrub, PurgeKeys, PutBlob
 from ingot.engines.sqlite.blob_rows import BlobRow, UploadRow
 from ingot.engines.sqlite.shelf import Shelf, run_all
@@ -134,13 +134,13 @@ def forget_trash(tx: Transaction, command: ForgetTrash) -> None:
     tx.execute(SQL.remove_trash, as_json(command.places))
 
 
-def keep_objects(tx: Transaction, command: KeepObjects) -> str:
+def keep_objects(tx: Transaction, command: KeepObjects) -> Home:
     """Remember which object store this is, unless there are objects in another one."""
     known: str | None = tx.execute(SQL.object_store).get
-    if known == command.store_id or (known is not None and tx.execute(SQL.has_objects).get):
-        return known
-    tx.execute(SQL.put_object_store, command.store_id)
-    return command.store_id
+    if known is None or (known != command.store_id and not tx.execute(SQL.has_objects).get):
+        tx.execute(SQL.put_object_store, command.store_id)
+        known = command.store_id
+    return Home(store_id=known, database=tx.execute(SQL.name_of_database).get)
 
 
 def note_scrub(tx: Transaction, command: NoteScrub) -> None:

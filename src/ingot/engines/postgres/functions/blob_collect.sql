@@ -97,8 +97,24 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$ DELETE FROM ingot.trash AS t WHERE t.place = ANY (places) $$;
 
--- Remember which object store this is, unless there are objects in another one; which it is.
-CREATE OR REPLACE FUNCTION ingot.keep_objects(of_id text) RETURNS text
+-- Those of these places that are named somewhere. One moves from one table to another in one transaction.
+CREATE OR REPLACE FUNCTION ingot.known_places(places text[]) RETURNS SETOF text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+    SELECT p.place FROM unnest(places) AS p (place)
+    WHERE EXISTS (SELECT FROM ingot.blobs AS b WHERE b.place = p.place)
+        OR EXISTS (SELECT FROM ingot.uploads AS u WHERE u.place = p.place)
+        OR EXISTS (SELECT FROM ingot.trash AS t WHERE t.place = p.place)
+$$;
+
+-- Remember which object store this is, unless there are objects in another one; which it is, and the name of the database.
+CREATE OR REPLACE FUNCTION ingot.keep_objects(of_id text) RETURNS TABLE (store_id text, database text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '3s'
@@ -111,9 +127,8 @@ BEGIN
     IF known <> of_id AND NOT EXISTS (SELECT FROM ingot.blobs AS b WHERE b.place IS NOT NULL)
         AND NOT EXISTS (SELECT FROM ingot.uploads AS u WHERE u.place IS NOT NULL) AND NOT EXISTS (SELECT FROM ingot.trash) THEN
         UPDATE ingot.object_store SET id = of_id;
-        known := of_id;
     END IF;
-    RETURN known;
+    RETURN QUERY SELECT o.id, o.database FROM ingot.object_store AS o;
 END
 $$;
 

@@ -1,0 +1,1 @@
+SELECT database FROM object_store

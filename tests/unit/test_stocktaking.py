@@ -1,0 +1,304 @@
+"""The stocktaking: objects that no row names go when they are old, and nothing else ever does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+import ingot
+from ingot.blobs import stocktaking
+from ingot.blobs.arrivals import KEEP, Arrival
+from ingot.blobs.collector import Collector
+from ingot.blobs.model import INLINE_BYTES_MAX, Finished
+from ingot.blobs.ports import FinishUpload
+from ingot.blobs.service import Blobs
+from ingot.blobs.stocktaking import STRAY_AGE, Stocktaking
+from ingot.blobs.tally import Tally
+from ingot.blobs.uploads import Begun, Uploads
+from ingot.kernel.clock import MICROS, ManualClock, SystemClock
+from ingot.kernel.errors import StoreError, StoreMisconfigured
+from ingot.objects.local import LocalStore
+from ingot.objects.s3 import WRITE_SECONDS, BucketStore
+from ingot.settings import Settings
+from tests import s3
+from tests.conformance.objects import STORES, put
+from tests.factories import Bench, open_bench
+
+DATA = bytes(range(256)) * 80
+OLD_SECONDS = STRAY_AGE / MICROS
+
+
+class Yard:
+    """An engine and an object store, which has a clock of its own, with the room in front of them."""
+
+    def __init__(self, bench: Bench, objects: LocalStore | BucketStore) -> None:
+        self.bench = bench
+        self.objects = objects
+        self.clock = objects._clock = ManualClock()
+        self.pass_time((SystemClock().micros() - self.clock.micros()) / MICROS)
+        self.tally = Tally()
+        self.blobs = Blobs(bench.store, objects)
+        self.uploads = Uploads(bench.store, objects, objects if isinstance(objects, BucketStore) else None)
+        self.collector = Collector(bench.store, objects, every_seconds=1, grace_seconds=0)
+        self.stocktaking = Stocktaking(bench.store, objects, database="ours", tally=self.tally)
+
+    def pass_time(self, seconds: float) -> None:
+        """Objects become older."""
+        self.clock.advance(seconds=seconds)
+
+    def arrival(self, size: int = len(DATA)) -> Arrival:
+        return Arrival(tenant=self.bench.tenant, owner="token:ann", size=size)
+
+    async def put(self, key: str, data: bytes = DATA) -> None:
+        """A blob that is kept."""
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield data
+
+        await self.blobs.put(key, parts(), self.arrival(len(data)))
+
+    async def read(self, key: str) -> bytes:
+        return await (await self.blobs.open_key(self.bench.tenant, key))[1].all()
+
+    async def begin(self) -> Begun:
+        """An upload with bytes that have come."""
+        begun = await self.uploads.begin(self.arrival())
+        await self.send(begun)
+        return begun
+
+    async def send(self, begun: Begun) -> None:
+        if begun.plan is None:
+
+            async def parts() -> AsyncIterator[bytes]:
+                yield DATA
+
+            await self.uploads.receive(self.bench.tenant, begun.upload.id, 0, parts())
+            return
+        headers = {name: value for name, value in begun.plan.headers.items() if name != "Content-Length"}
+        async with httpx.AsyncClient(timeout=30) as client:
+            answer = await client.put(begun.plan.url or "", headers=headers, content=DATA)
+        assert answer.is_success, answer.text
+
+    async def leave_parts(self) -> str:
+        """What a process leaves that dies while it writes."""
+        place = self.objects.new_place()
+        if isinstance(self.objects, BucketStore):
+            multipart = await self.objects._parts.begin(self.objects._key(place))
+            await self.objects._parts.put(self.objects._key(place), multipart, 1, b"1")
+        else:
+            writer = await self.objects.write(place, size=None)
+            await writer.write(b"1")
+            await writer.abort()
+        return place
+
+    async def places(self) -> set[str]:
+        return {place async for place, _ in self.objects.list_places()}
+
+
+@pytest.fixture(params=STORES)
+async def yard(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Yard]:
+    async with open_bench("sqlite", tmp_path / "data") as bench, STORES[request.param](tmp_path / "objects") as objects:
+        assert isinstance(objects, LocalStore | BucketStore)
+        yield Yard(bench, objects)
+
+
+@pytest.fixture
+async def bucket(tmp_path: Path) -> AsyncIterator[Yard]:
+    async with open_bench("sqlite", tmp_path / "data") as bench, s3.open_bucket() as objects:
+        yield Yard(bench, objects)
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> AsyncIterator[Yard]:
+    async with open_bench("sqlite", tmp_path / "data") as bench, STORES["local"](tmp_path) as objects:
+        assert isinstance(objects, LocalStore)
+        yield Yard(bench, objects)
+
+
+async def test_what_no_row_names_goes_when_it_is_old(yard: Yard) -> None:
+    await yard.put("a")
+    await yard.put("deleted", DATA[1:])
+    await yard.blobs.delete(yard.bench.tenant, "deleted")
+    open_upload, given_up = await yard.begin(), await yard.begin()
+    await yard.uploads.give_up(yard.bench.tenant, given_up.upload.id)
+    named = await yard.places()
+    strays = {await put(yard.objects, DATA), await yard.leave_parts()}
+    assert len(named) == 4
+    assert await yard.places() == named | strays
+    yard.pass_time(OLD_SECONDS - 600)
+    assert await yard.stocktaking.run_once() == 0
+    assert await yard.places() == named | strays
+    yard.pass_time(1200)
+    with capture_logs() as logs:
+        assert await yard.stocktaking.run_once() == 2
+    assert [(line["event"], line["objects"], line["looked_at"]) for line in logs] == [("strays_deleted", 2, 6)]
+    assert await yard.places() == named, "also what is in the trash stays: that is the collector's"
+    assert yard.tally.strays_deleted == 2
+    assert await yard.read("a") == DATA
+    assert (await yard.uploads.complete(yard.bench.tenant, open_upload.upload.id)).upload.size == len(DATA)
+    with capture_logs() as logs:
+        assert await yard.stocktaking.run_once() == 0
+    assert logs == []
+
+
+async def test_a_round_goes_in_steps(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stocktaking, "STEP", 3)
+    for n in range(4):
+        await yard.put(f"{n}", DATA[n:])
+    named = await yard.places()
+    for _ in range(7):
+        await put(yard.objects, b"stray")
+    yard.pass_time(OLD_SECONDS + 600)
+    assert await yard.stocktaking.run_once() == 7
+    assert await yard.places() == named
+
+
+async def test_what_is_young_is_not_asked_for(yard: Yard) -> None:
+    """Nothing is known of it yet: a row may be on its way."""
+    await put(yard.objects, DATA)
+    await yard.bench.store.close()
+    assert await yard.stocktaking.run_once() == 0
+
+
+async def test_nothing_goes_while_the_rows_cannot_be_read(yard: Yard) -> None:
+    places = {await put(yard.objects, DATA), await yard.leave_parts()}
+    yard.pass_time(OLD_SECONDS + 600)
+    await yard.bench.store.close()
+    with pytest.raises(StoreError):
+        await yard.stocktaking.run_once()
+    assert await yard.places() == places
+
+
+async def test_objects_of_another_database_stay(yard: Yard) -> None:
+    await put(yard.objects, DATA)
+    assert await yard.objects.belong_to("theirs") == "theirs"
+    yard.pass_time(OLD_SECONDS + 600)
+    with capture_logs() as logs:
+        assert await yard.stocktaking.run_once() == 0
+    assert [(line["event"], line["owner"]) for line in logs] == [("objects_of_another_database", "theirs")]
+    assert len(await yard.places()) == 1
+
+
+async def test_one_that_cannot_be_deleted_keeps_no_other(folder: Yard, tmp_path: Path) -> None:
+    stuck, gone = sorted([folder.objects.new_place(), folder.objects.new_place()])
+    (tmp_path / "blobs/uploads" / stuck).mkdir()
+    await put(folder.objects, DATA, place=gone)
+    folder.pass_time(OLD_SECONDS + 600)
+    with capture_logs() as logs:
+        assert await folder.stocktaking.run_once() == 1
+    assert [line["event"] for line in logs] == ["object_not_deleted", "strays_deleted"]
+    assert await folder.places() == {stuck}
+
+
+async def test_what_a_client_sends_too_late_goes(bucket: Yard) -> None:
+    begun = await bucket.uploads.begin(bucket.arrival())
+    await bucket.uploads.give_up(bucket.bench.tenant, begun.upload.id)
+    await bucket.collector.run_once()
+    await bucket.send(begun)
+    assert len(await bucket.places()) == 1
+    await bucket.collector.run_once()
+    assert len(await bucket.places()) == 1, "the collector knows nothing of it"
+    bucket.pass_time(OLD_SECONDS + 600)
+    assert await bucket.stocktaking.run_once() == 1
+    assert await bucket.places() == set()
+
+
+async def test_a_copy_whose_server_died_goes(bucket: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store obeys no condition, so that what clients put is copied before it is read."""
+    assert isinstance(bucket.objects, BucketStore)
+    bucket.objects.conditional = False
+
+    async def die(_: FinishUpload) -> Finished:
+        raise ConnectionResetError
+
+    begun = await bucket.begin()
+    with monkeypatch.context() as patches:
+        patches.setattr(bucket.bench.store, "finish_upload", die)
+        with pytest.raises(ConnectionResetError):
+            await bucket.uploads.complete(bucket.bench.tenant, begun.upload.id)
+    assert len(await bucket.places()) == 2
+    assert await bucket.stocktaking.run_once() == 0
+    done = await bucket.uploads.complete(bucket.bench.tenant, begun.upload.id)
+    await bucket.collector.run_once()
+    assert len(await bucket.places()) == 2, "the copy that counts, and the one that nobody knows"
+    bucket.pass_time(OLD_SECONDS + 600)
+    assert await bucket.stocktaking.run_once() == 1
+    opened, _ = await bucket.blobs.open_blob(bucket.bench.tenant, done.upload.blob_id or "")
+    assert await opened.all() == DATA
+
+
+def test_what_may_still_be_named_is_not_old() -> None:
+    """An upload without news, after which an address is used at its last moment, and clocks that are hours apart."""
+    assert STRAY_AGE >= KEEP + WRITE_SECONDS * MICROS + 12 * 3600 * MICROS
+
+
+def test_a_server_that_was_just_started_has_time(folder: Yard) -> None:
+    firsts = {folder.stocktaking.first_seconds() for _ in range(20)}
+    assert min(firsts) >= 1800
+    assert len(firsts) == 20, "several servers do not come at once"
+
+
+# -- one database and one object store ----------------------------------------------------------------------
+
+
+async def parts_of(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+async def test_two_databases_do_not_share_a_bucket(tmp_path: Path) -> None:
+    def settings(folder: str) -> Settings:
+        return Settings(
+            data=tmp_path / folder,
+            s3_bucket=s3.bucket(),
+            s3_endpoint=s3.server_url(),
+            s3_access_key=s3.ACCESS_KEY,
+            s3_secret_key=s3.SECRET_KEY,
+            s3_region=s3.REGION,
+            s3_prefix=f"{tmp_path.name}/",
+        )
+
+    for size in (INLINE_BYTES_MAX + 1, INLINE_BYTES_MAX + 2):
+        async with ingot.open(settings=settings("first")) as opened:
+            arrival = Arrival(tenant=opened.default_tenant.id, owner="test")
+            await opened.blobs.put(f"{size}", parts_of(bytes(size)), arrival)
+        with pytest.raises(StoreMisconfigured, match="another database"):
+            async with ingot.open(settings=settings("second")):
+                pass
+
+
+async def test_a_new_database_does_not_take_old_blobs_for_strays(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    async with ingot.open(old) as opened:
+        arrival = Arrival(tenant=opened.default_tenant.id, owner="test")
+        await opened.blobs.put("k", parts_of(DATA), arrival)
+    new.mkdir()
+    (old / "blobs").rename(new / "blobs")
+    with pytest.raises(StoreMisconfigured, match="another database"):
+        async with ingot.open(new):
+            pass
+    (new / "blobs/database.id").unlink()
+    async with ingot.open(new) as opened:
+        store, objects = opened.blobs._store, opened.blobs._objects
+        at_once = Stocktaking(store, objects, database=opened.stocktaking._database, stray_age=0)
+        assert await at_once.run_once() == 1
+
+
+async def test_the_trash_stays_the_collector_s(folder: Yard) -> None:
+    """What a dry run tells is what the next round deletes."""
+    await folder.put("k")
+    await folder.blobs.delete(folder.bench.tenant, "k")
+    await put(folder.objects, b"stray")
+    begun = await folder.begin()
+    await folder.uploads.give_up(folder.bench.tenant, begun.upload.id)
+    folder.pass_time(OLD_SECONDS + 600)
+    before = await folder.collector.preview()
+    assert (before.blobs, before.objects) == (1, 1)
+    assert await folder.stocktaking.run_once() == 1
+    assert await folder.collector.preview() == before
+    done = await folder.collector.run_once()
+    assert (done.blobs, done.objects) == (1, 2), "the object of the blob goes in the same round"
+    assert await folder.places() == set()
