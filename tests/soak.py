@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import random
 import shutil
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from tests.conformance.machines.blob_rules import WHERE, live
 from tests.faults import points
-from tests.faults.blob_child import POINTS
+from tests.faults.blob_child import POINTS, POINTS_OF_BUCKETS
 from tests.faults.blob_life import BlobLife
 from tests.faults.invariants import Broken
 from tests.faults.life import Life
@@ -34,7 +35,7 @@ KILLS = 5_000
 CUTS = 2_000
 POINT_KILLS = 1_000
 OBJECT_KILLS = 3_000
-BLOB_KILLS = 2_000
+BLOB_KILLS = 4_000
 BLOB_LIVES = 1_000
 CYCLES = 5_000
 WORKER_STOPS = 300
@@ -104,22 +105,27 @@ class Soak:
             self._tell(f"killed while storing objects {done}/{kills}")
 
     def kill_serving_blobs(self, kills: int) -> None:
-        """Kill servers whose clients put, send, complete and delete, at random and at named points in turn."""
+        """Kill servers whose clients put, send, complete and delete, on each engine with each store in turn."""
         done = 0
-        while done < kills:
-            life = BlobLife(self._next_folder(), self._random.randrange(2**32))
+        for where in itertools.cycle(WHERE):
+            if done >= kills:
+                break
+            life = BlobLife(self._next_folder(), self._random.randrange(2**32), where=where)
+            points = POINTS_OF_BUCKETS if where.endswith("s3") else list(POINTS)
             while life.kills < min(KILLS_PER_LIFE, kills - done):
                 if self._random.random() < 0.5:
-                    life.kill_at(self._random.choice(list(POINTS)), 1 + self._random.randrange(20))
+                    life.kill_at(self._random.choice(points), 1 + self._random.randrange(20))
                 else:
                     life.kill_at_random()
                 life.check()
             life.rest()
+            life.close()
             done += life.kills
             self.kills += life.kills
             self.acked += life.acked
             shutil.rmtree(life.folder)
-            self._tell(f"killed while serving blobs {done}/{kills}")
+            strangers = f" ({life.strangers} objects that no row knows)" if life.strangers else ""
+            self._tell(f"killed while serving blobs, now on {where}{strangers}, {done}/{kills}")
 
     def live_with_blobs(self, lives: int) -> None:
         """Live random lives of blobs beside their model, so many on each engine with each store."""

@@ -7,6 +7,6 @@ Afterwards `invariants` holds the file against `rules` in SQL, against a `replay
 history. `python -m tests.soak` does the same for hours.
 
 Blobs: `object_life` kills what writes into a blob folder, `fake_disk` is one whose power goes; `blob_life` kills whole
-servers while `blob_clients` work with them, at random or at the points of `blob_child`, and holds the folder against
-`blob_rules`.
+servers while `blob_clients` work with them, at random or at the points of `blob_child`, and holds what is on their
+`blob_premises`, either engine with either store, against `blob_rules`.
 """

@@ -14,10 +14,13 @@ import uvloop
 
 from ingot import wiring
 from ingot.blobs import verification
+from ingot.engines.postgres import PostgresStore
 from ingot.engines.sqlite import SQLiteStore
 from ingot.http.server import listen, url_of
 from ingot.kernel.clock import MICROS
 from ingot.objects.local import LocalStore
+from ingot.objects.s3 import BucketStore
+from ingot.objects.s3_writer import BucketWriter
 from ingot.objects.writing import LocalWriter
 from ingot.settings import Settings
 from tests.faults.points import Trap
@@ -27,36 +30,61 @@ GRACE_SECONDS = 0.2
 
 
 class Point(NamedTuple):
-    """Where a process dies: before or after a call, of those that answer something when that is asked for."""
+    """Where a process dies: before or after a call, of those that answer something when that is asked for.
 
-    owner: Any
+    The owner is what has that part with the settings of the process.
+    """
+
+    owner: Callable[[Settings], Any]
     name: str
     after: bool = True
     answers: bool = False
 
 
+def engine(settings: Settings) -> Any:
+    """What keeps rows."""
+    return SQLiteStore if settings.database_url is None else PostgresStore
+
+
+def objects(settings: Settings) -> Any:
+    """What keeps bytes."""
+    return LocalStore if settings.s3_bucket is None else BucketStore
+
+
+def writer(settings: Settings) -> Any:
+    """What writes them."""
+    return LocalWriter if settings.s3_bucket is None else BucketWriter
+
+
+def reading(_: Settings) -> Any:
+    """What reads them back."""
+    return verification
+
+
 POINTS = {
-    "when an upload has begun, before the answer": Point(SQLiteStore, "begin_upload"),
-    "in the middle of an object": Point(LocalWriter, "write"),
-    "when a part is safe, before it is told": Point(LocalWriter, "sync"),
-    "when an object is whole, before the row": Point(LocalWriter, "finish"),
-    "when a blob is stored, before the answer": Point(SQLiteStore, "finish_upload"),
-    "when a small blob is stored, before the answer": Point(SQLiteStore, "put_blob"),
-    "when bytes were read back, before the end": Point(verification, "expect"),
-    "before a key is deleted": Point(SQLiteStore, "delete_key", after=False),
-    "when a key is deleted, before the answer": Point(SQLiteStore, "delete_key"),
-    "when an upload is given up, before the answer": Point(SQLiteStore, "end_upload"),
-    "when uploads are swept, before blobs are": Point(SQLiteStore, "sweep_uploads", answers=True),
-    "when a blob is taken away, before its object": Point(SQLiteStore, "collect_blob", answers=True),
-    "before an object is deleted": Point(LocalStore, "delete", after=False),
-    "when an object is deleted, before it is forgotten": Point(LocalStore, "delete"),
+    "when an upload has begun, before the answer": Point(engine, "begin_upload"),
+    "in the middle of an object": Point(writer, "write"),
+    "when a part is safe, before it is told": Point(writer, "sync"),
+    "when an object is whole, before the row": Point(writer, "finish"),
+    "when a blob is stored, before the answer": Point(engine, "finish_upload"),
+    "when a small blob is stored, before the answer": Point(engine, "put_blob"),
+    "when bytes were read back, before the end": Point(reading, "expect"),
+    "before a key is deleted": Point(engine, "delete_key", after=False),
+    "when a key is deleted, before the answer": Point(engine, "delete_key"),
+    "when an upload is given up, before the answer": Point(engine, "end_upload"),
+    "when uploads are swept, before blobs are": Point(engine, "sweep_uploads", answers=True),
+    "when a blob is taken away, before its object": Point(engine, "collect_blob", answers=True),
+    "before an object is deleted": Point(objects, "delete", after=False),
+    "when an object is deleted, before it is forgotten": Point(objects, "delete"),
 }
+# Clients send to a bucket by themselves.
+POINTS_OF_BUCKETS = [name for name in POINTS if name != "when a part is safe, before it is told"]
 
 
 class BlobPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What one server is to do."""
 
-    folder: Path
+    settings: Settings
     output: Path
     address: Path
     token: str
@@ -79,9 +107,9 @@ def serve(plan: BlobPlan) -> None:
 
 async def _serve(plan: BlobPlan) -> None:
     if plan.point is not None:
-        _arm(POINTS[plan.point], Trap(plan.countdown))
-    settings = Settings(data=plan.folder)
-    async with wiring.open(settings=settings) as ingot:
+        point = POINTS[plan.point]
+        _arm(point, point.owner(plan.settings), Trap(plan.countdown))
+    async with wiring.open(settings=plan.settings) as ingot:
         # Sooner than any settings allow. Its first round has not begun.
         ingot.collector._every_seconds, ingot.collector._grace = COLLECT_SECONDS, round(GRACE_SECONDS * MICROS)
         await ingot.credentials.ensure_operator(plan.token)
@@ -89,11 +117,11 @@ async def _serve(plan: BlobPlan) -> None:
             fresh = plan.address.with_suffix(".new")
             fresh.write_text(url_of(listening), encoding="utf-8")
             fresh.rename(plan.address)
-            await wiring.server_of(ingot, settings).serve(sockets=[listening])
+            await wiring.server_of(ingot, plan.settings).serve(sockets=[listening])
 
 
-def _arm(point: Point, trap: Trap) -> None:
-    original: Callable[..., Any] = getattr(point.owner, point.name)
+def _arm(point: Point, owner: Any, trap: Trap) -> None:
+    original: Callable[..., Any] = getattr(owner, point.name)
 
     def step(answer: object) -> None:
         if answer or not point.answers:
@@ -112,4 +140,4 @@ def _arm(point: Point, trap: Trap) -> None:
         step(answer)
         return answer
 
-    setattr(point.owner, point.name, at_once if point.owner is verification else deadly)
+    setattr(owner, point.name, at_once if owner is verification else deadly)

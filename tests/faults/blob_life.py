@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,11 +17,11 @@ from pathlib import Path
 
 import httpx
 
-from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.identity.secrets import new_token
 from ingot.kernel.ids import new_id
 from tests.faults.blob_child import GRACE_SECONDS, BlobPlan, serve
 from tests.faults.blob_clients import Client, Server
+from tests.faults.blob_premises import Premises
 from tests.faults.blob_rules import check_blobs, check_emptied
 from tests.faults.invariants import Broken
 from tests.faults.processes import PROCESSES
@@ -63,27 +62,38 @@ class RealServer:
 
 
 class BlobLife:
-    """One data folder, from its first server on. A `real` one is started as people do, and takes longer."""
+    """One place for blobs, from its first server on: an engine and a store, as in `sqlite-local`.
 
-    def __init__(self, folder: Path, seed: int, *, real: bool = False) -> None:
+    A `real` server is started as people do, and takes longer.
+    """
+
+    def __init__(self, folder: Path, seed: int, *, where: str = "sqlite-local", real: bool = False) -> None:
         self._real = real
         self.folder = folder
         self.seed = seed
         self.kills = 0
         self._random = random.Random(seed)
-        self._data = folder / "data"
-        self._copy = folder / "copy"
         self._output = folder / "output.txt"
         self._address = folder / "address"
         self._token = new_token(new_id())
         self._known: dict[str, bytes] = {}
         folder.mkdir(parents=True, exist_ok=True)
+        self._premises = Premises(folder, *where.split("-"))
         self._clients = [Client(number, self._random.randrange(2**32), self._known) for number in range(CLIENTS)]
 
     @property
     def acked(self) -> int:
         """How many calls were answered."""
         return sum(client.acked for client in self._clients)
+
+    @property
+    def strangers(self) -> int:
+        """How many objects no row has known."""
+        return self._premises.strangers
+
+    def close(self) -> None:
+        """Let everything go but the folder."""
+        self._premises.close()
 
     def kill_at_random(self) -> None:
         """Let clients work, and kill the server at some moment, now and then before it serves."""
@@ -113,20 +123,14 @@ class BlobLife:
         self._checked(check_emptied)
 
     def check(self) -> None:
-        """Look at all objects, and at a copy of the database: it is the next process that recovers the real one."""
+        """Look at all rows and all objects."""
         self._checked(check_blobs)
 
-    def _checked(self, check: Callable[[Path, Path], None]) -> None:
-        shutil.rmtree(self._copy, ignore_errors=True)
-        self._copy.mkdir()
-        for name in (FILE_NAME, f"{FILE_NAME}-wal"):
-            if (self._data / name).exists():
-                shutil.copyfile(self._data / name, self._copy / name)
-        if (self._copy / FILE_NAME).exists():
-            try:
-                check(self._data, self._copy)
-            except Broken as error:
-                raise self._broken(str(error)) from None
+    def _checked(self, check: Callable[[Premises], None]) -> None:
+        try:
+            check(self._premises)
+        except Broken as error:
+            raise self._broken(str(error)) from None
 
     # -- servers --------------------------------------------------------------------------------------------
 
@@ -134,9 +138,9 @@ class BlobLife:
         """Start a server."""
         self._address.unlink(missing_ok=True)
         if self._real:
-            return RealServer(self._data, self._address, self._token)
+            return RealServer(self._premises.settings.data, self._address, self._token)
         plan = BlobPlan(
-            folder=self._data,
+            settings=self._premises.settings,
             output=self._output,
             address=self._address,
             token=self._token,

@@ -1,0 +1,144 @@
+"""Where servers with blobs keep them while they are killed: either engine, with a folder or a bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import asyncpg
+import msgspec
+
+from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.kernel.ids import new_id
+from ingot.settings import Settings
+from tests import s3
+from tests.faults.postgres_world import until
+from tests.postgres import TEMPLATE, Database, server_url
+
+Rows = dict[str, list[tuple[Any, ...]]]
+LIST_OBJECTS_MAX = 1000
+
+
+class Found(NamedTuple):
+    """The objects of a store: those that are whole, each with what reads it, and those that are not."""
+
+    whole: dict[str, Callable[[], bytes]]
+    others: set[str]
+
+
+class Premises:
+    """One engine and one object store, by the names that the conformance suite has for them."""
+
+    def __init__(self, folder: Path, engine: str, objects: str) -> None:
+        self.engine = engine
+        self.objects = objects
+        self.strangers = 0  # Objects that no row knows: clients can leave some in a bucket.
+        self.settings = Settings(data=folder / "data")
+        self._copy = folder / "copy"
+        self._database: Database | None = None
+        if engine == "postgres":
+            self._database = asyncio.run(_new_database())
+            self._set(database_url=self._database.server_url)
+        if objects == "s3":
+            self._set(
+                s3_bucket=s3.bucket(),
+                s3_endpoint=s3.server_url(),
+                s3_access_key=s3.ACCESS_KEY,
+                s3_secret_key=s3.SECRET_KEY,
+                s3_prefix=f"{new_id()}/",
+            )
+
+    def read(self, statements: dict[str, str]) -> Rows | None:
+        """What these statements find in the database, that no server uses; nothing when there is none yet."""
+        if self._database is not None:
+            return asyncio.run(_read_postgres(self._database, statements))
+        return self._read_copy(statements)
+
+    def find(self) -> Found:
+        """All objects that there are."""
+        return self._in_bucket() if self.objects == "s3" else self._in_folder()
+
+    def close(self) -> None:
+        """Nothing is needed any more."""
+        if self._database is not None:
+            asyncio.run(_drop_database(self._database))
+
+    def _set(self, **settings: Any) -> None:
+        self.settings = msgspec.structs.replace(self.settings, **settings)
+
+    def _read_copy(self, statements: dict[str, str]) -> Rows | None:
+        """Look at a copy of the database: it is the next process that recovers the real one."""
+        shutil.rmtree(self._copy, ignore_errors=True)
+        self._copy.mkdir()
+        for name in (FILE_NAME, f"{FILE_NAME}-wal"):
+            if (self.settings.data / name).exists():
+                shutil.copyfile(self.settings.data / name, self._copy / name)
+        if not (self._copy / FILE_NAME).exists():
+            return None
+        connection = apsw.Connection(str(self._copy / FILE_NAME))
+        try:
+            return {name: list(connection.execute(statement)) for name, statement in statements.items()}
+        finally:
+            connection.close()
+
+    def _in_folder(self) -> Found:
+        shelves = self.settings.data / "blobs"
+        whole = {path.name: path.read_bytes for path in shelves.glob("??/*")}
+        return Found(whole, {path.name for path in shelves.glob("uploads/*")})
+
+    def _in_bucket(self) -> Found:
+        client, bucket = s3.client_of(s3.server_url()), s3.bucket()
+        asked = {"Bucket": bucket, "Prefix": f"{self.settings.s3_prefix}blobs/"}
+        whole: dict[str, Callable[[], bytes]] = {}
+        for page in client.get_paginator("list_objects_v2").paginate(**asked):
+            for one in page.get("Contents", ()):
+                whole[_place_of(one["Key"])] = partial(_body_of, client, bucket, one["Key"])
+        begun = client.list_multipart_uploads(**asked, MaxUploads=LIST_OBJECTS_MAX).get("Uploads", ())
+        return Found(whole, {_place_of(one["Key"]) for one in begun})
+
+
+def _place_of(key: str) -> str:
+    return key.rpartition("/")[2]
+
+
+def _body_of(client: Any, bucket: str, key: str) -> bytes:
+    body: bytes = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+    return body
+
+
+async def _new_database() -> Database:
+    url, name = await server_url(), f"kills_{new_id().replace('-', '')}"
+    admin = await asyncpg.connect(url)
+    try:
+        await admin.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    finally:
+        await admin.close()
+    return Database(url, name)
+
+
+async def _drop_database(database: Database) -> None:
+    admin = await asyncpg.connect(await server_url())
+    try:
+        await admin.execute(f"DROP DATABASE {database.name} WITH (FORCE)")
+    finally:
+        await admin.close()
+
+
+async def _read_postgres(database: Database, statements: dict[str, str]) -> Rows:
+    """Wait until what a dead server sent has ended, and look."""
+    owner = await asyncpg.connect(database.owner_url)
+    try:
+
+        async def is_quiet() -> bool:
+            connected = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'ingot_server' AND datname = $1"
+            return not await owner.fetchval(connected, database.name)
+
+        await until(is_quiet)
+        return {name: [tuple(row) for row in await owner.fetch(statement)] for name, statement in statements.items()}
+    finally:
+        await owner.close()
