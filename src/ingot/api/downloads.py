@@ -10,7 +10,7 @@ from ingot.blobs.ports import SigningStore
 from ingot.blobs.reading import OpenBlob
 from ingot.blobs.tally import Tally
 from ingot.http.call import Answer, Bytes, Call
-from ingot.http.ranges import HANDED_OUT, disposition, safe_type, wanted
+from ingot.http.ranges import HANDED_OUT, Wanted, disposition, safe_type, wanted
 from ingot.http.signing import Signer
 from ingot.http.table import PREFIX
 from ingot.wire.blobs import SignedUrl
@@ -28,9 +28,13 @@ class Downloads:
         self._public_url = public_url
 
     async def answer(self, call: Call, opened: OpenBlob, *, content_type: str, name: str) -> Bytes | Answer[bytes]:
-        """The blob, or the range of it that is asked for. What a bucket has is read there."""
+        """The blob, or the range of it that is asked for. What a bucket has is read there.
+
+        HEAD is answered here, and so are conditions: a signed address is for GET alone, and does not know our ETag.
+        """
         content = opened.content
-        if self._signing is not None and content.place is not None:
+        in_bucket = self._signing is not None and content.place is not None
+        if in_bucket and call.method == "GET" and _chosen(call, content).status != 304:
             url = await self.url_at_bucket(content, content_type=content_type, name=name, seconds=URL_SECONDS)
             headers = {"location": url, "etag": f'"{content.id}"', "cache-control": "no-store"}
             return Answer(b"", status=307, headers=headers)
@@ -39,7 +43,7 @@ class Downloads:
     def from_us(self, call: Call, opened: OpenBlob, *, content_type: str, name: str) -> Bytes | Answer[bytes]:
         """The blob, or the range of it that is asked for, from where we have it."""
         content = opened.content
-        chosen = wanted(call, size=content.size, etag=f'"{content.id}"')
+        chosen = _chosen(call, content)
         headers = {
             **HANDED_OUT,
             **chosen.headers,
@@ -49,7 +53,7 @@ class Downloads:
         }
         if chosen.status == 304:
             return Answer(b"", status=304, headers=headers)
-        self._tally.bytes_out += chosen.length
+        self._tally.bytes_out += chosen.length if call.method == "GET" else 0
         return Bytes(
             length=chosen.length,
             parts=opened.parts(chosen.start, chosen.end),
@@ -86,3 +90,7 @@ class Downloads:
         return await self._signing.sign_read(
             content.place, seconds=seconds, content_type=safe_type(content_type), disposition=disposition(name)
         )
+
+
+def _chosen(call: Call, content: Content) -> Wanted:
+    return wanted(call, size=content.size, etag=f'"{content.id}"')

@@ -12,7 +12,14 @@ import msgspec
 
 from ingot.blobs import checks
 from ingot.blobs.arrivals import KEEP, Arrival, FileToCome, Intake, expect
-from ingot.blobs.errors import UploadEnded, UploadIncomplete, UploadNotFound, UploadOffsetWrong, WrongDigest
+from ingot.blobs.errors import (
+    BlobDamaged,
+    UploadEnded,
+    UploadIncomplete,
+    UploadNotFound,
+    UploadOffsetWrong,
+    WrongDigest,
+)
 from ingot.blobs.model import Content, Finished, OpenUpload, Trash, Upload, UploadState
 from ingot.blobs.ports import (
     BeginUpload,
@@ -250,6 +257,9 @@ class Uploads:
             found = await self._open(tenant, id)
             if self._signing is None or found.multipart is None or found.place is None:
                 raise InvalidInput("this upload has no parts", hint="Send its bytes to the address that it was given.")
+            size = found.upload.size or 0
+            plan = await self._signing.plan_again(found.place, found.multipart, size=size, sha256=None)
+            _expect_fitting(parts, size, plan.part_bytes or size)
             return await self._signing.sign_parts(found.place, found.multipart, parts)
 
     async def parts(self, tenant: str, id: str) -> list[Part]:
@@ -276,17 +286,28 @@ class Uploads:
         """
         with self.tally.operation("complete"):
             found = await self._found(tenant, id)
-            if found.upload.state is UploadState.OPEN:
+            if found.upload.state is not UploadState.OPEN:
+                return await self._ended(found)
+            try:
                 found = await self._gathered(found, blob_id, sha256)
-            match found.upload.state:
-                case UploadState.DONE:
-                    return await self._done(found)
-                case UploadState.FAILED:
-                    raise WRONG.get(found.upload.error or "", UploadEnded)()
-                case UploadState.VERIFYING:
-                    self.verifier.verify_soon(found)
-                    return Finished(upload=found.upload)
-            return await self.verifier.verify(found)
+                return await (
+                    self.verifier.verify(found) if found.upload.state is UploadState.OPEN else self._ended(found)
+                )
+            except (UploadEnded, UploadIncomplete, BlobDamaged):  # Who completes it at the same time may be done.
+                found = await self._found(tenant, id)
+                if found.upload.state is UploadState.OPEN:
+                    raise
+                return await self._ended(found)
+
+    async def _ended(self, found: OpenUpload) -> Finished:
+        """How an upload ended, or that it is being verified."""
+        match found.upload.state:
+            case UploadState.DONE:
+                return await self._done(found)
+            case UploadState.FAILED:
+                raise WRONG.get(found.upload.error or "", UploadEnded)()
+        self.verifier.verify_soon(found)
+        return Finished(upload=found.upload)
 
     async def of_attempt(self, tenant: str, id: str, *, job_id: str, fence: int) -> Upload:
         """The upload, of a file that this very attempt sends. Raises `UploadNotFound`."""
@@ -353,6 +374,17 @@ class Uploads:
         if found.upload.state is not UploadState.OPEN:
             raise UploadEnded(f"the upload is {found.upload.state}")
         return found
+
+
+def _expect_fitting(parts: Sequence[Part], size: int, part_bytes: int) -> None:
+    """Raise `InvalidInput` unless parts are as large as planned: an upload gets what was set aside for it."""
+    for part in parts:
+        planned = min(part_bytes, size - (part.number - 1) * part_bytes)
+        if part.size != planned:
+            raise InvalidInput(
+                f"part {part.number} has {part.size} bytes; {max(0, planned)} are planned",
+                hint=f"Send parts of {part_bytes} bytes, and the rest in the last.",
+            )
 
 
 def _id(id: str) -> str:

@@ -1,0 +1,60 @@
+"""What clients do with a bucket by themselves stays within what was announced; what needs no bytes comes from us."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.http.serving import Served, serving
+from tests.http.test_uploads import begin, complete, in_bucket, send
+
+DATA = random.Random(9).randbytes(100_000)
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+async def bucket(tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path / "data", in_bucket()) as one:
+        yield one
+
+
+async def test_what_needs_no_bytes_is_answered_without_the_bucket(bucket: Served) -> None:
+    made = await bucket.call("PUT", "/keys/a", content=DATA)
+    etag = made.headers["etag"]
+    head = await bucket.call("HEAD", "/keys/a")
+    assert (head.status_code, head.headers["content-length"], head.headers["etag"]) == (200, str(len(DATA)), etag)
+    for headers, status in (
+        ({}, 307),
+        ({"range": "bytes=0-9"}, 307),
+        ({"if-none-match": etag}, 304),
+        ({"if-match": '"another"'}, 412),
+        ({"range": f"bytes={len(DATA)}-"}, 416),
+    ):
+        for path in ("/keys/a", f"/blobs/{made.json()['blob_id']}"):
+            assert (await bucket.call("GET", path, headers=headers)).status_code == status, headers
+
+
+async def test_the_parts_of_an_upload_are_no_larger_than_what_was_set_aside(bucket: Served) -> None:
+    plan = await begin(bucket, size=65 * MIB)
+    each, parts = plan["part_bytes"], f"/blobs/uploads/{plan['upload']['id']}/parts"
+
+    async def signed(number: int, size: int) -> int:
+        order = {"parts": [{"number": number, "size": size, "sha256": "0" * 64}]}
+        return (await bucket.call("POST", parts, json=order)).status_code
+
+    assert [await signed(1, each), await signed(5, 65 * MIB - 4 * each)] == [200, 200]
+    assert [await signed(1, each + 1), await signed(1, 2**50), await signed(5, each), await signed(6, 1)] == [422] * 4
+
+
+@pytest.mark.parametrize("size", [1000, 100_000])
+async def test_completing_at_once_answers_all_the_same(bucket: Served, size: int) -> None:
+    for turn in range(3):
+        plan = await begin(bucket, size=size, key=f"{turn}", sha256=hashlib.sha256(DATA[:size]).hexdigest())
+        assert (await send(plan, DATA[:size])).is_success
+        answers = await asyncio.gather(*(complete(bucket, plan) for _ in range(8)))
+        assert {(answer.status_code, answer.text) for answer in answers} == {(200, answers[0].text)}
