@@ -154,8 +154,9 @@ class BlobsApi:
         return await self._received(call, id, query, body)
 
     async def _received(self, call: Call, id: str, query: UploadBytesQuery, body: Body) -> Answer[Upload]:
-        said = call.headers.get(OFFSET) or "0"
-        if not said.isascii() or not said.isdigit() or len(said) > 19:
+        call.headers.expect_once((OFFSET,))
+        said = call.headers.get(OFFSET) if call.headers.has(OFFSET) else "0"
+        if said is None or not said.isascii() or not said.isdigit() or len(said) > 19:
             raise InvalidInput("the header Upload-Offset is not a whole number")
         return _told(await self._uploads.receive(query.tenant, id, int(said), body.parts()))
 
@@ -194,9 +195,8 @@ class BlobsApi:
         content, references = await self._blobs.references(call.tenant, id)
         _expect_seen(call.caller, id, references)
         name = checks.file_name(query.name or id, what="name")
-        return await self._downloads.url(
-            call, content, content_type=query.content_type or checks.guess_type(name), name=name, seconds=query.seconds
-        )
+        kind = checks.content_type(query.content_type or checks.guess_type(name))
+        return await self._downloads.url(call, content, content_type=kind, name=name, seconds=query.seconds)
 
     async def why(self, call: Call, id: str) -> Why:
         """Why a blob is kept: what in this tenant refers to it."""

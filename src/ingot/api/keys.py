@@ -99,6 +99,8 @@ class KeysApi:
     async def delete(self, call: Call, key: str) -> Key:
         """Delete a key, and answer what it was. Its blob goes when nothing else refers to it."""
         call.expect("blobs.delete", _resource(key))
+        if call.headers.has("if-none-match"):
+            raise InvalidInput("a key that is not there cannot be deleted", hint="Leave out If-None-Match.")
         return await self._blobs.delete(call.tenant, key, if_match=_if_match(call))
 
     async def usage(self, call: Call, query: UsageQuery) -> Usage:
@@ -121,6 +123,7 @@ class KeysApi:
 
 
 def _if_match(call: Call) -> str | None:
+    call.headers.expect_once(("if-match", "if-none-match"))
     none_match = call.headers.get("if-none-match")
     if none_match is not None and (none_match.strip() != checks.ANY or call.headers.has("if-match")):
         raise InvalidInput("If-None-Match is * here, for a key that is new, and stands alone")

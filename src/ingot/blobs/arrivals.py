@@ -18,7 +18,8 @@ from ingot.kernel.clock import MICROS
 from ingot.kernel.content_types import BINARY
 from ingot.kernel.ids import new_id
 
-KEEP: Final = 86_400 * MICROS  # So long an upload lives without news.
+KEEP: Final = 86_400 * MICROS  # So long an upload lives without news,
+CALL_KEEP: Final = 1_800 * MICROS  # and so long one that comes with one call: nobody can go on with it.
 RENEW_SECONDS: Final = 600.0
 RESERVE_BYTES: Final = 16 * 1024 * 1024  # Set aside at a time, for bytes of which nobody says how many they are.
 
@@ -65,6 +66,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
         file: FileToCome | None = None,
         place: str | None,
         multipart: str | None = None,
+        keep: int = KEEP,
     ) -> BeginUpload:
         """The command that begins an upload of it."""
         return BeginUpload(
@@ -72,7 +74,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
             tenant=self.tenant,
             owner=self.owner,
             reserve=RESERVE_BYTES if self.size is None else self.size,
-            keep=KEEP,
+            keep=keep,
             size=self.size,
             blob_id=self.blob_id,
             sha256=self.sha256,
@@ -114,6 +116,7 @@ class Intake:
         writer: ObjectWriter,
         *,
         bytes_max: int,
+        keep: int = KEEP,
         owner_quota: int | None = None,
         hasher: Hasher | None = None,
     ) -> None:
@@ -121,6 +124,7 @@ class Intake:
         self._begun = begun
         self._writer = writer
         self._bytes_max = bytes_max
+        self._keep = keep
         self._owner_quota = owner_quota
         self._hasher = hasher
         self._size = begun.upload.size
@@ -164,7 +168,7 @@ class Intake:
                 tenant=self._begun.tenant,
                 id=self._begun.upload.id,
                 epoch=self._begun.epoch,
-                keep=KEEP,
+                keep=self._keep,
                 reserved=reserved,
                 owner_quota=self._owner_quota,
             )

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from ingot.blobs import checks
-from ingot.blobs.arrivals import Arrival, Intake, expect
+from ingot.blobs.arrivals import CALL_KEEP, Arrival, Intake, expect
 from ingot.blobs.errors import BlobDamaged, BlobNotFound, KeyNotFound, QuotaExceeded
 from ingot.blobs.hashing import Hasher
 from ingot.blobs.model import INLINE_BYTES_MAX, BlobFigures, Content, Key, OpenUpload, Purged, Reference, Usage
@@ -89,7 +89,8 @@ class Blobs:
         self, key: str, head: bytes, parts: AsyncIterator[bytes], told: Arrival, if_match: str | None
     ) -> Key:
         place = self._objects.new_place()
-        begun = await self._begin(told.upload(key=key, if_match=if_match, place=place), least=len(head))
+        command = told.upload(key=key, if_match=if_match, place=place, keep=CALL_KEEP)
+        begun = await self._begin(command, least=len(head))
         writer, hasher = None, Hasher()
         try:
             writer = await self._objects.write(place, size=told.size)
@@ -98,6 +99,7 @@ class Blobs:
                 begun,
                 writer,
                 bytes_max=self.bytes_max,
+                keep=CALL_KEEP,
                 owner_quota=told.owner_quota,
                 hasher=hasher,
             )

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from ingot.events.audit import Act
-from ingot.http.problems import BodyTooLarge, SlowSender
+from ingot.http.problems import BodyTooLarge, SlowSender, UnsupportedMedia
 from ingot.identity.credentials import Caller, Forbidden
 from ingot.identity.grants import ANY
 from ingot.identity.people import ROLE_GRANTS, Role
@@ -109,10 +109,15 @@ class Call(msgspec.Struct, kw_only=True):
 class Body:
     """The body of a request, read as it comes: what nobody has asked for yet stays with its sender.
 
-    `length` is its size, when the sender has told it.
+    `length` is its size, when the sender has told it. Raises `InvalidInput` for a part of something, which would be
+    taken for the whole, and `UnsupportedMedia` for an encoded one, which others would get without a word about it.
     """
 
     def __init__(self, headers: Headers, receive: Receive, *, bytes_max: int | None) -> None:
+        if headers.has("content-range"):
+            raise InvalidInput("Content-Range is not known here", hint="Send all bytes; an upload goes on by PATCH.")
+        if headers.has("content-encoding") and headers.get("content-encoding") != "identity":
+            raise UnsupportedMedia("the body is encoded", hint="Send the bytes as they are, without Content-Encoding.")
         length = headers.get("content-length")
         self.length = None if length is None else int(length)
         self.content_type = headers.get("content-type")

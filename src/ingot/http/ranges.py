@@ -127,5 +127,5 @@ def safe_type(content_type: str | None) -> str:
     """
     if content_type is None or not is_content_type(content_type):
         return BINARY
-    kind = content_type.partition(";")[0].lower()
+    kind = content_type.partition(";")[0].strip().lower()
     return BINARY if RUN_BY_BROWSERS.search(kind) else content_type
