@@ -311,4 +311,21 @@ MUTANTS = [
         new="if not int(params.pop(EXPIRES)) + self",
         caught_by="tests/unit/test_signing.py::test_an_address_holds_until_it_expires",
     ),
+    Mutant(
+        name="an upload that any attempt is given an address for",
+        breaks="J4: an attempt sends under its own fence only",
+        file="api/files.py",
+        old="        await self._uploads.of_attempt(running.tenant, upload, job_id=id, fence=body.fence)\n"
+        "        parts = await self._uploads.parts(",
+        new="        parts = await self._uploads.parts(",
+        caught_by="tests/http/test_expired_addresses.py::test_only_the_attempt_itself_is_given_a_new_address",
+    ),
+    Mutant(
+        name="a payload of jobs that one may not make",
+        breaks="a token does what it was given, and nothing else",
+        file="api/blobs.py",
+        old='    call.expect("jobs.create", f"jobs/{job_type(body.payload_of)}")\n',
+        new="    job_type(body.payload_of)\n",
+        caught_by="tests/http/test_payload_uploads.py::test_nothing_else_is_begun",
+    ),
 ]

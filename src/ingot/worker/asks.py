@@ -63,7 +63,7 @@ Asker = Callable[[Ask], bytes]
 
 
 class NoFiles(IngotError):
-    """This worker cannot move files."""
+    """This worker cannot move files: it needs INGOT_SERVER_URL and INGOT_TOKEN beside INGOT_DATABASE_URL."""
 
     code = "no_files"
     status = 422
