@@ -7,13 +7,13 @@ import errno
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, TypeVar
 
 from ingot.blobs.errors import UploadEnded, UploadTaken
 from ingot.kernel.errors import IngotError, StoreError
-from ingot.objects.files import Files, explain
+from ingot.objects.files import FULL, Files, explain
 from ingot.objects.layout import Layout
 
 START_SYNC_BYTES: Final = 4 * 1024 * 1024
@@ -86,7 +86,8 @@ class LocalWriter:
         self._pool = pool
         self._file = -1
         self._allocated = 0
-        self._started = 0  # The disk was asked to write what is before this offset.
+        self._started = 0  # The disk was asked to write what is before this offset,
+        self._safe = 0  # and this much was synced: somebody may count on it.
         self._named = False  # Its name below `uploads/` is durable.
         self._lock = threading.Lock()
         self._ended: type[IngotError] | None = None
@@ -151,7 +152,7 @@ class LocalWriter:
                 raise StoreError(f"Fewer than {offset} bytes of this upload are there.")
             # What is behind was not synced, or is room that was taken: neither belongs to what comes.
             self._files.truncate(self._file, offset)
-            self.offset = self._started = offset
+            self.offset = self._started = self._safe = offset
             self._named = offset > 0
 
     def _take_back(self) -> None:
@@ -168,7 +169,7 @@ class LocalWriter:
         with self._step():
             done = 0
             while done < len(data):
-                count = self._files.write(self._file, data[done:], self.offset + done)
+                count = self._append(data[done:], self.offset + done)
                 if count == 0:
                     raise OSError(errno.EIO, "nothing was written")
                 done += count
@@ -177,9 +178,23 @@ class LocalWriter:
                 self._files.start_sync(self._file, self._started, self.offset - self._started)
                 self._started = self.offset
 
+    def _append(self, data: memoryview, offset: int) -> int:
+        """Write some bytes. Without room for them, that of all that was not synced is given back.
+
+        The database may be on the same disk, and has to write that this upload failed: otherwise nothing ever ends it.
+        """
+        try:
+            return self._files.write(self._file, data, offset)
+        except OSError as error:
+            if error.errno in FULL:
+                with suppress(OSError):
+                    self._files.truncate(self._file, self._safe)
+            raise
+
     def _sync(self) -> None:
         with self._step():
             self._files.sync(self._file)
+            self._safe = self.offset
             if not self._named:
                 self._files.sync_folder(self._folders[1])
                 self._named = True

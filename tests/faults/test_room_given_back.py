@@ -1,0 +1,39 @@
+"""A disk that fills up under an upload, with the database on it: what was written is given back at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingot.kernel.clock import SystemClock
+from ingot.kernel.errors import StorageFull
+from ingot.objects.local import LocalStore
+from tests.faults.test_object_full import KEPT, REST, BadDisk
+
+
+@pytest.mark.parametrize("synced", [0, len(KEPT)])
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_a_write_without_room_leaves_only_what_was_synced(tmp_path: Path, synced: int, resumed: bool) -> None:
+    disk = BadDisk()
+    store = await LocalStore.open(tmp_path, clock=SystemClock(), files=disk)
+    try:
+        place = store.new_place()
+        writer = await store.write(place, size=None)
+        await writer.write(KEPT)
+        if synced:
+            await writer.sync()
+        if resumed:
+            writer = await store.resume(place, offset=synced)
+        await writer.write(REST)
+        disk.room = 0
+        with pytest.raises(StorageFull):
+            await writer.write(REST)
+        assert (tmp_path / "blobs" / "uploads" / place).stat().st_size == synced
+        disk.room = None
+        again = await store.resume(place, offset=synced)
+        await again.write(REST)
+        await again.finish()
+        assert b"".join([part async for part in store.read(place, 0, synced + len(REST))]) == KEPT[:synced] + REST
+    finally:
+        await store.close()
