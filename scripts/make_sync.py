@@ -29,6 +29,7 @@ WORDS = {
     r", Awaitable\b": "",
     r"\b__aenter__\b": "__enter__",
     r"\b__aexit__\b": "__exit__",
+    r"\b__aiter__\b": "__iter__",
     r"\baclose\b": "close",
     r"\baread\b": "read",
     r"\baiter_(lines|raw)\b": r"iter_\1",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from os import PathLike
@@ -73,13 +73,20 @@ class AsyncOutput:
 
 
 class AsyncOutputs:
-    """The files that a job has made, by name: `job.outputs["report.pdf"]`. `job.files()` lists them."""
+    """The files that a job has made, by name: `job.outputs["report.pdf"]`. Who goes through them gets their names."""
 
     def __init__(self, client: AsyncClient, job_id: str) -> None:
         self._client = client
         self._job_id = job_id
 
+    async def __aiter__(self) -> AsyncIterator[str]:
+        for file in await self._client.files(self._job_id):
+            if file.kind == "output":
+                yield file.name
+
     def __getitem__(self, name: str) -> AsyncOutput:
+        if not isinstance(name, str):  # Without this, `in` and `for` would count up from 0 and never end.
+            raise TypeError(f"an output has a name, and {name!r} is none")
         return AsyncOutput(self._client, self._job_id, name)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from os import PathLike
@@ -74,13 +74,20 @@ class SyncOutput:
 
 
 class SyncOutputs:
-    """The files that a job has made, by name: `job.outputs["report.pdf"]`. `job.files()` lists them."""
+    """The files that a job has made, by name: `job.outputs["report.pdf"]`. Who goes through them gets their names."""
 
     def __init__(self, client: Client, job_id: str) -> None:
         self._client = client
         self._job_id = job_id
 
+    def __iter__(self) -> Iterator[str]:
+        for file in self._client.files(self._job_id):
+            if file.kind == "output":
+                yield file.name
+
     def __getitem__(self, name: str) -> SyncOutput:
+        if not isinstance(name, str):  # Without this, `in` and `for` would count up from 0 and never end.
+            raise TypeError(f"an output has a name, and {name!r} is none")
         return SyncOutput(self._client, self._job_id, name)
 
 

@@ -1,0 +1,49 @@
+"""`job.outputs` as people use it: by name, and one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ingot import Worker, WorkerJob, testing
+
+worker = Worker()
+
+
+@worker.handler("split")
+def split(job: WorkerJob) -> None:
+    for name in ("a.txt", "b.txt"):
+        job.upload(name.upper(), name)
+
+
+@pytest.fixture(scope="module")
+def ingot() -> Iterator[testing.LocalIngot]:
+    with testing.start(worker) as one:
+        yield one
+
+
+def test_outputs_are_gone_through_by_name(ingot: testing.LocalIngot) -> None:
+    job = ingot.client.submit("split", file={"in.txt": b"not an output"})
+    assert list(job.outputs) == [], "none before it has succeeded"
+    ingot.drain(raise_errors=True)
+    assert sorted(job.outputs) == ["a.txt", "b.txt"]
+    assert ("a.txt" in job.outputs, "in.txt" in job.outputs) == (True, False)
+    assert {name: job.outputs[name].text() for name in job.outputs} == {"a.txt": "A.TXT", "b.txt": "B.TXT"}
+
+
+def test_what_is_no_name_is_refused(ingot: testing.LocalIngot) -> None:
+    outputs: Any = ingot.client.submit("split").outputs
+    with pytest.raises(TypeError, match="0 is none"):
+        outputs[0]
+
+
+async def test_who_awaits_goes_through_them_too() -> None:
+    async with testing.start_async(worker) as ingot:
+        job = await ingot.client.submit("split")
+        await ingot.drain(raise_errors=True)
+        assert sorted([name async for name in job.outputs]) == ["a.txt", "b.txt"]
+        outputs: Any = job.outputs
+        with pytest.raises(TypeError):
+            list(outputs)
