@@ -449,6 +449,15 @@ async def check_database(settings: Settings) -> Literal["server", "worker"] | No
     return "worker" if isinstance(opened, Direct) else "server"
 
 
+async def check_bucket(settings: Settings) -> None:
+    """Look whether the bucket that the settings name can be worked with; nothing is left in it.
+
+    Raises what opening it would.
+    """
+    if settings.s3_bucket is not None:
+        await (await _open_objects(settings, SystemClock())).close()
+
+
 def runner_of(
     worker: Worker,
     settings: ClientSettings | None = None,

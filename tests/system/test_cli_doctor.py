@@ -11,6 +11,7 @@ import pytest
 
 from ingot.kernel.ids import new_id
 from tests.postgres import database_for, empty_database
+from tests.s3 import ACCESS_KEY, SECRET_KEY, bucket, client_of, server_url
 from tests.system.cli import Shell, shell
 
 
@@ -114,3 +115,24 @@ def test_a_database_that_is_not_there_is_told_without_its_password(place: Shell)
     code, checks = examined(place, INGOT_DATABASE_URL=url)
     assert (code, checks["database"]["state"], checks["token"]["state"]) == (1, "failed", "ok")
     assert "hush" not in json.dumps(checks)
+
+
+def test_a_bucket_is_looked_at(place: Shell, unused_tcp_port: int) -> None:
+    known = {
+        "INGOT_S3_BUCKET": bucket(),
+        "INGOT_S3_ENDPOINT": server_url(),
+        "INGOT_S3_ACCESS_KEY": ACCESS_KEY,
+        "INGOT_S3_SECRET_KEY": SECRET_KEY,
+        "INGOT_S3_PREFIX": f"doctor-{new_id()}",
+    }
+    code, checks = examined(place, **known)
+    assert (code, checks["bucket"]["state"]) == (0, "ok")
+    assert "Contents" not in client_of(server_url()).list_objects_v2(Bucket=bucket(), Prefix=known["INGOT_S3_PREFIX"])
+    wrong = {
+        "INGOT_S3_SECRET_KEY": "wrong",
+        "INGOT_S3_BUCKET": "not-there",
+        "INGOT_S3_ENDPOINT": f"http://127.0.0.1:{unused_tcp_port}",
+    }
+    for name, value in wrong.items():
+        code, checks = examined(place, **known | {name: value})
+        assert (code, checks["bucket"]["state"], name in checks["bucket"]["hint"]) == (1, "failed", True)

@@ -134,3 +134,12 @@ def test_a_folder_in_use_is_told_with_a_hint(tmp_path: Path) -> None:
     assert done.returncode == 6
     assert "Hint:" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_bucket_that_does_not_answer_may_answer_later_and_a_wrong_one_does_not(tmp_path: Path) -> None:
+    known = {"INGOT_S3_BUCKET": "files", "INGOT_S3_ACCESS_KEY": "a", "INGOT_S3_SECRET_KEY": "b"}
+    command = [*SERVE, "--data", str(tmp_path), "--port", "0"]
+    for endpoint, code in (("http://127.0.0.1:9", 6), ("127.0.0.1:9", 1)):
+        environment = {**os.environ, **known, "INGOT_S3_ENDPOINT": endpoint}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, "INGOT_S3_ENDPOINT" in done.stderr) == (code, True)

@@ -72,7 +72,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 @app.command(epilog=examples(*EXAMPLES))
 @asking
 def doctor(ask: Asking) -> None:
-    """Check settings, data folder, database, server, clock, token and worker credential, and say what to do.
+    """Check settings, data folder, database, bucket, server, clock, token and worker credential, and say what to do.
 
     The exit code is 1 when a check failed; a warning is none.
     """
@@ -104,6 +104,8 @@ def _checks(ask: Asking) -> Iterator[Check]:
     yield from _data(settings.data)
     if settings.database_url is not None:
         yield _database(settings)
+    if settings.s3_bucket is not None:
+        yield _bucket(settings)
     yield from _server(ask, client)
 
 
@@ -155,6 +157,14 @@ def _database(settings: Settings) -> Check:
     except IngotError as error:
         return _failed("database", error)
     return _ok("database", f"INGOT_DATABASE_URL can be worked with, as a {found}")
+
+
+def _bucket(settings: Settings) -> Check:
+    try:
+        asyncio.run(wiring.check_bucket(settings))
+    except IngotError as error:
+        return _failed("bucket", error)
+    return _ok("bucket", f"{settings.s3_bucket} can be written to, read and listed")
 
 
 # -- the server ---------------------------------------------------------------------------------------------

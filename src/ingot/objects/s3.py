@@ -75,9 +75,10 @@ class BucketStore:
         prefix: str = "",
         pause_seconds: float = PAUSE_SECONDS,
     ) -> BucketStore:
-        """Open a bucket that is there, and find out what it obeys and tells. Raises `StoreMisconfigured`.
+        """Open a bucket that is there, and find out what it obeys and tells.
 
-        Clients reach it at `public_endpoint`, or where we do.
+        Clients reach it at `public_endpoint`, or where we do. Raises `StoreMisconfigured`, or `StoreError` when the store
+        does not answer, or cannot now.
         """
         url = bucket_url(bucket, endpoint, region)
         requests = Requests(
@@ -113,7 +114,7 @@ class BucketStore:
         except StoreMisconfigured:
             raise
         except StoreError as error:
-            raise StoreMisconfigured(error.detail, hint=hint) from error
+            raise StoreError(error.detail, hint=hint) from error
         if answer.tree is None or answer.tree.tag.rpartition("}")[2] != "ListBucketResult":
             raise StoreMisconfigured("What answers at INGOT_S3_ENDPOINT is no object store.", hint=hint)
 
