@@ -169,7 +169,11 @@ class Blobs:
     async def delete(self, tenant: str, key: str, *, if_match: str | None = None) -> Key:
         """Delete a key, and answer what it was. Raises `KeyNotFound` or `KeyChanged`."""
         with self.tally.operation("delete"):
-            return await self._store.delete_key(DeleteKey(tenant=tenant, key=checks.key(key), if_match=if_match))
+            command = DeleteKey(tenant=tenant, key=checks.key(key), if_match=if_match)
+            try:
+                return await self._store.delete_key(command)
+            except KeyNotFound:
+                raise _no_key(key) from None
 
     async def purge(self, tenant: str, owner: str | None, *, act: Act, dry_run: bool) -> Purged:
         """Delete all keys that an owner set, of all owners with `None`; or tell how many that would be."""

@@ -58,6 +58,8 @@ def ls(
 def rm(ask: Asking, keys: Keys = None, prefix: Prefix = None, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Delete keys, or with --prefix all that begin so, after a question. A file goes when nothing refers to it."""
     _expect_one(keys, prefix)
+    if prefix == "":  # As of a variable in a script that is not set.
+        raise InvalidInput("--prefix is empty, and nothing was deleted", hint="`ingot blobs purge --all` deletes all.")
     if prefix is None:
         names = list(dict.fromkeys(keys or ()))
         found = [ask.client.blobs.read(name) for name in names] if dry_run else []
@@ -87,9 +89,13 @@ def rm(ask: Asking, keys: Keys = None, prefix: Prefix = None, yes: Yes = False, 
 
     if ask.out.json:
         ask.out.array(deleted())
-    else:
-        done = list(deleted())
-        ask.out.say(f"{_counted(len(done))} deleted, {sized(sum(key.size for key in done))}.")
+        return
+    done: list[Key] = []
+    try:
+        done.extend(deleted())
+    finally:  # One that is not there ends it: what was deleted before is told.
+        if done or prefix is not None:
+            ask.out.say(f"{_counted(len(done))} deleted, {sized(sum(key.size for key in done))}.")
 
 
 @app.command(epilog=examples("ingot blobs why reports/march.pdf"))
@@ -153,11 +159,15 @@ def verify(ask: Asking, keys: Keys = None, prefix: Prefix = None) -> None:
     else:
         for one in looked_at():
             ask.out.text(f"{'whole  ' if one['whole'] else 'damaged'}  {one['key']}\n")
+        if not names:
+            ask.out.say(f"There is no key that begins with {prefix!r}.")
     if damaged:
         raise BlobDamaged(f"{len(damaged)} of {_counted(len(names))} damaged, {damaged[0]!r} first")
 
 
-@app.command(epilog=examples("ingot blobs url reports/march.pdf", "curl -O $(ingot blobs url reports/march.pdf)"))
+@app.command(
+    epilog=examples("ingot blobs url reports/march.pdf", 'curl -o march.pdf "$(ingot blobs url reports/march.pdf)"')
+)
 @asking
 def url(
     ask: Asking,
@@ -226,8 +236,10 @@ def _counted(keys: int) -> str:
 def _quota(usage: Usage) -> str:
     if usage.quota_bytes is None:
         return "none"
-    taken = usage.bytes + usage.reserved_bytes
-    return f"{sized(usage.quota_bytes)}, {taken / usage.quota_bytes:.0%} taken" if usage.quota_bytes else "0 B"
+    if usage.quota_bytes == 0:
+        return "0 B"
+    taken = (usage.bytes + usage.reserved_bytes) / usage.quota_bytes
+    return f"{sized(usage.quota_bytes)} ({usage.quota_bytes} bytes), {taken:.0%} taken"
 
 
 def _row(key: Key, *, long: bool) -> tuple[object, ...]:

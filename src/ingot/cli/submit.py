@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -137,6 +138,10 @@ def _submit(ask: Asking, type: str, payload: object, files: list[Path], order: d
         made: SyncJob = ask.client.submit(type, payload, **order)
         return made.data
     named = {path.name: path for path in files}
+    for path in files:
+        with told(f"{path} cannot be read"):
+            if stat.S_ISDIR(path.stat().st_mode):
+                raise InvalidInput(f"{path} is a folder", hint="Pack it in a file first, or name the files in it.")
     if len(named) < len(files):
         raise InvalidInput("two files have the same name", hint="Rename one of them.")
     with moved() as bar, told("a file cannot be read"):

@@ -144,16 +144,22 @@ def _show(ask: Asking, tenant: Tenant) -> None:
             ("id", tenant.id),
             ("weight", tenant.weight),
             ("time zone", tenant.time_zone),
-            *(("limit", f"{name} = {value:g}") for name, value in limits.items() if value is not None),
+            *(("limit", f"{name} = {_plain(value)}") for name, value in limits.items() if value is not None),
             *(("group", f"{name} = {role}") for name, role in tenant.groups.items()),
         ]
     )
 
 
 def _row(tenant: Tenant) -> tuple[object, ...]:
-    limits = [f"{name}={value:g}" for name, value in msgspec.structs.asdict(tenant.limits).items() if value is not None]
+    known = msgspec.structs.asdict(tenant.limits)
+    limits = [f"{name}={_plain(value)}" for name, value in known.items() if value is not None]
     groups = [f"{name}={role}" for name, role in tenant.groups.items()]
     return tenant.slug, tenant.id, tenant.weight, tenant.time_zone, limits, groups
+
+
+def _plain(value: float) -> str:
+    """A number to its last digit."""
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _limits(known: Limits, said: list[str] | tuple[str, ...]) -> Limits:

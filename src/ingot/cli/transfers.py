@@ -32,6 +32,7 @@ GET_EXAMPLES: Final = (
     "ingot blobs get reports/march.pdf -o /tmp/",
     "ingot blobs get backups/shop.sql -o - | psql shop",
 )
+STOPPED: Final = "Stopped. The same command goes on from here."
 Bar = Callable[[str], Callable[[int, int], None] | None]
 
 
@@ -79,7 +80,7 @@ def put(
         for one in made():
             ask.out.text(f"{one.key}\n")
     except KeyboardInterrupt:
-        ask.out.say("Stopped. The same command goes on from here.")
+        ask.out.say(STOPPED)
         raise
     if len(stored) > 1:
         ask.out.say(f"{len(stored)} files are stored, {sized(sum(one.size for one in stored))}.")
@@ -175,6 +176,7 @@ def get(
     Until then it is beside its place, in a file that ends in .part; the same command goes on with that, as long as the
     key holds the same bytes.
     """
+    name = checks.key(key).rpartition("/")[2]
     ask.client.me()
     if output == STDIN:
         if ask.out.json:
@@ -183,13 +185,16 @@ def get(
             for part in ask.patient.blobs.stream(key, progress=bar(f"fetching {key}")):
                 ask.out.bytes(part)
         return
-    name = key.rpartition("/")[2]
     to = Path(name) if output is None else output / name if output.is_dir() else output
     if to.exists() and not replace:
         raise Conflict(f"{to} is there already", hint="Say --replace to write over it, or another name after -o.")
-    with moved() as bar, told(f"{to} cannot be written"):
-        ask.patient.blobs.get(key, to, progress=bar(f"fetching {key}"))
-        size = to.stat().st_size
+    try:
+        with moved() as bar, told(f"{to} cannot be written"):
+            ask.patient.blobs.get(key, to, progress=bar(f"fetching {key}"))
+            size = to.stat().st_size
+    except KeyboardInterrupt:
+        ask.out.say(STOPPED)
+        raise
     if ask.out.json:
         ask.out.document({"key": key, "size": size, "file": str(to)})
     else:

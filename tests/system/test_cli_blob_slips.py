@@ -1,0 +1,75 @@
+"""`ingot blobs` when somebody slips: what is told, how it ends, and that nothing else happened."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.system.cli import INGOT, Shell, shell
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    with shell(tmp_path_factory.mktemp("place")) as made:
+        made.environment["XDG_CACHE_HOME"] = str(made.folder / "cache")
+        (made.folder / "small.txt").write_text("hello\n", encoding="utf-8")
+        yield made
+
+
+def test_an_empty_prefix_deletes_nothing(place: Shell) -> None:
+    place.ok("blobs", "put", "small.txt", "--key", "stays")
+    for more in ("--yes", "--dry-run"):
+        refused = place.run("blobs", "rm", "--prefix", "", more)
+        assert (refused.code, "--prefix is empty" in refused.stderr, "purge --all" in refused.stderr) == (2, True, True)
+    assert [key["key"] for key in place.json("blobs", "ls", "stays")] == ["stays"]
+
+
+def test_who_deletes_a_key_that_is_not_there_is_told_which_and_what_was_deleted_before(place: Shell) -> None:
+    place.ok("blobs", "put", "small.txt", "--key", "slip/a")
+    place.ok("blobs", "put", "small.txt", "--key", "slip/c")
+    done = place.run("blobs", "rm", "slip/a", "slip/b", "slip/c")
+    assert done.code == 3
+    assert "1 key deleted, 6 B." in done.stderr
+    assert "there is no key 'slip/b'" in done.stderr
+    assert [key["key"] for key in place.json("blobs", "ls", "slip/")] == ["slip/c"]
+
+
+def test_verify_says_when_there_was_nothing_to_look_at(place: Shell) -> None:
+    done = place.run("blobs", "verify", "--prefix", "nowhere/")
+    assert (done.code, done.stdout, "'nowhere/'" in done.stderr) == (0, "", True)
+
+
+@pytest.mark.parametrize("key", ["slip/", "", "slip//a"])
+def test_what_is_no_key_is_not_fetched(place: Shell, key: str) -> None:
+    done = place.run("blobs", "get", key)
+    assert (done.code, "key" in done.stderr, "is there already" in done.stderr) == (2, True, False)
+
+
+def test_a_quota_is_shown_to_its_last_digit(place: Shell) -> None:
+    said = place.ok("tenants", "create", "roomy", "--limit", "quota_bytes=1234567890", "--limit", "rate=2.5")
+    assert "quota_bytes = 1234567890" in said
+    assert "rate = 2.5" in said
+    assert "quota_bytes=1234567890" in place.ok("tenants", "list")
+    assert "(1234567890 bytes), 0% taken" in place.ok("blobs", "usage", "--tenant", "roomy")
+
+
+def test_a_file_of_a_job_that_cannot_be_read_is_named(place: Shell) -> None:
+    (place.folder / "folder").mkdir()
+    for name, why in (("nowhere.pdf", "No such file"), ("folder", "is a folder")):
+        done = place.run("jobs", "submit", "greet", "--file", "small.txt", "--file", name)
+        assert (done.code, name in done.stderr, why in done.stderr) == (2, True, True)
+    assert place.json("jobs", "list") == []
+
+
+def test_the_address_of_the_help_is_one_that_curl_saves_under_a_name(place: Shell) -> None:
+    place.ok("blobs", "put", "small.txt", "--key", "reports/march.pdf")
+    said = place.run("blobs", "url", "--help").stdout
+    line = 'curl -o march.pdf "$(ingot blobs url reports/march.pdf)"'
+    assert line in said
+    script = line.replace("ingot", INGOT).replace("curl", "curl -s")
+    subprocess.run(["bash", "-c", script], cwd=place.folder, env=place.environment, check=True, timeout=30)
+    assert (place.folder / "march.pdf").read_text(encoding="utf-8") == "hello\n"
