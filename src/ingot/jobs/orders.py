@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Final, TypedDict, Unpack
 
 from ingot.jobs import checks
-from ingot.jobs.checks import CheckedJob
 from ingot.jobs.model import Done, NewJob, OnDead, Source
+from ingot.jobs.order_checks import CheckedJob
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.values import flag

@@ -35,6 +35,7 @@ from ingot.jobs.model import (
     Snooze,
     Tended,
 )
+from ingot.jobs.order_checks import checked_orders
 from ingot.jobs.orders import JobOptions, done, new_job
 from ingot.jobs.ports import (
     AppendLogs,
@@ -125,7 +126,7 @@ class Jobs(Looking):
 
     async def enqueue_many(self, orders: Iterable[NewJob]) -> list[Enqueued]:
         """Accept many jobs made with `new_job`, all or none. Raises as `enqueue` does."""
-        checked = checks.orders(orders)
+        checked = checked_orders(orders)
         return await self._enqueue(checked) if checked else []
 
     async def _enqueue(self, orders: Sequence[NewJob]) -> list[Enqueued]:
