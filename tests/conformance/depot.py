@@ -25,6 +25,7 @@ from ingot.blobs.ports import (
     TakeUpload,
 )
 from ingot.events.audit import PROCESS
+from ingot.identity import Limits
 from ingot.jobs import Enqueued, JobNotFound, NewJob
 from ingot.jobs.orders import new_job
 from ingot.kernel.clock import MICROS
@@ -154,6 +155,10 @@ class Depot:
     async def files(self, job_id: str) -> list[tuple[str, str, str]]:
         """The kind, the name and the blob of all files of a job."""
         return [(one.kind, one.name, one.blob_id) for one in await self.bench.jobs.files(self.tenant, job_id)]
+
+    async def limit(self, quota: int | None) -> None:
+        """Let the tenant keep so many bytes."""
+        await self.bench.tenants.change(self.tenant, limits=Limits(quota_bytes=quota))
 
     async def _run(self, call: Callable[[C], Awaitable[R]], command: C) -> R:
         try:

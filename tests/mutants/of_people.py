@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import BROWSER, PEOPLE, PROVIDER, SECRETS, TOKENS
+from tests.mutants.places import BROWSER, PEOPLE, PROVIDER, PROVIDER_TOKENS, SECRETS, TOKENS
 
 MUTANTS = [
     Mutant(
@@ -53,7 +53,7 @@ MUTANTS = [
         file="identity/claims.py",
         old="    if not isinstance(told, str) or not hmac.compare_digest(",
         new="    if not isinstance(told, str) and not hmac.compare_digest(",
-        caught_by=f"{PROVIDER}::test_a_signed_token_that_says_the_wrong_thing_is_refused",
+        caught_by=f"{PROVIDER_TOKENS}::test_a_signed_token_that_says_the_wrong_thing_is_refused",
     ),
     Mutant(
         name="a token for another audience",
@@ -61,7 +61,7 @@ MUTANTS = [
         file="identity/claims.py",
         old="    if client_id not in audiences:\n",
         new="    if False:\n",
-        caught_by=f"{PROVIDER}::test_a_signed_token_that_says_the_wrong_thing_is_refused",
+        caught_by=f"{PROVIDER_TOKENS}::test_a_signed_token_that_says_the_wrong_thing_is_refused",
     ),
     Mutant(
         name="an email that another one vouches for",
@@ -77,7 +77,7 @@ MUTANTS = [
         file="outbound/keys.py",
         old='("EdDSA", "Ed25519"), "OKP"),\n',
         new='("EdDSA", "Ed25519"), "OKP"),\n    "HS256": "oct",\n',
-        caught_by=f"{PROVIDER}::test_the_secret_of_the_client_signs_nothing_either",
+        caught_by=f"{PROVIDER_TOKENS}::test_the_secret_of_the_client_signs_nothing_either",
     ),
     Mutant(
         name="a signature that nobody checks",
@@ -85,7 +85,7 @@ MUTANTS = [
         file="outbound/keys.py",
         old="        if not any(_is_signed_with(signed, key) for key in self._fitting(header)):\n",
         new="        if not self._fitting(header):\n",
-        caught_by=f"{PROVIDER}::test_a_token_that_was_changed_is_refused",
+        caught_by=f"{PROVIDER_TOKENS}::test_a_token_that_was_changed_is_refused",
     ),
     Mutant(
         name="an answer of another provider",
@@ -93,7 +93,8 @@ MUTANTS = [
         file="outbound/provider.py",
         old="        if iss != self.issuer and (iss is not None or ",
         new="        if iss is None and (",
-        caught_by=f"{PROVIDER}::test_an_answer_of_another_provider_is_refused_before_its_code_is_used",
+        caught_by="tests/unit/test_provider_answers.py"
+        "::test_an_answer_of_another_provider_is_refused_before_its_code_is_used",
     ),
     Mutant(
         name="a provider that anybody can play",

@@ -3,25 +3,9 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import AUDIT, PEOPLE, REMOVAL, REMOVAL_RACES, WORKERS
+from tests.mutants.places import WORKERS
 
 MUTANTS = [
-    Mutant(
-        name="policy open while no tenant is set",
-        breaks="T2: no tenant set, zero rows",
-        file="engines/postgres/migrations/0001_heart.sql",
-        old="'USING (tenant = nullif(",
-        new="'USING (nullif(current_setting(''ingot.tenant'', true), '''') IS NULL OR tenant = nullif(",
-        caught_by="tests/unit/test_postgres_isolation.py::test_without_a_tenant_there_is_nothing_to_see",
-    ),
-    Mutant(
-        name="worker role that serves any tenant",
-        breaks="decision 9: the tenant of a direct worker is that of its role",
-        file="engines/postgres/functions/worker.sql",
-        old="found uuid := (",
-        new="found uuid := coalesce(current_setting('ingot.tenant', true)::uuid, ",
-        caught_by="tests/unit/test_postgres_workers.py::test_a_direct_worker_gets_nothing_of_another_tenant",
-    ),
     Mutant(
         name="cursor that does not wait for what began before",
         breaks="decision 10: a committed event never appears below one already read",
@@ -278,31 +262,6 @@ MUTANTS = [
         caught_by="tests/conformance/test_retention.py::test_a_job_that_ended_again_is_kept_from_then_on[postgres]",
     ),
     Mutant(
-        name="a tenant that revokes the tokens of another",
-        breaks="T1: what one tenant does has no effect on another",
-        file="engines/postgres/functions/credentials.sql",
-        old="WHERE t.id = of_id AND (of_tenant IS NULL OR t.tenant = of_tenant) FOR UPDATE;",
-        new="WHERE t.id = of_id FOR UPDATE;",
-        caught_by="tests/conformance/test_credentials.py::test_only_its_tenant_can_revoke_a_token",
-    ),
-    Mutant(
-        name="a worker that is put out with those whose names begin like its own",
-        breaks="a worker credential has no effect on another",
-        file="engines/postgres/functions/credentials.sql",
-        old="starts_with(l.worker_id, worker || '/')",
-        new="starts_with(l.worker_id, worker)",
-        caught_by="tests/conformance/test_give_back.py::test_what_all_instances_of_a_credential_run_is_given_back",
-    ),
-    Mutant(
-        name="a worker that settles what those with longer names claimed",
-        breaks="a worker credential has no effect on another",
-        file="engines/postgres/functions/settle.sql",
-        old="starts_with(worker_id, worker || '/')",
-        new="starts_with(worker_id, worker)",
-        caught_by="tests/conformance/test_whose_attempt.py"
-        "::test_another_workers_attempt_can_neither_be_renewed_nor_settled[postgres-pres]",
-    ),
-    Mutant(
         name="a log that any fence may write",
         breaks="J4: a call on an attempt succeeds only with the current fence",
         file="engines/postgres/functions/logs.sql",
@@ -392,97 +351,6 @@ MUTANTS = [
         "::test_the_floor_stands_behind_the_last_event_of_what_happened_together",
     ),
     Mutant(
-        name="an entry that tells of an older state",
-        breaks="an entry tells how the thing was when it was changed",
-        file="engines/postgres/functions/identity.sql",
-        old="FROM ingot.tenants AS t WHERE t.id = of_tenant FOR NO KEY UPDATE;",
-        new="FROM ingot.tenants AS t WHERE t.id = of_tenant;",
-        caught_by=f"{AUDIT}::test_changes_at_once_are_on_record_as_one_followed_the_other[postgres-tenant]",
-    ),
-    Mutant(
-        name="a digest on record",
-        breaks="nothing that proves somebody is in the audit log",
-        file="engines/postgres/functions/credentials.sql",
-        old="'created_at', ingot.moment(t.created_at), 'limits'",
-        new="'digest', encode(t.digest, 'hex'), 'created_at', ingot.moment(t.created_at), 'limits'",
-        caught_by=f"{AUDIT}::test_nothing_that_proves_somebody_is_on_record[postgres]",
-    ),
-    Mutant(
-        name="an audit log that its owner changes",
-        breaks="nothing in the audit log is ever changed or taken away",
-        file="engines/postgres/migrations/0006_audit.sql",
-        old="CREATE POLICY owner_adds ON ingot.audit FOR INSERT TO ingot_owner WITH CHECK (true);",
-        new="CREATE POLICY owner_adds ON ingot.audit FOR ALL TO ingot_owner USING (true);",
-        caught_by=f"{AUDIT}::test_nothing_on_record_is_changed_or_taken_away",
-    ),
-    Mutant(
-        name="an invitation taken by an email that nobody verified",
-        breaks="a role comes with an email only when the provider has verified it",
-        file="engines/postgres/functions/people.sql",
-        old="    IF (person->>'email_verified')::boolean THEN\n",
-        new="    IF true THEN\n",
-        caught_by=f"{PEOPLE}::test_an_email_that_is_not_verified_gives_nothing",
-    ),
-    Mutant(
-        name="a token made while its person is let out",
-        breaks="removing a person ends their sessions and tokens",
-        file="engines/postgres/functions/people.sql",
-        old=" AND (u.enabled OR NOT to_be_let_in) FOR SHARE",
-        new=" AND (u.enabled OR NOT to_be_let_in)",
-        caught_by="tests/unit/test_postgres_people.py::test_who_is_let_out_at_this_moment_gets_no_session_and_no_token",
-    ),
-    Mutant(
-        name="a sign-in of who is not let in",
-        breaks="who is disabled does not sign in",
-        file="engines/postgres/functions/people.sql",
-        old="    WHERE u.enabled\n    RETURNING",
-        new="    RETURNING",
-        caught_by=f"{PEOPLE}::test_who_is_not_enabled_is_refused_and_nothing_changes",
-    ),
-    Mutant(
-        name="tokens of who was removed from a tenant",
-        breaks="removing a member ends their tokens there",
-        file="engines/postgres/functions/people.sql",
-        old="""        UPDATE ingot.tokens AS t SET revoked_at = now
-        WHERE t."user" = of_id AND t.tenant = of_tenant AND t.revoked_at IS NULL;
-""",
-        new="",
-        caught_by="tests/conformance/test_members.py"
-        "::test_who_is_removed_has_no_role_and_no_token_there_and_keeps_those_elsewhere",
-    ),
-    Mutant(
-        name="a server that has not heard of a removal hands out its jobs",
-        breaks="no work of a removed tenant is done",
-        file="engines/postgres/functions/claim.sql",
-        old="IF EXISTS (SELECT FROM ingot.removed_tenants) THEN",
-        new="IF false THEN",
-        caught_by=f"{REMOVAL_RACES}::test_a_process_that_has_not_heard_of_it_hands_out_nothing",
-    ),
-    Mutant(
-        name="a table is forgotten when a tenant is removed",
-        breaks="nothing is left of a removed tenant but what is on record",
-        file="engines/postgres/functions/removal.sql",
-        old="        'history',\n",
-        new="",
-        caught_by=f"{REMOVAL}::test_nothing_is_left_in_any_table_but_what_is_on_record",
-    ),
-    Mutant(
-        name="a removed tenant is gone although somebody may still add to it",
-        breaks="nothing is left of a removed tenant but what is on record",
-        file="engines/postgres/removal.py",
-        old="round(2 * CALL_SECONDS_MAX * MICROS)",
-        new="0",
-        caught_by=f"{REMOVAL_RACES}::test_what_began_before_the_removal_and_ends_after_it_is_cleared_too",
-    ),
-    Mutant(
-        name="a job is removed under a claim that is under way",
-        breaks="a running job goes with its tenant only when its attempt has ended",
-        file="engines/postgres/functions/removal.sql",
-        old="SELECT i FROM unnest(ids) AS i WHERE NOT EXISTS (SELECT FROM ingot.leases AS l WHERE l.id = i)",
-        new="SELECT i FROM unnest(ids) AS i",
-        caught_by=f"{REMOVAL_RACES}::test_a_claim_that_is_under_way_keeps_its_job",
-    ),
-    Mutant(
         name="servers that wait for an application's keys",
         breaks="decision 17: an open transaction holds up only who needs what it holds",
         file="engines/postgres/functions/enqueue.sql",
@@ -490,14 +358,6 @@ MUTANTS = [
         new="WHERE false",
         caught_by="tests/unit/test_postgres_app.py"
         "::test_a_transaction_that_stays_open_holds_up_only_who_needs_what_it_holds",
-    ),
-    Mutant(
-        name="an application whose role is the one that logged in, whatever was set",
-        breaks="decision 9: a role works in its own tenant",
-        file="engines/postgres/functions/app.sql",
-        old="CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role')::name END",
-        new="session_user",
-        caught_by="tests/unit/test_postgres_app.py::test_the_role_that_is_set_counts",
     ),
     Mutant(
         name="events of one transaction that share their ids",
@@ -521,7 +381,7 @@ MUTANTS = [
         file="engines/postgres/functions/follow.sql",
         old="w.left_open = 0 AND c.job <> ALL (lacking)",
         new="w.left_open = 0",
-        caught_by="tests/conformance/test_job_files.py::test_a_job_waits_for_uploads_and_for_other_jobs",
+        caught_by="tests/conformance/test_job_uploads.py::test_a_job_waits_for_uploads_and_for_other_jobs",
     ),
     Mutant(
         name="an input that does not hold its blob",

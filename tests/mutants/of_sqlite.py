@@ -8,6 +8,7 @@ from tests.mutants.places import (
     BLOB_KEYS,
     BLOB_UPLOADS,
     JOB_FILES,
+    JOB_UPLOADS,
     MACHINES,
     PEOPLE,
     POWER,
@@ -384,7 +385,8 @@ MUTANTS = [
         file="engines/sqlite/uploads.py",
         old="(blob is None or content.place != blob.place)",
         new="True",
-        caught_by=f"{BLOB_UPLOADS}::test_done_again_with_the_same_bytes_it_answers_the_same[sqlite-k]",
+        caught_by="tests/conformance/test_blob_upload_ends.py"
+        "::test_done_again_with_the_same_bytes_it_answers_the_same[sqlite-k]",
     ),
     Mutant(
         name="a success without its outputs",
@@ -400,6 +402,6 @@ MUTANTS = [
         file="engines/sqlite/sql/blocked_by_none.sql",
         old="u.file = 'input' AND u.state IN",
         new="u.file = 'none' AND u.state IN",
-        caught_by=f"{JOB_FILES}::test_a_job_waits_for_the_last_of_its_uploads",
+        caught_by=f"{JOB_UPLOADS}::test_a_job_waits_for_the_last_of_its_uploads",
     ),
 ]

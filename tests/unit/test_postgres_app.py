@@ -6,23 +6,22 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import asyncpg
 import msgspec
 import pytest
 
-from ingot.engines.postgres import let_in, let_out
-from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.events import Event
-from ingot.identity import Limits, TenantNotFound
+from ingot.identity import Limits
 from ingot.jobs import Definition, JobStatus
 from ingot.jobs.errors import DuplicateJob
 from ingot.jobs.model import JobNews
-from ingot.kernel.errors import IdempotencyMismatch, InvalidInput, StoreBusy
-from ingot.kernel.ids import is_id, new_id
-from tests.shop import ROLE, Shop, enqueue, open_shop, publish, shop_cluster, undone
+from ingot.kernel.errors import IdempotencyMismatch, StoreBusy
+from ingot.kernel.ids import is_id
+from tests.shop import ROLE, Shop, enqueue, publish
+from tests.unit.postgres_app import cluster, refusal, shop
+
+__all__ = ["cluster", "shop"]
 
 RICH = {
     "type": "mail",
@@ -39,18 +38,6 @@ RICH = {
 ENDS = ["COMMIT", "ROLLBACK"]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with shop_cluster() as url:
-        yield url
-
-
-@pytest.fixture
-async def shop(cluster: str) -> AsyncIterator[Shop]:
-    async with open_shop(cluster) as made:
-        yield made
-
-
 def told(events: list[Event]) -> list[tuple[str, str]]:
     """Names of events, whose ids must grow, and the jobs or the data of them."""
     ids = [event.id for event in events]
@@ -59,16 +46,6 @@ def told(events: list[Event]) -> list[tuple[str, str]]:
         (e.name, msgspec.json.decode(e.data, type=JobNews).id if e.name.startswith("job.") else bytes(e.data).decode())
         for e in events
     ]
-
-
-async def refusal(app: Raw, *jobs: Any) -> tuple[str | None, dict[str, Any]]:
-    """The state and the detail with which an application is refused; its transaction goes on."""
-    with pytest.raises(asyncpg.PostgresError) as caught:
-        async with undone(app):
-            await enqueue(app, *jobs)
-    assert isinstance(caught.value, asyncpg.PostgresError)
-    assert caught.value.hint
-    return caught.value.sqlstate, msgspec.json.decode(caught.value.detail or "{}")
 
 
 # -- all or nothing -----------------------------------------------------------------------------------------
@@ -410,180 +387,7 @@ async def test_applications_and_servers_at_once_over_few_keys_never_lock_each_ot
     assert sum(counts.values()) == len([name for name, _ in events if name == "job.created"])
 
 
-# -- who may ------------------------------------------------------------------------------------------------
-
-
-async def test_a_role_works_in_its_own_tenant_only(shop: Shop) -> None:
-    other = await shop.tenants.create("other")
-    app = await shop.connect(await shop.make_role(other.id))
-    theirs = (await shop.jobs.enqueue(shop.tenant, "mail", dedupe_key="k", idempotency_key="k")).job
-    (made,) = await enqueue(app, {"type": "mail", "dedupe_key": "k", "idempotency_key": "k"})
-    assert (await shop.jobs.get(other.id, str(made["id"]))).tenant == other.id
-    assert (await refusal(app, {"type": "mail", "after": [theirs.id]}))[1]["code"] == "parent_not_found"
-    assert (await refusal(app, {"type": "mail", "tenant": shop.tenant}))[1]["code"] == "invalid_input"
-
-
-async def test_the_role_that_is_set_counts(shop: Shop) -> None:
-    other = await shop.tenants.create("other")
-    role = await shop.make_role(other.id)
-    admin = await shop.connect("postgres")
-    assert (await refusal(admin, {"type": "mail"})) == ("42501", {"code": "forbidden"})
-    await admin.execute(f"SET ROLE {role}")
-    (made,) = await enqueue(admin, {"type": "mail"})
-    assert (await shop.jobs.get(other.id, str(made["id"]))).created_by == f"role/{role}"
-    app = await shop.connect()
-    with pytest.raises(asyncpg.InsufficientPrivilegeError):
-        await app.execute(f"SET ROLE {role}")
-    await app.execute("SELECT set_config('role', 'none', false)")
-    (mine,) = await enqueue(app, {"type": "mail"})
-    assert (await shop.jobs.get(shop.tenant, str(mine["id"]))).tenant == shop.tenant
-
-
-async def test_an_application_sees_no_table_and_calls_nothing_else(shop: Shop) -> None:
-    app = await shop.connect()
-    for statement in (
-        "SELECT * FROM ingot.jobs",
-        "SELECT * FROM ingot.app_roles",
-        "SELECT * FROM ingot.job_rows",
-        f"SELECT * FROM ingot.find_tenants('{shop.tenant}', NULL)",
-        f"SELECT ingot.cancel('{shop.tenant}', '{new_id()}')",
-        "SELECT ingot.app_tenant()",
-    ):
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await app.fetch(statement)
-
-
-async def test_a_role_is_let_in_once_and_let_out(shop: Shop) -> None:
-    other = await shop.tenants.create("other")
-    with pytest.raises(InvalidInput, match="another tenant"):
-        await let_in(shop.owner_url, ROLE, other.id)
-    await let_out(shop.owner_url, ROLE)
-    app = await shop.connect()
-    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="let into no tenant"):  # Not out of other databases.
-        await enqueue(app, {"type": "mail"})
-    await let_in(shop.owner_url, ROLE, other.id)
-    (made,) = await enqueue(app, {"type": "mail"})
-    assert (await shop.jobs.get(other.id, str(made["id"]))).tenant == other.id
-    for role in ("nobody", "ingot_server", "pg_monitor", 'x"; DROP ROLE shop; --'):
-        with pytest.raises(InvalidInput):
-            await let_in(shop.owner_url, role, shop.tenant)
-    for tenant in ("nobody", new_id()):
-        with pytest.raises(TenantNotFound):
-            await let_in(shop.owner_url, ROLE, tenant)
-
-
-async def test_a_role_that_could_not_call_is_not_let_in(shop: Shop) -> None:
-    with pytest.raises(InvalidInput, match="does not inherit"):
-        await shop.make_role(shop.tenant, "NOINHERIT")
-
-
-# -- bad input ----------------------------------------------------------------------------------------------
-
-BAD: list[tuple[Any, str]] = [
-    (1, "invalid_input"),
-    ({}, "invalid_input"),
-    ({"type": None}, "invalid_input"),
-    ({"type": "a b"}, "invalid_input"),
-    ({"type": "x" * 129}, "invalid_input"),
-    ({"type": "x", "colour": "red"}, "invalid_input"),
-    ({"type": "x", "colour": None}, "invalid_input"),
-    ({"type": "x", "priority": 0}, "invalid_input"),
-    ({"type": "x", "run_at": "2026-02-20T24:00:00Z"}, "invalid_input"),
-    ({"type": "x", "run_at": "2026-02-20T23:59:60Z"}, "invalid_input"),
-    ({"type": "x", "run_at": "2026-02-20T00:00:00+16:00"}, "invalid_input"),
-    ({"type": "x", "payload": msgspec.Raw(b"9" * 4301)}, "invalid_input"),
-    ({"type": "x", "priority": 1.5}, "invalid_input"),
-    ({"type": "x", "priority": True}, "invalid_input"),
-    ({"type": "x", "max_attempts": 10_001}, "invalid_input"),
-    ({"type": "x", "run_at": "2030-01-01T00:00:00"}, "invalid_input"),
-    ({"type": "x", "run_at": "2030-02-30T00:00:00Z"}, "invalid_input"),
-    ({"type": "x", "run_at": "9999-02-01T00:00:00Z"}, "invalid_input"),
-    ({"type": "x", "run_at": 5}, "invalid_input"),
-    ({"type": "x", "delay_seconds": -1}, "invalid_input"),
-    ({"type": "x", "delay_seconds": "1"}, "invalid_input"),
-    ({"type": "x", "delay_seconds": 1, "run_at": "2030-01-01T00:00:00Z"}, "invalid_input"),
-    ({"type": "x", "idempotency_key": ""}, "invalid_input"),
-    ({"type": "x", "dedupe_key": "x" * 513}, "invalid_input"),
-    ({"type": "x", "tags": "one"}, "invalid_input"),
-    ({"type": "x", "tags": [str(n) for n in range(33)]}, "invalid_input"),
-    ({"type": "x", "tags": [1]}, "invalid_input"),
-    ({"type": "x", "inputs": ["a"]}, "invalid_input"),
-    ({"type": "x", "inputs": {"": "0" * 64}}, "invalid_input"),
-    ({"type": "x", "inputs": {"..": "0" * 64}}, "invalid_input"),
-    ({"type": "x", "inputs": {"a/b": "0" * 64}}, "invalid_input"),
-    ({"type": "x", "inputs": {"a\\b": "0" * 64}}, "invalid_input"),
-    ({"type": "x", "inputs": {"a\nb": "0" * 64}}, "invalid_input"),
-    ({"type": "x", "inputs": {"a\x85b": "0" * 64}}, "invalid_input"),
-    ({"type": "x", "inputs": {"x" * 256: "0" * 64}}, "invalid_input"),
-    ({"type": "x", "inputs": {"a": "0" * 63}}, "invalid_input"),
-    ({"type": "x", "inputs": {"a": "A" * 64}}, "invalid_input"),
-    ({"type": "x", "inputs": {"a": 5}}, "invalid_input"),
-    ({"type": "x", "inputs": {str(n): "0" * 64 for n in range(101)}}, "invalid_input"),
-    ({"type": "x", "inputs": {"a": "0" * 64}}, "blob_not_found"),
-    ({"type": "x", "uploads": [{"name": "a"}]}, "invalid_input"),
-    ({"type": "x", "payload_blob": "0" * 64}, "invalid_input"),
-    ({"type": "x", "batch": "x" * 129}, "invalid_input"),
-    ({"type": "x", "force": 1}, "invalid_input"),
-    ({"type": "x", "on_dead": "die"}, "invalid_input"),
-    ({"type": "x", "after": ["nothing"]}, "parent_not_found"),
-    ({"type": "x", "after": ["01a1df68-1ad1-734b-b395-698c43183af2"]}, "parent_not_found"),
-    ({"type": "x", "payload": "x" * 65_535}, "payload_too_large"),
-    ({"type": "x", "metadata": "x" * 16_383}, "payload_too_large"),
-    ({"type": "x", "payload": "\x00"}, "invalid_input"),
-    ({"type": "x", "payload": msgspec.Raw(b'"\\ud800"')}, "invalid_input"),
-    ({"type": "x", "payload": msgspec.Raw(b"[1e999]")}, "invalid_input"),
-    ({"type": "x", "payload": msgspec.Raw(b"[" * 201 + b"]" * 201)}, "invalid_input"),
-]
-
-BAD_EVENTS: list[tuple[str, Any, str | None]] = [
-    ("Order", 1, None),
-    ("job.made", 1, None),
-    ("gap", 1, None),
-    ("a", "x" * 65_535, None),
-    ("a", 1, ""),
-    ("a", "\x00", None),
-]
-
-
-async def test_bad_input_changes_nothing_and_leaves_the_transaction_usable(shop: Shop) -> None:
-    before = await shop.rows()
-    app = await shop.begin()
-    found = [(await refusal(app, {"type": "x", "dedupe_key": "k"}, bad))[1]["code"] for bad, _ in BAD]
-    assert found == [code for _, code in BAD]
-    for name, data, key in BAD_EVENTS:
-        with pytest.raises(asyncpg.PostgresError) as caught:
-            async with undone(app):
-                await publish(app, name, data, key)
-        assert isinstance(caught.value, asyncpg.PostgresError)
-        assert caught.value.sqlstate in ("IN040", "IN045")
-    for jobs in ("{}", "null", "1"):
-        with pytest.raises(asyncpg.PostgresError, match="array of jobs"):
-            async with undone(app):
-                await app.fetch("SELECT * FROM ingot.enqueue_jobs($1::text::jsonb)", jobs)
-    assert await enqueue(app) == []
-    await app.execute("COMMIT")
-    assert await shop.rows() == before
-    assert await app.fetchval("SELECT count(*) FROM orders") == 1
-
-
-async def test_how_a_session_reads_strings_changes_no_check(shop: Shop) -> None:
-    app = await shop.connect()
-    await app.execute("SET standard_conforming_strings = off")
-    for name in ("order\nevent:job.completed", "order paid"):
-        async with undone(app):
-            with pytest.raises(asyncpg.PostgresError, match="not usable"):
-                await publish(app, name)
-    await publish(app, "order.paid")
-    (made,) = await enqueue(app, {"type": "mail", "priority": 2, "run_at": "2026-01-01T00:00:00.5Z"})
-    assert made["status"] == JobStatus.QUEUED
-
-
-async def test_more_events_than_have_an_id_are_refused(shop: Shop) -> None:
-    admin = await shop.connect("postgres")
-    async with admin.transaction():
-        await admin.execute("SELECT ingot.expect_places($1, 65536)", shop.tenant)
-    with pytest.raises(asyncpg.PostgresError, match="65536"):
-        await admin.execute("SELECT ingot.expect_places($1, 65537)", shop.tenant)
+# -- order, and triggers -----------------------------------------------------------------------------------
 
 
 async def test_jobs_of_one_call_and_of_one_transaction_start_in_order(shop: Shop) -> None:

@@ -13,7 +13,7 @@ from ingot.engines.postgres.sql import SQL
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
 from tests.unit.blob_yard import Yard, open_cluster, open_yard
-from tests.unit.test_postgres_isolation import undone
+from tests.unit.isolation import undone
 
 KEYS: Final = 100_000
 PAGES_MAX: Final = 250  # Down a few trees, whatever there is; a table read to its end has thousands.

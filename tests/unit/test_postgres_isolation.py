@@ -1,57 +1,21 @@
 """Tenants are isolated by PostgreSQL itself, whatever the code above it forgets.
 
-What a role may do is asked of the server by that role, and what must hold for every table and every function is asked
-of the catalogue, so that a new one without its policy or its fixed search path is found here.
+What a role may do is asked of the server by that role.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Final
 
 import asyncpg
 import pytest
-from asyncpg.pool import PoolConnectionProxy
 
-from ingot.engines.postgres import PostgresStore
-from ingot.engines.postgres.connection import PlainConnection as Raw
-from ingot.engines.postgres.connection import Record, as_tenant
-from ingot.jobs import Done, JobNotFound, JobStatus
-from ingot.jobs.ports import CancelJob, JobFilter
-from ingot.kernel.errors import IngotError, StoreError
+from ingot.engines.postgres.connection import as_tenant
+from ingot.jobs import JobStatus
 from ingot.kernel.ids import new_id
-from tests.factories import LEASE_SECONDS, Bench
 from tests.town import REFUSED, Town, refused, store_with_one_connection, tables_of
+from tests.unit.isolation import READABLE, rows_of
 
-READABLE: Final = [
-    "attempts",
-    "batch_deltas",
-    "batches",
-    "blocked",
-    "canceled",
-    "count_deltas",
-    "counts",
-    "endings",
-    "event_floors",
-    "events",
-    "history",
-    "job_files",
-    "job_rows",
-    "jobs",
-    "keys",
-    "later",
-    "leases",
-    "logs",
-    "outcomes",
-    "pauses",
-    "ready",
-    "tags",
-    "uploads",
-    "usage",
-    "waits",
-]
 HIDDEN: Final = [
     "app_roles",
     "askers",
@@ -223,41 +187,6 @@ OF_WORKER: Final = {
     "worker_settle",
 }
 OF_APP: Final = {"enqueue_jobs", "enqueue_json", "publish_event", "publish_json"}
-FUNCTIONS_WITHOUT_A_FIXED_PATH: Final = """
-    SELECT proname FROM pg_proc
-    WHERE pronamespace = 'ingot'::regnamespace AND prosecdef
-        AND coalesce('search_path=pg_catalog, pg_temp' <> ALL (proconfig), true)
-"""
-FUNCTIONS_FOR_EVERYBODY: Final = """
-    SELECT DISTINCT p.proname FROM pg_proc AS p
-    CROSS JOIN LATERAL aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
-    WHERE p.pronamespace = 'ingot'::regnamespace AND a.grantee = 0
-"""
-OPEN_TABLES: Final = """
-    SELECT c.relname FROM pg_class AS c
-    WHERE c.relnamespace = 'ingot'::regnamespace AND c.relkind IN ('r', 'p', 'm', 'f')
-        AND EXISTS (SELECT FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attname = 'tenant')
-        AND NOT (
-            c.relrowsecurity AND c.relforcerowsecurity
-            AND NOT EXISTS (SELECT FROM pg_policy AS p WHERE p.polrelid = c.oid AND p.polroles = '{0}')
-            AND CASE WHEN has_any_column_privilege('ingot_server', c.oid, 'SELECT') THEN (
-                SELECT count(*) = 1 AND bool_and(
-                    pg_get_expr(p.polqual, p.polrelid)
-                    = '(tenant = (NULLIF(current_setting(''ingot.tenant''::text, true), ''''::text))::uuid)'
-                )
-                FROM pg_policy AS p WHERE p.polrelid = c.oid AND 'ingot_server'::regrole = ANY (p.polroles)
-            ) ELSE true END
-        )
-"""
-LEASE: Final = int(LEASE_SECONDS * 1_000_000)
-
-
-async def rows_of(connection: Raw | PoolConnectionProxy[Record]) -> dict[str, set[str]]:
-    """Whose rows a connection sees in everything it can read."""
-    return {
-        name: {row[0] for row in await connection.fetch(f"SELECT DISTINCT tenant::text FROM ingot.{name}")}
-        for name in READABLE
-    }
 
 
 # -- what the server's role sees ----------------------------------------------------------------------------
@@ -472,185 +401,3 @@ async def test_a_role_without_a_grant_can_do_nothing(town: Town) -> None:
     )
     assert callable_now == []
     assert await refused(stranger, "SELECT ingot.clock()")
-
-
-# -- what must hold for whatever comes ----------------------------------------------------------------------
-
-
-async def test_functions_that_act_as_their_owner_have_a_fixed_path_and_named_callers(town: Town) -> None:
-    admin = await town.connect()
-    assert await admin.fetch(FUNCTIONS_WITHOUT_A_FIXED_PATH) == []
-    assert await admin.fetch(FUNCTIONS_FOR_EVERYBODY) == []
-    owners = await admin.fetch(
-        "SELECT DISTINCT proowner::regrole::text FROM pg_proc WHERE pronamespace = 'ingot'::regnamespace AND prosecdef"
-    )
-    assert [row[0] for row in owners] == ["ingot_owner"]
-
-
-async def test_every_table_with_a_tenant_shows_the_server_one_tenant_or_nothing(town: Town) -> None:
-    admin = await town.connect()
-    assert await admin.fetch(OPEN_TABLES) == []
-
-
-@asynccontextmanager
-async def undone(connection: Raw) -> AsyncIterator[None]:
-    """What happens inside is rolled back."""
-    change = connection.transaction()
-    await change.start()
-    try:
-        yield
-    finally:
-        await change.rollback()
-
-
-FORCED = "ALTER TABLE ingot.mine ENABLE ROW LEVEL SECURITY; ALTER TABLE ingot.mine FORCE ROW LEVEL SECURITY;"
-POLICY = "CREATE POLICY tenant ON ingot.mine FOR SELECT"
-ONE = "nullif(current_setting('ingot.tenant', true), '')::uuid"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "",
-        "ALTER TABLE ingot.mine ENABLE ROW LEVEL SECURITY;",
-        f"{FORCED} GRANT SELECT ON ingot.mine TO ingot_server;",
-        f"{FORCED} GRANT SELECT (tenant) ON ingot.mine TO ingot_server;",
-        f"{FORCED} {POLICY} USING (tenant = {ONE});",
-        f"{FORCED} {POLICY} TO ingot_server USING (tenant = {ONE} OR {ONE} IS NULL);"
-        " GRANT SELECT ON ingot.mine TO ingot_server;",
-        f"{FORCED} {POLICY} TO ingot_server USING (tenant = {ONE});"
-        " CREATE POLICY more ON ingot.mine TO ingot_server USING (true); GRANT SELECT ON ingot.mine TO ingot_server;",
-    ],
-)
-async def test_a_new_table_that_is_open_is_noticed(town: Town, change: str) -> None:
-    admin = await town.connect()
-    async with undone(admin):
-        await admin.execute(f"CREATE TABLE ingot.mine (tenant uuid NOT NULL); {change}")
-        assert [row[0] for row in await admin.fetch(OPEN_TABLES)] == ["mine"]
-
-
-async def test_a_new_table_with_its_policy_is_fine(town: Town) -> None:
-    admin = await town.connect()
-    async with undone(admin):
-        await admin.execute(f"CREATE TABLE ingot.mine (tenant uuid NOT NULL); {FORCED}")
-        assert await admin.fetch(OPEN_TABLES) == []
-        await admin.execute(
-            f"{POLICY} TO ingot_server USING (tenant = {ONE}); GRANT SELECT ON ingot.mine TO ingot_server"
-        )
-        assert await admin.fetch(OPEN_TABLES) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "query"),
-    [
-        ("SECURITY DEFINER", FUNCTIONS_WITHOUT_A_FIXED_PATH),
-        ("SECURITY DEFINER SET search_path = pg_temp, pg_catalog", FUNCTIONS_WITHOUT_A_FIXED_PATH),
-        ("SECURITY DEFINER SET search_path = pg_catalog, pg_temp", FUNCTIONS_FOR_EVERYBODY),
-        ("SECURITY INVOKER", FUNCTIONS_FOR_EVERYBODY),
-    ],
-)
-async def test_a_new_function_that_is_open_is_noticed(town: Town, options: str, query: str) -> None:
-    admin = await town.connect()
-    async with undone(admin):
-        await admin.execute(f"CREATE FUNCTION ingot.mine() RETURNS integer LANGUAGE sql {options} AS 'SELECT 1'")
-        assert [row[0] for row in await admin.fetch(query)] == ["mine"]
-
-
-# -- a pool's connections -----------------------------------------------------------------------------------
-
-
-async def seen_by(store: PostgresStore) -> tuple[dict[str, set[str]], bool]:
-    """What the store's only connection shows by itself, and whether a transaction was left open on it."""
-    async with store._db.pool.acquire() as connection:
-        in_transaction = connection.is_in_transaction()
-        return await rows_of(connection), in_transaction
-
-
-NOTHING: Final = ({name: set[str]() for name in READABLE}, False)
-
-
-@pytest.mark.parametrize(
-    "failing", ["SELECT 1 / 0", "SELECT nonsense", "SELECT * FROM ingot.tenants", "COMMIT; SELECT"]
-)
-async def test_a_connection_forgets_its_tenant_after_an_error(town: Town, failing: str) -> None:
-    async with store_with_one_connection(town) as store:
-        with pytest.raises(StoreError):
-            await store._db.read(town.tenants[0], failing)
-        assert await seen_by(store) == NOTHING
-
-
-async def test_a_connection_forgets_its_tenant_after_a_refusal(town: Town) -> None:
-    async with store_with_one_connection(town) as store:
-        with pytest.raises(JobNotFound):
-            await store.cancel(CancelJob(tenant=town.tenants[0], job_id=new_id()))
-        assert await seen_by(store) == NOTHING
-
-
-async def test_a_connection_forgets_its_tenant_when_its_reader_goes_away(town: Town) -> None:
-    async with store_with_one_connection(town) as store:
-        admin = await town.connect()
-        reading = asyncio.create_task(store._db.read(town.tenants[0], "SELECT pg_sleep(60)"))
-        asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
-        while not await admin.fetchval(asleep):
-            pass
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        assert await seen_by(store) == NOTHING
-
-
-async def test_a_text_that_is_no_id_never_gets_into_a_statement(town: Town) -> None:
-    async with store_with_one_connection(town) as store:
-        for text in ("'; SET ingot.tenant = 'x", "", "A" * 36):
-            with pytest.raises(AssertionError):
-                await store._db.read(text, "SELECT 1")
-        assert await seen_by(store) == NOTHING
-
-
-async def test_a_connection_that_is_not_reset_keeps_no_tenant(town: Town) -> None:
-    async with store_with_one_connection(town) as store:
-        for tenant in town.tenants:
-            assert len((await store.list_jobs(JobFilter(tenant=tenant), before=None, limit=100))[0]) == 8
-        assert await seen_by(store) == NOTHING
-
-
-# -- not yours is not there ---------------------------------------------------------------------------------
-
-
-Call = Callable[[Bench, str, str, int], Awaitable[object]]
-CALLS: Final[dict[str, Call]] = {
-    "get": lambda bench, tenant, job, _: bench.jobs.get(tenant, job),
-    "attempts": lambda bench, tenant, job, _: bench.jobs.attempts(tenant, job),
-    "cancel": lambda bench, tenant, job, _: bench.jobs.cancel(tenant, job),
-    "retry": lambda bench, tenant, job, _: bench.jobs.retry(tenant, job),
-    "reschedule": lambda bench, tenant, job, _: bench.jobs.reschedule(tenant, job, priority=1),
-    "retag": lambda bench, tenant, job, _: bench.jobs.reschedule(tenant, job, tags=["a"]),
-    "heartbeat": lambda bench, tenant, job, fence: bench.jobs.heartbeat(job, fence, tenant=tenant),
-    "settle": lambda bench, tenant, job, fence: bench.jobs.settle(job, fence, Done(), tenant=tenant),
-}
-
-
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("status", [JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.CANCELED])
-async def test_a_call_about_a_job_that_is_not_yours_is_answered_as_if_it_were_not_there(
-    town: Town, name: str, status: JobStatus
-) -> None:
-    first, second = town.tenants
-    theirs = await town.bench.make_job_in(status, "theirs", tenant=second)
-    answers = []
-    for job_id, fence in ((theirs.id, theirs.fence), (new_id(), theirs.fence), (theirs.id, theirs.fence + 1)):
-        with pytest.raises(IngotError) as caught:
-            await CALLS[name](town.bench, first, job_id, fence)
-        told = caught.value
-        answers.append((type(told), told.code, told.status, told.hint, told.detail.replace(job_id, "?")))
-    assert answers[0] == answers[1] == answers[2]
-    assert answers[0][1] == "job_not_found"
-    assert await town.bench.reload(theirs) == theirs
-
-
-async def test_keys_of_one_tenant_are_no_news_to_another(town: Town) -> None:
-    first, second = town.tenants
-    await town.bench.make_job("keyed", 1, tenant=second, idempotency_key="secret", dedupe_key="secret")
-    made = await town.bench.jobs.enqueue(first, "keyed", 2, idempotency_key="secret", dedupe_key="secret")
-    assert made.created
-    assert made.job.tenant == first

@@ -9,7 +9,8 @@ import pytest
 CREDENTIALS = "tests.conformance.test_credentials::"
 CROSS_SITE = "tests.http.test_cross_site::"
 FELT = "tests.http.test_felt::"
-PROVIDER = "tests.unit.test_provider::"
+PROVIDER_ANSWERS = "tests.unit.test_provider_answers::"
+PROVIDER_TOKENS = "tests.unit.test_provider_tokens::"
 ROUTES = "tests.http.test_routes::"
 SECRETS = "tests.system.test_secrets::test_no_planted_secret_is_found_in_what_a_server_lets_out"
 SESSIONS = "tests.http.test_sessions::"
@@ -19,8 +20,8 @@ TOKENS = "tests.http.test_tokens::"
 
 WHOLE = f"{TOKENS}test_a_token_that_is_not_whole_is_refused_before_it_is_looked_up"
 WRONG_CLAIMS = f"{SIGN_IN}test_a_token_that_is_wrong_signs_nobody_in"
-WRONG_SIGNED = f"{PROVIDER}test_a_signed_token_that_says_the_wrong_thing_is_refused"
-HEADER = f"{PROVIDER}test_a_header_that_brings_a_key_or_asks_for_more_is_refused"
+WRONG_SIGNED = f"{PROVIDER_TOKENS}test_a_signed_token_that_says_the_wrong_thing_is_refused"
+HEADER = f"{PROVIDER_TOKENS}test_a_header_that_brings_a_key_or_asks_for_more_is_refused"
 OTHER_SITE = f"{SESSIONS}test_a_page_of_another_site_changes_nothing"
 
 THREATS: dict[str, dict[str, list[str]]] = {
@@ -74,25 +75,25 @@ THREATS: dict[str, dict[str, list[str]]] = {
         "wrong aud": [WRONG_CLAIMS, WRONG_SIGNED],
         "wrong azp": [WRONG_CLAIMS, WRONG_SIGNED],
         "wrong iss": [WRONG_CLAIMS, WRONG_SIGNED],
-        "alg none": [f"{PROVIDER}test_a_token_that_nobody_signed_is_refused"],
+        "alg none": [f"{PROVIDER_TOKENS}test_a_token_that_nobody_signed_is_refused"],
         "alg HS256": [
-            f"{PROVIDER}test_a_public_key_is_no_secret_to_sign_with",
-            f"{PROVIDER}test_the_secret_of_the_client_signs_nothing_either",
+            f"{PROVIDER_TOKENS}test_a_public_key_is_no_secret_to_sign_with",
+            f"{PROVIDER_TOKENS}test_the_secret_of_the_client_signs_nothing_either",
         ],
         "unknown crit": [HEADER],
-        "expired": [WRONG_CLAIMS, WRONG_SIGNED, f"{PROVIDER}test_time_goes_on_and_the_token_expires"],
+        "expired": [WRONG_CLAIMS, WRONG_SIGNED, f"{PROVIDER_TOKENS}test_time_goes_on_and_the_token_expires"],
         "iat in the future": [WRONG_CLAIMS, WRONG_SIGNED],
         "jku and jwk": [HEADER],
         "kid injection": [
-            f"{PROVIDER}test_a_kid_is_looked_up_and_nothing_else",
-            f"{PROVIDER}test_a_kid_that_is_no_text_is_none",
+            f"{PROVIDER_TOKENS}test_a_kid_is_looked_up_and_nothing_else",
+            f"{PROVIDER_TOKENS}test_a_kid_that_is_no_text_is_none",
         ],
         "iss mix-up on callback": [
             f"{SIGN_IN}test_an_answer_of_another_provider_is_refused",
-            f"{PROVIDER}test_an_answer_of_another_provider_is_refused_before_its_code_is_used",
-            f"{PROVIDER}test_a_provider_that_names_itself_in_answers_does_so_always",
+            f"{PROVIDER_ANSWERS}test_an_answer_of_another_provider_is_refused_before_its_code_is_used",
+            f"{PROVIDER_ANSWERS}test_a_provider_that_names_itself_in_answers_does_so_always",
         ],
-        "discovery issuer mismatch": [f"{PROVIDER}test_a_configuration_of_another_issuer_is_refused"],
+        "discovery issuer mismatch": [f"{PROVIDER_ANSWERS}test_a_configuration_of_another_issuer_is_refused"],
         "code replay": [
             f"{SIGN_IN}test_a_real_provider_signs_people_in_and_takes_a_code_once",
             "tests.system.test_real_provider::test_a_code_is_good_once",

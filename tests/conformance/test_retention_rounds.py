@@ -1,0 +1,173 @@
+"""Rounds of retention: how much they take at once, and what a preview tells of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ingot.identity import Limits, TenantNotFound
+from ingot.jobs import Claim, Collected, Definition, Done, Doomed, JobStatus, Settle
+from ingot.jobs.orders import new_job
+from ingot.jobs.retention import BATCH_JOBS, Retention
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.ids import new_id
+from tests.conformance.pictures import picture, refuses
+from tests.conformance.retention import FINISHED, HOUR, collect_all, finish, keep, there
+from tests.factories import Bench
+
+# -- bounded ------------------------------------------------------------------------------------------------
+
+
+async def test_a_collection_takes_no_more_than_it_was_told_the_longest_finished_first(bench: Bench) -> None:
+    await keep(bench, HOUR)
+    made = []
+    for _ in range(10):
+        made += await finish(bench, 1)
+        bench.clock.advance(seconds=1)
+    bench.clock.advance(seconds=HOUR)
+    found = []
+    for left in (7, 4, 1, 0):
+        found.append(await bench.jobs.collect(3))
+        assert await there(bench) == made[10 - left :]
+    assert found == [Collected(removed=n, more=n == 3) for n in (3, 3, 3, 1)]
+    assert await bench.jobs.collect(3) == Collected()
+
+
+async def test_jobs_that_ended_together_are_taken_in_parts(bench: Bench) -> None:
+    await keep(bench, HOUR, "a")
+    await keep(bench, HOUR, "b", keep_history=True)
+    await bench.jobs.enqueue_many([new_job(bench.tenant, "ab"[n % 2]) for n in range(40)])
+    claims = await bench.jobs.claim("worker", ["a", "b"], limit=40)
+    await bench.jobs.settle_many([_done(claim) for claim in claims])
+    bench.clock.advance(seconds=HOUR)
+    found = [await bench.jobs.collect(7) for _ in range(6)]
+    assert [(each.removed, each.more) for each in found] == [(7, True)] * 5 + [(5, False)]
+    assert sum(each.kept for each in found) == 20
+    assert len((await bench.jobs.history(bench.tenant)).items) == 20
+
+
+def _done(claim: Claim) -> Settle:
+    return Settle(job_id=claim.job.id, fence=claim.fence, outcome=Done())
+
+
+async def test_a_round_that_ends_exactly_has_no_more(bench: Bench) -> None:
+    await keep(bench, HOUR)
+    await finish(bench, 4)
+    bench.clock.advance(seconds=HOUR)
+    assert await bench.jobs.collect(4) == Collected(removed=4)
+
+
+async def test_types_that_are_kept_do_not_stand_in_the_way(bench: Bench) -> None:
+    await keep(bench, HOUR, "m")
+    await finish(bench, 3, "a")
+    await finish(bench, 2, "m")
+    await finish(bench, 3, "z")
+    bench.clock.advance(seconds=HOUR)
+    assert await bench.jobs.collect(2) == Collected(removed=2)
+
+
+async def test_the_loop_goes_on_while_there_is_more(bench: Bench) -> None:
+    await keep(bench, HOUR)
+    claims = []
+    await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(BATCH_JOBS + 1)])
+    while found := await bench.jobs.claim("worker", ["noop"], limit=1000):
+        claims += found
+    await bench.jobs.settle_many([_done(claim) for claim in claims])
+    bench.clock.advance(seconds=HOUR)
+    loop = Retention(bench.store)
+    assert await loop.run_once() == Collected(removed=BATCH_JOBS, more=True)
+    assert await loop.run_once() == Collected(removed=1)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10_001, 1.5, True, "10", None])
+async def test_a_limit_has_bounds(bench: Bench, limit: Any) -> None:
+    await keep(bench, 0)
+    await finish(bench, 1)
+    async with refuses(bench, InvalidInput):
+        await bench.jobs.collect(limit)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 10**12, True, "1", [1]])
+async def test_a_time_to_keep_is_a_number_of_seconds(bench: Bench, seconds: Any) -> None:
+    async with refuses(bench, InvalidInput):
+        await bench.jobs.define(Definition(type="noop", retention_seconds=seconds))
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), True, "1"])
+async def test_so_it_is_in_limits(bench: Bench, seconds: Any) -> None:
+    async with refuses(bench, InvalidInput):
+        await bench.tenants.change(bench.tenant, limits=Limits(retention_seconds=seconds))
+
+
+@pytest.mark.parametrize("keeps", [1, "yes", None])
+async def test_keeping_history_is_yes_or_no(bench: Bench, keeps: Any) -> None:
+    async with refuses(bench, InvalidInput):
+        await bench.jobs.define(Definition(type="noop", keep_history=keeps))
+
+
+# -- preview ------------------------------------------------------------------------------------------------
+
+
+async def test_a_preview_tells_what_collecting_then_removes(bench: Bench) -> None:
+    other = (await bench.tenants.create("other", limits=Limits(retention_seconds=0))).id
+    await keep(bench, HOUR, "a")
+    await keep(bench, 2 * HOUR, "b")
+    oldest = bench.clock.now()
+    for status in FINISHED:
+        await bench.make_job_in(status, "a")
+        await bench.make_job_in(status, "b")
+    back = await bench.make_job_in(JobStatus.DEAD, "a")
+    bench.clock.advance(seconds=60)
+    await finish(bench, 2, "a")
+    await finish(bench, 2, "ever")
+    await finish(bench, 5, "a", tenant=other)
+    bench.clock.advance(seconds=HOUR - 50)
+    late = await finish(bench, 1, "a")
+    await bench.jobs.retry(bench.tenant, back.id)
+    before = await picture(bench)
+    assert await bench.jobs.preview_retention(bench.tenant) == [Doomed(type="a", jobs=3, oldest_finished_at=oldest)]
+    assert await picture(bench) == before
+    bench.clock.advance(seconds=HOUR - 10)
+    first, second = await bench.jobs.preview_retention(bench.tenant)
+    assert (first, second.jobs, second.type) == (Doomed(type="a", jobs=5, oldest_finished_at=oldest), 3, "b")
+    await collect_all(bench)
+    assert await bench.jobs.preview_retention(bench.tenant) == []
+    counts = (await bench.jobs.summary(bench.tenant)).counts
+    assert sum(counts.values()) == len(late) + 2 + 1  # What finished late, what is kept, and what was retried.
+
+
+async def test_a_preview_of_a_tenant_that_keeps_all_is_empty(bench: Bench) -> None:
+    await finish(bench, 1)
+    assert await bench.jobs.preview_retention(bench.tenant) == []
+
+
+async def test_a_preview_counts_to_a_bound_and_says_so(bench: Bench) -> None:
+    await keep(bench, 0)
+    jobs = 10_001
+    orders = [new_job(bench.tenant, "noop") for _ in range(jobs)]
+    await bench.jobs.enqueue_many(orders[:1])
+    await bench.jobs.enqueue_many(orders[1:])
+    claims = []
+    while found := await bench.jobs.claim("worker", ["noop"], limit=1000):
+        claims += found
+    for start in range(0, jobs, 1000):
+        await bench.jobs.settle_many([_done(claim) for claim in claims[start : start + 1000]])
+    (doomed,) = await bench.jobs.preview_retention(bench.tenant)
+    assert (doomed.jobs, doomed.more) == (10_000, True)
+    assert (await bench.jobs.collect(1)).removed == 1
+    (doomed,) = await bench.jobs.preview_retention(bench.tenant)
+    assert (doomed.jobs, doomed.more) == (10_000, False)
+
+
+@pytest.mark.parametrize("tenant", [7, None])
+async def test_a_tenant_is_a_text(bench: Bench, tenant: Any) -> None:
+    for call in (bench.jobs.preview_retention, bench.jobs.history):
+        async with refuses(bench, InvalidInput):
+            await call(tenant)
+
+
+async def test_an_unknown_tenant_has_no_preview_and_no_history(bench: Bench) -> None:
+    for call in (bench.jobs.preview_retention, bench.jobs.history):
+        async with refuses(bench, TenantNotFound):
+            await call(new_id())

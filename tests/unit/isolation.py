@@ -1,0 +1,59 @@
+"""What can be read in the database, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from asyncpg.pool import PoolConnectionProxy
+
+from ingot.engines.postgres.connection import PlainConnection as Raw
+from ingot.engines.postgres.connection import Record
+
+READABLE: Final = [
+    "attempts",
+    "batch_deltas",
+    "batches",
+    "blocked",
+    "canceled",
+    "count_deltas",
+    "counts",
+    "endings",
+    "event_floors",
+    "events",
+    "history",
+    "job_files",
+    "job_rows",
+    "jobs",
+    "keys",
+    "later",
+    "leases",
+    "logs",
+    "outcomes",
+    "pauses",
+    "ready",
+    "tags",
+    "uploads",
+    "usage",
+    "waits",
+]
+
+
+async def rows_of(connection: Raw | PoolConnectionProxy[Record]) -> dict[str, set[str]]:
+    """Whose rows a connection sees in everything it can read."""
+    return {
+        name: {row[0] for row in await connection.fetch(f"SELECT DISTINCT tenant::text FROM ingot.{name}")}
+        for name in READABLE
+    }
+
+
+@asynccontextmanager
+async def undone(connection: Raw) -> AsyncIterator[None]:
+    """What happens inside is rolled back."""
+    change = connection.transaction()
+    await change.start()
+    try:
+        yield
+    finally:
+        await change.rollback()

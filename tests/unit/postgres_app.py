@@ -1,0 +1,35 @@
+"""What tests of applications in the database have in common."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+from ingot.engines.postgres.connection import PlainConnection as Raw
+from tests.shop import Shop, enqueue, open_shop, shop_cluster, undone
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with shop_cluster() as url:
+        yield url
+
+
+@pytest.fixture
+async def shop(cluster: str) -> AsyncIterator[Shop]:
+    async with open_shop(cluster) as made:
+        yield made
+
+
+async def refusal(app: Raw, *jobs: Any) -> tuple[str | None, dict[str, Any]]:
+    """The state and the detail with which an application is refused; its transaction goes on."""
+    with pytest.raises(asyncpg.PostgresError) as caught:
+        async with undone(app):
+            await enqueue(app, *jobs)
+    assert isinstance(caught.value, asyncpg.PostgresError)
+    assert caught.value.hint
+    return caught.value.sqlstate, msgspec.json.decode(caught.value.detail or "{}")

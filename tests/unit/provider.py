@@ -1,0 +1,66 @@
+"""A provider that can lie, and our side of it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from ingot.identity.people import Person, SignInRefused
+from ingot.kernel.clock import ManualClock, SystemClock, to_datetime
+from ingot.outbound.asking import ProviderUnavailable
+from ingot.outbound.provider import Provider
+from ingot.settings import Settings
+from tests.providers.liar import CODE, NONCE, VERIFIER, Liar, lying_provider
+
+DISCOVERY = "/.well-known/openid-configuration"
+TRUST = ssl.create_default_context()  # Takes longer to make than most tests.
+
+
+@pytest.fixture
+async def liar() -> AsyncIterator[Liar]:
+    async with lying_provider() as one:
+        yield one
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(to_datetime(SystemClock().micros()))
+
+
+@asynccontextmanager
+async def opened(settings: Settings, clock: ManualClock, **options: Any) -> AsyncIterator[Provider]:
+    provider = Provider(settings, clock, **{"trust": TRUST, **options})
+    try:
+        yield provider
+    finally:
+        await provider.close()
+
+
+@pytest.fixture
+async def provider(liar: Liar, clock: ManualClock) -> AsyncIterator[Provider]:
+    async with opened(liar.settings(), clock) as one:
+        yield one
+
+
+async def person(provider: Provider, **changed: Any) -> Person:
+    return await provider.person(**{"code": CODE, "nonce": NONCE, "verifier": VERIFIER, **changed})
+
+
+async def refused(provider: Provider, said: str, **changed: Any) -> SignInRefused:
+    with pytest.raises(SignInRefused, match=said) as caught:
+        await person(provider, **changed)
+    return caught.value
+
+
+async def unavailable(provider: Provider, said: str) -> ProviderUnavailable:
+    with pytest.raises(ProviderUnavailable, match=said) as caught:
+        await person(provider)
+    return caught.value
+
+
+def ada(liar: Liar) -> Person:
+    return Person(issuer=liar.issuer, subject="ada", email="ada@example.com", email_verified=True, groups=("staff",))

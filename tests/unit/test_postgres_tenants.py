@@ -1,0 +1,117 @@
+"""What is not a tenant's own is not there for it, and a connection keeps no tenant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import pytest
+
+from ingot.engines.postgres import PostgresStore
+from ingot.jobs import Done, JobNotFound, JobStatus
+from ingot.jobs.ports import CancelJob, JobFilter
+from ingot.kernel.errors import IngotError, StoreError
+from ingot.kernel.ids import new_id
+from tests.factories import Bench
+from tests.town import Town, store_with_one_connection
+from tests.unit.isolation import READABLE, rows_of
+
+# -- a pool's connections -----------------------------------------------------------------------------------
+
+
+async def seen_by(store: PostgresStore) -> tuple[dict[str, set[str]], bool]:
+    """What the store's only connection shows by itself, and whether a transaction was left open on it."""
+    async with store._db.pool.acquire() as connection:
+        in_transaction = connection.is_in_transaction()
+        return await rows_of(connection), in_transaction
+
+
+NOTHING: Final = ({name: set[str]() for name in READABLE}, False)
+
+
+@pytest.mark.parametrize(
+    "failing", ["SELECT 1 / 0", "SELECT nonsense", "SELECT * FROM ingot.tenants", "COMMIT; SELECT"]
+)
+async def test_a_connection_forgets_its_tenant_after_an_error(town: Town, failing: str) -> None:
+    async with store_with_one_connection(town) as store:
+        with pytest.raises(StoreError):
+            await store._db.read(town.tenants[0], failing)
+        assert await seen_by(store) == NOTHING
+
+
+async def test_a_connection_forgets_its_tenant_after_a_refusal(town: Town) -> None:
+    async with store_with_one_connection(town) as store:
+        with pytest.raises(JobNotFound):
+            await store.cancel(CancelJob(tenant=town.tenants[0], job_id=new_id()))
+        assert await seen_by(store) == NOTHING
+
+
+async def test_a_connection_forgets_its_tenant_when_its_reader_goes_away(town: Town) -> None:
+    async with store_with_one_connection(town) as store:
+        admin = await town.connect()
+        reading = asyncio.create_task(store._db.read(town.tenants[0], "SELECT pg_sleep(60)"))
+        asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+        while not await admin.fetchval(asleep):
+            pass
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert await seen_by(store) == NOTHING
+
+
+async def test_a_text_that_is_no_id_never_gets_into_a_statement(town: Town) -> None:
+    async with store_with_one_connection(town) as store:
+        for text in ("'; SET ingot.tenant = 'x", "", "A" * 36):
+            with pytest.raises(AssertionError):
+                await store._db.read(text, "SELECT 1")
+        assert await seen_by(store) == NOTHING
+
+
+async def test_a_connection_that_is_not_reset_keeps_no_tenant(town: Town) -> None:
+    async with store_with_one_connection(town) as store:
+        for tenant in town.tenants:
+            assert len((await store.list_jobs(JobFilter(tenant=tenant), before=None, limit=100))[0]) == 8
+        assert await seen_by(store) == NOTHING
+
+
+# -- not yours is not there ---------------------------------------------------------------------------------
+
+
+Call = Callable[[Bench, str, str, int], Awaitable[object]]
+CALLS: Final[dict[str, Call]] = {
+    "get": lambda bench, tenant, job, _: bench.jobs.get(tenant, job),
+    "attempts": lambda bench, tenant, job, _: bench.jobs.attempts(tenant, job),
+    "cancel": lambda bench, tenant, job, _: bench.jobs.cancel(tenant, job),
+    "retry": lambda bench, tenant, job, _: bench.jobs.retry(tenant, job),
+    "reschedule": lambda bench, tenant, job, _: bench.jobs.reschedule(tenant, job, priority=1),
+    "retag": lambda bench, tenant, job, _: bench.jobs.reschedule(tenant, job, tags=["a"]),
+    "heartbeat": lambda bench, tenant, job, fence: bench.jobs.heartbeat(job, fence, tenant=tenant),
+    "settle": lambda bench, tenant, job, fence: bench.jobs.settle(job, fence, Done(), tenant=tenant),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("status", [JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.CANCELED])
+async def test_a_call_about_a_job_that_is_not_yours_is_answered_as_if_it_were_not_there(
+    town: Town, name: str, status: JobStatus
+) -> None:
+    first, second = town.tenants
+    theirs = await town.bench.make_job_in(status, "theirs", tenant=second)
+    answers = []
+    for job_id, fence in ((theirs.id, theirs.fence), (new_id(), theirs.fence), (theirs.id, theirs.fence + 1)):
+        with pytest.raises(IngotError) as caught:
+            await CALLS[name](town.bench, first, job_id, fence)
+        told = caught.value
+        answers.append((type(told), told.code, told.status, told.hint, told.detail.replace(job_id, "?")))
+    assert answers[0] == answers[1] == answers[2]
+    assert answers[0][1] == "job_not_found"
+    assert await town.bench.reload(theirs) == theirs
+
+
+async def test_keys_of_one_tenant_are_no_news_to_another(town: Town) -> None:
+    first, second = town.tenants
+    await town.bench.make_job("keyed", 1, tenant=second, idempotency_key="secret", dedupe_key="secret")
+    made = await town.bench.jobs.enqueue(first, "keyed", 2, idempotency_key="secret", dedupe_key="secret")
+    assert made.created
+    assert made.job.tenant == first
