@@ -1,0 +1,262 @@
+"""What settings can be: each by itself, and together."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from ipaddress import ip_address, ip_interface, ip_network
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit
+
+from ingot.kernel.errors import IngotError
+
+if TYPE_CHECKING:
+    from ingot.settings.model import Settings
+
+LEASE_SECONDS_MIN = 1.0
+LEASE_SECONDS_MAX = 86_400.0
+PORT_MAX = 65_535
+CONNECTIONS_LIMIT = 1_000_000
+RATE_MAX = 1_000_000.0
+RATES = ("rate_read", "rate_write", "rate_wait")
+EVENT_RETENTION_DAYS_MAX = 36_600.0
+SESSION_TIMES = ("session_seconds", "session_idle_seconds", "session_renew_seconds")
+PERSON_TOKEN_DAYS_MAX = 36_600.0
+SESSION_SECONDS_MIN = 10.0
+SESSION_SECONDS_MAX = 31_536_000.0
+DATABASE_SCHEMES = ("postgresql://", "postgres://")
+
+CONFIGURATION = "/.well-known/openid-configuration"
+PROVIDER_PARTS = ("oidc_client_secret", "oidc_redirect_url", "oidc_allowed_groups", "oidc_admin_groups", "oidc_scopes")
+
+BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+BUCKET_PREFIX = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*/){1,16}")
+BUCKET_REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
+BUCKET_KEYS = ("s3_access_key", "s3_secret_key")
+BUCKET_ENDPOINTS = ("s3_endpoint", "s3_public_endpoint")
+BUCKET_PARTS = (*BUCKET_KEYS, *BUCKET_ENDPOINTS, "s3_prefix")
+BUCKET_PREFIX_CHARACTERS_MAX = 200
+
+MAX_BLOB_BYTES_LIMIT = 5 * 1024**4  # What stores that speak S3 take as one object.
+COLLECT_SECONDS_MAX = 86_400.0
+READ_ADDRESS_SECONDS = 3600.0
+GRACE_SECONDS_MIN = READ_ADDRESS_SECONDS + 60  # Whoever has an address just now reads to the end of its time.
+GRACE_SECONDS_MAX = 31_536_000.0
+SCRUB_RATE_MAX = 10**12
+SECRET_BYTES_MIN = 32
+SECRET_DISTINCT_MIN = 12  # 32 random bytes have about 30 different ones.
+
+OTHER_NAMES = {"otel_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}  # The name that everybody knows it by.
+
+
+class SettingsError(IngotError):
+    """A setting cannot be used."""
+
+    code = "invalid_setting"
+    hint = "Correct the environment variable and start again."
+
+
+def check_lease(seconds: float) -> None:
+    """Refuse a lease that is too short or too long."""
+    if not LEASE_SECONDS_MIN <= seconds <= LEASE_SECONDS_MAX:
+        bounds = f"it goes from {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g}"
+        raise SettingsError(f"INGOT_LEASE_SECONDS is {seconds}; {bounds}")
+
+
+def check_database(name: str, url: str | None) -> None:
+    """Refuse another kind of database. Not shown: it can hold a password."""
+    if url is not None and not url.startswith(DATABASE_SCHEMES):
+        raise SettingsError(f"INGOT_{name.upper()} does not begin with {DATABASE_SCHEMES[0]}")
+
+
+def check_provider(settings: Settings) -> None:
+    """Refuse half of a provider: nobody could sign in, or not only those who should."""
+    issuer, client = settings.oidc_issuer, settings.oidc_client_id
+    if (issuer is None) != (client is None):
+        given, missing = ("ISSUER", "CLIENT_ID") if client is None else ("CLIENT_ID", "ISSUER")
+        raise SettingsError(
+            f"INGOT_OIDC_{given} is set, and INGOT_OIDC_{missing} is not",
+            hint="Set both: the provider's address, and the id that it knows this server by.",
+        )
+    if issuer is None:
+        for name in PROVIDER_PARTS:
+            if getattr(settings, name):
+                raise SettingsError(
+                    f"{variable_of(name)} is set, and INGOT_OIDC_ISSUER is not",
+                    hint="Set INGOT_OIDC_ISSUER and INGOT_OIDC_CLIENT_ID too, or leave all of them out.",
+                )
+        return
+    if check_place(issuer, "INGOT_OIDC_ISSUER").path.rstrip("/").endswith(CONFIGURATION):
+        raise SettingsError(
+            f"INGOT_OIDC_ISSUER ends with {CONFIGURATION}",
+            hint="Leave that out: it is added to the address by which the provider calls itself.",
+        )
+    if settings.callback_url is None:
+        raise SettingsError(
+            "INGOT_OIDC_ISSUER is set, and neither INGOT_PUBLIC_URL nor INGOT_OIDC_REDIRECT_URL is",
+            hint="Set INGOT_PUBLIC_URL to the address that browsers know this server by.",
+        )
+    if settings.oidc_redirect_url is not None:
+        back = check_place(settings.oidc_redirect_url, "INGOT_OIDC_REDIRECT_URL")
+        if settings.public_url is not None and back.netloc != urlsplit(settings.public_url).netloc:
+            raise SettingsError(
+                "INGOT_OIDC_REDIRECT_URL is on another host than INGOT_PUBLIC_URL",
+                hint="A browser brings what it keeps for one host to no other: leave INGOT_OIDC_REDIRECT_URL out.",
+            )
+    if settings.oidc_scopes and "openid" not in settings.oidc_scopes:
+        raise SettingsError("INGOT_OIDC_SCOPES does not name openid", hint="Without it no provider says who came.")
+    for name in ("oidc_allowed_groups", "oidc_admin_groups"):
+        if "" in getattr(settings, name):
+            raise SettingsError(
+                f"{variable_of(name)} names a group without a name",
+                hint="Name groups with one comma between two, and none at the end.",
+            )
+
+
+def check_place(url: str, name: str) -> SplitResult:
+    """An address whose answers can be trusted: https, or http on this machine. Not shown: it can hold a secret."""
+    hint = "Give an address such as https://ingot.example.com; http is for 127.0.0.1, ::1 and localhost."
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise SettingsError(f"{name} is no address", hint=hint) from None
+    if not host or not url.isascii() or not url.isprintable() or " " in url:
+        raise SettingsError(f"{name} is no address", hint=hint)
+    if not is_trusted(parts):
+        raise SettingsError(f"{name} does not begin with https://", hint=hint)
+    if "@" in parts.netloc or "?" in url or "#" in url:
+        raise SettingsError(f"{name} has more in it than a place and a path", hint=hint)
+    return parts
+
+
+def is_trusted(parts: SplitResult) -> bool:
+    """Whether nobody on the way to this address can listen or answer."""
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this host is the machine itself."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_people(settings: Settings) -> None:
+    """Refuse times of sessions and tokens that are too short or too long."""
+    for name in SESSION_TIMES:
+        if not SESSION_SECONDS_MIN <= getattr(settings, name) <= SESSION_SECONDS_MAX:
+            bounds = f"it goes from {SESSION_SECONDS_MIN:g} to {SESSION_SECONDS_MAX:g}"
+            raise SettingsError(f"{variable_of(name)} is {getattr(settings, name)}; {bounds}")
+    if not 0 < settings.person_token_days <= PERSON_TOKEN_DAYS_MAX:
+        bounds = f"it goes from above 0 to {PERSON_TOKEN_DAYS_MAX:g}"
+        raise SettingsError(f"INGOT_PERSON_TOKEN_DAYS is {settings.person_token_days}; {bounds}")
+
+
+def check_blobs(settings: Settings) -> None:
+    """Refuse bounds of blobs that cannot be held, and a key that is none."""
+    for name, least, most in (
+        ("max_blob_bytes", 1, MAX_BLOB_BYTES_LIMIT),
+        ("collect_seconds", 1, COLLECT_SECONDS_MAX),
+        ("scrub_bytes_per_second", 0, SCRUB_RATE_MAX),
+    ):
+        if not least <= getattr(settings, name) <= most:
+            raise SettingsError(f"{variable_of(name)} is {getattr(settings, name)}; it goes from {least} to {most:.0f}")
+    if not GRACE_SECONDS_MIN <= settings.collect_grace_seconds <= GRACE_SECONDS_MAX:
+        bounds = f"it goes from {GRACE_SECONDS_MIN:.0f} to {GRACE_SECONDS_MAX:.0f}"
+        raise SettingsError(
+            f"INGOT_COLLECT_GRACE_SECONDS is {settings.collect_grace_seconds}; {bounds}",
+            hint=f"An address to read a blob is good for {READ_ADDRESS_SECONDS:.0f} s: the blob stays for longer.",
+        )
+    if settings.secret_key is not None:
+        _check_secret(settings.secret_key)
+
+
+def _check_secret(text: str) -> None:
+    """Refuse what is not random: it is hex, or base64 in either alphabet. Never shown."""
+    hint = "Make one: openssl rand -hex 32"
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        try:
+            plain = text.rstrip("=").replace("-", "+").replace("_", "/")
+            key = base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+        except (binascii.Error, ValueError):
+            raise SettingsError("INGOT_SECRET_KEY is neither hex nor base64", hint=hint) from None
+    if len(key) < SECRET_BYTES_MIN:
+        raise SettingsError(f"INGOT_SECRET_KEY has {len(key)} bytes; it has at least {SECRET_BYTES_MIN}", hint=hint)
+    if len(set(key)) < SECRET_DISTINCT_MIN:
+        raise SettingsError("INGOT_SECRET_KEY is not random", hint=hint)
+
+
+def check_bucket(settings: Settings) -> None:
+    """Refuse half of an object store."""
+    if settings.s3_bucket is None:
+        for name in BUCKET_PARTS:
+            if getattr(settings, name) is not None:
+                raise SettingsError(
+                    f"{variable_of(name)} is set, and INGOT_S3_BUCKET is not",
+                    hint="Set INGOT_S3_BUCKET too, or leave all of them out: blobs are in the data folder then.",
+                )
+        return
+    for name in BUCKET_KEYS:
+        if getattr(settings, name) is None:
+            raise SettingsError(
+                f"INGOT_S3_BUCKET is set, and {variable_of(name)} is not",
+                hint="Set INGOT_S3_ACCESS_KEY and INGOT_S3_SECRET_KEY: addresses for clients are signed with them.",
+            )
+    if BUCKET_NAME.fullmatch(settings.s3_bucket) is None:
+        raise SettingsError(
+            f"INGOT_S3_BUCKET is {settings.s3_bucket!r}, which is no name of a bucket",
+            hint="It has 3 to 63 lower-case letters, digits, dots and hyphens; the address is INGOT_S3_ENDPOINT.",
+        )
+    for name in BUCKET_ENDPOINTS:
+        if (url := getattr(settings, name)) is not None:
+            _check_endpoint(url, variable_of(name))
+    if BUCKET_REGION.fullmatch(settings.s3_region) is None:
+        raise SettingsError("INGOT_S3_REGION is no name of a region", hint="It looks like eu-central-1.")
+    prefix = settings.s3_prefix
+    if prefix is not None and (len(prefix) > BUCKET_PREFIX_CHARACTERS_MAX or BUCKET_PREFIX.fullmatch(prefix) is None):
+        raise SettingsError(
+            f"INGOT_S3_PREFIX is {prefix!r}, which cannot begin the name of an object",
+            hint="Give a folder, as in team/ingot: letters, digits, dots, hyphens and underscores between slashes.",
+        )
+
+
+def _check_endpoint(url: str, name: str) -> None:
+    """Not shown: it can hold a secret."""
+    hint = "Give an address such as https://s3.example.com; leave it out for Amazon's own."
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise SettingsError(f"{name} is no address", hint=hint) from None
+    if parts.scheme not in ("http", "https"):
+        raise SettingsError(f"{name} does not begin with http:// or https://", hint=hint)
+    if not host or not url.isascii() or not url.isprintable() or " " in url:
+        raise SettingsError(f"{name} is no address", hint=hint)
+    if "@" in parts.netloc or "?" in url or "#" in url:
+        raise SettingsError(f"{name} has more in it than a place and a path", hint=hint)
+
+
+def check_proxy(text: str) -> None:
+    """Refuse what is neither an address nor a network."""
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError:
+        raise SettingsError(
+            f"INGOT_TRUSTED_PROXIES names {text!r}, which is neither an address nor a network",
+            hint="Name addresses or networks, as in 10.0.0.0/8, with commas between them.",
+        ) from None
+    if "/" in text and network.network_address != ip_interface(text).ip:
+        raise SettingsError(
+            f"INGOT_TRUSTED_PROXIES names {text!r}, which is an address inside a network",
+            hint=f"Write {network} for the network, or the address alone.",
+        )
+
+
+def variable_of(field: str) -> str:
+    """The variable that a setting is read from."""
+    return OTHER_NAMES.get(field, f"INGOT_{field.upper()}")

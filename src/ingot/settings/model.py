@@ -1,0 +1,158 @@
+"""Settings as one frozen value, checked whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ingot.kernel.hidden import Unshown
+from ingot.kernel.logs import LEVELS, Format
+from ingot.settings.checks import (
+    CONNECTIONS_LIMIT,
+    EVENT_RETENTION_DAYS_MAX,
+    PORT_MAX,
+    RATE_MAX,
+    RATES,
+    SettingsError,
+    check_blobs,
+    check_bucket,
+    check_database,
+    check_lease,
+    check_people,
+    check_place,
+    check_provider,
+    check_proxy,
+    variable_of,
+)
+
+CALLBACK = "/auth/callback"
+SECRET = (
+    "operator_token",
+    "database_url",
+    "database_owner_url",
+    "oidc_client_secret",
+    "otel_endpoint",
+    "s3_secret_key",
+    "secret_key",
+)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How this process runs."""
+
+    data: Path = Path("data")
+    host: str = "127.0.0.1"
+    port: int = 8080
+    operator_token: str | None = None
+    database_url: str | None = None
+    database_owner_url: str | None = None
+    database_pooled: bool = False
+    lease_seconds: float = 180.0
+    log_level: str = "info"
+    log_format: Format | None = None
+    otel_endpoint: str | None = None
+    connections_max: int = 10_000
+    rate_read: float = 1000.0
+    rate_write: float = 2000.0
+    rate_wait: float = 1000.0
+    trusted_proxies: tuple[str, ...] = ()
+    event_retention_days: float = 30.0
+    public_url: str | None = None
+    oidc_issuer: str | None = None
+    oidc_client_id: str | None = None
+    oidc_client_secret: str | None = None
+    oidc_redirect_url: str | None = None
+    oidc_allowed_groups: tuple[str, ...] = ()
+    oidc_admin_groups: tuple[str, ...] = ()
+    oidc_groups_claim: str = "groups"
+    oidc_scopes: tuple[str, ...] = ()
+    session_seconds: float = 43_200.0
+    session_idle_seconds: float = 7_200.0
+    session_renew_seconds: float = 3_600.0
+    person_token_days: float = 90.0
+    s3_bucket: str | None = None
+    s3_endpoint: str | None = None
+    s3_public_endpoint: str | None = None
+    s3_access_key: str | None = None
+    s3_secret_key: str | None = None
+    s3_region: str = "us-east-1"
+    s3_prefix: str | None = None
+    max_blob_bytes: int = 1024**4
+    collect_seconds: float = 30.0
+    collect_grace_seconds: float = 4500.0
+    scrub_bytes_per_second: int = 10_000_000
+    secret_key: str | None = None
+
+    def __post_init__(self) -> None:
+        check_lease(self.lease_seconds)
+        if not 0 <= self.port <= PORT_MAX:
+            raise SettingsError(f"INGOT_PORT is {self.port}; it goes from 0, any that is free, to {PORT_MAX}")
+        if self.log_level not in LEVELS:
+            raise SettingsError(f"INGOT_LOG_LEVEL is {self.log_level!r}; it is one of {', '.join(LEVELS)}")
+        if self.log_format not in (None, "json", "text"):
+            raise SettingsError(f"INGOT_LOG_FORMAT is {self.log_format!r}; it is json or text")
+        if self.otel_endpoint is not None and not self.otel_endpoint.startswith(("http://", "https://")):
+            raise SettingsError("OTEL_EXPORTER_OTLP_ENDPOINT does not begin with http:// or https://")
+        if not 1 <= self.connections_max <= CONNECTIONS_LIMIT:
+            bounds = f"it goes from 1 to {CONNECTIONS_LIMIT}"
+            raise SettingsError(f"INGOT_CONNECTIONS_MAX is {self.connections_max}; {bounds}")
+        for name in RATES:
+            if not 0 < getattr(self, name) <= RATE_MAX:
+                raise SettingsError(
+                    f"{variable_of(name)} is {getattr(self, name)}; it goes from above 0 to {RATE_MAX:g}"
+                )
+        for proxy in self.trusted_proxies:
+            check_proxy(proxy)
+        if not 0 <= self.event_retention_days <= EVENT_RETENTION_DAYS_MAX:
+            bounds = f"it goes from 0, for ever, to {EVENT_RETENTION_DAYS_MAX:g}"
+            raise SettingsError(f"INGOT_EVENT_RETENTION_DAYS is {self.event_retention_days}; {bounds}")
+        check_people(self)
+        for name in ("database_url", "database_owner_url"):
+            check_database(name, getattr(self, name))
+        if self.database_owner_url is not None and self.database_url is None:
+            raise SettingsError(
+                "INGOT_DATABASE_OWNER_URL is set, and INGOT_DATABASE_URL is not",
+                hint="The owner's URL only migrates; the other one, with the role ingot_server, is worked with.",
+            )
+        if self.public_url is not None and check_place(self.public_url, "INGOT_PUBLIC_URL").path:
+            raise SettingsError(
+                "INGOT_PUBLIC_URL has a path",
+                hint="Name the place alone, as in https://ingot.example.com: cookies and links are for all of it.",
+            )
+        check_provider(self)
+        check_blobs(self)
+        check_bucket(self)
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        given = [(name, getattr(self, name)) for name in self.__struct_fields__]
+        return [(name, "…" if name in SECRET and value is not None else value) for name, value in given]
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    @property
+    def callback_url(self) -> str | None:
+        """Where the provider sends people back to."""
+        if self.oidc_redirect_url is None and self.public_url is not None:
+            return self.public_url + CALLBACK
+        return self.oidc_redirect_url
+
+
+class ClientSettings(Unshown, frozen=True, kw_only=True):
+    """Where a client or a worker finds its server, and with what it comes."""
+
+    server_url: str = "http://127.0.0.1:8080"
+    token: str | None = None
+    tenant: str | None = None
+    worker_id: str | None = None
+    worker_secret: str | None = None
+    data: Path = Path("data")
+    database_url: str | None = None
+    database_pooled: bool = False
+    lease_seconds: float = 180.0
+
+    def __post_init__(self) -> None:
+        check_lease(self.lease_seconds)
+        check_database("database_url", self.database_url)
