@@ -77,8 +77,8 @@ class BucketStore:
     ) -> BucketStore:
         """Open a bucket that is there, and find out what it obeys and tells.
 
-        Clients reach it at `public_endpoint`, or where we do. Raises `StoreMisconfigured`, or `StoreError` when the store
-        does not answer, or cannot now.
+        Clients reach it at `public_endpoint`, or where we do. Raises `StoreMisconfigured`, or `StoreError` when the
+        store does not answer, or cannot now.
         """
         url = bucket_url(bucket, endpoint, region)
         requests = Requests(
