@@ -87,7 +87,7 @@ class BlobsApi:
             route("GET", "/blobs/{id}/bytes", self.get_signed, Signed(), other_statuses=(206, 304)),
             route("GET", "/blobs/{id}/url", self.url, see),
             route("GET", "/blobs/{id}/references", self.why, see),
-            route("POST", "/blobs/{id}/verify", self.verify, see),
+            route("POST", "/blobs/{id}/verify", self.verify, see, waits=True),  # It may take hours.
             route("POST", "/blobs/collect", self.collect, Granted("admin.blobs")),
         ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import Final
 
 from ingot.blobs.errors import BlobDamaged
@@ -74,10 +75,11 @@ class Scrub(Loop):
     async def _is_whole(self, content: Content) -> bool:
         hasher = Hasher()
         opened = OpenBlob(content, self._objects, lambda _: None, damaged=True)
-        async for part in opened.parts():
-            await hasher.update(part)
-            self._tally.bytes_scrubbed += len(part)
-            if self._bytes_per_second:
-                await asyncio.sleep(len(part) / self._bytes_per_second)
+        async with aclosing(opened.parts()) as parts:
+            async for part in parts:
+                await hasher.update(part)
+                self._tally.bytes_scrubbed += len(part)
+                if self._bytes_per_second:
+                    await asyncio.sleep(len(part) / self._bytes_per_second)
         found = hasher.content()
         return (found.id, found.sha256, found.size) == (content.id, content.sha256, content.size)
