@@ -328,4 +328,12 @@ MUTANTS = [
         new="    job_type(body.payload_of)\n",
         caught_by="tests/http/test_payload_uploads.py::test_nothing_else_is_begun",
     ),
+    Mutant(
+        name="a sender of single bytes is waited for",
+        breaks="no sender holds a connection and an upload by sending next to nothing",
+        file="http/call.py",
+        old="        self._expect_pace(now() - began, size)\n",
+        new="",
+        caught_by="tests/http/test_slow_senders.py::test_who_sends_a_byte_now_and_then_is_waited_for_no_more",
+    ),
 ]
