@@ -96,6 +96,9 @@ RULES = {
                 SELECT encode(digest, 'hex') FROM ingot.blob_contents
                 WHERE digest NOT IN (SELECT digest FROM ingot.blobs)""",
             "B8 usage is not what a recount says": RECOUNT_POSTGRES,
+            "the totals are wrong": """
+                SELECT * FROM (SELECT coalesce(sum(blobs), 0), coalesce(sum(bytes), 0) FROM ingot.blob_totals) AS t
+                EXCEPT SELECT count(*), coalesce(sum(size), 0) FROM ingot.blobs""",
         },
         blobs="SELECT place, digest FROM ingot.blobs WHERE place IS NOT NULL",
         others="SELECT place FROM ingot.uploads WHERE place IS NOT NULL UNION SELECT place FROM ingot.trash",

@@ -92,6 +92,7 @@ CALLS: Final[dict[str, str]] = {
         NULL, NULL)""",
     "release": "SELECT ingot.release(ARRAY[gen_random_uuid()], 10), $1::uuid",
     "open a file": "SELECT ingot.open_file(gen_random_uuid(), 'input', 'a'), $1::uuid",
+    "figures": "SELECT ingot.blob_figures(10), $1::uuid",
     "usage": "SELECT * FROM ingot.get_usage($1::uuid, '')",
 }
 

@@ -382,13 +382,23 @@ async def test_the_roles_of_workers_and_applications_can_do_nothing_with_blobs(t
             AND proname ~ 'blob|upload|_key|keys|usage|trash|scrub|condemned|verifying'
     """)
     assert len(functions) > 30
-    tables = ("blobs", "blob_contents", "keys", "uploads", "job_files", "usage", "usage_owed", "tombstones", "trash")
+    tables = (
+        "blobs",
+        "blob_contents",
+        "blob_totals",
+        "keys",
+        "uploads",
+        "job_files",
+        "usage",
+        "usage_owed",
+        "tombstones",
+    )
     for connection in (worker, app):
         await connection.execute(f"SET ingot.tenant = '{tenant}'")
         for name, arguments in functions:
             function = name.partition("(")[0]
             assert await refused(connection, f"SELECT {function}({', '.join(['NULL'] * arguments)})"), name
-        for table in tables:
+        for table in (*tables, "trash"):
             assert await refused(connection, f"SELECT * FROM ingot.{table}"), table
 
 

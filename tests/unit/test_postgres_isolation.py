@@ -21,6 +21,7 @@ HIDDEN: Final = [
     "askers",
     "audit",
     "blob_contents",
+    "blob_totals",
     "blobs",
     "buckets",
     "dedupe_keys",
@@ -51,6 +52,7 @@ HIDDEN: Final = [
 WITHOUT_A_TENANT: Final = {
     "object_store": "id",
     "blob_contents": "checks",
+    "blob_totals": "blobs",
     "blobs": "size",
     "home": "server",
     "logins": "next",

@@ -37,6 +37,7 @@ from ingot.kernel.clock import to_datetime_or_none
 from ingot.kernel.ids import is_id
 
 REFERENCES_MAX: Final = 100
+FIGURE_ROWS_MAX: Final = 10_000  # What is not counted as it changes is counted up to here.
 CODE_POINT_MAX: Final = 0x10FFFF
 SURROGATES: Final = range(0xD800, 0xE000)
 
@@ -228,7 +229,7 @@ class Blobs(PeopleReads):
 
     async def blob_figures(self) -> BlobFigures:
         """See `BlobStore`."""
-        (row,) = await self._db.call("SELECT * FROM ingot.blob_figures()")
+        (row,) = await self._db.call("SELECT * FROM ingot.blob_figures($1)", FIGURE_ROWS_MAX)
         return BlobFigures(
             blobs=row["blobs"],
             bytes=row["bytes"],

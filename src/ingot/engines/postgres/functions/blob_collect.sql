@@ -52,6 +52,7 @@ BEGIN
     DELETE FROM ingot.tombstones AS t WHERE t.digest = of_blob;
     DELETE FROM ingot.blob_contents AS c WHERE c.digest = of_blob;
     DELETE FROM ingot.blobs AS b WHERE b.digest = of_blob;
+    INSERT INTO ingot.blob_totals (blobs, bytes) VALUES (-1, -known.size);
     INSERT INTO ingot.trash (place) SELECT known.place WHERE known.place IS NOT NULL ON CONFLICT DO NOTHING;
     RETURN known.size;
 END
@@ -178,20 +179,47 @@ AS $$
     ORDER BY b.verified_at, b.digest
 $$;
 
--- How things stand with all blobs. They are all looked at.
-CREATE OR REPLACE FUNCTION ingot.blob_figures()
+-- Sum up what was counted of blobs. Several may do it at once, each with rows of its own.
+CREATE OR REPLACE FUNCTION ingot.fold_blob_totals(rows_max integer) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    IF (SELECT count(*) FROM (SELECT FROM ingot.blob_totals LIMIT 2) AS t) < 2 THEN
+        RETURN;
+    END IF;
+    WITH gone AS (
+        DELETE FROM ingot.blob_totals WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM ingot.blob_totals LIMIT rows_max FOR UPDATE SKIP LOCKED
+        ))
+        RETURNING blobs, bytes
+    )
+    INSERT INTO ingot.blob_totals (blobs, bytes) SELECT sum(g.blobs), sum(g.bytes) FROM gone AS g HAVING count(*) > 0;
+END
+$$;
+
+-- How things stand with all blobs. Of what is counted here row by row, no more than so many.
+CREATE OR REPLACE FUNCTION ingot.blob_figures(rows_max integer)
 RETURNS TABLE (
     blobs bigint, bytes bigint, damaged bigint, tombstones bigint, trash bigint, uploads bigint, verified_before bigint
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = on
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET jit = off
 AS $$
-    SELECT count(*), coalesce(sum(b.size), 0)::bigint, count(*) FILTER (WHERE b.damaged),
-        (SELECT count(DISTINCT t.digest) FROM ingot.tombstones AS t), (SELECT count(*) FROM ingot.trash),
-        (SELECT count(*) FROM ingot.uploads), min(b.verified_at)
-    FROM ingot.blobs AS b
+    SELECT coalesce(sum(t.blobs), 0)::bigint, coalesce(sum(t.bytes), 0)::bigint,
+        (SELECT count(*) FROM (SELECT FROM ingot.blobs AS b WHERE b.damaged LIMIT rows_max) AS b),
+        (
+            SELECT count(DISTINCT t.digest)
+            FROM (SELECT t.digest FROM ingot.tombstones AS t ORDER BY t.digest, t.at LIMIT rows_max) AS t
+        ),
+        (SELECT count(*) FROM (SELECT FROM ingot.trash LIMIT rows_max) AS t),
+        (SELECT count(*) FROM (SELECT FROM ingot.uploads LIMIT rows_max) AS u),
+        (SELECT min(b.verified_at) FROM ingot.blobs AS b)
+    FROM ingot.blob_totals AS t
 $$;
 
 -- A blob that something in a tenant refers to, with some of what does, as JSON. What others have is not looked at first, so

@@ -282,6 +282,7 @@ DECLARE
 BEGIN
     swept := 0;
     canceled := '{}';
+    PERFORM ingot.fold_blob_totals(10000);
     SELECT array_agg(d.tenant), array_agg(d.id) INTO of_tenants, ids FROM (
         (
             SELECT u.tenant, u.id FROM ingot.uploads AS u

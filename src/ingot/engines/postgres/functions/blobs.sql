@@ -209,7 +209,11 @@ BEGIN
             INSERT INTO ingot.blobs (digest, sha256, size, place, verified_at)
             SELECT n.digest, n.sha256, n.size, n.place, now FROM new AS n ORDER BY n.digest
             ON CONFLICT (digest) DO NOTHING
-            RETURNING digest
+            RETURNING digest, size
+        ),
+        counted AS (
+            INSERT INTO ingot.blob_totals (blobs, bytes)
+            SELECT count(*), sum(m.size) FROM made AS m HAVING count(*) > 0
         )
         INSERT INTO ingot.blob_contents (digest, inline, checks)
         SELECT n.digest, CASE WHEN n.place IS NULL THEN n.inline END, n.checks FROM new AS n

@@ -1,0 +1,71 @@
+"""How many blobs there are is told without counting them, and is what a count would find."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from ingot.blobs.ports import DeleteKey, PutBlob, SweepUploads
+from ingot.engines.postgres import PostgresStore
+from ingot.kernel.ids import new_id
+from tests.conformance.depot import content_of
+from tests.unit.blob_yard import Yard, open_cluster, open_yard
+
+SERVERS = 3
+BLOBS = 30
+TOTALS = "SELECT count(*), coalesce(sum(blobs), 0), coalesce(sum(bytes), 0) FROM ingot.blob_totals"
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with open_cluster() as url:
+        yield url
+
+
+@pytest.fixture
+async def yard(cluster: str) -> AsyncIterator[Yard]:
+    async with open_yard(cluster) as made:
+        yield made
+
+
+async def test_totals_stay_right_while_they_are_summed_up_by_several(yard: Yard) -> None:
+    servers = [await yard.server() for _ in range(SERVERS)]
+
+    async def sum_up(store: PostgresStore) -> None:
+        for _ in range(BLOBS):
+            await store.sweep_uploads(SweepUploads(limit=1))
+
+    async def store_and_delete(store: PostgresStore, number: int) -> None:
+        for n in range(BLOBS):
+            key, content = f"{number}/{n}", content_of(b"%d" % (n * number))
+            await store.put_blob(PutBlob(id=new_id(), tenant=yard.tenant, owner="token:a", key=key, content=content))
+            if n % 3 == 0:
+                await store.delete_key(DeleteKey(tenant=yard.tenant, key=key))
+
+    await asyncio.gather(*map(sum_up, servers), *map(store_and_delete, servers, range(1, SERVERS + 1)))
+    await asyncio.gather(*map(sum_up, servers))
+    assert await yard.depot.collect(grace=0)
+    owner = await yard.session(server=False)
+    ((rows, *told),) = await owner.fetch(TOTALS)
+    (counted,) = await owner.fetch("SELECT count(*), sum(size) FROM ingot.blobs")
+    assert told == [*counted]
+    assert rows > 1
+    figures = await yard.depot.store.blob_figures()
+    assert [figures.blobs, figures.bytes] == told
+    await yard.depot.store.sweep_uploads(SweepUploads(limit=1))
+    ((*after,),) = await owner.fetch(TOTALS)
+    assert after == [1, *told]
+
+
+async def test_who_stores_a_blob_waits_for_nobody_who_stores_another(yard: Yard) -> None:
+    holder = await yard.session(server=False)
+    async with holder.transaction():
+        await holder.execute("SELECT * FROM ingot.blob_totals FOR UPDATE")
+        await yard.depot.put("a", b"some bytes")
+        await yard.depot.store.sweep_uploads(SweepUploads(limit=1))
+        figures = await yard.depot.store.blob_figures()
+    assert (figures.blobs, figures.bytes) == (1, 10)
