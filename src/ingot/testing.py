@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from functools import wraps
@@ -20,14 +18,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import uvloop
 
 from ingot import wiring
 from ingot.client import AsyncClient, Client
 from ingot.client.errors import NotInTime
 from ingot.client.orders import Seconds, seconds_of
 from ingot.client.place import Place
-from ingot.http.server import listen, url_of
+from ingot.http.aside import ServerThread
+from ingot.http.server import Server, listen, url_of
 from ingot.kernel.clock import ManualClock, SystemClock, to_datetime
 from ingot.kernel.errors import InvalidInput
 from ingot.settings import Settings
@@ -168,8 +166,8 @@ class _Site:
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
-        self._thread = threading.Thread(target=self._live, name="ingot-testing", daemon=True)
-        self._ready: Future[None] = Future()
+        self._folder = tempfile.TemporaryDirectory(prefix="ingot-testing-")
+        self._thread = ServerThread(self._serve, name="ingot-testing")
 
     def __enter__(self) -> _Site:
         self.open()
@@ -180,36 +178,30 @@ class _Site:
 
     def open(self) -> None:
         """Serve."""
-        self._thread.start()
-        self._ready.result()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._folder.cleanup()
+            raise
 
     def close(self) -> None:
         """Serve no more, and leave nothing behind."""
-        self._loop.call_soon_threadsafe(self._server.stop)
-        self._thread.join()
+        self._thread.stop()
+        self._folder.cleanup()
 
-    def _live(self) -> None:
-        try:
-            with tempfile.TemporaryDirectory(prefix="ingot-testing-") as folder:
-                uvloop.run(self._serve(Settings(data=Path(folder))))
-        except BaseException as error:
-            if self._ready.done():
-                raise
-            self._ready.set_exception(error)
-
-    async def _serve(self, settings: Settings) -> None:
+    async def _serve(self, started: Callable[[Server], None]) -> None:
+        settings = Settings(data=Path(self._folder.name))
         async with wiring.open(settings=settings, clock=self.clock, tend=False) as ingot:
             operator = await ingot.credentials.ensure_operator(None)
             assert operator is not None
             made = await ingot.credentials.create_worker(None, WORKER)
             with listen("127.0.0.1", 0) as listening:
-                self._ingot, self._loop = ingot, asyncio.get_running_loop()
-                self._server = wiring.server_of(ingot, settings)
+                server = wiring.server_of(ingot, settings)
                 self.url, self.token, self.tenant = url_of(listening), operator.text, ingot.default_tenant.slug
                 headers = {"x-worker-id": WORKER, "x-worker-secret": made.secret}
                 self.worker = Place(url=self.url, headers=headers)
-                self._loop.call_soon(self._ready.set_result, None)
-                await self._server.serve(sockets=[listening])
+                started(server)
+                await server.serve(sockets=[listening])
 
 
 # -- draining ---------------------------------------------------------------------------------------------------------

@@ -7,10 +7,9 @@ import os
 import signal
 import socket
 import sys
-import threading
 import traceback
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -22,6 +21,7 @@ from ingot import wiring
 from ingot.cli.serve import serve_at
 from ingot.cli.telling import tell
 from ingot.cli.worker import load
+from ingot.http.aside import ServerThread
 from ingot.http.server import Server, listen, url_of
 from ingot.kernel.errors import IngotError
 from ingot.kernel.logs import configure_server_logs
@@ -62,7 +62,8 @@ def dev(
     configure_server_logs(settings.log_level, settings.log_format)
     door = listen(HOST, settings.port) if listening is None else socket.socket(fileno=listening)
     with door:
-        serving = Serving(settings, door.dup(), first=listening is None)
+        serve = partial(_serve, settings, door.dup(), first=listening is None)
+        serving = ServerThread(serve, name="ingot-server")
         serving.start()
         try:
             then = uvloop.run(_work(app, settings, url_of(door), files, drain_seconds))
@@ -82,39 +83,11 @@ def again(words: list[str], listening: int) -> list[str]:
     return [*words, LISTENING, str(listening)]
 
 
-class Serving:
-    """The server, in a thread of its own: no handler keeps it from answering."""
-
-    def __init__(self, settings: Settings, listening: socket.socket, *, first: bool) -> None:
-        self._settings = settings
-        self._listening = listening
-        self._first = first
-        self._thread = threading.Thread(target=self._live, name="ingot-server", daemon=True)
-        self._ready: Future[tuple[Server, asyncio.AbstractEventLoop]] = Future()
-
-    def start(self) -> None:
-        """Serve. Raises why it cannot."""
-        self._thread.start()
-        self._ready.result()
-
-    def stop(self) -> None:
-        """Serve no more."""
-        server, loop = self._ready.result()
-        if self._thread.is_alive():
-            loop.call_soon_threadsafe(server.stop)
-        self._thread.join()
-
-    def _live(self) -> None:
-        try:
-            with self._listening as listening:
-                uvloop.run(serve_at(self._settings, listening, None, greet=self._first, started=self._started))
-        except BaseException as error:
-            if self._ready.done():
-                raise
-            self._ready.set_exception(error)
-
-    def _started(self, server: Server) -> None:
-        self._ready.set_result((server, asyncio.get_running_loop()))
+async def _serve(
+    settings: Settings, listening: socket.socket, started: Callable[[Server], None], *, first: bool
+) -> None:
+    with listening:
+        await serve_at(settings, listening, None, greet=first, started=started)
 
 
 # -- working ----------------------------------------------------------------------------------------------------------
