@@ -8,7 +8,7 @@ from hypothesis import settings
 from tests.conformance.machines.blob_rules import WHERE, live
 
 EXAMPLES = {"sqlite-local": 20}
-EXAMPLES_ELSEWHERE = 3
+EXAMPLES_ELSEWHERE = 6
 SOAKS = settings().max_examples > settings.get_profile("ingot").max_examples
 pytestmark = [pytest.mark.long, *[pytest.mark.timeout(0)] * SOAKS]
 
