@@ -73,3 +73,15 @@ def test_the_address_of_the_help_is_one_that_curl_saves_under_a_name(place: Shel
     script = line.replace("ingot", INGOT).replace("curl", "curl -s")
     subprocess.run(["bash", "-c", script], cwd=place.folder, env=place.environment, check=True, timeout=30)
     assert (place.folder / "march.pdf").read_text(encoding="utf-8") == "hello\n"
+
+
+def test_a_token_has_a_quota_of_its_own(place: Shell) -> None:
+    words = ("tokens", "create", "the scanner", "--grant", "blobs.write", "--grant", "blobs.read")
+    token = place.ok(*words, "--limit", "quota_bytes=8", "--limit", "rate=50").strip()
+    first = place.run("blobs", "put", "small.txt", "--key", "scanned/1", INGOT_TOKEN=token)
+    second = place.run("blobs", "put", "small.txt", "--key", "scanned/2", INGOT_TOKEN=token)
+    assert (first.code, second.code, "6 of 8 bytes" in second.stderr) == (0, 5, True)
+    assert "8 B (8 bytes), 75% taken" in place.run("blobs", "usage", "--mine", INGOT_TOKEN=token).stdout
+    for limit, said in (("weight=1", "It is one of rate, burst, quota_bytes."), ("burst=many", "which is no number")):
+        refused = place.run(*words, "--limit", limit)
+        assert (refused.code, said in refused.stderr) == (2, True)

@@ -8,6 +8,7 @@ from typing import Final
 
 from ingot.client import Client
 from ingot.client.orders import PRIORITIES
+from ingot.identity.credentials import TokenLimits
 from ingot.identity.grants import ACTIONS, FAMILIES
 from ingot.identity.model import Limits
 from ingot.kernel.errors import IngotError
@@ -30,6 +31,11 @@ def actions(incomplete: str) -> list[str]:
 def limits(incomplete: str) -> list[str]:
     """What can be limited."""
     return [f"{name}=" for name in Limits.__struct_fields__ if name.startswith(incomplete)]
+
+
+def token_limits(incomplete: str) -> list[str]:
+    """What can be limited of a token alone."""
+    return [f"{name}=" for name in TokenLimits.__struct_fields__ if name.startswith(incomplete)]
 
 
 def job_types(incomplete: str) -> list[str]:

@@ -12,11 +12,10 @@ from ingot.cli.completion import limits as limit_names
 from ingot.cli.confirm import confirm
 from ingot.cli.output import Column
 from ingot.cli.teaching import examples
-from ingot.cli.values import given, pairs
-from ingot.identity.model import FRACTIONAL_LIMITS, Limits, Tenant
+from ingot.cli.values import NONE, given, limits_given, pairs
+from ingot.identity.model import Limits, Tenant
 from ingot.kernel.errors import InvalidInput
 
-NONE: Final = "none"
 COLUMNS: Final = (
     Column("SLUG", whole=True),
     Column("ID", whole=True),
@@ -164,23 +163,7 @@ def _plain(value: float) -> str:
 
 def _limits(known: Limits, said: list[str] | tuple[str, ...]) -> Limits:
     """Limits with some of them changed. Raises `InvalidInput`."""
-    found: dict[str, Any] = {}
-    for name, value in pairs(said, "--limit").items():
-        if name not in Limits.__struct_fields__:
-            raise InvalidInput(
-                f"there is no limit {name[:64]!r}", hint=f"It is one of {', '.join(Limits.__struct_fields__)}."
-            )
-        found[name] = None if value == NONE else _number(name, value)
-    return msgspec.structs.replace(known, **found)
-
-
-def _number(name: str, value: str) -> float:
-    try:
-        return float(value) if name in FRACTIONAL_LIMITS else int(value)
-    except ValueError:
-        raise InvalidInput(
-            f"the limit {name} is {value[:64]!r}, which is no number", hint=f"Write a number, or {NONE} for no limit."
-        ) from None
+    return msgspec.structs.replace(known, **limits_given(said, Limits.__struct_fields__))
 
 
 def _groups(known: dict[str, Any], said: list[str] | tuple[str, ...]) -> dict[str, str]:

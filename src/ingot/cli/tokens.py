@@ -7,11 +7,11 @@ from typing import Annotated, Final
 import typer
 
 from ingot.cli.asking import Asking, asking, noun
-from ingot.cli.completion import actions
+from ingot.cli.completion import actions, token_limits
 from ingot.cli.output import Column, ago
 from ingot.cli.teaching import examples
-from ingot.cli.values import moment_ahead
-from ingot.identity.credentials import Token
+from ingot.cli.values import given, limits_given, moment_ahead
+from ingot.identity.credentials import Token, TokenLimits
 from ingot.identity.grants import Grant
 
 COLUMNS: Final = (
@@ -31,6 +31,7 @@ app = noun("Make tokens for programs, and end them.")
     "create",
     epilog=examples(
         "ingot tokens create 'the shop' --grant jobs.create:jobs/mail --grant jobs.read --expires 90d > shop.token",
+        "ingot tokens create 'the scanner' --grant blobs.write --limit quota_bytes=10000000000",
         "ingot tokens create 'second operator' --grant '*' --operator",
     ),
 )
@@ -51,6 +52,15 @@ def create(
     ],
     expires: Annotated[str | None, typer.Option(metavar="TIME", help="When it ends, or after 30d, 12h …")] = None,
     operator: Annotated[bool, typer.Option("--operator", help="For all tenants, for an operator.")] = False,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            metavar="NAME=VALUE",
+            help=f"A limit of its own: {', '.join(TokenLimits.__struct_fields__)}. More than once too.",
+            autocompletion=token_limits,
+        ),
+    ] = None,
 ) -> None:
     """Make a token, and write it, this once. It does no more than its maker may."""
     made = ask.client.admin.create_token(
@@ -58,6 +68,7 @@ def create(
         [_grant(text) for text in grant],
         expires_at=moment_ahead(expires, "--expires"),
         operator=operator,
+        limits=given(**limits_given(limit or (), TokenLimits.__struct_fields__)) or None,
     )
     if ask.out.json:
         ask.out.document(made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,10 +14,12 @@ import msgspec
 
 from ingot.cli.output import now
 from ingot.client.orders import seconds_of
+from ingot.identity.model import FRACTIONAL_LIMITS
 from ingot.kernel.errors import InvalidInput
 
 TIME_HINT: Final = "Write it as in 2026-01-31T09:00:00Z or 2026-01-31T09:00:00+01:00, or a span as in 30m, 2h, 7d."
 STDIN: Final = Path("-")
+NONE: Final = "none"  # What takes a limit away.
 _SPAN: Final = re.compile(r"\d+(\.\d+)?(ms|s|m|h|d)")
 
 
@@ -92,6 +94,25 @@ def pairs(given: Iterable[str], option: str) -> dict[str, str]:
             raise InvalidInput(f"{option} is {one[:64]!r}", hint=f"Write it as in {option} name=value.")
         found[name] = value
     return found
+
+
+def limits_given(said: Iterable[str], names: Collection[str]) -> dict[str, float | None]:
+    """Limits as in name=value, of those with these names; `none` is no limit. Raises `InvalidInput`."""
+    found: dict[str, float | None] = {}
+    for name, value in pairs(said, "--limit").items():
+        if name not in names:
+            raise InvalidInput(f"there is no limit {name[:64]!r}", hint=f"It is one of {', '.join(names)}.")
+        found[name] = None if value == NONE else _number(name, value)
+    return found
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value) if name in FRACTIONAL_LIMITS else int(value)
+    except ValueError:
+        raise InvalidInput(
+            f"the limit {name} is {value[:64]!r}, which is no number", hint=f"Write a number, or {NONE} for no limit."
+        ) from None
 
 
 def given(**values: Any) -> dict[str, Any]:
