@@ -35,6 +35,7 @@ from ingot.api.plans import Plans
 from ingot.api.work import WorkApi
 from ingot.api.workers import WorkersApi
 from ingot.blobs.collector import Collector
+from ingot.blobs.errors import ObjectsElsewhere
 from ingot.blobs.model import Home
 from ingot.blobs.ports import KeepObjects, SigningStore
 from ingot.blobs.scrub import Scrub
@@ -404,15 +405,12 @@ async def _open_objects(settings: Settings, clock: Clock) -> LocalStore | Bucket
 async def _expect_objects(store: Store, objects: LocalStore | BucketStore) -> Home:
     """Have the database know its object store, and that its database.
 
-    Raises `StoreMisconfigured` when the bytes of the blobs are elsewhere: here they would all be missing. Also when
-    what is here is another database's: each would take away what the other one has.
+    Raises `ObjectsElsewhere` when the bytes of the blobs are not here: they would all be missing. `StoreMisconfigured`
+    when what is here is another database's: each would take away what the other one has.
     """
     home = await store.keep_objects(KeepObjects(store_id=objects.store_id))
     if home.store_id != objects.store_id:
-        raise StoreMisconfigured(
-            "The blobs of this database are not in this folder or bucket.",
-            hint="Use the data folder that the first server has, one server at a time; several need INGOT_S3_BUCKET.",
-        )
+        raise ObjectsElsewhere
     if await objects.belong_to(home.database) != home.database:
         raise StoreMisconfigured(
             "The blobs in this folder or bucket are those of another database.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingot.client import Client
+from ingot.kernel.errors import IngotError
 from tests.postgres import Database, database_for
 from tests.system.test_serve import SERVE, served
 
@@ -39,3 +41,23 @@ def test_a_server_with_another_key_does_not_start(tmp_path: Path, monkeypatch: p
             address = client.blobs.url("small").url
             got = subprocess.run(["curl", "-sSf", address.replace(url, other)], capture_output=True, check=True)
             assert got.stdout == b"hello"
+
+
+@pytest.mark.usefixtures("database")
+def test_who_has_another_folder_than_the_files_stores_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INGOT_SECRET_KEY", secrets.token_hex(32))
+    large = b"x" * 100_000
+    with served(tmp_path / "a") as (_, url):
+        token = (tmp_path / "a" / "operator.token").read_text(encoding="utf-8").strip()
+        with served(tmp_path / "b") as (_, other), Client(url, token=token) as one, Client(other, token=token) as two:
+            two.blobs.put(large, "large")
+            with pytest.raises(IngotError) as refused:
+                one.blobs.put(large, "larger")
+            assert refused.value.code == "objects_elsewhere"
+            (tmp_path / "larger").write_bytes(large + b"y")
+            with pytest.raises(IngotError) as refused:
+                one.submit("read", file=tmp_path / "larger")
+            assert refused.value.code == "objects_elsewhere"
+            one.blobs.put(b"hello", "small")
+            assert two.blobs.get("large") == large
+            assert [key.key for key in two.blobs.list()] == ["large", "small"]

@@ -81,6 +81,7 @@ CODES = {
     "StoreBusy": ("store_busy", 503),
     "StoreError": ("store_failed", 503),
     "StoreLocked": ("store_locked", 503),
+    "ObjectsElsewhere": ("objects_elsewhere", 500),
     "StoreMisconfigured": ("store_misconfigured", 500),
     "StoreTooNew": ("store_too_new", 500),
     "TenantExists": ("tenant_exists", 409),

@@ -65,6 +65,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
         if_match: str | None = None,
         file: FileToCome | None = None,
         place: str | None,
+        store_id: str | None,
         multipart: str | None = None,
         keep: int = KEEP,
     ) -> BeginUpload:
@@ -87,6 +88,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
             file=None if file is None else file.kind,
             name=None if file is None else checks.file_name(file.name, what="name"),
             place=place,
+            store_id=store_id,
             multipart=multipart,
             owner_quota=self.owner_quota,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ingot.kernel.errors import Conflict, IngotError, InvalidInput, NotFound
+from ingot.kernel.errors import Conflict, IngotError, InvalidInput, NotFound, StoreMisconfigured
 
 
 class BlobNotFound(NotFound):
@@ -133,3 +133,10 @@ class SignatureInvalid(IngotError):
     code = "signature_invalid"
     status = 403
     hint = "Ask for a new address; one is good for a while, and only as it was given."
+
+
+class ObjectsElsewhere(StoreMisconfigured):
+    """The blobs of this database are not in this folder or bucket."""
+
+    code = "objects_elsewhere"
+    hint = "Use the data folder that the first server has, one server at a time; several need INGOT_S3_BUCKET."

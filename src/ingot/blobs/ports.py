@@ -41,7 +41,8 @@ from ingot.kernel.content_types import BINARY
 class BeginUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Take in a blob. `id` is made by the caller; the same id again answers with the upload that is there.
 
-    `reserve` bytes are set aside for it. `keep` is how long it lives without news, in microseconds.
+    `reserve` bytes are set aside for it. `keep` is how long it lives without news, in microseconds. `place` is in the
+    object store with the id `store_id`.
     """
 
     id: str
@@ -61,6 +62,7 @@ class BeginUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     file: FileKind | None = None
     name: str | None = None
     place: str | None = None
+    store_id: str | None = None
     multipart: str | None = None
     owner_quota: int | None = None
 
@@ -187,7 +189,8 @@ class BlobStore(Protocol):
         """Begin an upload, and reserve its bytes.
 
         Raises `QuotaExceeded`, `TenantNotFound`; `KeyExists` or `KeyChanged` when its key could not be set now. One for
-        a job raises `LeaseLost` unless the job runs in this tenant under this fence.
+        a job raises `LeaseLost` unless the job runs in this tenant under this fence. `ObjectsElsewhere` when the
+        objects are in another store by now: a server that was opened later has it.
         """
 
     def take_upload(self, command: TakeUpload) -> Awaitable[OpenUpload]:
@@ -336,6 +339,8 @@ class ObjectWriter(Protocol):
 
 class ObjectStore(Protocol):
     """Where bytes are kept, under places that are written once. Safe to call from many tasks at once."""
+
+    store_id: str  # No other store has it.
 
     def new_place(self) -> str:
         """A place that was never used."""

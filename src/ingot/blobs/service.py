@@ -89,7 +89,8 @@ class Blobs:
         self, key: str, head: bytes, parts: AsyncIterator[bytes], told: Arrival, if_match: str | None
     ) -> Key:
         place = self._objects.new_place()
-        command = told.upload(key=key, if_match=if_match, place=place, keep=CALL_KEEP)
+        store_id = self._objects.store_id
+        command = told.upload(key=key, if_match=if_match, place=place, store_id=store_id, keep=CALL_KEEP)
         begun = await self._begin(command, least=len(head))
         writer, hasher = None, Hasher()
         try:

@@ -128,7 +128,15 @@ class Uploads:
         if place is not None and self._signing is not None:
             plan = await self._signing.plan(place, size=told.size, sha256=told.sha256)
         multipart = None if plan is None else plan.multipart
-        command = told.upload(id=id, key=name, if_match=if_match, file=file, place=place, multipart=multipart)
+        command = told.upload(
+            id=id,
+            key=name,
+            if_match=if_match,
+            file=file,
+            place=place,
+            store_id=self._objects.store_id,
+            multipart=multipart,
+        )
         return Prepared(command=command, plan=plan, known=known)
 
     async def begun(self, prepared: Prepared) -> Begun:

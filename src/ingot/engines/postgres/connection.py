@@ -16,6 +16,7 @@ from ingot.blobs.errors import (
     KeyChanged,
     KeyExists,
     KeyNotFound,
+    ObjectsElsewhere,
     QuotaExceeded,
     UploadEnded,
     UploadNotFound,
@@ -127,6 +128,7 @@ REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN048": lambda message, _: BlobNotFound(message),
     "IN049": lambda message, _: FileNotFound(message),
     "IN050": lambda message, _: InvalidInput(message),
+    "IN051": lambda _, __: ObjectsElsewhere(),
     "IN009": lambda message, wait: RateLimited(message, retry_after_seconds=float(wait)),
 }
 

@@ -26,10 +26,24 @@ BEGIN
 END
 $$;
 
+-- Keep objects from having another store until the transaction ends, or refuse when they have another than this.
+CREATE OR REPLACE FUNCTION ingot.hold_objects(of_store text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    PERFORM FROM ingot.object_store AS o WHERE o.id = of_store FOR KEY SHARE;
+    IF NOT FOUND THEN
+        PERFORM ingot.refuse('IN051', '');
+    END IF;
+END
+$$;
+
 -- A new upload, as a command says. What it sets aside is not counted here.
 CREATE OR REPLACE FUNCTION ingot.insert_upload(command json, now bigint) RETURNS ingot.uploads
 LANGUAGE sql VOLATILE
 AS $$
+    SELECT ingot.hold_objects(command ->> 'store_id')
+    WHERE command ->> 'place' IS NOT NULL AND command ->> 'store_id' IS NOT NULL;
     INSERT INTO ingot.uploads AS u (
         tenant, id, state, epoch, owner, reserved, received, size, blob, sha256, content_type, original_name, key, if_match,
         job, fence, file, name, place, multipart, created_at, expires_at
