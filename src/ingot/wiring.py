@@ -86,7 +86,9 @@ from ingot.kernel.logs import configure_logs, debugging, report
 from ingot.kernel.loops import Loop
 from ingot.kernel.secret_key import SecretKeyUnusable, fingerprint, secret_key
 from ingot.kernel.structs import prepare_structs
+from ingot.objects.files import Files
 from ingot.objects.local import LocalStore
+from ingot.objects.room import Room
 from ingot.outbound.provider import Provider
 from ingot.settings import ClientSettings, Settings, SettingsError, read_client_settings, read_settings
 from ingot.worker.app import Worker
@@ -387,7 +389,7 @@ async def _open_store(settings: Settings, clock: Clock) -> Store:
 
 async def _open_objects(settings: Settings, clock: Clock) -> LocalStore | BucketStore:
     if settings.s3_bucket is None:
-        return await LocalStore.open(settings.data, clock=clock)
+        return await LocalStore.open(settings.data, clock=clock, spare_bytes=settings.spare_bytes)
     from ingot.objects.s3 import BucketStore  # noqa: PLC0415 - it takes long, and few need it
 
     return await BucketStore.open(
@@ -445,6 +447,12 @@ async def check_database(settings: Settings) -> Literal["server", "worker"] | No
             raise error from None
     await opened.close()
     return "worker" if isinstance(opened, Direct) else "server"
+
+
+def check_room(settings: Settings) -> None:
+    """Look whether the disk of the data folder has room for blobs, where they are there. Raises `StorageFull`."""
+    if settings.s3_bucket is None:
+        Room(Files(), str(settings.data), settings.spare_bytes).expect(0)
 
 
 async def check_bucket(settings: Settings) -> None:

@@ -31,6 +31,22 @@ MUTANTS = [
         caught_by=f"{OBJECT_POWER}[resumed_and_finished_at_once]",
     ),
     Mutant(
+        name="two objects that take the spare room at once",
+        breaks="a disk that files filled still takes deletes",
+        file="objects/writing.py",
+        old="                    self._room.expect(0)  # Others that began at the same time have taken theirs too.\n",
+        new="",
+        caught_by="tests/faults/test_room_spared.py::test_two_at_once_do_not_take_the_spare",
+    ),
+    Mutant(
+        name="bytes of unknown number that fill the disk",
+        breaks="a disk that files filled still takes deletes",
+        file="objects/writing.py",
+        old="                self._room.expect(len(data))\n",
+        new="                pass\n",
+        caught_by="tests/faults/test_room_spared.py::test_bytes_of_unknown_number_stop_before_the_spare",
+    ),
+    Mutant(
         name="two writers of one upload",
         breaks="who resumes an upload shuts out who wrote it before",
         file="objects/writing.py",

@@ -136,3 +136,12 @@ def test_a_bucket_is_looked_at(place: Shell, unused_tcp_port: int) -> None:
     for name, value in wrong.items():
         code, checks = examined(place, **known | {name: value})
         assert (code, checks["bucket"]["state"], name in checks["bucket"]["hint"]) == (1, "failed", True)
+
+
+def test_a_disk_without_room_for_files_is_told(place: Shell) -> None:
+    code, checks = examined(place, INGOT_SPARE_BYTES=str(1024**4))
+    assert (code, checks["data folder"]["state"]) == (1, "failed")
+    assert "INGOT_SPARE_BYTES" in checks["data folder"]["hint"]
+    assert examined(place, INGOT_SPARE_BYTES="0")[0] == 0
+    code, checks = examined(place, INGOT_SPARE_BYTES=str(1024**4 + 1))
+    assert (code, "INGOT_SPARE_BYTES" in checks["settings"]["detail"]) == (1, True)

@@ -417,7 +417,7 @@ def test_what_does_not_go_together_is_told_when_each_can_be_read() -> None:
 @pytest.mark.parametrize("field", [*Settings.__struct_fields__])
 def test_a_setting_alone_is_no_fault_unless_it_is_told_as_one_that_goes_with_others(field: str) -> None:
     good = {"INGOT_LOG_FORMAT": "json", "INGOT_DATABASE_POOLED": "on", "INGOT_TRUSTED_PROXIES": "::1"}
-    good["INGOT_SECRET_KEY"] = "k" * 32
+    good |= {"INGOT_SECRET_KEY": "k" * 32, "INGOT_SPARE_BYTES": "0"}
     default = getattr(Settings(), field)
     text = good.get(variable_of(field)) or (str(default) if default not in (None, ()) else "https://example.com")
     if field in ("database_url", "database_owner_url"):

@@ -318,6 +318,9 @@ class BlobStore(Protocol):
     def blob_figures(self) -> Awaitable[BlobFigures]:
         """How things stand with all blobs."""
 
+    def reusable_bytes(self) -> Awaitable[int | None]:
+        """How much the database can take in without more of its disk; `None` when it is on no disk of ours."""
+
 
 class ObjectWriter(Protocol):
     """An object on its way in. Used by one task at a time."""
@@ -344,6 +347,12 @@ class ObjectStore(Protocol):
 
     def new_place(self) -> str:
         """A place that was never used."""
+
+    def expect_room(self, size: int) -> None:
+        """Raises `StorageFull` when so many bytes would not be taken now. It never waits.
+
+        Asked for what goes to the database too, which may be on the same disk. What frees bytes never asks.
+        """
 
     async def write(self, place: str, *, size: int | None) -> ObjectWriter:
         """Begin an object, of so many bytes when that is known. Raises `StorageFull` before anything is sent."""

@@ -28,12 +28,14 @@ from ingot.blobs.ports import (
 from ingot.blobs.reading import OpenBlob
 from ingot.blobs.tally import Tally
 from ingot.events.audit import Act, acting
+from ingot.kernel.errors import StorageFull
 from ingot.kernel.ids import new_id
 from ingot.kernel.logs import report
 from ingot.kernel.pages import Page, check_limit, read_place, write_cursor
 
 BLOB_BYTES_MAX: Final = 1024**4
 PURGE_KEYS: Final = 500
+REUSABLE_BYTES_MIN: Final = 1024 * 1024  # So much is left in the database for what is no blob.
 
 
 class Blobs:
@@ -54,7 +56,8 @@ class Blobs:
         """Take in a blob, and set a key to it when all of it is here and safe.
 
         Raises `KeyExists` when there is one, or with `if_match` (the id of a blob, or `*`) `KeyChanged` when it is that
-        of another; `QuotaExceeded`, `BlobTooLarge`, `WrongDigest`, `WrongLength`. Nothing is left behind then.
+        of another; `QuotaExceeded`, `StorageFull`, `BlobTooLarge`, `WrongDigest`, `WrongLength`. Nothing is left
+        behind then.
         """
         with self.tally.operation("put"):
             name, told = checks.key(key), arrival.checked(self.bytes_max)
@@ -67,6 +70,7 @@ class Blobs:
             return made
 
     async def _put_small(self, key: str, data: bytes, told: Arrival, if_match: str | None) -> Key:
+        await self._expect_room_inside(len(data))
         hasher = Hasher()
         await hasher.update(data)
         content = hasher.content(inline=data)
@@ -122,6 +126,18 @@ class Blobs:
             raise
         assert finished.key is not None, "it was for a key"
         return finished.key
+
+    async def _expect_room_inside(self, size: int) -> None:
+        """Raise `StorageFull` unless the database has room, on the disk or in what it has of it already.
+
+        Its file does not become smaller when something is deleted.
+        """
+        try:
+            self._objects.expect_room(size)
+        except StorageFull:
+            left = await self._store.reusable_bytes()
+            if left is not None and left < REUSABLE_BYTES_MIN:
+                raise
 
     async def _begin(self, command: BeginUpload, *, least: int) -> OpenUpload:
         """Begin an upload. For bytes of which nobody says how many they are, as much is set aside as there is room."""

@@ -101,7 +101,7 @@ def _checks(ask: Asking) -> Iterator[Check]:
         yield _failed("settings", error)
         return
     yield _ok("settings", "all that are set can be read")
-    yield from _data(settings.data)
+    yield from _data(settings)
     if settings.database_url is not None:
         yield _database(settings)
     if settings.s3_bucket is not None:
@@ -117,8 +117,8 @@ def _unknown(name: str, meant: str | None) -> Check:
 # -- this machine -------------------------------------------------------------------------------------------
 
 
-def _data(folder: Path) -> Iterator[Check]:
-    where = folder.absolute()
+def _data(settings: Settings) -> Iterator[Check]:
+    where = settings.data.absolute()
     if not where.exists():
         nearest = next(parent for parent in where.parents if parent.exists())
         if os.access(nearest, os.W_OK | os.X_OK):
@@ -135,17 +135,22 @@ def _data(folder: Path) -> Iterator[Check]:
         hint = "Give the folder to the user that runs `ingot serve`, or set INGOT_DATA to another."
         yield _bad("data folder", f"{where} cannot be written to: {error.strerror}", hint)
         return
-    yield _space(where)
+    yield _space(where, settings)
     token = where / TOKEN_FILE
     if token.exists() and stat.S_IMODE(token.stat().st_mode) & 0o077:
         yield _warning("data folder", f"others can read {token}", f"Run: chmod 600 {token}")
 
 
-def _space(where: Path) -> Check:
+def _space(where: Path, settings: Settings) -> Check:
     free = shutil.disk_usage(where).free
     said = f"{where} can be written to, {free / (1 << 30):.1f} GiB are free"
     if free < FREE_BYTES_NEEDED:
         return _bad("data folder", said, "Free some space: nothing can be written without.")
+    try:
+        wiring.check_room(settings)
+    except IngotError:
+        hint = "Delete files or free some space: until then no file is taken in (INGOT_SPARE_BYTES)."
+        return _bad("data folder", said, hint)
     if free < FREE_BYTES_MIN:
         return _warning("data folder", said, "Free some space before it is used up.")
     return _ok("data folder", said)

@@ -62,6 +62,11 @@ class Files:
         """Take a name away."""
         os.unlink(path)
 
+    def room_on(self, path: str) -> tuple[int, int]:
+        """How many bytes are free for us in the file system that this is on, and how many it has."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
     # -- files ----------------------------------------------------------------------------------------------
 
     def lock(self, path: str) -> int:

@@ -23,8 +23,9 @@ from ingot.blobs.errors import BlobDamaged, UploadEnded
 from ingot.blobs.model import PART_BYTES, Trash
 from ingot.kernel.clock import Clock
 from ingot.kernel.ids import is_id, new_id
-from ingot.objects.files import Files
+from ingot.objects.files import Files, explain
 from ingot.objects.layout import SHELVES, OpenFolder, belong_to, open_folder
+from ingot.objects.room import Room
 from ingot.objects.writing import LocalWriter, Writers, in_thread
 
 THREADS: Final = 12
@@ -33,18 +34,26 @@ THREADS: Final = 12
 class LocalStore:
     """The blob folder in a data folder. One process has it open at a time."""
 
-    def __init__(self, opened: OpenFolder, *, clock: Clock, files: Files, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, opened: OpenFolder, *, clock: Clock, files: Files, spare_bytes: int | None, pool: ThreadPoolExecutor
+    ) -> None:
         self.store_id = opened.store_id
         self._layout = opened.layout
         self._lock = opened.lock
         self._clock = clock
         self._files = files
+        self._room = Room(files, opened.layout.root, spare_bytes)
         self._pool = pool
         self._writers = Writers()
 
     @classmethod
-    async def open(cls, folder: Path, *, clock: Clock, files: Files | None = None) -> LocalStore:
-        """Open the blob folder in a data folder, or make it. Raises `StoreLocked` or `StoreMisconfigured`."""
+    async def open(
+        cls, folder: Path, *, clock: Clock, files: Files | None = None, spare_bytes: int | None = 0
+    ) -> LocalStore:
+        """Open the blob folder in a data folder, or make it. Raises `StoreLocked` or `StoreMisconfigured`.
+
+        `spare_bytes` of its file system stay free; with `None` as much as suits that.
+        """
         files = files or Files()
         pool = ThreadPoolExecutor(THREADS, thread_name_prefix="objects")
         try:
@@ -52,7 +61,7 @@ class LocalStore:
         except BaseException:
             pool.shutdown(wait=False)
             raise
-        return cls(opened, clock=clock, files=files, pool=pool)
+        return cls(opened, clock=clock, files=files, spare_bytes=spare_bytes, pool=pool)
 
     async def close(self) -> None:
         """Let the folder go; uploads under way are broken off. Doing it twice is fine."""
@@ -67,6 +76,16 @@ class LocalStore:
     def new_place(self) -> str:
         """A place that was never used."""
         return new_id()
+
+    def expect_room(self, size: int) -> None:
+        """Raises `StorageFull` when so many bytes would not be taken now.
+
+        It looks on the event loop: what a file system tells of itself is in memory.
+        """
+        try:
+            self._room.expect(size)
+        except OSError as error:
+            raise explain(error) from error
 
     async def write(self, place: str, *, size: int | None) -> LocalWriter:
         """Begin an object, of so many bytes when that is known. Raises `StorageFull` before anything is sent."""
@@ -139,7 +158,7 @@ class LocalStore:
         return found
 
     def _writer(self, place: str) -> LocalWriter:
-        return LocalWriter(place, self._layout, self._files, self._writers, self._pool)
+        return LocalWriter(place, self._layout, self._files, self._room, self._writers, self._pool)
 
     def _delete(self, place: str) -> None:
         names = (self._layout.unfinished(place), self._layout.finished(place))

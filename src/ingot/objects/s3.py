@@ -141,6 +141,9 @@ class BucketStore:
         """A place that was never used."""
         return secrets.token_hex(PLACE_BYTES)
 
+    def expect_room(self, size: int) -> None:
+        """A bucket tells by its answers whether it has room."""
+
     async def write(self, place: str, *, size: int | None) -> ObjectWriter:
         """Begin an object that comes through us; of unknown size, up to 80 GB of it."""
         each = part_bytes(size or 0, OWN_PART_BYTES)

@@ -12,9 +12,10 @@ from functools import partial
 from typing import Final, TypeVar
 
 from ingot.blobs.errors import UploadEnded, UploadTaken
-from ingot.kernel.errors import IngotError, StoreError
+from ingot.kernel.errors import IngotError, StorageFull, StoreError
 from ingot.objects.files import FULL, Files, explain
 from ingot.objects.layout import Layout
+from ingot.objects.room import Room
 
 START_SYNC_BYTES: Final = 4 * 1024 * 1024
 
@@ -75,13 +76,16 @@ class LocalWriter:
     next, to close the file or to go on with it, waits for the end of that.
     """
 
-    def __init__(self, place: str, layout: Layout, files: Files, writers: Writers, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, place: str, layout: Layout, files: Files, room: Room, writers: Writers, pool: ThreadPoolExecutor
+    ) -> None:
         self.offset = 0
         self.place = place
         self._path = layout.unfinished(place)
         self._final_path = layout.finished(place)
         self._folders = (layout.shelf(place), layout.uploads)
         self._files = files
+        self._room = room
         self._writers = writers
         self._pool = pool
         self._file = -1
@@ -127,12 +131,14 @@ class LocalWriter:
         with self._step():
             if self._files.exists(self._final_path):
                 raise StoreError("A place is written once, and there is an object at this one.")
+            self._room.expect(size or 0)
             self._file = self._files.create(self._path)
             self._writers.add(self)
             if size:
                 try:
                     self._files.allocate(self._file, size)
-                except OSError:
+                    self._room.expect(0)  # Others that began at the same time have taken theirs too.
+                except (OSError, StorageFull):
                     self._files.unlink(self._path)
                     raise
                 self._allocated = size
@@ -181,12 +187,16 @@ class LocalWriter:
     def _append(self, data: memoryview, offset: int) -> int:
         """Write some bytes. Without room for them, that of all that was not synced is given back.
 
+        What was announced has its room. For other bytes it is looked for, a part at a time.
+
         The database may be on the same disk, and has to write that this upload failed: otherwise nothing ever ends it.
         """
         try:
+            if offset + len(data) > self._allocated:
+                self._room.expect(len(data))
             return self._files.write(self._file, data, offset)
-        except OSError as error:
-            if error.errno in FULL:
+        except (OSError, StorageFull) as error:
+            if isinstance(error, StorageFull) or error.errno in FULL:
                 with suppress(OSError):
                     self._files.truncate(self._file, self._safe)
             raise

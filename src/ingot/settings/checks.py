@@ -39,6 +39,7 @@ BUCKET_PARTS = (*BUCKET_KEYS, *BUCKET_ENDPOINTS, "s3_prefix")
 BUCKET_PREFIX_CHARACTERS_MAX = 200
 
 MAX_BLOB_BYTES_LIMIT = 5 * 1024**4  # What stores that speak S3 take as one object.
+SPARE_BYTES_MAX = 1024**4
 COLLECT_SECONDS_MAX = 86_400.0
 READ_ADDRESS_SECONDS = 3600.0
 GRACE_SECONDS_MIN = READ_ADDRESS_SECONDS + 60  # Whoever has an address just now reads to the end of its time.
@@ -159,11 +160,13 @@ def check_blobs(settings: Settings) -> None:
     """Refuse bounds of blobs that cannot be held, and a key that is none."""
     for name, least, most in (
         ("max_blob_bytes", 1, MAX_BLOB_BYTES_LIMIT),
+        ("spare_bytes", 0, SPARE_BYTES_MAX),
         ("collect_seconds", 1, COLLECT_SECONDS_MAX),
         ("scrub_bytes_per_second", 0, SCRUB_RATE_MAX),
     ):
-        if not least <= getattr(settings, name) <= most:
-            raise SettingsError(f"{variable_of(name)} is {getattr(settings, name)}; it goes from {least} to {most:.0f}")
+        value = getattr(settings, name)
+        if value is not None and not least <= value <= most:
+            raise SettingsError(f"{variable_of(name)} is {value}; it goes from {least} to {most:.0f}")
     if not GRACE_SECONDS_MIN <= settings.collect_grace_seconds <= GRACE_SECONDS_MAX:
         bounds = f"it goes from {GRACE_SECONDS_MIN:.0f} to {GRACE_SECONDS_MAX:.0f}"
         raise SettingsError(

@@ -80,6 +80,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     s3_region: str = "us-east-1"
     s3_prefix: str | None = None
     max_blob_bytes: int = 1024**4
+    spare_bytes: int | None = None
     collect_seconds: float = 30.0
     collect_grace_seconds: float = 4500.0
     scrub_bytes_per_second: int = 10_000_000

@@ -181,6 +181,7 @@ READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     **dict.fromkeys(BUCKET_ENDPOINTS, _place),
     "s3_prefix": _folder,
     "max_blob_bytes": _whole,
+    "spare_bytes": _whole,
     "scrub_bytes_per_second": _whole,
     **dict.fromkeys(("lease_seconds", "event_retention_days", "person_token_days", *RATES, *SESSION_TIMES), _number),
     **dict.fromkeys(("collect_seconds", "collect_grace_seconds"), _number),

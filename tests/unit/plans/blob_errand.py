@@ -79,6 +79,7 @@ async def _tidy(errand: Errand) -> None:
     assert await store.known_places([*(one.place for one in trash), *("nowhere",) * PAGE]) == set()
     await store.list_to_scrub(before=now, limit=PAGE)
     await store.blob_figures()
+    await store.reusable_bytes()
 
 
 async def _files(errand: Errand) -> None:

@@ -240,6 +240,10 @@ class Blobs(PeopleReads):
             verified_before=to_datetime_or_none(row["verified_before"]),
         )
 
+    async def reusable_bytes(self) -> int | None:
+        """See `BlobStore`."""
+        return None
+
 
 def _behind(prefix: str) -> str | None:
     """The first text behind all that begin with this, in the order of code points, which is that of UTF-8 bytes."""

@@ -153,6 +153,14 @@ class BlobReads(PeopleReads):
         assert row is not None, "there is always one row of totals"
         return row.figures()
 
+    def reusable_bytes(self) -> Awaitable[int | None]:
+        """See `BlobStore`."""
+        return self._run(self._reusable_bytes)
+
+    def _reusable_bytes(self) -> int | None:
+        (size,) = self._read(tuple[int], SQL.reusable_bytes) or (0,)
+        return size
+
 
 class _FiguresRow(msgspec.Struct, frozen=True, kw_only=True):
     blobs: int
