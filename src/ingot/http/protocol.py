@@ -13,6 +13,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ingot.http.problems import problem_of
+from ingot.http.taking import Taking
 from ingot.kernel.errors import IngotError
 
 CONNECTIONS_MAX: Final = 10_000
@@ -99,6 +100,7 @@ class Protocol(HttpToolsProtocol):
         self._doors = doors
         self._serving: RequestResponseCycle | None = None  # Whose answer is being made; later ones are in the pipeline.
         self._head_timer: asyncio.TimerHandle | None = None
+        self._taking: Taking | None = None
         self._in_head = False
         self._in_message = False
         self._got_on = False  # Whether what came last held anything of a request that is kept outside the parser.
@@ -122,11 +124,14 @@ class Protocol(HttpToolsProtocol):
             self._refuse_now(TooManyConnections())
             return
         super().connection_made(transport)
+        self._taking = Taking(transport, self.loop)
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is there any more: whoever makes an answer for them is told."""
         self._stop_timer()
+        if self._taking is not None:
+            self._taking.end()
         if self._lingers:
             self._lingers = False
             self._doors.lingering -= 1
@@ -336,6 +341,20 @@ class Protocol(HttpToolsProtocol):
             self.flow.pause_reading()
         elif not self._codings() and self._wasted_bytes >= self._length() - self._body_bytes:
             self.transport.close()
+
+    # -- what is taken from us --------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """More waits to be taken than should."""
+        super().pause_writing()
+        if self._taking is not None:
+            self._taking.begin()
+
+    def resume_writing(self) -> None:
+        """It was taken."""
+        super().resume_writing()
+        if self._taking is not None:
+            self._taking.end()
 
     # -- clocks -----------------------------------------------------------------------------------------------
 
