@@ -41,6 +41,8 @@ class Collector(Loop):
         self._grace = round(grace_seconds * MICROS)
         self._tally = tally or Tally()
         self._keepers = keepers
+        self._passed_blob: str | None = None  # A round goes on behind what the one before could not take away.
+        self._passed_place = ""
 
     async def run_once(self) -> Collected:
         """One round. What a keeper raises ends it before a blob is taken away."""
@@ -76,17 +78,21 @@ class Collector(Loop):
     async def _collect(self) -> tuple[int, int]:
         blobs = size = 0
         for _ in range(STEPS_MAX):
-            found = await self._store.list_condemned(grace=self._grace, limit=STEP)
+            found = await self._store.list_condemned(grace=self._grace, limit=STEP, after=self._passed_blob)
             kept = await self._kept(found)
             taken = 0
             for blob_id in found:
                 if blob_id in kept:
+                    self._passed_blob = blob_id
                     continue
                 went = await self._take(blob_id)
                 taken += 1
                 if went is not None:
                     blobs, size = blobs + 1, size + went
-            if len(found) < STEP or not taken:
+            if len(found) < STEP:
+                self._passed_blob = None
+                break
+            if not taken:
                 break
         return blobs, size
 
@@ -103,9 +109,10 @@ class Collector(Loop):
         """Delete the objects that are nobody's. One that cannot be deleted now does not keep the others from it."""
         deleted = 0
         for _ in range(STEPS_MAX):
-            trash = await self._store.list_trash(limit=STEP)
+            trash = await self._store.list_trash(limit=STEP, after=self._passed_place)
             gone: list[str] = []
             for one in trash:
+                self._passed_place = one.place
                 try:
                     await self._objects.delete(one)
                     gone.append(one.place)
@@ -114,6 +121,9 @@ class Collector(Loop):
             if gone:
                 await self._store.forget_trash(ForgetTrash(places=gone))
             deleted += len(gone)
-            if len(trash) < STEP or not gone:
+            if len(trash) < STEP:
+                self._passed_place = ""
+                break
+            if not gone:
                 break
         return deleted

@@ -303,11 +303,14 @@ class BlobStore(Protocol):
     def preview_purge(self, tenant: str, owner: str | None) -> Awaitable[Purged]:
         """How many keys a purge would delete in all, and their bytes."""
 
-    def list_condemned(self, *, grace: int, limit: int) -> Awaitable[list[str]]:
-        """Blobs with a tombstone older than the grace, oldest first, whether something refers to them or not."""
+    def list_condemned(self, *, grace: int, limit: int, after: str | None = None) -> Awaitable[list[str]]:
+        """Blobs with a tombstone older than the grace, oldest first, whether something refers to them or not.
 
-    def list_trash(self, *, limit: int) -> Awaitable[list[Trash]]:
-        """Objects to delete."""
+        Those behind the blob `after`; all, when that has no tombstone any more.
+        """
+
+    def list_trash(self, *, limit: int, after: str = "") -> Awaitable[list[Trash]]:
+        """Objects to delete, in the order of their places, behind `after`."""
 
     def known_places(self, places: Sequence[str]) -> Awaitable[set[str]]:
         """Those of these places that a blob, an upload or the trash names, as of one moment."""

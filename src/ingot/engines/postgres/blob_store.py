@@ -207,14 +207,15 @@ class Blobs(PeopleReads):
         (row,) = await self._db.call("SELECT * FROM ingot.keep_objects($1)", command.store_id)
         return Home(store_id=row["store_id"], database=row["database"])
 
-    async def list_condemned(self, *, grace: int, limit: int) -> list[str]:
+    async def list_condemned(self, *, grace: int, limit: int, after: str | None = None) -> list[str]:
         """See `BlobStore`."""
-        rows = await self._db.call("SELECT ingot.list_condemned($1, $2)", grace, limit)
+        passed = None if after is None else bytes.fromhex(after)
+        rows = await self._db.call("SELECT ingot.list_condemned($1, $2, $3)", grace, limit, passed)
         return [digest.hex() for (digest,) in rows]
 
-    async def list_trash(self, *, limit: int) -> list[Trash]:
+    async def list_trash(self, *, limit: int, after: str = "") -> list[Trash]:
         """See `BlobStore`."""
-        rows = await self._db.call("SELECT * FROM ingot.list_trash($1)", limit)
+        rows = await self._db.call("SELECT * FROM ingot.list_trash($1, $2)", limit, after)
         return [Trash(place=row["place"], multipart=row["multipart"]) for row in rows]
 
     async def known_places(self, places: Sequence[str]) -> set[str]:

@@ -114,19 +114,20 @@ class BlobReads(PeopleReads):
 
     # -- what is to be done ---------------------------------------------------------------------------------
 
-    def list_condemned(self, *, grace: int, limit: int) -> Awaitable[list[str]]:
+    def list_condemned(self, *, grace: int, limit: int, after: str | None = None) -> Awaitable[list[str]]:
         """See `BlobStore`."""
-        return self._run(self._list_condemned, self._clock.micros() - grace, limit)
+        return self._run(self._list_condemned, self._clock.micros() - grace, limit, after)
 
-    def _list_condemned(self, until: int, limit: int) -> list[str]:
-        return self._read(list[str], SQL.condemned_blobs, until, limit) or []
+    def _list_condemned(self, until: int, limit: int, after: str | None) -> list[str]:
+        passed = None if after is None else bytes.fromhex(after)
+        return self._read(list[str], SQL.condemned_blobs, until, limit, passed) or []
 
-    def list_trash(self, *, limit: int) -> Awaitable[list[Trash]]:
+    def list_trash(self, *, limit: int, after: str = "") -> Awaitable[list[Trash]]:
         """See `BlobStore`."""
-        return self._run(self._list_trash, limit)
+        return self._run(self._list_trash, limit, after)
 
-    def _list_trash(self, limit: int) -> list[Trash]:
-        return self._read(list[Trash], SQL.oldest_trash, limit) or []
+    def _list_trash(self, limit: int, after: str) -> list[Trash]:
+        return self._read(list[Trash], SQL.trash_in_order, limit, after) or []
 
     def known_places(self, places: Sequence[str]) -> Awaitable[set[str]]:
         """See `BlobStore`."""

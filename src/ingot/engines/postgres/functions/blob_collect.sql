@@ -58,8 +58,8 @@ BEGIN
 END
 $$;
 
--- Blobs with a tombstone that is so old, oldest first. Some more rows are read than blobs are asked for: one may have many.
-CREATE OR REPLACE FUNCTION ingot.list_condemned(grace bigint, blobs_max integer) RETURNS SETOF bytea
+-- Blobs with a tombstone that is so old, oldest first, behind one that was told before. One with many comes with the first.
+CREATE OR REPLACE FUNCTION ingot.list_condemned(grace bigint, blobs_max integer, passed bytea) RETURNS SETOF bytea
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -72,16 +72,17 @@ SET lock_timeout = '3s'
 AS $$
 DECLARE
     now bigint := ingot.clock();
+    since bigint := coalesce((SELECT min(t.at) FROM ingot.tombstones AS t WHERE t.digest = passed), 0);
 BEGIN
     RETURN QUERY
-    SELECT t.digest FROM (
-        SELECT t.digest, t.at FROM ingot.tombstones AS t WHERE t.at <= now - grace ORDER BY t.at, t.digest LIMIT 4 * blobs_max
-    ) AS t
-    GROUP BY t.digest ORDER BY min(t.at), t.digest LIMIT blobs_max;
+    SELECT t.digest FROM ingot.tombstones AS t
+    WHERE t.at <= now - grace AND (t.at, t.digest) > (since, coalesce(passed, ''))
+        AND NOT EXISTS (SELECT FROM ingot.tombstones AS o WHERE o.digest = t.digest AND o.at < t.at)
+    GROUP BY t.at, t.digest ORDER BY t.at, t.digest LIMIT blobs_max;
 END
 $$;
 
-CREATE OR REPLACE FUNCTION ingot.list_trash(objects_max integer) RETURNS TABLE (place text, multipart text)
+CREATE OR REPLACE FUNCTION ingot.list_trash(objects_max integer, behind text) RETURNS TABLE (place text, multipart text)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_hashjoin = off
@@ -89,7 +90,7 @@ SET enable_mergejoin = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
-AS $$ SELECT t.place, t.multipart FROM ingot.trash AS t ORDER BY t.place LIMIT objects_max $$;
+AS $$ SELECT t.place, t.multipart FROM ingot.trash AS t WHERE t.place > behind ORDER BY t.place LIMIT objects_max $$;
 
 CREATE OR REPLACE FUNCTION ingot.forget_trash(places text[]) RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER

@@ -1,2 +1,2 @@
 SELECT CAST(json_group_array(json_object('place', place, 'multipart', multipart)) AS BLOB)
-FROM (SELECT place, multipart FROM trash ORDER BY number LIMIT ?1) AS o
+FROM (SELECT place, multipart FROM trash WHERE place > ?2 ORDER BY place LIMIT ?1) AS o

@@ -1,0 +1,108 @@
+"""What cannot be taken away now does not keep the collector from what is behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from ingot.blobs import collector as of_collector
+from ingot.blobs.collector import Collector
+from ingot.blobs.model import Trash
+from ingot.kernel.errors import StoreError
+from tests.conformance.depot import Depot, depot, id_of
+
+__all__ = ["depot"]
+
+ROUNDS_MAX = 10
+
+
+class Stuck:
+    """A store in which some objects cannot be deleted."""
+
+    def __init__(self, *places: str) -> None:
+        self.places = set(places)
+        self.asked: list[str] = []
+
+    async def delete(self, trash: Trash) -> None:
+        self.asked.append(trash.place)
+        if trash.place in self.places:
+            raise StoreError("it cannot be deleted now")
+
+
+class Keeping:
+    """Keeps some blobs."""
+
+    def __init__(self, *blob_ids: str) -> None:
+        self.blob_ids = set(blob_ids)
+
+    async def kept(self, blob_ids: Sequence[str]) -> set[str]:
+        return self.blob_ids & set(blob_ids)
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_collector, "STEP", 2)
+
+
+def collector_of(depot: Depot, objects: Stuck, *keepers: Keeping) -> Collector:
+    return Collector(depot.store, objects, every_seconds=1, grace_seconds=0, keepers=keepers)  # type: ignore[arg-type]
+
+
+async def condemn(depot: Depot, count: int) -> list[str]:
+    for n in range(count):
+        await depot.put(f"{n}", f"{n}".encode())
+    for n in range(count):
+        depot.bench.clock.advance(seconds=1)
+        await depot.delete(f"{n}")
+    return [id_of(f"{n}".encode()) for n in range(count)]
+
+
+async def test_the_condemned_are_told_behind_one(depot: Depot) -> None:
+    blobs = await condemn(depot, 5)
+    assert await depot.store.list_condemned(grace=0, limit=2, after=blobs[1]) == blobs[2:4]
+    assert await depot.store.list_condemned(grace=0, limit=2, after=blobs[4]) == []
+    assert await depot.store.list_condemned(grace=0, limit=2, after=id_of(b"never there")) == blobs[:2]
+    await depot.put("again", b"3")
+    depot.bench.clock.advance(seconds=1)
+    await depot.delete("again")
+    found = await depot.store.list_condemned(grace=0, limit=10)
+    assert sorted(found) == sorted(blobs), "each comes once"
+    behind = [await depot.store.list_condemned(grace=0, limit=10, after=one) for one in found]
+    assert behind == [found[n + 1 :] for n in range(5)]
+
+
+async def test_the_trash_is_told_behind_a_place(depot: Depot) -> None:
+    for n in (2, 0, 1):
+        await depot.end((await depot.begin(place=f"place-{n}")).upload.id)
+    assert [one.place for one in await depot.store.list_trash(limit=2, after="place-0")] == ["place-1", "place-2"]
+    assert await depot.store.list_trash(limit=2, after="place-2") == []
+    assert len(await depot.store.list_trash(limit=9, after="")) == 3
+
+
+async def test_objects_behind_some_that_cannot_be_deleted_are_deleted(depot: Depot) -> None:
+    for n in range(8):
+        await depot.end((await depot.begin(place=f"place-{n}")).upload.id)
+    stuck = Stuck(*(f"place-{n}" for n in range(5)))
+    collector = collector_of(depot, stuck)
+    for _ in range(ROUNDS_MAX):
+        await collector.run_once()
+    assert await depot.trash() == sorted(stuck.places)
+    assert len(stuck.asked) < 5 * ROUNDS_MAX, "a store that is down is not asked for everything in each round"
+    stuck.places.clear()
+    for _ in range(ROUNDS_MAX):
+        await collector.run_once()
+    assert await depot.trash() == []
+
+
+async def test_blobs_behind_some_that_are_kept_are_collected(depot: Depot) -> None:
+    blobs = await condemn(depot, 8)
+    keeping = Keeping(*blobs[:5])
+    collector = collector_of(depot, Stuck(), keeping)
+    for _ in range(ROUNDS_MAX):
+        await collector.run_once()
+    assert await depot.condemned() == set(blobs[:5])
+    keeping.blob_ids.clear()
+    for _ in range(ROUNDS_MAX):
+        await collector.run_once()
+    assert (await depot.store.blob_figures()).blobs == 0
