@@ -13,12 +13,15 @@ from ingot.blobs.ports import BlobStore, NoteScrub, ObjectStore
 from ingot.blobs.reading import OpenBlob
 from ingot.blobs.tally import Tally
 from ingot.kernel.clock import MICROS, Clock
+from ingot.kernel.errors import IngotError
 from ingot.kernel.logs import report
 from ingot.kernel.loops import Loop
 
 STEP: Final = 16
 AGAIN: Final = 30 * 86_400 * MICROS  # A blob is read again after so long.
 REST_SECONDS: Final = 60.0
+UNREAD: Final = 3600 * MICROS  # One that could not be read is left alone for so long, while others are due,
+UNREAD_MAX: Final = 100  # and up to so many are.
 
 
 class Scrub(Loop):
@@ -42,14 +45,27 @@ class Scrub(Loop):
         self._bytes_per_second = bytes_per_second
         self._tally = tally or Tally()
         self._more = False
+        self._unread: dict[str, int] = {}  # Until when each is left alone.
 
     async def run_once(self) -> int:
-        """Read some blobs that are due; how many."""
-        due = await self._store.list_to_scrub(before=self._clock.micros() - AGAIN, limit=STEP)
+        """Read some blobs that are due; how many. One that cannot be read now is due later: nobody knows its bytes."""
+        now = self._clock.micros()
+        self._unread = {id: until for id, until in self._unread.items() if until > now}
+        found = await self._store.list_to_scrub(before=now - AGAIN, limit=STEP + len(self._unread))
+        due = [content for content in found if content.id not in self._unread][:STEP]
+        read = 0
         for content in due:
-            await self.look_at(content)
-        self._more = len(due) == STEP
-        return len(due)
+            try:
+                whole = await self._read(content)
+            except (IngotError, OSError) as error:
+                report("blob_not_read", error, blob_id=content.id)
+                if len(self._unread) < UNREAD_MAX:
+                    self._unread[content.id] = now + UNREAD
+                continue
+            await self._note(content, whole=whole)
+            read += 1
+        self._more = len(due) == STEP and read > 0
+        return read
 
     async def rest(self) -> None:
         """Go on at once while there are more."""
@@ -57,12 +73,19 @@ class Scrub(Loop):
             await asyncio.sleep(REST_SECONDS)
 
     async def look_at(self, content: Content) -> bool:
-        """Read one blob, and keep in mind whether it is whole."""
+        """Read one blob, and keep in mind whether it is whole. Raises what the store does, and nothing is kept then."""
+        whole = await self._read(content)
+        await self._note(content, whole=whole)
+        return whole
+
+    async def _read(self, content: Content) -> bool:
         try:
-            whole = await self._is_whole(content)
+            return await self._is_whole(content)
         except BlobDamaged as error:
             report("blob_damaged", error, blob_id=content.id)
-            whole = False
+            return False
+
+    async def _note(self, content: Content, *, whole: bool) -> None:
         self._tally.blobs_scrubbed += 1
         read = [(content.id, content.place)]
         if whole:
@@ -70,7 +93,6 @@ class Scrub(Loop):
         else:
             self._tally.damage_found += 1
             await self._store.note_scrub(NoteScrub(damaged=read))
-        return whole
 
     async def _is_whole(self, content: Content) -> bool:
         hasher = Hasher()

@@ -1,0 +1,69 @@
+"""A blob that cannot be read now is no damage, and keeps the scrub from no other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from ingot.blobs import scrub as of_scrub
+from ingot.blobs.arrivals import Arrival
+from ingot.blobs.scrub import AGAIN, UNREAD, Scrub
+from ingot.blobs.service import Blobs
+from ingot.kernel.clock import MICROS, SystemClock
+from ingot.objects.local import LocalStore
+from tests.factories import Bench, open_bench
+
+COUNT = 6
+
+
+class Locked(LocalStore):
+    """A folder in which some files cannot be opened: root may open any."""
+
+    locked: set[str] = set()  # noqa: RUF012 - set by each test
+
+    async def read(self, place: str, start: int, end: int) -> AsyncGenerator[memoryview, None]:
+        if place in self.locked:
+            raise PermissionError(13, "Permission denied")
+        async for part in super().read(place, start, end):
+            yield part
+
+
+async def put(bench: Bench, objects: LocalStore, n: int) -> str:
+    """A blob with a file; its place."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"%d" % n * 20_000
+
+    await Blobs(bench.store, objects).put(f"{n}", parts(), Arrival(tenant=bench.tenant, owner="token:ann"))
+    found = await bench.store.open_key(bench.tenant, f"{n}")
+    assert found is not None
+    assert found[1].place is not None
+    return found[1].place
+
+
+async def test_the_scrub_goes_on_behind_what_it_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_scrub, "STEP", 2)
+    async with open_bench("sqlite", tmp_path) as bench:
+        objects = await Locked.open(tmp_path / "blobs", clock=SystemClock())
+        assert isinstance(objects, Locked)
+        try:
+            places = []
+            for n in range(COUNT):
+                bench.clock.advance(seconds=1)
+                places.append(await put(bench, objects, n))
+            objects.locked = set(places[:3])
+            bench.clock.advance(seconds=AGAIN / MICROS + 1)
+            scrub = Scrub(bench.store, objects, bench.clock, bytes_per_second=0)
+            with capture_logs() as logs:
+                assert [await scrub.run_once() for _ in range(5)] == [0, 1, 2, 0, 0]
+            assert [line["event"] for line in logs] == ["blob_not_read"] * 3
+            figures = await bench.store.blob_figures()
+            assert (figures.damaged, figures.blobs) == (0, COUNT)
+            objects.locked = set()
+            bench.clock.advance(seconds=UNREAD / MICROS)
+            assert [await scrub.run_once() for _ in range(3)] == [2, 1, 0]
+        finally:
+            await objects.close()
