@@ -10,7 +10,7 @@ from ingot.blobs import checks
 from ingot.blobs.arrivals import Arrival
 from ingot.blobs.collector import Collector
 from ingot.blobs.errors import BlobNotFound, UploadNotFound
-from ingot.blobs.model import Collected, Reference, Upload, UploadState
+from ingot.blobs.model import Collected, Reference, Sight, Upload, UploadState
 from ingot.blobs.ports import Part
 from ingot.blobs.scrub import Scrub
 from ingot.blobs.service import Blobs
@@ -18,6 +18,7 @@ from ingot.blobs.uploads import Uploads
 from ingot.http.call import Answer, Body, Bytes, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route, Signed
 from ingot.identity.credentials import Caller
+from ingot.identity.grants import names_below
 from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX, job_type
 from ingot.jobs.errors import PayloadTooLarge
 from ingot.jobs.service import Jobs
@@ -181,7 +182,7 @@ class BlobsApi:
 
     async def get(self, call: Call, id: str) -> Bytes | Answer[bytes]:
         """The bytes of a blob that something of this tenant refers to."""
-        opened, references = await self._blobs.open_blob(call.tenant, id)
+        opened, references = await self._blobs.open_blob(call.tenant, id, _sight(call.caller))
         _expect_seen(call.caller, id, references)
         return await self._downloads.answer(call, opened, content_type=BINARY, name=id)
 
@@ -192,7 +193,7 @@ class BlobsApi:
 
     async def url(self, call: Call, id: str, query: UrlQuery) -> SignedUrl:
         """An address where the blob can be read without a credential, for a while."""
-        content, references = await self._blobs.references(call.tenant, id)
+        content, references = await self._blobs.references(call.tenant, id, _sight(call.caller))
         _expect_seen(call.caller, id, references)
         name = checks.file_name(query.name or id, what="name")
         kind = checks.content_type(query.content_type or checks.guess_type(name))
@@ -200,13 +201,13 @@ class BlobsApi:
 
     async def why(self, call: Call, id: str) -> Why:
         """Why a blob is kept: what in this tenant refers to it."""
-        content, references = await self._blobs.references(call.tenant, id)
+        content, references = await self._blobs.references(call.tenant, id, _sight(call.caller))
         seen = _expect_seen(call.caller, id, references)
         return Why(blob_id=id, size=content.size, sha256=content.sha256, damaged=content.damaged, references=seen)
 
     async def verify(self, call: Call, id: str) -> Verified:
         """Read a blob whole, and tell whether its bytes are what they were."""
-        content, references = await self._blobs.references(call.tenant, id)
+        content, references = await self._blobs.references(call.tenant, id, _sight(call.caller))
         _expect_seen(call.caller, id, references)
         return Verified(blob_id=id, whole=await self._scrub.look_at(content))
 
@@ -230,6 +231,15 @@ def _expect_begun(call: Call, body: UploadOrder) -> None:
 
 def _told(upload: Upload) -> Answer[Upload]:
     return Answer(upload, headers={OFFSET: str(upload.received), "cache-control": "no-store"})
+
+
+def _sight(caller: Caller) -> Sight:
+    """What the engine is asked for: of many references, those that the caller may know of need not be the first."""
+    return Sight(
+        keys=names_below("keys", caller.grants, "blobs.read"),
+        uploads=caller.may("blobs.read"),
+        types=names_below("jobs", caller.grants, "jobs.read"),
+    )
 
 
 def _expect_seen(caller: Caller, id: str, references: list[Reference]) -> list[Reference]:

@@ -115,6 +115,20 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime | None = None
 
 
+class Sight(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the references in a tenant somebody may know of: of some keys, of uploads, of files of some types of job.
+
+    Keys and types are told by the beginning of their names, in whole segments between `/` and `.`; `None` is all.
+    """
+
+    keys: tuple[str, ...] | None = None
+    uploads: bool = True
+    types: tuple[str, ...] | None = None
+
+
+EVERYTHING: Final = Sight()
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """How much a tenant, or one owner in it, keeps: the sizes of all that its keys, job files and uploads refer to.
 

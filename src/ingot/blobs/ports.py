@@ -22,6 +22,7 @@ from typing import Protocol
 import msgspec
 
 from ingot.blobs.model import (
+    EVERYTHING,
     BlobFigures,
     Content,
     FileKind,
@@ -31,6 +32,7 @@ from ingot.blobs.model import (
     OpenUpload,
     Purged,
     Reference,
+    Sight,
     Trash,
     Usage,
 )
@@ -282,8 +284,10 @@ class BlobStore(Protocol):
         Costs the same whatever else there is.
         """
 
-    def open_blob(self, tenant: str, blob_id: str) -> Awaitable[tuple[Content, list[Reference]] | None]:
-        """A blob that something in this tenant refers to, and up to 100 of those references; `None` otherwise.
+    def open_blob(
+        self, tenant: str, blob_id: str, sight: Sight = EVERYTHING
+    ) -> Awaitable[tuple[Content, list[Reference]] | None]:
+        """A blob that something in sight in this tenant refers to, and up to 100 of those references; else `None`.
 
         Files of an attempt that is not complete, and uploads that are not done, do not count.
         """

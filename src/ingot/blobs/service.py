@@ -12,7 +12,18 @@ from ingot.blobs import checks
 from ingot.blobs.arrivals import CALL_KEEP, Arrival, Intake, expect
 from ingot.blobs.errors import BlobDamaged, BlobNotFound, KeyNotFound, QuotaExceeded
 from ingot.blobs.hashing import Hasher
-from ingot.blobs.model import INLINE_BYTES_MAX, BlobFigures, Content, Key, OpenUpload, Purged, Reference, Usage
+from ingot.blobs.model import (
+    EVERYTHING,
+    INLINE_BYTES_MAX,
+    BlobFigures,
+    Content,
+    Key,
+    OpenUpload,
+    Purged,
+    Reference,
+    Sight,
+    Usage,
+)
 from ingot.blobs.ports import (
     BeginUpload,
     BlobStore,
@@ -208,16 +219,16 @@ class Blobs:
 
     # -- blobs ----------------------------------------------------------------------------------------------
 
-    async def open_blob(self, tenant: str, blob_id: str) -> tuple[OpenBlob, list[Reference]]:
-        """A blob that something in the tenant refers to. Raises `BlobNotFound` or `BlobDamaged`."""
+    async def open_blob(self, tenant: str, blob_id: str, sight: Sight = EVERYTHING) -> tuple[OpenBlob, list[Reference]]:
+        """A blob that something in sight in the tenant refers to. Raises `BlobNotFound` or `BlobDamaged`."""
         with self.tally.operation("get"):
-            content, references = await self._found(tenant, blob_id)
+            content, references = await self._found(tenant, blob_id, sight)
             return self._opened(content), references
 
-    async def references(self, tenant: str, blob_id: str) -> tuple[Content, list[Reference]]:
-        """Why a blob is kept, as far as this tenant is concerned. Raises `BlobNotFound`."""
+    async def references(self, tenant: str, blob_id: str, sight: Sight = EVERYTHING) -> tuple[Content, list[Reference]]:
+        """Why a blob is kept, as far as this tenant is concerned and it is in sight. Raises `BlobNotFound`."""
         with self.tally.operation("why"):
-            return await self._found(tenant, blob_id)
+            return await self._found(tenant, blob_id, sight)
 
     async def usage(self, tenant: str, owner: str | None = None) -> Usage:
         """What a tenant uses, or one owner in it."""
@@ -227,8 +238,8 @@ class Blobs:
         """How things stand with the blobs of all tenants."""
         return await self._store.blob_figures()
 
-    async def _found(self, tenant: str, blob_id: str) -> tuple[Content, list[Reference]]:
-        found = await self._store.open_blob(tenant, blob_id) if checks.is_digest(blob_id) else None
+    async def _found(self, tenant: str, blob_id: str, sight: Sight) -> tuple[Content, list[Reference]]:
+        found = await self._store.open_blob(tenant, blob_id, sight) if checks.is_digest(blob_id) else None
         if found is None:
             raise BlobNotFound(f"there is no blob {blob_id[:64]!r} here")
         return found

@@ -79,6 +79,20 @@ def common(some: Iterable[Grant], others: Sequence[Grant]) -> tuple[Grant, ...]:
     return tuple(found)
 
 
+def names_below(root: str, grants: Iterable[Grant], action: str) -> tuple[str, ...] | None:
+    """The beginnings of the names below a root on which these grants allow an action; `None` when that is on all."""
+    found: dict[str, None] = {}
+    for grant in grants:
+        if not _action_covers(grant.action, action):
+            continue
+        resource = grant.resource.rstrip("/")
+        if resource in (ANY, root):
+            return None
+        if resource.startswith(f"{root}/"):
+            found[resource.removeprefix(f"{root}/")] = None
+    return tuple(found)
+
+
 def check_grants(value: object) -> tuple[Grant, ...]:
     """Grants that can be given. Raises `InvalidInput`."""
     given = several(value, what="grants")

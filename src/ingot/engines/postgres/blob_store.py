@@ -8,7 +8,20 @@ from typing import Any, Final
 
 import msgspec
 
-from ingot.blobs.model import BlobFigures, Content, Finished, Home, Key, OpenUpload, Purged, Reference, Trash, Usage
+from ingot.blobs.model import (
+    EVERYTHING,
+    BlobFigures,
+    Content,
+    Finished,
+    Home,
+    Key,
+    OpenUpload,
+    Purged,
+    Reference,
+    Sight,
+    Trash,
+    Usage,
+)
 from ingot.blobs.ports import (
     BeginUpload,
     CollectBlob,
@@ -159,13 +172,18 @@ class Blobs(PeopleReads):
             rows = await self._db.read(tenant, SQL.page_of_keys_below, *row, end)
         return [key_of(found, found["key"]) for found in rows]
 
-    async def open_blob(self, tenant: str, blob_id: str) -> tuple[Content, list[Reference]] | None:
+    async def open_blob(
+        self, tenant: str, blob_id: str, sight: Sight = EVERYTHING
+    ) -> tuple[Content, list[Reference]] | None:
         """See `BlobStore`."""
         await identity.check_tenant(self._db, self._memory, tenant)
         digest = digest_of(blob_id)
         if digest is None:
             return None
-        rows = await self._db.call("SELECT * FROM ingot.open_blob($1, $2, $3)", tenant, digest, REFERENCES_MAX)
+        seen = sight.keys, sight.uploads, sight.types
+        rows = await self._db.call(
+            "SELECT * FROM ingot.open_blob($1, $2, $3, $4, $5, $6)", tenant, digest, REFERENCES_MAX, *seen
+        )
         if not rows:
             return None
         references = msgspec.json.decode(rows[0]["refers"], type=list[ReferenceRow])

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from ingot.blobs.model import BlobFigures, Content, Key, OpenUpload, Purged, Reference, Trash, Usage
+from ingot.blobs.model import EVERYTHING, BlobFigures, Content, Key, OpenUpload, Purged, Reference, Sight, Trash, Usage
 from ingot.engines.sqlite.blob_rows import TOTAL, Kept, KeyRow, ReferenceRow, UploadRow, content_of
 from ingot.engines.sqlite.people_reads import PeopleReads
 from ingot.engines.sqlite.sql import SQL
@@ -58,14 +58,17 @@ class BlobReads(PeopleReads):
         rows = self._read(list[KeyRow], SQL.page_of_keys, tenant, first, end, limit)
         return [row.key_of_tenant() for row in rows or ()]
 
-    def open_blob(self, tenant: str, blob_id: str) -> Awaitable[tuple[Content, list[Reference]] | None]:
+    def open_blob(
+        self, tenant: str, blob_id: str, sight: Sight = EVERYTHING
+    ) -> Awaitable[tuple[Content, list[Reference]] | None]:
         """See `BlobStore`."""
-        return self._run(self._open_blob, self._number_of(tenant), bytes.fromhex(blob_id))
+        return self._run(self._open_blob, self._number_of(tenant), bytes.fromhex(blob_id), sight)
 
-    def _open_blob(self, tenant: int, id: bytes) -> tuple[Content, list[Reference]] | None:
+    def _open_blob(self, tenant: int, id: bytes, sight: Sight) -> tuple[Content, list[Reference]] | None:
+        keys, types = (None if names is None else as_json(names) for names in (sight.keys, sight.types))
         with self._reader() as reader:  # One snapshot for the blob and who refers to it.
             number = reader.execute(SQL.number_of_blob, (id,)).get
-            asked = number, id, tenant, REFERENCES_MAX
+            asked = number, id, tenant, REFERENCES_MAX, keys, sight.uploads, types
             rows = self._read(list[ReferenceRow], SQL.references_in_tenant, *asked)
             content = self._content(id) if rows else None
         return None if content is None else (content, [row.reference() for row in rows or ()])

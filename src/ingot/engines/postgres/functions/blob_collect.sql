@@ -223,9 +223,22 @@ AS $$
     FROM ingot.blob_totals AS t
 $$;
 
--- A blob that something in a tenant refers to, with some of what does, as JSON. What others have is not looked at first, so
--- that nothing tells of it.
-CREATE OR REPLACE FUNCTION ingot.open_blob(of_tenant uuid, of_blob bytea, references_max integer)
+-- Whether a name begins with one of these, in whole segments; without these, any does.
+CREATE OR REPLACE FUNCTION ingot.is_in_sight(of_name text, beginnings text[]) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT beginnings IS NULL OR EXISTS (
+        SELECT FROM unnest(beginnings) AS p (name)
+        WHERE of_name = p.name OR left(of_name, length(p.name) + 1) IN (p.name || '/', p.name || '.')
+    )
+$$;
+
+-- A blob that something in sight in a tenant refers to, with some of what does, as JSON. What others have is not looked at
+-- first, so that nothing tells of it.
+CREATE OR REPLACE FUNCTION ingot.open_blob(
+    of_tenant uuid, of_blob bytea, references_max integer,
+    of_keys text[] DEFAULT NULL, of_uploads boolean DEFAULT true, of_types text[] DEFAULT NULL
+)
 RETURNS TABLE (
     digest bytea, sha256 bytea, size bigint, place text, damaged boolean, inline bytea, checks bytea, refers text
 )
@@ -248,18 +261,22 @@ BEGIN
     FROM (
         (
             SELECT 'key' AS kind, k.key AS name, NULL::uuid AS job, k.uploaded_at AS since FROM ingot.keys AS k
-            WHERE k.blob = of_blob AND k.tenant = of_tenant LIMIT references_max
+            WHERE k.blob = of_blob AND k.tenant = of_tenant AND ingot.is_in_sight(k.key, of_keys) LIMIT references_max
         )
         UNION ALL
         (
             SELECT 'upload', u.id::text, NULL, u.done_at FROM ingot.uploads AS u
-            WHERE u.blob = of_blob AND u.tenant = of_tenant AND u.blob IS NOT NULL AND u.refers AND u.state = 'done'
-                AND u.job IS NULL LIMIT references_max
+            WHERE of_uploads AND u.blob = of_blob AND u.tenant = of_tenant AND u.blob IS NOT NULL AND u.refers
+                AND u.state = 'done' AND u.job IS NULL LIMIT references_max
         )
         UNION ALL
         (
             SELECT f.kind, f.name, f.job, f.since FROM ingot.job_files AS f
-            WHERE f.blob = of_blob AND f.tenant = of_tenant LIMIT references_max
+            WHERE f.blob = of_blob AND f.tenant = of_tenant AND (
+                of_types IS NULL
+                OR EXISTS (SELECT FROM ingot.jobs AS o WHERE o.id = f.job AND ingot.is_in_sight(o.type, of_types))
+            )
+            LIMIT references_max
         )
         LIMIT references_max
     ) AS r
