@@ -92,30 +92,31 @@ class Verifier:
             task.add_done_callback(lambda _: self._tasks.pop(id, None))
 
     async def _verify_and_renew(self, found: OpenUpload) -> None:
-        async with self._slots:
-            verifying = asyncio.ensure_future(self._verify_unheard(found))
-            try:
-                while not (await asyncio.wait([verifying], timeout=RENEW_SECONDS))[0]:
-                    await self._store.note_upload(
-                        NoteUpload(
-                            tenant=found.tenant, id=found.upload.id, epoch=found.epoch, keep=KEEP, verifying=True
-                        )
-                    )
-                verifying.result()
-            except (*WRONG.values(), UploadEnded, UploadNotFound, BlobNotFound) as error:
-                report("upload_failed", error, upload=found.upload.id)
-            except Exception as error:  # The loop comes back to it.
-                report("verification_failed", error, upload=found.upload.id)
-            finally:
-                verifying.cancel()
+        verifying = asyncio.ensure_future(self._verify_unheard(found))
+        try:
+            while not (await asyncio.wait([verifying], timeout=RENEW_SECONDS))[0]:
+                await self._store.note_upload(
+                    NoteUpload(tenant=found.tenant, id=found.upload.id, epoch=found.epoch, keep=KEEP, verifying=True)
+                )
+            verifying.result()
+        except (*WRONG.values(), UploadEnded, UploadNotFound, BlobNotFound) as error:
+            report("upload_failed", error, upload=found.upload.id)
+        except Exception as error:  # The loop comes back to it.
+            report("verification_failed", error, upload=found.upload.id)
+        finally:
+            verifying.cancel()
 
     async def _verify_unheard(self, found: OpenUpload) -> None:
-        """Verify for one who does not wait for it: what refuses the blob is kept, to be told when it is asked for."""
-        try:
-            await self.verify(found)
-        except (KeyExists, KeyChanged) as error:
-            await self._fail(found, error)
-            raise
+        """Verify, when it is its turn, for one who does not wait for it.
+
+        What refuses the blob is kept, to be told when it is asked for.
+        """
+        async with self._slots:
+            try:
+                await self.verify(found)
+            except (KeyExists, KeyChanged) as error:
+                await self._fail(found, error)
+                raise
 
     async def look_for_lost(self, now: int) -> int:
         """Go on with verifications of which nothing was heard for a while: who did them is gone."""
