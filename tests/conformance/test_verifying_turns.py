@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from ingot.blobs import verification
 from ingot.blobs.arrivals import KEEP
@@ -71,3 +72,20 @@ async def test_one_that_waits_for_its_turn_is_renewed(depot: Depot, monkeypatch:
     finally:
         await verifier.close()
         await other.close()
+
+
+async def test_wrong_bytes_are_told_in_a_plain_line(depot: Depot) -> None:
+    objects = Gated()
+    objects.open.set()
+    verifier = Verifier(depot.store, objects, None, Tally())  # type: ignore[arg-type]
+    one = await verifying(depot, 1, sha256="0" * 64)
+    try:
+        with capture_logs() as logs:
+            verifier.verify_soon(one)
+            await until(depot, lambda now: now.upload.state is UploadState.FAILED, one)
+            await asyncio.gather(*verifier._tasks.values())
+    finally:
+        await verifier.close()
+    (line,) = logs
+    assert (line["event"], line["log_level"], line["code"]) == ("upload_failed", "info", "wrong_digest")
+    assert "exc_info" not in line

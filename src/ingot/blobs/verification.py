@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 import msgspec
+import structlog
 
 from ingot.blobs.arrivals import KEEP, expect
 from ingot.blobs.errors import (
@@ -31,6 +32,7 @@ RENEW_SECONDS: Final = 30.0
 LOST: Final = 120 * MICROS  # A verification without news for so long is somebody else's who is gone.
 VERIFIED_AT_ONCE: Final = 2
 WRONG: Final = {error.code: error for error in (WrongDigest, WrongLength, KeyExists, KeyChanged)}
+log = structlog.get_logger("ingot.blobs")
 
 
 class Verifier:
@@ -99,8 +101,8 @@ class Verifier:
                     NoteUpload(tenant=found.tenant, id=found.upload.id, epoch=found.epoch, keep=KEEP, verifying=True)
                 )
             verifying.result()
-        except (*WRONG.values(), UploadEnded, UploadNotFound, BlobNotFound) as error:
-            report("upload_failed", error, upload=found.upload.id)
+        except (*WRONG.values(), UploadEnded, UploadNotFound, BlobNotFound) as error:  # Who sent it did wrong.
+            log.info("upload_failed", upload=found.upload.id, code=error.code, detail=error.detail)
         except Exception as error:  # The loop comes back to it.
             report("verification_failed", error, upload=found.upload.id)
         finally:
