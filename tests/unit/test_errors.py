@@ -29,6 +29,7 @@ CODES = {
     "CrossSite": ("cross_site", 403),
     "DependencyCycle": ("dependency_cycle", 422),
     "DownloadDamaged": ("download_damaged", 500),
+    "DownloadUnderWay": ("download_under_way", 409),
     "DuplicateJob": ("duplicate_job", 409),
     "EventTooLarge": ("event_too_large", 413),
     "FileNotFound": ("file_not_found", 404),

@@ -175,3 +175,11 @@ class DownloadDamaged(IngotError):
 
     code = "download_damaged"
     hint = "Nothing was kept. Fetch it again; `ingot blobs verify` tells whether it is whole on the server."
+
+
+class DownloadUnderWay(IngotError):
+    """Somebody else fetches the same blob into the same file at this moment."""
+
+    code = "download_under_way"
+    status = 409
+    hint = "Wait until that is done, or choose another path. Nothing was changed."

@@ -9,6 +9,8 @@ from typing import Final, Self
 import blake3
 
 from ingot.blobs.checks import file_name
+from ingot.client.errors import DownloadUnderWay
+from ingot.kernel.locks import lock
 
 READ_BYTES: Final = 1024 * 1024
 HASH_BYTES: Final = 8 * READ_BYTES
@@ -18,14 +20,17 @@ ID_CHARS: Final = 16
 
 
 class Landing:
-    """A file in which the bytes of one blob gather. What is there of it from before counts, once it is hashed."""
+    """A file in which the bytes of one blob gather. What is there of it from before counts, once it is hashed.
+
+    Raises `DownloadUnderWay` while another one has it.
+    """
 
     def __init__(self, to: Path, blob_id: str, size: int) -> None:
         self.path = part_of(to, blob_id)
         self.offset = 0
         self._to = to
         self._hasher = blake3.blake3()
-        self._file = open(os.open(self.path, FLAGS, 0o666), "r+b")  # noqa: SIM115 - closed at exit
+        self._file = open(_locked(self.path), "r+b")  # noqa: SIM115 - closed at exit
         self.there = self._file.seek(0, os.SEEK_END)
         if self.there > size:
             self.clear()
@@ -68,12 +73,36 @@ class Landing:
 
     def finish(self) -> None:
         """All is there and right: be the file that it is for."""
-        self._file.close()
-        try:
+        self._file.flush()
+        try:  # While it is locked: who opens it now finds that it is another file.
             self.path.replace(self._to)
         except FileNotFoundError:
             if not self._to.exists():  # Somebody else has fetched the same bytes into the same file meanwhile.
                 raise
+
+
+def _locked(path: Path) -> int:
+    """Open the file at a path, and lock it. Raises `DownloadUnderWay` when somebody else has it."""
+    while True:
+        handle = os.open(path, FLAGS, 0o666)
+        try:
+            lock(handle)
+            if _is_at(handle, path):
+                return handle
+        except BlockingIOError:
+            os.close(handle)
+            raise DownloadUnderWay(f"somebody else is fetching into {path.name}") from None
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # Who had it has finished meanwhile: it has its own name now.
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def part_of(to: Path, blob_id: str) -> Path:

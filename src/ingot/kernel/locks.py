@@ -13,11 +13,16 @@ def lock_file(path: str | os.PathLike[str]) -> int:
     """Open a file, made when there is none, and lock it. Raises `BlockingIOError` when somebody else has it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(handle)
     except BaseException:
         os.close(handle)
         raise
     return handle
+
+
+def lock(handle: int) -> None:
+    """Lock a file that is open. Raises `BlockingIOError` when somebody else has it, or has opened it once more."""
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def unlock_file(handle: int) -> None:

@@ -162,7 +162,8 @@ class AsyncBlobs:
         """Fetch a blob: answers its bytes, or writes them to a path and answers that.
 
         They gather in a file beside it, that ends in `.part`, and what is left of an earlier try counts. Raises
-        `KeyNotFound`, `BlobNotFound`, `KeyChanged` when it is replaced meanwhile, or `DownloadDamaged`.
+        `KeyNotFound`, `BlobNotFound`, `KeyChanged` when it is replaced meanwhile, `DownloadDamaged`, or
+        `DownloadUnderWay` while somebody else fetches the same into the same file.
         """
         if to is not None:
             return await self._get_to(key, Path(to), progress)

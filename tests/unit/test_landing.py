@@ -1,0 +1,56 @@
+"""Where bytes land: one at a time, and what is whole is never written again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from ingot.client import landing as of_landing
+from ingot.client.errors import DownloadUnderWay
+from ingot.client.landing import Landing, part_of
+from ingot.kernel.locks import lock
+
+DATA = b"all of it"
+BLOB = blake3(DATA).hexdigest()
+
+
+def test_a_second_download_into_one_file_is_refused(tmp_path: Path) -> None:
+    to = tmp_path / "a"
+    with Landing(to, BLOB, len(DATA)) as first:
+        first.write(DATA[:3])
+        with pytest.raises(DownloadUnderWay, match=part_of(to, BLOB).name):
+            Landing(to, BLOB, len(DATA))
+        Landing(tmp_path / "b", BLOB, len(DATA)).__exit__()  # Another file is another matter.
+        first.write(DATA[3:])
+        first.finish()
+    assert to.read_bytes() == DATA
+    with Landing(to, BLOB, len(DATA)) as again:
+        assert again.there == 0
+
+
+def test_one_that_was_left_is_taken_up(tmp_path: Path) -> None:
+    with Landing(tmp_path / "a", BLOB, len(DATA)) as first:
+        first.write(DATA[:3])
+    with Landing(tmp_path / "a", BLOB, len(DATA)) as second:
+        assert second.there == 3
+
+
+def test_who_opened_a_file_that_was_finished_meanwhile_begins_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = tmp_path / "a"
+    first = Landing(to, BLOB, len(DATA))
+    first.write(DATA)
+
+    def late(handle: int) -> None:
+        monkeypatch.setattr(of_landing, "lock", lock)
+        with first:
+            first.finish()
+        lock(handle)
+
+    monkeypatch.setattr(of_landing, "lock", late)
+    with Landing(to, BLOB, 4) as second:
+        second.write(b"else")
+    assert to.read_bytes() == DATA
