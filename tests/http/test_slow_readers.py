@@ -98,3 +98,13 @@ async def test_an_answer_that_nobody_takes_ends_with_its_connection(
             writer.write(GET)
             await eventually(lambda: depot.closed == 1)
             await eventually(lambda: len(connections(site)) == 1)  # The stream is idle, and stays.
+
+
+async def test_no_part_waits_in_memory_behind_one_that_is_not_taken(tmp_path: Path) -> None:
+    depot = Depot()
+    depot.size = 1024 * MIB
+    async with serving(tmp_path / "data", more=depot.routes()) as site, connected(site) as (_, writer):
+        writer.write(GET)
+        await eventually(lambda: any(one.flow.write_paused for one in connections(site)))
+        (one,) = connections(site)
+        assert depot.given == depot.size - one.cycle.expected_content_length

@@ -65,6 +65,8 @@ class Sent:
             await send({"type": "http.response.body", "body": part, "more_body": self.left > 0})
             if not self.left:
                 return
+            if (flow := getattr(cycle, "flow", None)) is not None and flow.write_paused:
+                await flow.drain()  # The next part is not read before: it would wait in memory behind this one.
             if getattr(cycle, "disconnected", False):
                 raise Gone
         raise Cut(f"there are {self.left} bytes too few")
