@@ -62,7 +62,7 @@ async def test_a_key_that_is_not_there(depot: Depot) -> None:
 
 async def test_a_key_is_set_once_unless_somebody_says_what_it_replaces(depot: Depot) -> None:
     await depot.put("k", b"one")
-    with pytest.raises(KeyExists):
+    with pytest.raises(KeyExists, match="the key 'k' already"):
         await depot.put("k", b"two")
     with pytest.raises(KeyExists):
         await depot.put("k", b"one")

@@ -95,7 +95,7 @@ async def test_many_who_finish_at_once_get_the_same_answer(depot: Depot) -> None
 async def test_of_two_uploads_for_one_key_the_first_sets_it(depot: Depot) -> None:
     one, other = await depot.begin(5, key="k", place="place-1"), await depot.begin(5, key="k", place="place-2")
     await depot.finish(one.upload.id, content_of(b"one", "place-1"))
-    with pytest.raises(KeyExists):
+    with pytest.raises(KeyExists, match="the key 'k' already"):
         await depot.finish(other.upload.id, content_of(b"other", "place-2"))
     assert await depot.store.get_upload(depot.tenant, other.upload.id) == other
     assert await depot.usage() == (3, 5, 1)

@@ -165,7 +165,8 @@ async def test_a_large_one_whose_key_is_taken_meanwhile_fails(
         while upload["state"] == "verifying":
             upload = (await site.call("GET", path)).json()["upload"]
     assert (upload["state"], upload["error"]) == ("failed", "key_exists")
-    assert (await complete(site, plan)).json()["code"] == "key_exists"
+    refused = (await complete(site, plan)).json()
+    assert (refused["code"], refused["detail"]) == ("key_exists", "there is a blob under the key 'a' already")
     assert await usage(site) == (5, 0)
     await asyncio.gather(*site.ingot.uploads.verifier._tasks.values())
     await site.ingot.collector.run_once()

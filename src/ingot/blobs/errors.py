@@ -34,6 +34,11 @@ class KeyExists(Conflict):
     code = "key_exists"
     hint = "Nothing was changed. To replace it, send If-Match with its ETag, or * for whatever is there."
 
+    @classmethod
+    def under(cls, key: str) -> KeyExists:
+        """The same, and which key it is."""
+        return cls(f"there is a blob under the key {key!r} already")
+
 
 class KeyChanged(IngotError):
     """Under this key is another blob than the one that was named."""

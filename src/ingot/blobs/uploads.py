@@ -14,6 +14,7 @@ from ingot.blobs import checks
 from ingot.blobs.arrivals import KEEP, Arrival, FileToCome, Intake, expect
 from ingot.blobs.errors import (
     BlobDamaged,
+    KeyExists,
     UploadEnded,
     UploadIncomplete,
     UploadNotFound,
@@ -313,6 +314,8 @@ class Uploads:
             case UploadState.DONE:
                 return await self._done(found)
             case UploadState.FAILED:
+                if found.upload.key is not None and found.upload.error == KeyExists.code:
+                    raise KeyExists.under(found.upload.key)
                 raise WRONG.get(found.upload.error or "", UploadEnded)()
         self.verifier.verify_soon(found)
         return Finished(upload=found.upload)

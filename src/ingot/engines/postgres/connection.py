@@ -118,7 +118,7 @@ REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN034": lambda message, _: SessionNotFound(message),
     "IN020": lambda message, _: WorkerNotFound(message),
     "IN040": lambda _, about: _quota_exceeded(about),
-    "IN041": lambda message, _: KeyExists(message),
+    "IN041": lambda _, key: KeyExists.under(key),
     "IN042": lambda message, _: KeyChanged(message),
     "IN043": lambda message, _: KeyNotFound(message),
     "IN044": lambda message, _: UploadNotFound(message),

@@ -104,7 +104,7 @@ class Shelf:
         """What is under a key that is to be set. Raises `KeyExists` or `KeyChanged` unless it is what it has to be."""
         known = self.keys.get((tenant, key))
         if if_match is None and known is not None:
-            raise KeyExists
+            raise KeyExists.under(key)
         if if_match not in (None, "*") and (known is None or known.blob_id != if_match):
             raise KeyChanged
         return known

@@ -262,7 +262,9 @@ LANGUAGE sql STABLE
 AS $$
     SELECT CASE
         WHEN of_key IS NULL OR if_match = '*' THEN NULL
-        WHEN if_match IS NULL THEN (SELECT 'IN041' FROM ingot.keys AS k WHERE k.tenant = of_tenant AND k.key = of_key)
+        WHEN if_match IS NULL THEN (
+            SELECT 'IN041 ' || k.key FROM ingot.keys AS k WHERE k.tenant = of_tenant AND k.key = of_key
+        )
         WHEN NOT EXISTS (
             SELECT FROM ingot.keys AS k WHERE k.tenant = of_tenant AND k.key = of_key AND encode(k.blob, 'hex') = if_match
         ) THEN 'IN042'
