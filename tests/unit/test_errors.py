@@ -106,6 +106,7 @@ CODES = {
     "WrongUrl": ("wrong_url", 422),
     "StreamEnded": ("stream_ended", 403),
     "ServerUnreachable": ("server_unreachable", 503),
+    "StoreUnreachable": ("store_unreachable", 503),
     "ServerTooOld": ("server_too_old", 501),
     "Refused": ("refused", 500),
     "NotInTime": ("not_in_time", 408),

@@ -23,6 +23,16 @@ class ServerUnreachable(IngotError):
     hint = "Check INGOT_SERVER_URL, and that `ingot serve` runs there."
 
 
+class StoreUnreachable(ServerUnreachable):
+    """The object store of the server does not answer."""
+
+    code = "store_unreachable"
+    hint = (
+        "The server answers, and its files are there: check that this store runs and is reached from here; "
+        "when clients call it by another name, INGOT_S3_PUBLIC_ENDPOINT of the server says so."
+    )
+
+
 class NotIngot(IngotError):
     """What answers there is not an Ingot server."""
 
@@ -50,6 +60,9 @@ class _Problem(msgspec.Struct, frozen=True):
     code: str
     detail: str
     hint: str
+    scope: str | None = None  # These three of a quota.
+    usage_bytes: int = 0
+    quota_bytes: int = 0
 
 
 def error_of(status: int, content: bytes) -> IngotError:
@@ -79,6 +92,8 @@ def _made(kind: type[IngotError], problem: _Problem) -> IngotError:
     error = kind.__new__(kind)
     IngotError.__init__(error, problem.detail, hint=problem.hint)
     own: dict[str, Any] = {"code": problem.code, "status": problem.status}
+    if problem.scope is not None:
+        own |= {"scope": problem.scope, "usage": problem.usage_bytes, "limit": problem.quota_bytes}
     error.__dict__.update(own)
     return error
 
@@ -120,6 +135,11 @@ def unreachable(url: str, why: str) -> ServerUnreachable:
             hint="Check INGOT_SERVER_URL: a server without a proxy before it is reached by http://.",
         )
     return ServerUnreachable(f"{url} does not answer: {why}")
+
+
+def store_unreachable(host: str, why: str) -> StoreUnreachable:
+    """The error of an object store that a server sent us to, and that does not answer."""
+    return StoreUnreachable(f"the store of the server at {host} does not answer: {why}")
 
 
 class JobDead(IngotError):

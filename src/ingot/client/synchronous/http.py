@@ -13,7 +13,16 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
-from ingot.client.errors import NotIngot, ServerTooOld, error_of, store_refusal, unreachable, unreadable
+from ingot.client.errors import (
+    NotIngot,
+    ServerTooOld,
+    ServerUnreachable,
+    error_of,
+    store_refusal,
+    store_unreachable,
+    unreachable,
+    unreadable,
+)
 from ingot.client.patience import Patience, may_repeat
 from ingot.client.place import NoToken, Place
 from ingot.kernel.errors import IngotError
@@ -169,12 +178,12 @@ class SyncHttp:
     ) -> httpx.Response:
         """Call an address that is its own credential: nothing that says who we are goes with it.
 
-        Raises `ServerUnreachable`.
+        Raises `ServerUnreachable` or, of its kind, `StoreUnreachable`.
         """
         try:
             return self._stranger(url).request(method, url, headers=headers, content=content)
         except (httpx.TransportError, httpx.InvalidURL) as fault:
-            raise unreachable(_host(url), _why(fault)) from fault
+            raise self._away(url, fault) from fault
 
     @contextmanager
     def fetch(self, path: str, *, headers: dict[str, str]) -> Iterator[tuple[str, httpx.Response]]:
@@ -207,7 +216,12 @@ class SyncHttp:
                     raise store_refusal(answer.status_code, answer.read())
                 yield answer
         except (httpx.TransportError, httpx.InvalidURL) as fault:
-            raise unreachable(_host(url), _why(fault)) from fault
+            raise self._away(url, fault) from fault
+
+    def _away(self, url: str, fault: httpx.TransportError | httpx.InvalidURL) -> ServerUnreachable:
+        """The error of an address that does not answer: one of the server itself, or of its store."""
+        host = _host(url)
+        return (unreachable if host == _host(self.place.url) else store_unreachable)(host, _why(fault))
 
     def _stranger(self, url: str) -> httpx.Client:
         """A client that nobody knows us by."""
