@@ -105,6 +105,7 @@ CODES = {
     "WrongLength": ("wrong_length", 422),
     "WrongUrl": ("wrong_url", 422),
     "StreamEnded": ("stream_ended", 403),
+    "FileRefused": ("file_refused", 422),
     "ServerUnreachable": ("server_unreachable", 503),
     "StoreUnreachable": ("store_unreachable", 503),
     "ServerTooOld": ("server_too_old", 501),

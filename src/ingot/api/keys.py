@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from ingot.wire.blobs import KeyListQuery, PurgeOrder, PutQuery, UsageQuery
 UNSAID: Final = frozenset(
     {"", "application/x-www-form-urlencoded"}
 )  # What curl says of a file of which it knows nothing.
+_OWNER: Final = re.compile(r"(token|worker|user):\S+")
 
 
 class KeysApi:
@@ -114,6 +116,10 @@ class KeysApi:
         """Delete all keys that a token set, also one that was revoked, or with `all` those of everybody."""
         if (body.owner is None) is not body.all:
             raise InvalidInput("either owner says whose keys, or all that it is everybody's")
+        if body.owner is not None and not _OWNER.fullmatch(body.owner):
+            raise InvalidInput(
+                f"{body.owner[:64]!r} is nobody who sets keys", hint="An owner is token:ID, worker:ID or user:ID."
+            )
         return await self._blobs.purge(call.tenant, body.owner, act=call.act(), dry_run=body.dry_run)
 
     async def _put(self, call: Call, key: str, source: Any, arrival: Arrival) -> Answer[Key]:

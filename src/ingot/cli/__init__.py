@@ -62,6 +62,9 @@ HINTS: Final = {
     "key_exists": "Nothing was changed. To replace what is there, say --replace.",
     "quota_exceeded": "Nothing was kept. `ingot blobs usage` tells what is used; delete what is not needed with "
     "`ingot blobs rm`, or have the quota raised with `ingot tenants change SLUG --limit quota_bytes=N`.",
+    "token_quota_exceeded": "Nothing was kept. `ingot blobs usage --mine` tells what the token uses; delete what is "
+    "not needed with `ingot blobs rm`. The quota of a token is set when it is made, and stays: for more, make another "
+    "with `ingot tokens create DESCRIPTION --grant … --limit quota_bytes=N`.",
     "tenant_not_found": "Check the slug; `ingot tenants list` has them.",
 }  # What to do about an error on the command line, where the server would say how to do it over HTTP.
 EPILOG: Final = (
@@ -129,8 +132,15 @@ def main() -> None:
         app()
     except IngotError as error:
         say(f"ingot: {error.detail}")
-        say(f"Hint: {HINTS.get(error.code, error.hint)}")
+        say(f"Hint: {_hint(error)}")
         _leave(EXIT_CODES_ALONE.get(error.code) or EXIT_CODES.get(error.status, 1))
+
+
+def _hint(error: IngotError) -> str:
+    """What to do about an error; of a quota by whose it is."""
+    if error.code == "quota_exceeded" and getattr(error, "scope", None) == "token":
+        return HINTS["token_quota_exceeded"]
+    return HINTS.get(error.code, error.hint)
 
 
 def _leave(code: int) -> NoReturn:

@@ -188,7 +188,7 @@ def url(
 @asking
 def purge(
     ask: Asking,
-    owner: Annotated[str | None, typer.Option(metavar="OWNER", help="Whose, as in token:ID.")] = None,
+    owner: Annotated[str | None, typer.Option(metavar="OWNER", help="Whose: token:ID, worker:ID or user:ID.")] = None,
     everybody: Annotated[bool, typer.Option("--all", help="All keys of the tenant.")] = False,
     yes: Yes = False,
     dry_run: DryRun = False,

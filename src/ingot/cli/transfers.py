@@ -33,7 +33,14 @@ GET_EXAMPLES: Final = (
     "ingot blobs get backups/shop.sql -o - | psql shop",
 )
 STOPPED: Final = "Stopped. The same command goes on from here."
+UNREAD: Final = "Look at those named above; the same command stores what is left."
 Bar = Callable[[str], Callable[[int, int], None] | None]
+
+
+class FileRefused(InvalidInput):
+    """The machine does not let us read or write a file."""
+
+    code = "file_refused"
 
 
 @asking
@@ -53,11 +60,19 @@ def put(
     content_type: Annotated[
         str | None, typer.Option("--type", metavar="TYPE", help="What it is, as in text/csv; its name tells otherwise.")
     ] = None,
-    recursive: Annotated[bool, typer.Option("-r", "--recursive", help="Folders, with all that is in them.")] = False,
+    recursive: Annotated[
+        bool,
+        typer.Option(
+            "-r",
+            "--recursive",
+            help="Folders, with all that is in them. Links to files are followed, links to folders are not.",
+        ),
+    ] = False,
 ) -> None:
     """Store files under keys, and write the keys.
 
-    A key is new, unless --replace is said; a file that is there already under its key, byte for byte, is done.
+    A key is new, unless --replace is said; a file that is there already under its key, byte for byte, is done. Of
+    several files, one that cannot be read is told of; the others are stored, and it ends with 2.
 
     What is large goes on where it broke off: by itself when the line breaks; after Ctrl-C when the same command is
     given again within a day, and the file has not changed. What is needed for that is kept in `ingot/uploads` of the
@@ -66,24 +81,35 @@ def put(
     plan = _planned(files, key=key, prefix=prefix, recursive=recursive)
     ask.client.me()  # Who typed the address wrong is told soon.
     stored: list[Key] = []
+    unread: list[FileRefused] = []
 
     def made() -> Iterator[Key]:
         with moved() as bar:
             for path, name in plan:
-                stored.append(_put(ask, path, name, replace=replace, content_type=content_type, bar=bar))
-                yield stored[-1]
+                try:
+                    one = _put(ask, path, name, replace=replace, content_type=content_type, bar=bar)
+                except FileRefused as error:
+                    if len(plan) == 1:
+                        raise
+                    unread.append(error)
+                    ask.out.say(f"{error.detail}; it is left out.")
+                    continue
+                stored.append(one)
+                yield one
 
     try:
         if ask.out.json:
             ask.out.array(made())
-            return
-        for one in made():
-            ask.out.text(f"{one.key}\n")
+        else:
+            for one in made():
+                ask.out.text(f"{one.key}\n")
     except KeyboardInterrupt:
         ask.out.say(STOPPED)
         raise
-    if len(stored) > 1:
+    if len(stored) > 1 and not ask.out.json:
         ask.out.say(f"{len(stored)} files are stored, {sized(sum(one.size for one in stored))}.")
+    if unread:
+        raise InvalidInput(f"{len(unread)} of {len(plan)} files cannot be read, and are not stored", hint=UNREAD)
 
 
 def _planned(files: list[Path], *, key: str | None, prefix: str | None, recursive: bool) -> list[tuple[Path, str]]:
@@ -164,9 +190,12 @@ def get(
     ask: Asking,
     key: Annotated[str, typer.Argument(metavar="KEY", help="A key, or the id of a blob.", show_default=False)],
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            "-o", "--output", metavar="FILE", help="Where to; the last part of the key unless told, - is stdout."
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Where to, a folder with a / at its end; the last part of the key unless told, - is stdout.",
         ),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Write over a file that is there.")] = False,
@@ -178,18 +207,20 @@ def get(
     """
     name = checks.key(key).rpartition("/")[2]
     ask.client.me()
-    if output == STDIN:
+    if output == str(STDIN):
         if ask.out.json:
             raise InvalidInput("--json and -o - are both given", hint="Only one of them can be on stdout.")
         with moved() as bar:
             for part in ask.patient.blobs.stream(key, progress=bar(f"fetching {key}")):
                 ask.out.bytes(part)
         return
-    to = Path(name) if output is None else output / name if output.is_dir() else output
+    to = Path(name) if output is None else _target(output, name)
     if to.exists() and not replace:
         raise Conflict(f"{to} is there already", hint="Say --replace to write over it, or another name after -o.")
     try:
         with moved() as bar, told(f"{to} cannot be written"):
+            if output is not None and output.endswith("/"):
+                to.parent.mkdir(parents=True, exist_ok=True)
             ask.patient.blobs.get(key, to, progress=bar(f"fetching {key}"))
             size = to.stat().st_size
     except KeyboardInterrupt:
@@ -201,12 +232,18 @@ def get(
         ask.out.say(f"{to} is there, {sized(size)}.")
 
 
+def _target(output: str, name: str) -> Path:
+    """Where a file goes: a folder is one that is there, or that a / at its end says is one."""
+    path = Path(output)
+    return path / name if output.endswith("/") or path.is_dir() else path
+
+
 @contextmanager
 def told(what: str) -> Iterator[None]:
-    """Say what the machine refuses. Raises `InvalidInput`."""
+    """Say what the machine refuses. Raises `FileRefused`."""
     try:
         yield
     except OSError as error:
-        raise InvalidInput(
+        raise FileRefused(
             f"{what}: {error.strerror or error}", hint="Check its name, its rights and the disk."
         ) from None
