@@ -30,9 +30,11 @@ $$;
 CREATE OR REPLACE FUNCTION ingot.hold_objects(of_store text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
+DECLARE
+    known text;
 BEGIN
-    PERFORM FROM ingot.object_store AS o WHERE o.id = of_store FOR KEY SHARE;
-    IF NOT FOUND THEN
+    SELECT o.id INTO known FROM ingot.object_store AS o FOR KEY SHARE;
+    IF known <> of_store THEN
         PERFORM ingot.refuse('IN051', '');
     END IF;
 END
