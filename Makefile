@@ -60,7 +60,7 @@ client: $(VENV)/.package ## Make the client for those who do not await of the on
 
 lock: $(VENV)/.package ## Recompile the locks; UPGRADE=1 moves to the newest releases
 	$(LOCK) pyproject.toml --output-file requirements/runtime.txt
-	$(LOCK) --extra otel pyproject.toml requirements/dev.in --output-file requirements/dev.txt
+	$(LOCK) --all-extras pyproject.toml requirements/dev.in --output-file requirements/dev.txt
 	$(LOCK) requirements/bench.in --output-file requirements/bench.txt
 	$(LOCK) requirements/postgres.in --output-file requirements/postgres.txt
 	@! grep -nE '://|^-|^/| @ ' requirements/*.txt || { echo "A lock names a place; see the lines above." >&2; exit 1; }

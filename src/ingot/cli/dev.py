@@ -20,7 +20,7 @@ import uvloop
 from ingot import wiring
 from ingot.cli.serve import serve_at
 from ingot.cli.telling import tell
-from ingot.cli.worker import load
+from ingot.cli.worker import App, Handlers, load
 from ingot.http.aside import ServerThread
 from ingot.http.server import Server, listen, url_of
 from ingot.kernel.errors import IngotError
@@ -28,7 +28,7 @@ from ingot.kernel.logs import configure_server_logs
 from ingot.settings import PORT_MAX, ClientSettings, Settings, have_clients_find, read_settings
 from ingot.worker.runner import Runner
 
-EXAMPLES: Final = ("ingot dev", "ingot dev --app press.handlers:worker --port 8090")
+EXAMPLES: Final = ("ingot dev", "ingot dev --handlers pdf", "ingot dev --app press.handlers:worker --port 8090")
 HOST: Final = "127.0.0.1"
 LOOK_SECONDS: Final = 0.3
 FILES_MAX: Final = 20_000
@@ -38,10 +38,12 @@ VENV: Final = "pyvenv.cfg"
 LISTENING: Final = "--listening"
 Files = dict[str, tuple[int, int]]
 Next = Literal["end", "again"]
+Wanted = tuple[str | None, str | None]  # An app, and handlers of ours.
 
 
 def dev(
-    app: Annotated[str, typer.Option(help="Where the handlers are: module:name, as in app:worker.")] = "app:worker",
+    app: App = None,
+    handlers: Handlers = None,
     data: Annotated[Path | None, typer.Option(help="The data folder (INGOT_DATA, ./data).")] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=PORT_MAX, help="The port; 0 is any that is free (INGOT_PORT, 8080).")
@@ -66,7 +68,7 @@ def dev(
         serving = ServerThread(serve, name="ingot-server")
         serving.start()
         try:
-            then = uvloop.run(_work(app, settings, url_of(door), files, drain_seconds))
+            then = uvloop.run(_work((app, handlers), settings, url_of(door), files, drain_seconds))
         finally:
             serving.stop()
         if then == "again":
@@ -93,7 +95,7 @@ async def _serve(
 # -- working ----------------------------------------------------------------------------------------------------------
 
 
-async def _work(app: str, settings: Settings, url: str, files: Files, drain_seconds: float) -> Next:
+async def _work(wanted: Wanted, settings: Settings, url: str, files: Files, drain_seconds: float) -> Next:
     """Run the handlers until a file changes or somebody ends it."""
     told, stopping = asyncio.Event(), asyncio.Event()
     _heed(told)
@@ -101,7 +103,7 @@ async def _work(app: str, settings: Settings, url: str, files: Files, drain_seco
     changing = asyncio.create_task(_changed(files))
     have_clients_find(url, settings.data)
     place = ClientSettings(server_url=url, token=settings.operator_token, data=settings.data)
-    runner = _runner_of(app, place, drain_seconds)
+    runner = _runner_of(wanted, place, drain_seconds)
     running = asyncio.create_task(_run(runner, stopping)) if runner is not None else None
     try:
         await asyncio.wait({ending, changing}, return_when=asyncio.FIRST_COMPLETED)
@@ -129,16 +131,16 @@ def _heed(told: asyncio.Event) -> None:
         loop.add_signal_handler(name, hear)
 
 
-def _runner_of(app: str, place: ClientSettings, drain_seconds: float) -> Runner | None:
-    """What runs the handlers of the app, or nothing, and why."""
+def _runner_of(wanted: Wanted, place: ClientSettings, drain_seconds: float) -> Runner | None:
+    """What runs the handlers that are wanted, or nothing, and why."""
     try:
-        worker = load(app)
+        worker = load(*wanted)
         runner = wiring.runner_of(worker, place, drain_seconds=drain_seconds, echo=True)
     except IngotError as error:
-        tell("app_failed", f"{error.detail}\n{error.hint}\nWaiting for a change.", app=app, error=error.detail)
+        tell("app_failed", f"{error.detail}\n{error.hint}\nWaiting for a change.", error=error.detail)
     else:
         types = ", ".join(sorted(worker.handlers))
-        tell("working", f"Handlers of {app} are at work: {types}.", app=app, types=types)
+        tell("working", f"Handlers are at work: {types}.", types=types)
         return runner
     return None
 

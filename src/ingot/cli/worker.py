@@ -17,18 +17,34 @@ from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.logs import configure_server_logs
 from ingot.settings import read_client_settings
 from ingot.worker.app import Worker
+from ingot.worker.handlers import BUILT_IN
 from ingot.worker.hours import read_hours
 from ingot.worker.runner import DRAIN_SECONDS
 
 EXAMPLES: Final = (
     "ingot worker --app app:worker",
+    "ingot worker --handlers pdf,ocr",
     "INGOT_SERVER_URL=https://ingot.example.com ingot worker --hours 22:00-06:00 --timezone Europe/Zurich",
 )
-APP_HINT: Final = "Name a module and what it calls the worker, as in app:worker; it is looked for in this folder first."
+APP: Final = "app:worker"
+APP_HINT: Final = (
+    "Name a module and what it calls the worker, as in app:worker; it is looked for in this folder first. "
+    "Handlers that come with Ingot are run with --handlers pdf."
+)
+
+
+App = Annotated[
+    str | None, typer.Option(help="Where your handlers are: module:name. app:worker, unless --handlers is given.")
+]
+Handlers = Annotated[
+    str | None,
+    typer.Option(metavar="TYPES", help=f"Handlers that come with Ingot, with commas: {', '.join(BUILT_IN)}."),
+]
 
 
 def worker(
-    app: Annotated[str, typer.Option(help="Where the handlers are: module:name, as in app:worker.")] = "app:worker",
+    app: App = None,
+    handlers: Handlers = None,
     drain_seconds: Annotated[
         float, typer.Option(min=0, help="How long what runs may go on after TERM, before it is given back.")
     ] = DRAIN_SECONDS,
@@ -50,16 +66,24 @@ def worker(
     if timezone is not None and hours is None:
         raise InvalidInput("--timezone is given, and --hours is not", hint="It is the time zone of the hours.")
     kept = None if hours is None else read_hours(hours, timezone)
-    found = load(app)
+    found = load(app, handlers)
     runner = wiring.runner_of(found, read_client_settings(), drain_seconds=drain_seconds, hours=kept)
     types = ", ".join(sorted(found.handlers))
     when = "" if hours is None else f" It takes work {hours}."
-    tell("working", f"Handlers of {app}: {types}.{when} Ctrl-C ends the worker.", app=app, types=types)
+    tell("working", f"Handlers: {types}.{when} Ctrl-C ends the worker.", types=types)
     uvloop.run(wiring.run_until_told(runner))
 
 
-def load(app: str) -> Worker:
-    """The worker that an app names. Raises `InvalidInput`."""
+def load(app: str | None, handlers: str | None) -> Worker:
+    """The worker that an app names, with these handlers of ours. Raises `InvalidInput`."""
+    found = Worker() if app is None and handlers is not None else _found(app or APP)
+    found.include(*(type for part in (handlers or "").split(",") if (type := part.strip())))
+    if not found.handlers:
+        raise InvalidInput("there is no handler", hint="Name some: --handlers pdf, or a worker that has one.")
+    return found
+
+
+def _found(app: str) -> Worker:
     module, _, name = app.partition(":")
     sys.path.insert(0, "")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import lru_cache
 from inspect import iscoroutinefunction
@@ -12,6 +13,7 @@ import msgspec
 from ingot.client.orders import Seconds, seconds_of
 from ingot.jobs import checks
 from ingot.kernel.errors import InvalidInput
+from ingot.worker.handlers import built_in
 
 CONCURRENCY_MAX: Final = 1000
 _is_async = lru_cache(iscoroutinefunction)  # Asked for every job.
@@ -78,6 +80,25 @@ class Worker:
             return function
 
         return register
+
+    def include(self, *types: str, concurrency: int | None = None) -> None:
+        """Take in handlers that come with Ingot: `pdf`, `ocr`, `image`, `embed`.
+
+        They run isolated, as many at once as the machine has processors unless told. Raises `InvalidInput` for one that
+        does not exist, or whose packages are not installed.
+        """
+        for type in types:
+            ours = built_in(type)
+            self.add(
+                Handler(
+                    type=ours.type,
+                    function=ours.load(),
+                    concurrency=concurrency or os.cpu_count() or 1,
+                    timeout_seconds=ours.timeout_seconds,
+                    isolate=True,
+                    memory_bytes=ours.memory_mb * 1024 * 1024,
+                )
+            )
 
     def add(self, handler: Handler) -> None:
         """Take a handler in. Raises `InvalidInput`."""

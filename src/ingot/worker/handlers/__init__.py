@@ -1,0 +1,58 @@
+"""Handlers that come with Ingot, and what each may take. The module of one is read when it is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final
+
+import msgspec
+
+from ingot.kernel.errors import InvalidInput
+
+MINUTE: Final = 60.0
+
+
+class BuiltIn(msgspec.Struct, frozen=True, kw_only=True):
+    """A handler of ours, by the type of its jobs, which is the name of its extra too.
+
+    It runs isolated: it reads files that somebody sent. The `version` grows when the same input comes out otherwise:
+    results of an older one are not used again.
+    """
+
+    type: str
+    about: str
+    timeout_seconds: float
+    memory_mb: int
+    version: int = 1
+
+    def load(self) -> Callable[..., Any]:
+        """Its function. Raises `InvalidInput` when what it needs is not installed."""
+        try:
+            handle: Callable[..., Any] = import_module(f"{__name__}.{self.type}").handle
+        except ModuleNotFoundError as error:
+            raise InvalidInput(
+                f"the handler of {self.type} needs {error.name}, which is not installed",
+                hint=f"Install what it needs: pip install 'ingot[{self.type}]'",
+            ) from error
+        return handle
+
+
+BUILT_IN: Final = {
+    one.type: one
+    for one in (
+        BuiltIn(type="pdf", about="PDF to Markdown", timeout_seconds=60 * MINUTE, memory_mb=2048),
+        BuiltIn(type="ocr", about="Pictures and scans to text", timeout_seconds=60 * MINUTE, memory_mb=2048),
+        BuiltIn(
+            type="image", about="Thumbnails, other formats, no metadata", timeout_seconds=5 * MINUTE, memory_mb=1024
+        ),
+        BuiltIn(type="embed", about="Text to vectors", timeout_seconds=30 * MINUTE, memory_mb=4096),
+    )
+}
+
+
+def built_in(type: str) -> BuiltIn:
+    """The handler of ours with this name. Raises `InvalidInput`."""
+    if (found := BUILT_IN.get(type)) is None:
+        raise InvalidInput(f"no handler {type[:64]!r} comes with Ingot", hint=f"These do: {', '.join(BUILT_IN)}.")
+    return found
