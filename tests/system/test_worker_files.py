@@ -130,8 +130,12 @@ def test_files_go_and_come_from_a_terminal(place: Crew, tmp_path: Path) -> None:
         "turned-a.txt": "tsrif",
         "turned-b.txt": "dnoces",
     }
+    typed(place, "jobs", "files", job["id"], "--download", str(to))
+    (to / "note.txt").write_text("another", encoding="utf-8")
     with pytest.raises(AssertionError, match="is there already"):
         typed(place, "jobs", "files", job["id"], "--download", str(to))
+    typed(place, "jobs", "files", job["id"], "--download", str(to), "--replace")
+    assert (to / "note.txt").read_text(encoding="utf-8") == "ä text"
 
 
 # -- what goes wrong ----------------------------------------------------------------------------------------

@@ -9,12 +9,11 @@ import typer
 
 from ingot.blobs.checks import file_name
 from ingot.cli.asking import Asking, asking
+from ingot.cli.local import is_there, told
 from ingot.cli.output import Column, sized
 from ingot.cli.progress import moved
-from ingot.cli.transfers import told
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.files import JobFile
-from ingot.kernel.errors import Conflict
 from ingot.kernel.ids import is_id
 
 EXAMPLES: Final = ("ingot jobs files 0198c5a2-…", "ingot jobs files 0198c5a2-… --download results/")
@@ -55,15 +54,16 @@ def files(
 
 
 def _fetch(ask: Asking, found: list[JobFile], folder: Path, *, replace: bool) -> None:
-    """Fetch these files, and write where they are. Raises `Conflict` before any is fetched."""
+    """Fetch these files unless they are there, and write where they are. Raises `Conflict` before any is fetched."""
     targets = {file: folder / file_name(file.name, what="name") for file in found}
-    for target in targets.values():
-        if target.exists() and not replace:
-            raise Conflict(f"{target} is there already", hint="Say --replace to write over it, or another folder.")
     with moved() as bar, told(f"{folder} cannot be written to"):
+        missing = {
+            file for file, target in targets.items() if not is_there(target, file.blob_id, file.size, replace=replace)
+        }
         folder.mkdir(parents=True, exist_ok=True)
         for file, target in targets.items():
-            ask.patient.blobs.save(file.blob_id, file.size, target, progress=bar(f"fetching {file.name}"))
+            if file in missing:
+                ask.patient.blobs.save(file.blob_id, file.size, target, progress=bar(f"fetching {file.name}"))
             if not ask.out.json:
                 ask.out.text(f"{target}\n")
 

@@ -12,10 +12,11 @@ import msgspec
 import typer
 
 from ingot.cli.asking import Asking, asking
-from ingot.cli.completion import job_types, priorities
+from ingot.cli.completion import job_types
+from ingot.cli.local import told
+from ingot.cli.ordering import Batch, Force, Priority, Tag, Timeout
 from ingot.cli.output import compact
 from ingot.cli.progress import counted, moved, watch
-from ingot.cli.transfers import told
 from ingot.cli.values import STDIN, given, json_given, json_text, moment_ahead, opened
 from ingot.client import SyncJob
 from ingot.client.asynchronous.client import ORDERS_PER_CALL
@@ -51,15 +52,10 @@ def submit(
         list[Path] | None,
         typer.Option(metavar="FILE", help="A file to send with it; may be given more than once."),
     ] = None,
-    priority: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="critical, high, normal, low or background; or 1 to 5.", autocompletion=priorities
-        ),
-    ] = None,
+    priority: Priority = None,
     run_at: Annotated[str | None, typer.Option(metavar="TIME", help="Not before this time.")] = None,
     delay: Annotated[str | None, typer.Option(metavar="SPAN", help="Not before 30s, 10m, 2h … have gone by.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag; may be given more than once.")] = None,
+    tag: Tag = None,
     key: Annotated[
         str | None, typer.Option(metavar="KEY", help="An idempotency key: the same again makes no second job.")
     ] = None,
@@ -72,11 +68,11 @@ def submit(
         list[str] | None, typer.Option(metavar="ID", help="Wait for this job; more than once too.")
     ] = None,
     on_dead: Annotated[OnDead | None, typer.Option(help="When a job it waits for is dead or canceled.")] = None,
-    batch: Annotated[str | None, typer.Option(metavar="NAME", help="The batch it is part of.")] = None,
+    batch: Batch = None,
     correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="What it belongs to, elsewhere.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Run it, where a result could be used again.")] = False,
+    force: Force = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for its end, and write its result.")] = False,
-    timeout: Annotated[str | None, typer.Option(metavar="SPAN", help="With --wait: no longer than this.")] = None,
+    timeout: Timeout = None,
     source: Annotated[
         Path | None,
         typer.Option(

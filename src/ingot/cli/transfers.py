@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,11 +13,11 @@ from ingot.blobs import checks
 from ingot.blobs.errors import KeyExists
 from ingot.blobs.model import Key
 from ingot.cli.asking import Asking, asking
+from ingot.cli.local import FileRefused, files_below, holds, told
 from ingot.cli.output import sized
 from ingot.cli.progress import moved
 from ingot.cli.remembered import Remembered
 from ingot.cli.values import STDIN, opened
-from ingot.client.outgoing import Digests, Outgoing
 from ingot.kernel.errors import Conflict, InvalidInput
 
 PUT_EXAMPLES: Final = (
@@ -35,12 +34,6 @@ GET_EXAMPLES: Final = (
 STOPPED: Final = "Stopped. The same command goes on from here."
 UNREAD: Final = "Look at those named above; the same command stores what is left."
 Bar = Callable[[str], Callable[[int, int], None] | None]
-
-
-class FileRefused(InvalidInput):
-    """The machine does not let us read or write a file."""
-
-    code = "file_refused"
 
 
 @asking
@@ -141,11 +134,8 @@ def _planned(files: list[Path], *, key: str | None, prefix: str | None, recursiv
 def _in_folder(folder: Path) -> Iterator[tuple[Path, str]]:
     """All files in a folder, in order, and their names from that folder on."""
     above = Path(os.path.normpath(folder)).name
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(place, name)
-            yield path, (Path(above) / path.relative_to(folder)).as_posix()
+    for path in files_below(folder):
+        yield path, (Path(above) / path.relative_to(folder)).as_posix()
 
 
 def _put(ask: Asking, path: Path, key: str, *, replace: bool, content_type: str | None, bar: Bar) -> Key:
@@ -168,21 +158,10 @@ def _put(ask: Asking, path: Path, key: str, *, replace: bool, content_type: str 
             )
         except KeyExists:
             made = blobs.read(key)
-            if not _is(path, made):
+            if not holds(path, made.blob_id, made.size):
                 raise KeyExists(f"there is another blob under the key {key!r} already") from None
     remembered.forget()
     return made
-
-
-def _is(path: Path, key: Key) -> bool:
-    """Whether a file holds the same bytes as a key."""
-    with Outgoing(path) as outgoing:
-        if outgoing.size != key.size:
-            return False
-        digests = Digests()
-        while digests.done < key.size:
-            digests.take(outgoing)
-        return digests.blob_id == key.blob_id
 
 
 @asking
@@ -236,14 +215,3 @@ def _target(output: str, name: str) -> Path:
     """Where a file goes: a folder is one that is there, or that a / at its end says is one."""
     path = Path(output)
     return path / name if output.endswith("/") or path.is_dir() else path
-
-
-@contextmanager
-def told(what: str) -> Iterator[None]:
-    """Say what the machine refuses. Raises `FileRefused`."""
-    try:
-        yield
-    except OSError as error:
-        raise FileRefused(
-            f"{what}: {error.strerror or error}", hint="Check its name, its rights and the disk."
-        ) from None
