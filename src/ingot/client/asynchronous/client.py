@@ -94,6 +94,7 @@ class AsyncClient:
         *,
         file: Sendable | Mapping[str, Sendable] | None = None,
         progress: Progress | None = None,
+        hashing: Progress | None = None,
         connection: None = None,
         **order: Unpack[Order],
     ) -> AsyncJob: ...
@@ -110,13 +111,15 @@ class AsyncClient:
         *,
         file: Sendable | Mapping[str, Sendable] | None = None,
         progress: Progress | None = None,
+        hashing: Progress | None = None,
         connection: HasCursor | None = None,
         **order: Unpack[Order],
     ) -> AsyncJob | AsyncSubmission:
         """Ask for a job. With an `idempotency_key` a lost answer is asked for again, and there is one job.
 
         A `file` is a path, or several by the names that the job knows them by: they are sent with it, and it is ready
-        when the last of them is there. `progress` is called with how many bytes are sent, and of how many.
+        when the last of them is there. `hashing` and `progress` are called with how many bytes are hashed and sent, and
+        of how many; what the server has already is not sent.
         `inputs` names blobs that are there already. A payload over 64 KiB is stored as a blob first.
 
         With a `connection` to the database in which Ingot lives, the job is part of its transaction, and no server is
@@ -131,7 +134,7 @@ class AsyncClient:
         text = bytes(body["payload"]) if is_large(body["payload"]) else None
         await send_payloads(self._http, [body])
         if files:
-            made = await submit_with_files(self._http, body, files, progress)
+            made = await submit_with_files(self._http, body, files, progress, hashing)
         else:
             made = await self._http.ask("POST", "/jobs", Job, body=body, safe="idempotency_key" in body)
         return AsyncJob(self, made, text)

@@ -95,6 +95,7 @@ class Client:
         *,
         file: Sendable | Mapping[str, Sendable] | None = None,
         progress: Progress | None = None,
+        hashing: Progress | None = None,
         connection: None = None,
         **order: Unpack[Order],
     ) -> SyncJob: ...
@@ -111,13 +112,15 @@ class Client:
         *,
         file: Sendable | Mapping[str, Sendable] | None = None,
         progress: Progress | None = None,
+        hashing: Progress | None = None,
         connection: HasCursor | None = None,
         **order: Unpack[Order],
     ) -> SyncJob | SyncSubmission:
         """Ask for a job. With an `idempotency_key` a lost answer is asked for again, and there is one job.
 
         A `file` is a path, or several by the names that the job knows them by: they are sent with it, and it is ready
-        when the last of them is there. `progress` is called with how many bytes are sent, and of how many.
+        when the last of them is there. `hashing` and `progress` are called with how many bytes are hashed and sent, and
+        of how many; what the server has already is not sent.
         `inputs` names blobs that are there already. A payload over 64 KiB is stored as a blob first.
 
         With a `connection` to the database in which Ingot lives, the job is part of its transaction, and no server is
@@ -132,7 +135,7 @@ class Client:
         text = bytes(body["payload"]) if is_large(body["payload"]) else None
         send_payloads(self._http, [body])
         if files:
-            made = submit_with_files(self._http, body, files, progress)
+            made = submit_with_files(self._http, body, files, progress, hashing)
         else:
             made = self._http.ask("POST", "/jobs", Job, body=body, safe="idempotency_key" in body)
         return SyncJob(self, made, text)

@@ -92,12 +92,20 @@ class SyncOutputs:
 
 
 def submit_with_files(
-    http: SyncHttp, body: dict[str, Any], files: Mapping[str, Sendable], progress: Progress | None
+    http: SyncHttp,
+    body: dict[str, Any],
+    files: Mapping[str, Sendable],
+    progress: Progress | None,
+    hashing: Progress | None,
 ) -> Job:
     """Ask for a job, and send the files that it waits for. What cannot be sent cancels it."""
     with ExitStack() as opened:
         sent = {name: opened.enter_context(Outgoing(source)) for name, source in files.items()}
-        uploads = [_order(name, outgoing) for name, outgoing in sent.items()]
+        hashed_of = Meter(sum(outgoing.size or 0 for outgoing in sent.values()), hashing)
+        uploads = [
+            _order(name, outgoing, partial(_tell, hashed_of, number))
+            for number, (name, outgoing) in enumerate(sent.items())
+        ]
         safe = "idempotency_key" in body
         said = http.ask("POST", "/jobs", bytes, body={**body, "uploads": uploads}, safe=safe)
         try:
@@ -118,10 +126,10 @@ def _tell(meter: Meter, number: int, done: int, total: int) -> None:  # noqa: AR
     meter.tell(number, done)
 
 
-def _order(name: str, outgoing: Outgoing) -> dict[str, Any]:
+def _order(name: str, outgoing: Outgoing, hashing: Progress) -> dict[str, Any]:
     if outgoing.size is None:
         raise InvalidInput(f"{name!r} can be read only once", hint="Store it in a file first.")
-    digests = hashed(outgoing, None)
+    digests = hashed(outgoing, hashing)
     known = {"size": outgoing.size, "blob_id": digests.blob_id, "sha256": digests.sha256}
     return {"name": name, "content_type": guess_type(name), **known}
 
