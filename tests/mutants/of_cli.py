@@ -21,4 +21,28 @@ MUTANTS = [
         new="part",
         caught_by="tests/http/test_client.py::test_a_name_with_anything_in_it_is_that_of_nothing_else",
     ),
+    Mutant(
+        name="an answer that was lost is not asked for again",
+        breaks="a document whose answer was lost gets one job, and the rest goes on",
+        file="cli/ingesting.py",
+        old='idempotency_key=f"{self._run}:{number}",',
+        new="",
+        caught_by="tests/system/test_cli_ingest.py::test_an_answer_that_is_lost_makes_no_second_job",
+    ),
+    Mutant(
+        name="a pointer goes where its file should",
+        breaks="a Git LFS pointer is never sent",
+        file="cli/documents.py",
+        old="            source, head = _opened(resolve(document.path, head))\n",
+        new="            return source\n",
+        caught_by="tests/system/test_cli_ingest.py::test_a_git_lfs_pointer_is_never_sent",
+    ),
+    Mutant(
+        name="what is in the way is written over",
+        breaks="a file of the user's is written over when that is said",
+        file="cli/local.py",
+        old="    if not replace or not target.is_file():\n",
+        new="    if not target.is_file():\n",
+        caught_by="tests/system/test_cli_ingest.py::test_what_is_there_is_left_alone_and_what_is_in_the_way_is_told",
+    ),
 ]

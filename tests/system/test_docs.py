@@ -43,6 +43,7 @@ PAGES_TYPED = [
     "watch-a-server.md",
     "let-people-in.md",
     "store-files.md",
+    "ingest-a-folder.md",
     "../reference/audit.md",
 ]
 
@@ -61,6 +62,8 @@ def test_what_a_page_says_can_be_typed_from_top_to_bottom(tmp_path: Path, page: 
     if page in ("serve.md", "run-workers.md"):
         assert '"status":"succeeded"' in whole
         assert "Hello, " in whole
+    if page == "ingest-a-folder.md":
+        assert ("docs/2026/march.pdf" in whole, "owt 7.1-FDP%" in whole, '"outputs":' in whole) == (True, True, True)
     if page == "store-files.md":
         assert ("reports/2026/march.csv" in whole, "206\n" in whole, "upload-offset: 4" in whole) == (True, True, True)
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import ingot.cli.blobs
 import ingot.cli.doctor
 import ingot.cli.events
+import ingot.cli.ingest
 import ingot.cli.jobs
 import ingot.cli.tenants
 import ingot.cli.tokens

@@ -21,6 +21,7 @@ COMMANDS: Final = (
     "serve",
     "worker",
     "dev",
+    "ingest",
     "jobs",
     "blobs",
     "workers",

@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from threading import Lock
 from typing import Final
 
 from rich.console import Console
@@ -84,6 +86,84 @@ def moved() -> Iterator[Callable[[str], Callable[[int, int], None] | None]]:
         yield made
 
 
+class Step:
+    """A bar for one of the steps that many things take, told in its own unit, from any thread.
+
+    Without a terminal nothing is seen.
+    """
+
+    def __init__(self, progress: Progress | None, label: str, total: int, unit: Callable[[int], str]) -> None:
+        self._progress = progress
+        self._total = total
+        self._unit = unit
+        self._done = 0
+        self._door = Lock()
+        if progress is not None:
+            self._task = progress.add_task(label, total=total, said="", start=False)
+
+    def more(self, count: int) -> None:
+        """So much more is done."""
+        if self._progress is None or count == 0:
+            return
+        with self._door:
+            if self._done == 0:
+                self._progress.start_task(self._task)
+            self._done += count
+        self.note("")
+
+    def fewer(self, count: int) -> None:
+        """So much less is to be done than was said."""
+        with self._door:
+            self._total -= count
+        self.note("")
+
+    def note(self, text: str) -> None:
+        """What is being done now."""
+        if self._progress is not None:
+            said = f"{self._unit(self._done)} of {self._unit(self._total)}  {_cut(text)}".rstrip()
+            self._progress.update(self._task, completed=self._done, total=self._total, said=said)
+
+    def part(self, total: int) -> Part:
+        """The share of one thing in it."""
+        return Part(self, total)
+
+
+class Part:
+    """How far one thing is in a step. It is told as `Progress` of the client is."""
+
+    def __init__(self, step: Step, total: int) -> None:
+        self._step = step
+        self._total = total
+        self._done = 0
+
+    def __call__(self, done: int, total: int) -> None:  # noqa: ARG002 - as in `Progress`
+        """So much is done of it by now."""
+        if self._done < done <= self._total:
+            self._step.more(done - self._done)
+            self._done = done
+
+    def end(self) -> None:
+        """All of it is done, whether it was told or not."""
+        self(self._total, self._total)
+
+
+@contextmanager
+def steps() -> Iterator[Callable[[str, int, Callable[[int], str]], Step]]:
+    """Bars one below the other, on stderr when that is a terminal. What it gives makes one: label, total and unit."""
+    if not sys.stderr.isatty():
+        yield partial(Step, None)
+        return
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        _bar(),
+        TextColumn("{task.fields[said]}", markup=False),
+        TimeElapsedColumn(),
+        console=_console(),
+        transient=True,
+    ) as progress:
+        yield partial(Step, progress)
+
+
 def watch(
     client: Client, job_ids: Sequence[str], out: Output, *, silent: bool = False, seconds: float | None = None
 ) -> list[Job]:
@@ -151,10 +231,11 @@ def _shown_by(out: Output, job_ids: Sequence[str], *, silent: bool) -> Iterator[
     elif silent:
         yield lambda _: None
     else:
-        yield lambda job: out.text(f"{job.id} {job.type} {job.status}{_how_far(job)}\n")
+        yield lambda job: out.text(f"{job.id} {job.type} {job.status}{how_far(job)}\n")
 
 
-def _how_far(job: Job) -> str:
+def how_far(job: Job) -> str:
+    """Where a job stands, behind its status."""
     if job.status is JobStatus.DEAD:
         return f": {_cut(job.last_error or '')}"
     if job.status is not JobStatus.RUNNING or job.progress is None:
@@ -197,7 +278,7 @@ class Bars:
             description=f"{job.type} {job.id}",
             total=None if percent is None and job.status not in FINISHED else 100.0,
             completed=percent or 0.0,
-            status=f"{job.status}{_how_far(job)}",
+            status=f"{job.status}{how_far(job)}",
         )
         if job.status in FINISHED:
             self._progress.stop_task(self._tasks[job.id])
