@@ -1,0 +1,1 @@
+"""Pictures, as the handler `image` reads, draws and writes them."""

@@ -1,0 +1,217 @@
+"""A picture made of another. What is read was sent by somebody, and is taken for hostile."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from PIL import Image, ImageSequence, UnidentifiedImageError
+
+from ingot.worker.handlers.pictures.colours import TRANSPARENT, recoloured, workable
+from ingot.worker.handlers.pictures.fitting import Placing, Size, place
+from ingot.worker.handlers.pictures.formats import OPENED, READ, WRITTEN, Format
+from ingot.worker.handlers.pictures.options import Options
+from ingot.worker.job import NoRetry
+
+PIXELS_MAX: Final = 100_000_000  # Of all frames that are kept. One takes four bytes, and as many again in work.
+FRAMES_MAX: Final = 2_000
+REDUCING_GAP: Final = 2.0  # How much larger than it gets a picture is while it is reduced in the quick way.
+ORIENTATION: Final = 0x0112
+# How the pixels lie in a TIFF, and the profile of their colours: of the file that is read, not of what is made.
+LAYOUT: Final = frozenset(
+    {*range(254, 260), 262, 266, 273, 277, 278, 279, 284, 317, 320, *range(322, 326), 330, 338, 339, 347, 513, 514}
+    | {*range(529, 533), 34675}
+)
+TURNS: Final = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SIDEWAYS: Final = frozenset({5, 6, 7, 8})
+MOVING: Final = frozenset({"gif", "webp"})  # Become each other with all of their frames.
+
+
+class Drawn(NamedTuple):
+    """What came of a picture, and what it was: sizes as it is shown, upright."""
+
+    format: Format
+    size: Size
+    frames: int
+    source_format: str
+    source_size: Size
+
+
+def draw(source: Path, made: Path, options: Options) -> Drawn:
+    """Make a picture of the one in a file. Raises `NoRetry` for what cannot be read, and for what is too large."""
+    with _opened(source) as picture:
+        had = str(picture.format)
+        kind = options.format or READ[had]
+        size = _shown_size(picture)
+        _check_written(_placing(size, options).size)
+        frames = _frames_kept(picture, kind)
+        save = _save_moving if frames > 1 else _save_still
+        shown = save(picture, made, kind, options)
+        source_format = "jpeg" if had == "MPO" else had.lower()
+        return Drawn(format=kind, size=shown, frames=frames, source_format=source_format, source_size=size)
+
+
+@contextmanager
+def _opened(source: Path) -> Iterator[Image.Image]:
+    """A picture of which only the header was read, and which is small enough for the rest. Raises `NoRetry`."""
+    if source.stat().st_size == 0:
+        raise NoRetry("the input is empty: it has no bytes")
+    Image.MAX_IMAGE_PIXELS = PIXELS_MAX
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(source, formats=OPENED) as picture:
+                yield picture
+    except NoRetry:
+        raise
+    except UnidentifiedImageError:
+        raise NoRetry(f"the input is not a picture of a format that is read here: {', '.join(OPENED)}") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise NoRetry(f"the picture has more than {PIXELS_MAX} pixels") from None
+    except MemoryError:
+        raise NoRetry("the picture needs more memory than a job of this type may use; make it smaller first") from None
+    except Exception as error:  # Decoders raise whatever they stumble over.
+        raise NoRetry(f"the picture is damaged: {type(error).__name__}: {error}") from error
+
+
+def _check_written(size: Size) -> None:
+    if size.width * size.height > PIXELS_MAX:
+        raise NoRetry(f"the picture would have {size.width} × {size.height} pixels; {PIXELS_MAX} is the most")
+
+
+def _frames_kept(picture: Image.Image, kind: Format) -> int:
+    """How many frames are written: all, where the format has them as the picture does, or else the first."""
+    source = READ[str(picture.format)]
+    if not getattr(picture, "is_animated", False) or source in ("jpeg", "tiff"):
+        return 1
+    if kind != source and not {kind, source} <= MOVING:
+        return 1
+    frames = int(getattr(picture, "n_frames", 1))
+    if frames > FRAMES_MAX or frames * picture.width * picture.height > PIXELS_MAX:
+        raise NoRetry(
+            f"the picture has {frames} frames of {picture.width} × {picture.height} pixels; "
+            f"{FRAMES_MAX} frames with {PIXELS_MAX} pixels together are the most"
+        )
+    return frames
+
+
+# -- one picture ------------------------------------------------------------------------------------------------
+
+
+def _save_still(picture: Image.Image, made: Path, kind: Format, options: Options) -> Size:
+    exif, profile = _exif_of(picture), picture.info.get("icc_profile")
+    _draft(picture, options)
+    picture.load()
+    image = _placed(picture, options)
+    picture.close()  # Its pixels are not needed any more, and may be half of all memory.
+    image, profile = recoloured(image, profile, WRITTEN[kind], options.background)
+    _save(image, made, _told(kind, options, profile, exif))
+    return Size(*image.size)
+
+
+def _draft(picture: Image.Image, options: Options) -> None:
+    """Have a large JPEG decoded smaller, when little of it is wanted: that takes less time and memory."""
+    if options.sizes:
+        part, size = _placing(_shown_size(picture), options)
+        scale = max(size.width / (part[2] - part[0]), size.height / (part[3] - part[1])) * REDUCING_GAP
+        picture.draft(None, (round(picture.width * scale) or 1, round(picture.height * scale) or 1))
+
+
+def _placed(picture: Image.Image, options: Options) -> Image.Image:
+    """The picture in its size and upright, without anything else that the file says: only pixels come along."""
+    turn = _turn_of(picture)  # That of a TIFF was undone by Pillow when it was loaded.
+    image = picture
+    if options.sizes:
+        size = Size(*picture.size)
+        placing = _placing(size.turned if turn in SIDEWAYS else size, options)
+        if turn in SIDEWAYS:
+            left, top, right, bottom = placing.part
+            placing = Placing((top, left, bottom, right), placing.size.turned)
+        image = workable(picture).resize(
+            placing.size, Image.Resampling.LANCZOS, box=placing.part, reducing_gap=REDUCING_GAP
+        )
+    else:
+        image = picture if picture.mode in ("1", "P") else workable(picture)
+    image = image.transpose(TURNS[turn]) if turn in TURNS else image
+    image = image.copy() if image is picture else image
+    image.info = {key: value for key, value in picture.info.items() if key == "transparency" and image.mode == "P"}
+    return image
+
+
+def _told(kind: Format, options: Options, profile: bytes | None, exif: Image.Exif) -> dict[str, Any]:
+    """What Pillow is told beside the pixels."""
+    writing = WRITTEN[kind]
+    told: dict[str, Any] = {"format": writing.plugin, "icc_profile": profile}
+    if writing.quality is not None:
+        told["quality"] = options.quality or writing.quality
+    if writing.compression is not None:
+        told["compression"] = writing.compression
+    if not options.strip and exif:
+        for tag in {ORIENTATION, *LAYOUT} & set(exif):  # It is upright now.
+            del exif[tag]
+        told["exif"] = exif.tobytes()
+        told.pop("compression", None)  # Pillow's own writer of TIFF has all tags, and libtiff's has not.
+    return told
+
+
+# -- one that moves ---------------------------------------------------------------------------------------------
+
+
+def _save_moving(picture: Image.Image, made: Path, kind: Format, options: Options) -> Size:
+    exif, profile = _exif_of(picture), picture.info.get("icc_profile")
+    images, durations = [], []
+    for frame in islice(ImageSequence.Iterator(picture), FRAMES_MAX):
+        frame.load()
+        durations.append(int(frame.info.get("duration", 0)))
+        images.append(recoloured(_placed(frame, options), profile, WRITTEN[kind], options.background))
+    (first, kept), *others = images
+    told = _told(kind, options, kept, exif) | {"save_all": True, "append_images": [image for image, _ in others]}
+    told |= {"duration": durations, "loop": picture.info.get("loop", 1 if kind == "webp" else None)}
+    if kind == "gif" and any(image.mode in TRANSPARENT for image, _ in images):
+        told["disposal"] = 2  # What was drawn before is taken away: it would be seen through this one.
+    _save(first, made, {key: value for key, value in told.items() if value is not None})
+    return Size(*first.size)
+
+
+def _save(image: Image.Image, made: Path, told: dict[str, Any]) -> None:
+    try:
+        image.save(made, **told)
+    except (OSError, ValueError) as error:
+        raise NoRetry(f"the picture cannot be written as {told['format']}: {error}") from error
+
+
+# -- how it stands ----------------------------------------------------------------------------------------------
+
+
+def _placing(size: Size, options: Options) -> Placing:
+    return place(size, options.width, options.height, fit=options.fit, enlarge=options.enlarge)
+
+
+def _exif_of(picture: Image.Image) -> Image.Exif:
+    try:
+        return picture.getexif()
+    except Exception:  # What a picture says of itself may be damaged when the picture is not.
+        return Image.Exif()
+
+
+def _turn_of(picture: Image.Image) -> int:
+    turn = _exif_of(picture).get(ORIENTATION, 1)
+    return turn if isinstance(turn, int) else 1
+
+
+def _shown_size(picture: Image.Image) -> Size:
+    """The size of a picture as it is shown. Pillow tells that of a TIFF so by itself."""
+    size = Size(*picture.size)
+    return size.turned if picture.format != "TIFF" and _turn_of(picture) in SIDEWAYS else size

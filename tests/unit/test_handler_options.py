@@ -1,0 +1,45 @@
+"""Options of the handlers that come with Ingot: what is wrong is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ingot.worker import NoRetry
+from ingot.worker.handlers.inputs import output_name
+from ingot.worker.handlers.options import read_options
+from ingot.worker.handlers.pictures.options import Options
+
+
+def test_nothing_asked_for_is_the_defaults() -> None:
+    assert read_options(None, Options) == read_options({}, Options) == Options()
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        ({"widht": 1}, "no option 'widht'; there are width, height, fit"),
+        ({"width": "1"}, "option width .* expected `int"),
+        ({"width": 0}, "option width .* >= 1"),
+        ({"height": 70_000}, "option height .* <= 65500"),
+        ({"fit": "squeeze"}, "option fit .* 'squeeze'"),
+        ({"fit": "cover", "width": 3}, "fit is cover, which needs a width and a height"),
+        ({"format": "eps"}, "option format .* 'eps'"),
+        ({"quality": 101}, "option quality .* <= 100"),
+        ({"background": "of no colour"}, "background is no colour"),
+        ([1], "options are not right: expected `object`"),
+        ("png", "options are not right: expected `object`"),
+    ],
+)
+def test_a_wrong_option_is_named(payload: Any, said: str) -> None:
+    with pytest.raises(NoRetry, match=said):
+        read_options(payload, Options)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [("a.b.PNG", "a.b.jpg"), ("plain", "plain.jpg"), (".hidden", ".hidden.jpg"), ("x" * 255, "x" * 251 + ".jpg")],
+)
+def test_an_output_is_called_as_its_input(source: str, name: str) -> None:
+    assert output_name(source, ".jpg") == name
