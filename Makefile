@@ -39,7 +39,7 @@ format: $(VENV)/.package ## Put the code in shape and apply the safe fixes
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-$(VENV)/.servers: $(VENV)/.package tests/providers/package-lock.json
+$(VENV)/.servers: $(VENV)/.package tests/providers/package-lock.json requirements/model.txt
 	@$(BIN)/python -m tests.servers
 	@touch $@
 
@@ -63,6 +63,7 @@ lock: $(VENV)/.package ## Recompile the locks; UPGRADE=1 moves to the newest rel
 	$(LOCK) --all-extras pyproject.toml requirements/dev.in --output-file requirements/dev.txt
 	$(LOCK) requirements/bench.in --output-file requirements/bench.txt
 	$(LOCK) requirements/postgres.in --output-file requirements/postgres.txt
+	$(LOCK) --no-deps requirements/model.in --output-file requirements/model.txt
 	@! grep -nE '://|^-|^/| @ ' requirements/*.txt || { echo "A lock names a place; see the lines above." >&2; exit 1; }
 
 clean: demo-stop ## Remove all that the other targets made, .venv too

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.minilm import shared_model
 from tests.postgres import shared_folder
 from tests.s3 import shared_bucket_server
 
@@ -28,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
         room = ExitStack()
         room.enter_context(shared_folder())
         room.enter_context(shared_bucket_server())
+        room.enter_context(shared_model())
         config.add_cleanup(room.close)
 
 

@@ -1,4 +1,4 @@
-"""Get the servers that the tests start, before they run: installing one takes longer than a test may."""
+"""Get the servers and the model of the tests before they run: installing one takes longer than a test may."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable
 
 from tests.faults.bouncer import program
+from tests.minilm import weights
 from tests.postgres import binaries
 from tests.providers.programs import browser, modules, node
 from tests.s3 import program as weed
 
 if __name__ == "__main__":
-    programs: tuple[Callable[[], object], ...] = (binaries, program, node, modules, browser, weed)
+    programs: tuple[Callable[[], object], ...] = (binaries, program, node, modules, browser, weed, weights)
     for get in programs:
         try:
             get()

@@ -153,6 +153,7 @@ class ClientSettings(Unshown, frozen=True, kw_only=True):
     database_url: str | None = None
     database_pooled: bool = False
     lease_seconds: float = 180.0
+    embed_model: Path | None = None
 
     def __post_init__(self) -> None:
         check_lease(self.lease_seconds)

@@ -170,6 +170,7 @@ def _flag(text: str, name: str) -> bool:
 
 READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "data": _path,
+    "embed_model": _path,
     "port": _whole,
     "connections_max": _whole,
     "database_pooled": _flag,

