@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from ingot.blobs.errors import BlobDamaged
-from ingot.blobs.hashing import Hasher, verify
+from ingot.blobs.hashing import Hasher, content_of, verify
 from ingot.blobs.model import CHECK_BYTES, PART_BYTES
 
 DATA = random.Random(8).randbytes(3 * PART_BYTES + 4711)
@@ -43,6 +43,13 @@ async def test_digests_can_be_asked_for_on_the_way() -> None:
         once = Hasher()
         once.take(DATA[:end])
         assert hasher.content() == once.content()
+
+
+@pytest.mark.parametrize("size", [0, 1, 1024, PART_BYTES])
+def test_bytes_that_are_all_here_are_what_they_are_when_they_come(size: int) -> None:
+    hasher, data = Hasher(), DATA[:size]
+    hasher.take(data)
+    assert content_of(data) == hasher.content(inline=data)
 
 
 def test_the_digests_of_nothing_are_the_published_ones() -> None:

@@ -63,6 +63,8 @@ def content_type(value: object | None) -> str:
 
 def guess_type(name: str) -> str:
     """What the bytes of a file with this name mostly are."""
+    if "." not in name and ":" not in name:  # Only what ends with one, or is a URL, tells anything.
+        return BINARY
     return _TYPES.guess_type(name)[0] or BINARY
 
 
@@ -86,4 +88,4 @@ def if_match(value: str | None) -> str | None:
 
 
 def _has_controls(value: str) -> bool:
-    return any(unicodedata.category(char) == "Cc" for char in value)
+    return not value.isprintable() and any(unicodedata.category(char) == "Cc" for char in value)

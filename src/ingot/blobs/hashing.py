@@ -76,6 +76,18 @@ class Hasher:
         )
 
 
+def content_of(data: bytes) -> Content:
+    """Bytes that are all here, and no more than a part, as an engine keeps them."""
+    assert len(data) <= PART_BYTES, "one check covers them"
+    return Content(
+        id=blake3.blake3(data).hexdigest(),
+        sha256=hashlib.sha256(data).hexdigest(),
+        size=len(data),
+        inline=data,
+        checks=xxhash.xxh3_128_digest(data) if data else b"",
+    )
+
+
 def verify(part_number: int, data: bytes | memoryview, checks: bytes) -> None:
     """Compare a part of a blob, counted from 0, with its check. Raises `BlobDamaged`."""
     start = part_number * CHECK_BYTES

@@ -11,7 +11,7 @@ import msgspec
 from ingot.blobs import checks
 from ingot.blobs.arrivals import CALL_KEEP, Arrival, Intake, expect
 from ingot.blobs.errors import BlobDamaged, BlobNotFound, KeyNotFound, QuotaExceeded
-from ingot.blobs.hashing import Hasher
+from ingot.blobs.hashing import Hasher, content_of
 from ingot.blobs.model import (
     EVERYTHING,
     INLINE_BYTES_MAX,
@@ -82,9 +82,7 @@ class Blobs:
 
     async def _put_small(self, key: str, data: bytes, told: Arrival, if_match: str | None) -> Key:
         await self._expect_room_inside(len(data))
-        hasher = Hasher()
-        await hasher.update(data)
-        content = hasher.content(inline=data)
+        content = content_of(data)
         expect(content, size=told.size, blob_id=told.blob_id, sha256=told.sha256)
         return await self._store.put_blob(
             PutBlob(

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 import msgspec
 import structlog
 
-from ingot.http.call import Answer, Body, Bytes, Call, Gone, Headers, Receive, Stream
+from ingot.http.call import Answer, Body, Bytes, Call, Gone, Headers, Receive, Stream, is_whole
 from ingot.http.gate import Gate
 from ingot.http.invalid import expect_moments, invalid_body, invalid_query
 from ingot.http.metrics import Metrics
@@ -163,6 +163,7 @@ class App:
                 raise MethodNotAllowed(["GET"])
             with self._holding(call):
                 await send({"type": "http.response.start", "status": 200, "headers": _headers(STREAM, call.request_id)})
+                await send({"type": "http.response.body", "more_body": True})  # The head is sent with the first part.
                 await self._streams.serve(answer, route, call, receive, send)
             return 200
         status, content = route.status, answer
@@ -245,7 +246,7 @@ async def _read_body(route: Route, headers: Headers, receive: Receive) -> bytes:
     length, bytes_max = headers.get("content-length"), route.body_bytes_max
     if length is not None and length.isdecimal() and int(length) > bytes_max:
         raise BodyTooLarge(f"the body has {length} bytes; this route takes {bytes_max}")
-    if _is_there(receive):
+    if is_whole(receive):
         body = await _take_body(bytes_max, receive)
     else:
         try:
@@ -256,11 +257,6 @@ async def _read_body(route: Route, headers: Headers, receive: Receive) -> bytes:
     if body and not (headers.get("content-type") or "").lower().startswith(JSON):
         raise UnsupportedMedia
     return body or b"{}"
-
-
-def _is_there(receive: Receive) -> bool:
-    """Whether the whole body has arrived, as it mostly has: it needs no clock then, which would cost more than it."""
-    return not getattr(getattr(receive, "__self__", None), "more_body", True)
 
 
 async def _take_body(bytes_max: int, receive: Receive) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from inspect import cleandoc
 from typing import Any, Final, Literal, get_type_hints
 from urllib.parse import unquote, unquote_to_bytes
@@ -20,9 +20,11 @@ from ingot.wire.values import PREFIX as PREFIX  # noqa: PLC0414 - routes are dec
 PAGE: Final = "text/html"
 PAGES: Final = (PAGE, "text/css")
 BODY_BYTES_MAX: Final = 1024 * 1024
+ROOM_AT: Final = PREFIX.count("/") + 1  # The segment behind the prefix.
 _PARAMETER = re.compile(r"\{([a-z_]+)\*?\}")
 _NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
+Shape = tuple[int, str | None]  # How many segments a path has, and the one behind the prefix unless that is a name.
 Class = Literal["read", "write", "wait"]
 Handler = Callable[..., Awaitable[Any]]
 
@@ -172,7 +174,7 @@ class Table:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes: Sequence[Route] = list(routes)
         self._plain: dict[tuple[str, ...], dict[str, Route]] = {}
-        self._patterns: dict[int, list[Pattern]] = {}  # By number of segments.
+        self._patterns: dict[Shape, list[Pattern]] = {}
         self._rests: list[RestPattern] = []
         patterns: dict[str, dict[str, Route]] = {}
         for route in self.routes:
@@ -188,7 +190,7 @@ class Table:
             if path.endswith("*}"):
                 self._rests.append(RestPattern(Pattern(segments[:-1], names[:-1], methods), names[-1]))
             else:
-                self._patterns.setdefault(len(segments), []).append(Pattern(segments, names, methods))
+                self._patterns.setdefault(_shape(segments), []).append(Pattern(segments, names, methods))
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route for a request, and what stands in the places of its path.
@@ -203,7 +205,7 @@ class Table:
         methods = self._plain.get(tuple(segments))
         values: dict[str, str] = {}
         if methods is None:
-            for pattern in self._patterns.get(len(segments), ()):
+            for pattern in self._shaped(segments):
                 if (found := pattern.match(segments)) is not None:
                     methods, values = pattern.methods, found
                     break
@@ -214,11 +216,21 @@ class Table:
             raise MethodNotAllowed(_taken(methods))
         return route, values
 
+    def _shaped(self, segments: Sequence[str]) -> Iterator[Pattern]:
+        """Patterns that may fit; those with a name behind the prefix last."""
+        shape = _shape(segments)
+        yield from self._patterns.get(shape, ())
+        yield from self._patterns.get((shape[0], None), ())
+
     def _find_rest(self, path: str, segments: Sequence[str]) -> tuple[dict[str, Route], dict[str, str]]:
         for pattern in self._rests:
             if (found := pattern.match(path, segments)) is not None:
                 return pattern.before.methods, found
         raise NoSuchRoute(f"there is nothing at {path[:100]}")
+
+
+def _shape(segments: Sequence[str | None]) -> Shape:
+    return len(segments), segments[ROOM_AT] if len(segments) > ROOM_AT else ""
 
 
 def _rest(sent: str, name: str) -> str:
