@@ -376,6 +376,14 @@ MUTANTS = [
         caught_by="tests/unit/test_postgres_blobs.py::test_a_blob_to_which_a_reference_is_being_made_is_not_collected",
     ),
     Mutant(
+        name="blobs that are taken for new",
+        breaks="B4: a blob with a reference is never collected",
+        file="engines/postgres/functions/blobs.sql",
+        old="EXIT WHEN fresh = cardinality(wanted);",
+        new="EXIT;",
+        caught_by="tests/unit/test_postgres_blobs.py::test_a_blob_to_which_a_reference_is_being_made_is_not_collected",
+    ),
+    Mutant(
         name="a job that does not wait for its uploads",
         breaks="J5: a job is ready when the last of its inputs is there, and not before",
         file="engines/postgres/functions/follow.sql",

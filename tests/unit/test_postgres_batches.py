@@ -81,6 +81,19 @@ async def test_what_comes_while_batches_are_under_way_gathers_for_the_next() -> 
     assert echo.batches[IN_FLIGHT_MAX] == list(range(IN_FLIGHT_MAX, 20))
 
 
+async def test_as_many_batches_are_under_way_as_may_be() -> None:
+    echo = Echo()
+    batches: Batches[int, int] = Batches(echo.run, weigh=_weigh_one, in_flight_max=1)
+    answers = []
+    for number in range(3):
+        answers.append(batches.submit(number))
+        await _turns()
+    assert echo.batches == [[0]]
+    echo.gate.set()
+    assert await asyncio.gather(*answers) == [0, 1, 2]
+    assert echo.batches == [[0], [1, 2]]
+
+
 async def test_commands_of_one_turn_of_the_loop_go_together() -> None:
     echo = Echo()
     echo.gate.set()

@@ -25,7 +25,8 @@ class Batches(Generic[C, A]):
     """Runs commands of one kind in batches. `weigh` says how many rows a command stands for.
 
     `rows_max` says how many go together. What many tenants share is written once for each of them, so that fewer and
-    larger batches are better there. `told` is called with the number of commands that were committed together.
+    larger batches are better there. `in_flight_max` says how many batches are under way at a time: what waits for the
+    same rows is better off in one batch. `told` is called with the number of commands that were committed together.
     """
 
     def __init__(
@@ -34,11 +35,13 @@ class Batches(Generic[C, A]):
         *,
         weigh: Callable[[C], int],
         rows_max: Callable[[], int] = lambda: BATCH_ROWS_MAX,
+        in_flight_max: int = IN_FLIGHT_MAX,
         told: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._run = run
         self._weigh = weigh
         self._rows_max = rows_max
+        self._in_flight_max = in_flight_max
         self._told = told
         self._gathered: list[tuple[C, asyncio.Future[A]]] = []
         self._under_way: set[asyncio.Task[None]] = set()
@@ -77,7 +80,7 @@ class Batches(Generic[C, A]):
 
     def _start(self) -> None:
         rows_max = self._rows_max()
-        in_flight_max = IN_FLIGHT_MAX if rows_max <= BATCH_ROWS_MAX else IN_FLIGHT_LARGE_MAX
+        in_flight_max = self._in_flight_max if rows_max <= BATCH_ROWS_MAX else IN_FLIGHT_LARGE_MAX
         while self._gathered and len(self._under_way) < in_flight_max:
             rows, count = 0, 0
             for command, _ in self._gathered:

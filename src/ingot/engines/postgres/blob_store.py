@@ -49,6 +49,7 @@ from ingot.jobs.files import JobFile, JobFileKind, RunningJob
 from ingot.kernel.clock import to_datetime_or_none
 from ingot.kernel.ids import is_id
 
+IN_FLIGHT_MAX: Final = 1  # Each holds what tenants keep: a second batch would mostly wait for the first.
 REFERENCES_MAX: Final = 100
 FIGURE_ROWS_MAX: Final = 10_000  # What is not counted as it changes is counted up to here.
 CODE_POINT_MAX: Final = 0x10FFFF
@@ -62,16 +63,21 @@ class Blobs(PeopleReads):
         """Begin to take commands."""
         db, memory = self._db, self._memory
         self._puts: Batches[PutBlob, Key] = Batches(
-            partial(blobs.put_blobs, db, memory), weigh=blobs.weigh, told=partial(memory.tell_committed, "put_blob")
+            partial(blobs.put_blobs, db, memory),
+            weigh=blobs.weigh,
+            in_flight_max=IN_FLIGHT_MAX,
+            told=partial(memory.tell_committed, "put_blob"),
         )
         self._finishes: Batches[FinishUpload, Finished] = Batches(
             partial(blobs.finish_uploads, db, memory),
             weigh=blobs.weigh,
+            in_flight_max=IN_FLIGHT_MAX,
             told=partial(memory.tell_committed, "finish_upload"),
         )
         self._deletes: Batches[DeleteKey, Key] = Batches(
             partial(blobs.delete_keys, db, memory),
             weigh=lambda _: 1,
+            in_flight_max=IN_FLIGHT_MAX,
             told=partial(memory.tell_committed, "delete_key"),
         )
 

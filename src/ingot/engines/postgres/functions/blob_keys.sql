@@ -26,12 +26,12 @@ BEGIN
     now := ingot.clock();
     SELECT array_agg(CASE
             WHEN NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = a.tenant) THEN 'IN006'
-            WHEN k.upload IS NOT NULL THEN 'same'
-            ELSE ingot.key_refusal(a.tenant, a.key, a.if_match)
-        END ORDER BY a.place), array_agg(k.uploaded_at ORDER BY a.place)
+            WHEN k.upload = a.id AND k.blob = a.digest THEN 'same'
+            ELSE ingot.refusal_of(k.key, k.blob, a.if_match)
+        END ORDER BY a.place), array_agg(CASE WHEN k.upload = a.id AND k.blob = a.digest THEN k.uploaded_at END ORDER BY a.place)
     INTO refusals, known
     FROM unnest(ids, of_tenants, names, if_matches, digests) WITH ORDINALITY AS a (id, tenant, key, if_match, digest, place)
-    LEFT JOIN ingot.keys AS k ON k.tenant = a.tenant AND k.key = a.key AND k.upload = a.id AND k.blob = a.digest;
+    LEFT JOIN ingot.keys AS k ON k.tenant = a.tenant AND k.key = a.key;
     refusals := ingot.take_in(
         refusals, of_tenants, of_owners, ids, names, none, none::text[], none::text[], digests, shas, sizes, new_places,
         inlines, all_checks, content_types, original_names, array_fill(0::bigint, ARRAY[cardinality(ids)]), owner_quotas, now

@@ -29,8 +29,12 @@ $$;
 
 -- How much a tenant may keep.
 CREATE OR REPLACE FUNCTION ingot.quota_of(of_tenant uuid) RETURNS bigint
-LANGUAGE sql STABLE
-AS $$ SELECT (t.limits::json ->> 'quota_bytes')::bigint FROM ingot.tenants AS t WHERE t.id = of_tenant $$;
+LANGUAGE plpgsql STABLE  -- Its plan is kept; that of a function in SQL is made anew in every statement.
+AS $$
+BEGIN
+    RETURN (SELECT (t.limits::json ->> 'quota_bytes')::bigint FROM ingot.tenants AS t WHERE t.id = of_tenant);
+END
+$$;
 
 -- Append events, in the order given; `news` is what each tells, as JSON.
 CREATE OR REPLACE FUNCTION ingot.tell_of_blobs(of_tenants uuid[], names text[], news text[]) RETURNS void
@@ -50,12 +54,12 @@ $$;
 CREATE OR REPLACE FUNCTION ingot.blob_news(
     of_blob bytea, of_size bigint, of_key text, of_type text, of_job uuid, of_name text
 ) RETURNS text
-LANGUAGE sql IMMUTABLE
+LANGUAGE sql STABLE  -- One expression, which becomes part of the statement that asks for it.
 AS $$
-    SELECT row_to_json(n)::text FROM (
-        SELECT encode(of_blob, 'hex') AS blob_id, of_size AS size, of_key AS key, of_type AS content_type,
-            of_job AS job_id, of_name AS name
-    ) AS n
+    SELECT json_build_object(
+        'blob_id', encode(of_blob, 'hex'), 'size', of_size, 'key', of_key, 'content_type', of_type, 'job_id', of_job,
+        'name', of_name
+    )::text
 $$;
 
 -- Which of these changes do not fit into a quota, one after the other: of such a one why, and nothing of those that fit.
@@ -73,7 +77,9 @@ DECLARE
     of_own text;
 BEGIN
     IF NOT EXISTS (SELECT FROM unnest(owner_quotas) AS q WHERE q IS NOT NULL)
-        AND NOT EXISTS (SELECT FROM (SELECT DISTINCT t FROM unnest(of_tenants) AS t) AS t WHERE ingot.quota_of(t) IS NOT NULL) THEN
+        AND NOT EXISTS (
+            SELECT FROM ingot.tenants AS t WHERE t.id = ANY (of_tenants) AND (t.limits::json ->> 'quota_bytes') IS NOT NULL
+        ) THEN
         RETURN found;
     END IF;
     SELECT coalesce(jsonb_object_agg(u.name, u.used), '{}') INTO used FROM (
@@ -195,9 +201,11 @@ DECLARE
     wanted bytea[] := ARRAY(
         SELECT DISTINCT a.digest FROM unnest(digests, refusals) AS a (digest, refusal) WHERE a.refusal IS NULL ORDER BY 1
     );
+    fresh integer;
     held bytea[];
 BEGIN
     -- One that is taken away at this moment is waited for, and made anew; so is one that was between the two statements.
+    -- Nobody else sees what is made here, or can take it away: when all are, there is nothing to hold and nothing to mend.
     LOOP
         WITH new AS MATERIALIZED (
             SELECT DISTINCT ON (a.digest) a.*
@@ -218,16 +226,20 @@ BEGIN
         INSERT INTO ingot.blob_contents (digest, inline, checks)
         SELECT n.digest, CASE WHEN n.place IS NULL THEN n.inline END, n.checks FROM new AS n
         WHERE (n.digest IN (SELECT m.digest FROM made AS m)) IS TRUE;  -- Looked up, not joined: both may be long.
+        GET DIAGNOSTICS fresh = ROW_COUNT;
+        EXIT WHEN fresh = cardinality(wanted);
         held := ARRAY(SELECT b.digest FROM ingot.blobs AS b WHERE b.digest = ANY (wanted) ORDER BY b.digest FOR KEY SHARE);
         EXIT WHEN cardinality(held) = cardinality(wanted);
     END LOOP;
-    held := ARRAY(
-        SELECT b.digest FROM ingot.blobs AS b WHERE b.damaged AND b.digest = ANY (ARRAY(
-            SELECT a.digest FROM unnest(digests, new_places, inlines, refusals) AS a (digest, place, inline, refusal)
-            WHERE a.refusal IS NULL AND (a.place IS NOT NULL OR a.inline IS NOT NULL)
-        ))
-        ORDER BY b.digest FOR NO KEY UPDATE
-    );
+    IF fresh < cardinality(wanted) THEN
+        held := ARRAY(
+            SELECT b.digest FROM ingot.blobs AS b WHERE b.damaged AND b.digest = ANY (ARRAY(
+                SELECT a.digest FROM unnest(digests, new_places, inlines, refusals) AS a (digest, place, inline, refusal)
+                WHERE a.refusal IS NULL AND (a.place IS NOT NULL OR a.inline IS NOT NULL)
+            ))
+            ORDER BY b.digest FOR NO KEY UPDATE
+        );
+    END IF;
     IF cardinality(held) > 0 THEN
         WITH new AS MATERIALIZED (
             SELECT DISTINCT ON (a.digest) a.*, b.place AS old_place
@@ -248,27 +260,34 @@ BEGIN
         UPDATE ingot.blob_contents AS c SET inline = CASE WHEN n.place IS NULL THEN n.inline END, checks = n.checks
         FROM new AS n WHERE c.digest = n.digest;
     END IF;
-    INSERT INTO ingot.trash (place)
-    SELECT DISTINCT a.place FROM unnest(digests, new_places, refusals) AS a (digest, place, refusal)
-    JOIN ingot.blobs AS b ON b.digest = a.digest
-    WHERE a.refusal IS NULL AND a.place IS NOT NULL AND a.place IS DISTINCT FROM b.place
-    ON CONFLICT DO NOTHING;
+    IF num_nonnulls(VARIADIC new_places) > 0 THEN
+        INSERT INTO ingot.trash (place)
+        SELECT DISTINCT a.place FROM unnest(digests, new_places, refusals) AS a (digest, place, refusal)
+        JOIN ingot.blobs AS b ON b.digest = a.digest
+        WHERE a.refusal IS NULL AND a.place IS NOT NULL AND a.place IS DISTINCT FROM b.place
+        ON CONFLICT DO NOTHING;
+    END IF;
 END
 $$;
 
--- Why a key cannot be set now: `if_match` is the blob that it must be of, '*' is any or none, and nothing is none.
+-- Why a key cannot be set that is of this blob now, or is not there: `if_match` is the blob that it must be of, '*' is any
+-- or none, and nothing is none. One expression, as `blob_news` is.
+CREATE OR REPLACE FUNCTION ingot.refusal_of(of_key text, of_blob bytea, if_match text) RETURNS text
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE
+        WHEN if_match = '*' THEN NULL
+        WHEN if_match IS NULL THEN 'IN041 ' || of_key
+        WHEN of_blob IS NULL OR encode(of_blob, 'hex') <> if_match THEN 'IN042'
+    END
+$$;
+
+-- The same of a key that is looked up.
 CREATE OR REPLACE FUNCTION ingot.key_refusal(of_tenant uuid, of_key text, if_match text) RETURNS text
 LANGUAGE sql STABLE
 AS $$
-    SELECT CASE
-        WHEN of_key IS NULL OR if_match = '*' THEN NULL
-        WHEN if_match IS NULL THEN (
-            SELECT 'IN041 ' || k.key FROM ingot.keys AS k WHERE k.tenant = of_tenant AND k.key = of_key
-        )
-        WHEN NOT EXISTS (
-            SELECT FROM ingot.keys AS k WHERE k.tenant = of_tenant AND k.key = of_key AND encode(k.blob, 'hex') = if_match
-        ) THEN 'IN042'
-    END
+    SELECT ingot.refusal_of(k.key, k.blob, if_match)
+    FROM (SELECT) AS one LEFT JOIN ingot.keys AS k ON k.tenant = of_tenant AND k.key = of_key WHERE of_key IS NOT NULL
 $$;
 
 -- Take in blobs for which nothing stands in the way yet, each for a key, a job, or nothing; `freed` is what was set aside
