@@ -143,6 +143,14 @@ MUTANTS = [
         caught_by="tests/http/test_bounds.py::test_a_grant_for_one_type_administers_no_more",
     ),
     Mutant(
+        name="a stream whose head waits for its first event",
+        breaks="a stream is there as soon as it is asked for",
+        file="http/app.py",
+        old='                await send({"type": "http.response.body", "more_body": True})',
+        new="                pass",
+        caught_by="tests/http/test_streams.py::test_parts_are_sent_as_they_come_and_the_end_is_told",
+    ),
+    Mutant(
         name="a waiting claim that outlives its credential",
         breaks="T4: a disabled worker is out at once",
         file="http/app.py",
