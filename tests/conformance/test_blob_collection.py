@@ -322,7 +322,7 @@ async def test_a_blob_tells_what_refers_to_it(depot: Depot, tmp_path: Path) -> N
     await depot.finish(done.upload.id, DATA)
     second = clock.now()
     job = await depot.bench.make_job("press")
-    for kind in ("input", "output", "log", "payload"):
+    for kind in ("input", "output", "log", "payload", "checkpoint"):
         await give_file(depot, tmp_path, job, kind)
     found = await store.open_blob(depot.tenant, BLOB)
     assert found is not None
@@ -330,6 +330,7 @@ async def test_a_blob_tells_what_refers_to_it(depot: Depot, tmp_path: Path) -> N
     assert content == content_of(DATA)
     assert msgspec.to_builtins(sorted(references, key=lambda one: one.kind)) == msgspec.to_builtins(
         [
+            Reference(kind="checkpoint", name="a.txt", job_id=job.id, job_type="press", since=second),
             Reference(kind="input", name="a.txt", job_id=job.id, job_type="press", since=second),
             Reference(kind="key", name="k", since=first),
             Reference(kind="log", name="a.txt", job_id=job.id, job_type="press", since=second),
@@ -338,7 +339,7 @@ async def test_a_blob_tells_what_refers_to_it(depot: Depot, tmp_path: Path) -> N
             Reference(kind="upload", name=done.upload.id, since=second),
         ]
     )
-    assert await depot.references(BLOB) == 6
+    assert await depot.references(BLOB) == 7
 
 
 async def test_what_is_not_complete_shows_no_blob(depot: Depot) -> None:

@@ -76,6 +76,7 @@ ALLOWED = {
     ("live_lanes", "states"): "stops at the first row: the head of the first lane",
     ("members_by_id", "found"): "those who are asked for",
     ("members_by_id", "s"): "the roles of those who are asked for",
+    ("names_of_checkpoints", "c"): "the names of the checkpoints of one job, found by the keys before",
     ("oldest_ready", "l"): "the lanes themselves",
     ("oldest_ready_of_all", "c"): "the counts, one row per tenant, type and status",
     ("oldest_ready_of_all", "l"): "the lanes themselves, as many as the limit says",

@@ -54,8 +54,8 @@ FILL: Final = """
         {later} + n, 0
     FROM generate_series(1, {keys}) AS n;
     INSERT INTO ingot.job_files (tenant, job, kind, name, blob, sha256, size, content_type, owner, since)
-    SELECT '{tenant}', gen_random_uuid(), CASE n % 2 WHEN 0 THEN 'output' ELSE 'input' END, 'a', sha256(n::text::bytea),
-        '', 1, 'a/b', 'token:' || n % 50, 0
+    SELECT '{tenant}', gen_random_uuid(), (ARRAY['output', 'input', 'checkpoint'])[n % 3 + 1], 'a',
+        sha256(n::text::bytea), '', 1, 'a/b', 'token:' || n % 50, 0
     FROM generate_series(1, {keys}) AS n;
     INSERT INTO ingot.tombstones (digest, at) SELECT sha256(n::text::bytea), n FROM generate_series(1, {keys}) AS n;
     INSERT INTO ingot.trash (place) SELECT 'old ' || n FROM generate_series(1, {keys}) AS n;

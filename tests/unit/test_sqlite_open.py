@@ -20,6 +20,8 @@ from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.engines.steps import Migration
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StoreLocked, StoreMisconfigured, StoreTooNew
+from tests.conformance.depot import OWNER, Depot, id_of
+from tests.conformance.job_files import upload
 from tests.factories import LEASE_SECONDS, open_bench
 
 HOLDER = """
@@ -184,6 +186,40 @@ async def test_a_later_program_adds_what_is_missing(tmp_path: Path, monkeypatch:
     async with open_bench("sqlite", tmp_path / "data") as bench:
         assert (await bench.reload(job)).read() == {"kept": True}
     assert [number for number, _, _ in _ledger(file)] == [step.number for step in [*known, added]]
+
+
+async def test_tables_that_are_made_anew_keep_their_rows_and_their_indexes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "data" / FILE_NAME
+    before = migrations()[:10]
+    with monkeypatch.context() as patch:
+        patch.setattr(migrate, "migrations", lambda: before)
+        async with open_bench("sqlite", tmp_path / "data") as bench:
+            depot = Depot(bench)
+            found = await bench.make_claim()
+            depot.jobs[found.job.id] = OWNER
+            await depot.begin(5, key="k", place="place", blob_id=id_of(b"12345"))
+            for kind in ("output", "log"):
+                await upload(depot, found, kind, kind.encode(), kind)
+            await bench.jobs.complete(found)
+    old = _rows_and_indexes(file)
+    await (await _open(tmp_path / "data")).close()
+    assert _rows_and_indexes(file) == old
+    assert [len(rows) for rows, _ in old.values()] == [2, 2]
+    await (await _open(tmp_path / "fresh")).close()
+    assert _schema(tmp_path / "fresh" / FILE_NAME) == _schema(file)
+
+
+def _rows_and_indexes(path: Path) -> dict[str, tuple[list[tuple[object, ...]], list[tuple[object, ...]]]]:
+    reader = open_reader(path)
+    indexes = "SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = ? ORDER BY name"
+    found = {
+        table: (list(reader.execute(f"SELECT * FROM {table}")), list(reader.execute(indexes, (table,))))
+        for table in ("uploads", "job_files")
+    }
+    reader.close()
+    return found
 
 
 async def test_a_migration_that_fails_leaves_no_trace_of_itself(

@@ -52,7 +52,7 @@ class UploadState(StrEnum):
     FAILED = "failed"  # The bytes were not those that were announced, or its key was taken; nothing was kept.
 
 
-FileKind = Literal["input", "output", "log"]
+FileKind = Literal["input", "output", "log", "checkpoint"]
 
 
 class Upload(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Why a blob is kept: what refers to it, and since when."""
 
-    kind: Literal["key", "upload", "input", "output", "log", "payload"]
+    kind: Literal["key", "upload", "input", "output", "log", "payload", "checkpoint"]
     name: str  # The key, the id of the upload, or the name of the file.
     job_id: str | None = None
     job_type: str | None = None

@@ -1,4 +1,4 @@
-"""Files of jobs: what they are given, what they make, and what they wrote when that was much."""
+"""Files of jobs: what they are given, make and save for their next attempts, and what they wrote when it was much."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from ingot.kernel.errors import Conflict, NotFound
 
 INPUTS_MAX: Final = 100  # Of a job, those that are still to come with them.
 OUTPUTS_MAX: Final = 1_000  # Of an attempt.
+CHECKPOINTS_MAX: Final = 1_000  # Of a job, those that are still to come with them.
+CHECKPOINT_BYTES_MAX: Final = 64 * 1024 * 1024  # It is read into memory.
 PAYLOAD: Final = "payload"  # The name of the file that holds a payload.
+CHECKPOINT: Final = "checkpoint"  # The name of one that was given none.
+CHECKPOINT_HINT: Final = "Save it in several, each under a name of its own."
 
-JobFileKind = Literal["input", "output", "log", "payload"]
+JobFileKind = Literal["input", "output", "log", "payload", "checkpoint"]
+READABLE: Final[frozenset[JobFileKind]] = frozenset({"input", "payload", "checkpoint"})  # By an attempt.
 
 
 def upload_id(job_id: str, n: int) -> str:
@@ -39,7 +44,10 @@ class OutputMissing(Conflict):
 
 
 class JobFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a job. An `output` is that of the run that succeeded last; a `log` has the number of its attempt."""
+    """A file of a job. An `output` is that of the run that succeeded last; a `log` has the number of its attempt.
+
+    A `checkpoint` is what an attempt saved for later ones: it goes when one has succeeded.
+    """
 
     kind: JobFileKind
     name: str
@@ -77,8 +85,13 @@ class FileStore(Protocol):
     Whatever else was uploaded for the attempt is swept. Beginning more than `OUTPUTS_MAX` outputs of one attempt is
     `InvalidInput`.
 
-    Finishing the upload of a `log` makes it a file of the job at once, in place of one with its name. Files go with
-    their job, and their bytes are given back then.
+    Finishing the upload of a `log` or a `checkpoint` makes it a file of the job at once, in place of one with its name;
+    of a checkpoint no event tells. An attempt that succeeds removes all checkpoints of its job in the same transaction,
+    and gives their bytes back; however else one ends, they stay for the next. Beginning a checkpoint that would be one
+    more than `CHECKPOINTS_MAX` of the job is `InvalidInput`; one with the name of another never is. What this attempt
+    has finished under its name is an upload no longer then, so that there are never more of them than names.
+
+    Files go with their job, and their bytes are given back then.
     """
 
     def list_files(self, tenant: str, job_id: str) -> Awaitable[list[JobFile]]:
@@ -90,7 +103,7 @@ class FileStore(Protocol):
     def open_file(
         self, job_id: str, fence: int, kind: JobFileKind, name: str, *, tenant: str | None, worker: str | None
     ) -> Awaitable[tuple[JobFile, Content]]:
-        """An input or the payload, for the attempt that runs under this fence; restricted as a `Settle` is.
+        """An input, the payload or a checkpoint, for the attempt under this fence; restricted as a `Settle` is.
 
         Raises `JobNotFound`, `LeaseLost` or `FileNotFound`.
         """

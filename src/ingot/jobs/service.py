@@ -379,7 +379,7 @@ class Jobs(Looking):
         tenant: str | None = None,
         worker: str | None = None,
     ) -> tuple[JobFile, Content]:
-        """An input or the payload of the job whose attempt runs under this fence.
+        """An input, the payload or a checkpoint of the job whose attempt runs under this fence.
 
         Raises `JobNotFound`, `LeaseLost` or `FileNotFound`.
         """

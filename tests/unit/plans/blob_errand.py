@@ -88,17 +88,19 @@ async def _files(errand: Errand) -> None:
     await jobs.define(Definition(type="filed", retention_seconds=0))
     blob = id_of(b"errand 1")
     inputs = {f"{n}": blob for n in range(10)}
-    (made,) = await errand.enqueue(errand.order("filed", inputs=inputs, payload_blob=blob))
+    (filed,) = await errand.enqueue(errand.order("filed", inputs=inputs, payload_blob=blob))
     (claim,) = await jobs.claim("worker", ["filed"])
     for_job: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence}
-    for n, (kind, data) in enumerate((("output", b"out"), ("log", b"log"), ("log", b"longer log"))):
+    made = (("output", b"out"), ("log", b"log"), ("log", b"longer log"), ("checkpoint", b"1"), ("checkpoint", b"2"))
+    for n, (kind, data) in enumerate(made):
         begun = await errand.begin(10, **for_job, file=kind, name="1")
         await errand.finish(begun.upload.id, data, keep=HOUR + n)
     await jobs.running(claim.job.id, claim.fence)
     await jobs.open_file(claim.job.id, claim.fence, "input", "0")
+    assert len(await jobs.files(errand.tenant, filed.job.id)) == 13
     await jobs.complete(claim, outputs=["1"])
-    assert len(await jobs.files(errand.tenant, made.job.id)) == 13
-    await jobs.retry(errand.tenant, made.job.id)
+    assert len(await jobs.files(errand.tenant, filed.job.id)) == 13
+    await jobs.retry(errand.tenant, filed.job.id)
     (claim,) = await jobs.claim("worker", ["filed"])
     await jobs.complete(claim)
     await _inputs(errand)

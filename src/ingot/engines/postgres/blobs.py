@@ -31,7 +31,7 @@ from ingot.engines.postgres.connection import REFUSALS, Database, Record
 from ingot.engines.postgres.memory import Memory
 from ingot.identity.model import TenantNotFound
 from ingot.jobs.errors import LeaseLost
-from ingot.jobs.files import OUTPUTS_MAX
+from ingot.jobs.files import CHECKPOINTS_MAX, OUTPUTS_MAX
 from ingot.kernel.clock import to_datetime
 from ingot.kernel.errors import IngotError, OutcomeUnknown
 from ingot.kernel.ids import is_id
@@ -40,7 +40,7 @@ PUT: Final = f"SELECT * FROM ingot.put_blobs({', '.join(f'${n}' for n in range(1
 FINISH: Final = f"SELECT * FROM ingot.finish_uploads({', '.join(f'${n}' for n in range(1, 12))})"
 DELETE: Final = "SELECT * FROM ingot.delete_keys($1, $2, $3)"
 PURGE: Final = "SELECT * FROM ingot.purge_keys($1, $2, $3, $4)"
-BEGIN: Final = "SELECT ingot.begin_upload($1, $2)"
+BEGIN: Final = "SELECT ingot.begin_upload($1, $2, $3)"
 TAKE: Final = "SELECT ingot.take_upload($1, $2)"
 NOTE: Final = "SELECT ingot.note_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
 END: Final = "SELECT ingot.end_upload($1, $2, $3, $4)"
@@ -207,7 +207,8 @@ async def begin_upload(db: Database, memory: Memory, command: BeginUpload) -> Op
         raise TenantNotFound
     if command.job_id is not None and not is_id(command.job_id):
         raise LeaseLost
-    begun = await _upload(db, BEGIN, msgspec.json.encode(command).decode(), OUTPUTS_MAX)
+    limits = OUTPUTS_MAX, CHECKPOINTS_MAX
+    begun = await _upload(db, BEGIN, msgspec.json.encode(command).decode(), *limits)
     memory.told([command.tenant])
     return begun
 

@@ -10,12 +10,11 @@ from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.settle import why_lost
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs.errors import JobNotFound
-from ingot.jobs.files import FileNotFound, JobFile, JobFileKind, RunningJob
+from ingot.jobs.files import READABLE, FileNotFound, JobFile, JobFileKind, RunningJob
 from ingot.jobs.model import Done, Settle
 from ingot.kernel.clock import to_datetime
 
 OPEN: Final = "SELECT * FROM ingot.open_file($1, $2, $3)"
-GIVEN: Final = ("input", "payload")
 
 
 async def list_files(db: Database, tenant: str, job_id: str) -> list[JobFile]:
@@ -35,9 +34,9 @@ async def find_running(db: Database, job_id: str, fence: int, *, tenant: str | N
 async def open_file(
     db: Database, job_id: str, fence: int, kind: JobFileKind, name: str, *, tenant: str | None, worker: str | None
 ) -> tuple[JobFile, Content]:
-    """What the job was given that runs under a fence."""
+    """What the job that runs under a fence was given, or saved before."""
     row = await _find(db, job_id, fence, kind, name, tenant=tenant, worker=worker)
-    if kind not in GIVEN or row["digest"] is None:
+    if kind not in READABLE or row["digest"] is None:
         raise FileNotFound(f"the job has no {kind} {name[:64]!r}")
     return _file_of(row, row["digest"], kind, name), content_of(row)
 

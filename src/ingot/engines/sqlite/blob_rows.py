@@ -185,6 +185,15 @@ class FileRow(msgspec.Struct, array_like=True, gc=False):
     size: int
 
 
+class MadeRow(msgspec.Struct, array_like=True, gc=False):
+    """An output or a checkpoint of a job, and what it counts for."""
+
+    job: int
+    owner: str
+    blob: int
+    size: int
+
+
 class OutputRow(msgspec.Struct, array_like=True, gc=False):
     """An upload of an output that is done, by the number of its job and that of its tenant."""
 

@@ -14,7 +14,7 @@ from ingot.engines.sqlite.settle import held
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
 from ingot.jobs.errors import JobNotFound
-from ingot.jobs.files import FileNotFound, JobFile, JobFileKind, RunningJob
+from ingot.jobs.files import READABLE, FileNotFound, JobFile, JobFileKind, RunningJob
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class FileReads(BlobReads):
         with self._reader():  # One snapshot for the attempt, the file and its bytes.
             state = self._held(asked)
             row = None
-            if kind in ("input", "payload"):
+            if kind in READABLE:
                 row = self._read(JobFileRow, SQL.file_of_job, state.number, kind, name)
             content = None if row is None else self._content(bytes.fromhex(row.blob_id))
         if row is None or content is None:

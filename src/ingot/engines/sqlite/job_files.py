@@ -1,4 +1,4 @@
-"""Files of jobs: what an order is given, what an attempt has made, and how they go."""
+"""Files of jobs: what an order is given, what attempts have made and saved, and how they go."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from ingot.blobs.errors import BlobNotFound, UploadEnded
 from ingot.blobs.model import BlobNews
-from ingot.engines.sqlite.blob_rows import FileRow, Kept, OutputRow
+from ingot.engines.sqlite.blob_rows import Kept, MadeRow, OutputRow
 from ingot.engines.sqlite.quota import charge, give_back
 from ingot.engines.sqlite.rows import State
 from ingot.engines.sqlite.shelf import Pair, Shelf
@@ -113,20 +113,20 @@ def named(order: NewJob) -> list[tuple[str, str, str]]:
 
 
 class Made:
-    """The outputs that some attempts have uploaded, and those of earlier runs of their jobs."""
+    """The outputs that some attempts have uploaded, and those of earlier runs of their jobs with their checkpoints."""
 
     def __init__(self, tx: Transaction, attempts: Sequence[Attempt]) -> None:
         self._tx = tx
         self._outputs: dict[int, dict[str, OutputRow]] = {}  # Of two with one name, the later.
-        self._old: dict[int, list[FileRow]] = {}
+        self._old: dict[int, list[MadeRow]] = {}
         self._taken: list[State] = []
         if attempts:
             asked = as_json([(state.number, state.id, fence) for state, fence in attempts])
             for row in tx.read(list[OutputRow], SQL.outputs_of_attempts, asked):
                 self._outputs.setdefault(row.job, {})[row.name] = row
             jobs = as_json([state.number for state, _ in attempts])
-            for job, owner, blob, size in tx.read(list[tuple[int, str, int, int]], SQL.outputs_of_jobs, jobs):
-                self._old.setdefault(job, []).append(FileRow(job, "output", "", owner, blob, size))
+            for old in tx.read(list[MadeRow], SQL.files_made, jobs):
+                self._old.setdefault(old.job, []).append(old)
 
     def expect(self, state: State, names: Iterable[str]) -> None:
         """Raise `OutputMissing` unless the attempt has uploaded all of these."""
@@ -136,7 +136,7 @@ class Made:
                 raise OutputMissing(f"the output {name[:64]!r} was not uploaded under this fence")
 
     def take(self, state: State) -> None:
-        """The attempt has succeeded: its outputs are the job's."""
+        """The attempt has succeeded: its outputs are the job's, and nobody goes on from its checkpoints."""
         if state.number in self._outputs or state.number in self._old:
             self._taken.append(state)
 
@@ -145,7 +145,7 @@ class Made:
         if not self._taken:
             return
         tx, shelf = self._tx, Shelf(self._tx)
-        tx.execute(SQL.remove_outputs, as_json([state.number for state in self._taken]))
+        tx.execute(SQL.remove_files_made, as_json([state.number for state in self._taken]))
         files: list[Row] = []
         moved: list[tuple[int, str]] = []
         for state in self._taken:

@@ -6,7 +6,7 @@ A command is run on it whole before the next one, and raises before it changes a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from ingot.kernel.errors import IngotError, InvalidInput
 
 Pair = tuple[str, str]  # A tenant, and a key or an id in it.
 Place = tuple[int, str, str]  # The number of a job, and the kind and the name of a file of it.
+REPLACING: Final = ("log", "checkpoint")  # Kinds of files that take the place of one with their name at once.
 C = TypeVar("C")
 R = TypeVar("R")
 
@@ -41,6 +42,7 @@ class Shelf:
         self.fed: dict[int, None] = {}  # Jobs that got an input, by number.
         self.starved: dict[str, str] = {}  # Jobs that will not get one, by id, and why.
         self._outputs: dict[tuple[str, int], int] = {}
+        self._checkpoints: dict[str, set[str | None]] = {}  # The names of those of a job, and of those to come.
         self._next_blob: int | None = None
         self._changed_keys: dict[Pair, None] = {}
         self._changed_uploads: dict[Pair, None] = {}
@@ -78,7 +80,7 @@ class Shelf:
 
     def load_files(self, uploads: Iterable[UploadRow]) -> None:
         """Read the files whose place these uploads would take."""
-        places = [self._place(upload) for upload in uploads if upload.file == "log" and upload.job_id in self.jobs]
+        places = [self._place(one) for one in uploads if one.file in REPLACING and one.job_id in self.jobs]
         if places:
             for file in self.tx.read(list[FileRow], SQL.files_by_name, as_json(places)):
                 self.files[file.job, file.kind, file.name] = file
@@ -128,7 +130,7 @@ class Shelf:
 
     def old_file(self, upload: UploadRow) -> FileRow | None:
         """The file of the job whose place this one takes."""
-        return self.files.get(self._place(upload)) if upload.file == "log" else None
+        return self.files.get(self._place(upload)) if upload.file in REPLACING else None
 
     def count_output(self, job_id: str, fence: int | None, most: int) -> None:
         """One more output of an attempt. Raises `InvalidInput` when those are enough."""
@@ -138,6 +140,16 @@ class Shelf:
         if self._outputs[job_id, fence] >= most:
             raise InvalidInput(f"an attempt makes up to {most} outputs", hint="Put several files into one.")
         self._outputs[job_id, fence] += 1
+
+    def check_checkpoint(self, job_id: str, fence: int | None, name: str | None, most: int) -> None:
+        """Raise `InvalidInput` for one more checkpoint of a job when those are enough, unless one has its name."""
+        assert fence is not None, "it runs under it"
+        if job_id not in self._checkpoints:
+            names = self.tx.read(list[str], SQL.names_of_checkpoints, self.jobs[job_id].number, job_id, fence)
+            self._checkpoints[job_id] = {*names}
+        known = self._checkpoints[job_id]
+        if name not in known and len(known) >= most:
+            raise InvalidInput(f"a job has up to {most} checkpoints", hint="Save over one that is not needed any more.")
 
     # -- changing -------------------------------------------------------------------------------------------
 
@@ -206,6 +218,13 @@ class Shelf:
         if upload.file == "input":
             self.tx.execute(SQL.add_input, place[0], upload.name, blob.id)
             self.fed[place[0]] = None
+
+    def begin_checkpoint(self, upload: UploadRow) -> None:
+        """Keep an upload of a checkpoint that was checked, and forget one that its attempt has finished before."""
+        assert upload.job_id is not None, "a file of a job is that of one"
+        self._checkpoints[upload.job_id].add(upload.name)
+        self.tx.execute(SQL.forget_saved, upload.job_id, upload.fence, upload.name)
+        self.save_upload(upload)
 
     def save_upload(self, upload: UploadRow) -> None:
         """Keep an upload as it is now."""

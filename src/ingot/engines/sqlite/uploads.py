@@ -14,7 +14,7 @@ from ingot.engines.sqlite.quota import charge
 from ingot.engines.sqlite.shelf import Pair, Shelf, run_all
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction
-from ingot.jobs.files import OUTPUTS_MAX
+from ingot.jobs.files import CHECKPOINTS_MAX, OUTPUTS_MAX
 from ingot.kernel.errors import IngotError
 
 
@@ -35,12 +35,17 @@ def _begin(shelf: Shelf, command: BeginUpload) -> OpenUpload:
         shelf.check_attempt(command.tenant, command.job_id, command.fence)
         if command.file == "output":
             shelf.count_output(command.job_id, command.fence, OUTPUTS_MAX)
+        elif command.file == "checkpoint":
+            shelf.check_checkpoint(command.job_id, command.fence, command.name, CHECKPOINTS_MAX)
     if command.key is not None:
         shelf.check_key(command.tenant, command.key, command.if_match)
     change = Kept(reserved=command.reserve)
     charge(shelf.tx, command.tenant, command.owner, change, quota=command.owner_quota)
     upload = begun(command, shelf.tx.now)
-    shelf.save_upload(upload)
+    if upload.file == "checkpoint":
+        shelf.begin_checkpoint(upload)
+    else:
+        shelf.save_upload(upload)
     return upload.open_upload()
 
 
@@ -179,6 +184,8 @@ def settle(shelf: Shelf, upload: UploadRow, content: Content, old: KeyRow | None
         return  # It is told when its attempt has succeeded.
     elif upload.file is not None:
         shelf.keep_file(upload, blob)
+    if upload.file == "checkpoint":
+        return  # An attempt may save very often, and nobody but the next one has to know.
     news = BlobNews(
         blob_id=content.id,
         size=content.size,

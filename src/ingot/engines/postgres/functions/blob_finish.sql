@@ -95,10 +95,10 @@ BEGIN
         state = 'done', blob = d.digest, sha256 = d.sha256, size = d.size, received = d.size, reserved = 0, place = NULL,
         multipart = NULL, done_at = now, expires_at = now + d.keep
     FROM done AS d WHERE u.tenant = d.tenant AND u.id = d.id;
-    IF 'input' = ANY (kinds) OR 'log' = ANY (kinds) THEN
+    IF kinds && '{input,log,checkpoint}' THEN
         PERFORM ingot.file_upload(u, now) FROM unnest(refusals, of_tenants, ids, kinds) AS a (refusal, tenant, id, kind)
         JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id
-        WHERE a.refusal IS NULL AND a.kind IN ('input', 'log');
+        WHERE a.refusal IS NULL AND a.kind IN ('input', 'log', 'checkpoint');
         RETURN QUERY SELECT NULL::bigint, NULL, q FROM ingot.queue_blocked(moved, now) AS q;
     END IF;
     -- What was brought once more for one that was done is not needed.

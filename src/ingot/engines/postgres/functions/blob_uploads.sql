@@ -60,9 +60,30 @@ AS $$
     RETURNING u.*
 $$;
 
+-- Refuse one more checkpoint of a job when those are enough, with those on their way, unless one has its name; and forget the
+-- uploads of those that this attempt has finished under that: they are files of the job. The tenant is held.
+CREATE OR REPLACE FUNCTION ingot.take_checkpoint(of_job uuid, of_fence bigint, of_name text, checkpoints_max integer) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    known text[] := ARRAY(
+        SELECT f.name FROM ingot.job_files AS f WHERE f.job = of_job AND f.kind = 'checkpoint'
+        UNION
+        SELECT u.name COLLATE "C" FROM ingot.uploads AS u WHERE u.job = of_job AND u.fence = of_fence AND u.fence IS NOT NULL
+            AND u.file = 'checkpoint' AND u.state IN ('open', 'verifying')
+    );
+BEGIN
+    IF of_name <> ALL (known) AND cardinality(known) >= checkpoints_max THEN
+        PERFORM ingot.refuse('IN050', format('the job has %s checkpoints; there are no more than that', checkpoints_max));
+    END IF;
+    DELETE FROM ingot.uploads AS u WHERE u.job = of_job AND u.fence = of_fence AND u.fence IS NOT NULL
+        AND u.file = 'checkpoint' AND u.name = of_name AND u.state = 'done';
+END
+$$;
+
 -- Begin an upload as the command says, and answer it; the same again answers what is there. An attempt has so many outputs
--- at most.
-CREATE OR REPLACE FUNCTION ingot.begin_upload(command json, outputs_max integer) RETURNS text
+-- at most, and a job so many checkpoints.
+CREATE OR REPLACE FUNCTION ingot.begin_upload(command json, outputs_max integer, checkpoints_max integer) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -95,6 +116,11 @@ BEGIN
             AND u.fence = (command ->> 'fence')::bigint AND u.fence IS NOT NULL AND u.file = 'output'
     ) THEN
         PERFORM ingot.refuse('IN050', format('the attempt has %s outputs; there are no more than that', outputs_max));
+    END IF;
+    IF command ->> 'file' = 'checkpoint' THEN
+        PERFORM ingot.take_checkpoint(
+            (command ->> 'job_id')::uuid, (command ->> 'fence')::bigint, command ->> 'name', checkpoints_max
+        );
     END IF;
     PERFORM ingot.expect_none(ingot.key_refusal(of_tenant, command ->> 'key', command ->> 'if_match'));
     PERFORM ingot.expect_none((

@@ -292,7 +292,7 @@ $$;
 
 -- Take in blobs for which nothing stands in the way yet, each for a key, a job, or nothing; `freed` is what was set aside
 -- for one. Answers why some are refused after all. The tenants are held, and no two are for the same key. Of what an attempt
--- makes nothing is told before that has succeeded.
+-- makes nothing is told before that has succeeded, and of what it saves nothing at all.
 CREATE OR REPLACE FUNCTION ingot.take_in(
     refusals text[], of_tenants uuid[], of_owners text[], of_uploads uuid[], of_keys text[], of_jobs uuid[], of_files text[],
     of_names text[], digests bytea[], shas bytea[], sizes bigint[], new_places text[], inlines bytea[], all_checks bytea[],
@@ -345,7 +345,7 @@ BEGIN
     )
     FROM unnest(found, of_tenants, digests, sizes, of_keys, content_types, of_jobs, of_files, of_names)
         WITH ORDINALITY AS t (refusal, tenant, digest, size, key, content_type, job, file, name, place)
-    WHERE t.refusal IS NULL AND t.file IS DISTINCT FROM 'output' HAVING count(*) > 0;
+    WHERE t.refusal IS NULL AND coalesce(t.file, '') NOT IN ('output', 'checkpoint') HAVING count(*) > 0;
     PERFORM ingot.add_usage(
         array_agg(c.tenant), array_agg(c.owner), array_agg(c.bytes), array_agg(c.reserved), array_agg(c.keys),
         array_agg(c.key_bytes), array_agg(c.quota)

@@ -261,8 +261,8 @@ BEGIN
 END
 $$;
 
--- Make an upload that is done a file of its job: an input, or a log, in place of one with its name. What it takes is counted
--- already. The tenant is held.
+-- Make an upload that is done a file of its job: an input, a log or a checkpoint, in place of one with its name. What it takes
+-- is counted already. The tenant is held.
 CREATE OR REPLACE FUNCTION ingot.file_upload(done ingot.uploads, now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -281,7 +281,7 @@ BEGIN
 END
 $$;
 
--- Hold what attempts that succeed have made, and what earlier runs of their jobs did; answers the jobs of these, and the
+-- Hold what attempts that succeed have made, and what earlier ones of their jobs made or saved; answers the jobs of these, and the
 -- places of those that name an output which is not there, with its name.
 CREATE OR REPLACE FUNCTION ingot.hold_outputs(
     ids uuid[], fences bigint[], tenants uuid[], outcomes text[], workers text[], all_outputs json[],
@@ -298,7 +298,7 @@ BEGIN
         WHERE coalesce(a.said, 'succeeded') = 'succeeded' AND (
             a.outputs IS NOT NULL
             OR EXISTS (SELECT FROM ingot.uploads AS u WHERE u.job = a.id AND u.fence = a.fence AND u.fence IS NOT NULL)
-            OR EXISTS (SELECT FROM ingot.job_files AS f WHERE f.job = a.id AND f.kind = 'output')
+            OR EXISTS (SELECT FROM ingot.job_files AS f WHERE f.job = a.id AND f.kind IN ('output', 'checkpoint'))
         )
     );
     IF cardinality(makers) = 0 THEN
@@ -326,7 +326,7 @@ END
 $$;
 
 -- Make what attempts have made files of their jobs, if they have succeeded, in place of all that an earlier run made; of
--- several with one name the last. What they take is counted already. The tenants are held.
+-- several with one name the last. What they take is counted already. Checkpoints go. The tenants are held.
 CREATE OR REPLACE FUNCTION ingot.file_outputs(ids uuid[], fences bigint[], makers uuid[], now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -338,7 +338,7 @@ BEGIN
     JOIN ingot.outcomes AS o ON o.job = a.id AND o.fence = a.fence
     WHERE a.id = ANY (makers) AND o.status_after = 'succeeded';
     PERFORM ingot.drop_files(array_agg(f), now) FROM unnest(done) AS o
-    JOIN ingot.job_files AS f ON f.job = o.job AND f.kind = 'output' HAVING count(*) > 0;
+    JOIN ingot.job_files AS f ON f.job = o.job AND f.kind IN ('output', 'checkpoint') HAVING count(*) > 0;
     WITH last AS MATERIALIZED (
         SELECT DISTINCT ON (u.job, u.name) u.tenant, u.id FROM unnest(done) AS o
         JOIN ingot.uploads AS u ON u.job = o.job AND u.fence = o.fence AND u.fence IS NOT NULL

@@ -32,7 +32,7 @@ BEGIN
         RAISE EXCEPTION 'an attempt ends as succeeded, failed, snoozed, released or lost' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF all_outputs IS NOT NULL OR EXISTS (SELECT FROM ingot.uploads AS u WHERE u.fence IS NOT NULL)
-        OR EXISTS (SELECT FROM ingot.job_files AS f WHERE f.kind = 'output') THEN
+        OR EXISTS (SELECT FROM ingot.job_files AS f WHERE f.kind IN ('output', 'checkpoint')) THEN
         SELECT h.makers, h.lacking, h.lacks INTO makers, lacking, lacks
         FROM ingot.hold_outputs(ids, fences, tenants, outcomes, workers, all_outputs) AS h;
         now := ingot.clock();
