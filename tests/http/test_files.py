@@ -15,7 +15,7 @@ from blake3 import blake3
 from ingot.blobs.model import PART_BYTES
 from ingot.blobs.ports import NoteScrub
 from ingot.identity.grants import Grant
-from ingot.jobs.files import INPUTS_MAX
+from ingot.jobs.files import CHECKPOINT_BYTES_MAX, INPUTS_MAX
 from tests.http.serving import Served, serving
 from tests.http.test_uploads import in_bucket, send
 
@@ -51,14 +51,12 @@ async def key(served: Served, name: str, data: bytes) -> str:
     return str(answer.json()["blob_id"])
 
 
-async def output(served: Served, job: Json, name: str, data: bytes, **options: Any) -> Json:
-    """Upload an output of a claimed job, and complete that."""
-    fence = {"fence": job["fence"]}
-    plan = await post(
-        served, f"/jobs/{job['id']}/uploads", {**fence, "name": name, "size": len(data)}, expect=201, **options
-    )
+async def output(served: Served, job: Json, name: str, data: bytes, **order: Any) -> Json:
+    """Upload an output of a claimed job, or another file, and complete that."""
+    fence, uploads = {"fence": job["fence"]}, f"/jobs/{job['id']}/uploads"
+    plan = await post(served, uploads, {**fence, "name": name, "size": len(data), **order}, expect=201)
     assert (await send(plan, data)).is_success
-    return await post(served, f"/jobs/{job['id']}/uploads/{plan['upload']['id']}/complete", fence, **options)
+    return await post(served, f"{uploads}/{plan['upload']['id']}/complete", fence)
 
 
 async def files(served: Served, job: Json, **options: Any) -> list[tuple[str, str, str]]:
@@ -138,6 +136,31 @@ async def test_what_an_attempt_wrote_is_a_file_with_its_number(served: Served) -
     done = await post(served, path, {"fence": claimed["fence"]})
     assert done["upload"]["content_type"] == "text/plain"
     assert await files(served, job) == [("log", "1", blake3(SMALL).hexdigest())]
+
+
+async def test_what_an_attempt_saved_is_read_by_the_next_and_goes_with_a_success(site: Served) -> None:
+    job = await site.make_job()
+    path, first = f"/jobs/{job['id']}", await site.claim()
+    for data in (SMALL, DATA):
+        await output(site, first, "state", data, kind="checkpoint")
+    assert await files(site, job) == [("checkpoint", "state", BLOB)]
+    assert (await post(site, f"{path}/release", {"fence": first["fence"]}))["status"] == "queued"
+    second = await site.claim()
+    asked = {"kind": "checkpoint", "name": "state"}
+    address = await post(site, f"{path}/downloads", {"fence": second["fence"], **asked})
+    assert (address["blob_id"], address["size"]) == (BLOB, len(DATA))
+    assert await read(address["url"]) == DATA
+    why = (await site.call("GET", f"/blobs/{BLOB}/references")).json()
+    assert [(one["kind"], one["name"], one["job_id"]) for one in why["references"]] == [
+        ("checkpoint", "state", job["id"])
+    ]
+    order = {"kind": "checkpoint", "name": "state", "size": 5, "fence": first["fence"]}
+    for step, body in (("uploads", order), ("downloads", {"fence": first["fence"], **asked})):
+        await refused(site, f"{path}/{step}", body, 409, "lease_lost")
+    await post(site, f"{path}/complete", {"fence": second["fence"]})
+    assert await files(site, job) == []
+    usage = (await site.call("GET", "/usage")).json()
+    assert (usage["bytes"], usage["reserved_bytes"]) == (0, 0)
 
 
 async def test_what_the_tenant_has_need_not_be_sent(served: Served) -> None:
@@ -369,10 +392,13 @@ WRONG_STEPS: list[tuple[str, Json, int, str]] = [
     ("downloads", {"name": "other"}, 404, "file_not_found"),
     ("downloads", {"kind": "payload"}, 404, "file_not_found"),
     ("downloads", {"kind": "output", "name": "in"}, 422, "invalid_input"),
+    ("downloads", {"kind": "checkpoint", "name": "in"}, 404, "file_not_found"),
     ("uploads", {"size": 1}, 422, "invalid_input"),
     ("uploads", {"size": 1, "name": "a/b"}, 422, "invalid_input"),
     ("uploads", {"size": 1, "name": "a", "kind": "input"}, 422, "invalid_input"),
     ("uploads", {"size": 2**62, "name": "a"}, 413, "blob_too_large"),
+    ("uploads", {"size": 1, "kind": "checkpoint"}, 422, "invalid_input"),
+    ("uploads", {"size": CHECKPOINT_BYTES_MAX + 1, "name": "a", "kind": "checkpoint"}, 422, "invalid_input"),
     ("uploads", {"name": "a"}, 422, "invalid_input"),
     ("uploads/x/complete", {}, 404, "upload_not_found"),
     (f"uploads/{NOBODY}/complete", {}, 404, "upload_not_found"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,12 @@ from ingot.client.errors import DownloadDamaged, JobCanceled
 from ingot.client.place import find_place
 from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX
 from ingot.jobs.errors import PayloadTooLarge
-from ingot.jobs.files import FileNotFound
+from ingot.jobs.files import CHECKPOINT_BYTES_MAX, FileNotFound
 from ingot.jobs.logs import LOG_CHARS_KEPT
 from ingot.jobs.model import JobStatus
 from ingot.kernel.errors import InvalidInput
 from ingot.settings import ClientSettings
+from ingot.wire.files import FileUrl
 from ingot.wiring import runner_of
 from ingot.worker.asks import NoFileDesk, NoFiles
 from ingot.worker.files import Files
@@ -85,6 +88,61 @@ def read(job: WorkerJob) -> int:
     return len(job.payload)
 
 
+@worker.handler("pages")
+def pages(job: WorkerJob) -> list[str]:
+    """Read pages, each of which is saved, and break at one of them in the first attempt."""
+    read: list[str] = []
+    while (page := job.saved(f"{len(read)}")) is not None:
+        read.append(page.decode())
+    seen["went on at"] = len(read)
+    for number in range(len(read), job.payload["pages"]):
+        if job.attempt == 1 and number == job.payload["breaks_at"]:
+            raise ValueError("once more")
+        read.append(f"page {number} of attempt {job.attempt}")
+        job.save(read[-1], f"{number}")
+    return read
+
+
+@worker.handler("keep")
+def keep(job: WorkerJob) -> None:
+    """Save in every way there is, and remember what came back."""
+    source = Path(job.payload)
+    seen["nothing"] = job.saved()
+    for name, what in (("text", "ä text"), ("bytes", b"\x00\xff"), ("path", source), ("empty", b"")):
+        job.save(what, name)
+        seen[name] = job.saved(name)
+    for what in (b"first", b"second", b"second"):
+        job.save(what)
+    seen["last"] = job.saved()
+    seen["there"] = [(file.kind, file.name) for file in seen["client"].files(job.id)]
+
+
+@worker.handler("keep.wrong")
+async def keep_wrong(job: WorkerJob) -> None:
+    with source_of(CHECKPOINT_BYTES_MAX + 1) as large:
+        calls: dict[str, Callable[[], object]] = {
+            "large": lambda: job.save(large),
+            "folder": lambda: job.save(b"", "a/.."),
+            "folder read": lambda: job.saved("a/.."),
+            "path or text": lambda: job.save(job.payload),
+        }
+        for name, call in calls.items():
+            with pytest.raises(InvalidInput) as caught:
+                await asyncio.to_thread(call)
+            seen[name] = caught.value
+        for method in (lambda: job.save(b""), job.saved):
+            with pytest.raises(InvalidInput, match="event loop"):
+                method()
+
+
+@contextmanager
+def source_of(size: int) -> Iterator[Path]:
+    """A file of so many zeros, which takes no room."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.truncate(size)
+        yield Path(file.name)
+
+
 @pytest.fixture(scope="module")
 def ingot() -> Iterator[testing.LocalIngot]:
     with testing.start(worker) as one:
@@ -115,6 +173,49 @@ def test_the_outputs_are_those_of_the_run_that_succeeded(ingot: testing.LocalIng
     assert job.refresh().status is JobStatus.SUCCEEDED
     assert {file.name for file in job.files()} == {"same.txt"}
     assert job.outputs["same.txt"].text() == "second"
+
+
+def test_an_attempt_goes_on_where_the_last_one_stopped(ingot: testing.LocalIngot) -> None:
+    job = ingot.client.submit("pages", {"pages": 5, "breaks_at": 3})
+    ingot.drain()
+    assert seen["went on at"] == 0
+    assert [(file.kind, file.name) for file in job.files()] == [("checkpoint", f"{n}") for n in range(3)]
+    ingot.clock.advance(hours=1)
+    ingot.drain(raise_errors=True)
+    assert seen["went on at"] == 3
+    assert job.refresh().result == [f"page {n} of attempt {1 + (n >= 3)}" for n in range(5)]
+    assert job.files() == [], "a success leaves none of them"
+
+
+def test_what_is_saved_comes_back_whatever_it_was(ingot: testing.LocalIngot, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"of a file")
+    seen["client"] = ingot.client
+    ingot.client.submit("keep", str(tmp_path / "source"))
+    ingot.drain(raise_errors=True)
+    assert (seen["nothing"], seen["empty"], seen["last"]) == (None, b"", b"second")
+    assert (seen["text"], seen["bytes"], seen["path"]) == ("ä text".encode(), b"\x00\xff", b"of a file")
+    assert seen["there"] == [("checkpoint", name) for name in ("bytes", "checkpoint", "empty", "path", "text")]
+
+
+def test_what_cannot_be_saved_says_why(ingot: testing.LocalIngot, tmp_path: Path) -> None:
+    (tmp_path / "here").touch()
+    ingot.client.submit("keep.wrong", str(tmp_path / "here"))
+    ingot.drain(raise_errors=True)
+    assert "several" in seen["large"].hint
+    assert "cannot be the name of a file" in str(seen["folder"])
+    assert "cannot be the name of a file" in str(seen["folder read"])
+    assert "Path(" in seen["path or text"].hint
+
+
+def test_other_bytes_than_those_that_were_saved_are_not_handed_out(ingot: testing.LocalIngot, tmp_path: Path) -> None:
+    right, wrong = ingot.client.blobs.put(b"right"), ingot.client.blobs.put(b"wrong")
+    url = ingot.client.blobs.url(wrong)
+    told = FileUrl(url=url.url, expires_in=url.expires_in, blob_id=right, size=5)
+    job = ingot.client.submit("read", "x")
+    files = Files(job.data, lambda _: msgspec.json.encode(told), lambda: tmp_path, lambda: None)
+    with pytest.raises(DownloadDamaged):
+        files.saved("checkpoint")
+    files.close()
 
 
 def test_what_cannot_be_moved_says_why(ingot: testing.LocalIngot, tmp_path: Path) -> None:

@@ -97,6 +97,38 @@ def slow_upload(job: WorkerJob) -> Any:
         deaf.close()
 
 
+def read_pages(job: WorkerJob) -> list[str]:
+    """Make pages, each of which is saved. Before one of them it waits until something is there."""
+    made: list[str] = []
+    while (page := job.saved(f"{len(made)}")) is not None:
+        made.append(page.decode())
+    note(job.payload["place"], "from", len(made))
+    for number in range(len(made), job.payload["pages"]):
+        if number == job.payload["waits_before"]:
+            note(job.payload["place"], "before", number)
+            while not Path(job.payload["go_on"]).exists():
+                job.wait(0.05)
+                job.check()
+        made.append(f"{number} by {job.attempt}")
+        job.save(made[-1], f"{number}")
+    return made
+
+
+@worker.handler("pages.thread")
+def pages_in_a_thread(job: WorkerJob) -> list[str]:
+    return read_pages(job)
+
+
+@worker.handler("pages.async")
+async def pages_on_the_loop(job: WorkerJob) -> list[str]:
+    return await asyncio.to_thread(read_pages, job)
+
+
+@worker.handler("pages.apart", isolate=True)
+def pages_apart(job: WorkerJob) -> list[str]:
+    return read_pages(job)
+
+
 @worker.handler("size.thread")
 def size_in_a_thread(job: WorkerJob) -> int:
     return len(job.payload["text"])

@@ -76,6 +76,7 @@ PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
     [
         ("how-to/write-a-worker.md", (0, 1), "Hello, Ada\n"),
         ("how-to/write-a-worker.md", (2, 3), "HELLO, ADA\n"),
+        ("how-to/write-a-worker.md", (4, 5), "page 1, by attempt 1\npage 2, by attempt 1\npage 3, by attempt 2\n"),
         ("../README.md", (0, 1), "Hello, Ada\n"),
         ("../README.md", (2, 3), "HELLO, ADA\n"),
     ],

@@ -172,6 +172,28 @@ def test_of_a_worker_that_is_killed_nothing_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(90)
+def test_what_a_worker_saved_before_it_was_killed_is_where_the_next_attempt_goes_on(tmp_path: Path) -> None:
+    with crew(tmp_path, lease_seconds=2.0) as one:
+        first = one.work(app=HANDLERS)
+        payload = {"pages": 10, "waits_before": 3, "go_on": str(one.notes / "go-on")}
+        jobs = {kind: one.client.submit(f"pages.{kind}", {**payload, "place": one.place(kind)}) for kind in KINDS}
+        until(lambda: all(["before", "3"] in one.noted(kind) for kind in KINDS), why="all have saved three pages")
+        for job in jobs.values():
+            assert [(file.kind, file.name) for file in job.files()] == [("checkpoint", f"{n}") for n in range(3)]
+        first.kill()
+        (one.notes / "go-on").touch()
+        one.work(app=HANDLERS)
+        for kind, job in jobs.items():
+            last = job.wait("60s").data.attempts
+            makers = [int(page.split()[-1]) for page in job.result]
+            assert last > max(makers[:3]), "those pages are of an attempt before"
+            assert makers[3:] == [last] * 7
+            assert one.noted(kind)[-2:] == [["from", "3"], ["before", "3"]]
+            assert job.files() == [], "a success leaves none of them"
+        assert one.client.blobs.usage().bytes == 0
+
+
+@pytest.mark.timeout(90)
 def test_the_upload_of_a_worker_that_comes_back_too_late_is_refused(tmp_path: Path) -> None:
     with crew(tmp_path, lease_seconds=2.0) as one:
         first = one.work(app=HANDLERS)

@@ -16,12 +16,12 @@ from ingot.blobs.uploads import Uploads
 from ingot.http.call import Answer, Call
 from ingot.http.table import PREFIX, Granted, Handler, Route
 from ingot.jobs.checks import file_name
-from ingot.jobs.files import JobFile, RunningJob
+from ingot.jobs.files import CHECKPOINT_BYTES_MAX, CHECKPOINT_HINT, JobFile, RunningJob
 from ingot.jobs.service import Jobs
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
-from ingot.wire.blobs import PartsAnswer, SignedUrl, UploadAnswer, UploadPlan
-from ingot.wire.files import DownloadOrder, FileComplete, FileOrder, FilePartsOrder, FileRenewal
+from ingot.wire.blobs import PartsAnswer, UploadAnswer, UploadPlan
+from ingot.wire.files import DownloadOrder, FileComplete, FileOrder, FilePartsOrder, FileRenewal, FileUrl
 
 
 class FilesApi:
@@ -51,24 +51,26 @@ class FilesApi:
         ]
 
     async def list(self, call: Call, id: str) -> Page[JobFile]:
-        """The files of a job: its inputs, its payload when that is a blob, its outputs and its logs."""
+        """The files of a job: inputs, its payload when that is a blob, outputs, logs, and checkpoints."""
         await seen_job(self._jobs, call, id)
         return Page(items=[*await self._jobs.files(call.tenant, id)])
 
-    async def download(self, call: Call, id: str, body: DownloadOrder) -> SignedUrl:
-        """An address where an attempt reads an input, or its payload, without a credential."""
+    async def download(self, call: Call, id: str, body: DownloadOrder) -> FileUrl:
+        """An address where an attempt reads an input, its payload or a checkpoint, without a credential."""
         running = await self._running(call, id, body.fence)
         file, content = await self._jobs.open_file(
             id, body.fence, body.kind, body.name, tenant=running.tenant, worker=worker_of(call)
         )
-        return await self._downloads.url(
+        signed = await self._downloads.url(
             call, content, content_type=file.content_type, name=file.name, tenant=running.tenant
         )
+        return FileUrl(url=signed.url, expires_in=signed.expires_in, blob_id=content.id, size=content.size)
 
     async def begin(self, call: Call, id: str, body: FileOrder) -> UploadPlan:
-        """Begin the upload of a file of an attempt: an output, or what it wrote. It is for this fence only."""
+        """Begin the upload of a file of an attempt: an output, a checkpoint, or what it wrote. For this fence only."""
         running = await self._running(call, id, body.fence)
         name = _name(body, running)
+        _expect_fitting(body)
         begun = await self._uploads.begin(
             Arrival(
                 tenant=running.tenant,
@@ -76,7 +78,7 @@ class FilesApi:
                 size=body.size,
                 blob_id=body.blob_id,
                 sha256=body.sha256,
-                content_type=body.content_type or (guess_type(name) if body.kind == "output" else "text/plain"),
+                content_type=body.content_type or ("text/plain" if body.kind == "log" else guess_type(name)),
                 owner_quota=call.caller.limits.quota_bytes,
             ),
             file=FileToCome(job_id=id, kind=body.kind, name=name, fence=body.fence),
@@ -101,7 +103,7 @@ class FilesApi:
         return self._plans.again(call, running.tenant, await self._uploads.again(running.tenant, upload), parts)
 
     async def complete(self, call: Call, id: str, upload: str, body: FileComplete) -> Answer[UploadAnswer]:
-        """All bytes of a file are sent. An output is seen when the attempt succeeds, a log at once. Large ones: 202."""
+        """All bytes of a file are sent. An output is seen when its run succeeds, others at once. Large ones: 202."""
         running = await self._running(call, id, body.fence)
         await self._uploads.of_attempt(running.tenant, upload, job_id=id, fence=body.fence)
         done = await self._uploads.complete(running.tenant, upload, blob_id=body.blob_id, sha256=body.sha256)
@@ -119,5 +121,13 @@ def _name(body: FileOrder, running: RunningJob) -> str:
     if body.kind == "log":
         return str(running.attempt)
     if body.name is None:
-        raise InvalidInput("the name is missing", hint="Say how the output is called, as in report.pdf.")
+        raise InvalidInput("the name is missing", hint="Say how the file is called, as in report.pdf.")
     return file_name(body.name)
+
+
+def _expect_fitting(body: FileOrder) -> None:
+    """Raise `InvalidInput` for a checkpoint that is larger than any is."""
+    if body.kind == "checkpoint" and body.size > CHECKPOINT_BYTES_MAX:
+        raise InvalidInput(
+            f"a checkpoint has up to {CHECKPOINT_BYTES_MAX} bytes, not {body.size}", hint=CHECKPOINT_HINT
+        )

@@ -39,7 +39,7 @@ def files(
         bool, typer.Option("--replace", help="With --download: write over files that are there.")
     ] = False,
 ) -> None:
-    """List the files of a job: inputs, outputs, and logs that are long."""
+    """List the files of a job: inputs, outputs, logs that are long, and what its attempts saved."""
     if not is_id(id):
         raise JobNotFound(f"{id[:64]!r} is not the id of a job", hint="`ingot jobs list` has the ids, in full.")
     found = ask.client.files(id)

@@ -8,7 +8,7 @@ import msgspec
 
 from ingot.jobs.files import INPUTS_MAX, PAYLOAD
 from ingot.jobs.model import Job
-from ingot.wire.blobs import PartsOrder, Size, UploadPlan
+from ingot.wire.blobs import PartsOrder, SignedUrl, Size, UploadPlan
 from ingot.wire.jobs import Fence, JobOrder, Request
 from ingot.wire.values import BlobId, FileName, told
 
@@ -39,19 +39,29 @@ class JobWithUploads(Job, frozen=True, kw_only=True):
 
 
 class DownloadOrder(Request, frozen=True, kw_only=True):
-    """An input that an attempt wants to read, or its payload."""
+    """What an attempt wants to read: an input, its payload, or what it or an earlier one saved."""
 
     fence: Fence
-    kind: Literal["input", "payload"] = "input"
+    kind: Literal["input", "payload", "checkpoint"] = "input"
     name: FileName = PAYLOAD
 
 
+class FileUrl(SignedUrl, frozen=True, kw_only=True):
+    """Where a file of a job is read, and which bytes are there."""
+
+    blob_id: str
+    size: int
+
+
 class FileOrder(Request, frozen=True, kw_only=True):
-    """A file that an attempt will send: an output with a name, or what it wrote, which is named after the attempt."""
+    """A file that an attempt will send: an output or a checkpoint, by its name, or what it wrote.
+
+    What it wrote is named after the attempt.
+    """
 
     fence: Fence
     size: Size
-    kind: Literal["output", "log"] = "output"
+    kind: Literal["output", "log", "checkpoint"] = "output"
     name: FileName | None = None
     blob_id: BlobId | None = None
     sha256: str | None = None

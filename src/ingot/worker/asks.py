@@ -21,17 +21,20 @@ NO_FILES_HINT: Final = (
 )
 
 
-class AskDownload(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag="download"):
-    """Where an input or the payload can be read. Answered by a `SignedUrl`."""
+Sent = Literal["output", "log", "checkpoint"]
 
-    kind: Literal["input", "payload"]
+
+class AskDownload(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag="download"):
+    """Where an input, the payload or a checkpoint can be read. Answered by a `FileUrl`."""
+
+    kind: Literal["input", "payload", "checkpoint"]
     name: str
 
 
 class AskUpload(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag="upload", omit_defaults=True):
-    """How an output, or the log, is sent. Answered by an `UploadPlan`."""
+    """How an output, the log or a checkpoint is sent. Answered by an `UploadPlan`."""
 
-    kind: Literal["output", "log"]
+    kind: Sent
     size: int
     blob_id: str
     sha256: str

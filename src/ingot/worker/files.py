@@ -1,9 +1,10 @@
-"""The files of an attempt: what its job was given, what it makes, and what it wrote."""
+"""The files of an attempt: what its job was given, what it makes and saves, and what it wrote."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from itertools import count
@@ -22,11 +23,12 @@ from ingot.client.synchronous.download import SyncSignedDownload
 from ingot.client.synchronous.http import SyncHttp
 from ingot.client.synchronous.upload import SyncUpload
 from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX
-from ingot.jobs.files import PAYLOAD, FileNotFound
+from ingot.jobs.files import CHECKPOINT_BYTES_MAX, CHECKPOINT_HINT, PAYLOAD, FileNotFound
 from ingot.jobs.model import Job
 from ingot.kernel.errors import InvalidInput
 from ingot.wire.blobs import PartOrder, PartsAnswer, SignedUrl, UploadAnswer, UploadPlan
-from ingot.worker.asks import AskComplete, AskDownload, Asker, AskParts, AskRenewed, AskUpload
+from ingot.wire.files import FileUrl
+from ingot.worker.asks import AskComplete, AskDownload, Asker, AskParts, AskRenewed, AskUpload, Sent
 
 PATIENCE: Final = Patience(seconds=30.0)  # With an address that does not answer; whatever gets on begins it anew.
 FILE_NAME_BYTES_MAX: Final = 255  # What file systems take; a name may have as many characters.
@@ -54,6 +56,7 @@ class Files:
         self._room = room
         self._check = check
         self._numbers = count(1)
+        self._saving = threading.Lock()
         self._http: SyncHttp | None = None
 
     def close(self) -> None:
@@ -86,22 +89,18 @@ class Files:
 
     def payload(self, blob_id: str) -> bytes:
         """The JSON text of a payload that travels as a blob. Raises `InvalidInput` when it is larger than any is."""
-        found = bytearray()
-
-        def take(data: bytes) -> None:
-            if len(found) + len(data) > PAYLOAD_BLOB_BYTES_MAX:
-                raise InvalidInput(
-                    f"the payload has more than {PAYLOAD_BLOB_BYTES_MAX} bytes", hint="Send it as an input."
-                )
-            found.extend(data)
-
-        self._fetch(AskDownload(kind="payload", name=PAYLOAD), blob_id, take)
+        found = _Bounded(PAYLOAD_BLOB_BYTES_MAX, what="the payload", hint="Send it as an input.")
+        self._fetch(AskDownload(kind="payload", name=PAYLOAD), blob_id, found.take)
         return bytes(found)
 
-    def _fetch(self, ask: AskDownload, blob_id: str, take: Callable[[bytes], object]) -> None:
+    def _fetch(
+        self, ask: AskDownload, blob_id: str, take: Callable[[bytes], object], *, first: str | None = None
+    ) -> None:
+        addresses = [] if first is None else [first]
+
         def address() -> str:
             self._check()
-            return msgspec.json.decode(self._ask(ask), type=SignedUrl).url
+            return addresses.pop() if addresses else msgspec.json.decode(self._ask(ask), type=SignedUrl).url
 
         hasher = blake3.blake3()
         with closing(SyncSignedDownload(self._bytes_http(), address, blob_id=blob_id).parts()) as parts:
@@ -121,6 +120,31 @@ class Files:
         names = ", ".join(sorted(self._data.inputs)[:20])
         return f"Its inputs are {names}." if names else "Name files with `client.submit(…, file=…)` or `inputs=…`."
 
+    # -- what it saves --------------------------------------------------------------------------------------
+
+    def save(self, source: Source, name: str) -> None:
+        """See `WorkerJob.save`."""
+        _expect_no_loop("save")
+        known = checks.file_name(name, what="name")
+        # One after the other: what is saved under a name forgets the upload of what was saved under it before.
+        with self._saving, Outgoing(_sendable(source)) as outgoing:
+            if outgoing.size is not None and outgoing.size > CHECKPOINT_BYTES_MAX:
+                raise InvalidInput(f"a checkpoint has up to {CHECKPOINT_BYTES_MAX} bytes", hint=CHECKPOINT_HINT)
+            self._send(outgoing, kind="checkpoint", name=known)
+
+    def saved(self, name: str) -> bytes | None:
+        """See `WorkerJob.saved`."""
+        _expect_no_loop("saved")
+        ask = AskDownload(kind="checkpoint", name=checks.file_name(name, what="name"))
+        self._check()
+        try:
+            told = msgspec.json.decode(self._ask(ask), type=FileUrl)
+        except FileNotFound:
+            return None
+        found = _Bounded(CHECKPOINT_BYTES_MAX, what="the checkpoint", hint=CHECKPOINT_HINT)
+        self._fetch(ask, told.blob_id, found.take, first=told.url)
+        return bytes(found)
+
     # -- what it makes --------------------------------------------------------------------------------------
 
     def upload(self, source: Source, name: str, content_type: str | None = None) -> Uploaded:
@@ -137,10 +161,10 @@ class Files:
             self._send(outgoing, kind="log", content_type=LOG_TYPE)
 
     def _send(
-        self, outgoing: Outgoing, *, kind: str, name: str | None = None, content_type: str | None = None
+        self, outgoing: Outgoing, *, kind: Sent, name: str | None = None, content_type: str | None = None
     ) -> Digests:
         if outgoing.size is None:
-            raise InvalidInput("what can be read only once cannot be an output", hint="Store it in a file first.")
+            raise InvalidInput("what can be read only once cannot be sent", hint="Store it in a file first.")
         digests = Digests()
         while digests.done < outgoing.size:
             self._check()
@@ -148,7 +172,7 @@ class Files:
         desk = _UploadDesk(
             self._ask,
             AskUpload(
-                kind="log" if kind == "log" else "output",
+                kind=kind,
                 name=name,
                 size=outgoing.size,
                 blob_id=digests.blob_id,
@@ -159,6 +183,20 @@ class Files:
         )
         SyncUpload(self._bytes_http(), outgoing, desk, progress=lambda _done, _total: self._check()).run()
         return digests
+
+
+class _Bounded(bytearray):
+    """Bytes that come, up to so many. Raises `InvalidInput` for more."""
+
+    def __init__(self, most: int, *, what: str, hint: str) -> None:
+        super().__init__()
+        self._most, self._what, self._hint = most, what, hint
+
+    def take(self, data: bytes) -> None:
+        """Some more of them."""
+        if len(self) + len(data) > self._most:
+            raise InvalidInput(f"{self._what} has more than {self._most} bytes", hint=self._hint)
+        self.extend(data)
 
 
 class _UploadDesk:

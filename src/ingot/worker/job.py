@@ -15,6 +15,7 @@ import msgspec
 from ingot.client.orders import Seconds, seconds_of
 from ingot.jobs import checks
 from ingot.jobs.checks import LOG_CHARS_MAX, STAGE_CHARS_MAX
+from ingot.jobs.files import CHECKPOINT
 from ingot.jobs.model import Job, Progress
 from ingot.kernel.errors import InvalidInput
 from ingot.worker.asks import AttemptDesk, NoFileDesk
@@ -108,6 +109,21 @@ class WorkerJob:
         `Stopped` when the job is to stop meanwhile, and `InvalidInput`.
         """
         return self.files.upload(source, name, content_type)
+
+    def save(self, source: Source, name: str = CHECKPOINT) -> None:
+        """Keep a `Path`, bytes or a text for later attempts of this job, in place of what was saved under this name.
+
+        It is durable when this returns, and goes when an attempt has succeeded. Not for the event loop, and it raises,
+        as `upload`.
+        """
+        self.files.save(source, name)
+
+    def saved(self, name: str = CHECKPOINT) -> bytes | None:
+        """What this attempt or an earlier one of the job saved last under this name; `None` when nothing was.
+
+        Not for the event loop, and it raises, as `download`.
+        """
+        return self.files.saved(name)
 
     @property
     def metadata(self) -> Any:

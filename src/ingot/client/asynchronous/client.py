@@ -245,7 +245,7 @@ class AsyncClient:
         return log
 
     async def files(self, job_id: str) -> list[JobFile]:
-        """The files of a job: inputs, outputs, and logs that are long."""
+        """The files of a job: inputs, outputs, logs that are long, and checkpoints."""
         return (await self._http.ask("GET", at("jobs", job_id, "files"), Page[JobFile])).items
 
     async def file_url(self, file: JobFile, *, seconds: int = URL_SECONDS_MAX) -> str:

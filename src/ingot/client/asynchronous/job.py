@@ -130,7 +130,7 @@ class AsyncJob:
         return await self._client.explain(self.id)
 
     async def files(self) -> list[JobFile]:
-        """Its files: inputs, outputs, and logs that are long."""
+        """Its files: inputs, outputs, logs that are long, and checkpoints."""
         return await self._client.files(self.id)
 
     async def log(self) -> str:

@@ -246,7 +246,7 @@ class Client:
         return log
 
     def files(self, job_id: str) -> list[JobFile]:
-        """The files of a job: inputs, outputs, and logs that are long."""
+        """The files of a job: inputs, outputs, logs that are long, and checkpoints."""
         return (self._http.ask("GET", at("jobs", job_id, "files"), Page[JobFile])).items
 
     def file_url(self, file: JobFile, *, seconds: int = URL_SECONDS_MAX) -> str:

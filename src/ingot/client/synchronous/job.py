@@ -131,7 +131,7 @@ class SyncJob:
         return self._client.explain(self.id)
 
     def files(self) -> list[JobFile]:
-        """Its files: inputs, outputs, and logs that are long."""
+        """Its files: inputs, outputs, logs that are long, and checkpoints."""
         return self._client.files(self.id)
 
     def log(self) -> str:
