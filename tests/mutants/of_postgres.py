@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import WORKERS
+from tests.mutants.places import CHECKPOINTS, WORKERS
 
 MUTANTS = [
     Mutant(
@@ -390,6 +390,22 @@ MUTANTS = [
         old="w.left_open = 0 AND c.job <> ALL (lacking)",
         new="w.left_open = 0",
         caught_by="tests/conformance/test_job_uploads.py::test_a_job_waits_for_uploads_and_for_other_jobs",
+    ),
+    Mutant(
+        name="a success that leaves checkpoints behind",
+        breaks="an attempt that succeeds removes all checkpoints of its job in the same transaction",
+        file="engines/postgres/functions/job_files.sql",
+        old="f.kind IN ('output', 'checkpoint') HAVING",
+        new="f.kind = 'output' HAVING",
+        caught_by=f"{CHECKPOINTS}::test_a_success_removes_them_and_gives_their_bytes_back[postgres-True]",
+    ),
+    Mutant(
+        name="a checkpoint that comes too late",
+        breaks="J4: an attempt that lost its lease saves nothing",
+        file="engines/postgres/functions/blob_finish.sql",
+        old="WHEN u.fence IS NOT NULL AND NOT EXISTS (",
+        new="WHEN u.file = 'output' AND NOT EXISTS (",
+        caught_by=f"{CHECKPOINTS}::test_it_is_saved_and_read_under_its_fence_only[postgres]",
     ),
     Mutant(
         name="an input that does not hold its blob",
