@@ -1,0 +1,1 @@
+"""Documents: PDFs and pictures of text, read page by page into Markdown."""

@@ -1,0 +1,100 @@
+"""Markdown: what converters get wrong in it mended, its headings in order, and plain text made fit for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+LEVELS: Final = 6
+WORDS: Final = 3  # On each side of a place in a text; so many are seldom there twice.
+_HEADING: Final = re.compile(r"(#{1,6}) (.+)")
+_BROKEN_BOLD: Final = re.compile(r"(?<=[^\s*])(\*{1,3}) \1(?=[^\s*])")
+_GLUED_HEADING: Final = re.compile(r"(?<=[^\n])\n(?=#{1,6} )")
+_TAG: Final = re.compile(r"<(?!/?u>|br>)(?=[A-Za-z/!?])")
+_SPECIAL: Final = re.compile(r"[\\`*]|<(?=[A-Za-z/!?])|^[#>]", re.MULTILINE)
+_NO_PARAGRAPH: Final = re.compile(r"[#>|`]|[-*+] |\d+[.)] ")
+_NO_LETTERS: Final = re.compile(r"[\W_]+")
+_OPEN_END: Final = re.compile(r"[^\W\d_]|,")
+
+
+def letters(text: str) -> str:
+    """Only the letters and digits of a text: what two ways of reading it have in common."""
+    return _NO_LETTERS.sub("", text).lower()
+
+
+def plain(text: str) -> str:
+    """A text line by line, in which nothing is taken for Markdown but its lists."""
+    lines = (line.strip() for line in text.replace("\x0c", "\n").splitlines())
+    kept = "\n".join(_SPECIAL.sub(r"\\\g<0>", line) for line in lines)
+    return re.sub(r"\n{3,}", "\n\n", kept).strip()
+
+
+def mended(markdown: str) -> str:
+    """Emphasis that a line ends is whole, headings stand alone, tags are text, and columns break no sentence."""
+    return "\n\n".join(_joined(_blocks(_GLUED_HEADING.sub("\n\n", markdown))))
+
+
+def _blocks(markdown: str) -> Iterator[str]:
+    is_code = False
+    for block in markdown.strip().split("\n\n"):
+        was_code, is_code = is_code, is_code ^ bool(block.count("```") % 2)
+        if was_code or "```" in block:
+            yield block
+        elif block.strip():
+            yield _TAG.sub(r"\\<", _BROKEN_BOLD.sub(" ", block)).strip("\n")
+
+
+def _joined(blocks: Iterable[str]) -> list[str]:
+    """Sentences that go on in the next column, with what they go on with."""
+    found: list[str] = []
+    for block in blocks:
+        if found and block[:1].islower() and _OPEN_END.fullmatch(found[-1][-1:]) and not _NO_PARAGRAPH.match(found[-1]):
+            found[-1] += f" {block}"
+        else:
+            found.append(block)
+    return found
+
+
+def parted(markdown: str, gaps: Sequence[tuple[str, str]]) -> str:
+    """The Markdown with a new paragraph wherever these ends and beginnings of lines meet, if they do so just once."""
+    for above, below in gaps:
+        end, beginning = above.split()[-WORDS:], below.split()[:WORDS]
+        if not end or not beginning:
+            continue
+        meeting = re.compile(f"({_loose(end)}) ({_loose(beginning)})")
+        if len(meeting.findall(markdown)) == 1:
+            markdown = meeting.sub(r"\1\n\n\2", markdown)
+    return markdown
+
+
+def _loose(words: Sequence[str]) -> str:
+    """A pattern of words that may be emphasised."""
+    return r"\*{0,3} ?\*{0,3}".join(rf"\*{{0,3}}{re.escape(word)}\*{{0,3}}" for word in words)
+
+
+def headings(markdown: str) -> list[str]:
+    """Its headings, in their order."""
+    return [match[2] for match in map(_HEADING.fullmatch, markdown.splitlines()) if match]
+
+
+def ladder(sizes: Iterable[float]) -> dict[float, int]:
+    """The level of headings by the size of their letters: the largest of the document is the first."""
+    steps = sorted({_step(size) for size in sizes if size > 0}, reverse=True)
+    return {step: min(rank, LEVELS) for rank, step in enumerate(steps, 1)}
+
+
+def leveled(markdown: str, sizes: Sequence[float], levels: dict[float, int]) -> str:
+    """The Markdown of a page with its headings on the levels of the document."""
+    left = iter(sizes)
+
+    def line(text: str) -> str:
+        match = _HEADING.fullmatch(text)
+        level = levels.get(_step(next(left, 0))) if match else None
+        return f"{'#' * level} {match[2]}" if match and level else text
+
+    return "\n".join(map(line, markdown.split("\n")))
+
+
+def _step(size: float) -> float:
+    return round(2 * size) / 2
