@@ -1,4 +1,4 @@
-"""The programs behind the real provider and the browser: found, or installed."""
+"""The programs behind the real provider, the browser and OCR, and the fonts of the samples: found, or installed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from scripts.make_samples import FONTS
 from tests.postgres import install_debian
 
 HERE: Final = Path(__file__).parent
@@ -26,6 +27,19 @@ def node() -> str:
 def browser() -> str:
     """The path of chromium. Raises with a sentence that says how to get it."""
     return _program("chromium", package="chromium")
+
+
+def tesseract() -> str:
+    """The path of tesseract. Raises with a sentence that says how to get it."""
+    return _program("tesseract", package="tesseract-ocr")
+
+
+def fonts() -> Path:
+    """The folder of the fonts that samples are written with. Raises with a sentence that says how to get them."""
+    if not FONTS.exists() and os.geteuid() == 0 and shutil.which("apt-get"):
+        install_debian("fonts-dejavu-core")
+    assert FONTS.exists(), f"There are no fonts in {FONTS} for the tests. Install Debian's package fonts-dejavu-core."
+    return FONTS
 
 
 def modules() -> Path:

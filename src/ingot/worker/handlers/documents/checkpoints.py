@@ -60,13 +60,13 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class Pages:
     """The pages of one document that are done, in this attempt and before it."""
 
-    def __init__(self, watch: Watch, header: Header) -> None:
+    def __init__(self, watch: Watch, header: Header, save_seconds: float = SAVE_SECONDS) -> None:
         self._watch, self._header = watch, header
         self.done: list[Page] = []
         self._kept = 0  # Pages that are in parts.
         self._parts = 0
         self._bytes = 0
-        self._wait = SAVE_SECONDS
+        self._wait = save_seconds
         self._since = time.monotonic()
 
     def load(self) -> int:

@@ -14,7 +14,7 @@ import pypdfium2
 
 from ingot.worker.handlers.documents import reading
 from ingot.worker.handlers.documents.archive import pack
-from ingot.worker.handlers.documents.checkpoints import Figure, Header, Page, Pages
+from ingot.worker.handlers.documents.checkpoints import SAVE_SECONDS, Figure, Header, Page, Pages
 from ingot.worker.handlers.documents.composing import composed, first_heading
 from ingot.worker.handlers.documents.converters import converter_named
 from ingot.worker.handlers.documents.front_matter import front_matter, short_title, source_of
@@ -27,10 +27,10 @@ from ingot.worker.handlers.documents.ports import Converter, Nobody, PageText, U
 from ingot.worker.job import NoRetry
 
 PICTURES_MAX: Final = 5_000  # Of a document; the others are left out, and the result says so.
-BATCH_PAGES: Final = 8  # That a converter is asked for at first.
+BATCH_PAGES: Final = 32  # That a converter is asked for at first.
 BATCH_PAGES_MAX: Final = 256
 BATCH_SECONDS: Final = 1.0  # A batch that takes less is doubled, and one that takes far more is halved.
-PICTURES_DONE: Final = 95.0  # Percent, when all pages are done: then it is put together.
+PAGES_PERCENT: Final = 95.0  # When all pages are done; then they are put together.
 FALLBACK: Final = {"inspector": "pdfium"}
 
 
@@ -57,12 +57,16 @@ def convert(
     name: str | None = None,
     folder: Path | None = None,
     watch: Watch | None = None,
+    save_seconds: float = SAVE_SECONDS,
 ) -> Converted:
-    """Convert a file. What comes of it is in the folder, a new one unless told. Raises `NoRetry`."""
+    """Convert a file. What comes of it is in the folder, a new one unless told. Raises `NoRetry`.
+
+    The watch keeps what is done after so many seconds of work, and seldomer later on.
+    """
     known = options or PdfOptions()
     with opened(path) as document:
         place = folder or Path(mkdtemp())
-        return _Conversion(path, document, known, name or path.name, place, watch or Nobody()).run()
+        return _Conversion(path, document, known, name or path.name, place, watch or Nobody()).run(save_seconds)
 
 
 class _Conversion:
@@ -96,7 +100,7 @@ class _Conversion:
                 self._begun = converter.pages(self._path, self._numbers[:BATCH_PAGES])
             except Unreadable as error:
                 if name not in FALLBACK:
-                    refuse(error)
+                    refuse(error, self._path)
                 name = FALLBACK[name]
             else:
                 return name, converter
@@ -109,9 +113,9 @@ class _Conversion:
         reading.check_languages(self._options.languages)
         return True
 
-    def run(self) -> Converted:
+    def run(self, save_seconds: float) -> Converted:
         """Convert it."""
-        pages = Pages(self._watch, self._header())
+        pages = Pages(self._watch, self._header(), save_seconds)
         done = pages.load()
         for page in pages.done:
             self._keep(page.figures)
@@ -119,7 +123,7 @@ class _Conversion:
             self._watch.check()
             pages.add(self._page(number, text))
             count = len(pages.done)
-            percent = PICTURES_DONE * count / len(self._numbers)
+            percent = PAGES_PERCENT * count / len(self._numbers)
             self._watch.progress(percent, f"page {count} of {len(self._numbers)}")
         resumed_at = self._numbers[min(done, len(self._numbers) - 1)] if done else None
         return self._made(pages.done, resumed_at)

@@ -11,7 +11,7 @@ WORDS: Final = 3  # On each side of a place in a text; so many are seldom there 
 _HEADING: Final = re.compile(r"(#{1,6}) (.+)")
 _BROKEN_BOLD: Final = re.compile(r"(?<=[^\s*])(\*{1,3}) \1(?=[^\s*])")
 _GLUED_HEADING: Final = re.compile(r"(?<=[^\n])\n(?=#{1,6} )")
-_TAG: Final = re.compile(r"<(?!/?u>|br>)(?=[A-Za-z/!?])")
+_TAG: Final = re.compile(r"<(?!/?(?:u|sup|sub)>|br>)(?=[A-Za-z/!?])")
 _SPECIAL: Final = re.compile(r"[\\`*]|<(?=[A-Za-z/!?])|^[#>]", re.MULTILINE)
 _NO_PARAGRAPH: Final = re.compile(r"[#>|`]|[-*+] |\d+[.)] ")
 _NO_LETTERS: Final = re.compile(r"[\W_]+")

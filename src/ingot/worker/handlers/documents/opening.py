@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -35,7 +36,7 @@ def opened(path: Path) -> Iterator[pypdfium2.PdfDocument]:
     try:
         document = pypdfium2.PdfDocument(path)
     except pypdfium2.PdfiumError as error:
-        refuse(error)
+        refuse(error, path)
     try:
         pages = len(document)
         if pages == 0:
@@ -62,12 +63,18 @@ def expect_pdf(path: Path) -> None:
         raise NoRetry("the file is not a PDF" + (f": it looks like {kind}" if kind else ""))
 
 
-def refuse(error: Exception) -> NoReturn:
-    """Raises `NoRetry` with a sentence for what a reader of PDFs said."""
+def refuse(error: Exception, path: Path) -> NoReturn:
+    """Raises `NoRetry` with a sentence for what a reader of PDFs said of a file."""
     said = str(error).lower()
-    if "password" in said or "encrypted" in said or "security" in said:
+    if any(word in said for word in ("password", "encrypted", "security")) and _is_encrypted(path):
         raise NoRetry("the file is encrypted; remove its password, and send it again") from error
     raise NoRetry("the file is damaged: it begins as a PDF, and its pages cannot be found") from error
+
+
+def _is_encrypted(path: Path) -> bool:
+    """Whether a file says so: what pdfium says last may be of a file before."""
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        return data.find(b"/Encrypt") >= 0
 
 
 def title_of(document: pypdfium2.PdfDocument) -> str:

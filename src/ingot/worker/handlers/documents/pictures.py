@@ -83,7 +83,7 @@ def _images(page: pypdfium2.PdfPage, number: int) -> Iterator[Any]:
 def _taken_out(image: Any) -> tuple[bytes, str] | None:
     """A picture and its suffix: a JPEG as it is, and all else as PNG; `None` for one that cannot be decoded."""
     try:
-        if image.get_filters() == ["DCTDecode"]:
+        if image.get_filters(skip_simple=True) == ["DCTDecode"]:
             data = bytes(image.get_data(decode_simple=True))
             with Image.open(io.BytesIO(data), formats=["JPEG"]) as jpeg:
                 if jpeg.mode in PAGE_MODES:

@@ -1,0 +1,109 @@
+"""Documents go on where the last attempt stopped, and begin anew when what was kept is of something else."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ingot.worker.handlers.documents import checkpoints
+from ingot.worker.handlers.documents.converting import Converted, convert
+from ingot.worker.handlers.documents.options import PdfOptions
+from ingot.worker.job import Stopped
+from scripts.make_samples import FOLDER
+from tests.desk import Desk, plug_in
+from tests.hostile import many_pages
+
+PAGES = 10
+
+
+@pytest.fixture(autouse=True)
+def _plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(plug_in(tmp_path / "packages"))
+
+
+def attempt(desk: Desk, **options: Any) -> Converted:
+    """Convert with a desk that keeps every page."""
+    folder = desk.room() / "made"
+    folder.mkdir()
+    known = PdfOptions(converter="counting", **options)
+    return convert(desk.download(), known, folder=folder, watch=desk, save_seconds=0.0)
+
+
+def broken_off(folder: Path, *, at: int) -> dict[str, bytes]:
+    """What an attempt kept that stopped after so many pages."""
+    desk = Desk(folder, many_pages(PAGES), stop_at=at)
+    with pytest.raises(Stopped):
+        attempt(desk)
+    return desk.kept
+
+
+def test_the_next_attempt_goes_on_at_the_page_that_was_reached(tmp_path: Path) -> None:
+    kept = broken_off(tmp_path / "1", at=3)
+    assert sorted(kept) == ["0", "1", "2"]
+    second, whole = Desk(tmp_path / "2", many_pages(PAGES), kept=kept), Desk(tmp_path / "3", many_pages(PAGES))
+    resumed, made = attempt(second), attempt(whole)
+    assert (resumed.resumed_at, made.resumed_at) == (4, None)
+    assert second.stages == whole.stages[3:] == [f"page {page} of 10" for page in range(4, 11)]
+    assert resumed.archive.read_bytes() == made.archive.read_bytes()
+
+
+def test_an_attempt_that_has_all_pages_only_puts_them_together(tmp_path: Path) -> None:
+    first = Desk(tmp_path / "1", many_pages(PAGES))
+    made = attempt(first)
+    second = Desk(tmp_path / "2", many_pages(PAGES), kept=first.kept)
+    resumed = attempt(second)
+    assert (resumed.resumed_at, second.stages) == (PAGES, [])
+    assert resumed.archive.read_bytes() == made.archive.read_bytes()
+
+
+def test_pictures_of_earlier_attempts_are_there_again(tmp_path: Path) -> None:
+    sample = (FOLDER / "pictures.pdf").read_bytes()
+    first = Desk(tmp_path / "1", sample, stop_at=1)
+    with pytest.raises(Stopped):
+        attempt(first)
+    resumed = attempt(Desk(tmp_path / "2", sample, kept=first.kept))
+    whole = attempt(Desk(tmp_path / "3", sample))
+    assert resumed.resumed_at == 2
+    assert len(whole.pictures) == 2
+    assert resumed.archive.read_bytes() == whole.archive.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "name"),
+    [
+        (many_pages(PAGES) + b"\n", {}, "sheet.pdf"),
+        (many_pages(PAGES), {"images": False}, "sheet.pdf"),
+        (many_pages(PAGES), {}, "other.pdf"),
+    ],
+    ids=["another file", "other options", "another name"],
+)
+def test_what_was_kept_of_something_else_is_not_used(
+    tmp_path: Path, source: bytes, options: dict[str, Any], name: str
+) -> None:
+    kept = broken_off(tmp_path / "1", at=3)
+    second = Desk(tmp_path / "2", source, name=name, kept=kept)
+    assert attempt(second, **options).resumed_at is None
+    assert len(second.stages) == PAGES
+
+
+@pytest.mark.parametrize("damage", [b"", b"no part", zlib.compress(b"\xc1"), zlib.compress(msgspec.msgpack.encode({}))])
+def test_a_part_that_cannot_be_read_ends_what_is_used(tmp_path: Path, damage: bytes) -> None:
+    kept = broken_off(tmp_path / "1", at=3) | {"1": damage}
+    assert attempt(Desk(tmp_path / "2", many_pages(PAGES), kept=kept)).resumed_at == 2
+
+
+def test_a_part_that_does_not_follow_is_not_used(tmp_path: Path) -> None:
+    kept = broken_off(tmp_path / "1", at=4)
+    swapped = {"0": kept["0"], "1": kept["3"]}
+    assert attempt(Desk(tmp_path / "2", many_pages(PAGES), kept=swapped)).resumed_at == 2
+
+
+def test_long_work_has_few_parts() -> None:
+    wait, worked, parts = checkpoints.SAVE_SECONDS, 0.0, 0
+    while worked < 3600:
+        worked, wait, parts = worked + wait, wait * checkpoints.GROWTH, parts + 1
+    assert parts < 100

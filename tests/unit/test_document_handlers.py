@@ -1,0 +1,274 @@
+"""The handlers of documents with the real libraries: what they make, what they say, and what they refuse."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pypdfium2
+import pytest
+from PIL import Image
+from reportlab.lib.utils import ImageReader
+from reportlab.pdfgen.canvas import Canvas
+
+from ingot.worker.handlers import ocr, pdf
+from ingot.worker.handlers.documents import opening, pictures, reading
+from ingot.worker.job import NoRetry
+from scripts.make_samples import FOLDER, scan
+from tests.desk import Desk, plug_in
+from tests.hostile import good, huge_image, lying_count, many_pages, zip_bomb
+from tests.providers.programs import fonts, tesseract
+
+WORDS = "The next meeting is in June."
+
+
+def sample(name: str) -> bytes:
+    return (FOLDER / f"{name}.pdf").read_bytes()
+
+
+def handled(folder: Path, source: bytes, **options: Any) -> tuple[dict[str, Any], Desk]:
+    desk = Desk(folder / "room", source, payload=options)
+    return pdf.handle(desk), desk
+
+
+def with_pictures(jpeg: bytes, times: int) -> bytes:
+    made = io.BytesIO()
+    canvas = Canvas(made, pagesize=(100, 100))
+    canvas.drawString(10, 80, "Three times the same.")
+    for number in range(times):
+        canvas.drawImage(ImageReader(io.BytesIO(jpeg)), 20 * number, 20, 16, 16)
+    canvas.save()
+    return made.getvalue()
+
+
+def no_tesseract(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.devnull)
+    reading.program.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _look_again() -> None:
+    reading.program.cache_clear()
+
+
+def test_a_pdf_becomes_markdown_pictures_and_an_archive_of_them(tmp_path: Path) -> None:
+    result, desk = handled(tmp_path, sample("pictures"))
+    names = ["sheet.md", "sheet-p001-1.png", "sheet-p002-1.png", "sheet.zip"]
+    assert list(desk.uploads) == names
+    assert result == {
+        "title": "Two Hills",
+        "pages": 2,
+        "markdown": "sheet.md",
+        "archive": "sheet.zip",
+        "images": 2,
+        "images_only_in_archive": False,
+        "ocr_pages": [],
+        "pages_needing_ocr": [],
+        "converter": "inspector",
+        "converter_version": result["converter_version"],
+    }
+    assert desk.stages == ["page 1 of 2", "page 2 of 2"]
+    with zipfile.ZipFile(io.BytesIO(desk.uploads["sheet.zip"])) as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == {
+            name: desk.uploads[name] for name in names[:-1]
+        }
+    assert Image.open(io.BytesIO(desk.uploads["sheet-p001-1.png"])).size == (240, 120)
+
+
+def test_a_selection_and_no_images_make_less(tmp_path: Path) -> None:
+    result, desk = handled(tmp_path, sample("pictures"), pages="2", images=False)
+    assert (result["pages"], result["images"], list(desk.uploads)) == (2, 0, ["sheet.md", "sheet.zip"])
+    text = desk.uploads["sheet.md"].decode()
+    assert "Nobody has climbed both" in text
+    assert "Two Hills\n" not in text.partition("---\n\n")[2]
+
+
+def test_a_picture_that_is_there_again_is_one_file(tmp_path: Path) -> None:
+    jpeg = io.BytesIO()
+    Image.new("RGB", (32, 32), "red").save(jpeg, "JPEG")
+    result, desk = handled(tmp_path, with_pictures(jpeg.getvalue(), 3))
+    assert (result["images"], list(desk.uploads)) == (1, ["sheet.md", "sheet-p001-1.jpg", "sheet.zip"])
+    assert desk.uploads["sheet-p001-1.jpg"] == jpeg.getvalue(), "a JPEG is taken out as it is"
+
+
+def test_many_pictures_are_only_in_the_archive(tmp_path: Path) -> None:
+    made = io.BytesIO()
+    canvas = Canvas(made, pagesize=(100, 100))
+    for number in range(pdf.PICTURE_FILES_MAX + 1):
+        canvas.drawImage(ImageReader(Image.new("RGB", (8, 8), (number, 9, 9))), 0, 0, 8, 8)
+        canvas.drawString(9, 50, "words")
+        canvas.showPage()
+    canvas.save()
+    result, desk = handled(tmp_path, made.getvalue())
+    assert (result["images"], result["images_only_in_archive"]) == (pdf.PICTURE_FILES_MAX + 1, True)
+    assert list(desk.uploads) == ["sheet.md", "sheet.zip"]
+    with zipfile.ZipFile(io.BytesIO(desk.uploads["sheet.zip"])) as archive:
+        assert len(archive.namelist()) == pdf.PICTURE_FILES_MAX + 2
+
+
+# -- OCR --------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_that_is_a_picture_is_read(tmp_path: Path) -> None:
+    tesseract()
+    result, desk = handled(tmp_path, sample("scanned"))
+    assert (result["ocr_pages"], result["pages_needing_ocr"], result["images"]) == ([1], [], 0)
+    assert WORDS in desk.uploads["sheet.md"].decode()
+
+
+def test_a_page_that_is_not_read_says_so_and_is_there_as_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_tesseract(monkeypatch)
+    result, desk = handled(tmp_path, sample("scanned"))
+    assert (result["ocr_pages"], result["pages_needing_ocr"], result["images"]) == ([], [1], 1)
+    assert "> **Page 1 is a picture of text that was not read:** there is no tesseract here." in (
+        desk.uploads["sheet.md"].decode()
+    )
+    told, _ = handled(tmp_path / "never", sample("scanned"), ocr="never")
+    assert told["pages_needing_ocr"] == [1]
+
+
+def test_every_page_is_read_when_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tesseract()
+    result, desk = handled(tmp_path, good("Plain words on a page"), ocr="always")
+    assert result["ocr_pages"] == [1]
+    assert "Plain words on a page" in desk.uploads["sheet.md"].decode()
+    no_tesseract(monkeypatch)
+    with pytest.raises(NoRetry, match="apt-get install tesseract-ocr"):
+        handled(tmp_path, good(), ocr="always")
+
+
+def test_an_empty_page_needs_no_ocr(tmp_path: Path) -> None:
+    assert handled(tmp_path, many_pages(1))[0]["pages_needing_ocr"] == []
+
+
+def test_a_language_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    tesseract()
+    with pytest.raises(NoRetry, match=r"'tlh'.*there are .*eng.*apt-get install tesseract-ocr-tlh"):
+        handled(tmp_path, sample("scanned"), languages=["tlh"])
+
+
+def pictured(kind: str) -> bytes:
+    fonts()
+    made = io.BytesIO()
+    sheet = scan()
+    more = {"save_all": True, "append_images": [sheet]} if kind == "TIFF" else {}
+    sheet.save(made, kind, **more)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP", "BMP", "PDF"])
+def test_pictures_and_scans_become_text(tmp_path: Path, kind: str) -> None:
+    tesseract()
+    source = sample("scanned") if kind == "PDF" else pictured(kind)
+    desk = Desk(tmp_path, source, name=f"scan.{kind.lower()}")
+    result = ocr.handle(desk)
+    pages = 2 if kind == "TIFF" else 1
+    assert (result["pages"], result["pages_not_read"], list(desk.uploads)) == (pages, [], ["scan.txt", "scan.md"])
+    text = desk.uploads["scan.txt"].decode()
+    assert text.count(WORDS) == pages == text.count("\f") + 1
+    markdown = desk.uploads["scan.md"].decode()
+    assert markdown.startswith("---\ntitle: ")
+    assert f"<!-- page {pages}, read by OCR -->" in markdown
+    assert desk.stages[-1] == f"page {pages} of {pages}"
+
+
+def test_reading_pictures_without_tesseract_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_tesseract(monkeypatch)
+    reading.languages.cache_clear()
+    with pytest.raises(NoRetry, match="apt-get install tesseract-ocr"):
+        ocr.handle(Desk(tmp_path, pictured("PNG"), name="scan.png"))
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (b"", "the file is empty"),
+        (b"hello", "not a picture that can be read; PNG, JPEG, TIFF, WEBP, BMP and PDF can"),
+        (b"GIF89a" + bytes(100), "not a picture"),
+        (sample("encrypted"), "encrypted"),
+    ],
+)
+def test_what_is_no_picture_is_refused(tmp_path: Path, source: bytes, said: str) -> None:
+    tesseract()
+    with pytest.raises(NoRetry, match=said):
+        ocr.handle(Desk(tmp_path, source, name="scan.png"))
+
+
+def test_a_picture_cut_off_is_damaged(tmp_path: Path) -> None:
+    tesseract()
+    with pytest.raises(NoRetry, match="damaged: page 1 cannot be decoded"):
+        ocr.handle(Desk(tmp_path, pictured("PNG")[:2000], name="scan.png"))
+
+
+def test_a_picture_too_large_is_never_decoded(tmp_path: Path) -> None:
+    tesseract()
+    made = io.BytesIO()
+    Image.new("1", (1, 1)).save(made, "BMP")
+    wall = bytearray(made.getvalue())
+    wall[18:26] = (20_000).to_bytes(4, "little") * 2
+    with pytest.raises(NoRetry, match="20000 × 20000 pixels; the most is 100 million"):
+        ocr.handle(Desk(tmp_path, bytes(wall), name="wall.bmp"))
+
+
+# -- what is refused --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (b"", "the file is empty: it has 0 bytes"),
+        (b"plain words", "the file is not a PDF"),
+        (zip_bomb(), "the file is not a PDF: it looks like a ZIP archive"),
+        (many_pages(0), "its pages cannot be found"),
+        (many_pages(opening.PAGES_MAX + 1), "the file has 20001 pages; the most is 20000"),
+        (sample("encrypted"), "the file is encrypted; remove its password"),
+        (sample("damaged"), "the file is damaged"),
+        (good()[:300], "the file is damaged"),
+        (huge_image(), "page 1 has a picture of 50000 × 50000 pixels"),
+    ],
+    ids=["empty", "text", "zip", "no pages", "pages", "encrypted", "damaged", "cut off", "huge image"],
+)
+def test_what_cannot_be_converted_says_why(tmp_path: Path, source: bytes, said: str) -> None:
+    with pytest.raises(NoRetry, match=said):
+        handled(tmp_path, source)
+
+
+def test_a_huge_page_is_drawn_as_fine_as_may_be() -> None:
+    document = pypdfium2.PdfDocument(good().replace(b"[0 0 300 300]", b"[0 0 14400 14400]"))
+    drawn = pictures.drawn(document[0], 1, dpi=600)
+    assert 0.9 * pictures.DRAWN_PIXELS_MAX < drawn.width * drawn.height <= 1.01 * pictures.DRAWN_PIXELS_MAX
+
+
+# -- converters -------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_the_first_converter_cannot_read_goes_to_the_other(tmp_path: Path) -> None:
+    result, desk = handled(tmp_path, lying_count())
+    assert result["converter"] == "pdfium"
+    assert "A good page." in desk.uploads["sheet.md"].decode()
+
+
+def test_plain_text_can_be_asked_for(tmp_path: Path) -> None:
+    result, desk = handled(tmp_path, sample("handbook"), converter="pdfium")
+    text = desk.uploads["sheet.md"].decode()
+    assert result["converter"] == "pdfium"
+    assert "The last one out turns the key twice." in text
+    assert "# " not in text
+
+
+def test_a_converter_of_another_package_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(plug_in(tmp_path / "packages"))
+    result, desk = handled(tmp_path, good(), converter="counting")
+    assert (result["converter"], result["converter_version"]) == ("counting", "7")
+    assert "Text of page 1." in desk.uploads["sheet.md"].decode()
+
+
+@pytest.mark.parametrize("name", ["docling", "os:system", "ingot.worker.handlers.documents.pdfium:PlainText", ""])
+def test_only_installed_names_are_converters(tmp_path: Path, name: str) -> None:
+    with pytest.raises(NoRetry, match="is not installed here; there are inspector, pdfium"):
+        handled(tmp_path, good(), converter=name)
