@@ -38,10 +38,12 @@ LOOK_SECONDS: Final = 0.2  # How often it is looked whether a process that says 
 UNPRIVILEGED: Final = "nobody"
 DESCRIPTORS_MAX: Final = 64 * 1024  # More are not open before the handler runs.
 TELLING_BYTES: Final = 64 * 1024 * 1024  # Beyond the limit, for telling that it was reached.
+MEMORY_REASON: Final = ", as it is when the memory is used up"
 SIGNAL_REASONS: Final = {
-    **dict.fromkeys(("SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT"), ", as it is when the memory is used up"),
+    **dict.fromkeys(("SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT"), MEMORY_REASON),
     "SIGXCPU": ": it used more processor time than its timeout",
 }
+NO_MEMORY_EXIT: Final = 127  # That of glibc, when it has no memory to end in another way.
 _spawn = multiprocessing.get_context("spawn")
 
 
@@ -75,8 +77,10 @@ class Ended(Exception):
     def __init__(self, exit_code: int) -> None:
         self.exit_code = exit_code
         name = signal.Signals(-exit_code).name if exit_code < 0 else ""
-        why = f"was ended by {name}" if name else f"ended with {exit_code} ({EXIT_ADVICE})"
-        super().__init__(f"the process of the handler {why}{SIGNAL_REASONS.get(name, '')}")
+        why = f"was ended by {name}" if name else f"ended with {exit_code}"
+        advice = "" if name else f" ({EXIT_ADVICE})"
+        reason = MEMORY_REASON if exit_code == NO_MEMORY_EXIT else SIGNAL_REASONS.get(name, advice)
+        super().__init__(f"the process of the handler {why}{reason}")
 
 
 class Failed(Exception):

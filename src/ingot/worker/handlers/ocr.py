@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from ingot.worker.handlers.documents import ahead as _ahead  # noqa: F401
 from ingot.worker.handlers.documents import reading
 from ingot.worker.handlers.documents.checkpoints import Header, Page, Pages
 from ingot.worker.handlers.documents.composing import composed

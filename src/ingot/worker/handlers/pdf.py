@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ingot.worker.handlers.documents import ahead as _ahead  # noqa: F401
 from ingot.worker.handlers.documents.converting import convert
 from ingot.worker.handlers.documents.options import PdfOptions, options_of
 from ingot.worker.handlers.documents.ports import DocumentJob

@@ -161,7 +161,8 @@ class _Conversion:
         try:
             page = self._document[number - 1]
         except pypdfium2.PdfiumError:  # The converter knows a page that pdfium does not.
-            return Page(number=number, text=text.markdown, sizes=text.sizes)
+            unread = "it cannot be drawn." if wanted else ""
+            return Page(number=number, text=text.markdown, sizes=text.sizes, unread=unread)
         try:
             return self._seen(number, text, page, wanted=wanted)
         finally:
