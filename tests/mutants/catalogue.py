@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     of_cli,
+    of_documents,
     of_http,
     of_jobs,
     of_objects,
@@ -23,5 +24,6 @@ MUTANTS = [
     *of_jobs.MUTANTS,
     *of_cli.MUTANTS,
     *of_worker.MUTANTS,
+    *of_documents.MUTANTS,
     *of_objects.MUTANTS,
 ]

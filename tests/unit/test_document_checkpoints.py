@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from ingot.worker.handlers.documents import checkpoints
+from ingot.worker.handlers.documents.checkpoints import Header, Page, Pages
 from ingot.worker.handlers.documents.converting import Converted, convert
 from ingot.worker.handlers.documents.options import PdfOptions
 from ingot.worker.job import Stopped
@@ -100,6 +101,17 @@ def test_a_part_that_does_not_follow_is_not_used(tmp_path: Path) -> None:
     kept = broken_off(tmp_path / "1", at=4)
     swapped = {"0": kept["0"], "1": kept["3"]}
     assert attempt(Desk(tmp_path / "2", many_pages(PAGES), kept=swapped)).resumed_at == 2
+
+
+def test_a_part_holds_all_pages_since_the_last_one(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, b"")
+    header = Header(source="a", options="{}", converter="c 1")
+    pages = Pages(desk, header, save_seconds=3600.0)
+    pages.add(Page(number=1, text="small"))
+    assert desk.kept == {}
+    pages.add(Page(number=2, text="x" * checkpoints.PART_BYTES))
+    later = Pages(desk, header)
+    assert (later.load(), [page.number for page in later.done]) == (2, [1, 2])
 
 
 def test_long_work_has_few_parts() -> None:
