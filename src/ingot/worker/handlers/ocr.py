@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,7 +17,8 @@ from ingot.worker.handlers.documents.options import OcrOptions, options_of, sele
 from ingot.worker.handlers.documents.ports import DocumentJob, Watch
 from ingot.worker.handlers.documents.sheets import Sheets, sheets_of
 
-READER = "tesseract"
+READER: Final = "tesseract"
+LISTED_PAGES_MAX: Final = 2_000  # In a result; the Markdown names all.
 
 
 def handle(job: DocumentJob) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def handle(job: DocumentJob) -> dict[str, Any]:
         "text": f"{stem}.txt",
         "markdown": f"{stem}.md",
         "characters": sum(len(page.text) for page in pages),
-        "pages_not_read": [page.number for page in pages if page.unread],
+        "pages_not_read": [page.number for page in pages if page.unread][:LISTED_PAGES_MAX],
     }
     return result | ({} if resumed_at is None else {"resumed_at": resumed_at})
 
