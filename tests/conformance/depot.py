@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -121,11 +121,21 @@ class Depot:
         return [size for size in sizes if size is not None]
 
     def order(
-        self, type: str = "noop", payload: object = None, *, uploads: Sequence[str] = (), size: int = 5, **options: Any
+        self,
+        type: str = "noop",
+        payload: object = None,
+        *,
+        uploads: Sequence[str] = (),
+        size: int = 5,
+        announced: Mapping[str, bytes] | None = None,
+        **options: Any,
     ) -> NewJob:
-        """An order of `OWNER`, with uploads for inputs of these names, each of so many bytes."""
+        """An order of `OWNER`, with uploads for inputs of these names: of so many bytes, or of those announced."""
         order = new_job(self.tenant, type, payload, **{"created_by": OWNER, **options})
-        return msgspec.structs.replace(order, uploads=tuple(self.upload_of(order, name, size) for name in uploads))
+        coming = [self.upload_of(order, name, size) for name in uploads]
+        for name, data in (announced or {}).items():
+            coming.append(self.upload_of(order, name, len(data), blob_id=id_of(data)))
+        return msgspec.structs.replace(order, uploads=tuple(coming))
 
     def upload_of(self, order: NewJob, name: str, size: int = 5, **values: Any) -> BeginUpload:
         """The beginning of an upload for an input of an order."""

@@ -12,7 +12,7 @@ import pytest
 from ingot.blobs.errors import QuotaExceeded, UploadEnded, UploadNotFound
 from ingot.blobs.model import BlobNews, UploadState
 from ingot.blobs.ports import FinishUpload
-from ingot.jobs import Definition, FileNotFound
+from ingot.jobs import FileNotFound
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
@@ -240,16 +240,6 @@ async def test_uploads_are_begun_all_or_none(depot: Depot) -> None:
     assert await depot.usage() == (0, 10, 0)
 
 
-async def test_a_job_with_uploads_is_not_reused(depot: Depot) -> None:
-    await depot.bench.jobs.define(Definition(type="noop", reuse=True))
-    (plain,) = await depot.enqueue(depot.order())
-    first, second = depot.order(uploads=["in"]), depot.order(uploads=["in"])
-    made = [*await depot.enqueue(first), *await depot.enqueue(second)]
-    assert [one.created for one in made] == [True, True]
-    (again,) = await depot.enqueue(depot.order())
-    assert (again.job.id, again.reused) == (plain.job.id, True)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -262,6 +252,7 @@ async def test_a_job_with_uploads_is_not_reused(depot: Depot) -> None:
         {"key": "k"},
         {"owner": ""},
         {"id": "x"},
+        {"blob_id": "x"},
     ],
 )
 async def test_an_upload_that_is_for_something_else_is_refused(depot: Depot, changes: dict[str, Any]) -> None:

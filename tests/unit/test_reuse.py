@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
+from ingot.blobs.ports import BeginUpload
 from ingot.jobs import Definition
 from ingot.jobs.orders import new_job
 from ingot.jobs.reuse import reuse_key
@@ -17,7 +19,9 @@ A, B = "a" * 64, "b" * 64
 
 def key(payload: object = None, *, version: int = 1, **options: Any) -> bytes:
     definition = Definition(type="noop", reuse=True, version=version)
-    return reuse_key(definition, new_job(new_id(), "noop", payload, **options))
+    made = reuse_key(definition, new_job(new_id(), "noop", payload, **options))
+    assert made is not None
+    return made
 
 
 @pytest.mark.parametrize(
@@ -67,6 +71,19 @@ def test_what_would_do_something_else_has_another_key() -> None:
         key(["a"]),
     ]
     assert len(set(keys)) == len(keys)
+
+
+def test_an_upload_that_announces_its_blob_is_that_blob_as_an_input() -> None:
+    definition, order = Definition(type="noop", reuse=True), new_job(new_id(), "noop", inputs={"b": B})
+    begin = partial(BeginUpload, id=new_id(), tenant=order.tenant, owner="me", reserve=1, keep=1)
+
+    def key_with(*uploads: BeginUpload) -> bytes | None:
+        return reuse_key(definition, msgspec.structs.replace(order, uploads=uploads))
+
+    assert key_with(begin(name="a", blob_id=A)) == key(inputs={"a": A, "b": B})
+    assert key_with(begin(name="c", blob_id=A), begin(name="a", blob_id=A)) == key(inputs={"a": A, "b": B, "c": A})
+    assert key_with(begin(name="a", blob_id=A), begin(name="c")) is None
+    assert reuse_key(Definition(type="noop"), order) is None
 
 
 def test_a_key_is_a_digest_of_one_length() -> None:

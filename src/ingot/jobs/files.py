@@ -76,8 +76,9 @@ class FileStore(Protocol):
     begins these in the same transaction, and its job is blocked until the last of them is finished and no job it waits
     for is left: it is queued in the transaction that finishes it, and they are in its `inputs`. When one of them fails,
     is given up or is swept, the job is canceled, with the reason, which names it, in `last_error`; when the job is
-    canceled, they end. A job whose input never came cannot be retried: `FileNotFound`. A job with uploads is not made
-    by reuse, and not reused.
+    canceled, they end. A job whose input never came cannot be retried: `FileNotFound`. To `reuse` an upload that
+    announces its blob is that blob as an input; a job with one that does not is not made by reuse, and not reused. An
+    order that is answered by a job that was there before begins no uploads, and counts for nothing.
 
     `SettleJobs` with an attempt that succeeded makes the outputs that were finished under its fence files of the job,
     in the same transaction, in place of all those of an earlier run, with an event `blob.stored` for each; of two with

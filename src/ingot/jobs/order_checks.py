@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from ingot.blobs.checks import digest
 from ingot.blobs.ports import BeginUpload
 from ingot.jobs.after import check_cycles
 from ingot.jobs.checks import (
@@ -125,6 +126,8 @@ def _check_uploads(known: NewJob) -> None:
             raise InvalidInput("an upload of an order is for an input of its job")
         if upload.key is not None or not is_id(upload.id) or not upload.owner:
             raise InvalidInput("an upload of an order has an id and an owner, and no key")
+        if upload.blob_id is not None:
+            digest(upload.blob_id, what="id of a blob")
         names.append(file_name(upload.name))
     if len(names) > INPUTS_MAX:
         raise InvalidInput(f"there are {len(names)} inputs; the most is {INPUTS_MAX}")

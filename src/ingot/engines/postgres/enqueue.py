@@ -204,7 +204,7 @@ def _limit_key(rule: Definition, order: NewJob) -> str | None:
 
 def _reuse_key(memory: Memory, order: NewJob) -> bytes | None:
     rule = memory.rules.get((order.tenant, order.type))
-    return None if rule is None or not rule.reuse or order.uploads else reuse_key(rule, order)
+    return None if rule is None else reuse_key(rule, order)
 
 
 def _remember(memory: Memory, orders: Sequence[NewJob], rows: dict[int, Record]) -> None:

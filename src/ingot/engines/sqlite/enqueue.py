@@ -296,11 +296,6 @@ def _inputs(order: NewJob) -> str | None:
 
 
 def _reuse_key(tx: Transaction, order: NewJob) -> tuple[str, str, bytes] | None:
-    """What this order shares with those that ask for the same; `None` when its definition knows no reuse.
-
-    What inputs that are still to come will be, nobody knows.
-    """
-    definition = tx.memory.definition(order.tenant, order.type)
-    if not definition.reuse or order.uploads:
-        return None
-    return order.tenant, order.type, reuse_key(definition, order)
+    """What this order shares with those that ask for the same; `None` when nobody can."""
+    key = reuse_key(tx.memory.definition(order.tenant, order.type), order)
+    return None if key is None else (order.tenant, order.type, key)
