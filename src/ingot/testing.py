@@ -195,6 +195,7 @@ class _Site:
             operator = await ingot.credentials.ensure_operator(None)
             assert operator is not None
             made = await ingot.credentials.create_worker(None, WORKER)
+            await wiring.define_built_in(ingot)
             with listen("127.0.0.1", 0) as listening:
                 server = wiring.server_of(ingot, settings)
                 self.url, self.token, self.tenant = url_of(listening), operator.text, ingot.default_tenant.slug

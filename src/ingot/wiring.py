@@ -76,6 +76,7 @@ from ingot.identity.usage import Usage
 from ingot.identity.users import Users
 from ingot.jobs.lines import Lines
 from ingot.jobs.maintenance import Maintenance
+from ingot.jobs.model import Definition
 from ingot.jobs.retention import Retention
 from ingot.jobs.rounds import WorkerTending, WorkerWatch
 from ingot.jobs.service import Jobs
@@ -93,6 +94,7 @@ from ingot.outbound.provider import Provider
 from ingot.settings import ClientSettings, Settings, SettingsError, read_client_settings, read_settings
 from ingot.worker.app import Worker
 from ingot.worker.asks import NoFileDesk
+from ingot.worker.handlers import BUILT_IN
 from ingot.worker.hours import Hours
 from ingot.worker.isolation import check_isolated
 from ingot.worker.over_http import HttpBoard, HttpFileDesk
@@ -255,6 +257,16 @@ async def expect_key(ingot: Ingot, *, new: bool = False) -> None:
             hint="Set INGOT_SECRET_KEY to theirs; that of a server without one is in secret.key of its data folder. "
             "To change it, stop all servers, and start one with `ingot serve --new-secret-key`.",
         )
+
+
+async def define_built_in(ingot: Ingot) -> None:
+    """Have definitions of the handlers that come with Ingot, for all tenants: same work is done once.
+
+    What is there stays as it was set, but for a version that is lower than that of the handler.
+    """
+    for one in BUILT_IN.values():
+        wanted = Definition(type=one.type, timeout_seconds=one.timeout_seconds, reuse=True, version=one.version)
+        await ingot.jobs.ensure_definition(wanted)
 
 
 def _rules_of(settings: Settings) -> PeopleRules:

@@ -132,6 +132,24 @@ async def define(bench: Bench) -> Doing:
     return do
 
 
+async def ensure_definition(bench: Bench) -> Doing:
+    async def do() -> Done:
+        new = await bench.jobs.ensure_definition(Definition(type=TYPE, reuse=True), act=ACT)
+        return Done(None, f"definition/{TYPE}", after=new)
+
+    return do
+
+
+async def raise_definition(bench: Bench) -> Doing:
+    old = await bench.jobs.define(Definition(type=TYPE, max_running=2))
+
+    async def do() -> Done:
+        new = await bench.jobs.ensure_definition(Definition(type=TYPE, version=2), act=ACT)
+        return Done(None, f"definition/{TYPE}", old, new)
+
+    return do
+
+
 async def define_for_all(bench: Bench) -> Doing:
     async def do() -> Done:
         new = await bench.jobs.define(Definition(type=TYPE, max_running=2), act=ACT)
@@ -200,6 +218,8 @@ STEPS: list[tuple[str, Step]] = [
     ("worker_credential.enabled", enable_worker),
     ("definition.put", define),
     ("definition.put", define_for_all),
+    ("definition.put", ensure_definition),
+    ("definition.put", raise_definition),
     ("type.paused", pause),
     ("type.resumed", resume),
     ("worker.drained", drain),

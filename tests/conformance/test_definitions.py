@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
 import pytest
 
+from ingot.events.audit import PROCESS
 from ingot.identity import TenantNotFound
 from ingot.jobs import Backoff, Definition, JobStatus
+from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.pictures import refuses
 from tests.factories import LEASE_SECONDS, Bench
@@ -62,6 +67,54 @@ async def test_a_tenant_sees_its_own_definitions_and_those_for_all_by_type(bench
     )
     assert [type for type, _ in seen] == ["a", "b", "c", "c"]
     assert [(d.type, d.tenant) for d in await bench.jobs.definitions()] == [("b", None), ("c", None)]
+
+
+# -- definitions that have to be there ----------------------------------------------------------------------
+
+
+OURS = Definition(type="pdf", timeout_seconds=60, reuse=True, version=2)
+
+
+async def acts(bench: Bench) -> int:
+    return len((await bench.audit.list(None, action="definition.put")).items)
+
+
+async def test_a_definition_is_ensured_once_for_all_tenants(bench: Bench) -> None:
+    made = await asyncio.gather(*(bench.jobs.ensure_definition(OURS) for _ in range(8)))
+    assert made == [OURS] * 8
+    assert list(await bench.jobs.definitions(tenant=bench.tenant)) == [OURS]
+    (entry,) = (await bench.audit.list(None, action="definition.put")).items
+    assert (entry.who, entry.tenant, entry.target) == (PROCESS, None, "definition/pdf")
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+async def test_of_a_definition_that_is_there_the_version_is_raised_and_nothing_else_changed(
+    bench: Bench, version: int
+) -> None:
+    theirs = msgspec.structs.replace(WHOLE, version=version, max_running=2, limit_key="{a}", keep_history=True)
+    await bench.jobs.define(theirs)
+    own = await bench.jobs.define(Definition(type="pdf", tenant=bench.tenant))
+    before = await acts(bench)
+    for _ in range(2):
+        found = await bench.jobs.ensure_definition(OURS)
+        assert found == msgspec.structs.replace(theirs, version=max(2, version))
+        assert list(await bench.jobs.definitions(tenant=bench.tenant)) == [found, own]
+    assert await acts(bench) - before == (version < 2)
+    await bench.jobs.ensure_definition(msgspec.structs.replace(OURS, version=1))
+    assert (await bench.jobs.definition("pdf")).version == max(2, version)
+
+
+async def test_what_is_ensured_holds_for_jobs_that_come(bench: Bench) -> None:
+    assert [(await bench.jobs.enqueue(bench.tenant, "pdf")).created for _ in range(2)] == [True, True]
+    await bench.jobs.ensure_definition(OURS)
+    assert [(await bench.jobs.enqueue(bench.tenant, "pdf")).created for _ in range(2)] == [True, False]
+    await bench.jobs.ensure_definition(msgspec.structs.replace(OURS, version=3))
+    assert [(await bench.jobs.enqueue(bench.tenant, "pdf")).created for _ in range(2)] == [True, False]
+
+
+async def test_a_definition_of_one_tenant_is_not_ensured(bench: Bench) -> None:
+    async with refuses(bench, InvalidInput):
+        await bench.jobs.ensure_definition(msgspec.structs.replace(OURS, tenant=bench.tenant))
 
 
 async def test_a_definition_for_an_unknown_tenant_is_refused(bench: Bench) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ingot.worker.handlers import BUILT_IN
+
 SERVE = [sys.executable, "-m", "ingot", "serve"]
 
 
@@ -60,6 +62,26 @@ def test_the_first_start_makes_the_operators_token_and_later_ones_keep_it(tmp_pa
         assert path.read_text(encoding="utf-8").strip() == token
         job = httpx.get(f"{url}/api/v1/jobs/{made.json()['id']}", headers=headers).json()
     assert (job["status"], job["payload"]) == ("queued", {"kept": True})
+
+
+def test_handlers_that_come_with_us_have_definitions_which_operators_may_change(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "operator.token"
+    theirs = {"shared": True, "timeout_seconds": 7, "reuse": False}
+    for start in range(2):
+        with served(tmp_path / "data") as (_, url):
+            headers = {"authorization": f"Bearer {path.read_text(encoding='utf-8').strip()}"}
+            found = {
+                one["type"]: one for one in httpx.get(f"{url}/api/v1/definitions", headers=headers).json()["items"]
+            }
+            assert found.keys() == BUILT_IN.keys()
+            for type, ours in BUILT_IN.items():
+                told = [found[type][name] for name in ("tenant", "reuse", "timeout_seconds", "version")]
+                if (type, start) == ("pdf", 1):
+                    assert told == [None, False, 7, ours.version]
+                else:
+                    assert told == [None, True, ours.timeout_seconds, ours.version]
+            put = httpx.put(f"{url}/api/v1/admin/definitions/pdf", headers=headers, json=theirs)
+            assert put.status_code == 200, put.text
 
 
 def test_another_operators_token_is_made_when_asked_for_and_the_first_still_holds(tmp_path: Path) -> None:

@@ -167,6 +167,7 @@ OF_SERVER: Final = {
     "shift",
     "sign_in",
     "sums_of_batch",
+    "swap_definition",
     "sweep",
     "sweep_uploads",
     "take_login",

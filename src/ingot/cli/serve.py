@@ -77,6 +77,7 @@ async def serve_at(
     """Serve at a socket until it is told to end. `greet` says where, with a link on a terminal."""
     async with wiring.open(settings=settings) as ingot:
         await wiring.expect_key(ingot, new=new_secret_key)
+        await wiring.define_built_in(ingot)
         made = await ingot.credentials.ensure_operator(settings.operator_token)
         if settings.operator_token is not None:
             made = None  # Who gave it has it.

@@ -146,6 +146,13 @@ class PutDefinition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     act: Act
 
 
+class EnsureDefinition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Have a definition of a type for all tenants, of the version of this one at least."""
+
+    definition: Definition
+    act: Act
+
+
 class PauseType(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Hand out no more of a tenant's jobs of this type."""
 
@@ -296,6 +303,12 @@ class JobStore(FileStore, Protocol):
 
     def put_definition(self, command: PutDefinition) -> Awaitable[Definition]:
         """Make or replace a definition. It holds for attempts that end, and jobs that come, from now on."""
+
+    def ensure_definition(self, command: EnsureDefinition) -> Awaitable[Definition]:
+        """The definition of a type for all, made when there is none, and raised to this version when its own is lower.
+
+        Nothing else of it is changed. Of many that ask at once one changes it, and who puts one meanwhile is heard.
+        """
 
     def get_definition(self, tenant: str | None, type: str) -> Awaitable[Definition]:
         """The definition that holds: the tenant's own, or the one for all, or the defaults."""

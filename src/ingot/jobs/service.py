@@ -45,6 +45,7 @@ from ingot.jobs.ports import (
     ClaimJobs,
     Collect,
     Enqueue,
+    EnsureDefinition,
     JobStore,
     LogEntry,
     PauseType,
@@ -58,7 +59,7 @@ from ingot.jobs.ports import (
 from ingot.jobs.waiting import Waiter, Waiters
 from ingot.kernel import values
 from ingot.kernel.clock import MICROS
-from ingot.kernel.errors import IngotError
+from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.logs import report
 
 T = TypeVar("T")
@@ -481,6 +482,16 @@ class Jobs(Looking):
         """Make or replace the definition of a type, for one tenant or for all."""
         command = PutDefinition(definition=checks.definition(definition), act=acting(act))
         return await self._store.put_definition(command)
+
+    async def ensure_definition(self, definition: Definition, *, act: Act | None = None) -> Definition:
+        """Have a definition of a type for all tenants, and answer it.
+
+        It is made as this one when there is none. One that is there stays, but for a version that is lower than this.
+        """
+        wanted = checks.definition(definition)
+        if wanted.tenant is not None:
+            raise InvalidInput("a definition that is ensured is for all tenants", hint="Leave out the tenant.")
+        return await self._store.ensure_definition(EnsureDefinition(definition=wanted, act=acting(act)))
 
     async def definition(self, type: str, *, tenant: str | None = None) -> Definition:
         """The definition that holds for a type: the tenant's own, the one for all, or the defaults."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from ingot.engines.postgres.audit import act_text
-from ingot.engines.postgres.connection import Database
+from ingot.engines.postgres.connection import CONFLICTS_MAX, Database
 from ingot.engines.postgres.memory import NIL, Memory
 from ingot.identity.model import TenantNotFound
+from ingot.jobs.ensuring import ensured
 from ingot.jobs.model import Definition, Pause
-from ingot.jobs.ports import PauseType, PutDefinition, ResumeType
+from ingot.jobs.ports import EnsureDefinition, PauseType, PutDefinition, ResumeType
 from ingot.kernel.clock import to_datetime
+from ingot.kernel.errors import StoreBusy
 from ingot.kernel.ids import is_id
 
 FIND = "SELECT * FROM ingot.find_definitions($1, $2)"
@@ -24,6 +28,37 @@ async def put_definition(db: Database, memory: Memory, command: PutDefinition) -
     await db.call(
         "SELECT ingot.put_definition($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         definition.tenant or NIL,
+        *_columns(definition),
+        act_text(command.act),
+    )
+    memory.free_all()
+    return definition
+
+
+async def ensure_definition(db: Database, memory: Memory, command: EnsureDefinition) -> Definition:
+    """Have a definition for all, of a version at least."""
+    for _ in range(CONFLICTS_MAX):
+        rows = await db.call(FIND, NIL, command.definition.type)
+        text = rows[0]["definition"] if rows else None
+        known = None if text is None else msgspec.json.decode(text, type=Definition)
+        wanted = ensured(known, command.definition)
+        if wanted == known:
+            return wanted
+        ((swapped,),) = await db.call(
+            "SELECT ingot.swap_definition($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+            text,
+            *_columns(wanted),
+            act_text(command.act),
+        )
+        if swapped:
+            memory.free_all()
+            return wanted
+    raise StoreBusy
+
+
+def _columns(definition: Definition) -> list[Any]:
+    """A definition as the functions take it."""
+    return [
         definition.type,
         msgspec.json.encode(definition).decode(),
         definition.priority,
@@ -33,10 +68,7 @@ async def put_definition(db: Database, memory: Memory, command: PutDefinition) -
         float(definition.backoff.first_seconds),
         float(definition.backoff.factor),
         float(definition.backoff.max_seconds),
-        act_text(command.act),
-    )
-    memory.free_all()
-    return definition
+    ]
 
 
 async def pause(db: Database, command: PauseType) -> Pause:

@@ -9,7 +9,7 @@ GRANT EXECUTE ON FUNCTION
     ingot.tell, ingot.clock, ingot.up_since, ingot.position, ingot.shift, ingot.at_home,
     ingot.find_orders, ingot.find_attempts, ingot.newest_ended, ingot.find_tenants, ingot.list_tenants, ingot.find_definitions,
     ingot.collect, ingot.keeping, ingot.depths,
-    ingot.create_tenant, ingot.change_tenant, ingot.put_definition, ingot.pause, ingot.resume,
+    ingot.create_tenant, ingot.change_tenant, ingot.put_definition, ingot.swap_definition, ingot.pause, ingot.resume,
     ingot.expect_room, ingot.release, ingot.ended_parents, ingot.close_batches, ingot.fold_batches,
     ingot.leases_of_worker, ingot.create_token, ingot.revoke_token, ingot.find_token, ingot.list_tokens, ingot.create_worker_credential,
     ingot.change_worker_credential, ingot.find_worker_credential, ingot.is_worker_name, ingot.list_worker_credentials, ingot.note_use,

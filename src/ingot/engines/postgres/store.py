@@ -76,6 +76,7 @@ from ingot.jobs.ports import (
     Collect,
     DrainWorker,
     Enqueue,
+    EnsureDefinition,
     HearWorker,
     LogEntry,
     PauseType,
@@ -325,6 +326,10 @@ class PostgresStore(Blobs):
     def put_definition(self, command: PutDefinition) -> Awaitable[Definition]:
         """See `JobStore`."""
         return definitions.put_definition(self._db, self._memory, command)
+
+    def ensure_definition(self, command: EnsureDefinition) -> Awaitable[Definition]:
+        """See `JobStore`."""
+        return definitions.ensure_definition(self._db, self._memory, command)
 
     def pause(self, command: PauseType) -> Awaitable[Pause]:
         """See `JobStore`."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity.model import TenantNotFound
+from ingot.jobs.ensuring import ensured
 from ingot.jobs.model import Definition, Pause
-from ingot.jobs.ports import PauseType, PutDefinition, ResumeType
+from ingot.jobs.ports import EnsureDefinition, PauseType, PutDefinition, ResumeType
 from ingot.kernel.clock import to_datetime
 
 
@@ -26,6 +27,13 @@ def put_definition(tx: Transaction, command: PutDefinition) -> Definition:
         target = f"definition/{definition.type}"
         tx.audit(command.act, "definition.put", target, tenant=definition.tenant, before=old, after=definition)
     return definition
+
+
+def ensure_definition(tx: Transaction, command: EnsureDefinition) -> Definition:
+    """Have a definition for all, of a version at least."""
+    known = tx.memory.definitions.get((None, command.definition.type))
+    wanted = ensured(known, command.definition)
+    return wanted if wanted == known else put_definition(tx, PutDefinition(definition=wanted, act=command.act))
 
 
 def pause(tx: Transaction, command: PauseType) -> Pause:

@@ -76,6 +76,7 @@ from ingot.jobs.ports import (
     Collect,
     DrainWorker,
     Enqueue,
+    EnsureDefinition,
     HearWorker,
     PauseType,
     PutDefinition,
@@ -113,6 +114,7 @@ HANDLERS: dict[type, Handler] = {
     TurnAway: each(people.turn_away),
     EndSession: each(people.end_session),
     PutDefinition: each(definitions.put_definition),
+    EnsureDefinition: each(definitions.ensure_definition),
     PauseType: each(definitions.pause),
     ResumeType: each(definitions.resume),
     RenewLeases: settle.renew,
@@ -310,6 +312,10 @@ class SQLiteStore(BlobCommands, FileReads):
         return self._writer.submit(command)
 
     def put_definition(self, command: PutDefinition) -> Awaitable[Definition]:
+        """See `JobStore`."""
+        return self._writer.submit(command)
+
+    def ensure_definition(self, command: EnsureDefinition) -> Awaitable[Definition]:
         """See `JobStore`."""
         return self._writer.submit(command)
 

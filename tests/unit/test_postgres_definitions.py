@@ -1,0 +1,40 @@
+"""Definitions that servers ensure while an operator puts theirs: what the operator set stands."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import asyncpg
+import msgspec
+import pytest
+
+from ingot.jobs import Definition
+from tests.factories import open_bench
+from tests.postgres import AN_ACT, database_for
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+PUT = f"SELECT ingot.put_definition('00000000-0000-0000-0000-000000000000', 'pdf', $1, 3, 5, 3, 60, 1, 2, 60, {AN_ACT})"
+OURS = Definition(type="pdf", reuse=True, version=2)
+
+
+@pytest.mark.parametrize("before", [False, True])
+async def test_what_an_operator_puts_at_the_same_time_is_not_undone(tmp_path: Path, before: bool) -> None:
+    async with open_bench("postgres", tmp_path / "data") as one, open_bench("postgres", tmp_path / "data") as other:
+        if before:
+            await one.jobs.define(Definition(type="pdf"))
+        theirs = Definition(type="pdf", max_running=3)
+        operator = await asyncpg.connect((await database_for(tmp_path / "data")).owner_url)
+        try:
+            await operator.execute("BEGIN")
+            await operator.execute(PUT, msgspec.json.encode(theirs).decode())
+            ensuring = [asyncio.ensure_future(bench.jobs.ensure_definition(OURS)) for bench in (one, other)]
+            while await operator.fetchval(WAITING) < len(ensuring):
+                pass
+            await operator.execute("COMMIT")
+            found = await asyncio.gather(*ensuring)
+        finally:
+            await operator.close()
+        raised = msgspec.structs.replace(theirs, version=2)
+        assert [*found, await one.jobs.definition("pdf")] == [raised] * 3
+        assert len((await one.audit.list(None, action="definition.put")).items) == 2 + before
