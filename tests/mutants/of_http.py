@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import AUDIT_HTTP, BROWSER, SECRETS
+from tests.mutants.places import AUDIT_HTTP, BROWSER, REUSED_FILES, SECRETS
 
 MUTANTS = [
+    Mutant(
+        name="a say in any upload",
+        breaks="who does not have the file has no say in the upload of another's input",
+        file="api/blobs.py",
+        old="(blob_id is not None and blob_id == upload.blob_id)",
+        new="blob_id is not None",
+        caught_by=f"{REUSED_FILES}::test_who_does_not_know_the_file_has_no_say_in_its_upload",
+    ),
+    Mutant(
+        name="a sender that cancels what somebody else sends",
+        breaks="who is fenced out leaves an upload to who came last",
+        file="client/asynchronous/upload.py",
+        old=" and not isinstance(error, UploadTaken):",
+        new=":",
+        caught_by=f"{REUSED_FILES}::test_who_is_fenced_out_leaves_the_rest_to_who_came_last",
+    ),
     Mutant(
         name="a stream that ends before the last lines",
         breaks="who follows a log gets all of it before the end",

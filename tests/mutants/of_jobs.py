@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import AUDIT, SECRETS, WAITING, WORKERS
+from tests.mutants.places import AUDIT, REUSED_FILES, REUSED_UPLOADS, SECRETS, WAITING, WORKERS
 
 MUTANTS = [
     Mutant(
@@ -30,6 +30,39 @@ MUTANTS = [
         old="(definition.version, _decode",
         new="(_decode",
         caught_by="tests/conformance/test_reuse.py::test_another_version_of_the_definition_is_other_work",
+    ),
+    Mutant(
+        name="reuse whatever is sent",
+        breaks="other bytes are other work, also where they come with the order",
+        file="jobs/reuse.py",
+        old='inputs[upload.name or ""] = upload.blob_id',
+        new='inputs[upload.name or ""] = ""',
+        caught_by=f"{REUSED_UPLOADS}::test_other_bytes_names_or_options_are_other_work[sqlite-other0]",
+    ),
+    Mutant(
+        name="reuse of what nobody has announced",
+        breaks="an upload that does not say what it brings is never the same as another",
+        file="jobs/reuse.py",
+        old="            return None\n        inputs",
+        new="            continue\n        inputs",
+        caught_by=f"{REUSED_UPLOADS}::test_an_upload_that_does_not_say_what_it_brings_is_never_the_same[sqlite]",
+    ),
+    Mutant(
+        name="a server that undoes what an operator set",
+        breaks="of a definition that is there only the version is raised",
+        file="jobs/ensuring.py",
+        old="return msgspec.structs.replace(known, version=wanted.version)",
+        new="return wanted",
+        caught_by="tests/conformance/test_definitions.py"
+        "::test_of_a_definition_that_is_there_the_version_is_raised_and_nothing_else_changed[sqlite-1]",
+    ),
+    Mutant(
+        name="an upload that nobody can send",
+        breaks="a job whose server died before it gave it its input does not wait for it for ever",
+        file="blobs/uploads.py",
+        old="            if found.place is None:  # The blob was here",
+        new="            if False:  # The blob was here",
+        caught_by=f"{REUSED_FILES}::test_a_job_whose_server_died_before_it_gave_it_its_input[False]",
     ),
     Mutant(
         name="a heartbeat sent again that is logged again",

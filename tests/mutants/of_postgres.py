@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import CHECKPOINTS, WORKERS
+from tests.mutants.places import CHECKPOINTS, REUSED_UPLOADS, WORKERS
 
 MUTANTS = [
     Mutant(
@@ -219,6 +219,22 @@ MUTANTS = [
         old="AND o.force IS NOT TRUE AND k.status NOT IN ('dead', 'canceled')",
         new="AND o.force IS NOT TRUE",
         caught_by="tests/conformance/test_reuse.py::test_a_job_that_is_dead_or_canceled_is_not_reused",
+    ),
+    Mutant(
+        name="reuse that another tenant's work stands in the way of",
+        breaks="T1: what one tenant does has no effect on another",
+        file="engines/postgres/functions/enqueue.sql",
+        old="WHERE k.tenant = o.tenant AND k.type = o.type AND k.key = o.reuse_key LIMIT 1",
+        new="WHERE k.type = o.type AND k.key = o.reuse_key LIMIT 1",
+        caught_by=f"{REUSED_UPLOADS}::test_two_tenants_have_a_job_each_and_one_copy[postgres]",
+    ),
+    Mutant(
+        name="a definition that is swapped for one that was read before",
+        breaks="what an operator sets while servers start is not undone",
+        file="engines/postgres/functions/definitions.sql",
+        old=" AND d.type = type AND d.definition = known;",
+        new=" AND d.type = type;",
+        caught_by="tests/unit/test_postgres_definitions.py",
     ),
     Mutant(
         name="reuse that two processes write over each other",

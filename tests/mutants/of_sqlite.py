@@ -14,6 +14,7 @@ from tests.mutants.places import (
     PEOPLE,
     POWER,
     REMOVAL,
+    REUSED_UPLOADS,
     SETTLE,
     WORKERS,
 )
@@ -198,6 +199,14 @@ MUTANTS = [
         old="WHERE s.status NOT IN ('dead', 'canceled')\n",
         new="",
         caught_by="tests/conformance/test_reuse.py::test_a_job_that_is_dead_or_canceled_is_not_reused",
+    ),
+    Mutant(
+        name="reuse of another tenant's work",
+        breaks="T1: a tenant sees nothing of another, nor that it works on the same",
+        file="engines/sqlite/sql/jobs_by_reuse_key.sql",
+        old="k.tenant = w.value ->> 0 AND k.type",
+        new="k.type",
+        caught_by=f"{REUSED_UPLOADS}::test_two_tenants_have_a_job_each_and_one_copy[sqlite]",
     ),
     Mutant(
         name="reuse that a refused call leaves behind",

@@ -68,6 +68,15 @@ def test_a_payload_comes_from_a_file_or_from_stdin(place: Shell) -> None:
     assert place.json("jobs", "submit", "filed", "--payload-file", "-", typed='"stdin"')["payload"] == "stdin"
 
 
+def test_the_same_file_is_answered_by_the_job_that_is_there_unless_that_is_forced(place: Shell) -> None:
+    (place.folder / "same.png").write_bytes(b"a picture")
+    first, again, forced = (
+        place.run("jobs", "submit", "image", "--file", "same.png", *more) for more in ((), (), ("--force",))
+    )
+    assert first.stdout == again.stdout != forced.stdout
+    assert [("--force" in done.stderr) for done in (first, again, forced)] == [False, True, False]
+
+
 def test_a_job_is_waited_for_and_its_result_is_written(place: Shell) -> None:
     def work() -> None:
         place.tell(place.claim("waited"), "complete", result={"hello": "Ada"})

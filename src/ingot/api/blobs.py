@@ -29,12 +29,13 @@ from ingot.wire.blobs import (
     CollectOrder,
     CompleteOrder,
     PartsAnswer,
-    PartsOrder,
     SignedUrl,
     UploadAnswer,
     UploadBytesQuery,
     UploadOrder,
+    UploadPartsOrder,
     UploadPlan,
+    UploadQuery,
     UrlQuery,
     Verified,
     Why,
@@ -113,9 +114,9 @@ class BlobsApi:
         )
         return self._plans.of(call, call.tenant, begun)
 
-    async def get_upload(self, call: Call, id: str) -> UploadAnswer:
+    async def get_upload(self, call: Call, id: str, query: UploadQuery) -> UploadAnswer:
         """How an upload stands, which of its parts are there, and a new address to go on at with it."""
-        await self._own(call, id)
+        await self._own(call, id, query.blob_id)
         parts = await self._uploads.parts(call.tenant, id)
         return self._plans.again(call, call.tenant, await self._uploads.again(call.tenant, id), parts)
 
@@ -124,9 +125,9 @@ class BlobsApi:
         await self._own(call, id)
         await self._uploads.give_up(call.tenant, id)
 
-    async def sign_parts(self, call: Call, id: str, body: PartsOrder) -> PartsAnswer:
+    async def sign_parts(self, call: Call, id: str, body: UploadPartsOrder) -> PartsAnswer:
         """Addresses for parts of an upload that goes to a bucket in several."""
-        await self._own(call, id)
+        await self._own(call, id, body.blob_id)
         parts = [
             Part(number=one.number, size=one.size, sha256=checks.digest(one.sha256, what="SHA-256"))
             for one in body.parts
@@ -135,7 +136,7 @@ class BlobsApi:
 
     async def complete(self, call: Call, id: str, body: CompleteOrder) -> Answer[UploadAnswer]:
         """All bytes are sent: they are read, and are a blob when they are what was announced. Large ones later: 202."""
-        await self._own(call, id)
+        await self._own(call, id, body.blob_id)
         done = await self._uploads.complete(call.tenant, id, blob_id=body.blob_id, sha256=body.sha256)
         status = 202 if done.upload.state is UploadState.VERIFYING else 200
         return Answer(UploadAnswer(upload=done.upload, key=done.key), status=status)
@@ -161,19 +162,22 @@ class BlobsApi:
             raise InvalidInput("the header Upload-Offset is not a whole number")
         return _told(await self._uploads.receive(query.tenant, id, int(said), body.parts()))
 
-    async def _own(self, call: Call, id: str) -> Upload:
+    async def _own(self, call: Call, id: str, blob_id: str | None = None) -> Upload:
         """The upload, for who began it or may write what it is for. Raises `UploadNotFound`."""
         upload = await self._uploads.get(call.tenant, id)
-        if not await self._may_send(call, upload):
+        if not await self._may_send(call, upload, blob_id):
             raise UploadNotFound(f"there is no upload {id[:64]!r}")
         return upload
 
-    async def _may_send(self, call: Call, upload: Upload) -> bool:
-        """Who made a job, and may make such jobs, sends its inputs. What an attempt makes comes another way."""
+    async def _may_send(self, call: Call, upload: Upload, blob_id: str | None) -> bool:
+        """Who made a job, and may make such jobs, sends its inputs; or who asks for the same, and has the file too.
+
+        That one is known by the blob that was announced, which nobody is told. What an attempt makes comes another way.
+        """
         own = upload.owner == call.caller.name
         if upload.job_id is None:
             return own or call.caller.may("blobs.write", "*" if upload.key is None else f"keys/{upload.key}")
-        if upload.file != "input" or not own:
+        if upload.file != "input" or not (own or (blob_id is not None and blob_id == upload.blob_id)):
             return False
         job = await self._jobs.get(call.tenant, upload.job_id)
         return call.caller.may("jobs.create", f"jobs/{job.type}")

@@ -20,13 +20,25 @@ from ingot.http.table import PREFIX, Granted, Handler, Route
 from ingot.jobs.checks import file_name
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.files import INPUTS_MAX, upload_id
-from ingot.jobs.model import Attempt, Batch, Definition, Enqueued, Explanation, Job, NewJob, OnDead, Pause, Summary
+from ingot.jobs.model import (
+    Attempt,
+    Batch,
+    Definition,
+    Enqueued,
+    Explanation,
+    Job,
+    JobStatus,
+    NewJob,
+    OnDead,
+    Pause,
+    Summary,
+)
 from ingot.jobs.orders import JobOptions, new_job
 from ingot.jobs.service import Jobs
 from ingot.kernel import values
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
-from ingot.wire.files import JobWithUploads, NewJobOrder
+from ingot.wire.files import JobAnswer, NewJobOrder
 from ingot.wire.jobs import JobChange, JobOrder, JobOrders, JobRetry, JobsQuery, SummaryQuery, WaitQuery
 
 BATCH_BODY_BYTES_MAX = 64 * 1024 * 1024
@@ -99,21 +111,22 @@ class JobsApi:
 
     # -- making ---------------------------------------------------------------------------------------------
 
-    async def create(self, call: Call, body: NewJobOrder) -> Answer[JobWithUploads]:
-        """Enqueue a job. With uploads, the answer says where these are sent; it is ready when all are complete."""
+    async def create(self, call: Call, body: NewJobOrder) -> Answer[JobAnswer]:
+        """Enqueue a job. With uploads, the answer says where these are sent; it is ready when all are complete.
+
+        A type whose results are used again answers with the job that does the same, and 200.
+        """
         options = _options(call, body)
         if (key := call.key_of(body.idempotency_key)) is not None:
             options["idempotency_key"] = key
         if body.uploads:
-            made, job = await self._with_uploads(call, body, options)
+            job = await self._with_uploads(call, body, options)
         else:
             made = await self._jobs.enqueue(call.tenant, body.type, bytes(body.payload), **options)
-            job = cast("JobWithUploads", made.job)
-        return Answer(job, 201 if made.created else 200, {"location": f"{PREFIX}/jobs/{job.id}"})
+            job = _answer(await self._fed(made, len(body.inputs)))
+        return Answer(job, 201 if job.created else 200, {"location": f"{PREFIX}/jobs/{job.id}"})
 
-    async def _with_uploads(
-        self, call: Call, body: NewJobOrder, options: JobOptions
-    ) -> tuple[Enqueued, JobWithUploads]:
+    async def _with_uploads(self, call: Call, body: NewJobOrder, options: JobOptions) -> JobAnswer:
         """Make a job together with the uploads that it waits for. One that was there before has its own."""
         order = new_job(call.tenant, body.type, bytes(body.payload), **options)
         coming = await self._prepared(call, order, body)
@@ -127,10 +140,12 @@ class JobsApi:
             begun = [await self._uploads.begun(one) for one in coming]
         else:
             await self._forget(coming)
-            begun = await self._begun_before(made.job, len(coming))
+            begun = await self._begun_before(made, len(body.inputs) + len(coming))
         job = await self._jobs.get(call.tenant, made.job.id)  # What the tenant has already is here by now.
+        if made.reused and job.status is JobStatus.CANCELED:  # An upload of it has failed, or was given up just now.
+            return await self._with_uploads(call, body, options)
         plans = [self._plans.of(call, call.tenant, one) for one in begun]
-        return made, JobWithUploads(**{name: getattr(job, name) for name in job.__struct_fields__}, uploads=plans)
+        return _answer(msgspec.structs.replace(made, job=job), uploads=plans)
 
     async def _prepared(self, call: Call, order: NewJob, body: NewJobOrder) -> list[Prepared]:
         values.whole_number(len(body.inputs) + len(body.uploads), what="the number of inputs", least=0, most=INPUTS_MAX)
@@ -153,13 +168,24 @@ class JobsApi:
             raise
         return coming
 
-    async def _begun_before(self, job: Job, most: int) -> list[Begun]:
-        """The uploads of a job that was made before, as far as they are still known."""
+    async def _begun_before(self, made: Enqueued, inputs: int) -> list[Begun]:
+        """The uploads of a job that was there before, of so many inputs, as far as they are still known.
+
+        What the tenant has by now is done. One that is reused and waits for nothing any more has none.
+        """
         begun: list[Begun] = []
-        for n in range(most):
+        if made.reused and made.job.status is not JobStatus.BLOCKED:
+            return begun
+        for n in range(inputs):
             with suppress(UploadNotFound):
-                begun.append(await self._uploads.again(job.tenant, upload_id(job.id, n)))
+                begun.append(await self._uploads.rejoin(made.job.tenant, upload_id(made.job.id, n)))
         return begun
+
+    async def _fed(self, made: Enqueued, inputs: int) -> Enqueued:
+        """The answer to an order whose inputs are here: a job that is reused waits for none of them any more."""
+        if not made.reused or not await self._begun_before(made, inputs):
+            return made
+        return msgspec.structs.replace(made, job=await self._jobs.get(made.job.tenant, made.job.id))
 
     async def _forget(self, coming: Sequence[Prepared]) -> None:
         for one in coming:
@@ -170,7 +196,8 @@ class JobsApi:
         if call.headers.has("idempotency-key"):
             raise InvalidInput("a batch has a key for each of its jobs", hint="Put idempotency_key into each job.")
         orders = [new_job(call.tenant, one.type, bytes(one.payload), **_options(call, one)) for one in body.jobs]
-        return Made(jobs=await self._jobs.enqueue_many(orders))
+        made = await self._jobs.enqueue_many(orders)
+        return Made(jobs=[await self._fed(one, len(order.inputs)) for one, order in zip(made, orders, strict=True)])
 
     # -- looking --------------------------------------------------------------------------------------------
 
@@ -257,6 +284,10 @@ class JobsApi:
         """Hand out jobs of a type again."""
         call.expect("jobs.manage", f"jobs/{type}")
         await self._jobs.resume(call.tenant, type, act=call.act())
+
+
+def _answer(made: Enqueued, **more: Any) -> JobAnswer:
+    return JobAnswer(**msgspec.structs.asdict(made.job), created=made.created, reused=made.reused, **more)
 
 
 def _options(call: Call, body: JobOrder) -> JobOptions:

@@ -14,12 +14,14 @@ from ingot.blobs import checks
 from ingot.blobs.arrivals import KEEP, Arrival, FileToCome, Intake, expect
 from ingot.blobs.errors import (
     BlobDamaged,
+    BlobNotFound,
     KeyExists,
     UploadEnded,
     UploadIncomplete,
     UploadNotFound,
     UploadOffsetWrong,
     WrongDigest,
+    WrongLength,
 )
 from ingot.blobs.model import Content, Finished, OpenUpload, Trash, Upload, UploadState
 from ingot.blobs.ports import (
@@ -153,6 +155,21 @@ class Uploads:
         plan = await signing.plan_again(found.place, found.multipart, size=upload.size or 0, sha256=upload.sha256)
         return Begun(upload=upload, plan=plan)
 
+    async def rejoin(self, tenant: str, id: str) -> Begun:
+        """An upload that somebody asks for once more, and where its bytes go.
+
+        It is done when the tenant has its blob by now. Raises `UploadNotFound`.
+        """
+        found = await self._found(tenant, id)
+        if found.upload.state is UploadState.OPEN:
+            if (known := await self._known_by_now(found)) is not None:
+                await self._stop_receiving(id)
+                with suppress(BlobNotFound, UploadEnded):  # Somebody has just taken it away, or ended the upload.
+                    return Begun(upload=(await self.verifier.finish(found, known)).upload)
+            if found.place is None:  # The blob was here when it began, and nobody can send it.
+                await self._store.end_upload(EndUpload(tenant=tenant, id=id))
+        return await self.again(tenant, id)
+
     async def forget(self, prepared: Prepared) -> None:
         """Nothing comes of what was prepared: a bucket keeps no parts for it."""
         if prepared.command.multipart is not None and prepared.command.place is not None:
@@ -185,6 +202,16 @@ class Uploads:
             return None
         expect(found[0], size=told.size, blob_id=told.blob_id, sha256=told.sha256)
         return msgspec.structs.replace(found[0], place=None, inline=None)
+
+    async def _known_by_now(self, begun: OpenUpload) -> Content | None:
+        """The blob that an upload announces, when this tenant has it and it is what was said of it."""
+        upload = begun.upload
+        told = Arrival(
+            tenant=begun.tenant, owner=upload.owner, size=upload.size, blob_id=upload.blob_id, sha256=upload.sha256
+        )
+        with suppress(WrongLength, WrongDigest):
+            return await self._known(told)
+        return None
 
     # -- bytes that come to us ------------------------------------------------------------------------------
 

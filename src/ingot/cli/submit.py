@@ -131,8 +131,7 @@ def submit(
 def _submit(ask: Asking, type: str, payload: object, files: list[Path], order: dict[str, Any]) -> Job:
     """Ask for one job, and send its files. Raises `InvalidInput` for those that cannot be."""
     if not files:
-        made: SyncJob = ask.client.submit(type, payload, **order)
-        return made.data
+        return _told(ask, ask.client.submit(type, payload, **order))
     named = {path.name: path for path in files}
     for path in files:
         with told(f"{path} cannot be read"):
@@ -144,7 +143,13 @@ def _submit(ask: Asking, type: str, payload: object, files: list[Path], order: d
         job: SyncJob = ask.client.submit(
             type, payload, file=named, progress=bar(f"sending {', '.join(named)}"), **order
         )
-        return job.data
+    return _told(ask, job)
+
+
+def _told(ask: Asking, job: SyncJob) -> Job:
+    if job.reused:
+        ask.out.say(f"The job {job.id} does the same, and is the answer; --force does it anew.")
+    return job.data
 
 
 def _wait(ask: Asking, job: Job, seconds: float | None) -> None:

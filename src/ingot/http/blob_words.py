@@ -63,7 +63,7 @@ FIELDS: Final = {
     "InputOrder.name": "The name of the input: no folders, up to 255 characters.",
     "JobFile.kind": "What the file is: `input`, `output`, `log`, `checkpoint`, or the `payload`.",
     "JobFile.name": "The name of the file; that of a log is the number of its attempt.",
-    "JobWithUploads.uploads": "How the inputs are sent that the job waits for, when it was made with uploads.",
+    "JobAnswer.uploads": "How the inputs are sent that the job waits for, when it was made with uploads.",
     "NewJobOrder.uploads": "Inputs that are uploaded first: the job is ready when the last of them is complete.",
     "UploadPlan.url": "Where the bytes are sent; it needs no credential.",
     "UrlQuery.name": "The name to save it under.",

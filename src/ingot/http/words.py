@@ -140,7 +140,7 @@ FIELDS: Final = {
     "retention_seconds": "How long finished jobs are kept.",
     "retry": "Whether it may be tried again.",
     "reuse": "Whether the result of the same work is used again.",
-    "reused": "Whether the result of an earlier job was used again.",
+    "reused": "Whether it was there before, and does the same: nothing was made.",
     "revoked_at": "When it was revoked.",
     "role": "What they may do: `admin`, `member` or `viewer`.",
     "run_at": "When the job is due.",

@@ -109,6 +109,18 @@ class PartsOrder(Request, frozen=True, kw_only=True):
     parts: Annotated[list[PartOrder], msgspec.Meta(min_length=1, max_length=PARTS_MAX)]
 
 
+class UploadPartsOrder(PartsOrder, frozen=True, kw_only=True):
+    """The same. Who did not begin the upload of an input names its `blob_id`."""
+
+    blob_id: str | None = None
+
+
+class UploadQuery(Request, frozen=True, kw_only=True):
+    """Who did not begin the upload of an input names the blob that it announces."""
+
+    blob_id: str | None = None
+
+
 class PartsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Where these parts are sent to, and how long these addresses hold."""
 
@@ -133,7 +145,7 @@ class UploadAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompleteOrder(Request, frozen=True, kw_only=True):
-    """All bytes are sent; these are their digests, for one who knows them only now."""
+    """All bytes are sent; these are their digests, for one who knows them only now, or did not begin the upload."""
 
     blob_id: str | None = None
     sha256: str | None = None

@@ -32,9 +32,14 @@ class NewJobOrder(JobOrder, frozen=True, kw_only=True):
     uploads: InputOrders = msgspec.field(default_factory=list)
 
 
-class JobWithUploads(Job, frozen=True, kw_only=True):
-    """A job, and how the inputs that it waits for are sent, in the order in which they were named."""
+class JobAnswer(Job, frozen=True, kw_only=True):
+    """The job that answers an order: whether it was made for it, or does the same and is `reused`.
 
+    `uploads` is how the inputs that it waits for are sent, in the order in which they were named first.
+    """
+
+    created: bool = True
+    reused: bool = False
     uploads: list[UploadPlan] | msgspec.UnsetType = msgspec.UNSET
 
 

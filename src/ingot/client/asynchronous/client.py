@@ -11,7 +11,7 @@ import msgspec
 from ingot.client.asynchronous.admin import AsyncAdmin
 from ingot.client.asynchronous.blobs import AsyncBlobs
 from ingot.client.asynchronous.events import follow
-from ingot.client.asynchronous.files import file_url, send_payloads, submit_with_files
+from ingot.client.asynchronous.files import file_url, send_payloads, submit_one, submit_with_files
 from ingot.client.asynchronous.http import PAGE_ROWS, AsyncHttp
 from ingot.client.asynchronous.job import AsyncJob
 from ingot.client.asynchronous.submission import AsyncSubmission, enqueue, publish
@@ -122,6 +122,9 @@ class AsyncClient:
         of how many; what the server has already is not sent.
         `inputs` names blobs that are there already. A payload over 64 KiB is stored as a blob first.
 
+        Where results of the type are used again, the same work is done once: the job that is there is the answer, with
+        `reused`, and files that it has are not sent. With `force` it is done anew.
+
         With a `connection` to the database in which Ingot lives, the job is part of its transaction, and no server is
         asked.
         """
@@ -134,10 +137,10 @@ class AsyncClient:
         text = bytes(body["payload"]) if is_large(body["payload"]) else None
         await send_payloads(self._http, [body])
         if files:
-            made = await submit_with_files(self._http, body, files, progress, hashing)
+            made, told = await submit_with_files(self._http, body, files, progress, hashing)
         else:
-            made = await self._http.ask("POST", "/jobs", Job, body=body, safe="idempotency_key" in body)
-        return AsyncJob(self, made, text)
+            made, told = await submit_one(self._http, body)
+        return AsyncJob(self, made, text, created=told.created, reused=told.reused)
 
     @overload
     async def submit_many(
@@ -176,7 +179,7 @@ class AsyncClient:
             await send_payloads(self._http, some)
             safe = all("idempotency_key" in body for body in some)
             answer = await self._http.ask("POST", "/jobs/batch", _Made, body={"jobs": some}, safe=safe)
-            made += [AsyncJob(self, one.job) for one in answer.jobs]
+            made += [AsyncJob(self, one.job, created=one.created, reused=one.reused) for one in answer.jobs]
         return made
 
     # -- looking at jobs ------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ COMPLETE_SECONDS: Final = 60.0  # Longer than usual: the bytes are read back.
 class AsyncPlanned:
     """An upload that was planned with something else, such as a job."""
 
+    _named: Mapping[str, str] = {}  # What shows that one may go on with it.
+
     def __init__(self, http: AsyncHttp, plan: UploadPlan) -> None:
         self._http = http
         self._plan = plan
@@ -30,22 +32,39 @@ class AsyncPlanned:
 
     async def renewed(self, id: str) -> UploadAnswer:
         """How it goes on at an address that is new, for one whose time is over."""
-        return await self._http.ask("GET", at("blobs", "uploads", id), UploadAnswer)
+        return await self._http.ask("GET", at("blobs", "uploads", id), UploadAnswer, query={**self._named})
 
     async def signed(self, id: str, part: PartOrder) -> PartsAnswer:
         """Where a part is sent to."""
-        path = at("blobs", "uploads", id, "parts")
-        return await self._http.ask("POST", path, PartsAnswer, body={"parts": [part]}, safe=True)
+        path, body = at("blobs", "uploads", id, "parts"), {**self._named, "parts": [part]}
+        return await self._http.ask("POST", path, PartsAnswer, body=body, safe=True)
 
     async def complete(self, id: str) -> UploadAnswer:
         """All bytes are sent."""
-        path = at("blobs", "uploads", id, "complete")
-        return await self._http.ask("POST", path, UploadAnswer, body={}, safe=True, wait_seconds=COMPLETE_SECONDS)
+        path, body = at("blobs", "uploads", id, "complete"), {**self._named}
+        return await self._http.ask("POST", path, UploadAnswer, body=body, safe=True, wait_seconds=COMPLETE_SECONDS)
 
     async def give_up(self, id: str) -> None:
         """Nothing comes of it."""
         with suppress(IngotError):  # It is swept otherwise.
             await self._http.ask("DELETE", at("blobs", "uploads", id), bytes)
+
+
+class AsyncJoined(AsyncPlanned):
+    """An upload that was begun before by somebody who asked for the same: who has the file too goes on with it."""
+
+    def __init__(self, http: AsyncHttp, plan: UploadPlan) -> None:
+        super().__init__(http, plan)
+        self._named = {"blob_id": plan.upload.blob_id or ""}
+
+    async def begin(self) -> tuple[UploadPlan, list[int]]:
+        """How the bytes are sent, and which parts are there already."""
+        if self._plan.part_bytes is None:
+            return self._plan, []
+        return self._plan, (await self.renewed(self._plan.upload.id)).parts
+
+    async def give_up(self, id: str) -> None:
+        """Leave it to others, who may go on with it."""
 
 
 class AsyncOrdered(AsyncPlanned):

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ingot.blobs.checks import guess_type
+from ingot.blobs.errors import UploadEnded, UploadNotFound, UploadTaken
 from ingot.blobs.model import UploadState
 from ingot.client.asynchronous.blobs import hashed
-from ingot.client.asynchronous.desk import AsyncOrdered, AsyncPlanned
+from ingot.client.asynchronous.desk import AsyncJoined, AsyncOrdered, AsyncPlanned
 from ingot.client.asynchronous.http import AsyncHttp
 from ingot.client.asynchronous.upload import AsyncUpload
 from ingot.client.at_once import awaited_at_once
@@ -32,10 +33,15 @@ if TYPE_CHECKING:
     from ingot.client.asynchronous.client import AsyncClient
 
 PAYLOADS_AT_ONCE: Final = 4
+REUSE_TRIES_MAX: Final = 3
 Data = bytes
 
 
-class _Planned(msgspec.Struct, frozen=True):
+class Told(msgspec.Struct, frozen=True):
+    """What the answer to an order says besides the job."""
+
+    created: bool = True
+    reused: bool = False
     uploads: list[UploadPlan] = []
 
 
@@ -90,14 +96,26 @@ class AsyncOutputs:
         return AsyncOutput(self._client, self._job_id, name)
 
 
+async def submit_one(http: AsyncHttp, body: dict[str, Any]) -> tuple[Job, Told]:
+    """Ask for a job."""
+    said = await http.ask("POST", "/jobs", bytes, body=body, safe="idempotency_key" in body)
+    try:
+        return msgspec.json.decode(said, type=Job), msgspec.json.decode(said, type=Told)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise unreadable(said, error) from None
+
+
 async def submit_with_files(
     http: AsyncHttp,
     body: dict[str, Any],
     files: Mapping[str, Sendable],
     progress: Progress | None,
     hashing: Progress | None,
-) -> Job:
-    """Ask for a job, and send the files that it waits for. What cannot be sent cancels it."""
+) -> tuple[Job, Told]:
+    """Ask for a job, and send the files that it waits for. What cannot be sent cancels it, if nobody else waits for it.
+
+    One that is reused may be given up by who began it: then it is asked for again.
+    """
     with ExitStack() as opened:
         sent = {name: opened.enter_context(Outgoing(source)) for name, source in files.items()}
         hashed_of = Meter(sum(outgoing.size or 0 for outgoing in sent.values()), hashing)
@@ -105,19 +123,28 @@ async def submit_with_files(
             await _order(name, outgoing, partial(_tell, hashed_of, number))
             for number, (name, outgoing) in enumerate(sent.items())
         ]
-        safe = "idempotency_key" in body
-        said = await http.ask("POST", "/jobs", bytes, body={**body, "uploads": uploads}, safe=safe)
-        try:
-            job, planned = msgspec.json.decode(said, type=Job), msgspec.json.decode(said, type=_Planned).uploads
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise unreadable(said, error) from None
         meter = Meter(sum(one["size"] for one in uploads), progress)
-        for number, plan in enumerate(planned):
-            if plan.upload.state is UploadState.OPEN and plan.upload.name in sent:
-                outgoing, tell = sent[plan.upload.name], partial(_tell, meter, number)
-                await AsyncUpload(http, outgoing, AsyncPlanned(http, plan), progress=tell).run()
-    with suppress(IngotError):  # Who may make jobs need not be one who may look at them.
-        return await http.ask("GET", at("jobs", job.id), Job)
+        for tries_left in reversed(range(REUSE_TRIES_MAX)):
+            job, told = await submit_one(http, {**body, "uploads": uploads})
+            try:
+                return await _send_all(http, job, told, sent, meter), told
+            except (UploadNotFound, UploadEnded):
+                if not told.reused or not tries_left:
+                    raise
+    raise AssertionError("the last try answers or raises")
+
+
+async def _send_all(http: AsyncHttp, job: Job, told: Told, sent: Mapping[str, Outgoing], meter: Meter) -> Job:
+    """Send what a job waits for, and answer how it stands. What somebody else sends by now is left to them."""
+    coming = [plan for plan in told.uploads if plan.upload.state is UploadState.OPEN and plan.upload.name in sent]
+    for number, plan in enumerate(coming):
+        outgoing, tell = sent[plan.upload.name or ""], partial(_tell, meter, number)
+        desk = (AsyncJoined if told.reused else AsyncPlanned)(http, plan)
+        with suppress(UploadTaken):
+            await AsyncUpload(http, outgoing, desk, progress=tell).run()
+    if coming:
+        with suppress(IngotError):  # Who may make jobs need not be one who may look at them.
+            return await http.ask("GET", at("jobs", job.id), Job)
     return job
 
 

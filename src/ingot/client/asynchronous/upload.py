@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
@@ -63,12 +64,25 @@ class AsyncUpload:
         plan, parts = await self._desk.begin()
         try:
             if plan.upload.state is UploadState.OPEN:
-                await self._send(plan, parts)
+                await self._send_or_find(plan, parts)
             return await self._complete(plan.upload.id)
         except IngotError as error:
             if error.status not in LATER and not isinstance(error, UploadTaken):
                 await self._desk.give_up(plan.upload.id)
             raise
+
+    async def _send_or_find(self, plan: UploadPlan, parts: list[int]) -> None:
+        """Send it. When that fails because somebody else has sent it meanwhile, that is as good."""
+        try:
+            await self._send(plan, parts)
+        except IngotError as error:
+            if error.status in LATER or not await self._is_sent(plan.upload.id):
+                raise
+
+    async def _is_sent(self, id: str) -> bool:
+        with suppress(IngotError):  # What went wrong first is told.
+            return (await self._desk.renewed(id)).upload.state in (UploadState.VERIFYING, UploadState.DONE)
+        return False
 
     async def _send(self, plan: UploadPlan, parts: list[int]) -> None:
         if plan.part_bytes is not None:
@@ -168,7 +182,7 @@ class AsyncUpload:
 
         The address is asked for anew after each failure. One that is new and refused too is given up.
         """
-        trouble, unsure, refused = Trouble(self._http.patience), False, False
+        trouble, refused = Trouble(self._http.patience), False
         address = first
         while True:
             if address is None:
@@ -180,14 +194,14 @@ class AsyncUpload:
                 error: IngotError = fault
                 refused = False
             else:
-                if answer.is_success or (unsure and answer.status_code in THERE_ALREADY):
-                    return
+                if answer.is_success or answer.status_code in THERE_ALREADY:
+                    return  # Whether what is there is what was announced is seen when it is complete.
                 error = store_refusal(answer.status_code, answer.content)
                 error.__dict__["told_seconds"] = seconds_told(answer)
                 if error.status not in LATER and (refused or not isinstance(error, AddressRefused)):
                     raise error
                 refused = isinstance(error, AddressRefused)
-            unsure, address = True, None
+            address = None
             await self._rest(trouble, error)
 
     async def _signed(self, id: str, number: int, size: int, sha256: str) -> SignedPart:

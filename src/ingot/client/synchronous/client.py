@@ -17,7 +17,7 @@ from ingot.client.place import find_place
 from ingot.client.synchronous.admin import SyncAdmin
 from ingot.client.synchronous.blobs import SyncBlobs
 from ingot.client.synchronous.events import follow
-from ingot.client.synchronous.files import file_url, send_payloads, submit_with_files
+from ingot.client.synchronous.files import file_url, send_payloads, submit_one, submit_with_files
 from ingot.client.synchronous.http import PAGE_ROWS, SyncHttp
 from ingot.client.synchronous.job import SyncJob
 from ingot.client.synchronous.submission import SyncSubmission, enqueue, publish
@@ -123,6 +123,9 @@ class Client:
         of how many; what the server has already is not sent.
         `inputs` names blobs that are there already. A payload over 64 KiB is stored as a blob first.
 
+        Where results of the type are used again, the same work is done once: the job that is there is the answer, with
+        `reused`, and files that it has are not sent. With `force` it is done anew.
+
         With a `connection` to the database in which Ingot lives, the job is part of its transaction, and no server is
         asked.
         """
@@ -135,10 +138,10 @@ class Client:
         text = bytes(body["payload"]) if is_large(body["payload"]) else None
         send_payloads(self._http, [body])
         if files:
-            made = submit_with_files(self._http, body, files, progress, hashing)
+            made, told = submit_with_files(self._http, body, files, progress, hashing)
         else:
-            made = self._http.ask("POST", "/jobs", Job, body=body, safe="idempotency_key" in body)
-        return SyncJob(self, made, text)
+            made, told = submit_one(self._http, body)
+        return SyncJob(self, made, text, created=told.created, reused=told.reused)
 
     @overload
     def submit_many(
@@ -177,7 +180,7 @@ class Client:
             send_payloads(self._http, some)
             safe = all("idempotency_key" in body for body in some)
             answer = self._http.ask("POST", "/jobs/batch", _Made, body={"jobs": some}, safe=safe)
-            made += [SyncJob(self, one.job) for one in answer.jobs]
+            made += [SyncJob(self, one.job, created=one.created, reused=one.reused) for one in answer.jobs]
         return made
 
     # -- looking at jobs ------------------------------------------------------------------------------------

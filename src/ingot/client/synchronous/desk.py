@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ COMPLETE_SECONDS: Final = 60.0  # Longer than usual: the bytes are read back.
 class SyncPlanned:
     """An upload that was planned with something else, such as a job."""
 
+    _named: Mapping[str, str] = {}  # What shows that one may go on with it.
+
     def __init__(self, http: SyncHttp, plan: UploadPlan) -> None:
         self._http = http
         self._plan = plan
@@ -31,22 +33,39 @@ class SyncPlanned:
 
     def renewed(self, id: str) -> UploadAnswer:
         """How it goes on at an address that is new, for one whose time is over."""
-        return self._http.ask("GET", at("blobs", "uploads", id), UploadAnswer)
+        return self._http.ask("GET", at("blobs", "uploads", id), UploadAnswer, query={**self._named})
 
     def signed(self, id: str, part: PartOrder) -> PartsAnswer:
         """Where a part is sent to."""
-        path = at("blobs", "uploads", id, "parts")
-        return self._http.ask("POST", path, PartsAnswer, body={"parts": [part]}, safe=True)
+        path, body = at("blobs", "uploads", id, "parts"), {**self._named, "parts": [part]}
+        return self._http.ask("POST", path, PartsAnswer, body=body, safe=True)
 
     def complete(self, id: str) -> UploadAnswer:
         """All bytes are sent."""
-        path = at("blobs", "uploads", id, "complete")
-        return self._http.ask("POST", path, UploadAnswer, body={}, safe=True, wait_seconds=COMPLETE_SECONDS)
+        path, body = at("blobs", "uploads", id, "complete"), {**self._named}
+        return self._http.ask("POST", path, UploadAnswer, body=body, safe=True, wait_seconds=COMPLETE_SECONDS)
 
     def give_up(self, id: str) -> None:
         """Nothing comes of it."""
         with suppress(IngotError):  # It is swept otherwise.
             self._http.ask("DELETE", at("blobs", "uploads", id), bytes)
+
+
+class SyncJoined(SyncPlanned):
+    """An upload that was begun before by somebody who asked for the same: who has the file too goes on with it."""
+
+    def __init__(self, http: SyncHttp, plan: UploadPlan) -> None:
+        super().__init__(http, plan)
+        self._named = {"blob_id": plan.upload.blob_id or ""}
+
+    def begin(self) -> tuple[UploadPlan, list[int]]:
+        """How the bytes are sent, and which parts are there already."""
+        if self._plan.part_bytes is None:
+            return self._plan, []
+        return self._plan, (self.renewed(self._plan.upload.id)).parts
+
+    def give_up(self, id: str) -> None:
+        """Leave it to others, who may go on with it."""
 
 
 class SyncOrdered(SyncPlanned):

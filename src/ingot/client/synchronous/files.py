@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ingot.blobs.checks import guess_type
+from ingot.blobs.errors import UploadEnded, UploadNotFound, UploadTaken
 from ingot.blobs.model import UploadState
 from ingot.client.at_once import plain_at_once
 from ingot.client.errors import unreadable
@@ -21,7 +22,7 @@ from ingot.client.orders import is_large
 from ingot.client.outgoing import Meter, Outgoing, Progress, Sendable
 from ingot.client.paths import at
 from ingot.client.synchronous.blobs import hashed
-from ingot.client.synchronous.desk import SyncOrdered, SyncPlanned
+from ingot.client.synchronous.desk import SyncJoined, SyncOrdered, SyncPlanned
 from ingot.client.synchronous.http import SyncHttp
 from ingot.client.synchronous.upload import SyncUpload
 from ingot.jobs.files import FileNotFound, JobFile
@@ -33,10 +34,15 @@ if TYPE_CHECKING:
     from ingot.client.synchronous.client import Client
 
 PAYLOADS_AT_ONCE: Final = 4
+REUSE_TRIES_MAX: Final = 3
 Data = bytes
 
 
-class _Planned(msgspec.Struct, frozen=True):
+class Told(msgspec.Struct, frozen=True):
+    """What the answer to an order says besides the job."""
+
+    created: bool = True
+    reused: bool = False
     uploads: list[UploadPlan] = []
 
 
@@ -91,14 +97,26 @@ class SyncOutputs:
         return SyncOutput(self._client, self._job_id, name)
 
 
+def submit_one(http: SyncHttp, body: dict[str, Any]) -> tuple[Job, Told]:
+    """Ask for a job."""
+    said = http.ask("POST", "/jobs", bytes, body=body, safe="idempotency_key" in body)
+    try:
+        return msgspec.json.decode(said, type=Job), msgspec.json.decode(said, type=Told)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise unreadable(said, error) from None
+
+
 def submit_with_files(
     http: SyncHttp,
     body: dict[str, Any],
     files: Mapping[str, Sendable],
     progress: Progress | None,
     hashing: Progress | None,
-) -> Job:
-    """Ask for a job, and send the files that it waits for. What cannot be sent cancels it."""
+) -> tuple[Job, Told]:
+    """Ask for a job, and send the files that it waits for. What cannot be sent cancels it, if nobody else waits for it.
+
+    One that is reused may be given up by who began it: then it is asked for again.
+    """
     with ExitStack() as opened:
         sent = {name: opened.enter_context(Outgoing(source)) for name, source in files.items()}
         hashed_of = Meter(sum(outgoing.size or 0 for outgoing in sent.values()), hashing)
@@ -106,19 +124,28 @@ def submit_with_files(
             _order(name, outgoing, partial(_tell, hashed_of, number))
             for number, (name, outgoing) in enumerate(sent.items())
         ]
-        safe = "idempotency_key" in body
-        said = http.ask("POST", "/jobs", bytes, body={**body, "uploads": uploads}, safe=safe)
-        try:
-            job, planned = msgspec.json.decode(said, type=Job), msgspec.json.decode(said, type=_Planned).uploads
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise unreadable(said, error) from None
         meter = Meter(sum(one["size"] for one in uploads), progress)
-        for number, plan in enumerate(planned):
-            if plan.upload.state is UploadState.OPEN and plan.upload.name in sent:
-                outgoing, tell = sent[plan.upload.name], partial(_tell, meter, number)
-                SyncUpload(http, outgoing, SyncPlanned(http, plan), progress=tell).run()
-    with suppress(IngotError):  # Who may make jobs need not be one who may look at them.
-        return http.ask("GET", at("jobs", job.id), Job)
+        for tries_left in reversed(range(REUSE_TRIES_MAX)):
+            job, told = submit_one(http, {**body, "uploads": uploads})
+            try:
+                return _send_all(http, job, told, sent, meter), told
+            except (UploadNotFound, UploadEnded):
+                if not told.reused or not tries_left:
+                    raise
+    raise AssertionError("the last try answers or raises")
+
+
+def _send_all(http: SyncHttp, job: Job, told: Told, sent: Mapping[str, Outgoing], meter: Meter) -> Job:
+    """Send what a job waits for, and answer how it stands. What somebody else sends by now is left to them."""
+    coming = [plan for plan in told.uploads if plan.upload.state is UploadState.OPEN and plan.upload.name in sent]
+    for number, plan in enumerate(coming):
+        outgoing, tell = sent[plan.upload.name or ""], partial(_tell, meter, number)
+        desk = (SyncJoined if told.reused else SyncPlanned)(http, plan)
+        with suppress(UploadTaken):
+            SyncUpload(http, outgoing, desk, progress=tell).run()
+    if coming:
+        with suppress(IngotError):  # Who may make jobs need not be one who may look at them.
+            return http.ask("GET", at("jobs", job.id), Job)
     return job
 
 

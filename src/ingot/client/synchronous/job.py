@@ -25,11 +25,24 @@ LOOK_SECONDS: Final = 1.0  # How often a job that runs is looked at.
 
 
 class SyncJob:
-    """A job. What it says of itself is as of when it was last asked: `refresh` asks again."""
+    """A job. What it says of itself is as of when it was last asked: `refresh` asks again.
 
-    def __init__(self, client: Client, data: Job, payload: bytes | None = None) -> None:
+    `created` says whether the call that answered with it made it, and `reused` that it was there, and does the same.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        data: Job,
+        payload: bytes | None = None,
+        *,
+        created: bool = False,
+        reused: bool = False,
+    ) -> None:
         self._client = client
         self.data = data
+        self.created = created
+        self.reused = reused
         self._payload = payload  # Of one that travels as a blob, when it is here.
 
     def __repr__(self) -> str:

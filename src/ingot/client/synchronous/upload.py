@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
@@ -64,12 +65,25 @@ class SyncUpload:
         plan, parts = self._desk.begin()
         try:
             if plan.upload.state is UploadState.OPEN:
-                self._send(plan, parts)
+                self._send_or_find(plan, parts)
             return self._complete(plan.upload.id)
         except IngotError as error:
             if error.status not in LATER and not isinstance(error, UploadTaken):
                 self._desk.give_up(plan.upload.id)
             raise
+
+    def _send_or_find(self, plan: UploadPlan, parts: list[int]) -> None:
+        """Send it. When that fails because somebody else has sent it meanwhile, that is as good."""
+        try:
+            self._send(plan, parts)
+        except IngotError as error:
+            if error.status in LATER or not self._is_sent(plan.upload.id):
+                raise
+
+    def _is_sent(self, id: str) -> bool:
+        with suppress(IngotError):  # What went wrong first is told.
+            return (self._desk.renewed(id)).upload.state in (UploadState.VERIFYING, UploadState.DONE)
+        return False
 
     def _send(self, plan: UploadPlan, parts: list[int]) -> None:
         if plan.part_bytes is not None:
@@ -169,7 +183,7 @@ class SyncUpload:
 
         The address is asked for anew after each failure. One that is new and refused too is given up.
         """
-        trouble, unsure, refused = Trouble(self._http.patience), False, False
+        trouble, refused = Trouble(self._http.patience), False
         address = first
         while True:
             if address is None:
@@ -181,14 +195,14 @@ class SyncUpload:
                 error: IngotError = fault
                 refused = False
             else:
-                if answer.is_success or (unsure and answer.status_code in THERE_ALREADY):
-                    return
+                if answer.is_success or answer.status_code in THERE_ALREADY:
+                    return  # Whether what is there is what was announced is seen when it is complete.
                 error = store_refusal(answer.status_code, answer.content)
                 error.__dict__["told_seconds"] = seconds_told(answer)
                 if error.status not in LATER and (refused or not isinstance(error, AddressRefused)):
                     raise error
                 refused = isinstance(error, AddressRefused)
-            unsure, address = True, None
+            address = None
             self._rest(trouble, error)
 
     def _signed(self, id: str, number: int, size: int, sha256: str) -> SignedPart:
