@@ -265,7 +265,7 @@ async def define_built_in(ingot: Ingot) -> None:
     What is there stays as it was set, but for a version that is lower than that of the handler.
     """
     for one in BUILT_IN.values():
-        wanted = Definition(type=one.type, timeout_seconds=one.timeout_seconds, reuse=True, version=one.version)
+        wanted = Definition(type=one.type, timeout_seconds=one.timeout_seconds, reuse=one.reuse, version=one.version)
         await ingot.jobs.ensure_definition(wanted)
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from ingot import Worker, testing
 from ingot.jobs.model import JobStatus
+from ingot.kernel.errors import InvalidInput
 from tests.minilm import NAME, model_folder
 
 pytestmark = pytest.mark.timeout(120)  # The first one writes the model.
@@ -24,25 +26,27 @@ PARAGRAPHS = [
 ]
 
 
+@contextmanager
+def working(model: Path) -> Iterator[testing.LocalIngot]:
+    """A server, and a worker that has this model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INGOT_EMBED_MODEL", str(model))
+        worker = Worker()
+        worker.include("embed", concurrency=2)
+        with testing.start(worker) as one:
+            yield one
+
+
 @pytest.fixture(scope="module")
 def ingot() -> Iterator[testing.LocalIngot]:
-    worker = Worker()
-    worker.include("embed", concurrency=2)
-    with testing.start(worker) as one:
+    with working(model_folder()) as one:
         yield one
-
-
-@pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker has a model."""
-    monkeypatch.setenv("INGOT_EMBED_MODEL", str(model_folder()))
 
 
 def lines_of(data: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-@pytest.mark.usefixtures("model")
 def test_a_text_becomes_vectors_of_its_paragraphs(ingot: testing.LocalIngot) -> None:
     text = "\n\n".join(PARAGRAPHS) + "\n"
     job = ingot.client.submit("embed", {"chunk_tokens": 32}, file={"notes.md": text.encode()})
@@ -69,7 +73,6 @@ def test_a_text_becomes_vectors_of_its_paragraphs(ingot: testing.LocalIngot) -> 
     assert np.allclose(same, matrix[1], atol=1e-4), "equal texts have equal vectors"
 
 
-@pytest.mark.usefixtures("model")
 def test_what_cannot_be_embedded_is_dead_at_once_and_says_why(ingot: testing.LocalIngot) -> None:
     submit = ingot.client.submit
     jobs = {
@@ -83,25 +86,21 @@ def test_what_cannot_be_embedded_is_dead_at_once_and_says_why(ingot: testing.Loc
         assert said in (job.error or "")
 
 
-def test_a_worker_without_a_model_says_what_to_do(ingot: testing.LocalIngot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_a_model_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("INGOT_EMBED_MODEL", raising=False)
-    job = ingot.client.submit("embed", {"texts": ["a"]})
-    ingot.drain()
-    assert "set INGOT_EMBED_MODEL on the worker's machine" in (job.refresh().error or "")
+    with pytest.raises(InvalidInput, match="no model is set"):
+        Worker().include("embed")
     monkeypatch.setenv("INGOT_EMBED_MODEL", "/nowhere/at/all")
-    job = ingot.client.submit("embed", {"texts": ["a"]})
-    ingot.drain()
-    assert "INGOT_EMBED_MODEL names no folder" in (job.refresh().error or "")
-    assert "/nowhere" not in (job.error or ""), "who sends jobs is not told what the worker's machine looks like"
+    with pytest.raises(InvalidInput, match="INGOT_EMBED_MODEL names no folder"):
+        Worker().include("embed")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="handlers run as who runs the worker")
-def test_a_model_that_handlers_may_not_read_says_so(
-    ingot: testing.LocalIngot, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_model_that_handlers_may_not_read_says_so(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    monkeypatch.setenv("INGOT_EMBED_MODEL", str(tmp_path))
-    job = ingot.client.submit("embed", {"texts": ["a"]})
-    ingot.drain()
-    assert job.refresh().status is JobStatus.DEAD
-    assert "cannot be read by the user that handlers run as" in (job.error or "")
+    with working(tmp_path) as ingot:
+        job = ingot.client.submit("embed", {"texts": ["a"]})
+        ingot.drain()
+        assert job.refresh().status is JobStatus.DEAD
+        assert "cannot be read by the user that handlers run as" in (job.error or "")
+        assert str(tmp_path) not in (job.error or ""), "who sends jobs is not told what the worker's machine looks like"

@@ -78,4 +78,4 @@ def test_wrong_options_and_inputs_are_told(ingot: testing.LocalIngot) -> None:
     ingot.drain()
     assert "there is no option 'widht'" in (wrong.refresh().error or "")
     assert [job.refresh().status for job in (wrong, two)] == [JobStatus.DEAD] * 2
-    assert two.error == "a job of the type image has one input file, and this one has 2"
+    assert two.error == "this handler reads one input file, and the job has 2"

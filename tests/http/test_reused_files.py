@@ -71,7 +71,7 @@ class Sender:
 
     async def submit(self, data: Sendable = DATA, **order: Any) -> tuple[Job, Told]:
         body = {"type": "noop", "payload": order.pop("payload", None), **order}
-        return await submit_with_files(self._http, body, {"in.bin": data}, None)
+        return await submit_with_files(self._http, body, {"in.bin": data}, None, None)
 
     @property
     def sent(self) -> int:

@@ -12,7 +12,8 @@ import pytest
 
 from tests.system.test_serve import served
 
-PAGES = Path(__file__).parents[2] / "docs" / "how-to"
+HERE = Path(__file__).parents[2]
+PAGES = HERE / "docs" / "how-to"
 STREAM_ENDED = 28  # What curl says when it was told how long to stay.
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -100,6 +101,24 @@ def test_a_worker_and_its_client_do_what_the_page_says(
                 worker.terminate()
     assert (asked.returncode, asked.stderr) == (0, "")
     assert asked.stdout.startswith(said)
+
+
+def test_a_pdf_becomes_markdown_as_the_readme_says(tmp_path: Path) -> None:
+    code = PYTHON.findall((HERE / "README.md").read_text(encoding="utf-8"))[4]
+    with served(tmp_path / "data") as (_, url):
+        environment = {**os.environ, "INGOT_SERVER_URL": url}
+        command = [sys.executable, "-m", "ingot", "worker", "--handlers", "pdf"]
+        with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as worker:
+            try:
+                asked = subprocess.run(
+                    [sys.executable, "-c", code],
+                    cwd=HERE, env={**environment, "INGOT_DATA": str(tmp_path / "data")},
+                    capture_output=True, text=True, timeout=40, check=False,
+                )  # fmt: skip
+            finally:
+                worker.terminate()
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert asked.stdout.startswith("---\ntitle: ")
 
 
 def test_python_stores_files_as_the_page_says(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def test_handlers_that_come_with_us_have_definitions_which_operators_may_change(
                 if (type, start) == ("pdf", 1):
                     assert told == [None, False, 7, ours.version]
                 else:
-                    assert told == [None, True, ours.timeout_seconds, ours.version]
+                    assert told == [None, ours.reuse, ours.timeout_seconds, ours.version]
+            assert [type for type in found if not found[type]["reuse"]] == (["embed", "pdf"] if start else ["embed"])
             put = httpx.put(f"{url}/api/v1/admin/definitions/pdf", headers=headers, json=theirs)
             assert put.status_code == 200, put.text
 

@@ -16,25 +16,29 @@ MINUTE: Final = 60.0
 class BuiltIn(msgspec.Struct, frozen=True, kw_only=True):
     """A handler of ours, by the type of its jobs, which is the name of its extra too.
 
-    It runs isolated: it reads files that somebody sent. The `version` grows when the same input comes out otherwise:
-    results of an older one are not used again.
+    It runs isolated: it reads files that somebody sent. With `reuse` the same work is done once; the `version` grows
+    when the same input comes out otherwise, and results of an older one are not used again.
     """
 
     type: str
     about: str
     timeout_seconds: float
     memory_mb: int
+    reuse: bool = True
     version: int = 1
 
     def load(self) -> Callable[..., Any]:
-        """Its function. Raises `InvalidInput` when what it needs is not installed."""
+        """Its function. Raises `InvalidInput` when what it needs is not there."""
         try:
-            handle: Callable[..., Any] = import_module(f"{__name__}.{self.type}").handle
+            module = import_module(f"{__name__}.{self.type}")
         except ModuleNotFoundError as error:
             raise InvalidInput(
                 f"the handler of {self.type} needs {error.name}, which is not installed",
                 hint=f"Install what it needs: pip install 'ingot[{self.type}]'",
             ) from error
+        if (expect_ready := getattr(module, "expect_ready", None)) is not None:
+            expect_ready()
+        handle: Callable[..., Any] = module.handle
         return handle
 
 
@@ -46,7 +50,8 @@ BUILT_IN: Final = {
         BuiltIn(
             type="image", about="Thumbnails, other formats, no metadata", timeout_seconds=5 * MINUTE, memory_mb=1024
         ),
-        BuiltIn(type="embed", about="Text to vectors", timeout_seconds=30 * MINUTE, memory_mb=4096),
+        # What comes of a text depends on the model of the worker, of which the server knows nothing.
+        BuiltIn(type="embed", about="Text to vectors", timeout_seconds=30 * MINUTE, memory_mb=4096, reuse=False),
     )
 }
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import numpy as np
 
+from ingot.kernel.errors import InvalidInput
 from ingot.settings import read_client_settings
 from ingot.worker.handlers.inputs import only_input, output_name
 from ingot.worker.handlers.options import read_options
@@ -88,15 +89,19 @@ def handle(job: WorkerJob) -> Any:
     )
 
 
-def _model() -> Model:
+def expect_ready() -> None:
+    """Raises `InvalidInput` unless a model is set: who starts the worker is told so, and not who sends texts."""
     folder = read_client_settings().embed_model
     if folder is None:
-        raise NoRetry(
-            f"no model is set; set {VARIABLE} on the worker's machine to the folder of one, and start it again"
-        )
+        raise InvalidInput("no model is set", hint=f"Set {VARIABLE} to the folder of one.")
+    if not folder.is_dir():
+        raise InvalidInput(f"{VARIABLE} names no folder", hint="Name the folder of a model.")
+
+
+def _model() -> Model:
+    folder = read_client_settings().embed_model
+    assert folder is not None
     try:
-        if not folder.is_dir():
-            raise NoRetry(f"{VARIABLE} names no folder on the worker's machine; name the folder of a model")
         return Model(folder)
     except PermissionError:
         raise NoRetry(f"the folder that {VARIABLE} names cannot be read by the user that handlers run as") from None
@@ -110,7 +115,7 @@ def _texts_of(job: WorkerJob, options: Options) -> tuple[str, Sequence[str]]:
         if sum(map(len, options.texts)) > TEXT_BYTES_MAX:
             raise NoRetry(f"the texts have more than {TEXT_BYTES_MAX} characters; make several jobs of them")
         return NAME_OF_TEXTS, options.texts
-    name = only_input(job)
+    name = only_input(job.inputs)
     path = job.download()
     if path.stat().st_size > TEXT_BYTES_MAX:
         raise NoRetry(f"the input has more than {TEXT_BYTES_MAX} bytes; split it")

@@ -36,7 +36,7 @@ class Made(Picture, frozen=True, kw_only=True):
 def handle(job: WorkerJob) -> Any:
     """Make a picture of the job's only input, as its options say. Raises `NoRetry` for what is no picture."""
     options = read_options(job.payload, Options)
-    name = only_input(job)
+    name = only_input(job.inputs)
     job.progress(5, "fetching")
     source = job.download()
     job.progress(30, "drawing")

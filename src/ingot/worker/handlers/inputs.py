@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from ingot.blobs.checks import NAME_CHARS_MAX
-from ingot.worker.job import NoRetry, WorkerJob
+from ingot.worker.job import NoRetry
 
 
-def only_input(job: WorkerJob) -> str:
-    """The name of the job's only input. Raises `NoRetry`."""
-    names = job.inputs
+def only_input(names: Sequence[str]) -> str:
+    """The name of a job's only input. Raises `NoRetry`."""
     if len(names) != 1:
-        raise NoRetry(f"a job of the type {job.type} has one input file, and this one has {len(names)}")
+        raise NoRetry(f"this handler reads one input file, and the job has {len(names)}")
     return names[0]
 
 

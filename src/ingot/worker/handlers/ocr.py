@@ -16,6 +16,7 @@ from ingot.worker.handlers.documents.names import stem_of
 from ingot.worker.handlers.documents.options import OcrOptions, options_of, selected, spans
 from ingot.worker.handlers.documents.ports import DocumentJob, Watch
 from ingot.worker.handlers.documents.sheets import Sheets, sheets_of
+from ingot.worker.handlers.inputs import only_input
 
 READER: Final = "tesseract"
 LISTED_PAGES_MAX: Final = 2_000  # In a result; the Markdown names all.
@@ -25,8 +26,9 @@ def handle(job: DocumentJob) -> dict[str, Any]:
     """Read the only input of a job. Raises `NoRetry` for what cannot be read."""
     options = options_of(job.payload, OcrOptions)
     reading.check_languages(options.languages)
+    name = only_input(job.inputs)
     path = job.download()
-    source = source_of(path, job.inputs[0])
+    source = source_of(path, name)
     with sheets_of(path, dpi=options.dpi) as sheets:
         numbers = selected(options.pages, sheets.count)
         pages, resumed_at = _read(sheets, numbers, options, source=source, watch=job)

@@ -8,6 +8,7 @@ from ingot.worker.handlers.documents import ahead as _ahead  # noqa: F401
 from ingot.worker.handlers.documents.converting import convert
 from ingot.worker.handlers.documents.options import PdfOptions, options_of
 from ingot.worker.handlers.documents.ports import DocumentJob
+from ingot.worker.handlers.inputs import only_input
 
 PICTURE_FILES_MAX: Final = 200  # More are only in the archive.
 LISTED_PAGES_MAX: Final = 2_000  # In a result; the Markdown names all.
@@ -16,10 +17,11 @@ LISTED_PAGES_MAX: Final = 2_000  # In a result; the Markdown names all.
 def handle(job: DocumentJob) -> dict[str, Any]:
     """Convert the only input of a job. Raises `NoRetry` for what cannot be converted."""
     options = options_of(job.payload, PdfOptions)
+    name = only_input(job.inputs)
     path = job.download()
     folder = job.room() / "made"
     folder.mkdir(exist_ok=True)
-    made = convert(path, options, name=job.inputs[0], folder=folder, watch=job)
+    made = convert(path, options, name=name, folder=folder, watch=job)
     listed = made.pictures if len(made.pictures) <= PICTURE_FILES_MAX else []
     for file in (made.markdown, *listed, made.archive):
         job.check()

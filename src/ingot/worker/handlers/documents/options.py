@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from ingot.worker.handlers.options import read_options
 from ingot.worker.job import NoRetry
 
 LANGUAGES_MAX: Final = 8
@@ -58,11 +59,7 @@ class OcrOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 def options_of(payload: Any, kind: type[T]) -> T:
     """The options in a payload, which may be none. Raises `NoRetry` that names what is wrong."""
-    try:
-        known = msgspec.convert({} if payload is None else payload, kind)
-    except msgspec.ValidationError as error:
-        names = ", ".join(field.name for field in msgspec.structs.fields(kind))
-        raise NoRetry(f"the options cannot be used: {error}. There are {names}") from None
+    known = read_options(payload, kind)
     known.check()
     return known
 
