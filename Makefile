@@ -1,7 +1,7 @@
 # Every target sets itself up: a virtual environment, hashed dependencies, this package in place.
 # BENCH=… chooses what is measured, PYTHON=… the interpreter, ARGS=… is passed on to pytest, the demo, the benchmark and the soak.
 
-BENCH := queue postgres fair server worker blobs
+BENCH := queue postgres fair server worker blobs pdf
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -23,7 +23,7 @@ help:
 
 setup: $(VENV)/.package ## Make .venv with the locked dependencies and this package in it
 
-demo: $(VENV)/.package ## Start a server and two workers, give them work and trouble, and leave them running
+demo: $(VENV)/.package ## Start a server and two workers, make Markdown of the sample PDFs, and leave them running
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 demo-stop: ## End what the demo left running
@@ -49,7 +49,7 @@ check: lint $(VENV)/.servers ## The gate before a commit: lint and the fast test
 test: $(VENV)/.servers ## Run every test, the long ones too
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-bench: $(VENV)/.bench ## Measure beside the peers and print the ratios; BENCH=queue, postgres, fair, server, worker or blobs for one of them
+bench: $(VENV)/.bench ## Measure beside the peers and print the ratios; BENCH=queue, postgres, fair, server, worker, blobs or pdf for one of them
 	@set -e; for name in $(BENCH); do $(BIN)/python -m benchmarks.$$name $(ARGS); done
 
 soak: $(VENV)/.servers ## Run the crash tests thousands of times, and blobs beside their model

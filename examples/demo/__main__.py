@@ -1,67 +1,63 @@
-"""`make demo`: starts a server and two workers, gives them work and trouble, and leaves them running."""
+"""`make demo`: starts a server and two workers, has them make Markdown of the samples, and leaves them running."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import signal
+import subprocess
 import sys
 import time
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.console import Console
 
-from examples.demo.processes import DemoFailed, Processes, read_record, stop_recorded
-from examples.demo.scenes import Play, finished
+from examples.demo.processes import DemoFailed, Processes, clean_environment, read_record, stop_recorded
+from examples.demo.reader import get_reader
 from ingot import Client
+from ingot.jobs.crew import WorkerStatus
 from ingot.jobs.model import JobStatus
 from ingot.kernel.errors import IngotError
 
-HANDLERS: Final = Path(__file__).parents[1]
+SAMPLES: Final = Path(__file__).parents[2] / "samples"
+REFUSED: Final = frozenset({"damaged.pdf", "encrypted.pdf"})  # Samples of which nothing can be made, and that says so.
 DATA: Final = Path(".demo")
+MARKDOWN: Final = "markdown"
 PORT: Final = 8080
-JOBS: Final = 300
-JOBS_MAX: Final = 10_000  # More are not counted exactly under a tag.
 WORKERS: Final = 2
-LEASE_SECONDS: Final = "3"  # A worker that was killed is missed that soon.
 LOOK_SECONDS: Final = 0.1
-LINE_SECONDS: Final = 1.0
-PLAY_SECONDS_MAX: Final = 120.0
-SHOWN: Final = [status for status in JobStatus if status is not JobStatus.BLOCKED]
+START_SECONDS_MAX: Final = 60.0
 
 
 class Demo:
-    """The processes, the jobs, and what is to be seen of them."""
+    """The processes, the documents, and what is to be seen of them."""
 
-    def __init__(self, data: Path, port: int, jobs: int) -> None:
+    def __init__(self, data: Path, port: int) -> None:
         self.console = DemoConsole(highlight=False, soft_wrap=True)
         self.processes = Processes(data)
         self._port = port
-        self._jobs = jobs
-        self._workers = 0
-        self._secret = ""
+        self._markdown = data / MARKDOWN
 
     def run(self) -> int:
-        """Begin, play, tell; on a terminal stay until Ctrl-C. 0 when the figures are what they should be."""
-        self.processes.serve(self._port, INGOT_LEASE_SECONDS=LEASE_SECONDS)
+        """Begin, convert, tell; on a terminal stay until Ctrl-C. 0 when all came out as it should."""
+        if (missing := get_reader(self.console.print)) is not None:
+            self.console.print(missing)
+        self.processes.serve(self._port)
         self.console.print(f"A server is at {self.processes.url}, its data in {self.processes.data}.")
         if not self.processes.url.endswith(f":{self._port}"):
             self.console.print(f"The port {self._port} is taken by another program.")
-        with Client(self.processes.url, token=self._token()) as client:
-            self._secret = credential(client)
-            for _ in range(WORKERS):
-                self._start_worker()
-            play = Play(client, self._jobs)
-            self.console.print(f"{WORKERS} workers are started; they are asked for {play.jobs} jobs of 5 types.")
-            self._play(play)
-            right = self._tell(play)
+        token = (self.processes.data / "operator.token").read_text(encoding="utf-8").strip()
+        with Client(self.processes.url, token=token) as client:
+            secret = credential(client)
+            for number in range(1, WORKERS + 1):
+                self._start_worker(number, secret)
+            self._await_workers(client)
+            self.console.print(f"{WORKERS} workers are there. They make Markdown of the PDFs in {SAMPLES.name}/:")
+            right = self._convert(client, token)
             link = client.admin.link().url
         self.console.print(f"The server and {WORKERS} workers run on: {self.processes.url}/docs", end=" ")
         self.console.print(f"(pid {', '.join(map(str, self.processes.pids))})")
@@ -72,48 +68,44 @@ class Demo:
             self.console.print("`make demo-stop` ends them.")
         return 0 if right else 1
 
-    def _token(self) -> str:
-        return (self.processes.data / "operator.token").read_text(encoding="utf-8").strip()
-
-    def _start_worker(self) -> None:
-        self._workers += 1
+    def _start_worker(self, number: int, secret: str) -> None:
         self.processes.start(
-            f"worker-{self._workers}", "worker", "--app", "press:worker", "--drain-seconds", "3", cwd=HANDLERS,
-            INGOT_SERVER_URL=self.processes.url, INGOT_WORKER_ID="press", INGOT_WORKER_SECRET=self._secret,
+            f"worker-{number}", "worker", "--handlers", "pdf", "--drain-seconds", "3", cwd=self.processes.data,
+            INGOT_SERVER_URL=self.processes.url, INGOT_WORKER_ID="demo", INGOT_WORKER_SECRET=secret,
         )  # fmt: skip
 
-    def _play(self, play: Play) -> None:
-        """Watch the work; meanwhile cancel some of it, and kill a worker."""
-        play.ask()
-        began = shown = time.monotonic()
-        canceled = killed = False
-        with View(self.console, play.jobs) as view:
-            while finished(counts := play.counts()) < play.jobs:
-                if not canceled and (canceled := play.cancel()):
-                    view.say("A job that would never end is canceled.")
-                if not killed and (pid := play.victim()) in self.processes.pids:
-                    killed = True
-                    self.processes.kill(pid)
-                    self._start_worker()
-                    view.say(f"A worker is killed (KILL to {pid}); another is started. What it held comes back.")
-                if (name := self.processes.ended()) is not None:
-                    raise DemoFailed(f"the {name} has ended:\n{self.processes.log(name)}")
-                if time.monotonic() - began > PLAY_SECONDS_MAX:
-                    raise DemoFailed(f"{finished(counts)} of {play.jobs} jobs in {PLAY_SECONDS_MAX:g} seconds")
-                shown = view.show(counts, shown)
-                time.sleep(LOOK_SECONDS)
-            view.show(counts, 0.0)
+    def _await_workers(self, client: Client) -> None:
+        """Until they are online. Raises `DemoFailed`."""
+        until = time.monotonic() + START_SECONDS_MAX
+        while sum(worker.status is WorkerStatus.ONLINE for worker in client.workers()) < WORKERS:
+            if (name := self.processes.ended()) is not None:
+                raise DemoFailed(f"the {name} has ended:\n{self.processes.log(name)}")
+            if time.monotonic() > until:
+                raise DemoFailed(f"the workers are not online after {START_SECONDS_MAX:g} seconds")
+            time.sleep(LOOK_SECONDS)
 
-    def _tell(self, play: Play) -> bool:
-        """What was asked for, and what became of it; whether that is the same."""
-        self.console.print(drawn(play.counts()))
-        figures = play.figures()
-        for figure in figures:
-            self.console.print(f"{figure.found:6d} {figure.what}", end="")
-            self.console.print("" if figure.right else f": there should be {figure.asked}")
-        right = all(figure.right for figure in figures)
-        self.console.print("The figures are right." if right else "The figures are wrong: please report this.")
-        return right
+    def _convert(self, client: Client, token: str) -> bool:
+        """Send the samples through by the command that anybody would type; whether that went right."""
+        tag = f"demo-{secrets.token_hex(4)}"
+        words = ["ingest", SAMPLES.name, "--output", str(self._markdown), "--tag", tag, "--force", "--replace"]
+        self.console.print(f"\n  ingot ingest {SAMPLES.name} --output {self._markdown}\n")
+        sys.stdout.flush()
+        subprocess.run(
+            [sys.executable, "-m", "ingot", *words],
+            cwd=SAMPLES.parent,
+            env=clean_environment() | {"INGOT_SERVER_URL": self.processes.url, "INGOT_TOKEN": token},
+            check=False,
+        )
+        found = {next(iter(job.data.inputs), ""): job.status for job in client.jobs(tag=tag)}
+        wanted = {
+            path.name: JobStatus.DEAD if path.name in REFUSED else JobStatus.SUCCEEDED for path in SAMPLES.glob("*.pdf")
+        }
+        self.console.print(f"\nThe Markdown and the pictures are in {self._markdown}.")
+        if found != wanted:
+            self.console.print("Something went wrong: please report this.")
+            return False
+        self.console.print(f"All is as it should be: {' and '.join(sorted(REFUSED))} are there to be refused.")
+        return True
 
     def _stay(self) -> None:
         """Until Ctrl-C, or until somebody ends what was started."""
@@ -134,68 +126,19 @@ class DemoConsole(Console):
         raise BrokenPipeError
 
 
-class View:
-    """The live view on a terminal; a line a second anywhere else."""
-
-    def __init__(self, console: Console, jobs: int) -> None:
-        self._console = console
-        self._bar = Progress(TextColumn("finished"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._task = self._bar.add_task("finished", total=jobs)
-        self._live = Live(console=console, refresh_per_second=10, transient=True) if console.is_terminal else None
-
-    def __enter__(self) -> View:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def say(self, sentence: str) -> None:
-        """Something happens."""
-        self._console.print(sentence)
-
-    def show(self, counts: dict[str, Counter[JobStatus]], shown: float) -> float:
-        """How it stands. `shown` is when that was last told; answers when it is."""
-        now = time.monotonic()
-        if self._live is not None:
-            self._bar.update(self._task, completed=finished(counts))
-            self._live.update(Group(self._bar, drawn(counts)))
-        elif now - shown < LINE_SECONDS:
-            return shown
-        else:
-            total = sum(counts.values(), Counter())
-            self._console.print(", ".join(f"{total[status]} {status}" for status in SHOWN if total[status]))
-        return now
-
-
-def drawn(counts: dict[str, Counter[JobStatus]]) -> Table:
-    """Where the jobs of each type stand, as a table."""
-    table = Table("type")
-    for status in SHOWN:
-        table.add_column(status, justify="right")
-    for type, count in counts.items():
-        table.add_row(type, *(str(count[status]) for status in SHOWN))
-    total = sum(counts.values(), Counter())
-    table.add_section()
-    table.add_row("all", *(str(total[status]) for status in SHOWN))
-    return table
-
-
 def credential(client: Client) -> str:
     """The secret of the workers, a new one each time."""
-    if any(one.id == "press" for one in client.admin.worker_credentials()):
-        return client.admin.regenerate_worker("press").secret
-    return client.admin.create_worker("press").secret
+    if any(one.id == "demo" for one in client.admin.worker_credentials()):
+        return client.admin.regenerate_worker("demo").secret
+    return client.admin.create_worker("demo").secret
 
 
-def play_in(data: Path, port: int, jobs: int) -> int:
+def play_in(data: Path, port: int) -> int:
     """Run the demo in a data folder, in place of the one that runs there. What it started ends with it if it fails."""
     data.mkdir(parents=True, exist_ok=True)
     if ended := stop_recorded(data):
         print(f"The demo that ran before is ended (pid {', '.join(map(str, ended))}).")
-    demo = Demo(data, port, jobs)
+    demo = Demo(data, port)
     try:
         return demo.run()
     except BaseException:
@@ -218,14 +161,11 @@ def stop_in(data: Path) -> int:
 
 def main() -> int:
     """Read the options and do it."""
-    parser = argparse.ArgumentParser(prog="demo", description="Run a server, two workers, and a few hundred jobs.")
+    parser = argparse.ArgumentParser(prog="demo", description="Run a server and two workers, and convert the samples.")
     parser.add_argument("--stop", action="store_true", help="end what an earlier demo left running")
-    parser.add_argument("--jobs", type=int, default=JOBS, help="about how many jobs (default: %(default)s)")
     parser.add_argument("--port", type=int, default=PORT, help="the first port to try (default: %(default)s)")
     parser.add_argument("--data", type=Path, default=DATA, help="the data folder (default: %(default)s)")
     options = parser.parse_args()
-    if not 1 <= options.jobs <= JOBS_MAX:
-        parser.error(f"--jobs goes from 1 to {JOBS_MAX:,}")
     if not 1 <= options.port <= 65_535:
         parser.error("--port goes from 1 to 65535")
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -233,7 +173,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell without job control has it ignored.
     try:
         data = options.data.absolute()
-        return stop_in(data) if options.stop else play_in(data, options.port, options.jobs)
+        return stop_in(data) if options.stop else play_in(data, options.port)
     except DemoFailed as error:
         print(f"demo: {error}", file=sys.stderr)
     except OSError as error:

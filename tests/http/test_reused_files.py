@@ -188,6 +188,10 @@ async def test_who_asks_again_after_a_crash_goes_on_where_it_stopped(site: Serve
         await Sender(site, cut, patience=0).submit()
     (left,) = (await site.call("GET", "/jobs")).json()["items"]
     assert left["status"] == "blocked"
+    upload = f"/blobs/uploads/{upload_id(left['id'], 0)}"
+    if site.ingot.bucket is None:
+        while not (await site.call("GET", upload)).json()["upload"]["received"]:
+            pass  # What had come is made safe when the server sees that the line is cut.
     sender = Sender(site)
     job, told = await sender.submit()
     assert (job.id, told.reused, job.status) == (left["id"], True, "queued")
