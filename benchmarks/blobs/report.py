@@ -118,11 +118,12 @@ def render(found: Found) -> list[str]:
     for table in TABLES:
         rows = [row for row in table.rows if found.has(row.name)]
         if rows:
-            lines += [f"### {table.title}", "", table.about, "", *_grid(table, rows, found), ""]
+            lines += [f"### {table.title}", "", table.about, "", *table_lines(table, rows, found), ""]
     return [*lines, "### Goals of blobs", "", *(f"- {line}" for line in judge(found))]
 
 
-def _grid(table: Table, rows: Sequence[Row], found: Found) -> list[str]:
+def table_lines(table: Table, rows: Sequence[Row], found: Found) -> list[str]:
+    """Figures as a Markdown table."""
     cells = [["", table.unit, "lowest–highest", "× of beside"]]
     for row in rows:
         low, high = found.range(row.name)
@@ -138,16 +139,19 @@ def judge(found: Found) -> Iterator[str]:
     for title, name, beside, least in LEAST:
         if found.has(name, beside):
             ratio = found.ratio(name, beside)
-            yield _line(ratio >= least, f"{title}; found {ratio:.2f} ×")
+            yield goal_line(ratio >= least, f"{title}; found {ratio:.2f} ×")
     if found.has("grown"):
         most = found.range("grown")[1]
-        yield _line(most < GROWN_MIB_MAX, f"1 GiB in and out grows by less than {GROWN_MIB_MAX} MiB; found {most:.0f}")
+        yield goal_line(
+            most < GROWN_MIB_MAX, f"1 GiB in and out grows by less than {GROWN_MIB_MAX} MiB; found {most:.0f}"
+        )
     for which in ("first", "later"):
         if found.has(f"list {which} many"):
             ratio = found.ratio(f"list {which} many", f"list {which} few")
             text = f"the {which} page of {MANY:,} keys takes at most {LISTING_MAX:g} × that of {FEW:,}"
-            yield _line(ratio <= LISTING_MAX, f"{text}; found {ratio:.2f} ×")
+            yield goal_line(ratio <= LISTING_MAX, f"{text}; found {ratio:.2f} ×")
 
 
-def _line(met: bool, text: str) -> str:
+def goal_line(met: bool, text: str) -> str:
+    """Whether a goal is met, and which."""
     return f"{'met' if met else 'NOT MET'}: {text}"
