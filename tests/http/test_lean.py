@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import httpx
 import pytest
@@ -29,7 +29,7 @@ async def asking(serve: Serve) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_requests_are_answered_over_one_connection(served: Served) -> None:
+async def test_requests_are_answered(served: Served) -> None:
     headers = {"authorization": f"Bearer {served.operator}"}
     async with httpx.AsyncClient(base_url=served.url, headers=headers, transport=LeanTransport()) as client:
         made = await client.post("/api/v1/jobs", json={"type": "noop", "payload": "ö" * 20_000})
@@ -39,6 +39,26 @@ async def test_requests_are_answered_over_one_connection(served: Served) -> None
         assert (await client.get("/api/v1/jobs/none")).status_code == 404
         nothing = await client.post("/api/v1/jobs/claim", json={"worker_id": "w", "types": ["other"]})
         assert (nothing.status_code, nothing.content) == (204, b"")
+
+
+async def test_a_connection_is_used_again() -> None:
+    connections, ended = 0, asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        with suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(ANSWER)
+        writer.close()
+        ended.set()
+
+    async with asking(serve) as client:
+        for _ in range(3):
+            assert (await client.get("/")).text == "ok"
+        await client.aclose()
+        await ended.wait()
+    assert connections == 1
 
 
 async def test_a_connection_that_was_closed_is_not_used_again() -> None:

@@ -40,6 +40,14 @@ MUTANTS = [
         caught_by=f"{WORKER}::test_a_result_that_is_too_large_fails_the_job",
     ),
     Mutant(
+        name="a connection that half a request went over",
+        breaks="an answer is to the request that was asked",
+        file="worker/lean_sync.py",
+        old="        self._lasts = self._is_sent and answer.lasts\n",
+        new="        self._lasts = answer.lasts\n",
+        caught_by="tests/http/test_lean_sync.py::test_a_connection_that_half_a_request_went_over_is_not_used_again",
+    ),
+    Mutant(
         name="structs made ready at their first use",
         breaks="threads that decode the same struct for the first time do not end the process",
         file="kernel/structs.py",

@@ -29,6 +29,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.wire.blobs import PartOrder, PartsAnswer, SignedUrl, UploadAnswer, UploadPlan
 from ingot.wire.files import FileUrl
 from ingot.worker.asks import AskComplete, AskDownload, Asker, AskParts, AskRenewed, AskUpload, Sent
+from ingot.worker.lean_sync import SyncLeanTransport
 
 PATIENCE: Final = Patience(seconds=30.0)  # With an address that does not answer; whatever gets on begins it anew.
 FILE_NAME_BYTES_MAX: Final = 255  # What file systems take; a name may have as many characters.
@@ -48,16 +49,27 @@ class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Files:
-    """Moves the files of one attempt, in the thread that asks for it. `check` raises when the attempt is to stop."""
+    """Moves the files of one attempt, in the thread that asks for it. `check` raises when the attempt is to stop.
 
-    def __init__(self, data: Job, asker: Asker, room: Callable[[], Path], check: Callable[[], None]) -> None:
+    The bytes go over `http`, or over one that it makes.
+    """
+
+    def __init__(
+        self,
+        data: Job,
+        asker: Asker,
+        room: Callable[[], Path],
+        check: Callable[[], None],
+        *,
+        http: SyncHttp | None = None,
+    ) -> None:
         self._data = data
         self._ask = asker
         self._room = room
         self._check = check
         self._numbers = count(1)
         self._saving = threading.Lock()
-        self._http: SyncHttp | None = None
+        self._http = http
 
     def close(self) -> None:
         """Let go of connections."""
@@ -66,7 +78,7 @@ class Files:
 
     def _bytes_http(self) -> SyncHttp:
         if self._http is None:
-            self._http = SyncHttp(NOBODY, PATIENCE)
+            self._http = bytes_http()
         return self._http
 
     # -- what it was given ----------------------------------------------------------------------------------
@@ -197,6 +209,11 @@ class _Bounded(bytearray):
         if len(self) + len(data) > self._most:
             raise InvalidInput(f"{self._what} has more than {self._most} bytes", hint=self._hint)
         self.extend(data)
+
+
+def bytes_http() -> SyncHttp:
+    """What moves bytes to and from signed addresses. It connects when it is used."""
+    return SyncHttp(NOBODY, PATIENCE, transport=SyncLeanTransport())
 
 
 class _UploadDesk:

@@ -16,15 +16,17 @@ READ_BYTES: Final = 256 * 1024
 FINAL_STATUS_MIN: Final = 200
 
 
-class _Answer:
+class Answer:
     """What the parser tells of an answer as it comes in."""
 
     def __init__(self) -> None:
         self.parser = httptools.HttpResponseParser(self)
         self.headers: list[tuple[bytes, bytes]] = []
-        self.parts: list[bytes] = []
-        self.status = 0  # Once it is complete.
+        self.parts: deque[bytes] = deque()
+        self.status = 0  # Once its head is there.
+        self.is_whole = False
         self.is_alone = True
+        self._keeps_alive = False
 
     def on_message_begin(self) -> None:
         """An answer begins; the second was not asked for."""
@@ -35,6 +37,14 @@ class _Answer:
         if self.is_alone:
             self.headers.append((name, value))
 
+    def on_headers_complete(self) -> None:
+        """The head is there, unless it only says that the answer is to come."""
+        status = self.parser.get_status_code()
+        if status < FINAL_STATUS_MIN:
+            self.headers.clear()
+        elif self.is_alone:
+            self.status = status
+
     def on_body(self, part: bytes) -> None:
         """A part of the body."""
         if self.is_alone:
@@ -42,11 +52,13 @@ class _Answer:
 
     def on_message_complete(self) -> None:
         """That was all, unless it only said that the answer is to come."""
-        status = self.parser.get_status_code()
-        if status < FINAL_STATUS_MIN:
-            self.headers.clear()
-        elif self.is_alone:
-            self.status = status
+        self.is_whole = self.status != 0
+        self._keeps_alive = self.parser.should_keep_alive()  # A moment later the parser has forgotten.
+
+    @property
+    def lasts(self) -> bool:
+        """Whether another may be asked for where this one came from."""
+        return self.is_whole and self.is_alone and self._keeps_alive
 
 
 class _Connection:
@@ -67,14 +79,14 @@ class _Connection:
         """Send a request, and read all of the answer."""
         self.lasts = False
         self._writer.write(text)
-        answer = _Answer()
-        while not answer.status:
+        answer = Answer()
+        while not answer.is_whole:
             data = await self._reader.read(READ_BYTES)
             if not data:
                 raise httpx.RemoteProtocolError("it closed the connection")
             answer.parser.feed_data(data)
         self._used_at = asyncio.get_running_loop().time()
-        self.lasts = answer.is_alone and answer.parser.should_keep_alive()
+        self.lasts = answer.lasts
         return httpx.Response(answer.status, headers=answer.headers, content=b"".join(answer.parts))
 
     def close(self) -> None:
@@ -95,7 +107,7 @@ class LeanTransport(httpx.AsyncBaseTransport):
         connection = await self._connection(request.url, timeouts.get("connect"))
         try:
             async with asyncio.timeout(timeouts.get("read")):
-                return await connection.send(_text_of(request))
+                return await connection.send(head_of(request) + request.content)
         except TimeoutError as error:
             raise httpx.ReadTimeout("it did not answer in time") from error
         except (OSError, httpx.DecodingError, httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -130,7 +142,8 @@ class LeanTransport(httpx.AsyncBaseTransport):
             raise httpx.ConnectError(str(error)) from error
 
 
-def _text_of(request: httpx.Request) -> bytes:
+def head_of(request: httpx.Request) -> bytes:
+    """The text of a request up to its body."""
     lines = [b"%s %s HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
     lines += [b"%s: %s" % pair for pair in request.headers.raw]
-    return b"\r\n".join([*lines, b"", request.content])
+    return b"\r\n".join([*lines, b"", b""])

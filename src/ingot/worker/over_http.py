@@ -22,6 +22,7 @@ from ingot.jobs.model import Job
 from ingot.wire.jobs import SettleAnswer, SettleAnswers
 from ingot.wire.workers import HeldJob, Registered, WorkerBeat, WorkerBeatAnswer
 from ingot.worker.lean import LeanTransport
+from ingot.worker.lean_sync import SyncLeanTransport
 from ingot.worker.ports import Ending, Work
 
 PATIENCE: Final = Patience(seconds=10.0)
@@ -106,7 +107,7 @@ class HttpFileDesk:
         """See `FileDesk`. Twice the same upload is as good as one: the other is swept."""
         with self._door:
             if self._http is None:
-                self._http = SyncHttp(self._place, PATIENCE)
+                self._http = SyncHttp(self._place, PATIENCE, transport=SyncLeanTransport())
         whole = f"{at('jobs', job_id)}/{path}"
         return self._http.ask("POST", whole, bytes, body=body, safe=True, wait_seconds=COMPLETE_SECONDS)
 

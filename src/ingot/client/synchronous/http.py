@@ -51,15 +51,16 @@ class SyncHttp:
         self.place = place
         self.patience = patience
         self._transport = transport
-        self._strangers: dict[str, httpx.Client] = {}
         self._client = httpx.Client(
             base_url=place.url,
             headers=place.headers,
             timeout=ANSWER_SECONDS,
             trust_env=False,
             transport=transport,
-            verify=_trusted(place.url),
+            verify=transport is None and _trusted(place.url),
         )
+        nobody = transport is not None and not place.headers  # Who comes without a credential is a stranger already.
+        self._strangers = dict.fromkeys(("http", "https"), self._client) if nobody else {}
 
     def close(self) -> None:
         """Let go of connections."""
@@ -230,7 +231,12 @@ class SyncHttp:
             raise NotIngot(f"the server sends us to {url[:64]!r}, which is no address")
         if (known := self._strangers.get(scheme)) is not None:
             return known
-        made = httpx.Client(timeout=ANSWER_SECONDS, trust_env=False, transport=self._transport, verify=_trusted(url))
+        made = httpx.Client(
+            timeout=ANSWER_SECONDS,
+            trust_env=False,
+            transport=self._transport,
+            verify=self._transport is None and _trusted(url),
+        )
         return self._strangers.setdefault(scheme, made)
 
 
