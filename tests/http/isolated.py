@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ingot.worker import NoRetry, Worker, WorkerJob
 
 worker = Worker()
+left_behind: list[int] = []
 
 
 @worker.handler("isolated", isolate=True, concurrency=4, memory_mb=512, timeout="20s")
@@ -39,6 +42,16 @@ def isolated(job: WorkerJob) -> Any:
             return len(bytearray(2 * 1024**3))
         case "never":
             raise NoRetry("never")
+        case "remember":
+            left_behind.append(os.getpid())
+            return left_behind
+        case "linger":
+            threading.Thread(target=time.sleep, args=[600]).start()
+            return "said"
+        case {"together": place}:
+            return _descriptors_beside_another(Path(place))
+        case {"secret": secret}:
+            return [place for place in ("self", str(os.getppid())) if secret in _environment(place)]
         case "later":
             job.snooze("1h")
         case {"endless": place}:
@@ -48,3 +61,23 @@ def isolated(job: WorkerJob) -> Any:
             job.progress(1)
             time.sleep(600)
     raise ValueError(job.payload)
+
+
+def _descriptors_beside_another(folder: Path) -> list[str]:
+    """What this process has open while another one runs."""
+    (folder / str(os.getpid())).touch()
+    deadline = time.monotonic() + 15
+    while len(list(folder.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # The list itself was read from one.
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return found
+
+
+def _environment(process: str) -> str:
+    try:
+        return Path(f"/proc/{process}/environ").read_text(encoding="utf-8")
+    except PermissionError:
+        return ""

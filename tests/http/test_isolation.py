@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,11 +14,15 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from ingot.client import AsyncClient
+from ingot.client.asynchronous.job import AsyncJob
 from ingot.client.errors import JobCanceled, JobDead
 from ingot.jobs.model import JobStatus
+from ingot.worker import Worker
+from tests.http import isolated_broken, isolated_pipe, isolated_thread
 from tests.http.isolated import worker
 from tests.http.serving import Served
 from tests.http.test_worker import working
+from tests.system.crew import until
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -47,6 +53,79 @@ async def test_what_it_starts_finds_no_secrets_of_the_worker(
         job = await (await client.submit("isolated", "environment")).wait("30s")
         assert "INGOT_TENANT" in job.result
         assert not set(job.result) & set(secrets)
+
+
+async def test_no_secret_is_in_what_the_process_or_its_template_began_with(
+    served: Served, client: AsyncClient, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "a-secret-of-the-worker"
+    monkeypatch.setenv("INGOT_TOKEN", secret)
+    async with working(served, worker):
+        job = await (await client.submit("isolated", {"secret": secret})).wait("30s")
+        assert job.result == [], "the process finds none"
+        endless = await client.submit("isolated", {"endless": str(open_folder / "pids")})
+        pid, _ = await _pids_of(endless, open_folder / "pids")
+        for process in (pid, parent_of(pid)):
+            assert "PATH=" in environment_of(process)
+            assert secret not in environment_of(process), "and nobody else does"
+        await endless.cancel()
+
+
+async def test_jobs_at_once_share_nothing_that_is_open(served: Served, client: AsyncClient, open_folder: Path) -> None:
+    async with working(served, worker):
+        jobs = await client.submit_many("isolated", [{"together": str(open_folder)}] * 2)
+        one, other = [set((await job.wait("30s")).result) for job in jobs]
+    assert one & other <= {os.devnull}, "neither holds what another waits for the end of"
+    for opened in (one, other):
+        kinds = sorted(place.partition(":")[0] for place in opened if place.partition(":")[0] in ("pipe", "socket"))
+        assert kinds == ["pipe", "socket"], "it has where it prints, where it talks, and nothing of the template's"
+
+
+async def test_nothing_is_left_of_one_job_for_the_next(served: Served, client: AsyncClient) -> None:
+    async with working(served, worker):
+        for _ in range(3):
+            job = await (await client.submit("isolated", "remember")).wait("30s")
+            assert len(job.result) == 1
+
+
+@pytest.mark.parametrize(
+    ("app", "kind", "result"),
+    [(isolated_thread.worker, "thread", "answered"), (isolated_pipe.worker, "pipe", "for one")],
+)
+async def test_what_cannot_be_copied_is_made_for_each_job(
+    served: Served, client: AsyncClient, app: Worker, kind: str, result: str
+) -> None:
+    async with working(served, app):
+        for _ in range(2):
+            assert (await (await client.submit(kind)).wait("30s")).result == result
+
+
+async def test_a_handler_that_its_process_cannot_import_is_told(served: Served, client: AsyncClient) -> None:
+    async with working(served, isolated_broken.worker):
+        job = await client.submit("broken", max_attempts=1)
+        with pytest.raises(JobDead, match="cannot be imported in a process of its own: RuntimeError: not here"):
+            await job.wait("30s")
+
+
+async def test_a_template_that_is_killed_takes_its_processes_along_and_another_comes(
+    served: Served, client: AsyncClient, open_folder: Path
+) -> None:
+    place = open_folder / "pids"
+    async with working(served, worker):
+        job = await client.submit("isolated", {"endless": str(place)}, max_attempts=1)
+        pids = await _pids_of(job, place)
+        os.kill(parent_of(pids[0]), signal.SIGKILL)
+        with pytest.raises(JobDead, match="ended by SIGKILL"):
+            await job.wait("30s")
+        await asyncio.to_thread(until, lambda: not any(map(is_running, pids)), seconds=10)
+        again = await client.submit_many("isolated", ["work"] * 4)
+        assert len({(await one.wait("30s")).result["pid"] for one in again}) == 4
+
+
+async def test_a_process_that_does_not_end_after_its_last_word_is_ended(served: Served, client: AsyncClient) -> None:
+    async with working(served, worker):
+        job = await (await client.submit("isolated", "linger")).wait("15s")
+        assert job.result == "said"
 
 
 @pytest.mark.parametrize(
@@ -122,17 +201,32 @@ def is_running(pid: int) -> bool:
     return line.exists() and line.read_bytes() != b""
 
 
+def environment_of(pid: int) -> str:
+    """The environment that a process was begun with."""
+    return Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="replace")
+
+
+def parent_of(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+async def _pids_of(job: AsyncJob, place: Path) -> list[int]:
+    """The processes of a job that does not end, once they are there."""
+    async for _ in job.watch():
+        if len(pids := pids_in(place)) == 2:
+            assert all(map(is_running, pids))
+            return pids
+    raise AssertionError(f"{job} has ended")
+
+
 async def test_a_canceled_job_takes_all_its_processes_along(
     served: Served, client: AsyncClient, open_folder: Path
 ) -> None:
     place = open_folder / "pids"
     async with working(served, worker):
         job = await client.submit("isolated", {"endless": str(place)})
-        pids: list[int] = []
-        async for _ in job.watch():
-            if len(pids := pids_in(place)) == 2:
-                break
-        assert all(map(is_running, pids))
+        pids = await _pids_of(job, place)
         await job.cancel()
         with pytest.raises(JobCanceled):
             await job.wait("30s")

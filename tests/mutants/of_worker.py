@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 WORKER = "tests/http/test_worker_harm.py"
+ISOLATION = "tests/http/test_isolation.py"
+OUTLIVES = "tests/system/test_worker_misbehaving.py::test_no_process_of_a_job_outlives_its_worker"
 
 MUTANTS = [
     Mutant(
@@ -46,6 +48,62 @@ MUTANTS = [
         old="        self._lasts = self._is_sent and answer.lasts\n",
         new="        self._lasts = answer.lasts\n",
         caught_by="tests/http/test_lean_sync.py::test_a_connection_that_half_a_request_went_over_is_not_used_again",
+    ),
+    Mutant(
+        name="a process that holds what others wait for the end of",
+        breaks="jobs at once share nothing that is open",
+        file="worker/isolation/template.py",
+        old="(self._control, self._woken, self._waking, line, *lines)",
+        new="(self._control, self._woken, self._waking, line)",
+        caught_by=f"{ISOLATION}::test_jobs_at_once_share_nothing_that_is_open",
+    ),
+    Mutant(
+        name="secrets that are handed on",
+        breaks="no secret of the worker is in the environment of a job or of its template",
+        file="settings/reading.py",
+        old=" if name not in secrets}",
+        new="}",
+        caught_by=f"{ISOLATION}::test_no_secret_is_in_what_the_process_or_its_template_began_with",
+    ),
+    Mutant(
+        name="copies that miss a thread",
+        breaks="what a module begins at import is there in each job, and whole",
+        file="worker/isolation/linux.py",
+        old="    if (threads := _threads()) > 1:\n",
+        new="    if (threads := _threads()) > 99:\n",
+        caught_by=f"{ISOLATION}::test_what_cannot_be_copied_is_made_for_each_job",
+    ),
+    Mutant(
+        name="copies that share a pipe",
+        breaks="what a module opens at import is each job's own",
+        file="worker/isolation/linux.py",
+        old="            if not (stat.S_ISCHR(mode)",
+        new="            if not (True or stat.S_ISCHR(mode)",
+        caught_by=f"{ISOLATION}::test_what_cannot_be_copied_is_made_for_each_job",
+    ),
+    Mutant(
+        name="processes that outlive their template",
+        breaks="all that a job started ends with it, also when its template was killed",
+        file="worker/isolation/process.py",
+        old="                os.killpg(self._pid, signal.SIGKILL)\n",
+        new="                pass\n",
+        caught_by=f"{ISOLATION}::test_a_template_that_is_killed_takes_its_processes_along_and_another_comes",
+    ),
+    Mutant(
+        name="a template that just goes",
+        breaks="all that a job started ends with its worker",
+        file="worker/isolation/template.py",
+        old="        for process in self._processes.values():\n            process.signal(signal.SIGKILL)\n",
+        new="",
+        caught_by=f"{OUTLIVES}[killed]",
+    ),
+    Mutant(
+        name="a template that looks at its socket alone",
+        breaks="all that a job started ends with its worker, whoever holds what that had open",
+        file="worker/isolation/template.py",
+        old="            self._listen(self._worker, self._end)\n",
+        new="            pass\n",
+        caught_by=f"{OUTLIVES}[killed beside a copy of it]",
     ),
     Mutant(
         name="structs made ready at their first use",

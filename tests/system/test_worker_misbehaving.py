@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from urllib.parse import quote
@@ -11,7 +12,7 @@ import pytest
 
 from ingot.client.errors import JobDead, NotInTime
 from ingot.jobs.model import JobStatus
-from tests.http.test_isolation import is_running
+from tests.http.test_isolation import is_running, parent_of
 from tests.system.crew import Crew, all_of, crew, running, until
 
 pytestmark = pytest.mark.long
@@ -66,13 +67,15 @@ def _is_left_waiting(one: Crew) -> bool:
     return False
 
 
-@pytest.mark.parametrize("how", ["killed", "told twice"])
+@pytest.mark.parametrize("how", ["killed", "killed beside a copy of it", "told twice"])
 def test_no_process_of_a_job_outlives_its_worker(tmp_path: Path, how: str) -> None:
     with crew(tmp_path) as one:
         worker = one.work()
         one.client.submit("apart", {"does": "forks", "place": one.place("forks")})
         pids = processes_of(one, "forks")
-        if how == "killed":
+        pids.append(parent_of(pids[0]))  # What made them, too.
+        copies = [one.client.submit("copy").wait("30s").result] if "copy" in how else []
+        if "killed" in how:
             worker.kill()
         else:
             worker.tell(signal.SIGTERM)
@@ -80,6 +83,8 @@ def test_no_process_of_a_job_outlives_its_worker(tmp_path: Path, how: str) -> No
             worker.tell(signal.SIGTERM)
             assert worker.wait() == 130
         until(lambda: not any(map(is_running, pids)), seconds=10, why="they are gone")
+        for copied in copies:
+            os.kill(copied, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("kind", ["flood", "apart"])

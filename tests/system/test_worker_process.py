@@ -35,15 +35,29 @@ def slow(job):
         time.sleep(0.05)
     return job.attempt
 """
+APART = """
+import os
+from ingot import Worker, run
+
+worker = Worker()
+
+@worker.handler("apart", isolate=True)
+def apart(job):
+    return [os.getpid(), os.getcwd(), __name__]
+
+if __name__ == "__main__":
+    run(worker)
+"""
 
 
 @contextmanager
-def at_work(folder: Path, url: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+def at_work(folder: Path, url: str, *command: str) -> Iterator[subprocess.Popen[str]]:
     """A worker process, which is told to go in the end."""
     (folder / "app.py").write_text(APP, encoding="utf-8")
+    (folder / "apart.py").write_text(APART, encoding="utf-8")
     environment = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(folder / "data")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "ingot", "worker", "--app", "app:worker", *options],
+        [sys.executable, *(command or ("-m", "ingot", "worker", "--app", "app:worker"))],
         cwd=folder, env=environment, text=True, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -76,6 +90,17 @@ def test_a_worker_does_what_is_asked_and_goes_when_told(place: tuple[Path, str, 
         assert process.returncode == 0
     assert slow.refresh().result == 1, "what ran was finished first"
     assert '"types":"greet, slow"' in said, "it says what it is there for"
+
+
+@pytest.mark.parametrize("command", [["-m", "ingot", "worker", "--app", "apart:worker"], ["apart.py"]])
+def test_an_isolated_handler_is_found_where_the_worker_found_it(
+    place: tuple[Path, str, Client], command: list[str]
+) -> None:
+    folder, url, client = place
+    with at_work(folder, url, *command) as process:
+        one, other = [job.wait("15s").result for job in client.submit_many("apart", [1, 2])]
+    assert one[1:] == other[1:] == [str(folder), "apart" if "-m" in command else "__mp_main__"]
+    assert len({one[0], other[0], process.pid}) == 3
 
 
 def test_what_a_killed_worker_held_is_done_by_another(place: tuple[Path, str, Client]) -> None:

@@ -5,12 +5,12 @@ from ingot.settings.model import SECRET, ClientSettings, Settings
 from ingot.settings.reading import (
     cache_folder,
     faults,
-    forget_secrets,
     have_clients_find,
     read_client_settings,
     read_owner_url,
     read_settings,
     unknown_names,
+    without_secrets,
 )
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "SettingsError",
     "cache_folder",
     "faults",
-    "forget_secrets",
     "have_clients_find",
     "is_loopback",
     "is_trusted",
@@ -31,4 +30,5 @@ __all__ = [
     "read_settings",
     "unknown_names",
     "variable_of",
+    "without_secrets",
 ]

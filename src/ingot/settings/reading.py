@@ -85,10 +85,10 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path | None:
         return None
 
 
-def forget_secrets() -> None:
-    """Leave nothing in the environment that others could come to the server or the database with."""
-    for field in (*SECRET, "token", "worker_secret"):
-        os.environ.pop(variable_of(field), None)
+def without_secrets() -> dict[str, str]:
+    """The environment, without what others could come to the server or the database with."""
+    secrets = {variable_of(field) for field in (*SECRET, "token", "worker_secret")}
+    return {name: text for name, text in os.environ.items() if name not in secrets}
 
 
 def have_clients_find(url: str, data: Path) -> None:

@@ -24,6 +24,7 @@ from ingot.worker.asks import NoFileDesk
 from ingot.worker.capture import capturing
 from ingot.worker.heart import Heart, HeartStopped, tell_news
 from ingot.worker.hours import Hours
+from ingot.worker.isolation import Templates
 from ingot.worker.job import LOG_CHARS_KEPT, WorkerJob
 from ingot.worker.ports import Board, Ending, FileDesk, Work
 from ingot.worker.run import Run, Why
@@ -72,6 +73,7 @@ class Runner:
         self._echo = echo
         self._desk = desk or NoFileDesk()
         self._workshop = Workshop()
+        self._templates = Templates()
         self._clerks = ThreadPoolExecutor(CLERKS, thread_name_prefix="ingot-clerk")
         self._hours = hours
         self._clock = clock or WallClock()
@@ -145,6 +147,7 @@ class Runner:
             self._heart.stop()
             threads.shutdown(wait=False, cancel_futures=True)
             self._clerks.shutdown(wait=False, cancel_futures=True)
+            await asyncio.to_thread(self._templates.close)
             self._workshop.close()
             self._desk.close()
             with suppress(IngotError):
@@ -204,7 +207,7 @@ class Runner:
         self._tasks[run] = asyncio.create_task(self._run(run, threads), name=f"job {run.id}")
 
     async def _run(self, run: Run, threads: ThreadPoolExecutor) -> None:
-        ending = await ending_of(run, threads)
+        ending = await ending_of(run, threads, self._templates)
         run.interrupted = True  # There is nothing left to interrupt.
         if run.job.has_long_log and run.why != "lost":
             await self._keep_log(run)

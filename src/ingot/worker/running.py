@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,19 +15,19 @@ from ingot.jobs.checks import ERROR_CHARS_MAX
 from ingot.wire.jobs import Broke, Released, Succeeded
 from ingot.wire.jobs import Snoozed as SnoozedEnding
 from ingot.worker.capture import captured
-from ingot.worker.isolation import Ended, Failed, run_isolated
+from ingot.worker.isolation import Ended, Failed, Templates, run_isolated
 from ingot.worker.job import NoRetry, Snoozed, Stopped, sendable
 from ingot.worker.ports import Ending
 from ingot.worker.results import error_text, result_text
 from ingot.worker.run import Run
 
 
-async def ending_of(run: Run, threads: ThreadPoolExecutor) -> Ending:
+async def ending_of(run: Run, threads: ThreadPoolExecutor, templates: Templates) -> Ending:
     """Run the handler, and tell how that ended. One that overran its time may still be at work in `run.thread`."""
     time_limit = asyncio.timeout(run.timeout_seconds)
     try:
         async with time_limit:
-            result = await _result_of(run, threads)
+            result = await _result_of(run, threads, templates)
         return _returned(run, result)
     except TimeoutError as error:
         if not time_limit.expired():
@@ -51,14 +52,14 @@ async def ending_of(run: Run, threads: ThreadPoolExecutor) -> Ending:
         return _raised(run, error)
 
 
-async def _result_of(run: Run, threads: ThreadPoolExecutor) -> Any:
+async def _result_of(run: Run, threads: ThreadPoolExecutor, templates: Templates) -> Any:
     if run.job.data.payload_blob is not None:
         await _in_thread(run, threads, _fetch_payload)
     if run.handler.is_async:
         with captured(run.job):
             return await run.handler.function(run.job)
     if run.handler.isolate:
-        return await _in_thread(run, threads, run_isolated)
+        return await _in_thread(run, threads, partial(run_isolated, templates=templates))
     return await _in_thread(run, threads, _call)
 
 

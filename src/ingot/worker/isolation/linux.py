@@ -1,0 +1,71 @@
+"""What processes ask of Linux."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import stat
+from contextlib import suppress
+from fcntl import F_GETFL, fcntl
+from pathlib import Path
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """Have what descends from this process be its child when the parent between them has ended."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with(parent: int) -> None:
+    """Have this process killed when its parent ends, and at once when it has. A new user begins without this."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def watch(pid: int) -> int | None:
+    """What can be read when a process has ended; `None` where there is no such thing, or no such process."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def not_to_be_copied(known: set[int]) -> str | None:
+    """What this process has that a copy of it would not have whole, or would share with others; `None` for nothing.
+
+    A thread is not copied. What a socket, a pipe or a file that is written says reaches whoever reads it first. These
+    descriptors are known.
+    """
+    if (threads := _threads()) > 1:
+        return f"{threads - 1} threads run"
+    for descriptor in _descriptors() - known:
+        with suppress(OSError):  # What the list itself was read from is closed by now.
+            mode = os.fstat(descriptor).st_mode
+            reads = fcntl(descriptor, F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+            if not (stat.S_ISCHR(mode) or (reads and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)))):
+                return f"descriptor {descriptor} is open ({_told(descriptor)})"
+    return None
+
+
+def _threads() -> int:
+    """How many threads there are once this process has been copied: some libraries end theirs then, by themselves."""
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return len(os.listdir("/proc/self/task"))
+
+
+def _descriptors() -> set[int]:
+    return {int(name) for name in os.listdir("/proc/self/fd")}
+
+
+def _told(descriptor: int) -> str:
+    with suppress(OSError):
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+    return "a file that is gone"

@@ -1,0 +1,17 @@
+"""A handler that cannot be imported where it is to run."""
+
+from __future__ import annotations
+
+import sys
+
+from ingot.worker import Worker, WorkerJob
+
+if "ingot.worker.isolation.template" in sys.modules:
+    raise RuntimeError("not here")
+
+worker = Worker()
+
+
+@worker.handler("broken", isolate=True)
+def broken(job: WorkerJob) -> None:
+    pass
