@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ Json = dict[str, Any]
 DATA = random.Random(7).randbytes(PART_BYTES + 11)
 BLOB = blake3(DATA).hexdigest()
 SMALL = b"small"
+SMALL_BLOB = blake3(SMALL).hexdigest()
 NOBODY = "01a00000-0000-7000-8000-000000000001"
 BIG = 64 * 1024 * 1024 + 1
 
@@ -178,6 +180,23 @@ async def test_what_the_tenant_has_need_not_be_sent(served: Served) -> None:
     assert await files(served, job) == [("input", "in.bin", BLOB), ("output", "out", BLOB)]
 
 
+async def test_a_small_file_that_comes_with_its_announcement_is_done(site: Served) -> None:
+    await site.make_job()
+    claimed = await site.claim()
+    path, fence = f"/jobs/{claimed['id']}", {"fence": claimed["fence"]}
+    order = {**fence, "name": "out.txt", "size": len(SMALL), "data": b64encode(SMALL).decode()}
+    done = await post(site, f"{path}/uploads", order, expect=201)
+    assert (done["upload"]["state"], done["upload"]["blob_id"], done["url"]) == ("done", SMALL_BLOB, None)
+    assert await files(site, claimed) == [], "it is seen when the attempt has succeeded"
+    again = await post(site, f"{path}/uploads/{done['upload']['id']}/complete", fence)
+    assert again["upload"]["state"] == "done"
+    await post(site, f"{path}/complete", {**fence, "outputs": ["out.txt"]})
+    assert await files(site, claimed) == [("output", "out.txt", SMALL_BLOB)]
+    assert (await site.call("GET", f"/blobs/{SMALL_BLOB}")).content == SMALL
+    usage = (await site.call("GET", "/usage")).json()
+    assert (usage["bytes"], usage["reserved_bytes"]) == (len(SMALL), 0)
+
+
 async def test_who_asks_again_gets_the_uploads_that_were_begun(site: Served) -> None:
     uploads = [{"name": "a", "size": 5}, {"name": "b", "size": 5}]
     order = {"type": "noop", "uploads": uploads, "idempotency_key": "once"}
@@ -244,6 +263,7 @@ async def test_a_stale_fence_is_refused_at_every_step_and_leaves_nothing(site: S
     steps = [
         (f"{path}/downloads", {**fence, "name": "in"}),
         (f"{path}/uploads", {**fence, "name": "x", "size": 1}),
+        (f"{path}/uploads", {**fence, "name": "x", "size": 1, "data": "eA=="}),
         (f"{path}/uploads/{begun['upload']['id']}/parts", {**fence, "parts": [part()]}),
         (complete, fence),
         (f"{path}/complete", {**fence, "outputs": ["done"]}),
@@ -400,6 +420,10 @@ WRONG_STEPS: list[tuple[str, Json, int, str]] = [
     ("uploads", {"size": 1, "kind": "checkpoint"}, 422, "invalid_input"),
     ("uploads", {"size": CHECKPOINT_BYTES_MAX + 1, "name": "a", "kind": "checkpoint"}, 422, "invalid_input"),
     ("uploads", {"name": "a"}, 422, "invalid_input"),
+    ("uploads", {"name": "a", "size": 2, "data": "eA=="}, 422, "wrong_length"),
+    ("uploads", {"name": "a", "size": 1, "data": "eA==", "blob_id": "0" * 64}, 422, "wrong_digest"),
+    ("uploads", {"name": "a", "size": 1, "data": "no base64"}, 422, "invalid_input"),
+    ("uploads", {"name": "a", "size": 16385, "data": "AAAA" * 5461 + "AAA="}, 422, "invalid_input"),
     ("uploads/x/complete", {}, 404, "upload_not_found"),
     (f"uploads/{NOBODY}/complete", {}, 404, "upload_not_found"),
     (f"uploads/{NOBODY}/parts", {"parts": [part()]}, 404, "upload_not_found"),

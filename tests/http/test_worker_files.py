@@ -7,7 +7,7 @@ import io
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 
 from ingot import Worker, WorkerJob, testing
 from ingot.blobs.errors import BlobNotFound
+from ingot.blobs.model import INLINE_BYTES_MAX
 from ingot.client.errors import DownloadDamaged, JobCanceled
 from ingot.client.place import find_place
 from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX
@@ -27,7 +28,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.settings import ClientSettings
 from ingot.wire.files import FileUrl
 from ingot.wiring import runner_of
-from ingot.worker.asks import NoFileDesk, NoFiles
+from ingot.worker.asks import Ask, NoFileDesk, NoFiles
 from ingot.worker.files import Files
 from ingot.worker.job import Stopped
 from ingot.worker.over_http import HttpBoard, HttpFileDesk
@@ -76,6 +77,22 @@ def ask(job: WorkerJob) -> None:
             call()
         except (InvalidInput, FileNotFound, OSError) as error:
             seen[name] = error
+
+
+@worker.handler("sizes")
+def sizes(job: WorkerJob) -> list[str]:
+    """Store outputs of these sizes, and answer what was asked for each."""
+    asked: list[list[str]] = []
+
+    def ask(one: Ask) -> bytes:
+        asked[-1].append(type(one).__name__)
+        return job.desk.ask(one)
+
+    with closing(Files(job.data, ask, job.room, job.check)) as files:
+        for size in job.payload:
+            asked.append([])
+            files.upload(b"x" * size, f"{size}.bin")
+    return [" ".join(names) for names in asked]
 
 
 @worker.handler("talk")
@@ -216,6 +233,15 @@ def test_other_bytes_than_those_that_were_saved_are_not_handed_out(ingot: testin
     with pytest.raises(DownloadDamaged):
         files.saved("checkpoint")
     files.close()
+
+
+def test_a_small_output_takes_one_question(ingot: testing.LocalIngot) -> None:
+    small, large = INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1
+    job = ingot.client.submit("sizes", [0, small, large])
+    ingot.drain(raise_errors=True)
+    assert job.refresh().result == ["AskUpload", "AskUpload", "AskUpload AskComplete"]
+    assert {file.name: file.size for file in job.files()} == {f"{size}.bin": size for size in (0, small, large)}
+    assert job.outputs[f"{small}.bin"].bytes() == b"x" * small
 
 
 def test_what_cannot_be_moved_says_why(ingot: testing.LocalIngot, tmp_path: Path) -> None:

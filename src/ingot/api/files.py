@@ -67,7 +67,10 @@ class FilesApi:
         return FileUrl(url=signed.url, expires_in=signed.expires_in, blob_id=content.id, size=content.size)
 
     async def begin(self, call: Call, id: str, body: FileOrder) -> UploadPlan:
-        """Begin the upload of a file of an attempt: an output, a checkpoint, or what it wrote. For this fence only."""
+        """Begin the upload of a file of an attempt: an output, a checkpoint, or what it wrote. For this fence only.
+
+        What comes with all of its data is done at once.
+        """
         running = await self._running(call, id, body.fence)
         name = _name(body, running)
         _expect_fitting(body)
@@ -82,6 +85,7 @@ class FilesApi:
                 owner_quota=call.caller.limits.quota_bytes,
             ),
             file=FileToCome(job_id=id, kind=body.kind, name=name, fence=body.fence),
+            data=body.data,
         )
         return self._plans.of(call, running.tenant, begun)
 

@@ -81,7 +81,7 @@ class Blobs:
             return made
 
     async def _put_small(self, key: str, data: bytes, told: Arrival, if_match: str | None) -> Key:
-        await self._expect_room_inside(len(data))
+        await expect_room_inside(self._store, self._objects, len(data))
         content = content_of(data)
         expect(content, size=told.size, blob_id=told.blob_id, sha256=told.sha256)
         return await self._store.put_blob(
@@ -135,18 +135,6 @@ class Blobs:
             raise
         assert finished.key is not None, "it was for a key"
         return finished.key
-
-    async def _expect_room_inside(self, size: int) -> None:
-        """Raise `StorageFull` unless the database has room, on the disk or in what it has of it already.
-
-        Its file does not become smaller when something is deleted.
-        """
-        try:
-            self._objects.expect_room(size)
-        except StorageFull:
-            left = await self._store.reusable_bytes()
-            if left is not None and left < REUSABLE_BYTES_MIN:
-                raise
 
     async def _begin(self, command: BeginUpload, *, least: int) -> OpenUpload:
         """Begin an upload. For bytes of which nobody says how many they are, as much is set aside as there is room."""
@@ -262,6 +250,19 @@ class Blobs:
 
 def _no_key(key: str) -> KeyNotFound:
     return KeyNotFound(f"there is no key {key[:64]!r}")
+
+
+async def expect_room_inside(store: BlobStore, objects: ObjectStore, size: int) -> None:
+    """Raise `StorageFull` unless the database has room, on the disk or in what it has of it already.
+
+    Its file does not become smaller when something is deleted.
+    """
+    try:
+        objects.expect_room(size)
+    except StorageFull:
+        left = await store.reusable_bytes()
+        if left is not None and left < REUSABLE_BYTES_MIN:
+            raise
 
 
 async def _head(parts: AsyncIterator[bytes]) -> bytes:

@@ -23,6 +23,7 @@ from ingot.blobs.errors import (
     WrongDigest,
     WrongLength,
 )
+from ingot.blobs.hashing import content_of
 from ingot.blobs.model import Content, Finished, OpenUpload, Trash, Upload, UploadState
 from ingot.blobs.ports import (
     BeginUpload,
@@ -38,7 +39,7 @@ from ingot.blobs.ports import (
     TakeUpload,
 )
 from ingot.blobs.receiving import Receiving
-from ingot.blobs.service import BLOB_BYTES_MAX
+from ingot.blobs.service import BLOB_BYTES_MAX, expect_room_inside
 from ingot.blobs.tally import Tally
 from ingot.blobs.verification import WRONG, Verifier
 from ingot.kernel.errors import IngotError, InvalidInput, StoreError
@@ -50,7 +51,7 @@ FIRST_WRITER: Final = 2  # The epoch of who takes an upload first.
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """An upload that can be begun, where its bytes will go, and the blob when it is here already."""
+    """An upload that can be begun, where its bytes will go, and the blob when that is here already, or came with it."""
 
     command: BeginUpload
     plan: Plan | None = None
@@ -94,13 +95,15 @@ class Uploads:
         key: str | None = None,
         if_match: str | None = None,
         file: FileToCome | None = None,
+        data: bytes | None = None,
     ) -> Begun:
         """Begin an upload, of a size that is known.
 
-        One whose BLAKE3 the tenant holds already is done at once. Raises what `BlobStore.begin_upload` does.
+        One whose BLAKE3 the tenant holds already is done at once, and so is one that comes with all of its `data`,
+        which is small. Raises what `BlobStore.begin_upload` does.
         """
         with self.tally.operation("upload"):
-            prepared = await self.prepare(arrival, key=key, if_match=if_match, file=file)
+            prepared = await self.prepare(arrival, key=key, if_match=if_match, file=file, data=data)
             try:
                 begun = await self._store.begin_upload(prepared.command)
             except BaseException:
@@ -116,6 +119,7 @@ class Uploads:
         key: str | None = None,
         if_match: str | None = None,
         file: FileToCome | None = None,
+        data: bytes | None = None,
     ) -> Prepared:
         """An upload of a size that is known, to be begun by somebody else, as with the job that it is for.
 
@@ -126,6 +130,8 @@ class Uploads:
             raise InvalidInput("the size is missing", hint="Say how many bytes will come.")
         name = None if key is None else checks.key(key)
         known = await self._known(told)
+        if known is None and data is not None:
+            known = await self._whole(told, data)
         place = None if known is not None else self._objects.new_place()
         plan = None
         if place is not None and self._signing is not None:
@@ -212,6 +218,14 @@ class Uploads:
         with suppress(WrongLength, WrongDigest):
             return await self._known(told)
         return None
+
+    async def _whole(self, told: Arrival, data: bytes) -> Content:
+        """A small blob whose bytes came with its announcement. Raises `WrongLength`, `WrongDigest`, `StorageFull`."""
+        await expect_room_inside(self._store, self._objects, len(data))
+        content = content_of(data)
+        expect(content, size=told.size, blob_id=told.blob_id, sha256=told.sha256)
+        self.tally.bytes_in += len(data)
+        return content
 
     # -- bytes that come to us ------------------------------------------------------------------------------
 

@@ -57,6 +57,7 @@ FIELDS: Final = {
     "UploadBytesQuery.tenant": "The tenant whose upload it is.",
     "DownloadOrder.kind": "Whether it is an input, the payload, or what an attempt saved.",
     "DownloadOrder.name": "The name of the file; the payload goes by `payload`.",
+    "FileOrder.data": "All bytes of it, in base64; up to 16 KiB of them. Nothing is sent afterwards then.",
     "FileOrder.kind": "Whether it is an output, what the attempt wrote, or what it saves for later ones.",
     "FileOrder.name": "The name of the file: no folders, up to 255 characters. What an attempt wrote has its number.",
     "FileUrl.url": "The address, which needs no credential.",

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from ingot.blobs.model import INLINE_BYTES_MAX
 from ingot.jobs.files import INPUTS_MAX, PAYLOAD
 from ingot.jobs.model import Job
 from ingot.wire.blobs import PartsOrder, SignedUrl, Size, UploadPlan
@@ -23,6 +24,7 @@ class InputOrder(Request, frozen=True, kw_only=True):
     content_type: str | None = None
 
 
+SmallFile = Annotated[bytes, msgspec.Meta(max_length=INLINE_BYTES_MAX)]
 InputOrders = Annotated[list[InputOrder], told(maxItems=INPUTS_MAX)]
 
 
@@ -61,7 +63,7 @@ class FileUrl(SignedUrl, frozen=True, kw_only=True):
 class FileOrder(Request, frozen=True, kw_only=True):
     """A file that an attempt will send: an output or a checkpoint, by its name, or what it wrote.
 
-    What it wrote is named after the attempt.
+    What it wrote is named after the attempt. A small one may come with it: then it is done.
     """
 
     fence: Fence
@@ -71,6 +73,7 @@ class FileOrder(Request, frozen=True, kw_only=True):
     blob_id: BlobId | None = None
     sha256: str | None = None
     content_type: str | None = None
+    data: SmallFile | None = None
 
 
 class FilePartsOrder(PartsOrder, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ class AskDownload(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", ta
 
 
 class AskUpload(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag="upload", omit_defaults=True):
-    """How an output, the log or a checkpoint is sent. Answered by an `UploadPlan`."""
+    """How an output, the log or a checkpoint is sent; with its data it is done. Answered by an `UploadPlan`."""
 
     kind: Sent
     size: int
@@ -40,6 +40,7 @@ class AskUpload(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag=
     sha256: str
     name: str | None = None
     content_type: str | None = None
+    data: bytes | None = None
 
 
 class AskParts(msgspec.Struct, frozen=True, kw_only=True, tag_field="ask", tag="parts"):
@@ -115,8 +116,10 @@ class AttemptDesk:
             self._begun[upload.id] = ask.name
         elif isinstance(ask, AskComplete) and ask.upload_id in self._begun:
             upload = msgspec.json.decode(answer, type=UploadAnswer).upload
-            if upload.state is UploadState.DONE:
-                self._outputs[self._begun[upload.id]] = None
+        else:
+            return
+        if upload.state is UploadState.DONE:
+            self._outputs[self._begun[upload.id]] = None
 
 
 def _path(ask: Ask) -> str:

@@ -15,6 +15,7 @@ import blake3
 import msgspec
 
 from ingot.blobs import checks
+from ingot.blobs.model import INLINE_BYTES_MAX, Upload, UploadState
 from ingot.client.errors import DownloadDamaged
 from ingot.client.outgoing import Digests, Outgoing
 from ingot.client.patience import Patience
@@ -190,6 +191,7 @@ class Files:
                 blob_id=digests.blob_id,
                 sha256=digests.sha256,
                 content_type=content_type or (None if name is None else checks.guess_type(name)),
+                data=outgoing.read(0, outgoing.size) if outgoing.size <= INLINE_BYTES_MAX else None,
             ),
             self._check,
         )
@@ -223,10 +225,13 @@ class _UploadDesk:
         self._ask = asker
         self._order = order
         self._check = check
+        self._done: Upload | None = None
 
     def begin(self) -> tuple[UploadPlan, list[int]]:
-        """Begin the upload."""
-        return msgspec.json.decode(self._ask(self._order), type=UploadPlan), []
+        """Begin the upload. What came with all of its data, or is there already, is done."""
+        plan = msgspec.json.decode(self._ask(self._order), type=UploadPlan)
+        self._done = plan.upload if plan.upload.state is UploadState.DONE else None
+        return plan, []
 
     def renewed(self, id: str) -> UploadAnswer:
         """How it goes on at an address that is new."""
@@ -240,6 +245,8 @@ class _UploadDesk:
     def complete(self, id: str) -> UploadAnswer:
         """All bytes are sent. What is large is read back for a while, and asked for until it was."""
         self._check()
+        if self._done is not None:
+            return UploadAnswer(upload=self._done)
         return msgspec.json.decode(self._ask(AskComplete(upload_id=id)), type=UploadAnswer)
 
     def give_up(self, id: str) -> None:
