@@ -70,6 +70,7 @@ class Files:
         self._check = check
         self._numbers = count(1)
         self._saving = threading.Lock()
+        self._saved: set[str] = set()  # What this attempt has saved.
         self._http = http
 
     def close(self) -> None:
@@ -144,12 +145,15 @@ class Files:
             if outgoing.size is not None and outgoing.size > CHECKPOINT_BYTES_MAX:
                 raise InvalidInput(f"a checkpoint has up to {CHECKPOINT_BYTES_MAX} bytes", hint=CHECKPOINT_HINT)
             self._send(outgoing, kind="checkpoint", name=known)
+            self._saved.add(known)
 
     def saved(self, name: str) -> bytes | None:
         """See `WorkerJob.saved`."""
         _expect_no_loop("saved")
         ask = AskDownload(kind="checkpoint", name=checks.file_name(name, what="name"))
         self._check()
+        if self._data.attempts <= 1 and ask.name not in self._saved:
+            return None  # Nobody was there before to save it.
         try:
             told = msgspec.json.decode(self._ask(ask), type=FileUrl)
         except FileNotFound:

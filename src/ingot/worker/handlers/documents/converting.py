@@ -108,10 +108,7 @@ class _Conversion:
     def _can_read(self) -> bool:
         if self._options.ocr == "always":
             reading.expect_program()
-        if reading.program() is None:
-            return False
-        reading.check_languages(self._options.languages)
-        return True
+        return reading.program() is not None
 
     def run(self, save_seconds: float) -> Converted:
         """Convert it."""
@@ -188,6 +185,7 @@ class _Conversion:
         if not self._reads:
             why = "OCR was not asked for" if self._options.ocr == "never" else f"there is no {reading.PROGRAM} here"
             return otherwise, f"{why}."
+        reading.check_languages(self._options.languages)  # Asked for by a page that needs it: it takes a while.
         try:
             return plain(reading.read(drawn(page, number, dpi=DPI), self._options.languages, dpi=DPI)), ""
         except reading.NotRead as error:

@@ -38,17 +38,14 @@ def _page(page: Any, items: list[Any]) -> PageText:
     if page.ocr_reason == GARBLED and (listed := contents(lines)) is not None:
         return PageText(markdown=mended(listed))
     markdown = parted(mended(page.markdown), gaps(lines))
-    return PageText(
-        markdown=markdown,
-        is_picture=page.needs_ocr,
-        sizes=tuple(size_of(heading, items) for heading in headings(markdown)),
-    )
+    return PageText(markdown=markdown, is_picture=page.needs_ocr, sizes=sizes_of(headings(markdown), items))
 
 
-def size_of(heading: str, items: list[Any]) -> float:
-    """How large the letters of a heading are: the largest of what it is made of."""
-    whole = letters(heading)
-    parts = [(letters(item.text), item.font_size) for item in items]
-    return float(
-        max((size for part, size in parts if part and 4 * len(part) >= len(whole) and part in whole), default=0)
-    )
+def sizes_of(titles: Sequence[str], items: list[Any]) -> tuple[float, ...]:
+    """How large the letters of each heading are: the largest of what it is made of."""
+    parts = [(letters(item.text), float(item.font_size)) for item in items] if titles else []
+    return tuple(_size_of(letters(title), parts) for title in titles)
+
+
+def _size_of(title: str, parts: list[tuple[str, float]]) -> float:
+    return max((size for part, size in parts if part and 4 * len(part) >= len(title) and part in title), default=0.0)
