@@ -57,20 +57,28 @@ def _joined(blocks: Iterable[str]) -> list[str]:
 
 
 def parted(markdown: str, gaps: Sequence[tuple[str, str]]) -> str:
-    """The Markdown with a new paragraph wherever these ends and beginnings of lines meet, if they do so just once."""
+    """The Markdown with a new paragraph wherever these ends and beginnings of lines meet, if they do so just once.
+
+    Spaces and emphasis are not compared: the two ways of reading a page differ in them.
+    """
+    if not gaps:
+        return markdown
+    places = [place for place, char in enumerate(markdown) if char not in " *"]
+    bare = "".join([markdown[place] for place in places])
+    breaks = set()
     for above, below in gaps:
-        end, beginning = above.split()[-WORDS:], below.split()[:WORDS]
-        if not end or not beginning:
-            continue
-        meeting = re.compile(f"({_loose(end)}) ({_loose(beginning)})")
-        if len(meeting.findall(markdown)) == 1:
-            markdown = meeting.sub(r"\1\n\n\2", markdown)
+        end, beginning = _bare(above.split()[-WORDS:]), _bare(below.split()[:WORDS])
+        if end and beginning and bare.count(end + beginning) == 1:
+            last = bare.index(end + beginning) + len(end) - 1
+            space = markdown.find(" ", places[last], places[last + 1])
+            breaks.add(space)
+    for space in sorted(breaks - {-1}, reverse=True):
+        markdown = f"{markdown[:space]}\n\n{markdown[space + 1 :]}"
     return markdown
 
 
-def _loose(words: Sequence[str]) -> str:
-    """A pattern of words that may be emphasised."""
-    return r"\*{0,3} ?\*{0,3}".join(rf"\*{{0,3}}{re.escape(word)}\*{{0,3}}" for word in words)
+def _bare(words: Sequence[str]) -> str:
+    return "".join(words).replace("*", "")
 
 
 def headings(markdown: str) -> list[str]:
