@@ -10,6 +10,9 @@ from contextlib import contextmanager, suppress
 import httpx
 import pytest
 
+from ingot.client.errors import ServerUnreachable
+from ingot.client.patience import Patience
+from ingot.worker.lean_bytes import BytesHttp
 from ingot.worker.lean_sync import SyncLeanTransport
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -178,3 +181,50 @@ def test_who_is_silent_away_or_no_server_of_https_is_told_apart() -> None:
         site.client.get(f"https://127.0.0.1:{site.client.base_url.port}/", timeout=5)
     with httpx.Client(transport=SyncLeanTransport()) as client, pytest.raises(httpx.ConnectError):
         client.get("http://127.0.0.1:1/")
+
+
+@pytest.mark.parametrize(
+    ("target", "sent"),
+    [
+        ("/a?b=c%2Fd&e=~", b"/a?b=c%2Fd&e=~"),
+        ("/\u00fc b", b"/%C3%BC%20b"),
+        ("/a#part", b"/a"),
+        ("", b"/"),
+    ],
+)
+def test_bytes_find_their_way_to_any_address(target: str, sent: bytes) -> None:
+    asked: list[bytes] = []
+
+    def serve(connection: socket.socket) -> None:
+        while request := head(connection):
+            asked.append(request)
+            if request.startswith(b"PUT"):
+                connection.recv(2, socket.MSG_WAITALL)
+            connection.sendall(ANSWER)
+
+    with asking(serve) as site:
+        place = f"127.0.0.1:{site.client.base_url.port}"
+        http = BytesHttp(Patience(seconds=0))
+        with http.fetch_at(f"http://{place}{target}", headers={"range": "bytes=0-"}) as answer:
+            assert b"".join(answer.iter_raw()) == b"ok"
+        put = http.send("PUT", f"http://{place}{target}", headers={"content-length": "2"}, content=iter([b"o", b"k"]))
+        assert (put.status_code, put.content, site.connections) == (200, b"ok", 1)
+        http.close()
+    for request, method in zip(asked, (b"GET", b"PUT"), strict=True):
+        assert request.startswith(b"%s %s HTTP/1.1\r\n" % (method, sent))
+        assert b"\r\nhost: %s\r\n" % place.encode() in request.lower()
+    assert b"\r\nrange: bytes=0-\r\n" in asked[0].lower()
+
+
+def test_an_address_says_nothing_but_where() -> None:
+    with asking(lambda connection: connection.sendall(ANSWER)) as site:
+        http = BytesHttp(Patience(seconds=0))
+        with pytest.raises(ServerUnreachable):
+            http.send("GET", f"http://127.0.0.1:{site.client.base_url.port}/a\r\nx-told: more", headers={})
+        http.close()
+        assert site.connections == 0
+
+
+def test_a_body_of_no_known_size_is_not_sent() -> None:
+    with asking(lambda connection: connection.sendall(ANSWER)) as site, pytest.raises(httpx.TransportError):
+        site.client.put("/", content=iter([b"x"]))

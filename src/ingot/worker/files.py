@@ -19,9 +19,7 @@ from ingot.blobs.model import INLINE_BYTES_MAX, Upload, UploadState
 from ingot.client.errors import DownloadDamaged
 from ingot.client.outgoing import Digests, Outgoing
 from ingot.client.patience import Patience
-from ingot.client.place import Place
 from ingot.client.synchronous.download import SyncSignedDownload
-from ingot.client.synchronous.http import SyncHttp
 from ingot.client.synchronous.upload import SyncUpload
 from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX
 from ingot.jobs.files import CHECKPOINT_BYTES_MAX, CHECKPOINT_HINT, PAYLOAD, FileNotFound
@@ -30,11 +28,10 @@ from ingot.kernel.errors import InvalidInput
 from ingot.wire.blobs import PartOrder, PartsAnswer, SignedUrl, UploadAnswer, UploadPlan
 from ingot.wire.files import FileUrl
 from ingot.worker.asks import AskComplete, AskDownload, Asker, AskParts, AskRenewed, AskUpload, Sent
-from ingot.worker.lean_sync import SyncLeanTransport
+from ingot.worker.lean_bytes import BytesHttp
 
 PATIENCE: Final = Patience(seconds=30.0)  # With an address that does not answer; whatever gets on begins it anew.
 FILE_NAME_BYTES_MAX: Final = 255  # What file systems take; a name may have as many characters.
-NOBODY: Final = Place(url="http://localhost", headers={}, is_known=False)  # Signed addresses are their own credential.
 LOG_TYPE: Final = "text/plain; charset=utf-8"
 LOOP_HINT: Final = "In an async handler: `await asyncio.to_thread(job.{})`, with what it is given behind it."
 
@@ -62,7 +59,7 @@ class Files:
         room: Callable[[], Path],
         check: Callable[[], None],
         *,
-        http: SyncHttp | None = None,
+        http: BytesHttp | None = None,
     ) -> None:
         self._data = data
         self._ask = asker
@@ -78,9 +75,9 @@ class Files:
         if self._http is not None:
             self._http.close()
 
-    def _bytes_http(self) -> SyncHttp:
+    def _bytes_http(self) -> BytesHttp:
         if self._http is None:
-            self._http = bytes_http()
+            self._http = BytesHttp(PATIENCE)
         return self._http
 
     # -- what it was given ----------------------------------------------------------------------------------
@@ -215,11 +212,6 @@ class _Bounded(bytearray):
         if len(self) + len(data) > self._most:
             raise InvalidInput(f"{self._what} has more than {self._most} bytes", hint=self._hint)
         self.extend(data)
-
-
-def bytes_http() -> SyncHttp:
-    """What moves bytes to and from signed addresses. It connects when it is used."""
-    return SyncHttp(NOBODY, PATIENCE, transport=SyncLeanTransport())
 
 
 class _UploadDesk:

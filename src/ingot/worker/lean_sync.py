@@ -6,7 +6,7 @@ import select
 import socket
 import ssl
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from time import monotonic
@@ -19,6 +19,7 @@ from ingot.worker.lean import CONNECTIONS_KEPT, KEPT_SECONDS, READ_BYTES, Answer
 
 JOINED_BYTES_MAX: Final = 16 * 1024  # Of a body that is sent together with the head of its request.
 PORTS: Final = {"http": 80, "https": 443}
+TIMES: Final = ("connect", "write", "read")
 Place = tuple[str, str, int]  # Scheme, host and port.
 
 
@@ -41,14 +42,13 @@ class _Connection:
         heard.register(self._socket, select.POLLIN)
         return not heard.poll(0)
 
-    def send(self, request: httpx.Request, seconds: float | None) -> None:
+    def send(self, head: bytes, body: Iterable[bytes], seconds: float | None) -> None:
         """Send a request. Where nobody reads it to its end, the answer says why."""
-        assert isinstance(request.stream, httpx.SyncByteStream)
         self._lasts = self._is_sent = False
         self._socket.settimeout(seconds)
-        text = head_of(request)
+        text = head
         try:
-            for part in request.stream:
+            for part in body:
                 if len(text) + len(part) > JOINED_BYTES_MAX:
                     self._socket.sendall(text)
                     text = b""
@@ -80,21 +80,37 @@ class SyncLeanTransport(httpx.BaseTransport):
         self._kept: defaultdict[Place, deque[_Connection]] = defaultdict(deque)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request. Raises `httpx.TransportError`."""
+        """Send a request, whose size is known. Raises `httpx.TransportError`."""
+        if "transfer-encoding" in request.headers:
+            raise httpx.UnsupportedProtocol("a request says how large it is")
+        assert isinstance(request.stream, httpx.SyncByteStream)
+        url = request.url
+        place = (url.scheme, url.raw_host.decode("ascii"), url.port or PORTS[url.scheme])
         seconds = request.extensions.get("timeout", {})
-        connection = self._connection(request.url, seconds.get("connect"))
+        return self.send(place, head_of(request), request.stream, **{name: seconds.get(name) for name in TIMES})
+
+    def send(
+        self,
+        place: Place,
+        head: bytes,
+        body: Iterable[bytes],
+        *,
+        connect: float | None,
+        write: float | None,
+        read: float | None,
+    ) -> httpx.Response:
+        """Send a request as it is written, each step in so many seconds. Raises `httpx.TransportError`."""
+        connection = self._connection(place, connect)
         answer = Answer()
         try:
             with _faults():
-                connection.send(request, seconds.get("write"))
+                connection.send(head, body, write)
                 while not answer.status:
-                    connection.read(answer, seconds.get("read"))
+                    connection.read(answer, read)
         except BaseException:
             connection.close()
             raise
-        return httpx.Response(
-            answer.status, headers=answer.headers, stream=_Body(self, connection, answer, seconds.get("read"))
-        )
+        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(self, connection, answer, read))
 
     def close(self) -> None:
         """Let go of all connections."""
@@ -110,8 +126,7 @@ class SyncLeanTransport(httpx.BaseTransport):
         else:
             connection.close()
 
-    def _connection(self, url: httpx.URL, seconds: float | None) -> _Connection:
-        place = (url.scheme, url.raw_host.decode("ascii"), url.port or PORTS[url.scheme])
+    def _connection(self, place: Place, seconds: float | None) -> _Connection:
         kept = self._kept[place]
         while kept:
             try:

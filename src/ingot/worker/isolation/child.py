@@ -20,13 +20,13 @@ from typing import Final
 import msgspec
 
 from ingot.client.errors import error_of_code
-from ingot.client.synchronous.http import SyncHttp
 from ingot.jobs.model import Job
 from ingot.worker.asks import Ask
-from ingot.worker.files import Files, bytes_http
+from ingot.worker.files import PATIENCE, Files
 from ingot.worker.isolation.linux import end_with
 from ingot.worker.isolation.words import Said, Task, Told, receive, send
 from ingot.worker.job import NoRetry, Snoozed, WorkerJob, sendable
+from ingot.worker.lean_bytes import BytesHttp
 from ingot.worker.lean_sync import trusted
 from ingot.worker.results import error_text, result_text
 
@@ -162,9 +162,9 @@ def prepare() -> None:
 
 
 @cache
-def _http() -> SyncHttp:
+def _http() -> BytesHttp:
     """What moves files. A copy of it has no connection yet."""
-    return bytes_http()
+    return BytesHttp(PATIENCE)
 
 
 @cache
