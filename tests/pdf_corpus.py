@@ -11,19 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-PACKAGES: Final = (
-    "asymptote-doc",
-    "bash-doc",
-    "debian-policy",
-    "ghostscript-doc",
-    "gnuplot-doc",
-    "graphviz-doc",
-    "ledger",
-    "libmpfr-doc",
-    "octave-doc",
-    "pari-doc",
-    "zsh-doc",
-)
+PACKAGES: Final = ("asymptote-doc", "bash-doc", "debian-policy", "graphviz-doc", "ledger", "libmpfr-doc")
 PLACE: Final = Path(sys.prefix) / "pdf-corpus"
 DONE: Final = "fetched"
 

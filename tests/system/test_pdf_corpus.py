@@ -1,0 +1,42 @@
+"""PDFs that people really made, through server, worker and command line: none crashes, and pages come out of all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.pdf_corpus import corpus
+from tests.system.test_serve import served
+
+
+@pytest.mark.long
+def test_every_pdf_of_debians_manuals_is_converted(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
+    files = sorted(corpus().rglob("*.pdf"))
+    with served(tmp_path / "data") as (_, url):
+        environment = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(tmp_path / "data")}
+        ingot = [sys.executable, "-m", "ingot"]
+        with subprocess.Popen(
+            [*ingot, "worker", "--handlers", "pdf"], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
+        ) as worker:
+            try:
+                began = time.monotonic()
+                done = subprocess.run(
+                    [*ingot, "ingest", str(corpus()), "--output", str(tmp_path / "out"), "--json"],
+                    cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False,
+                )  # fmt: skip
+                seconds = time.monotonic() - began
+            finally:
+                worker.terminate()
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {one["path"]: one["error"] for one in told if one["status"] != "succeeded"} == {}
+    assert len(told) == len(files) > 50
+    pages = sum(markdown.read_text(encoding="utf-8").count("<!-- page ") for markdown in tmp_path.rglob("out/**/*.md"))
+    assert pages > 1000
+    record_property("pages per second", round(pages / seconds))
+    print(f"{len(files)} files, {pages} pages, {pages / seconds:.0f} pages/s")
