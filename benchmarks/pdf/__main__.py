@@ -25,6 +25,8 @@ from benchmarks.queue.machine import describe
 from benchmarks.queue.others import Others
 from benchmarks.queue.places import REPOSITORY, RESULTS, bench_folder
 from benchmarks.queue.report import disturbed, keep, others_line
+from benchmarks.worker.site import serving
+from tests.pdf_corpus import corpus as debian_manuals
 
 ABOUT: Final = "Measure PDFs on their whole way beside converters alone."
 SLOW: Final = frozenset({"markitdown", "pdfplumber"})  # These get fewer files: their figure is a rate.
@@ -34,9 +36,9 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """How often each is measured, and on how much."""
 
     rounds: int = 3
-    books: int = 60
+    books: int = 20
     pages: int = 100
-    slow_books: int = 4
+    slow_books: int = 2
     leaves: int = 1000
 
 
@@ -71,12 +73,23 @@ class Bench:
                 seconds = ingest(site, folder, "--force", "--output", str(place / "out"))
                 self.found.note("whole", sizes.books * sizes.pages / seconds)
 
+    def manuals(self) -> None:
+        """What people really made: the manuals of some Debian packages."""
+        folder = debian_manuals()
+        pages = sum(corpus.pages_of(path) for path in folder.rglob("*.pdf"))
+        for _ in range(self._sizes.rounds):
+            self.found.note("manuals alone", pages / alone("ours", folder).seconds)
+            with self._place() as place, running(place) as site:
+                self.found.note("manuals whole", pages / ingest(site, folder, "--output", str(place / "out")))
+
     def leaves(self) -> None:
         """Many files of one page."""
         folder = corpus.books(self._folder / "pdf", count=self._sizes.leaves, pages=1)
         for _ in range(self._sizes.rounds):
             with self._place() as place, running(place) as site:
                 self.found.note("leaves asked", self._sizes.leaves / ingest(site, folder))
+            with self._place() as place, serving(place) as site:
+                self.found.note("leaves stored", self._sizes.leaves / ingest(site, folder))
             with self._place() as place, running(place) as site:
                 self.found.note(
                     "leaves done", self._sizes.leaves / ingest(site, folder, "--output", str(place / "out"))
@@ -92,7 +105,11 @@ class Bench:
             shutil.rmtree(place, ignore_errors=True)
 
 
-PARTS: Final[dict[str, Callable[[Bench], None]]] = {"books": Bench.books, "leaves": Bench.leaves}
+PARTS: Final[dict[str, Callable[[Bench], None]]] = {
+    "books": Bench.books,
+    "manuals": Bench.manuals,
+    "leaves": Bench.leaves,
+}
 
 
 def alone(name: str, folder: Path) -> Converted:

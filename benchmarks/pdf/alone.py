@@ -55,7 +55,7 @@ CONVERTERS: Final[dict[str, Callable[[str], int]]] = {"ours": ours, "markitdown"
 def run(name: str, folder: Path) -> Converted:
     """Convert all files of a folder on all cores."""
     convert, cores = CONVERTERS[name], len(os.sched_getaffinity(0))
-    paths = [str(path) for path in sorted(folder.glob("*.pdf"))]
+    paths = [str(path) for path in sorted(folder.rglob("*.pdf"))]
     with ProcessPoolExecutor(cores) as pool:
         list(pool.map(convert, paths[:1] * cores))  # Who comes first reads the libraries from disk.
         began = time.perf_counter()

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Final
 
+import pypdfium2
 from reportlab.lib import colors
 from reportlab.lib.pagesizes import A4
 from reportlab.lib.styles import getSampleStyleSheet
@@ -42,6 +43,15 @@ def books(folder: Path, *, count: int, pages: int) -> Path:
             write(growing / f"{number:04}.pdf", pages=pages, seed=number)
         growing.rename(made)
     return made
+
+
+def pages_of(path: Path) -> int:
+    """How many pages a PDF has."""
+    document = pypdfium2.PdfDocument(path)
+    try:
+        return len(document)
+    finally:
+        document.close()
 
 
 def _page(number: int, chance: random.Random) -> list[Flowable]:
