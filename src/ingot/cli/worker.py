@@ -78,8 +78,6 @@ def load(app: str | None, handlers: str | None) -> Worker:
     """The worker that an app names, with these handlers of ours. Raises `InvalidInput`."""
     found = Worker() if app is None and handlers is not None else _found(app or APP)
     found.include(*(type for part in (handlers or "").split(",") if (type := part.strip())))
-    if not found.handlers:
-        raise InvalidInput("there is no handler", hint="Name some: --handlers pdf, or a worker that has one.")
     return found
 
 
