@@ -32,6 +32,21 @@ def isolated(job: WorkerJob) -> Any:
             return sorted(line.partition("=")[0] for line in seen.stdout.splitlines() if "INGOT_" in line)
         case "exit":
             os._exit(3)
+        case "escape":
+            told, telling = os.pipe()
+            if os.fork() == 0:
+                os.setsid()
+                if (pid := os.fork()) == 0:
+                    time.sleep(60)
+                    os._exit(0)
+                os.write(telling, b"%d" % pid)
+                os._exit(0)
+            return int(os.read(told, 20))
+        case "look around":
+            seen = list(Path(job.room()).parent.iterdir()) if os.access(job.room().parent, os.R_OK) else []
+            return {"uid": os.getuid(), "room": str(job.room()), "seen": len(seen)}
+        case ["read", str(room)]:
+            return os.access(room, os.R_OK | os.X_OK)
         case "leave":
             if os.fork() == 0:
                 os.setsid()
@@ -40,6 +55,8 @@ def isolated(job: WorkerJob) -> Any:
             os._exit(3)
         case "memory":
             return len(bytearray(2 * 1024**3))
+        case "sleep":
+            time.sleep(60)
         case "never":
             raise NoRetry("never")
         case "remember":

@@ -43,6 +43,31 @@ async def test_a_process_does_the_work_and_tells_of_it(served: Served, client: A
             assert said in log
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give each job a user of its own")
+async def test_each_job_has_a_user_of_its_own_who_sees_nothing_of_others(served: Served, client: AsyncClient) -> None:
+    async with working(served, worker):
+        first = (await (await client.submit("isolated", "look around")).wait("30s")).result
+        second = (await (await client.submit("isolated", "look around")).wait("30s")).result
+        assert first["uid"] != second["uid"]
+        assert (first["seen"], second["seen"]) == (0, 0)
+        waiting = await client.submit("isolated", "sleep")
+        await asyncio.to_thread(until, lambda: len(rooms_beside(second["room"])) == 1)
+        (room,) = rooms_beside(second["room"])
+        assert not (await (await client.submit("isolated", ["read", str(room)])).wait("30s")).result
+        await waiting.cancel()
+
+
+def rooms_beside(room: str) -> list[Path]:
+    return [path for path in Path(room).parent.iterdir() if path.is_dir() and str(path) != room]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give each job a user of its own")
+async def test_what_leaves_the_group_of_its_job_ends_with_it(served: Served, client: AsyncClient) -> None:
+    async with working(served, worker):
+        job = await (await client.submit("isolated", "escape")).wait("30s")
+        await asyncio.to_thread(until, lambda: not Path(f"/proc/{job.result}").exists())
+
+
 async def test_what_it_starts_finds_no_secrets_of_the_worker(
     served: Served, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

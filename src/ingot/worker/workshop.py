@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from contextlib import suppress
@@ -25,15 +26,13 @@ class Workshop:
         self._door = Lock()
         self._path: Path | None = None
         self._lock: int | None = None
-        self._made = 0
 
     def room(self) -> Path:
         """An empty folder that nobody else has."""
         with self._door:
             if self._path is None:
                 self._path = self._open()
-            self._made += 1
-            room = self._path / str(self._made)
+            room = self._path / secrets.token_hex(8)  # Whose name others do not guess.
             room.mkdir(mode=0o700)
             return room
 

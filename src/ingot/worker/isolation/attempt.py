@@ -9,7 +9,6 @@ import signal
 import socket
 from codecs import getincrementaldecoder
 from contextlib import suppress
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
@@ -20,7 +19,6 @@ import msgspec
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.worker.app import Handler
 from ingot.worker.asks import Ask
-from ingot.worker.isolation.child import unprivileged
 from ingot.worker.isolation.process import Process
 from ingot.worker.isolation.templates import NotBegun, Templates
 from ingot.worker.isolation.words import KILL_SECONDS, READ_BYTES, Gathering, Said, Task, Told, send
@@ -82,7 +80,6 @@ def run_isolated(run: Run, templates: Templates) -> Any:
 
 def _task(run: Run) -> bytes:
     room = run.job.room()
-    _hand_over(room)
     return msgspec.json.encode(
         Task(
             function=pickle.dumps(run.handler.function),
@@ -92,12 +89,6 @@ def _task(run: Run) -> bytes:
             memory_bytes=run.handler.memory_bytes,
         )
     )
-
-
-def _hand_over(room: Path) -> None:
-    """Give the folder of the attempt to whom the handler runs as."""
-    if (user := unprivileged()) is not None:
-        os.chown(room, user.pw_uid, user.pw_gid)
 
 
 def _made_of(said: Said | None, exit_code: int) -> Any:

@@ -23,7 +23,7 @@ from ingot.client.errors import error_of_code
 from ingot.jobs.model import Job
 from ingot.worker.asks import Ask
 from ingot.worker.files import PATIENCE, Files
-from ingot.worker.isolation.linux import end_with
+from ingot.worker.isolation.linux import end_with, gain_nothing, is_known, user_of
 from ingot.worker.isolation.words import Said, Task, Told, receive, send
 from ingot.worker.job import NoRetry, Snoozed, WorkerJob, sendable
 from ingot.worker.lean_bytes import BytesHttp
@@ -31,6 +31,7 @@ from ingot.worker.lean_sync import trusted
 from ingot.worker.results import error_text, result_text
 
 UNPRIVILEGED: Final = "nobody"
+PROCESSES_MAX: Final = 256  # Of a job, and threads, where it has a user of its own.
 TELLING_BYTES: Final = 64 * 1024 * 1024  # Beyond the limit, for telling that it was reached.
 
 
@@ -147,9 +148,20 @@ def _give_up_rights(task: Task) -> None:
     if task.memory_bytes is not None:
         resource.setrlimit(resource.RLIMIT_AS, (task.memory_bytes, task.memory_bytes + TELLING_BYTES))
     if (user := unprivileged()) is not None:
+        uid, gid = _own_user(os.getpid(), user)
+        os.chown(task.room, uid, gid)
+        if uid != user.pw_uid:
+            resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES_MAX, PROCESSES_MAX))
         os.setgroups([])
-        os.setgid(user.pw_gid)
-        os.setuid(user.pw_uid)
+        os.setgid(gid)
+        os.setuid(uid)
+    gain_nothing()
+
+
+def _own_user(pid: int, otherwise: pwd.struct_passwd) -> tuple[int, int]:
+    """A user that no other job has at this time, and no file; one for all of them where there are so few users."""
+    uid = user_of(pid)
+    return (uid, uid) if is_known(uid) else (otherwise.pw_uid, otherwise.pw_gid)
 
 
 def prepare() -> None:

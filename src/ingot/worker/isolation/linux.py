@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import stat
+from collections.abc import Container
 from contextlib import suppress
 from fcntl import F_GETFL, fcntl
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_USERS: Final = range(61_184, 65_520)  # Those that systemd gives to services which have none of their own.
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -26,6 +29,37 @@ def end_with(parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def gain_nothing() -> None:
+    """Have no program that this process begins give it rights that it does not have."""
+    _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def user_of(pid: int) -> int:
+    """The user of a job's process: none has that of another that runs, unless very many do."""
+    return _USERS[pid % len(_USERS)]
+
+
+def is_known(uid: int) -> bool:
+    """Whether there is such a user here: a container may have a few only."""
+    try:
+        lines = Path("/proc/self/uid_map").read_text().splitlines()
+    except OSError:
+        return False
+    spans = [tuple(map(int, line.split())) for line in lines]
+    return any(inside <= uid < inside + length for inside, _, length in spans)
+
+
+def strays(known: Container[int], live: Container[int]) -> list[int]:
+    """Children of this process that are not known, and whose user is that of a job which is not live."""
+    found = []
+    with suppress(OSError):
+        for pid in map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()):
+            uid = Path(f"/proc/{pid}").stat().st_uid
+            if pid not in known and uid in _USERS and uid not in live:
+                found.append(pid)
+    return found
 
 
 def watch(pid: int) -> int | None:

@@ -24,7 +24,7 @@ import msgspec
 
 from ingot.kernel.structs import prepare_structs
 from ingot.worker.isolation import child
-from ingot.worker.isolation.linux import adopt_orphans, not_to_be_copied, watch
+from ingot.worker.isolation.linux import adopt_orphans, not_to_be_copied, strays, user_of, watch
 from ingot.worker.isolation.words import KILL_SECONDS, NUMBER, Beginning, Hello
 from ingot.worker.results import error_text
 
@@ -226,8 +226,16 @@ class _Template:
                 if process is not None:
                     process.exit_code = os.waitstatus_to_exitcode(status)
                     process.until = time.monotonic() + KILL_SECONDS
+        self._end_strays()
         for process in [one for one in self._processes.values() if one.exit_code is not None and one.is_gone]:
             self._forget(process)
+
+    def _end_strays(self) -> None:
+        """Kill what left the group of its job, and is ours since its parent ended: it has the user of the job."""
+        live = {user_of(process.pid) for process in self._processes.values() if process.exit_code is None}
+        for pid in strays(self._processes, live):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
     def _hurry(self) -> None:
         """Kill those whose time is over; of those that have ended, do not wait for the rest any longer."""
