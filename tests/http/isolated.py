@@ -43,8 +43,9 @@ def isolated(job: WorkerJob) -> Any:
                 os._exit(0)
             return int(os.read(told, 20))
         case "look around":
-            seen = list(Path(job.room()).parent.iterdir()) if os.access(job.room().parent, os.R_OK) else []
-            return {"uid": os.getuid(), "room": str(job.room()), "seen": len(seen)}
+            around = Path(job.room()).parent
+            listed = len(list(around.iterdir())) if os.access(around, os.R_OK) else 0
+            return {"uid": os.getuid(), "room": str(job.room()), "seen": listed}
         case ["read", str(room)]:
             return os.access(room, os.R_OK | os.X_OK)
         case "leave":

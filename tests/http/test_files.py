@@ -195,6 +195,10 @@ async def test_a_small_file_that_comes_with_its_announcement_is_done(site: Serve
     assert (await site.call("GET", f"/blobs/{SMALL_BLOB}")).content == SMALL
     usage = (await site.call("GET", "/usage")).json()
     assert (usage["bytes"], usage["reserved_bytes"]) == (len(SMALL), 0)
+    await site.make_job()
+    other = await site.claim()
+    wrong = {"fence": other["fence"], "name": "a", "size": len(SMALL), "blob_id": SMALL_BLOB, "data": "AAAA"}
+    await refused(site, f"/jobs/{other['id']}/uploads", wrong, 422, "wrong_length")
 
 
 async def test_who_asks_again_gets_the_uploads_that_were_begun(site: Served) -> None:

@@ -240,6 +240,31 @@ async def test_somebody_else_with_the_same_file_finishes_what_was_begun(site: Se
     assert await files(site, first) == [("input", "in.bin", BLOB)]
 
 
+@pytest.mark.parametrize("wrong", [{"size": 10}, {"size": 10**9}, {"sha256": "1" * 64}])
+async def test_what_somebody_announced_wrongly_keeps_nobody_from_sending_the_file(
+    reusing: Served, wrong: dict[str, Any]
+) -> None:
+    order = {**ORDER, "uploads": [{**ORDER["uploads"][0], **wrong}]}
+    first = await post(reusing, "/jobs", order, expect=201)
+    job, told = await Sender(reusing).submit()
+    assert (job.id != first["id"], told.created, job.status) == (True, True, "queued")
+
+
+async def test_who_may_only_make_jobs_learns_nothing_of_what_came_of_anothers(reusing: Served) -> None:
+    order = {"type": "noop", "payload": 1, "metadata": {"secret": 1}, "tags": ["theirs"]}
+    made = await post(reusing, "/jobs", order, expect=201)
+    claimed = await reusing.claim()
+    await post(reusing, f"/jobs/{made['id']}/complete", {"fence": claimed["fence"], "result": "theirs"})
+    maker = await reusing.token(Grant(action="jobs.create", resource="jobs/noop"))
+    again = await post(reusing, "/jobs", {"type": "noop", "payload": 1}, token=maker)
+    batch = await post(reusing, "/jobs/batch", {"jobs": [{"type": "noop", "payload": 1}]}, expect=201, token=maker)
+    for job in (again, batch["jobs"][0]["job"]):
+        assert (job["id"], job["status"]) == (made["id"], "succeeded")
+        assert [job[name] for name in ("result", "metadata", "tags")] == [None, None, []]
+    reader = await post(reusing, "/jobs", {"type": "noop", "payload": 1})
+    assert (reader["result"], reader["tags"]) == ("theirs", ["theirs"])
+
+
 async def test_who_does_not_know_the_file_has_no_say_in_its_upload(reusing: Served) -> None:
     maker = await reusing.token(Grant(action="jobs.create", resource="jobs/noop"))
     first = await post(reusing, "/jobs", ORDER, expect=201, token=maker)

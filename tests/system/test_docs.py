@@ -64,7 +64,7 @@ def test_what_a_page_says_can_be_typed_from_top_to_bottom(tmp_path: Path, page: 
         assert '"status":"succeeded"' in whole
         assert "Hello, " in whole
     if page == "ingest-a-folder.md":
-        assert ("docs/2026/march.pdf" in whole, "owt 7.1-FDP%" in whole, '"outputs":' in whole) == (True, True, True)
+        assert ("papers/2026/march.pdf" in whole, "owt 7.1-FDP%" in whole, '"outputs":' in whole) == (True, True, True)
     if page == "store-files.md":
         assert ("reports/2026/march.csv" in whole, "206\n" in whole, "upload-offset: 4" in whole) == (True, True, True)
 

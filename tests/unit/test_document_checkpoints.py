@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ingot.blobs.errors import QuotaExceeded
 from ingot.worker.handlers.documents import checkpoints
 from ingot.worker.handlers.documents.checkpoints import Header, Page, Pages
 from ingot.worker.handlers.documents.converting import Converted, convert
@@ -59,6 +60,20 @@ def test_an_attempt_that_has_all_pages_only_puts_them_together(tmp_path: Path) -
     resumed = attempt(second)
     assert (resumed.resumed_at, second.stages) == (PAGES, [])
     assert resumed.archive.read_bytes() == made.archive.read_bytes()
+
+
+class Full(Desk):
+    """A desk that keeps nothing: the quota is used up."""
+
+    def save(self, source: bytes, name: str) -> None:
+        raise QuotaExceeded(scope="tenant", usage=10, limit=10)
+
+
+def test_what_cannot_be_kept_costs_no_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert attempt(Full(tmp_path / "1", many_pages(PAGES))).pages == PAGES
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES_MAX", 10)
+    large = Desk(tmp_path / "2", many_pages(PAGES))
+    assert (attempt(large).pages, large.kept) == (PAGES, {})
 
 
 def test_pictures_of_earlier_attempts_are_there_again(tmp_path: Path) -> None:

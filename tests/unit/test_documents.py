@@ -22,6 +22,7 @@ from ingot.cli.documents import (
     look_at,
     read,
 )
+from ingot.cli.ingesting import folder_of, shown_path
 from ingot.cli.local import FileRefused
 from ingot.kernel.errors import InvalidInput
 
@@ -186,3 +187,16 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (found_one,) = found(tmp_path).documents
     with pytest.raises(FileRefused, match="cannot be read"):
         read(found_one)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("a.pdf", "a"), ("...pdf", "...pdf"), ("..pdf", "..pdf"), (".pdf", ".pdf"), ("a.b.pdf", "a.b")],
+)
+def test_what_comes_of_a_document_stays_below_the_output(tmp_path: Path, name: str, folder: str) -> None:
+    document = Document(path=tmp_path / name, place=Path(name), type="pdf", size=1)
+    assert folder_of(Path("out"), document) == Path("out") / folder
+
+
+def test_a_name_cannot_make_a_line_of_its_own() -> None:
+    assert shown_path(Path("a\ndone  1  b\x1b[2J.pdf")) == "a\ufffddone  1  b\ufffd[2J.pdf"

@@ -123,3 +123,10 @@ def test_a_pointer_outside_of_a_repository_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.pdf").write_bytes(POINTER)
     with pytest.raises(PointerUnresolved, match="in no repository"):
         read(document(tmp_path / "a.pdf"))
+
+
+def test_an_object_of_other_bytes_is_not_sent(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(repository / ".git", CONTENT[::-1])
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(PointerUnresolved, match="is not here"):
+        read(document(repository / "deep" / "a.pdf"))

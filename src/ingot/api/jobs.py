@@ -21,6 +21,7 @@ from ingot.jobs.checks import file_name
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.files import INPUTS_MAX, upload_id
 from ingot.jobs.model import (
+    NULL,
     Attempt,
     Batch,
     Definition,
@@ -123,7 +124,7 @@ class JobsApi:
             job = await self._with_uploads(call, body, options)
         else:
             made = await self._jobs.enqueue(call.tenant, body.type, bytes(body.payload), **options)
-            job = _answer(await self._fed(made, len(body.inputs)))
+            job = _answer(call, await self._fed(made, len(body.inputs)))
         return Answer(job, 201 if job.created else 200, {"location": f"{PREFIX}/jobs/{job.id}"})
 
     async def _with_uploads(self, call: Call, body: NewJobOrder, options: JobOptions) -> JobAnswer:
@@ -145,7 +146,7 @@ class JobsApi:
         if made.reused and job.status is JobStatus.CANCELED:  # An upload of it has failed, or was given up just now.
             return await self._with_uploads(call, body, options)
         plans = [self._plans.of(call, call.tenant, one) for one in begun]
-        return _answer(msgspec.structs.replace(made, job=job), uploads=plans)
+        return _answer(call, msgspec.structs.replace(made, job=job), uploads=plans)
 
     async def _prepared(self, call: Call, order: NewJob, body: NewJobOrder) -> list[Prepared]:
         values.whole_number(len(body.inputs) + len(body.uploads), what="the number of inputs", least=0, most=INPUTS_MAX)
@@ -197,7 +198,8 @@ class JobsApi:
             raise InvalidInput("a batch has a key for each of its jobs", hint="Put idempotency_key into each job.")
         orders = [new_job(call.tenant, one.type, bytes(one.payload), **_options(call, one)) for one in body.jobs]
         made = await self._jobs.enqueue_many(orders)
-        return Made(jobs=[await self._fed(one, len(order.inputs)) for one, order in zip(made, orders, strict=True)])
+        fed = [await self._fed(one, len(order.inputs)) for one, order in zip(made, orders, strict=True)]
+        return Made(jobs=[_shown(call, one) for one in fed])
 
     # -- looking --------------------------------------------------------------------------------------------
 
@@ -286,8 +288,25 @@ class JobsApi:
         await self._jobs.resume(call.tenant, type, act=call.act())
 
 
-def _answer(made: Enqueued, **more: Any) -> JobAnswer:
-    return JobAnswer(**msgspec.structs.asdict(made.job), created=made.created, reused=made.reused, **more)
+def _answer(call: Call, made: Enqueued, **more: Any) -> JobAnswer:
+    shown = _shown(call, made)
+    return JobAnswer(**msgspec.structs.asdict(shown.job), created=made.created, reused=made.reused, **more)
+
+
+def _shown(call: Call, made: Enqueued) -> Enqueued:
+    """What the caller may see of a job that was there: who may only make jobs learns where it stands, and no more."""
+    job = made.job
+    if not made.reused or call.caller.may("jobs.read", f"jobs/{job.type}"):
+        return made
+    hidden = msgspec.structs.replace(
+        job,
+        **dict.fromkeys(("result", "metadata"), NULL),
+        **dict.fromkeys(("source_ref", "created_by", "idempotency_key", "dedupe_key", "correlation_id", "trace_id")),
+        **dict.fromkeys(("batch", "worker_id", "progress", "last_error")),
+        tags=(),
+        after=(),
+    )
+    return msgspec.structs.replace(made, job=hidden)
 
 
 def _options(call: Call, body: JobOrder) -> JobOptions:

@@ -129,9 +129,8 @@ class Uploads:
         if told.size is None:
             raise InvalidInput("the size is missing", hint="Say how many bytes will come.")
         name = None if key is None else checks.key(key)
-        known = await self._known(told)
-        if known is None and data is not None:
-            known = await self._whole(told, data)
+        came = None if data is None else await self._whole(told, data)
+        known = await self._known(told) or came
         place = None if known is not None else self._objects.new_place()
         plan = None
         if place is not None and self._signing is not None:

@@ -30,7 +30,6 @@ OTHER_KIND: Final = "of other kinds"
 LEFT_OUT: Final = "left out by --include or --exclude"
 NO_FILE: Final = "that are no files"
 NOWHERE: Final = "links that lead nowhere"
-UNLIKE: Final = "that are not what their names say"
 PATTERN_HINT: Final = "Write it as in '*.pdf', 'reports/**/*.pdf' or 'scan-[0-9]?.png'."
 GLOB: Final = re.compile(r"[*?\[]")
 
@@ -45,7 +44,7 @@ class Unlike(InvalidInput):
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A file that is to be worked on. `place` is its path from what was named on.
 
-    With `checked`, its bytes have to be what its name says. One that was not `named` itself was found in a folder.
+    With `checked`, its bytes have to be what its name says.
     """
 
     path: Path
@@ -53,7 +52,6 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     size: int
     checked: bool = True
-    named: bool = False
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -106,7 +104,7 @@ def find(paths: Sequence[Path], wanted: Wanted, say: Callable[[str], object]) ->
             found.skipped[LEFT_OUT] += 1
         elif (size := _size(path, found.skipped, say)) is not None:
             checked = wanted.type is None or (wanted.type in TAKES and not named)
-            document = Document(path=path, place=place, type=type, size=size, checked=checked, named=named)
+            document = Document(path=path, place=place, type=type, size=size, checked=checked)
             found.documents.append(document)
         elif named:
             raise InvalidInput(f"{path} is no file", hint="Store it in a file first, and name that.")
@@ -136,7 +134,8 @@ def look_at(document: Document) -> None:
 
 def _expect_right(document: Document, head: bytes) -> None:
     if document.checked and not _looks_right(document.path.suffix.lower(), head[:HEAD_BYTES]):
-        raise Unlike(f"{document.path} is not what its name says")
+        what = "is empty" if not head else f"does not begin as a {document.path.suffix.lower()} file"
+        raise Unlike(f"{document.path} is not what its name says: it {what}")
 
 
 def _opened(path: Path) -> tuple[bytes | Path, bytes]:

@@ -11,7 +11,7 @@ import typer
 
 from ingot.cli.asking import Asking, asking
 from ingot.cli.completion import job_types
-from ingot.cli.documents import UNLIKE, Document, Found, Unlike, Wanted, find, look_at
+from ingot.cli.documents import Document, Found, Wanted, find, look_at
 from ingot.cli.ingesting import Course, Ingest, Outcome, Steps, shown_path
 from ingot.cli.ordering import Batch, Force, Priority, Tag, Timeout
 from ingot.cli.output import sized
@@ -142,7 +142,7 @@ def _run(ask: Asking, documents: list[Document], course: Course, told: Told) -> 
             step("sending", size, sized),
             step("converting" if course.wait else "submitted", len(documents), str),
         )
-        Ingest(ask.patient, course, bars, tell=told.tell, skip=told.skip, say=ask.out.say).run(documents)
+        Ingest(ask.patient, course, bars, tell=told.tell, say=ask.out.say).run(documents)
 
 
 def _list(ask: Asking, documents: list[Document], told: Told) -> None:
@@ -152,10 +152,7 @@ def _list(ask: Asking, documents: list[Document], told: Told) -> None:
         try:
             look_at(document)
         except IngotError as error:
-            if isinstance(error, Unlike) and not document.named:
-                told.skip()
-            else:
-                told.fail(path, error)
+            told.fail(path, error)
             continue
         told.count(LISTED)
         if ask.out.json:
@@ -195,10 +192,6 @@ class Told:
         if len(self._found.documents) > 1:
             self._out.say(error.detail if path in error.detail else f"{path}: {error.detail}")
 
-    def skip(self) -> None:
-        """Count one that is no document."""
-        self._found.skipped[UNLIKE] += 1
-
     def sum_up(self) -> None:
         """Say how many there were, and how many were passed over."""
         if len(self._found.documents) == len(self._failed) == 1:
@@ -206,14 +199,14 @@ class Told:
         if skipped := [f"{count} {why}" for why, count in self._found.skipped.items() if count]:
             self._out.say(f"Skipped: {', '.join(skipped)}.")
         counts = {**{word: self._counts[word] for word in WORDS}, "failed": len(self._failed)}
-        counts["left"] = len(self._found.documents) - sum(counts.values()) - self._found.skipped[UNLIKE]
+        counts["left"] = len(self._found.documents) - sum(counts.values())
         if parts := [f"{count} {word}" for word, count in counts.items() if count]:
             where = f"; what was made is in {self._course.output}" if self._counts[MADE] and self._course.output else ""
             self._out.say(f"{', '.join(parts)}{where}.")
 
     def expect_all(self) -> None:
         """Raises the error of a document that failed, or `InvalidInput` when there was none to begin with."""
-        if not self._found.documents or self._found.skipped[UNLIKE] == len(self._found.documents):
+        if not self._found.documents:
             raise InvalidInput("there are no documents", hint=NONE_HINT)
         if self._failed and len(self._found.documents) == 1:
             raise self._failed[0]

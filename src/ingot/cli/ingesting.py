@@ -13,13 +13,13 @@ from typing import Any, Final
 import msgspec
 
 from ingot.blobs.checks import file_name
-from ingot.cli.documents import Document, Unlike, read
+from ingot.cli.documents import Document, read
 from ingot.cli.local import is_there, told
 from ingot.cli.progress import LOOK_SECONDS, Step, how_far
 from ingot.cli.submit import expect_succeeded
 from ingot.client import Client, SyncJob
 from ingot.client.at_once import plain_at_once
-from ingot.client.errors import NotInTime, ServerUnreachable
+from ingot.client.errors import DownloadUnderWay, NotInTime, ServerUnreachable
 from ingot.jobs.crew import WorkerStatus
 from ingot.jobs.files import JobFile
 from ingot.jobs.model import JobStatus
@@ -29,6 +29,8 @@ from ingot.worker.handlers import BUILT_IN
 
 SENT_AT_ONCE: Final = 8
 FOLLOWED_AT_ONCE: Final = 8
+OTHERS_SECONDS_MAX: Final = 60.0
+OTHERS_LOOK_SECONDS: Final = 0.2
 UNAUTHORIZED: Final = 401
 NO_WORKER: Final = "no_worker"
 
@@ -78,8 +80,7 @@ class Steps(msgspec.Struct, frozen=True):
 class Ingest:
     """Many documents on the same course. `tell` is called with what became of each, in their order.
 
-    `skip` is called for one that was found, and is no document. An error that would be that of all ends it: the server
-    is not there any more, or does not know us.
+    An error that would be that of all ends it: the server is not there any more, or does not know us.
     """
 
     def __init__(
@@ -89,14 +90,12 @@ class Ingest:
         steps: Steps,
         *,
         tell: Callable[[Outcome, IngotError | None], None],
-        skip: Callable[[], None],
         say: Callable[[str], None],
     ) -> None:
         self._client = client
         self._course = course
         self._steps = steps
         self._tell = tell
-        self._skip = skip
         self._say = say
         self._run = new_id()
         self._made: SimpleQueue[tuple[int, Document, SyncJob] | None] = SimpleQueue()
@@ -156,11 +155,6 @@ class Ingest:
                     metadata={"path": document.place.as_posix()},
                     **self._course.order,
                 )
-        except Unlike as error:
-            if document.named:
-                self._end(number, document, error=error)
-            else:
-                self._pass_over(number)
         except IngotError as error:
             self._end(number, document, error=error)
         else:
@@ -225,8 +219,22 @@ class Ingest:
         targets = {file: folder / file_name(file.name, what="name") for file in files if file.kind == "output"}
         with told(f"{folder} cannot be written to"):
             for file in self._missing(targets, folder):
-                self._client.blobs.save(file.blob_id, file.size, targets[file])
+                self._fetch_one(file, targets[file])
         return [shown_path(target) for target in targets.values()]
+
+    def _fetch_one(self, file: JobFile, target: Path) -> None:
+        """Fetch an output. One that somebody else fetches to the same place is waited for."""
+        until = time.monotonic() + OTHERS_SECONDS_MAX
+        while True:
+            try:
+                self._client.blobs.save(file.blob_id, file.size, target)
+                return
+            except DownloadUnderWay:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(OTHERS_LOOK_SECONDS)
+                if is_there(target, file.blob_id, file.size, replace=self._course.replace):
+                    return
 
     def _missing(self, targets: dict[JobFile, Path], folder: Path) -> list[JobFile]:
         """Those that are not there yet; the folder for them is."""
@@ -261,10 +269,6 @@ class Ingest:
         if isinstance(error, ServerUnreachable) or (error is not None and error.status == UNAUTHORIZED):
             raise error
 
-    def _pass_over(self, number: int) -> None:
-        self._steps.working.fewer(1)
-        self._in_order(number, self._skip)
-
     def _in_order(self, number: int, do: Callable[[], None]) -> None:
         with self._door:
             if self._over:
@@ -298,12 +302,14 @@ class Places:
 
 def folder_of(output: Path, document: Document) -> Path:
     """The folder for what comes of a document: its path from what was named on, without the end of its name."""
-    return output / document.place.with_suffix("")
+    bare = document.place.with_suffix("")
+    return output / (document.place if bare.name.strip(".") == "" else bare)
 
 
 def shown_path(path: Path) -> str:
-    """A path as it can be written; of a name that is no UTF-8 what can be."""
-    return str(path).encode(errors="surrogateescape").decode(errors="replace")
+    """A path as it can be written, in one line; of a name that is no UTF-8 what can be."""
+    text = str(path).encode(errors="surrogateescape").decode(errors="replace")
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 def _name(path: Path) -> str:

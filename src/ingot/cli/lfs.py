@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -84,7 +85,11 @@ def _text(path: Path) -> str:
 
 
 def _is_whole(path: Path, pointer: Pointer) -> bool:
-    return path.is_file() and path.stat().st_size == pointer.size
+    """Whether a file is what the pointer says."""
+    if not path.is_file() or path.stat().st_size != pointer.size:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == pointer.sha256
 
 
 def _fetch(path: Path, content: bytes) -> None:

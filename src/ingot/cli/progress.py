@@ -111,12 +111,6 @@ class Step:
             self._done += count
         self.note("")
 
-    def fewer(self, count: int) -> None:
-        """So much less is to be done than was said."""
-        with self._door:
-            self._total -= count
-        self.note("")
-
     def note(self, text: str) -> None:
         """What is being done now."""
         if self._progress is not None:

@@ -22,7 +22,7 @@ class NoToken(IngotError):
     hint = (
         "Set INGOT_TOKEN, or for a worker INGOT_WORKER_ID and INGOT_WORKER_SECRET. "
         "On the machine of the server its operator.token is found by itself, "
-        "when INGOT_DATA names the data folder or it is ./data."
+        "when INGOT_DATA names the data folder or it is ./data; `ingot serve` makes both."
     )
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, Literal
-from urllib.parse import quote
 
 import msgspec
 
+from ingot.blobs.errors import UploadNotFound
 from ingot.blobs.model import UploadState
 from ingot.jobs.errors import LeaseLost
 from ingot.jobs.model import Job
 from ingot.kernel.errors import IngotError
+from ingot.kernel.ids import is_id
 from ingot.wire.blobs import PartOrder, UploadAnswer, UploadPlan
 from ingot.worker.ports import FileDesk
 
@@ -129,11 +130,18 @@ def _path(ask: Ask) -> str:
         case AskUpload():
             return "uploads"
         case AskParts():
-            return f"uploads/{quote(ask.upload_id, safe='')}/parts"
+            return f"uploads/{_known(ask.upload_id)}/parts"
         case AskRenewed():
-            return f"uploads/{quote(ask.upload_id, safe='')}/renew"
+            return f"uploads/{_known(ask.upload_id)}/renew"
         case AskComplete():
-            return f"uploads/{quote(ask.upload_id, safe='')}/complete"
+            return f"uploads/{_known(ask.upload_id)}/complete"
+
+
+def _known(upload_id: str) -> str:
+    """The id of an upload, and nothing that would lead elsewhere: an isolated handler may say anything."""
+    if not is_id(upload_id):
+        raise UploadNotFound(f"{upload_id[:64]!r} is not the id of an upload")
+    return upload_id
 
 
 def _body(ask: Ask) -> dict[str, object]:

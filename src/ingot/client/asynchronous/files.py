@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ingot.blobs.checks import guess_type
-from ingot.blobs.errors import UploadEnded, UploadNotFound, UploadTaken
+from ingot.blobs.errors import UploadEnded, UploadIncomplete, UploadNotFound, UploadTaken, WrongDigest, WrongLength
 from ingot.blobs.model import UploadState
 from ingot.client.asynchronous.blobs import hashed
 from ingot.client.asynchronous.desk import AsyncJoined, AsyncOrdered, AsyncPlanned
@@ -131,6 +131,10 @@ async def submit_with_files(
             except (UploadNotFound, UploadEnded):
                 if not told.reused or not tries_left:
                     raise
+            except (UploadIncomplete, WrongDigest, WrongLength):
+                if not told.reused or not tries_left:
+                    raise
+                body = {**body, "force": True}  # Who began it announced something else than this file.
     raise AssertionError("the last try answers or raises")
 
 

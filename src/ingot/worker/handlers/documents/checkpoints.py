@@ -12,6 +12,9 @@ from typing import Final
 
 import msgspec
 
+from ingot.blobs.errors import QuotaExceeded
+from ingot.jobs.files import CHECKPOINT_BYTES_MAX
+from ingot.kernel.errors import StorageFull
 from ingot.worker.handlers.documents.ports import Watch
 
 FORMAT: Final = 1
@@ -63,6 +66,7 @@ class Pages:
     def __init__(self, watch: Watch, header: Header, save_seconds: float = SAVE_SECONDS) -> None:
         self._watch, self._header = watch, header
         self.done: list[Page] = []
+        self._keeps = True
         self._kept = 0  # Pages that are in parts.
         self._parts = 0
         self._bytes = 0
@@ -85,12 +89,21 @@ class Pages:
         """A page is done; keep it and those before it when it is time."""
         self.done.append(page)
         self._bytes += len(page.text) + sum(len(figure.data or b"") for figure in page.figures)
-        if time.monotonic() - self._since >= self._wait or self._bytes >= PART_BYTES:
+        if self._keeps and (time.monotonic() - self._since >= self._wait or self._bytes >= PART_BYTES):
             self._save()
 
     def _save(self) -> None:
+        """Keep what is done. Where that cannot be, nothing more is kept: the work goes on, and is only not resumed."""
         part = Part(header=self._header, first=self._kept, pages=self.done[self._kept :])
-        self._watch.save(zlib.compress(msgspec.msgpack.encode(part), 1), str(self._parts))
+        packed = zlib.compress(msgspec.msgpack.encode(part), 1)
+        if len(packed) > CHECKPOINT_BYTES_MAX:
+            self._keeps = False
+            return
+        try:
+            self._watch.save(packed, str(self._parts))
+        except (QuotaExceeded, StorageFull):
+            self._keeps = False
+            return
         self._parts += 1
         self._kept = len(self.done)
         self._bytes = 0

@@ -22,14 +22,12 @@ from ingot.worker.handlers.documents.markdown import plain
 from ingot.worker.handlers.documents.names import picture_name, stem_of
 from ingot.worker.handlers.documents.opening import opened, refuse, title_of
 from ingot.worker.handlers.documents.options import DPI, PdfOptions, selected, spans
+from ingot.worker.handlers.documents.pace import BATCH_PAGES, Pace
 from ingot.worker.handlers.documents.pictures import drawn, pictures_in
 from ingot.worker.handlers.documents.ports import Converter, Nobody, PageText, Unreadable, Watch
 from ingot.worker.job import NoRetry
 
 PICTURES_MAX: Final = 5_000  # Of a document; the others are left out, and the result says so.
-BATCH_PAGES: Final = 32  # That a converter is asked for at first.
-BATCH_PAGES_MAX: Final = 256
-BATCH_SECONDS: Final = 1.0  # A batch that takes less is doubled, and one that takes far more is halved.
 PAGES_PERCENT: Final = 95.0  # When all pages are done; then they are put together.
 FALLBACK: Final = {"inspector": "pdfium"}
 
@@ -133,22 +131,18 @@ class _Conversion:
         )
 
     def _texts(self, done: int) -> Iterator[tuple[int, PageText]]:
-        """The pages behind those that are done as the converter reads them, in batches of about a second."""
+        """The pages behind those that are done as the converter reads them, a batch at a time."""
         begun = len(self._begun)
         yield from list(zip(self._numbers, self._begun, strict=False))[done:]
-        left, size = self._numbers[max(done, begun) :], BATCH_PAGES
+        left, pace = self._numbers[max(done, begun) :], Pace()
         while left:
-            batch, left = left[:size], left[size:]
+            batch, left = left[: pace.pages], left[pace.pages :]
             began = time.monotonic()
             try:
                 texts = self._converter.pages(self._path, batch)
             except Unreadable as error:
                 raise NoRetry(f"pages {batch[0]} to {batch[-1]} cannot be read: {error}") from error
-            took = time.monotonic() - began
-            if took < BATCH_SECONDS:
-                size = min(2 * size, BATCH_PAGES_MAX)
-            elif took > 2 * BATCH_SECONDS:
-                size = max(1, size // 2)
+            pace.note(len(batch), time.monotonic() - began)
             yield from zip(batch, texts, strict=True)
 
     def _page(self, number: int, text: PageText) -> Page:
