@@ -156,7 +156,8 @@ async def test_a_worker_has_no_say_outside_its_work(served: Served) -> None:
 
 
 async def test_another_tenant_finds_nothing_and_changes_nothing(served: Served) -> None:
-    job = await served.make_job()
+    path = f"/jobs/{(await served.make_job())['id']}"
+    job = (await served.call("GET", path)).json()
     worker = await served.ingot.credentials.create_worker(served.ingot.default_tenant.id, "press")
     own = await served.ingot.credentials.create_token(
         served.ingot.default_tenant.id, description="x", grants=[Grant(action="*")]
@@ -175,7 +176,7 @@ async def test_another_tenant_finds_nothing_and_changes_nothing(served: Served) 
         assert answer.status_code in (403, 404, 422), f"{route.method} {route.path}: {answer.text}"
     headers = {**bearer(token), "ingot-tenant": "default"}
     assert (await served.client.get("/api/v1/jobs", headers=headers)).status_code == 403
-    assert (await served.call("GET", f"/jobs/{job['id']}")).json() == job
+    assert (await served.call("GET", path)).json() == job
     assert (await served.call("GET", "/jobs", token=own.text)).status_code == 200
     assert (await served.ingot.access.of_worker("press", worker.secret)).id == "press"
 
