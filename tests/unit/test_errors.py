@@ -118,6 +118,9 @@ CODES = {
     "JobDead": ("job_dead", 409),
     "JobCanceled": ("job_canceled", 409),
     "WorkerNotFound": ("worker_not_found", 404),
+    "PointerUnresolved": ("pointer_unresolved", 422),
+    "SomeFailed": ("some_failed", 500),
+    "Unlike": ("unlike_its_name", 422),
 }
 
 

@@ -222,7 +222,10 @@ def _word(outcome: Outcome) -> str:
 
 
 class SomeFailed(IngotError):
-    """Some documents failed."""
+    """Some documents failed. It ends as the first of them does."""
+
+    code = "some_failed"
+    hint = "Each is told of above; the others are done."
 
 
 def some_failed(failed: list[IngotError], count: int) -> SomeFailed:
