@@ -57,7 +57,8 @@ BEGIN
 END
 $$;
 
--- Give new jobs the files that were held for them, and begin the uploads that they wait for.
+-- Give new jobs the files that were held for them, and begin the uploads that they wait for. What told the type of one may be gone
+-- since it was held; the blob is not.
 CREATE OR REPLACE FUNCTION ingot.add_files(files json, barred integer[], now bigint, apart boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -74,7 +75,8 @@ BEGIN
     ),
     given AS (
         INSERT INTO ingot.job_files (tenant, job, kind, name, blob, sha256, size, content_type, owner, since)
-        SELECT a.tenant, a.job, a.kind, a.name, a.digest, a.sha256, a.size, ingot.seen_as(a.tenant, a.digest), a.owner, now
+        SELECT a.tenant, a.job, a.kind, a.name, a.digest, a.sha256, a.size,
+            coalesce(ingot.seen_as(a.tenant, a.digest), 'application/octet-stream'), a.owner, now
         FROM asked AS a WHERE a.upload IS NULL
     )
     SELECT array_agg(a.tenant) AS tenants, array_agg(a.owner) AS owners, array_agg(a.quota) AS quotas,
