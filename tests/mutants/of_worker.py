@@ -90,14 +90,6 @@ MUTANTS = [
         caught_by=f"{ISOLATION}::test_a_template_that_is_killed_takes_its_processes_along_and_another_comes",
     ),
     Mutant(
-        name="a template that just goes",
-        breaks="all that a job started ends with its worker",
-        file="worker/isolation/template.py",
-        old="        for process in self._processes.values():\n            process.signal(signal.SIGKILL)\n",
-        new="",
-        caught_by=f"{OUTLIVES}[killed]",
-    ),
-    Mutant(
         name="a template that looks at its socket alone",
         breaks="all that a job started ends with its worker, whoever holds what that had open",
         file="worker/isolation/template.py",
