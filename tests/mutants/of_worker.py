@@ -105,4 +105,20 @@ MUTANTS = [
         new="                    pass\n",
         caught_by="tests/unit/test_structs.py",
     ),
+    Mutant(
+        name="jobs that are one user",
+        breaks="T1: a job sees nothing of the files of another tenant's",
+        file="worker/isolation/child.py",
+        old="return (uid, uid) if is_known(uid) else (otherwise.pw_uid, otherwise.pw_gid)",
+        new="return otherwise.pw_uid, otherwise.pw_gid",
+        caught_by="tests/http/test_isolation.py::test_each_job_has_a_user_of_its_own_who_sees_nothing_of_others",
+    ),
+    Mutant(
+        name="what left its group lives on",
+        breaks="all that a job started ends with it",
+        file="worker/isolation/template.py",
+        old="        self._end_strays()\n",
+        new="",
+        caught_by="tests/http/test_isolation.py::test_what_leaves_the_group_of_its_job_ends_with_it",
+    ),
 ]

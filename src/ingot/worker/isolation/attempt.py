@@ -148,10 +148,7 @@ class _Hearing:
         try:
             data = self._process.talk.recv(READ_BYTES, socket.MSG_DONTWAIT)
             return data != b"" and all(map(self._heed, self._gathering.take(data)))
-        except (
-            OSError,
-            ValueError,
-        ):  # What is no message is a ValueError too. Who says such things is not listened to.
+        except (OSError, ValueError):  # What is no message is one too: who says such things is not listened to.
             return False
 
     def _heed(self, text: bytes) -> bool:
