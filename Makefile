@@ -16,7 +16,7 @@ unexport UV_DEFAULT_INDEX UV_EXTRA_INDEX_URL UV_FIND_LINKS UV_INDEX UV_INDEX_URL
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo demo-stop lint format check test bench soak samples client lock clean
+.PHONY: help setup demo demo-stop lint format check test bench soak mutants samples client lock clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ bench: $(VENV)/.bench ## Measure beside the peers and print the ratios; BENCH=qu
 
 soak: $(VENV)/.servers ## Run the crash tests thousands of times, and blobs beside their model
 	$(BIN)/python -m tests.soak $(ARGS)
+
+mutants: $(VENV)/.servers ## Plant every known bug, one at a time, and see that its test fails
+	$(BIN)/python -m pytest $(WORKERS) tests/mutants/campaign.py $(ARGS)
 
 samples: $(VENV)/.package ## Make the PDFs in samples anew
 	@$(BIN)/python -m scripts.make_samples

@@ -15,15 +15,16 @@ from tests.mutants import (
     of_worker,
 )
 
-MUTANTS = [
-    *of_sqlite.MUTANTS,
-    *of_postgres.MUTANTS,
-    *of_postgres_access.MUTANTS,
-    *of_people.MUTANTS,
-    *of_http.MUTANTS,
-    *of_jobs.MUTANTS,
-    *of_cli.MUTANTS,
-    *of_worker.MUTANTS,
-    *of_documents.MUTANTS,
-    *of_objects.MUTANTS,
-]
+KINDS = (
+    of_sqlite,
+    of_postgres,
+    of_postgres_access,
+    of_people,
+    of_http,
+    of_jobs,
+    of_cli,
+    of_worker,
+    of_documents,
+    of_objects,
+)
+MUTANTS = [mutant for kind in KINDS for mutant in kind.MUTANTS]

@@ -1,0 +1,26 @@
+"""`make mutants`: each planted bug is caught by the test that holds the promise it breaks; nothing else is accused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.mutant import Mutant, plant
+from tests.mutants.runs import assert_caught, run_tests
+
+pytestmark = pytest.mark.long
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_caught(tmp_path: Path, mutant: Mutant) -> None:
+    assert_caught(tmp_path, mutant)
+
+
+@pytest.mark.timeout(900)  # It runs what catches all of them.
+def test_a_copy_without_a_bug_passes(tmp_path: Path) -> None:
+    # The long ones among them run on the package itself anyway.
+    selection = sorted({mutant.caught_by for mutant in MUTANTS})
+    run = run_tests(plant(tmp_path), ["-m", "not long", *selection])
+    assert run.returncode == pytest.ExitCode.OK, f"{run.stdout}{run.stderr}"
