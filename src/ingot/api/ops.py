@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -59,6 +60,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     lags: Lags
 
 
+class Described(msgspec.Struct, frozen=True):
+    """What is said of this API: for programs, and for people."""
+
+    document: msgspec.Raw
+    page: bytes
+
+
 class OpsApi:
     """Health, status and metrics."""
 
@@ -69,8 +77,8 @@ class OpsApi:
         self._metrics = metrics
         self._engine = engine
         self._began = time.monotonic()
-        self._document = msgspec.Raw(b"{}")
-        self._page = b""
+        self._routes: Iterable[Route] = ()
+        self._known: Described | None = None
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
@@ -117,17 +125,20 @@ class OpsApi:
 
     async def document(self, call: Call) -> msgspec.Raw:  # noqa: ARG002 - every handler gets its call
         """This API as an OpenAPI document."""
-        return self._document
+        return (await self._described()).document
 
     async def page(self, call: Call) -> Answer[bytes]:  # noqa: ARG002 - every handler gets its call
         """This API as a page for people."""
-        return Answer(self._page, headers=docs.HEADERS)
+        return Answer((await self._described()).page, headers=docs.HEADERS)
 
     def describe(self, routes: Iterable[Route]) -> None:
-        """Make the document of these routes."""
-        document = document_of(routes, version=VERSION)
-        self._document = msgspec.Raw(msgspec.json.encode(document))
-        self._page = docs.page_of(document)
+        """Say which routes the document tells of. It is made when somebody asks for it: few do, and it takes time."""
+        self._routes = routes
+
+    async def _described(self) -> Described:
+        if self._known is None:
+            self._known = await asyncio.to_thread(_describe, self._routes)
+        return self._known
 
     async def metrics(self, call: Call) -> Answer[bytes]:
         """Figures for Prometheus. What the store cannot tell now is left out."""
@@ -143,3 +154,8 @@ class OpsApi:
         if self._metrics.blobs is not None:
             self._metrics.blobs.figures = found
         return Answer(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def _describe(routes: Iterable[Route]) -> Described:
+    document = document_of(routes, version=VERSION)
+    return Described(msgspec.Raw(msgspec.json.encode(document)), docs.page_of(document))

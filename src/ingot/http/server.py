@@ -118,12 +118,18 @@ class Server(uvicorn.Server):
         )
         self._on_stop = on_stop
         self._loops = loops
+        self._stopping = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, and what goes on beside that."""
         await super().startup(sockets)
         for loop in self._loops:
             loop.start()
+
+    async def main_loop(self) -> None:
+        """Sleep until told to stop: there is nothing to do ten times a second."""
+        await self.on_tick(0)
+        await self._stopping.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the requests, and what went on beside them."""
@@ -155,3 +161,4 @@ class Server(uvicorn.Server):
         log.info("stopping")
         self._on_stop()
         self.should_exit = True
+        self._stopping.set()

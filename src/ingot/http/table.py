@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import cache
 from inspect import cleandoc
 from typing import Any, Final, Literal, get_type_hints
 from urllib.parse import unquote, unquote_to_bytes
@@ -129,7 +130,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     def types(self) -> dict[str, Any]:
         """The annotations of its handler."""
-        return get_type_hints(self.handler)
+        return _types_of(getattr(self.handler, "__func__", self.handler))
+
+
+@cache
+def _types_of(handler: Handler) -> dict[str, Any]:
+    return get_type_hints(handler)
 
 
 class Undeclared(Exception):
