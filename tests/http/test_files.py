@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -199,6 +199,27 @@ async def test_a_small_file_that_comes_with_its_announcement_is_done(site: Serve
     other = await site.claim()
     wrong = {"fence": other["fence"], "name": "a", "size": len(SMALL), "blob_id": SMALL_BLOB, "data": "AAAA"}
     await refused(site, f"/jobs/{other['id']}/uploads", wrong, 422, "wrong_length")
+
+
+async def test_a_small_input_that_comes_with_its_job_is_done(site: Served) -> None:
+    upload = {"name": "in.txt", "size": len(SMALL), "data": b64encode(SMALL).decode()}
+    job = await post(site, "/jobs", {"type": "noop", "uploads": [upload]}, expect=201)
+    assert (job["status"], job["inputs"]) == ("queued", {"in.txt": SMALL_BLOB})
+    assert [(one["upload"]["state"], one["url"]) for one in job["uploads"]] == [("done", None)]
+    claimed = await site.claim()
+    told = await post(site, f"/jobs/{job['id']}/downloads", {"fence": claimed["fence"], "name": "in.txt"})
+    assert (told["blob_id"], b64decode(told["data"]), await read(told["url"])) == (SMALL_BLOB, SMALL, SMALL)
+    usage = (await site.call("GET", "/usage")).json()
+    assert (usage["bytes"], usage["reserved_bytes"]) == (len(SMALL), 0)
+
+
+async def test_of_a_file_that_is_not_small_the_address_is_told_alone(site: Served) -> None:
+    blob = await key(site, "k", DATA)
+    await post(site, "/jobs", {"type": "noop", "inputs": {"in.bin": blob}}, expect=201)
+    claimed = await site.claim()
+    told = await post(site, f"/jobs/{claimed['id']}/downloads", {"fence": claimed["fence"], "name": "in.bin"})
+    assert told["data"] is None
+    assert await read(told["url"]) == DATA
 
 
 async def test_who_asks_again_gets_the_uploads_that_were_begun(site: Served) -> None:
@@ -400,6 +421,16 @@ WRONG_ORDERS: list[tuple[Json, int, str]] = [
     ({"uploads": [{"name": "a", "size": 1, "blob_id": "x"}]}, 422, "invalid_input"),
     ({"uploads": [{"name": "a", "size": 1, "sha256": "x"}]}, 422, "invalid_input"),
     ({"uploads": [{"name": "a", "size": 1, "key": "x"}]}, 422, "invalid_input"),
+    ({"uploads": [{"name": "a", "size": 1, "data": "not base64"}]}, 422, "invalid_input"),
+    ({"uploads": [{"name": "a", "size": 1, "data": "AAAA"}]}, 422, "wrong_length"),
+    ({"uploads": [{"name": "a", "size": 3, "data": "AAAA", "blob_id": "0" * 64}]}, 422, "wrong_digest"),
+    ({"uploads": [{"name": "a", "size": 3, "data": "AAAA", "sha256": "0" * 64}]}, 422, "wrong_digest"),
+    ({"uploads": [{"name": "a", "size": 3 * 2**13, "data": "AAAA" * 2**13}]}, 422, "invalid_input"),
+    (
+        {"uploads": [{"name": "a", "size": 3, "data": "AAAA"}, {"name": "b", "size": 1, "data": "AAAA"}]},
+        422,
+        "wrong_length",
+    ),
     ({"uploads": [{"name": "a", "size": 1}, {"name": "a", "size": 1}]}, 422, "invalid_input"),
     ({"uploads": [{"name": f"{n}", "size": 1} for n in range(INPUTS_MAX + 1)]}, 422, "invalid_input"),
 ]

@@ -129,7 +129,7 @@ async def test_other_options_and_other_bytes_are_another_job_and_force_is_one_to
         job, told = await sender.submit(**order)
         assert (job.id != first.id, told.created, told.reused) == (True, True, False)
         assert (job.status, sender.sent) == ("queued", sent), "what the tenant has is not sent"
-    other, told = await sender.submit(b"other")
+    other, told = await sender.submit(DATA[1:])
     assert (other.id != first.id, told.created) == (True, True)
     assert sender.sent == sent + 1
 
@@ -358,6 +358,22 @@ async def test_a_job_whose_server_died_before_it_gave_it_its_input(reusing: Serv
         assert (await reusing.call("DELETE", "/keys/here")).is_success
     job, told = await Sender(reusing).submit()
     assert (job.id == order.id, told.reused, job.status) == (there, there, "queued")
+
+
+@pytest.mark.parametrize("again", [{"idempotency_key": "once"}, {}])
+async def test_a_small_input_whose_server_died_before_it_was_stored_comes_again(
+    reusing: Served, again: dict[str, str]
+) -> None:
+    small = b"small"
+    tenant = reusing.ingot.default_tenant.id
+    order = new_job(tenant, "noop", created_by="token:gone", idempotency_key="once")
+    arrival = Arrival(tenant=tenant, owner="token:gone", size=len(small))
+    file = FileToCome(job_id=order.id, kind="input", name="in.bin")
+    prepared = await reusing.ingot.uploads.prepare(arrival, id=upload_id(order.id, 0), file=file, data=small)
+    await reusing.ingot.jobs.enqueue_many([msgspec.structs.replace(order, uploads=(prepared.command,))])
+    job, told = await Sender(reusing).submit(small, **again)
+    assert (job.id, told.created, job.status) == (order.id, False, "queued")
+    assert job.inputs == {"in.bin": blake3(small).hexdigest()}
 
 
 async def test_two_tenants_have_a_job_each_and_neither_learns_of_the_other(site: Served) -> None:

@@ -244,6 +244,19 @@ def test_a_small_output_takes_one_question(ingot: testing.LocalIngot) -> None:
     assert job.outputs[f"{small}.bin"].bytes() == b"x" * small
 
 
+def test_a_small_input_takes_no_address(ingot: testing.LocalIngot, tmp_path: Path) -> None:
+    job = ingot.client.submit("shout", file={"a.txt": b"small"})
+    told = FileUrl(
+        url="http://127.0.0.1:1/nobody", expires_in=1, blob_id=job.data.inputs["a.txt"], size=5, data=b"small"
+    )
+    files = Files(job.data, lambda _: msgspec.json.encode(told), lambda: tmp_path, lambda: None)
+    assert files.download().read_bytes() == b"small"
+    wrong = msgspec.structs.replace(told, data=b"wrong")
+    files = Files(job.data, lambda _: msgspec.json.encode(wrong), lambda: tmp_path, lambda: None)
+    with pytest.raises(DownloadDamaged):
+        files.download()
+
+
 def test_what_cannot_be_moved_says_why(ingot: testing.LocalIngot, tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.touch()
@@ -260,8 +273,9 @@ def test_what_cannot_be_moved_says_why(ingot: testing.LocalIngot, tmp_path: Path
 def test_other_bytes_than_those_of_the_input_are_not_handed_out(ingot: testing.LocalIngot, tmp_path: Path) -> None:
     right, wrong = ingot.client.blobs.put(b"right"), ingot.client.blobs.put(b"wrong")
     job = ingot.client.submit("shout", inputs={"a.txt": right})
-    address = ingot.client.blobs.url(wrong)
-    files = Files(job.data, lambda _: msgspec.json.encode(address), lambda: tmp_path, lambda: None)
+    url = ingot.client.blobs.url(wrong)
+    told = FileUrl(url=url.url, expires_in=url.expires_in, blob_id=right, size=5)
+    files = Files(job.data, lambda _: msgspec.json.encode(told), lambda: tmp_path, lambda: None)
     with pytest.raises(DownloadDamaged):
         files.download("a.txt")
     files.close()
@@ -277,7 +291,7 @@ def test_what_becomes_shorter_while_it_is_sent_cancels_the_job(ingot: testing.Lo
             return super().read(size)[: None if self.reads == 1 else -1]
 
     with pytest.raises(InvalidInput, match="shorter"):
-        ingot.client.submit("shout", file={"a.txt": Shrinking(b"it shrinks")}, tags=["shrinks"])
+        ingot.client.submit("shout", file={"a.txt": Shrinking(b"it shrinks" * INLINE_BYTES_MAX)}, tags=["shrinks"])
     (job,) = ingot.client.jobs(tag="shrinks")
     assert job.status is JobStatus.CANCELED
     assert "a.txt" in (job.error or "")
@@ -294,11 +308,13 @@ def test_a_job_whose_files_broke_off_is_asked_for_again_by_its_key(ingot: testin
             return super().read(size)
 
     with pytest.raises(OSError, match="the disk is gone"):
-        ingot.client.submit("shout", file={"a.txt": Breaking(b"it breaks")}, idempotency_key="breaks")
-    job = ingot.client.submit("shout", file={"a.txt": b"it breaks"}, idempotency_key="breaks")
+        ingot.client.submit(
+            "shout", file={"a.txt": Breaking(b"it breaks" * INLINE_BYTES_MAX)}, idempotency_key="breaks"
+        )
+    job = ingot.client.submit("shout", file={"a.txt": b"it breaks" * INLINE_BYTES_MAX}, idempotency_key="breaks")
     assert job.status is JobStatus.QUEUED
     ingot.drain(raise_errors=True)
-    assert job.refresh().outputs["loud.txt"].text() == "IT BREAKS"
+    assert job.refresh().outputs["loud.txt"].text() == "IT BREAKS" * INLINE_BYTES_MAX
 
 
 def test_files_without_a_name_or_with_two_are_refused(ingot: testing.LocalIngot) -> None:

@@ -64,7 +64,13 @@ class FilesApi:
         signed = await self._downloads.url(
             call, content, content_type=file.content_type, name=file.name, tenant=running.tenant
         )
-        return FileUrl(url=signed.url, expires_in=signed.expires_in, blob_id=content.id, size=content.size)
+        return FileUrl(
+            url=signed.url,
+            expires_in=signed.expires_in,
+            blob_id=content.id,
+            size=content.size,
+            data=content.inline,
+        )
 
     async def begin(self, call: Call, id: str, body: FileOrder) -> UploadPlan:
         """Begin the upload of a file of an attempt: an output, a checkpoint, or what it wrote. For this fence only.

@@ -141,7 +141,7 @@ class JobsApi:
             begun = [await self._uploads.begun(one) for one in coming]
         else:
             await self._forget(coming)
-            begun = await self._begun_before(made, len(body.inputs) + len(coming))
+            begun = await self._begun_before(made, len(body.inputs) + len(coming), came=coming)
         job = await self._jobs.get(call.tenant, made.job.id)  # What the tenant has already is here by now.
         if made.reused and job.status is JobStatus.CANCELED:  # An upload of it has failed, or was given up just now.
             return await self._with_uploads(call, body, options)
@@ -163,23 +163,25 @@ class JobsApi:
                     owner_quota=call.caller.limits.quota_bytes,
                 )
                 file = FileToCome(job_id=order.id, kind="input", name=file_name(one.name))
-                coming.append(await self._uploads.prepare(arrival, id=upload_id(order.id, n), file=file))
+                coming.append(await self._uploads.prepare(arrival, id=upload_id(order.id, n), file=file, data=one.data))
         except BaseException:
             await asyncio.shield(self._forget(coming))
             raise
         return coming
 
-    async def _begun_before(self, made: Enqueued, inputs: int) -> list[Begun]:
+    async def _begun_before(self, made: Enqueued, inputs: int, came: Sequence[Prepared] = ()) -> list[Begun]:
         """The uploads of a job that was there before, of so many inputs, as far as they are still known.
 
-        What the tenant has by now is done. One that is reused and waits for nothing any more has none.
+        What the tenant has by now, or came with this order, is done. One that is reused and waits for nothing any more
+        has none.
         """
         begun: list[Begun] = []
         if made.reused and made.job.status is not JobStatus.BLOCKED:
             return begun
+        here = {one.known.id: one.known for one in came if one.known is not None}
         for n in range(inputs):
             with suppress(UploadNotFound):
-                begun.append(await self._uploads.rejoin(made.job.tenant, upload_id(made.job.id, n)))
+                begun.append(await self._uploads.rejoin(made.job.tenant, upload_id(made.job.id, n), here))
         return begun
 
     async def _fed(self, made: Enqueued, inputs: int) -> Enqueued:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -126,15 +127,17 @@ class Uploads:
         What was prepared and is not begun is to be forgotten.
         """
         told = arrival.checked(self.bytes_max)
-        if told.size is None:
+        came = None if data is None else await self._whole(told, data)
+        if came is not None:
+            told = msgspec.structs.replace(told, size=came.size, blob_id=came.id, sha256=came.sha256)
+        if (size := told.size) is None:
             raise InvalidInput("the size is missing", hint="Say how many bytes will come.")
         name = None if key is None else checks.key(key)
-        came = None if data is None else await self._whole(told, data)
         known = await self._known(told) or came
         place = None if known is not None else self._objects.new_place()
         plan = None
         if place is not None and self._signing is not None:
-            plan = await self._signing.plan(place, size=told.size, sha256=told.sha256)
+            plan = await self._signing.plan(place, size=size, sha256=told.sha256)
         multipart = None if plan is None else plan.multipart
         command = told.upload(
             id=id,
@@ -160,14 +163,15 @@ class Uploads:
         plan = await signing.plan_again(found.place, found.multipart, size=upload.size or 0, sha256=upload.sha256)
         return Begun(upload=upload, plan=plan)
 
-    async def rejoin(self, tenant: str, id: str) -> Begun:
+    async def rejoin(self, tenant: str, id: str, here: Mapping[str, Content] = MappingProxyType({})) -> Begun:
         """An upload that somebody asks for once more, and where its bytes go.
 
-        It is done when the tenant has its blob by now. Raises `UploadNotFound`.
+        It is done when the tenant has its blob by now, or that is one of those that are `here`, by id. Raises
+        `UploadNotFound`.
         """
         found = await self._found(tenant, id)
         if found.upload.state is UploadState.OPEN:
-            if (known := await self._known_by_now(found)) is not None:
+            if (known := await self._known_by_now(found, here)) is not None:
                 await self._stop_receiving(id)
                 with suppress(BlobNotFound, UploadEnded):  # Somebody has just taken it away, or ended the upload.
                     return Begun(upload=(await self.verifier.finish(found, known)).upload)
@@ -208,14 +212,16 @@ class Uploads:
         expect(found[0], size=told.size, blob_id=told.blob_id, sha256=told.sha256)
         return msgspec.structs.replace(found[0], place=None, inline=None)
 
-    async def _known_by_now(self, begun: OpenUpload) -> Content | None:
-        """The blob that an upload announces, when this tenant has it and it is what was said of it."""
+    async def _known_by_now(self, begun: OpenUpload, here: Mapping[str, Content]) -> Content | None:
+        """The blob that an upload announces, when this tenant or who asks has it and it is what was said of it."""
         upload = begun.upload
         told = Arrival(
             tenant=begun.tenant, owner=upload.owner, size=upload.size, blob_id=upload.blob_id, sha256=upload.sha256
         )
         with suppress(WrongLength, WrongDigest):
-            return await self._known(told)
+            if (known := await self._known(told) or here.get(upload.blob_id or "")) is not None:
+                expect(known, size=upload.size, blob_id=upload.blob_id, sha256=upload.sha256)
+            return known
         return None
 
     async def _whole(self, told: Arrival, data: bytes) -> Content:

@@ -13,18 +13,20 @@ from ingot.wire.blobs import PartsOrder, SignedUrl, Size, UploadPlan
 from ingot.wire.jobs import Fence, JobOrder, Request
 from ingot.wire.values import BlobId, FileName, told
 
+SmallFile = Annotated[bytes, msgspec.Meta(max_length=INLINE_BYTES_MAX)]
+
 
 class InputOrder(Request, frozen=True, kw_only=True):
-    """An input that will come. With digests it is checked against them."""
+    """An input that will come. A small one may come with it, and is done then. What is said of it is checked."""
 
     name: FileName
     size: Size
     blob_id: BlobId | None = None
     sha256: str | None = None
     content_type: str | None = None
+    data: SmallFile | None = None
 
 
-SmallFile = Annotated[bytes, msgspec.Meta(max_length=INLINE_BYTES_MAX)]
 InputOrders = Annotated[list[InputOrder], told(maxItems=INPUTS_MAX)]
 
 
@@ -54,10 +56,11 @@ class DownloadOrder(Request, frozen=True, kw_only=True):
 
 
 class FileUrl(SignedUrl, frozen=True, kw_only=True):
-    """Where a file of a job is read, and which bytes are there."""
+    """Where a file of a job is read, and which bytes are there; of a small one these are told at once."""
 
     blob_id: str
     size: int
+    data: bytes | None = None
 
 
 class FileOrder(Request, frozen=True, kw_only=True):

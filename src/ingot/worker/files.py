@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, Final
@@ -25,7 +25,7 @@ from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX
 from ingot.jobs.files import CHECKPOINT_BYTES_MAX, CHECKPOINT_HINT, PAYLOAD, FileNotFound
 from ingot.jobs.model import Job
 from ingot.kernel.errors import InvalidInput
-from ingot.wire.blobs import PartOrder, PartsAnswer, SignedUrl, UploadAnswer, UploadPlan
+from ingot.wire.blobs import PartOrder, PartsAnswer, UploadAnswer, UploadPlan
 from ingot.wire.files import FileUrl
 from ingot.worker.asks import AskComplete, AskDownload, Asker, AskParts, AskRenewed, AskUpload, Sent
 from ingot.worker.lean_bytes import BytesHttp
@@ -105,22 +105,29 @@ class Files:
         return bytes(found)
 
     def _fetch(
-        self, ask: AskDownload, blob_id: str, take: Callable[[bytes], object], *, first: str | None = None
+        self, ask: AskDownload, blob_id: str, take: Callable[[bytes], object], *, first: FileUrl | None = None
     ) -> None:
-        addresses = [] if first is None else [first]
+        told = first or self._where(ask)
+        addresses = [told.url]
 
         def address() -> str:
             self._check()
-            return addresses.pop() if addresses else msgspec.json.decode(self._ask(ask), type=SignedUrl).url
+            return addresses.pop() if addresses else self._where(ask).url
 
         hasher = blake3.blake3()
-        with closing(SyncSignedDownload(self._bytes_http(), address, blob_id=blob_id).parts()) as parts:
+        download = SyncSignedDownload(self._bytes_http(), address, blob_id=blob_id)
+        with closing(download.parts()) if told.data is None else nullcontext([told.data]) as parts:
             for part in parts:
                 self._check()
                 hasher.update(part)
                 take(part)
         if hasher.hexdigest() != blob_id:
             raise DownloadDamaged(f"the bytes that came are not those of {ask.name[:64]!r}")
+
+    def _where(self, ask: AskDownload) -> FileUrl:
+        """Where the bytes are, and those of a small file themselves."""
+        self._check()
+        return msgspec.json.decode(self._ask(ask), type=FileUrl)
 
     def _only_input(self) -> str:
         if len(self._data.inputs) != 1:
@@ -152,11 +159,11 @@ class Files:
         if self._data.attempts <= 1 and ask.name not in self._saved:
             return None  # Nobody was there before to save it.
         try:
-            told = msgspec.json.decode(self._ask(ask), type=FileUrl)
+            told = self._where(ask)
         except FileNotFound:
             return None
         found = _Bounded(CHECKPOINT_BYTES_MAX, what="the checkpoint", hint=CHECKPOINT_HINT)
-        self._fetch(ask, told.blob_id, found.take, first=told.url)
+        self._fetch(ask, told.blob_id, found.take, first=told)
         return bytes(found)
 
     # -- what it makes --------------------------------------------------------------------------------------

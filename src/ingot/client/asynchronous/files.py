@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -13,7 +14,7 @@ import msgspec
 
 from ingot.blobs.checks import guess_type
 from ingot.blobs.errors import UploadEnded, UploadIncomplete, UploadNotFound, UploadTaken, WrongDigest, WrongLength
-from ingot.blobs.model import UploadState
+from ingot.blobs.model import INLINE_BYTES_MAX, UploadState
 from ingot.client.asynchronous.blobs import hashed
 from ingot.client.asynchronous.desk import AsyncJoined, AsyncOrdered, AsyncPlanned
 from ingot.client.asynchronous.http import AsyncHttp
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 PAYLOADS_AT_ONCE: Final = 4
 REUSE_TRIES_MAX: Final = 3
+SMALL_BYTES_MAX: Final = 256 * 1024  # Of the files that travel with the order of their job.
 Data = bytes
 
 
@@ -119,13 +121,16 @@ async def submit_with_files(
     with ExitStack() as opened:
         sent = {name: opened.enter_context(Outgoing(source)) for name, source in files.items()}
         hashed_of = Meter(sum(outgoing.size or 0 for outgoing in sent.values()), hashing)
-        uploads = [
-            await _order(name, outgoing, partial(_tell, hashed_of, number))
-            for number, (name, outgoing) in enumerate(sent.items())
-        ]
+        room = SMALL_BYTES_MAX
+        uploads = []
+        for number, (name, outgoing) in enumerate(sent.items()):
+            uploads.append(await _order(name, outgoing, partial(_tell, hashed_of, number), room=room))
+            room -= len(uploads[-1].get("data", b""))
         meter = Meter(sum(one["size"] for one in uploads), progress)
         for tries_left in reversed(range(REUSE_TRIES_MAX)):
             job, told = await submit_one(http, {**body, "uploads": uploads})
+            if room < SMALL_BYTES_MAX:  # Some came with the order.
+                meter.tell(len(uploads), SMALL_BYTES_MAX - room)
             try:
                 return await _send_all(http, job, told, sent, meter), told
             except (UploadNotFound, UploadEnded):
@@ -156,12 +161,16 @@ def _tell(meter: Meter, number: int, done: int, total: int) -> None:  # noqa: AR
     meter.tell(number, done)
 
 
-async def _order(name: str, outgoing: Outgoing, hashing: Progress) -> dict[str, Any]:
+async def _order(name: str, outgoing: Outgoing, hashing: Progress, *, room: int) -> dict[str, Any]:
+    """What is told of a file; a small one comes with it, while there is room."""
     if outgoing.size is None:
         raise InvalidInput(f"{name!r} can be read only once", hint="Store it in a file first.")
     digests = await hashed(outgoing, hashing)
     known = {"size": outgoing.size, "blob_id": digests.blob_id, "sha256": digests.sha256}
-    return {"name": name, "content_type": guess_type(name), **known}
+    order = {"name": name, "content_type": guess_type(name), **known}
+    if outgoing.size <= min(room, INLINE_BYTES_MAX):
+        order["data"] = await asyncio.to_thread(outgoing.read, 0, outgoing.size)
+    return order
 
 
 async def send_payloads(http: AsyncHttp, bodies: list[dict[str, Any]]) -> None:
