@@ -9,7 +9,7 @@ from typing import Any
 
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.sqlite import SQLiteStore
-from ingot.events import Events
+from ingot.events import Event, Events
 from ingot.events.acts import Audit
 from ingot.identity import Tenant, Tenants
 from ingot.jobs import Claim, Job, Jobs, JobStatus
@@ -20,6 +20,7 @@ from tests.postgres import open_postgres
 ENGINES = ["sqlite", "postgres"]
 Store = SQLiteStore | PostgresStore
 LEASE_SECONDS = 180.0
+EVENTS_MAX = 1000
 
 
 class Bench:
@@ -74,7 +75,15 @@ class Bench:
 
     async def event_names(self, tenant: str | None = None) -> list[str]:
         """The names of all events so far, in order."""
-        return [event.name for event in await self.events.read(tenant or self.tenant, limit=1000)]
+        return [event.name for event in await self.all_events(tenant)]
+
+    async def all_events(self, tenant: str | None = None) -> list[Event]:
+        """All events so far. On PostgreSQL, a transaction of another test that runs may keep the newest back."""
+        newest = await self.store.newest_event(tenant or self.tenant, settled=False)
+        while True:
+            events = await self.events.read(tenant or self.tenant, limit=EVENTS_MAX)
+            if newest is None or len(events) == EVENTS_MAX or (events and events[-1].id >= newest):
+                return events
 
 
 async def open_store(engine: str, folder: Path, clock: Clock) -> Store:

@@ -293,11 +293,11 @@ async def _empty(database: Database) -> None:
     try:
         await owner.execute("""
             DO $$ BEGIN
-                EXECUTE (
-                    SELECT 'TRUNCATE ' || string_agg(format('ingot.%I', relname), ', ') FROM pg_class
+                EXECUTE coalesce((
+                    SELECT 'TRUNCATE ' || string_agg(format('ingot.%I', relname), ', ') || ' CASCADE' FROM pg_class
                     WHERE relnamespace = 'ingot'::regnamespace AND relkind = 'r'
-                    AND relname NOT IN ('migrations', 'home')
-                );
+                    AND relname NOT IN ('migrations', 'home') AND pg_relation_size(oid) > 0
+                ), 'SELECT');
             END $$
         """)
     finally:

@@ -24,7 +24,7 @@ async def picture(bench: Bench) -> Any:
                 "counts": (await bench.jobs.summary(tenant.id)).counts,
                 "definitions": await bench.jobs.definitions(tenant=tenant.id),
                 "pauses": await bench.jobs.pauses(tenant.id),
-                "events": await bench.events.read(tenant.id, limit=1000),
+                "events": await bench.all_events(tenant.id),
                 "jobs": jobs,
                 "attempts": [await bench.jobs.attempts(tenant.id, job.id) for job in jobs],
             }

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.life import Life
 from tests.faults.verbs import DEFINITIONS
 
-LIVES = 4
+LIVES = 2
 KILLS = 30
 ACKED = 5_500
 

@@ -49,7 +49,7 @@ from tests.faults.verbs import Held
 pytestmark = pytest.mark.usefixtures("leftovers")
 
 KILLS_OF_CLIENTS = 20
-KILLS_OF_BACKENDS = 100
+KILLS_OF_BACKENDS = 40
 KILL_EVERY_SECONDS = 0.05
 CRASHES = 3
 AWAY_SECONDS = 0.3

@@ -29,7 +29,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.postgres import empty_database
 from tests.system.test_serve import served
 
-EXAMPLES = int(os.environ.get("INGOT_TEST_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("INGOT_TEST_EXAMPLES", "4"))
 SEED = int(os.environ.get("INGOT_TEST_SEED", "5"))
 WAIT_SECONDS = 0.05
 CHECKS = [

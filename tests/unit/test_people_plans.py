@@ -126,6 +126,7 @@ async def pages_among(folder: Path, people: int) -> dict[str, int]:
         database = await database_for(folder)
         owner = await asyncpg.connect(database.owner_url)
         await owner.execute(FILL_POSTGRES.format(people=people, tenant=bench.tenant, never=NEVER))
+        await owner.execute("ANALYZE")  # Or else the server does so at any moment, and plans change meanwhile.
         await owner.close()
         act, tenant = msgspec.json.encode(Folk(bench).act()).decode(), bench.tenant
         who = msgspec.json.encode(person_of(ann)).decode()
