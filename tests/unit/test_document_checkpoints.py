@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ingot.blobs.errors import QuotaExceeded
-from ingot.worker.handlers.documents import checkpoints
+from ingot.worker.handlers.documents import checkpoints, converting
 from ingot.worker.handlers.documents.checkpoints import Header, Page, Pages
 from ingot.worker.handlers.documents.converting import Converted, convert
 from ingot.worker.handlers.documents.options import PdfOptions
@@ -86,6 +86,25 @@ def test_pictures_of_earlier_attempts_are_there_again(tmp_path: Path) -> None:
     assert resumed.resumed_at == 2
     assert len(whole.pictures) == 2
     assert resumed.archive.read_bytes() == whole.archive.read_bytes()
+
+
+def test_pictures_that_earlier_attempts_left_out_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(converting, "PICTURES_MAX", 0)
+    sample = (FOLDER / "pictures.pdf").read_bytes()
+    first = Desk(tmp_path / "1", sample, stop_at=1)
+    with pytest.raises(Stopped):
+        attempt(first)
+    whole = attempt(Desk(tmp_path / "2", sample))
+    resumed = attempt(Desk(tmp_path / "3", sample, kept=first.kept))
+    assert (whole.pictures, resumed.pictures) == ([], [])
+    assert resumed.pictures_left_out == whole.pictures_left_out > 0
+
+
+def test_the_pages_that_were_asked_for_are_told_above_the_text(tmp_path: Path) -> None:
+    some = attempt(Desk(tmp_path / "1", many_pages(PAGES)), pages="2-3,5")
+    assert "pages: 10\n" in some.markdown.read_text()
+    assert 'converted_pages: "2-3,5"\n' in some.markdown.read_text()
+    assert "converted_pages" not in attempt(Desk(tmp_path / "2", many_pages(PAGES))).markdown.read_text()
 
 
 @pytest.mark.parametrize(

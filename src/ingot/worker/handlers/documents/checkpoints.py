@@ -33,7 +33,10 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """A page that is done. `was_read` says by OCR; `unread` why there was text that was not read."""
+    """A page that is done. `was_read` says by OCR; `unread` why there was text that was not read.
+
+    So many of its pictures were `left_out`.
+    """
 
     number: int
     text: str
@@ -41,6 +44,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     was_read: bool = False
     unread: str = ""
     figures: tuple[Figure, ...] = ()
+    left_out: int = 0
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

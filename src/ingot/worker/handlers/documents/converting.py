@@ -87,7 +87,6 @@ class _Conversion:
         self._name, self._converter = self._chosen()
         self._reads = options.ocr != "never" and self._can_read()
         self._names: dict[bytes, str] = {}  # Of pictures, by their digest: a sign on every page is one file.
-        self._left_out = 0
 
     def _chosen(self) -> tuple[str, Converter]:
         """The converter that was asked for, or the one in its place when that cannot read the file."""
@@ -166,8 +165,17 @@ class _Conversion:
             found, unread = self._read(page, number, text.markdown)
             sizes = () if not unread else sizes
         was_read = wanted and not unread and found != text.markdown
-        figures = tuple(self._figures(page, number, without_the_page=was_read)) if self._options.images else ()
-        return Page(number=number, text=found, sizes=sizes, was_read=was_read, unread=unread, figures=figures)
+        wanted_figures = self._figures(page, number, without_the_page=was_read) if self._options.images else ()
+        figures = list(wanted_figures)
+        return Page(
+            number=number,
+            text=found,
+            sizes=sizes,
+            was_read=was_read,
+            unread=unread,
+            figures=tuple(figure for figure in figures if figure is not None),
+            left_out=figures.count(None),
+        )
 
     @staticmethod
     def _is_blank(page: Any) -> bool:
@@ -185,13 +193,14 @@ class _Conversion:
         except reading.NotRead as error:
             return otherwise, f"{error}."
 
-    def _figures(self, page: Any, number: int, *, without_the_page: bool) -> Iterator[Figure]:
+    def _figures(self, page: Any, number: int, *, without_the_page: bool) -> Iterator[Figure | None]:
+        """The pictures of a page; `None` for each that is left out."""
         for count, picture in enumerate(pictures_in(page, number, without_the_page=without_the_page), 1):
             digest = blake3.blake3(picture.data).digest()
             if name := self._names.get(digest):
                 yield Figure(name=name, above=picture.above)
             elif len(self._names) >= PICTURES_MAX:
-                self._left_out += 1
+                yield None
             else:
                 name = picture_name(self._stem, number, count, picture.suffix)
                 figure = Figure(name=name, above=picture.above, data=picture.data)
@@ -213,6 +222,7 @@ class _Conversion:
             pages=len(self._document),
             converter=f"{self._name} {self._converter.version}",
             ocr_pages=spans(ocr_pages),
+            converted_pages="" if self._options.pages is None else spans(self._numbers),
         )
         markdown = self._folder / f"{self._stem}.md"
         markdown.write_text(head + composed(pages), encoding="utf-8", errors="replace")
@@ -227,6 +237,6 @@ class _Conversion:
             version=self._converter.version,
             ocr_pages=ocr_pages,
             pages_needing_ocr=[page.number for page in pages if page.unread],
-            pictures_left_out=self._left_out,
+            pictures_left_out=sum(page.left_out for page in pages),
             resumed_at=resumed_at,
         )

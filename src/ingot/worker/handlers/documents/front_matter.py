@@ -30,8 +30,10 @@ def source_of(path: Path, name: str) -> Source:
     return Source(name=name, blake3=blake3.blake3().update_mmap(path).hexdigest(), sha256=sha256)
 
 
-def front_matter(source: Source, *, title: str, pages: int, converter: str, ocr_pages: str) -> str:
-    """The lines above the Markdown."""
+def front_matter(
+    source: Source, *, title: str, pages: int, converter: str, ocr_pages: str, converted_pages: str = ""
+) -> str:
+    """The lines above the Markdown. `converted_pages` are those that were asked for, where it was not all of them."""
     known = {
         "title": quoted(title),
         "source": quoted(source.name),
@@ -40,6 +42,8 @@ def front_matter(source: Source, *, title: str, pages: int, converter: str, ocr_
         "sha256": quoted(source.sha256),
         "converter": quoted(converter),
     }
+    if converted_pages:
+        known["converted_pages"] = quoted(converted_pages)
     if ocr_pages:
         known["ocr_pages"] = quoted(ocr_pages)
     return "".join(["---\n", *(f"{name}: {value}\n" for name, value in known.items()), "---\n"])
