@@ -26,6 +26,7 @@ from ingot.kernel.clock import ManualClock
 from ingot.objects.s3 import WRITE_SECONDS
 from ingot.settings import Settings
 from ingot.wire.blobs import PartsAnswer, SignedUrl, UploadPlan
+from ingot.wire.files import FileUrl
 from ingot.worker.asks import Ask, AskDownload, AskParts, AskRenewed, AskUpload, AttemptDesk
 from ingot.worker.files import Files
 from ingot.worker.over_http import HttpFileDesk
@@ -220,7 +221,8 @@ async def test_an_attempt_sends_its_output_to_a_new_address(
 async def test_an_attempt_reads_its_input_at_a_new_address(site: Served, tmp_path: Path) -> None:
     async with AsyncClient(site.url, token=site.operator) as client:
         blob = (await client.blobs.put(BODY, "file")).blob_id
-    old = msgspec.json.encode(SignedUrl(url=str(await expired(site, blob)), expires_in=SHORT_SECONDS))
+    url = str(await expired(site, blob))
+    old = msgspec.json.encode(FileUrl(url=url, expires_in=SHORT_SECONDS, blob_id=blob, size=len(BODY)))
     with closing(await attempt(site, tmp_path, inputs={"in.bin": blob})) as one:
         one.changes = lambda _, said: old if len(one.asked) == 1 else said
         path = await asyncio.to_thread(one.files.download)
