@@ -6,8 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES = $(wildcard src tests benchmarks examples scripts)
-# One more than there are cores, up to four: tests wait for disks, clocks and other processes.
-WORKERS := --numprocesses $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n < 4 ? n + 1 : 4))) --dist worksteal
+WORKERS := --numprocesses auto --maxprocesses 4 --dist worksteal
 LOCK := $(BIN)/uv --quiet pip compile --no-config --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
 
