@@ -7,6 +7,30 @@ from tests.mutants.places import AUDIT_HTTP, BROWSER, REUSED_FILES, SECRETS
 
 MUTANTS = [
     Mutant(
+        name="bytes that come with an order are believed",
+        breaks="B1: a blob is what was announced",
+        file="blobs/uploads.py",
+        old="        expect(content, size=told.size, blob_id=told.blob_id, sha256=told.sha256)\n        self.tally",
+        new="        self.tally",
+        caught_by="tests/http/test_files.py::test_a_wrong_order_is_refused_and_leaves_nothing",
+    ),
+    Mutant(
+        name="a small file that is brought again in vain",
+        breaks="a job whose server died before it had its file gets it from who asks again",
+        file="blobs/uploads.py",
+        old="await self._known_by_now(found, here)",
+        new="await self._known_by_now(found, {})",
+        caught_by=f"{REUSED_FILES}::test_a_small_input_whose_server_died_before_it_was_stored_comes_again",
+    ),
+    Mutant(
+        name="a small file that is not looked at",
+        breaks="an attempt is handed the bytes of its input, or none",
+        file="worker/files.py",
+        old="        if hasher.hexdigest() != blob_id:\n",
+        new="        if told.data is None and hasher.hexdigest() != blob_id:\n",
+        caught_by="tests/http/test_worker_files.py::test_a_small_input_takes_no_address",
+    ),
+    Mutant(
         name="a say in any upload",
         breaks="who does not have the file has no say in the upload of another's input",
         file="api/blobs.py",
