@@ -16,6 +16,7 @@ import pytest
 from blake3 import blake3
 
 from ingot.blobs.arrivals import Arrival, FileToCome
+from ingot.blobs.model import Finished
 from ingot.client import AsyncClient
 from ingot.client.asynchronous.files import Told, submit_with_files
 from ingot.client.asynchronous.http import AsyncHttp
@@ -28,6 +29,7 @@ from ingot.identity.model import Limits
 from ingot.jobs.files import upload_id
 from ingot.jobs.model import Definition, Job
 from ingot.jobs.orders import new_job
+from ingot.kernel.errors import StoreBusy
 from tests.http.buckets import in_bucket
 from tests.http.lines import Harm, Line, once
 from tests.http.serving import Served, serving
@@ -374,6 +376,41 @@ async def test_a_small_input_whose_server_died_before_it_was_stored_comes_again(
     job, told = await Sender(reusing).submit(small, **again)
     assert (job.id, told.created, job.status) == (order.id, False, "queued")
     assert job.inputs == {"in.bin": blake3(small).hexdigest()}
+
+
+async def test_a_small_input_that_is_not_stored_yet_may_come_from_who_has_only_announced_it(site: Served) -> None:
+    small = b"small"
+    tenant = site.ingot.default_tenant.id
+    order = new_job(tenant, "noop", created_by="token:slow")
+    arrival = Arrival(tenant=tenant, owner="token:slow", size=len(small))
+    file = FileToCome(job_id=order.id, kind="input", name="in.bin")
+    prepared = await site.ingot.uploads.prepare(arrival, id=upload_id(order.id, 0), file=file, data=small)
+    await site.ingot.jobs.enqueue_many([msgspec.structs.replace(order, uploads=(prepared.command,))])
+    upload = {"name": "in.bin", "size": len(small), "blob_id": blake3(small).hexdigest()}
+    other = await post(site, "/jobs", {"type": "noop", "uploads": [upload]})
+    assert (other["id"], other["status"], other["reused"]) == (order.id, "blocked", True)
+    assert other["uploads"][0]["url"], "it can be sent by this one as well"
+    await site.ingot.uploads.begun(prepared)  # And the first goes on.
+    job = await site.ingot.jobs.get(tenant, order.id)
+    assert (job.status, job.inputs) == ("queued", {"in.bin": blake3(small).hexdigest()})
+    usage = (await site.call("GET", "/usage")).json()
+    assert (usage["bytes"], usage["reserved_bytes"]) == (len(small), 0)
+
+
+async def test_a_small_input_that_the_store_cannot_take_now_is_taken_when_it_comes_again(
+    reusing: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = reusing.ingot.uploads.verifier.finish
+    said: list[StoreBusy] = [StoreBusy()]
+
+    async def busy_at_first(*args: Any) -> Finished:
+        if said:
+            raise said.pop()
+        return await finish(*args)
+
+    monkeypatch.setattr(reusing.ingot.uploads.verifier, "finish", busy_at_first)
+    job, told = await Sender(reusing).submit(b"small", idempotency_key="once")
+    assert (said, told.created, job.status) == ([], False, "queued")
 
 
 async def test_two_tenants_have_a_job_each_and_neither_learns_of_the_other(site: Served) -> None:

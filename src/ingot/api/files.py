@@ -69,7 +69,7 @@ class FilesApi:
             expires_in=signed.expires_in,
             blob_id=content.id,
             size=content.size,
-            data=content.inline,
+            data=self._downloads.small(content),
         )
 
     async def begin(self, call: Call, id: str, body: FileOrder) -> UploadPlan:

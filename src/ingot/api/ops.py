@@ -79,6 +79,7 @@ class OpsApi:
         self._began = time.monotonic()
         self._routes: Iterable[Route] = ()
         self._known: Described | None = None
+        self._describing = asyncio.Lock()
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
@@ -136,9 +137,10 @@ class OpsApi:
         self._routes = routes
 
     async def _described(self) -> Described:
-        if self._known is None:
-            self._known = await asyncio.to_thread(_describe, self._routes)
-        return self._known
+        async with self._describing:
+            if self._known is None:
+                self._known = await asyncio.to_thread(_describe, self._routes)
+            return self._known
 
     async def metrics(self, call: Call) -> Answer[bytes]:
         """Figures for Prometheus. What the store cannot tell now is left out."""

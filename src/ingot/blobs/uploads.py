@@ -133,10 +133,13 @@ class Uploads:
         if (size := told.size) is None:
             raise InvalidInput("the size is missing", hint="Say how many bytes will come.")
         name = None if key is None else checks.key(key)
-        known = await self._known(told) or came
-        place = None if known is not None else self._objects.new_place()
+        held = await self._known(told)
+        # Until what came with a job is stored, others who ask for the same may send it too.
+        joined = came is not None and file is not None and file.fence is None
+        known = came or held
+        place = self._objects.new_place() if held is None and (came is None or joined) else None
         plan = None
-        if place is not None and self._signing is not None:
+        if place is not None and came is None and self._signing is not None:
             plan = await self._signing.plan(place, size=size, sha256=told.sha256)
         multipart = None if plan is None else plan.multipart
         command = told.upload(
@@ -195,10 +198,15 @@ class Uploads:
         return Begun(upload=begun.upload, plan=prepared.plan)
 
     async def _reuse(self, begun: OpenUpload, known: Content) -> Begun:
-        """The blob is here: nothing need come. Raises `BlobNotFound` when it was taken away at this moment."""
+        """The blob is here: nothing need come. Raises `BlobNotFound` when it was taken away at this moment.
+
+        The input of a job stays open when the store cannot take it now: who asks for the job again brings it again.
+        """
         try:
             return Begun(upload=(await self.verifier.finish(begun, known)).upload)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, StoreError | asyncio.CancelledError) and begun.place is not None:
+                raise
             await asyncio.shield(self._store.end_upload(EndUpload(tenant=begun.tenant, id=begun.upload.id)))
             raise
 

@@ -129,8 +129,9 @@ async def submit_with_files(
         meter = Meter(sum(one["size"] for one in uploads), progress)
         for tries_left in reversed(range(REUSE_TRIES_MAX)):
             job, told = await submit_one(http, {**body, "uploads": uploads})
-            if room < SMALL_BYTES_MAX:  # Some came with the order.
-                meter.tell(len(uploads), SMALL_BYTES_MAX - room)
+            waits = {plan.upload.name for plan in told.uploads if plan.upload.state is UploadState.OPEN}
+            if came := sum(len(one.get("data", b"")) for one in uploads if one["name"] not in waits):
+                meter.tell(len(uploads), came)
             try:
                 return await _send_all(http, job, told, sent, meter), told
             except (UploadNotFound, UploadEnded):
