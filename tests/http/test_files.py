@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from blake3 import blake3
 
+from ingot.api.downloads import Downloads
+from ingot.blobs.hashing import content_of
 from ingot.blobs.model import PART_BYTES
 from ingot.blobs.ports import NoteScrub
 from ingot.identity.grants import Grant
@@ -508,6 +511,14 @@ async def test_several_outcomes_name_their_outputs(served: Served) -> None:
     ]
     answers = (await post(served, "/jobs/settle", {"jobs": entries}))["jobs"]
     assert [answer.get("status") or answer["code"] for answer in answers] == ["succeeded", "output_missing"]
+
+
+async def test_small_bytes_that_are_wrong_by_now_are_not_told(served: Served) -> None:
+    downloads = Downloads(served.ingot.signer, None, served.ingot.blobs.tally, public_url=None)
+    content = content_of(SMALL)
+    assert downloads.small(content) == SMALL
+    assert downloads.small(msgspec.structs.replace(content, inline=b"rotten")) is None
+    assert downloads.small(msgspec.structs.replace(content, inline=None)) is None
 
 
 async def test_a_damaged_input_gets_no_address(served: Served) -> None:
