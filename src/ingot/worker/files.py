@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, Final
@@ -108,21 +108,28 @@ class Files:
         self, ask: AskDownload, blob_id: str, take: Callable[[bytes], object], *, first: FileUrl | None = None
     ) -> None:
         told = first or self._where(ask)
-        addresses = [told.url]
-
-        def address() -> str:
-            self._check()
-            return addresses.pop() if addresses else self._where(ask).url
-
         hasher = blake3.blake3()
-        download = SyncSignedDownload(self._bytes_http(), address, blob_id=blob_id)
-        with closing(download.parts()) if told.data is None else nullcontext([told.data]) as parts:
+        with closing(self._parts(ask, blob_id, told)) as parts:
             for part in parts:
                 self._check()
                 hasher.update(part)
                 take(part)
         if hasher.hexdigest() != blob_id:
             raise DownloadDamaged(f"the bytes that came are not those of {ask.name[:64]!r}")
+
+    def _parts(self, ask: AskDownload, blob_id: str, told: FileUrl) -> Generator[bytes, None, None]:
+        """The bytes of a file: those that were told, or else from there, and from where it is told anew."""
+        if told.data is not None:
+            yield told.data
+            return
+        addresses = [told.url]
+
+        def address() -> str:
+            self._check()
+            return addresses.pop() if addresses else self._where(ask).url
+
+        with closing(SyncSignedDownload(self._bytes_http(), address, blob_id=blob_id).parts()) as parts:
+            yield from parts
 
     def _where(self, ask: AskDownload) -> FileUrl:
         """Where the bytes are, and those of a small file themselves."""

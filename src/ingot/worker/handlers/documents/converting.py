@@ -165,8 +165,7 @@ class _Conversion:
             found, unread = self._read(page, number, text.markdown)
             sizes = () if not unread else sizes
         was_read = wanted and not unread and found != text.markdown
-        wanted_figures = self._figures(page, number, without_the_page=was_read) if self._options.images else ()
-        figures = list(wanted_figures)
+        figures = list(self._figures(page, number, without_the_page=was_read)) if self._options.images else []
         return Page(
             number=number,
             text=found,
