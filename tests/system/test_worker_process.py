@@ -19,7 +19,7 @@ from tests.system.test_serve import served
 
 APP = """
 import time
-from ingot import Worker
+from ingot import Client, Worker
 
 worker = Worker()
 
@@ -34,6 +34,11 @@ def slow(job):
         job.check()
         time.sleep(0.05)
     return job.attempt
+
+@worker.handler("onward")
+def onward(job):
+    with Client() as client:
+        return client.submit("greet", job.payload).wait("15s").result
 """
 APART = """
 import os
@@ -68,6 +73,14 @@ def at_work(folder: Path, url: str, *command: str) -> Iterator[subprocess.Popen[
         process.communicate(timeout=20)
 
 
+def start(folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """What a worker says that cannot start."""
+    return subprocess.run(
+        [sys.executable, "-m", "ingot", "worker", *options],
+        cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[tuple[Path, str, Client]]:
     with served(tmp_path / "data") as (_, url):
@@ -89,7 +102,16 @@ def test_a_worker_does_what_is_asked_and_goes_when_told(place: tuple[Path, str, 
         said = process.communicate(timeout=20)[1]
         assert process.returncode == 0
     assert slow.refresh().result == 1, "what ran was finished first"
-    assert '"types":"greet, slow"' in said, "it says what it is there for"
+    assert '"types":"greet, onward, slow"' in said, "it says what it is there for"
+
+
+def test_a_worker_comes_to_the_server_that_is_said_and_so_do_the_clients_of_its_handlers(
+    place: tuple[Path, str, Client],
+) -> None:
+    folder, url, client = place
+    options = ("--server", url, "--token-file", str(folder / "data" / "operator.token"))
+    with at_work(folder, "http://127.0.0.1:9", "-m", "ingot", "worker", *options):
+        assert client.submit("onward", "Ada").wait("15s").result == "Hello, Ada"
 
 
 @pytest.mark.parametrize("command", [["-m", "ingot", "worker", "--app", "apart:worker"], ["apart.py"]])
@@ -122,14 +144,19 @@ def test_what_a_killed_worker_held_is_done_by_another(place: tuple[Path, str, Cl
         (["--app", "os:path"], "not a Worker"),
         (["--hours", "22-6"], "'22-6' are no hours"),
         (["--timezone", "Europe/Zurich"], "--hours is not"),
+        (["--token-file", "nowhere"], "the file nowhere cannot be read"),
+        (["--server", "nowhere"], "'nowhere' is no address of a server"),
     ],
 )
 def test_a_worker_that_cannot_start_says_what_is_wrong(tmp_path: Path, options: list[str], said: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ingot", "worker", *options],
-        cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False,
-    )  # fmt: skip
+    (tmp_path / "app.py").write_text(APP, encoding="utf-8")
+    done = start(tmp_path, *options)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_a_worker_comes_with_a_credential_or_a_token(tmp_path: Path) -> None:
+    done = start(tmp_path, "--token-file", "token", INGOT_WORKER_ID="w-1", INGOT_WORKER_SECRET="secret")
+    assert (done.returncode, "and there is a --token-file" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_second_signal_ends_a_worker_at_once(place: tuple[Path, str, Client]) -> None:

@@ -67,12 +67,14 @@ def test_a_finished_job_is_finished_and_nothing_else(status: JobStatus) -> None:
 
 def test_a_running_job_says_where_it_runs() -> None:
     of = {"status": JobStatus.RUNNING, "worker_id": "w-1", "attempts": 2, "started_at": BEFORE}
+    of |= {"lease_expires_at": LATER}
     (reason,) = reasons(of=of, asked_at=None)
-    data = {"worker_id": "w-1", "started_at": BEFORE}
-    assert reason == Reason(code="running", message="It runs at worker w-1, attempt 2.", data=data)
+    data = {"worker_id": "w-1", "started_at": BEFORE, "lease_expires_at": LATER}
+    lost = "Unless that worker is heard of before, it loses the job at 2026-03-04T05:07:07Z."
+    assert reason == Reason(code="running", message=f"It runs at worker w-1, attempt 2. {lost}", data=data)
     (asked,) = reasons(of=of | {"cancel_requested": True})
     assert (asked.code, asked.data) == ("running", data)
-    assert asked.message == "It runs at worker w-1, attempt 2. It was asked to stop."
+    assert asked.message == f"It runs at worker w-1, attempt 2. It was asked to stop. {lost}"
 
 
 @pytest.mark.parametrize(

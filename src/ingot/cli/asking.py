@@ -45,6 +45,20 @@ Tenant = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.", rich_help_panel=PANEL)]
 
 
+def read_token(path: Path) -> str:
+    """The token in a file. Raises `InvalidInput`."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(TOKEN_CHARS_MAX).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(
+            f"the file {path} cannot be read: {error}", hint="Check the name after --token-file."
+        ) from None
+    if not text:
+        raise InvalidInput(f"the file {path} is empty", hint="It holds a token, as in ingot_….")
+    return text
+
+
 class Asking:
     """One command that asks a server."""
 
@@ -72,18 +86,7 @@ class Asking:
     @cached_property
     def token(self) -> str | None:
         """The token of the file that was named; `None` leaves it to the environment. Raises `InvalidInput`."""
-        if self._token_file is None:
-            return None
-        try:
-            with self._token_file.open(encoding="utf-8") as file:
-                text = file.read(TOKEN_CHARS_MAX).strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInput(
-                f"the file {self._token_file} cannot be read: {error}", hint="Check the name after --token-file."
-            ) from None
-        if not text:
-            raise InvalidInput(f"the file {self._token_file} is empty", hint="It holds a token, as in ingot_….")
-        return text
+        return None if self._token_file is None else read_token(self._token_file)
 
     @cached_property
     def client(self) -> Client:

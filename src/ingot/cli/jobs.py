@@ -118,7 +118,7 @@ def show(ask: Asking, id: JobId) -> None:
             ("payload", compact(job.payload) if job.payload_blob is None else f"the blob {job.payload_blob}"),
             ("metadata", compact(job.metadata)),
             ("result", compact(job.result)),
-            ("error", job.last_error),
+            ("last error" if job.status is JobStatus.SUCCEEDED else "error", job.last_error),
         ]
     )
     if attempts := ask.client.attempts(job.id):

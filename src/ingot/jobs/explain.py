@@ -31,7 +31,10 @@ def _running(waiting: Waiting) -> Reason:
     message = f"It runs at worker {job.worker_id}, attempt {job.attempts}."
     if job.cancel_requested:
         message += " It was asked to stop."
-    return Reason(code="running", message=message, data={"worker_id": job.worker_id, "started_at": job.started_at})
+    if job.lease_expires_at is not None:
+        message += f" Unless that worker is heard of before, it loses the job at {_time(job.lease_expires_at)}."
+    data = {"worker_id": job.worker_id, "started_at": job.started_at, "lease_expires_at": job.lease_expires_at}
+    return Reason(code="running", message=message, data=data)
 
 
 def _blocked(waiting: Waiting) -> list[Reason]:

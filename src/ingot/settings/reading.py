@@ -91,10 +91,9 @@ def without_secrets() -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if name not in secrets}
 
 
-def have_clients_find(url: str, data: Path) -> None:
-    """Have clients that are made in this process from now on come to this server, unless they are told another."""
-    os.environ[variable_of("server_url")] = url
-    os.environ[variable_of("data")] = str(data)
+def have_clients_find(**settings: str) -> None:
+    """Have clients that are made in this process from now on find these, unless they are told others."""
+    os.environ.update({variable_of(name): value for name, value in settings.items()})
 
 
 def read_owner_url(environment: Mapping[str, str] | None = None) -> str:
