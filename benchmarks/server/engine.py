@@ -12,15 +12,15 @@ import msgspec
 
 from benchmarks.queue.adapter import component, payload
 from benchmarks.server.load import Figures
-from ingot import wiring
 from ingot.jobs.model import Done, Settle
 from ingot.jobs.orders import new_job
 from ingot.settings import Settings
+from ingot.wiring import rooms
 
 
 async def work(folder: Path, count: int, callers: int) -> Figures:
     """Claim and settle batches until there are no more."""
-    async with wiring.open(settings=Settings(data=folder)) as ingot:
+    async with rooms.open(settings=Settings(data=folder)) as ingot:
         jobs, tenant = ingot.jobs, ingot.default_tenant.id
         for at in range(0, count, 1000):
             await jobs.enqueue_many([new_job(tenant, "noop", payload(at + step)) for step in range(1000)])

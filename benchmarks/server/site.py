@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from benchmarks.queue.adapter import component
-from ingot import wiring
 from ingot.http.call import Call
 from ingot.http.server import listen, look_for_cycles_less, url_of
 from ingot.http.table import Granted, Route
 from ingot.identity.grants import ALL
 from ingot.settings import RATE_MAX, Settings
+from ingot.wiring import rooms, serving
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -39,11 +39,11 @@ class Nothing:
 async def serve(folder: Path) -> None:
     """Serve until TERM."""
     settings = Settings(data=folder, rate_read=RATE_MAX, rate_write=RATE_MAX, rate_wait=RATE_MAX)
-    async with wiring.open(settings=settings) as ingot:
+    async with rooms.open(settings=settings) as ingot:
         tenants = [ingot.default_tenant, await ingot.tenants.create("second")]
         made = [await ingot.credentials.create_token(one.id, description="bench", grants=[ALL]) for one in tenants]
         with listen("127.0.0.1", 0) as listening:
-            server = wiring.server_of(ingot, settings, more=[Nothing().route()])
+            server = serving.server_of(ingot, settings, more=[Nothing().route()])
             port = int(url_of(listening).rpartition(":")[2])
             print(msgspec.json.encode(Site(port, [one.text for one in made])).decode(), flush=True)
             look_for_cycles_less()

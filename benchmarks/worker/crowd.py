@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.queue.adapter import component
 from benchmarks.worker.app import sleepers
-from ingot import wiring
 from ingot.settings import read_client_settings
+from ingot.wiring import working
 
 FILES = 8192
 
@@ -18,7 +18,7 @@ FILES = 8192
 async def run(runners: int, concurrency: int) -> None:
     """Until TERM, at which nobody is waited for."""
     stopping, settings = asyncio.Event(), read_client_settings()
-    made = [wiring.runner_of(sleepers(concurrency), settings, drain_seconds=0) for _ in range(runners)]
+    made = [working.runner_of(sleepers(concurrency), settings, drain_seconds=0) for _ in range(runners)]
     await asyncio.gather(*(one.run(stopping) for one in made))
 
 

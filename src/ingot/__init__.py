@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ingot.kernel.doors import door
 
 if TYPE_CHECKING:
     from ingot.client import AsyncClient, Client
     from ingot.jobs import Claim, Done, Failed, Job, JobStatus, NewJob, Progress, Release, Settle, Snooze
     from ingot.jobs.orders import new_job
-    from ingot.wiring import Ingot, open, run  # noqa: A004 - read as `ingot.open`
+    from ingot.wiring.rooms import Ingot, open  # noqa: A004 - read as `ingot.open`
+    from ingot.wiring.working import run
     from ingot.worker import NoRetry, Worker, WorkerJob
 
 __all__ = [
@@ -34,20 +36,16 @@ __all__ = [
     "run",
 ]
 
-# Where each is: a client starts without the server, and the command line without either.
+# A client starts without the server, and the command line without either.
 _HOMES = {
+    **dict.fromkeys(__all__, "ingot.jobs"),
     **dict.fromkeys(("AsyncClient", "Client"), "ingot.client"),
-    **dict.fromkeys(("Ingot", "open", "run"), "ingot.wiring"),
+    **dict.fromkeys(("Ingot", "open"), "ingot.wiring.rooms"),
+    "run": "ingot.wiring.working",
     **dict.fromkeys(("NoRetry", "Worker", "WorkerJob"), "ingot.worker"),
     "new_job": "ingot.jobs.orders",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_HOMES.get(name, "ingot.jobs")), name)
-    return found
+__getattr__ = door(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import msgspec
 
-from ingot import wiring
 from ingot.client import AsyncClient, Client
 from ingot.client.errors import NotInTime
 from ingot.client.orders import Seconds, seconds_of
@@ -31,6 +30,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.settings import Settings
 from ingot.wire.jobs import Broke, SettleAnswer
 from ingot.wire.workers import HeldJob, WorkerBeatAnswer
+from ingot.wiring import rooms, serving, working
 from ingot.worker.app import Handler, Worker
 from ingot.worker.job import WorkerJob
 from ingot.worker.ports import Ending, Work
@@ -191,13 +191,13 @@ class _Site:
 
     async def _serve(self, started: Callable[[Server], None]) -> None:
         settings = Settings(data=Path(self._folder.name))
-        async with wiring.open(settings=settings, clock=self.clock, tend=False) as ingot:
+        async with rooms.open(settings=settings, clock=self.clock, tend=False) as ingot:
             operator = await ingot.credentials.ensure_operator(None)
             assert operator is not None
             made = await ingot.credentials.create_worker(None, WORKER)
-            await wiring.define_built_in(ingot)
+            await rooms.define_built_in(ingot)
             with listen("127.0.0.1", 0) as listening:
-                server = wiring.server_of(ingot, settings)
+                server = serving.server_of(ingot, settings)
                 self.url, self.token, self.tenant = url_of(listening), operator.text, ingot.default_tenant.slug
                 headers = {"x-worker-id": WORKER, "x-worker-secret": made.secret}
                 self.worker = Place(url=self.url, headers=headers)
@@ -217,7 +217,7 @@ async def _drain(site: _Site, worker: Worker, raise_errors: bool, seconds: float
         _noting(worker, errors),
         lambda: _SeenBoard(site.worker, seen),
         drain_seconds=STOP_SECONDS,
-        desk=wiring.desk_of(site.worker),
+        desk=working.desk_of(site.worker),
     )
     stopping = asyncio.Event()
     running = asyncio.create_task(runner.run(stopping))
@@ -331,7 +331,7 @@ class _SeenBoard:
     """The board over HTTP, with an eye on it."""
 
     def __init__(self, place: Place, seen: _Seen) -> None:
-        self._board = wiring.board_of(place, WORKER)
+        self._board = working.board_of(place, WORKER)
         self._seen = seen
         self.register = self._board.register
         self.drain = self._board.drain

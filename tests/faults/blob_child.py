@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 import uvloop
 
-from ingot import wiring
 from ingot.blobs import verification
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.sqlite import SQLiteStore
@@ -23,6 +22,7 @@ from ingot.objects.s3 import BucketStore
 from ingot.objects.s3_writer import BucketWriter
 from ingot.objects.writing import LocalWriter
 from ingot.settings import Settings
+from ingot.wiring import rooms, serving
 from tests.faults.points import Trap
 
 COLLECT_SECONDS = 0.05
@@ -109,7 +109,7 @@ async def _serve(plan: BlobPlan) -> None:
     if plan.point is not None:
         point = POINTS[plan.point]
         _arm(point, point.owner(plan.settings), Trap(plan.countdown))
-    async with wiring.open(settings=plan.settings) as ingot:
+    async with rooms.open(settings=plan.settings) as ingot:
         # Sooner than any settings allow. Its first round has not begun.
         ingot.collector._every_seconds, ingot.collector._grace = COLLECT_SECONDS, round(GRACE_SECONDS * MICROS)
         await ingot.credentials.ensure_operator(plan.token)
@@ -117,7 +117,7 @@ async def _serve(plan: BlobPlan) -> None:
             fresh = plan.address.with_suffix(".new")
             fresh.write_text(url_of(listening), encoding="utf-8")
             fresh.rename(plan.address)
-            await wiring.server_of(ingot, plan.settings).serve(sockets=[listening])
+            await serving.server_of(ingot, plan.settings).serve(sockets=[listening])
 
 
 def _arm(point: Point, owner: Any, trap: Trap) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import msgspec
 
-from ingot import wiring
 from ingot.events.audit import Act
 from ingot.http.cookies import SESSION
 from ingot.http.server import Server, listen, url_of
@@ -23,6 +22,8 @@ from ingot.identity.grants import ALL, Grant
 from ingot.identity.people import Person, Role
 from ingot.kernel.clock import Clock
 from ingot.settings import Settings
+from ingot.wiring import rooms
+from ingot.wiring.serving import server_of
 from tests.postgres import Database
 
 EVERYTHING = [ALL]
@@ -39,7 +40,7 @@ PEOPLE = Settings(
 class Served:
     """An open store and a server in front of it."""
 
-    def __init__(self, ingot: wiring.Ingot, server: Server, url: str, operator: str) -> None:
+    def __init__(self, ingot: rooms.Ingot, server: Server, url: str, operator: str) -> None:
         self.ingot = ingot
         self.server = server
         self.url = url
@@ -109,11 +110,11 @@ async def serving(
     It has `more` routes, and takes what the signer has signed.
     """
     settings = msgspec.structs.replace(settings or Settings(), data=folder)
-    async with wiring.open(settings=settings, clock=clock) as ingot:
+    async with rooms.open(settings=settings, clock=clock) as ingot:
         operator = await ingot.credentials.ensure_operator(None)
         assert operator is not None
         with listen("127.0.0.1", 0) if door is None else door.dup() as listening:
-            server = wiring.server_of(ingot, settings, spans=spans, more=more, signer=signer)
+            server = server_of(ingot, settings, spans=spans, more=more, signer=signer)
             running = asyncio.create_task(server.serve(sockets=[listening]))
             served = Served(ingot, server, url_of(listening), operator.text)
             try:

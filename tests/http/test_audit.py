@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingot import wiring
 from ingot.events.audit import Act
 from ingot.http.metrics import Metrics
 from ingot.http.table import PREFIX
 from ingot.identity.grants import Grant
 from ingot.settings import Settings
+from ingot.wiring.serving import routes_of
 from tests.http.serving import Served, serving
 
 Json = dict[str, Any]
@@ -190,7 +190,7 @@ TRAFFIC = {  # What is done to jobs and blobs, which have events of their own, a
 
 
 def test_every_route_that_manages_something_has_a_case(served: Served) -> None:
-    table = wiring.routes_of(served.ingot, Metrics(CollectorRegistry()))
+    table = routes_of(served.ingot, Metrics(CollectorRegistry()))
     writing = {f"{route.method} {route.path.removeprefix(PREFIX)}" for route in table.routes if route.method != "GET"}
     assert writing - TRAFFIC - BY_ANYBODY == CASES.keys()
     assert not any("/admin/" in name for name in TRAFFIC)

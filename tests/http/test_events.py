@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from ingot import wiring
 from ingot.events import feeds
 from ingot.http import streams
 from ingot.http.table import PREFIX
 from ingot.identity.grants import Grant
 from ingot.jobs.orders import new_job
 from ingot.settings import Settings
+from ingot.wiring import rooms
 from tests.http.following import following
 from tests.http.serving import Served, serving
 from tests.postgres import database_for
@@ -262,7 +262,7 @@ async def test_what_one_server_is_told_comes_to_streams_of_another(tmp_path: Pat
     database = await database_for(tmp_path / "database")
     async with serving(tmp_path, Settings(database_url=database.server_url)) as served:
         async with (
-            wiring.open(settings=Settings(database_url=database.server_url)) as other,
+            rooms.open(settings=Settings(database_url=database.server_url)) as other,
             following(served) as one,
         ):
             tenant = other.default_tenant.id

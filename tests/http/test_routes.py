@@ -12,7 +12,6 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingot import wiring
 from ingot.http.cookies import SESSION
 from ingot.http.metrics import Metrics
 from ingot.http.table import Granted, Known, Open, Route, Signed, Table, Undeclared
@@ -20,6 +19,7 @@ from ingot.identity import secrets
 from ingot.identity.grants import ACTIONS, Grant, allows
 from ingot.identity.people import ROLE_GRANTS, Role
 from ingot.kernel.ids import new_id
+from ingot.wiring.serving import routes_of
 from tests.http.serving import PEOPLE, Served, serving
 
 OPEN = {
@@ -49,7 +49,7 @@ OF_OPERATORS = {  # Of those that a role has the grant for.
 
 
 def table(served: Served) -> Table:
-    return wiring.routes_of(served.ingot, Metrics(CollectorRegistry()))
+    return routes_of(served.ingot, Metrics(CollectorRegistry()))
 
 
 def granted(served: Served) -> list[Route]:

@@ -12,10 +12,10 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from ingot import wiring
 from ingot.identity import secrets
 from ingot.identity.credentials import Unauthorized
 from ingot.kernel.clock import ManualClock
+from ingot.wiring import rooms
 from tests.http.serving import OWN_PAGE, Served, serving
 from tests.providers.liar import CODE, Answered, Liar, lying_provider
 from tests.providers.real import real_provider
@@ -320,7 +320,7 @@ async def test_groups_that_may_come_in_no_more_end_sessions_and_tokens(tmp_path:
         await browser.sign_in()
         assert (await browser.me()).status_code == 200
         settings = liar.settings(oidc_allowed_groups=("others",), data=tmp_path / "data")
-    async with wiring.open(settings=settings) as ingot:
+    async with rooms.open(settings=settings) as ingot:
         with pytest.raises(Unauthorized):
             await ingot.access.of_session(browser.cookies[SESSION])
 

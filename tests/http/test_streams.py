@@ -11,7 +11,6 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingot import wiring
 from ingot.http import streams
 from ingot.http.app import App
 from ingot.http.call import Call, Stream
@@ -21,6 +20,7 @@ from ingot.http.rates import Rates
 from ingot.http.server import Server, listen, url_of
 from ingot.http.table import Granted, Route, Table
 from ingot.settings import Settings
+from ingot.wiring import rooms
 from tests.http.test_protocol import eventually
 
 
@@ -48,7 +48,7 @@ class Ticking:
 class Site:
     """A server with that route alone."""
 
-    def __init__(self, ticking: Ticking, ingot: wiring.Ingot, server: Server, url: str) -> None:
+    def __init__(self, ticking: Ticking, ingot: rooms.Ingot, server: Server, url: str) -> None:
         self.ticking = ticking
         self.ingot = ingot
         self.server = server
@@ -58,7 +58,7 @@ class Site:
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncGenerator[Site, None]:
     ticking = Ticking()
-    async with wiring.open(settings=Settings(data=tmp_path)) as ingot:
+    async with rooms.open(settings=Settings(data=tmp_path)) as ingot:
         route = Route(method="GET", path="/t", handler=ticking.ticks, needs=Granted("jobs.read"), room="ticks")
         gate = Gate(ingot.access, ingot.tenants, Rates())
         app = App(Table([route]), gate, Metrics(CollectorRegistry()))

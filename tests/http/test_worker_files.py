@@ -27,7 +27,7 @@ from ingot.jobs.model import JobStatus
 from ingot.kernel.errors import InvalidInput
 from ingot.settings import ClientSettings
 from ingot.wire.files import FileUrl
-from ingot.wiring import runner_of
+from ingot.wiring.working import runner_of
 from ingot.worker.asks import Ask, NoFileDesk, NoFiles
 from ingot.worker.files import Files
 from ingot.worker.job import Stopped

@@ -145,7 +145,7 @@ MUTANTS = [
     Mutant(
         name="a stop that waits for the database",
         breaks="a server that is asked to stop in an outage ends, and tells who waits",
-        file="wiring.py",
+        file="wiring/serving.py",
         old="        ingot.stop_waiting()\n        app.stop()\n",
         new="        app.stop()\n",
         caught_by="tests/faults/test_stop_in_outage.py::test_who_waits_for_the_database_is_told_when_the_server_stops",
@@ -314,7 +314,7 @@ MUTANTS = [
     Mutant(
         name="groups that are felt late",
         breaks="what a tenant's groups give or take is felt at once on the server where it was changed",
-        file="wiring.py",
+        file="wiring/rooms.py",
         old="    tenants.on_changed(access.forget)\n",
         new="",
         caught_by="tests/http/test_people.py::test_groups_that_are_mapped_are_felt_at_once",

@@ -108,6 +108,8 @@ def test_the_next_job_runs_the_new_code_and_those_that_ran_are_not_lost(dev: Dev
         (dev.folder / "go").touch()
         dev.write("two")
         assert dev.said(r"\"file\":\s*\"([^\"]+)\"") == "app.py"
+        assert client.submit("greet").wait("30s").result in ("one", "two"), "whoever was there"
+        dev.said('"working"', times=2)
         assert client.submit("greet").wait("30s").result == "two"
         assert (short.wait("20s").result, short.data.attempts) == ("one", 1), "it was finished"
         assert (long.wait("20s").result, long.data.attempts) == ("two", 2), "it was given back"

@@ -13,7 +13,7 @@ import pytest
 
 from ingot.identity.people import Person, SignInRefused
 from ingot.kernel.clock import SystemClock
-from ingot.outbound.asking import ProviderUnavailable
+from ingot.outbound.errors import ProviderUnavailable
 from ingot.outbound.provider import Provider
 from ingot.settings import Settings
 from tests.providers.real import BASIC, CLIENT_SECRET, POST, RealProvider, real_provider

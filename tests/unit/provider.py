@@ -11,7 +11,7 @@ import pytest
 
 from ingot.identity.people import Person, SignInRefused
 from ingot.kernel.clock import ManualClock, SystemClock, to_datetime
-from ingot.outbound.asking import ProviderUnavailable
+from ingot.outbound.errors import ProviderUnavailable
 from ingot.outbound.provider import Provider
 from ingot.settings import Settings
 from tests.providers.liar import CODE, NONCE, VERIFIER, Liar, lying_provider

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ingot import wiring
 from ingot.kernel.secret_key import SecretKeyUnusable, fingerprint, secret_key
 from ingot.settings import Settings
+from ingot.wiring import rooms
 from tests.http.serving import serving
 from tests.postgres import Database, database_for
 
@@ -27,8 +27,8 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
 
 async def start(settings: Settings, *, new: bool = False) -> None:
     """What a server does with its key when it starts."""
-    async with wiring.open(settings=settings, tend=False) as ingot:
-        await wiring.expect_key(ingot, new=new)
+    async with rooms.open(settings=settings, tend=False) as ingot:
+        await rooms.expect_key(ingot, new=new)
 
 
 async def test_another_key_is_refused_and_a_new_one_is_said_to_be(tmp_path: Path, database: Database) -> None:
@@ -62,7 +62,7 @@ async def test_a_server_takes_what_another_with_its_key_has_signed(tmp_path: Pat
     async with serving(tmp_path / "a", first) as one:
         made = (await one.call("PUT", "/keys/small", content=b"hello")).json()
         address = (await one.call("GET", f"/blobs/{made['blob_id']}/url")).json()["url"]
-        async with wiring.open(settings=second, tend=False) as ingot:
+        async with rooms.open(settings=second, tend=False) as ingot:
             query = address.partition("?")[2].encode()
             assert ingot.signer.check("GET", f"/api/v1/blobs/{made['blob_id']}/bytes", query)["name"]
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from ingot.kernel.clock import ManualClock
-from ingot.outbound.asking import ProviderUnavailable
+from ingot.outbound.errors import ProviderUnavailable
 from ingot.outbound.provider import FAILED_SECONDS, KEYS_AGAIN_SECONDS, KNOWN_SECONDS, Provider
 from tests.providers.liar import (
     CALLBACK,

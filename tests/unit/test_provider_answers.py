@@ -11,7 +11,8 @@ import pytest
 from ingot.identity.people import SignInRefused
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import IngotError
-from ingot.outbound.asking import ANSWER_BYTES_MAX, ProviderUnavailable
+from ingot.outbound.asking import ANSWER_BYTES_MAX
+from ingot.outbound.errors import ProviderUnavailable
 from ingot.outbound.provider import Provider
 from ingot.settings import Settings
 from tests.providers.liar import CODE, NONCE, OTHER_KEY, VERIFIER, Answered, Liar, lying_provider

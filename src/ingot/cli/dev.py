@@ -17,7 +17,6 @@ import msgspec
 import typer
 import uvloop
 
-from ingot import wiring
 from ingot.cli.serve import serve_at
 from ingot.cli.telling import tell
 from ingot.cli.worker import App, Handlers, load
@@ -26,6 +25,7 @@ from ingot.http.server import Server, listen, url_of
 from ingot.kernel.errors import IngotError
 from ingot.kernel.logs import configure_server_logs
 from ingot.settings import PORT_MAX, ClientSettings, Settings, have_clients_find, read_settings
+from ingot.wiring import working
 from ingot.worker.runner import Runner
 
 EXAMPLES: Final = ("ingot dev", "ingot dev --handlers pdf", "ingot dev --app press.handlers:worker --port 8090")
@@ -124,7 +124,7 @@ def _heed(told: asyncio.Event) -> None:
 
     def hear() -> None:
         if told.is_set():
-            os._exit(wiring.EXIT_AT_ONCE)
+            os._exit(working.EXIT_AT_ONCE)
         told.set()
 
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -135,7 +135,7 @@ def _runner_of(wanted: Wanted, place: ClientSettings, drain_seconds: float) -> R
     """What runs the handlers that are wanted, or nothing, and why."""
     try:
         worker = load(*wanted)
-        runner = wiring.runner_of(worker, place, drain_seconds=drain_seconds, echo=True)
+        runner = working.runner_of(worker, place, drain_seconds=drain_seconds, echo=True)
     except IngotError as error:
         tell("app_failed", f"{error.detail}\n{error.hint}\nWaiting for a change.", error=error.detail)
     else:

@@ -19,7 +19,6 @@ import httpx
 import msgspec
 import typer
 
-from ingot import wiring
 from ingot.api.ops import VERSION, Health
 from ingot.cli.asking import Asking, asking
 from ingot.cli.output import now
@@ -32,6 +31,7 @@ from ingot.kernel.clock import to_datetime
 from ingot.kernel.errors import IngotError
 from ingot.settings import ClientSettings, Settings, faults, read_client_settings, read_settings, unknown_names
 from ingot.wire.people import Me
+from ingot.wiring import checking
 
 ANSWER_SECONDS: Final = 5.0
 SKEW_SECONDS_MAX: Final = 2.0
@@ -147,7 +147,7 @@ def _space(where: Path, settings: Settings) -> Check:
     if free < FREE_BYTES_NEEDED:
         return _bad("data folder", said, "Free some space: nothing can be written without.")
     try:
-        wiring.check_room(settings)
+        checking.check_room(settings)
     except IngotError:
         hint = "Delete files or free some space: until then no file is taken in (INGOT_SPARE_BYTES)."
         return _bad("data folder", said, hint)
@@ -158,7 +158,7 @@ def _space(where: Path, settings: Settings) -> Check:
 
 def _database(settings: Settings) -> Check:
     try:
-        found = asyncio.run(wiring.check_database(settings))
+        found = asyncio.run(checking.check_database(settings))
     except IngotError as error:
         return _failed("database", error)
     return _ok("database", f"INGOT_DATABASE_URL can be worked with, as a {found}")
@@ -166,7 +166,7 @@ def _database(settings: Settings) -> Check:
 
 def _bucket(settings: Settings) -> Check:
     try:
-        asyncio.run(wiring.check_bucket(settings))
+        asyncio.run(checking.check_bucket(settings))
     except IngotError as error:
         return _failed("bucket", error)
     return _ok("bucket", f"{settings.s3_bucket} can be written to, read and listed")

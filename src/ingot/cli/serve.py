@@ -13,7 +13,6 @@ import msgspec
 import typer
 import uvloop
 
-from ingot import wiring
 from ingot.api.ops import VERSION
 from ingot.api.people import link_url
 from ingot.cli.telling import tell
@@ -22,6 +21,7 @@ from ingot.http.traces import Spans, open_spans
 from ingot.identity.grants import ALL
 from ingot.kernel.logs import configure_server_logs
 from ingot.settings import PORT_MAX, Settings, SettingsError, read_settings
+from ingot.wiring import rooms, serving
 
 EXAMPLES: Final = ("ingot serve", "ingot serve --data /srv/ingot --host 0.0.0.0 --port 80")
 TOKEN_FILE: Final = "operator.token"
@@ -75,9 +75,9 @@ async def serve_at(
     started: Callable[[Server], None] = lambda _: None,
 ) -> None:
     """Serve at a socket until it is told to end. `greet` says where, with a link on a terminal."""
-    async with wiring.open(settings=settings) as ingot:
-        await wiring.expect_key(ingot, new=new_secret_key)
-        await wiring.define_built_in(ingot)
+    async with rooms.open(settings=settings) as ingot:
+        await rooms.expect_key(ingot, new=new_secret_key)
+        await rooms.define_built_in(ingot)
         made = await ingot.credentials.ensure_operator(settings.operator_token)
         if settings.operator_token is not None:
             made = None  # Who gave it has it.
@@ -89,12 +89,12 @@ async def serve_at(
         if greet:
             await _greet(ingot, settings, url_of(listening))
         look_for_cycles_less()
-        server = wiring.server_of(ingot, settings, spans=spans)
+        server = serving.server_of(ingot, settings, spans=spans)
         started(server)
         await server.serve(sockets=[listening])
 
 
-async def _greet(ingot: wiring.Ingot, settings: Settings, url: str) -> None:
+async def _greet(ingot: rooms.Ingot, settings: Settings, url: str) -> None:
     sentence = f"Ingot serves {url} ({ingot.engine}); {url}/docs says how to use it, Ctrl-C ends it."
     tell("serving", sentence, url=url, docs=f"{url}/docs", engine=ingot.engine)
     if sys.stderr.isatty() and ingot.provider is None:  # A log keeps what it is told; a link is for one who reads.

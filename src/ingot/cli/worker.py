@@ -12,13 +12,13 @@ from typing import Annotated, Final
 import typer
 import uvloop
 
-from ingot import wiring
 from ingot.cli.asking import Server, Tenant, TokenFile, read_token
 from ingot.cli.telling import tell
 from ingot.cli.values import given
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.logs import configure_server_logs
 from ingot.settings import have_clients_find, read_client_settings
+from ingot.wiring import working
 from ingot.worker.app import Worker
 from ingot.worker.handlers import BUILT_IN
 from ingot.worker.hours import read_hours
@@ -74,11 +74,11 @@ def worker(
     kept = None if hours is None else read_hours(hours, timezone)
     _find(server, token_file, tenant)
     found = load(app, handlers)
-    runner = wiring.runner_of(found, read_client_settings(), drain_seconds=drain_seconds, hours=kept)
+    runner = working.runner_of(found, read_client_settings(), drain_seconds=drain_seconds, hours=kept)
     types = ", ".join(sorted(found.handlers))
     when = "" if hours is None else f" It takes work {hours}."
     tell("working", f"Handlers: {types}.{when} Ctrl-C ends the worker.", types=types)
-    uvloop.run(wiring.run_until_told(runner))
+    uvloop.run(working.run_until_told(runner))
 
 
 def _find(server: str | None, token_file: Path | None, tenant: str | None) -> None:

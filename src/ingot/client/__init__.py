@@ -1,10 +1,29 @@
 """The client: what programs ask of a server, over HTTP."""
 
-from ingot.client.asynchronous.client import AsyncClient
-from ingot.client.asynchronous.job import AsyncJob
-from ingot.client.asynchronous.submission import AsyncSubmission
-from ingot.client.synchronous.client import Client
-from ingot.client.synchronous.job import SyncJob
-from ingot.client.synchronous.submission import SyncSubmission
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingot.kernel.doors import door
+
+if TYPE_CHECKING:
+    from ingot.client.asynchronous.client import AsyncClient
+    from ingot.client.asynchronous.job import AsyncJob
+    from ingot.client.asynchronous.submission import AsyncSubmission
+    from ingot.client.synchronous.client import Client
+    from ingot.client.synchronous.job import SyncJob
+    from ingot.client.synchronous.submission import SyncSubmission
 
 __all__ = ["AsyncClient", "AsyncJob", "AsyncSubmission", "Client", "SyncJob", "SyncSubmission"]
+
+__getattr__ = door(
+    __name__,
+    {
+        "AsyncClient": "ingot.client.asynchronous.client",
+        "AsyncJob": "ingot.client.asynchronous.job",
+        "AsyncSubmission": "ingot.client.asynchronous.submission",
+        "Client": "ingot.client.synchronous.client",
+        "SyncJob": "ingot.client.synchronous.job",
+        "SyncSubmission": "ingot.client.synchronous.submission",
+    },
+)

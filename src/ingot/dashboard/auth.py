@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -15,8 +15,10 @@ from ingot.http.origin import expect_own_page, is_loopback
 from ingot.http.table import Handler, Open, Route
 from ingot.identity.people import Person, SignInRefused
 from ingot.identity.sessions import HOME, LOGIN_SECONDS, OPERATOR, Sessions, own_page
-from ingot.outbound.provider import Provider
 from ingot.wire.jobs import Request
+
+if TYPE_CHECKING:
+    from ingot.outbound.provider import Provider
 
 STATE_CHARS: Final = 8  # Of the state, in the name of its cookie.
 STATIC: Final = "/static/ingot.css"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import structlog
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ingot.http.call import Answer
 from ingot.identity.credentials import SessionStale, Unauthorized
 from ingot.identity.people import SignInRefused
 from ingot.identity.sessions import HOME, own_page
 from ingot.kernel.errors import IngotError
-from ingot.outbound.asking import ProviderUnavailable
+from ingot.outbound.errors import ProviderUnavailable
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 STYLE: Final = files("ingot.dashboard").joinpath("static/ingot.css").read_bytes()
 HEADERS: Final = {
@@ -28,19 +31,25 @@ HEADERS: Final = {
 SIGN_IN: Final = "/auth/login"
 CAUSE_CHARS_MAX: Final = 300
 log = structlog.get_logger("ingot.auth")
-_TEMPLATES = Environment(
-    loader=PackageLoader("ingot.dashboard"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
 
 
 def page(template: str, *, status: int = 200, cookies: tuple[str, ...] = (), **values: Any) -> Answer[bytes]:
     """A page made of a template with these values, all of which are taken for text."""
-    text = _TEMPLATES.get_template(f"{template}.html").render(values)
+    text = _templates().get_template(f"{template}.html").render(values)
     return Answer(text.encode(), status=status, headers=HEADERS, cookies=cookies)
+
+
+@cache
+def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - a server without people needs none
+
+    return Environment(
+        loader=PackageLoader("ingot.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def go_to(url: str, *, cookies: tuple[str, ...] = ()) -> Answer[bytes]:

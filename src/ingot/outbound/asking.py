@@ -11,21 +11,13 @@ from typing import Final, TypeVar
 import httpx
 import msgspec
 
-from ingot.kernel.errors import IngotError
 from ingot.kernel.hidden import Unshown
+from ingot.outbound.errors import ProviderUnavailable
 
 ANSWER_BYTES_MAX: Final = 1024 * 1024
 CONNECTIONS_MAX: Final = 20
 
 T = TypeVar("T")
-
-
-class ProviderUnavailable(IngotError):
-    """The provider that people sign in with does not answer as it should."""
-
-    code = "provider_unavailable"
-    status = 503
-    hint = "Try again in a moment; when it stays, whoever runs this server looks at INGOT_OIDC_ISSUER and the provider."
 
 
 class Answer(Unshown, frozen=True, kw_only=True):

@@ -16,7 +16,8 @@ from ingot.identity.claims import Rules, check_token, lacks, person_of, with_mor
 from ingot.identity.people import Person, SignInRefused
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.hidden import Unshown
-from ingot.outbound.asking import Answer, Asking, ProviderUnavailable
+from ingot.outbound.asking import Answer, Asking
+from ingot.outbound.errors import ProviderUnavailable
 from ingot.outbound.keys import Keys, KeySet, UnknownKey
 from ingot.settings import Settings, is_trusted
 

@@ -1,6 +1,17 @@
 """The worker: runs handlers for jobs, wherever the jobs come from."""
 
-from ingot.worker.app import Worker
-from ingot.worker.job import NoRetry, WorkerJob
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingot.kernel.doors import door
+
+if TYPE_CHECKING:
+    from ingot.worker.app import Worker
+    from ingot.worker.job import NoRetry, WorkerJob
 
 __all__ = ["NoRetry", "Worker", "WorkerJob"]
+
+__getattr__ = door(
+    __name__, {"Worker": "ingot.worker.app", "NoRetry": "ingot.worker.job", "WorkerJob": "ingot.worker.job"}
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import asyncpg
 
@@ -107,6 +107,7 @@ SELECT current_user, current_setting('synchronous_commit'), current_setting('ser
 class PostgresStore(Blobs):
     """Jobs, tenants and events in one PostgreSQL database. Made by `open`; used on one event loop."""
 
+    engine: Literal["postgres"] = "postgres"
     alone = False
 
     def __init__(self, db: Database, memory: Memory, follow: Follow, watch: Watch) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from ingot.engines.sqlite import (
     claim,
@@ -142,6 +143,7 @@ HANDLERS: dict[type, Handler] = {
 class SQLiteStore(BlobCommands, FileReads):
     """Jobs, tenants, events and blobs in one SQLite file. Made by `open`; used on one event loop."""
 
+    engine: Literal["sqlite"] = "sqlite"
     alone = True
 
     def __init__(self, opened: Opened, *, vfs: str | None) -> None:

@@ -1,0 +1,56 @@
+"""Looks whether what the settings name can be worked with, without opening it for good."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ingot.engines.postgres import PostgresStore
+from ingot.engines.postgres.direct import Direct
+from ingot.kernel.clock import SystemClock
+from ingot.kernel.errors import StoreMisconfigured
+from ingot.objects.files import Files
+from ingot.objects.room import Room
+from ingot.settings import Settings
+from ingot.wiring.stores import open_objects
+
+
+async def check_database(settings: Settings) -> Literal["server", "worker"] | None:
+    """Look whether the database that the settings name can be worked with, and as whom; nothing is changed in it.
+
+    Raises what opening it would.
+    """
+    if settings.database_url is None:
+        return None
+    opened: PostgresStore | Direct
+    try:
+        opened = await PostgresStore.open(
+            settings.database_url,
+            clock=SystemClock(),
+            lease_seconds=settings.lease_seconds,
+            pooled=settings.database_pooled,
+            connections=1,
+        )
+    except StoreMisconfigured as error:
+        try:
+            opened = await Direct.open(
+                settings.database_url, instance="doctor", lease=1, connections=1, pooled=settings.database_pooled
+            )
+        except StoreMisconfigured:
+            raise error from None
+    await opened.close()
+    return "worker" if isinstance(opened, Direct) else "server"
+
+
+def check_room(settings: Settings) -> None:
+    """Look whether the disk of the data folder has room for blobs, where they are there. Raises `StorageFull`."""
+    if settings.s3_bucket is None:
+        Room(Files(), str(settings.data), settings.spare_bytes).expect(0)
+
+
+async def check_bucket(settings: Settings) -> None:
+    """Look whether the bucket that the settings name can be worked with; nothing is left in it.
+
+    Raises what opening it would.
+    """
+    if settings.s3_bucket is not None:
+        await (await open_objects(settings, SystemClock())).close()
