@@ -175,7 +175,7 @@ class BlobLife:
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self._address.exists() and process.exitcode is None and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-        return httpx.AsyncClient(headers={"authorization": f"Bearer {self._token}"}, trust_env=False)
+        return httpx.AsyncClient(headers={"authorization": f"Bearer {self._token}"}, trust_env=False, verify=False)
 
     async def _wait_for_the_collector(self, process: BaseProcess | RealServer) -> None:
         async with await self._reach(process) as http:

@@ -65,7 +65,7 @@ class RealProvider:
         With a client that has been here before, nothing is to be filled in.
         """
         if client is None:
-            async with httpx.AsyncClient() as new:
+            async with httpx.AsyncClient(verify=False) as new:
                 return await self.sign_in(url, login, new)
         answer = await client.get(url)
         for _ in range(HOPS_MAX):

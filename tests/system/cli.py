@@ -40,7 +40,7 @@ class Shell:
         self._asked = 0
         self._warm = subprocess.Popen([sys.executable, WARM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         token = (folder / "data" / "operator.token").read_text(encoding="utf-8").strip()
-        self.http = httpx.Client(base_url=f"{url}/api/v1", headers={"authorization": f"Bearer {token}"})
+        self.http = httpx.Client(base_url=f"{url}/api/v1", headers={"authorization": f"Bearer {token}"}, verify=False)
 
     def run(self, *words: str, typed: str = "", **environment: str) -> Done:
         """Run a command without a terminal."""

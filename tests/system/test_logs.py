@@ -77,11 +77,13 @@ def test_a_line_says_who_did_what_with_which_job(tmp_path: Path) -> None:
             "x-request-id": "r1",
             "traceparent": f"00-{TRACE}-{'1' * 16}-01",
         }
-        job = httpx.post(f"{server.url}/api/v1/jobs", headers=headers, json={"type": "greet"}).json()
+        job = httpx.post(f"{server.url}/api/v1/jobs", headers=headers, json={"type": "greet"}, verify=False).json()
         del headers["traceparent"]
         claim = {"worker_id": "w1", "types": ["greet"]}
-        httpx.post(f"{server.url}/api/v1/jobs/claim", headers={**headers, "x-request-id": "r2"}, json=claim)
-        httpx.get(f"{server.url}/api/v1/jobs/{job['id']}", headers={**headers, "x-request-id": "r3"})
+        httpx.post(
+            f"{server.url}/api/v1/jobs/claim", headers={**headers, "x-request-id": "r2"}, json=claim, verify=False
+        )
+        httpx.get(f"{server.url}/api/v1/jobs/{job['id']}", headers={**headers, "x-request-id": "r3"}, verify=False)
     lines = server.lines()
     assert {"timestamp", "level", "message"} <= set.intersection(*(set(line) for line in lines))
     told = {line["message"]: line for line in lines if line.get("request_id") in ("r1", "r2")}
@@ -110,7 +112,9 @@ class Canaries(list[str]):
 
 def leak(url: str, operator: str, canaries: Canaries) -> None:
     """Put something secret everywhere a request has room for it, in ways that work and in ways that do not."""
-    with httpx.Client(base_url=f"{url}/api/v1", headers={"authorization": f"Bearer {operator}"}) as client:
+    with httpx.Client(
+        base_url=f"{url}/api/v1", headers={"authorization": f"Bearer {operator}"}, verify=False
+    ) as client:
         for number in range(7):
             made = client.post("/admin/tokens", json={"description": "x", "grants": [{"action": "jobs.*"}]}).json()
             token = canaries.keep(made["token"])
@@ -121,7 +125,7 @@ def leak(url: str, operator: str, canaries: Canaries) -> None:
             body["idempotency_key"] = canaries.new()
             assert client.post("/jobs", json=body).status_code == 201
             assert client.post("/jobs", json={**body, "payload": canaries.new()}).status_code == 422
-            with httpx.Client(base_url=f"{url}/api/v1", headers=as_worker) as own:
+            with httpx.Client(base_url=f"{url}/api/v1", headers=as_worker, verify=False) as own:
                 (job,) = own.post("/jobs/claim", json={"types": ["greet"]}).json()["jobs"]
                 end = {"fence": job["fence"], "error": canaries.new(), "retry": False}
                 assert own.post(f"/jobs/{job['id']}/fail", json=end).status_code == 200

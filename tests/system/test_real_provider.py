@@ -112,7 +112,7 @@ async def test_a_wrong_secret_of_ours_is_not_held_against_the_person(real: RealP
 
 async def test_groups_decide_who_comes_in_and_are_read_anew_each_time(real: RealProvider) -> None:
     settings = real.settings(oidc_allowed_groups=("staff",), oidc_admin_groups=("ops",))
-    async with opened(settings) as provider, httpx.AsyncClient() as browser:
+    async with opened(settings) as provider, httpx.AsyncClient(verify=False) as browser:
         assert (await sign_in(real, provider, "bob", browser)).groups == ("staff",)
         with pytest.raises(SignInRefused, match="none of the groups"):
             await sign_in(real, provider, "eve")
@@ -129,7 +129,7 @@ async def test_an_email_that_is_not_verified_there_is_refused_here(real: RealPro
 
 
 async def test_a_browser_that_is_signed_in_there_comes_back_without_being_asked(real: RealProvider) -> None:
-    async with opened(real.settings()) as provider, httpx.AsyncClient() as browser:
+    async with opened(real.settings()) as provider, httpx.AsyncClient(verify=False) as browser:
         assert await sign_in(real, provider, "ada", browser) == ada(real)
         url = await provider.begin(state="s", nonce="n", verifier=VERIFIER, prompt="none")
         answer = await browser.get(url)
@@ -138,7 +138,7 @@ async def test_a_browser_that_is_signed_in_there_comes_back_without_being_asked(
 
 
 async def test_a_browser_that_is_not_signed_in_there_comes_back_at_once_when_asked_silently(real: RealProvider) -> None:
-    async with opened(real.settings()) as provider, httpx.AsyncClient() as browser:
+    async with opened(real.settings()) as provider, httpx.AsyncClient(verify=False) as browser:
         answer = await browser.get(await provider.begin(state="s", nonce="n", verifier=VERIFIER, prompt="none"))
     told = dict(parse_qsl(urlsplit(answer.headers["location"]).query))
     assert (told["error"], told["state"]) == ("login_required", "s")

@@ -259,7 +259,7 @@ def test_a_worker_whose_credential_gets_another_secret_stops_and_goes(tmp_path: 
         worker = one.work(**one.credential("press"))
         one.online(worker)
         job = running(one.client.submit("wait", {"place": one.place()}))
-        done = httpx.post(f"{one.url}/api/v1/admin/workers/press/regenerate", headers=one.headers)
+        done = httpx.post(f"{one.url}/api/v1/admin/workers/press/regenerate", headers=one.headers, verify=False)
         assert done.is_success, done.text
         assert worker.wait(60) == 7
         assert "it is disabled" in worker.said().partition("ingot: ")[2]
@@ -272,7 +272,7 @@ def test_a_handler_that_does_not_stop_does_not_keep_a_worker_that_is_unwanted(tm
         worker = one.work(**one.credential())
         one.online(worker)
         running(one.client.submit("deaf", {"place": one.place(), "seconds": 300}))
-        done = httpx.post(f"{one.url}/api/v1/admin/workers/press/disable", headers=one.headers)
+        done = httpx.post(f"{one.url}/api/v1/admin/workers/press/disable", headers=one.headers, verify=False)
         assert done.is_success, done.text
         assert worker.wait(60) == 7
 

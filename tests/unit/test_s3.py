@@ -409,7 +409,7 @@ async def test_what_was_sealed_cannot_be_changed_by_who_put_it(proxy: Proxy) -> 
     proxy.ignores_conditions = True
     async with (
         open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store,
-        httpx.AsyncClient(trust_env=False) as client,
+        httpx.AsyncClient(trust_env=False, verify=False) as client,
     ):
         place = store.new_place()
         with pytest.raises(UploadIncomplete):
