@@ -87,6 +87,7 @@ class Bench:
             for _ in range(self._sizes.runs):
                 with self._place() as place:
                     self.found.note("files", small.files(place, self._sizes.seconds).per_second)
+                    self.found.note("small inside", small.inside(place, self._sizes.seconds).per_second)
                 for name, on_postgres in (("small sqlite", False), ("small postgres", True)):
                     with self._place() as place, grounds.site(place, on_postgres=on_postgres) as (running, _):
                         self.found.note(name, small.puts(running, self._sizes.seconds).per_second)

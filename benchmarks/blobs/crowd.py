@@ -1,4 +1,4 @@
-"""The process of many who store small blobs at once: over HTTP, or each in a file of its own."""
+"""The process of many who store small blobs at once: over HTTP, in a store of its own, or each in a file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,10 @@ import msgspec
 
 from benchmarks.queue.adapter import component
 from benchmarks.server.load import WARM_SECONDS, Asking, Figures, Meter
+from ingot.blobs.arrivals import Arrival
+from ingot.settings import Settings
+from ingot.wiring import rooms
+from ingot.wiring.rooms import Ingot
 
 SHELVES: Final = 256
 
@@ -63,6 +68,36 @@ async def put(order: Crowd) -> Figures:
     meter.running = False
     await asyncio.sleep(0.2)
     return meter.figures(over)
+
+
+async def put_inside(order: Crowd) -> Figures:
+    """In a store that this process has open, as `ingot.open` gives it: without HTTP, like the files."""
+    meter, numbers = Meter(), count()
+
+    async def one(ingot: Ingot) -> None:
+        arrival = Arrival(tenant=ingot.default_tenant.id, owner="bench", size=order.bytes)
+        while meter.running:
+            data = os.urandom(order.bytes)
+            began = time.perf_counter()
+            await ingot.blobs.put(f"small/{next(numbers):09}", _only(data), arrival)
+            if meter.counting:
+                meter.seconds.append(time.perf_counter() - began)
+
+    async with rooms.open(settings=Settings(data=Path(order.folder) / "data")) as ingot:
+        putting = [asyncio.create_task(one(ingot)) for _ in range(order.at_once)]
+        await asyncio.sleep(WARM_SECONDS)
+        meter.counting = True
+        began = time.perf_counter()
+        await asyncio.sleep(order.seconds)
+        meter.counting = False
+        over = time.perf_counter() - began
+        meter.running = False
+        await asyncio.gather(*putting)
+    return meter.figures(over)
+
+
+async def _only(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 def files(order: Crowd) -> Figures:
@@ -115,7 +150,7 @@ def main() -> Figures:
     if order.what == "files":
         return files(order)
     uvloop: Any = component("uvloop")
-    found: Figures = uvloop.run(put(order))
+    found: Figures = uvloop.run(put_inside(order) if order.what == "inside" else put(order))
     return found
 
 

@@ -61,12 +61,13 @@ TABLES: Final = (
     Table(
         "PUT of 1 KiB, 32 at once",
         "blobs/s",
-        "New keys with new bytes over kept connections, each durable when it is answered; beside 32 threads that write "
-        "a file, sync it, rename it and sync its folder.",
+        "New keys with new bytes, each durable when it is answered: over kept connections, and in the process that has "
+        "the store open; beside 32 threads of one process that write a file, sync it, rename it and sync its folder.",
         (
             Row("files", "a file for each, fsync, rename, fsync", "files"),
-            Row("small sqlite", "**Ingot**, SQLite", "files"),
-            Row("small postgres", "**Ingot**, PostgreSQL", "files"),
+            Row("small inside", "**Ingot**, SQLite, without HTTP", "files"),
+            Row("small sqlite", "**Ingot**, SQLite, over HTTP", "files"),
+            Row("small postgres", "**Ingot**, PostgreSQL, over HTTP", "files"),
         ),
     ),
     Table(
@@ -106,7 +107,8 @@ LEAST: Final = (
     ("GET of 64 MiB, a key, at least 0.8 × nginx", "get key", "get nginx", 0.8),
     ("GET of 64 MiB, a signed address, at least 0.8 × nginx", "get signed", "get nginx", 0.8),
     ("PUT of 64 MiB at least 0.6 × a copy with fsync", "put", "copy", 0.6),
-    ("PUT of 1 KiB, SQLite, at least 3 × a file for each", "small sqlite", "files", 3.0),
+    ("PUT of 1 KiB, SQLite, over HTTP, at least 3 × a file for each", "small sqlite", "files", 3.0),
+    ("PUT of 1 KiB, SQLite, without HTTP, at least 3 × a file for each", "small inside", "files", 3.0),
 )
 GROWN_MIB_MAX: Final = 64
 LISTING_MAX: Final = 1.5

@@ -1,4 +1,4 @@
-"""1 KiB blobs, 32 at once: over HTTP, beside a file for each."""
+"""1 KiB blobs, 32 at once: over HTTP and without, beside a file for each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,16 @@ def puts(site: Site, seconds: float) -> Figures:
     return ask(Crowd(what="put", port=port, token=site.token, seconds=seconds, at_once=AT_ONCE, bytes=BYTES))
 
 
+def inside(folder: Path, seconds: float) -> Figures:
+    """Puts of keys into a store that the process has open itself."""
+    return _in_place("inside", folder, seconds)
+
+
 def files(folder: Path, seconds: float) -> Figures:
     """A file for each blob, with fsync, rename and fsync of the folder, by threads."""
+    return _in_place("files", folder, seconds)
+
+
+def _in_place(what: str, folder: Path, seconds: float) -> Figures:
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        return ask(Crowd(what="files", folder=place, seconds=seconds, at_once=AT_ONCE, bytes=BYTES))
+        return ask(Crowd(what=what, folder=place, seconds=seconds, at_once=AT_ONCE, bytes=BYTES))

@@ -45,8 +45,4 @@ _HOMES = {
     **dict.fromkeys(("NoRetry", "Worker", "WorkerJob"), "ingot.worker"),
     "new_job": "ingot.jobs.orders",
 }
-__getattr__ = door(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = door(__name__, _HOMES)

@@ -96,7 +96,7 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
 
 
 @pytest.mark.timeout(90)
-def test_the_next_job_runs_the_new_code_and_those_that_ran_are_not_lost(dev: Dev) -> None:
+def test_after_a_change_jobs_run_the_new_code_and_those_that_ran_are_not_lost(dev: Dev) -> None:
     with dev.client() as client:
         first = client.submit("greet").wait("20s")
         assert first.result == "one"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from ingot.client import Client
@@ -18,6 +19,7 @@ from ingot.jobs.model import JobStatus
 from tests.system.test_serve import served
 
 APP = """
+import os
 import time
 from ingot import Client, Worker
 
@@ -38,7 +40,7 @@ def slow(job):
 @worker.handler("onward")
 def onward(job):
     with Client() as client:
-        return client.submit("greet", job.payload).wait("15s").result
+        return client.submit("greet", job.payload).wait("15s").result, os.environ.get("INGOT_TOKEN")
 """
 APART = """
 import os
@@ -56,11 +58,11 @@ if __name__ == "__main__":
 
 
 @contextmanager
-def at_work(folder: Path, url: str, *command: str) -> Iterator[subprocess.Popen[str]]:
+def at_work(folder: Path, url: str, *command: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """A worker process, which is told to go in the end."""
     (folder / "app.py").write_text(APP, encoding="utf-8")
     (folder / "apart.py").write_text(APART, encoding="utf-8")
-    environment = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(folder / "data")}
+    environment = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(folder / "data"), **variables}
     process = subprocess.Popen(
         [sys.executable, *(command or ("-m", "ingot", "worker", "--app", "app:worker"))],
         cwd=folder, env=environment, text=True, stderr=subprocess.PIPE,
@@ -111,7 +113,24 @@ def test_a_worker_comes_to_the_server_that_is_said_and_so_do_the_clients_of_its_
     folder, url, client = place
     options = ("--server", url, "--token-file", str(folder / "data" / "operator.token"))
     with at_work(folder, "http://127.0.0.1:9", "-m", "ingot", "worker", *options):
-        assert client.submit("onward", "Ada").wait("15s").result == "Hello, Ada"
+        assert client.submit("onward", "Ada").wait("15s").result == ["Hello, Ada", None]
+
+
+def test_a_worker_comes_with_its_credential_and_the_clients_of_its_handlers_with_the_token(
+    place: tuple[Path, str, Client],
+) -> None:
+    folder, url, client = place
+    headers = {"authorization": f"Bearer {(folder / 'data' / 'operator.token').read_text(encoding='utf-8').strip()}"}
+    made = httpx.post(
+        f"{url}/api/v1/admin/workers", headers=headers, json={"id": "press", "shared": True}, verify=False
+    ).json()
+    (folder / "token").write_text(headers["authorization"].removeprefix("Bearer "), encoding="utf-8")
+    known = {"INGOT_WORKER_ID": made["id"], "INGOT_WORKER_SECRET": made["secret"], "INGOT_DATA": str(folder / "none")}
+    options = ("--server", url, "--token-file", "token", "--tenant", "default")
+    with at_work(folder, "", "-m", "ingot", "worker", *options, **known):
+        job = client.submit("onward", "Ada").wait("15s")
+        assert job.result == ["Hello, Ada", None], "the token is not in the environment"
+        assert job.attempts()[0].worker_id.startswith("press/")
 
 
 @pytest.mark.parametrize("command", [["-m", "ingot", "worker", "--app", "apart:worker"], ["apart.py"]])
@@ -146,6 +165,7 @@ def test_what_a_killed_worker_held_is_done_by_another(place: tuple[Path, str, Cl
         (["--timezone", "Europe/Zurich"], "--hours is not"),
         (["--token-file", "nowhere"], "the file nowhere cannot be read"),
         (["--server", "nowhere"], "'nowhere' is no address of a server"),
+        (["--tenant", "zürich"], "'zürich' is no slug of a tenant"),
     ],
 )
 def test_a_worker_that_cannot_start_says_what_is_wrong(tmp_path: Path, options: list[str], said: str) -> None:
@@ -154,9 +174,11 @@ def test_a_worker_that_cannot_start_says_what_is_wrong(tmp_path: Path, options: 
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
-def test_a_worker_comes_with_a_credential_or_a_token(tmp_path: Path) -> None:
-    done = start(tmp_path, "--token-file", "token", INGOT_WORKER_ID="w-1", INGOT_WORKER_SECRET="secret")
-    assert (done.returncode, "and there is a --token-file" in done.stderr) == (2, True), done.stderr
+@pytest.mark.parametrize("text", ["", "ingot_a\0b", "ingot_ü"])
+def test_a_file_without_a_token_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "token").write_text(text, encoding="utf-8")
+    done = start(tmp_path, "--token-file", "token")
+    assert (done.returncode, "the file token" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_second_signal_ends_a_worker_at_once(place: tuple[Path, str, Client]) -> None:

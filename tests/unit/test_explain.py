@@ -72,6 +72,8 @@ def test_a_running_job_says_where_it_runs() -> None:
     data = {"worker_id": "w-1", "started_at": BEFORE, "lease_expires_at": LATER}
     lost = "Unless that worker is heard of before, it loses the job at 2026-03-04T05:07:07Z."
     assert reason == Reason(code="running", message=f"It runs at worker w-1, attempt 2. {lost}", data=data)
+    (late,) = reasons(of=of | {"lease_expires_at": BEFORE})
+    assert late.message.endswith(" Nothing was heard of that worker in time; it loses the job in a moment.")
     (asked,) = reasons(of=of | {"cancel_requested": True})
     assert (asked.code, asked.data) == ("running", data)
     assert asked.message == f"It runs at worker w-1, attempt 2. It was asked to stop. {lost}"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
+
+from ingot.kernel import structs
 
 SHARED = """
 import sys, threading
@@ -47,6 +50,17 @@ for number in range(1500):
     for thread in threads:
         thread.join()
 """
+
+
+def test_a_struct_that_was_not_whole_is_made_ready_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = ModuleType("half")
+    monkeypatch.setitem(sys.modules, "half", half)
+    exec("import msgspec\nclass Outer(msgspec.Struct):\n    x: 'Inner'\n", half.__dict__)
+    structs.prepare_structs()
+    assert half.Outer not in structs._ready
+    exec("class Inner(msgspec.Struct):\n    a: int\n", half.__dict__)
+    structs.prepare_structs()
+    assert {half.Outer, half.Inner} <= structs._ready
 
 
 @pytest.mark.long

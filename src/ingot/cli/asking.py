@@ -20,6 +20,7 @@ PANEL: Final = "Server and output"
 PATIENCE_SECONDS: Final = 2.0  # Who typed the address wrong is told soon.
 WAITING_SECONDS: Final = 60.0  # Who waits for a job outlives a restart of the server.
 TOKEN_CHARS_MAX: Final = 4096
+TOKEN_HINT: Final = "It holds a token and nothing else, as in ingot_…."
 
 Server = Annotated[
     str | None,
@@ -55,7 +56,9 @@ def read_token(path: Path) -> str:
             f"the file {path} cannot be read: {error}", hint="Check the name after --token-file."
         ) from None
     if not text:
-        raise InvalidInput(f"the file {path} is empty", hint="It holds a token, as in ingot_….")
+        raise InvalidInput(f"the file {path} is empty", hint=TOKEN_HINT)
+    if not (text.isascii() and text.isprintable()):
+        raise InvalidInput(f"the file {path} has letters in it that no token has", hint=TOKEN_HINT)
     return text
 
 

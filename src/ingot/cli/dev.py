@@ -101,7 +101,7 @@ async def _work(wanted: Wanted, settings: Settings, url: str, files: Files, drai
     _heed(told)
     ending = asyncio.create_task(told.wait())
     changing = asyncio.create_task(_changed(files))
-    have_clients_find(server_url=url, data=str(settings.data))
+    have_clients_find(server_url=url, data=settings.data)
     place = ClientSettings(server_url=url, token=settings.operator_token, data=settings.data)
     runner = _runner_of(wanted, place, drain_seconds)
     running = asyncio.create_task(_run(runner, stopping)) if runner is not None else None

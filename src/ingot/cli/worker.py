@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import traceback
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Final
 
@@ -14,7 +13,6 @@ import uvloop
 
 from ingot.cli.asking import Server, Tenant, TokenFile, read_token
 from ingot.cli.telling import tell
-from ingot.cli.values import given
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.logs import configure_server_logs
 from ingot.settings import have_clients_find, read_client_settings
@@ -64,32 +62,23 @@ def worker(
     """Run the handlers of an app for the jobs of a server until TERM or Ctrl-C; a second one ends it at once.
 
     The worker comes with INGOT_WORKER_ID and INGOT_WORKER_SECRET, or with a token; on the machine of the server it
-    finds the operator's by itself. Clients that handlers make come to the same server.
+    finds the operator's by itself. Clients that handlers make come to the same server, with the token.
 
-    With INGOT_DATABASE_URL, which names a role of its own, it works on that PostgreSQL database itself.
+    With INGOT_DATABASE_URL, which names a role of its own, it works on that PostgreSQL database itself; a server is
+    then for files, and for clients that handlers make.
     """
     configure_server_logs("info", None)
     if timezone is not None and hours is None:
         raise InvalidInput("--timezone is given, and --hours is not", hint="It is the time zone of the hours.")
     kept = None if hours is None else read_hours(hours, timezone)
-    _find(server, token_file, tenant)
+    token = None if token_file is None else read_token(token_file)
+    have_clients_find(server_url=server, token=token, tenant=tenant)
     found = load(app, handlers)
     runner = working.runner_of(found, read_client_settings(), drain_seconds=drain_seconds, hours=kept)
     types = ", ".join(sorted(found.handlers))
     when = "" if hours is None else f" It takes work {hours}."
     tell("working", f"Handlers: {types}.{when} Ctrl-C ends the worker.", types=types)
     uvloop.run(working.run_until_told(runner))
-
-
-def _find(server: str | None, token_file: Path | None, tenant: str | None) -> None:
-    """Have this process come to the server, with the token and to the tenant that were said. Raises `InvalidInput`."""
-    if token_file is not None and read_client_settings().worker_id is not None:
-        raise InvalidInput(
-            "INGOT_WORKER_ID is set, and there is a --token-file",
-            hint="A worker comes with one of them: leave one out.",
-        )
-    token = None if token_file is None else read_token(token_file)
-    have_clients_find(**given(server_url=server, token=token, tenant=tenant))
 
 
 def load(app: str | None, handlers: str | None) -> Worker:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncClient", "AsyncJob", "AsyncSubmission", "Client", "SyncJob", "SyncSubmission"]
 
-__getattr__ = door(
+__getattr__, __dir__ = door(
     __name__,
     {
         "AsyncClient": "ingot.client.asynchronous.client",

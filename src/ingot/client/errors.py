@@ -6,6 +6,13 @@ from typing import Any, Final
 
 import msgspec
 
+import ingot.blobs.errors
+import ingot.events.errors
+import ingot.identity.credentials
+import ingot.identity.model
+import ingot.identity.people
+import ingot.jobs.errors
+import ingot.jobs.files  # noqa: F401 - the errors of all rooms are known by their codes, whoever asks
 from ingot.kernel.errors import IngotError
 
 TEXT_SHOWN_MAX: Final = 200

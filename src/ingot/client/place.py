@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from ingot.kernel.errors import IngotError
+from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.settings import ClientSettings, is_loopback, read_client_settings
 
 TOKEN_FILE: Final = "operator.token"
@@ -53,14 +53,17 @@ def find_place(
 ) -> Place:
     """The server that is meant: what is not given comes from the environment.
 
-    A worker comes with its id and secret, everybody else with a token. Raises `NoToken` or `WrongUrl`; with `later` who
-    has no token is told so when they ask for something.
+    A worker comes with its id and secret, everybody else with a token. Raises `NoToken`, `WrongUrl` or
+    `InvalidInput`; with `later` who has no token is told so when they ask for something.
     """
     known = settings or read_client_settings()
     server = (url or known.server_url).rstrip("/")
     parts = _parts(server)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
         raise WrongUrl(f"{server[:100]!r} is no address of a server")
+    named = tenant or known.tenant
+    if named is not None and not (named.isascii() and named.isprintable()):
+        raise InvalidInput(f"{named!r} is no slug of a tenant", hint="`ingot tenants list` has them.")
     headers = {}
     if worker is not None:
         headers = {"x-worker-id": worker[0], "x-worker-secret": worker[1]}
@@ -72,8 +75,7 @@ def find_place(
             raise NoToken("what there is for a token has letters in it that no token has")
         headers = {} if found is None else {"authorization": f"Bearer {found}"}
     is_known = bool(headers)
-    named = tenant or known.tenant
-    if named is not None:
+    if named is not None and worker is None:  # The tenants of a worker are those of its credential.
         headers["ingot-tenant"] = named
     return Place(url=server, headers=headers, is_known=is_known)
 

@@ -31,8 +31,10 @@ def _running(waiting: Waiting) -> Reason:
     message = f"It runs at worker {job.worker_id}, attempt {job.attempts}."
     if job.cancel_requested:
         message += " It was asked to stop."
-    if job.lease_expires_at is not None:
-        message += f" Unless that worker is heard of before, it loses the job at {_time(job.lease_expires_at)}."
+    if (until := job.lease_expires_at) is not None and until > waiting.now:
+        message += f" Unless that worker is heard of before, it loses the job at {_time(until)}."
+    elif until is not None:
+        message += " Nothing was heard of that worker in time; it loses the job in a moment."
     data = {"worker_id": job.worker_id, "started_at": job.started_at, "lease_expires_at": job.lease_expires_at}
     return Reason(code="running", message=message, data=data)
 

@@ -23,6 +23,6 @@ def prepare_structs() -> None:
             found += kind.__subclasses__()
         for kind in found[1:]:
             if kind not in _ready:
-                with suppress(TypeError, NameError, AttributeError):  # Of one that is never decoded.
+                with suppress(TypeError, NameError, AttributeError):  # It is never decoded, or not whole yet.
                     msgspec.json.Decoder(kind)
-                _ready.add(kind)
+                    _ready.add(kind)

@@ -27,6 +27,7 @@ FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": 
 # One alone is refused.
 RELATED = ("oidc_issuer", "oidc_client_id", *PROVIDER_PARTS, "database_owner_url", "s3_bucket", *BUCKET_PARTS)
 S = TypeVar("S", bound=msgspec.Struct)
+_told: dict[str, str] = {}  # Variables of this process that those who are started here do not have.
 
 
 def _check_names(environment: Mapping[str, str]) -> None:
@@ -91,9 +92,17 @@ def without_secrets() -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if name not in secrets}
 
 
-def have_clients_find(**settings: str) -> None:
-    """Have clients that are made in this process from now on find these, unless they are told others."""
-    os.environ.update({variable_of(name): value for name, value in settings.items()})
+def have_clients_find(
+    *, server_url: str | None = None, data: Path | None = None, tenant: str | None = None, token: str | None = None
+) -> None:
+    """Have clients that are made from now on find these, here and in processes of ours, unless they are told others.
+
+    A token is known in this process alone.
+    """
+    said = {"server_url": server_url, "data": None if data is None else str(data), "tenant": tenant}
+    os.environ.update({variable_of(name): value for name, value in said.items() if value})
+    if token:
+        _told[variable_of("token")] = token
 
 
 def read_owner_url(environment: Mapping[str, str] | None = None) -> str:
@@ -114,7 +123,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
 
 
 def _read(kind: type[S], environment: Mapping[str, str] | None) -> S:
-    environment = os.environ if environment is None else environment
+    environment = {**os.environ, **_told} if environment is None else environment
     _check_names(environment)
     given = {
         field: READERS.get(field, _text)(text, name)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ingot.engines.postgres import PostgresStore
-from ingot.engines.postgres.direct import Direct
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.errors import StoreMisconfigured
 from ingot.objects.files import Files
@@ -21,6 +19,9 @@ async def check_database(settings: Settings) -> Literal["server", "worker"] | No
     """
     if settings.database_url is None:
         return None
+    from ingot.engines.postgres import PostgresStore  # noqa: PLC0415 - it takes long, and few need it
+    from ingot.engines.postgres.direct import Direct  # noqa: PLC0415
+
     opened: PostgresStore | Direct
     try:
         opened = await PostgresStore.open(

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 async def open_store(settings: Settings, clock: Clock) -> Store:
     """The store in the data folder, or in the database, which is migrated first when its owner is named."""
     if settings.database_url is None:
-        from ingot.engines.sqlite import SQLiteStore  # noqa: PLC0415
+        from ingot.engines.sqlite import SQLiteStore  # noqa: PLC0415 - see above
 
         prepare_structs()
         return await SQLiteStore.open(settings.data, clock=clock, lease_seconds=settings.lease_seconds)
-    from ingot.engines.postgres import PostgresStore, migrate  # noqa: PLC0415
+    from ingot.engines.postgres import PostgresStore, migrate  # noqa: PLC0415 - see above
 
     prepare_structs()
     if settings.database_owner_url is not None:
@@ -43,7 +43,7 @@ async def open_objects(settings: Settings, clock: Clock) -> Objects:
     """Where the bytes of blobs are: in the data folder, or in a bucket."""
     if settings.s3_bucket is None:
         return await LocalStore.open(settings.data, clock=clock, spare_bytes=settings.spare_bytes)
-    from ingot.objects.s3 import BucketStore  # noqa: PLC0415
+    from ingot.objects.s3 import BucketStore  # noqa: PLC0415 - see above
 
     prepare_structs()
     return await BucketStore.open(

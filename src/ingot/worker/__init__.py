@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NoRetry", "Worker", "WorkerJob"]
 
-__getattr__ = door(
+__getattr__, __dir__ = door(
     __name__, {"Worker": "ingot.worker.app", "NoRetry": "ingot.worker.job", "WorkerJob": "ingot.worker.job"}
 )

@@ -28,7 +28,11 @@ def reasons(model: Model, job: Record, now: int) -> list[Told]:
     if job.status in FINISHED:
         return [("finished", {"finished_at": to_datetime_or_none(job.finished_at)})]
     if job.is_running:
-        return [("running", {"worker_id": job.worker_id, "started_at": to_datetime_or_none(job.started_at)})]
+        times = {
+            "started_at": to_datetime_or_none(job.started_at),
+            "lease_expires_at": to_datetime(job.lease_expires_at),
+        }
+        return [("running", {"worker_id": job.worker_id, **times})]
     if job.status is JobStatus.BLOCKED:
         return [("waits_for", {"after": sorted(job.open)})]
     found: list[Told] = []

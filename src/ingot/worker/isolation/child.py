@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+import ingot.client.synchronous.client  # noqa: F401 - handlers make clients, and Python may be in root's own folder
 from ingot.client.errors import error_of_code
 from ingot.jobs.model import Job
 from ingot.worker.asks import Ask
