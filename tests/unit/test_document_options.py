@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ingot.worker.handlers.documents.names import picture_name, stem_of
 from ingot.worker.handlers.documents.options import OcrOptions, PdfOptions, options_of, selected, spans
 from ingot.worker.job import NoRetry
 
@@ -64,24 +63,3 @@ def test_a_page_that_is_not_there_is_named(selection: str) -> None:
 @pytest.mark.parametrize("pages", [[], [3], [1, 2, 3], [1, 3, 4, 9]])
 def test_pages_in_words_name_the_same_pages(pages: list[int]) -> None:
     assert selected(spans(pages) or None, 9) == (pages or list(range(1, 10)))
-
-
-@pytest.mark.parametrize(
-    ("name", "stem"),
-    [
-        ("handbook.pdf", "handbook"),
-        ("no suffix", "no suffix"),
-        ("two.dots.PDF", "two.dots"),
-        (".pdf", "pdf"),
-        ("...", "document"),
-        ("a\u202eb\n.pdf", "a-b-"),
-        ("..\\..\\up.pdf", "up"),
-        ("ä" * 300 + ".pdf", "ä" * 60),
-    ],
-)
-def test_outputs_are_called_as_their_source(name: str, stem: str) -> None:
-    assert stem_of(name) == stem
-
-
-def test_a_picture_is_called_by_its_page() -> None:
-    assert picture_name("handbook", 7, 2, "png") == "handbook-p007-2.png"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ingot.worker import NoRetry
-from ingot.worker.handlers.inputs import output_name
+from ingot.worker.handlers.inputs import stem_of
 from ingot.worker.handlers.options import read_options
 from ingot.worker.handlers.pictures.options import Options
 
@@ -38,8 +38,17 @@ def test_a_wrong_option_is_named(payload: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "name"),
-    [("a.b.PNG", "a.b.jpg"), ("plain", "plain.jpg"), (".hidden", ".hidden.jpg"), ("x" * 255, "x" * 251 + ".jpg")],
+    ("name", "stem"),
+    [
+        ("handbook.pdf", "handbook"),
+        ("no suffix", "no suffix"),
+        ("two.dots.PDF", "two.dots"),
+        (".pdf", "pdf"),
+        ("...", "document"),
+        ("a\u202eb\n.pdf", "a-b-"),
+        ("..\\..\\up.pdf", "up"),
+        ("ä" * 300 + ".pdf", "ä" * 60),
+    ],
 )
-def test_an_output_is_called_as_its_input(source: str, name: str) -> None:
-    assert output_name(source, ".jpg") == name
+def test_outputs_are_called_as_their_source(name: str, stem: str) -> None:
+    assert stem_of(name) == stem

@@ -12,7 +12,7 @@ import numpy as np
 
 from ingot.kernel.errors import InvalidInput
 from ingot.settings import read_client_settings
-from ingot.worker.handlers.inputs import only_input, output_name
+from ingot.worker.handlers.inputs import only_input, stem_of
 from ingot.worker.handlers.options import read_options
 from ingot.worker.handlers.vectors.chunks import Chunk, cut
 from ingot.worker.handlers.vectors.model import VARIABLE, Model, Vectors
@@ -78,8 +78,8 @@ def handle(job: WorkerJob) -> Any:
             for line in _lines(texts, pieces, vectors, many=options.texts is not None):
                 file.write(msgspec.json.encode(line) + b"\n")
         np.save(matrix, vectors, allow_pickle=False)
-        stored = job.upload(lines, output_name(source, ".vectors.jsonl"), "application/jsonl")
-        as_matrix = job.upload(matrix, output_name(source, ".vectors.npy"), "application/octet-stream")
+        stored = job.upload(lines, f"{stem_of(source)}.vectors.jsonl", "application/jsonl")
+        as_matrix = job.upload(matrix, f"{stem_of(source)}.vectors.npy", "application/octet-stream")
     return Embedded(
         model=model.name,
         dimensions=vectors.shape[1],

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ingot.worker.handlers.inputs import only_input, output_name
+from ingot.worker.handlers.inputs import only_input, stem_of
 from ingot.worker.handlers.options import read_options
 from ingot.worker.handlers.pictures.drawing import draw
 from ingot.worker.handlers.pictures.formats import WRITTEN
@@ -45,7 +45,7 @@ def handle(job: WorkerJob) -> Any:
         drawn = draw(source, made, options)
         job.progress(80, "storing")
         writing = WRITTEN[drawn.format]
-        stored = job.upload(made, output_name(name, writing.suffix), writing.content_type)
+        stored = job.upload(made, stem_of(name) + writing.suffix, writing.content_type)
     return Made(
         name=stored.name,
         width=drawn.size.width,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePath
+from typing import Final
 
-from ingot.blobs.checks import NAME_CHARS_MAX
 from ingot.worker.job import NoRetry
+
+STEM_CHARS_MAX: Final = 60  # With four bytes a letter, it still fits a file system.
 
 
 def only_input(names: Sequence[str]) -> str:
@@ -16,6 +18,8 @@ def only_input(names: Sequence[str]) -> str:
     return names[0]
 
 
-def output_name(source: str, suffix: str) -> str:
-    """What the output is called: as the input, with another suffix, and not longer than a name may be."""
-    return PurePath(source).stem[: NAME_CHARS_MAX - len(suffix)] + suffix
+def stem_of(name: str) -> str:
+    """What the outputs of a file begin with: its name without the suffix."""
+    stem = PurePath(name.replace("\\", "/")).stem.strip(". ")
+    printable = "".join(char if char.isprintable() else "-" for char in stem)
+    return printable[:STEM_CHARS_MAX].strip() or "document"

@@ -12,11 +12,10 @@ from ingot.worker.handlers.documents.checkpoints import Header, Page, Pages
 from ingot.worker.handlers.documents.composing import composed
 from ingot.worker.handlers.documents.front_matter import Source, front_matter, source_of
 from ingot.worker.handlers.documents.markdown import plain
-from ingot.worker.handlers.documents.names import stem_of
 from ingot.worker.handlers.documents.options import OcrOptions, options_of, selected, spans
 from ingot.worker.handlers.documents.ports import DocumentJob, Watch
 from ingot.worker.handlers.documents.sheets import Sheets, sheets_of
-from ingot.worker.handlers.inputs import only_input
+from ingot.worker.handlers.inputs import only_input, stem_of
 
 READER: Final = "tesseract"
 LISTED_PAGES_MAX: Final = 2_000  # In a result; the Markdown names all.

@@ -19,12 +19,12 @@ from ingot.worker.handlers.documents.composing import composed, first_heading
 from ingot.worker.handlers.documents.converters import converter_named
 from ingot.worker.handlers.documents.front_matter import front_matter, short_title, source_of
 from ingot.worker.handlers.documents.markdown import plain
-from ingot.worker.handlers.documents.names import picture_name, stem_of
 from ingot.worker.handlers.documents.opening import opened, refuse, title_of
 from ingot.worker.handlers.documents.options import DPI, PdfOptions, selected, spans
 from ingot.worker.handlers.documents.pace import BATCH_PAGES, Pace
 from ingot.worker.handlers.documents.pictures import drawn, pictures_in
 from ingot.worker.handlers.documents.ports import Converter, Nobody, PageText, Unreadable, Watch
+from ingot.worker.handlers.inputs import stem_of
 from ingot.worker.job import NoRetry
 
 PICTURES_MAX: Final = 5_000  # Of a document; the others are left out, and the result says so.
@@ -201,7 +201,7 @@ class _Conversion:
             elif len(self._names) >= PICTURES_MAX:
                 yield None
             else:
-                name = picture_name(self._stem, number, count, picture.suffix)
+                name = f"{self._stem}-p{number:03d}-{count}.{picture.suffix}"
                 figure = Figure(name=name, above=picture.above, data=picture.data)
                 self._keep([figure])
                 yield figure
