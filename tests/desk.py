@@ -35,8 +35,15 @@ class Desk:
         path.write_bytes(self._source)
         return path
 
-    def upload(self, source: str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes], name: str, /) -> None:
+    def upload(
+        self,
+        source: str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes],
+        name: str,
+        content_type: str | None = None,
+        /,
+    ) -> None:
         assert isinstance(source, (bytes, Path))
+        assert content_type is not None or not name.endswith((".md", ".txt")), "what is text says how it is written"
         self.uploads[name] = source if isinstance(source, bytes) else source.read_bytes()
 
     def room(self) -> Path:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import ingot
 from ingot.worker import NoRetry, Worker, WorkerJob
 
 worker = Worker()
@@ -58,6 +59,8 @@ def isolated(job: WorkerJob) -> Any:
             return len(bytearray(2 * 1024**3))
         case "sleep":
             time.sleep(60)
+        case "client":
+            ingot.Client().submit("other")
         case "never":
             raise NoRetry("never")
         case "remember":

@@ -80,6 +80,17 @@ async def test_what_it_starts_finds_no_secrets_of_the_worker(
         assert not set(job.result) & set(secrets)
 
 
+async def test_a_client_in_it_says_that_there_is_no_token_and_is_not_made_again(
+    served: Served, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INGOT_TOKEN", served.operator)
+    async with working(served, worker):
+        job = await client.submit("isolated", "client")
+        with pytest.raises(JobDead, match="an isolated handler has no token"):
+            await job.wait("30s")
+        assert (await job.refresh()).data.attempts == 1
+
+
 async def test_no_secret_is_in_what_the_process_or_its_template_began_with(
     served: Served, client: AsyncClient, open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,7 +124,7 @@ def test_a_worker_comes_with_its_credential_and_the_clients_of_its_handlers_with
     made = httpx.post(
         f"{url}/api/v1/admin/workers", headers=headers, json={"id": "press", "shared": True}, verify=False
     ).json()
-    (folder / "token").write_text(headers["authorization"].removeprefix("Bearer "), encoding="utf-8")
+    (folder / "token").write_text(headers["authorization"].removeprefix("Bearer "), encoding="utf-8-sig")
     known = {"INGOT_WORKER_ID": made["id"], "INGOT_WORKER_SECRET": made["secret"], "INGOT_DATA": str(folder / "none")}
     options = ("--server", url, "--token-file", "token", "--tenant", "default")
     with at_work(folder, "", "-m", "ingot", "worker", *options, **known):
@@ -166,6 +166,8 @@ def test_what_a_killed_worker_held_is_done_by_another(place: tuple[Path, str, Cl
         (["--token-file", "nowhere"], "the file nowhere cannot be read"),
         (["--server", "nowhere"], "'nowhere' is no address of a server"),
         (["--tenant", "zürich"], "'zürich' is no slug of a tenant"),
+        (["--tenant", ""], "it is empty"),
+        (["--server", ""], "it is empty"),
     ],
 )
 def test_a_worker_that_cannot_start_says_what_is_wrong(tmp_path: Path, options: list[str], said: str) -> None:
@@ -174,9 +176,9 @@ def test_a_worker_that_cannot_start_says_what_is_wrong(tmp_path: Path, options: 
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
-@pytest.mark.parametrize("text", ["", "ingot_a\0b", "ingot_ü"])
-def test_a_file_without_a_token_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "token").write_text(text, encoding="utf-8")
+@pytest.mark.parametrize("text", [b"", b"ingot_a\0b", "ingot_ü".encode(), b"\xa6\xff", b"a" * 5000])
+def test_a_file_without_a_token_is_refused(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "token").write_bytes(text)
     done = start(tmp_path, "--token-file", "token")
     assert (done.returncode, "the file token" in done.stderr) == (2, True), done.stderr
 

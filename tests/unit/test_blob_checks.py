@@ -29,3 +29,7 @@ def test_control_characters_cannot_be_in_a_key(key: str) -> None:
 )
 def test_a_name_tells_what_python_knows_of_it(name: str) -> None:
     assert checks.guess_type(name) == (MimeTypes().guess_type(name)[0] or BINARY)
+
+
+def test_markdown_is_known() -> None:
+    assert checks.guess_type("handbook.md") == "text/markdown"

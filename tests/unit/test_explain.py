@@ -15,6 +15,7 @@ from ingot.jobs.model import AHEAD_MAX, NULL, HeldLimit, Job, Pause, Reason, Sou
 NOW = datetime(2026, 3, 4, 5, 6, 7, 890_000, tzinfo=UTC)
 BEFORE = NOW - timedelta(seconds=30)
 LATER = NOW + timedelta(minutes=1)
+LONG_AGO = NOW - timedelta(seconds=ASKED_SECONDS_MAX, microseconds=1)
 JOB = Job(
     id="job",
     tenant="tenant",
@@ -150,21 +151,16 @@ def test_a_type_that_nobody_ever_asked_for_has_no_worker() -> None:
 
 
 def test_a_type_that_nobody_asked_for_in_a_long_time_has_no_worker() -> None:
-    long_ago = NOW - timedelta(seconds=ASKED_SECONDS_MAX, microseconds=1)
-    first, _ = reasons(asked_at=long_ago)
+    first, _ = reasons(asked_at=LONG_AGO)
     message = "No worker has asked for jobs of the type resize since 2026-03-04T05:04:37Z."
-    assert first == Reason(code="no_worker", message=message, data={"type": "resize", "asked_at": long_ago})
+    assert first == Reason(code="no_worker", message=message, data={"type": "resize", "asked_at": LONG_AGO})
     assert codes(asked_at=NOW - timedelta(seconds=ASKED_SECONDS_MAX)) == ["in_line"]
 
 
 @pytest.mark.parametrize(
     ("ahead", "message"),
     [
-        (
-            0,
-            "It is the next of its type, and waits for a worker with a free place; "
-            "one last asked at 2026-03-04T05:06:07Z.",
-        ),
+        (0, "It is the next of its type, and waits for a worker with a free place."),
         (1, "1 job of its type goes before it."),
         (2, "2 jobs of its type go before it."),
         (AHEAD_MAX - 1, f"{AHEAD_MAX - 1} jobs of its type go before it."),
@@ -173,7 +169,10 @@ def test_a_type_that_nobody_asked_for_in_a_long_time_has_no_worker() -> None:
 )
 def test_a_job_in_line_says_how_many_go_before_it(ahead: int, message: str) -> None:
     (reason,) = reasons(ahead=ahead)
-    assert reason == Reason(code="in_line", message=message, data={"ahead": ahead})
+    asked = " A worker last asked for such jobs at 2026-03-04T05:06:07Z."
+    assert reason == Reason(code="in_line", message=message + asked, data={"ahead": ahead})
+    _, told_before = reasons(ahead=ahead, asked_at=LONG_AGO)
+    assert told_before.message == message
 
 
 def test_what_must_change_first_comes_first() -> None:

@@ -15,7 +15,8 @@ KEY_BYTES_MAX: Final = 1024
 NAME_CHARS_MAX: Final = 255
 ANY: Final = "*"
 KEY_HINT: Final = "A key is a path as in reports/2026/march.pdf: no empty segment, no . or .., no control characters."
-_TYPES: Final = MimeTypes()  # Those that Python knows: no file of the machine has a say.
+_TYPES: Final = MimeTypes()  # Those that Python knows, and one more: no file of the machine has a say.
+_TYPES.add_type("text/markdown", ".md")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 

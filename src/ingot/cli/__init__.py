@@ -56,7 +56,6 @@ HINTS: Final = {
     "no_token": "Set INGOT_TOKEN or --token-file, for a worker INGOT_WORKER_ID and INGOT_WORKER_SECRET. "
     "On the machine of the server its operator.token is found by itself, "
     "when INGOT_DATA names the data folder or it is ./data.",
-    "server_unreachable": "Check INGOT_SERVER_URL or --server, and that `ingot serve` runs there.",
     "worker_not_found": "Check the id; `ingot workers list` has them.",
     "key_not_found": "Check its spelling; `ingot blobs ls` has those that are there.",
     "blob_not_found": "Check the id; a blob is read through a key, a job or an upload of this tenant.",

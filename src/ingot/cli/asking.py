@@ -22,10 +22,22 @@ WAITING_SECONDS: Final = 60.0  # Who waits for a job outlives a restart of the s
 TOKEN_CHARS_MAX: Final = 4096
 TOKEN_HINT: Final = "It holds a token and nothing else, as in ingot_…."
 
+
+def _something(value: str | None) -> str | None:
+    """What was said; a variable of a script that is not set is nothing."""
+    if value == "":
+        raise typer.BadParameter("it is empty.")
+    return value
+
+
 Server = Annotated[
     str | None,
     typer.Option(
-        "--server", metavar="URL", help="Its address (INGOT_SERVER_URL, http://127.0.0.1:8080).", rich_help_panel=PANEL
+        "--server",
+        metavar="URL",
+        help="Its address (INGOT_SERVER_URL, http://127.0.0.1:8080).",
+        rich_help_panel=PANEL,
+        callback=_something,
     ),
 ]
 TokenFile = Annotated[
@@ -40,7 +52,11 @@ TokenFile = Annotated[
 Tenant = Annotated[
     str | None,
     typer.Option(
-        "--tenant", metavar="SLUG", help="In which tenant, for an operator (INGOT_TENANT).", rich_help_panel=PANEL
+        "--tenant",
+        metavar="SLUG",
+        help="In which tenant, for an operator (INGOT_TENANT).",
+        rich_help_panel=PANEL,
+        callback=_something,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.", rich_help_panel=PANEL)]
@@ -49,16 +65,16 @@ Json = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.", 
 def read_token(path: Path) -> str:
     """The token in a file. Raises `InvalidInput`."""
     try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(TOKEN_CHARS_MAX).strip()
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            text = file.read(TOKEN_CHARS_MAX + 1).strip()
+    except OSError as error:
         raise InvalidInput(
-            f"the file {path} cannot be read: {error}", hint="Check the name after --token-file."
+            f"the file {path} cannot be read: {error.strerror}", hint="Check the name after --token-file."
         ) from None
     if not text:
         raise InvalidInput(f"the file {path} is empty", hint=TOKEN_HINT)
-    if not (text.isascii() and text.isprintable()):
-        raise InvalidInput(f"the file {path} has letters in it that no token has", hint=TOKEN_HINT)
+    if not (text.isascii() and text.isprintable() and len(text) <= TOKEN_CHARS_MAX):
+        raise InvalidInput(f"the file {path} holds something that is no token", hint=TOKEN_HINT)
     return text
 
 

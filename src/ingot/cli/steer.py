@@ -100,6 +100,8 @@ def retry(
 ) -> None:
     """Run finished jobs again: with a filter the dead ones, unless it names a status.
 
+    A job that failed as often as it may gets one more try, or all of them again with --reset-attempts.
+
     With a filter it shows which they are and asks first.
     """
     fits = filters.filter_of(

@@ -62,7 +62,8 @@ def worker(
     """Run the handlers of an app for the jobs of a server until TERM or Ctrl-C; a second one ends it at once.
 
     The worker comes with INGOT_WORKER_ID and INGOT_WORKER_SECRET, or with a token; on the machine of the server it
-    finds the operator's by itself. Clients that handlers make come to the same server, with the token.
+    finds the operator's by itself. Clients that handlers make come to the same server, with the token; isolated
+    handlers have none. A server that does not answer yet is waited for.
 
     With INGOT_DATABASE_URL, which names a role of its own, it works on that PostgreSQL database itself; a server is
     then for files, and for clients that handlers make.

@@ -27,7 +27,7 @@ class ServerUnreachable(IngotError):
 
     code = "server_unreachable"
     status = 503
-    hint = "Check INGOT_SERVER_URL, and that `ingot serve` runs there."
+    hint = "Check INGOT_SERVER_URL, or --server of a command, and that `ingot serve` runs there."
 
 
 class StoreUnreachable(ServerUnreachable):
@@ -45,7 +45,7 @@ class NotIngot(IngotError):
 
     code = "not_ingot"
     status = 502
-    hint = "Check INGOT_SERVER_URL: it is the address of the server alone, as in http://127.0.0.1:8080."
+    hint = "Check INGOT_SERVER_URL, or --server of a command: it is the address of the server alone, as in http://127.0.0.1:8080."
 
 
 class ServerTooOld(IngotError):

@@ -15,12 +15,12 @@ TOKEN_FILE: Final = "operator.token"
 
 
 class NoToken(IngotError):
-    """There is no token, and no worker credential."""
+    """There is no token to come with."""
 
     code = "no_token"
     status = 401
     hint = (
-        "Set INGOT_TOKEN, or for a worker INGOT_WORKER_ID and INGOT_WORKER_SECRET. "
+        "Set INGOT_TOKEN. A worker may have INGOT_WORKER_ID and INGOT_WORKER_SECRET instead, for itself alone. "
         "On the machine of the server its operator.token is found by itself, "
         "when INGOT_DATA names the data folder or it is ./data; `ingot serve` makes both."
     )

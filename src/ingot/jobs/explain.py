@@ -74,12 +74,12 @@ def _queued(waiting: Waiting) -> list[Reason]:
         message = f"The type {job.type} is paused{by} since {_time(waiting.pause.since)}."
         reasons.append(Reason(code="paused", message=message, data={"type": job.type, "since": waiting.pause.since}))
     reasons += [_limit(limit, job.type) for limit in waiting.limits if limit.running >= limit.most]
-    if waiting.asked_at is None or (waiting.now - waiting.asked_at).total_seconds() > ASKED_SECONDS_MAX:
+    if nobody := waiting.asked_at is None or (waiting.now - waiting.asked_at).total_seconds() > ASKED_SECONDS_MAX:
         since = "yet" if waiting.asked_at is None else f"since {_time(waiting.asked_at)}"
         message = f"No worker has asked for jobs of the type {job.type} {since}."
         reasons.append(Reason(code="no_worker", message=message, data={"type": job.type, "asked_at": waiting.asked_at}))
     if job.run_at <= waiting.now:
-        reasons.append(_in_line(waiting))
+        reasons.append(_in_line(waiting, None if nobody else waiting.asked_at))
     return reasons
 
 
@@ -95,17 +95,17 @@ def _limit(limit: HeldLimit, type: str) -> Reason:
     return Reason(code=f"{limit.scope}_limit", message=message, data=data)
 
 
-def _in_line(waiting: Waiting) -> Reason:
+def _in_line(waiting: Waiting, asked_at: datetime | None) -> Reason:
     ahead = waiting.ahead
+    asked = f" A worker last asked for such jobs at {_time(asked_at)}." if asked_at else ""
     whose = "of its type and limit key" if waiting.limit_key else "of its type"
     if ahead == 0:
-        asked = f"; one last asked at {_time(waiting.asked_at)}" if waiting.asked_at else ""
-        message = f"It is the next {whose}, and waits for a worker with a free place{asked}."
+        message = f"It is the next {whose}, and waits for a worker with a free place."
     elif ahead >= AHEAD_MAX:
         message = f"At least {ahead} jobs {whose} go before it."
     else:
         message = f"{ahead} {'job' if ahead == 1 else 'jobs'} {whose} {'goes' if ahead == 1 else 'go'} before it."
-    return Reason(code="in_line", message=message, data={"ahead": ahead})
+    return Reason(code="in_line", message=message + asked, data={"ahead": ahead})
 
 
 def _time(at: datetime) -> str:

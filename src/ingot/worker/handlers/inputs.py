@@ -1,4 +1,4 @@
-"""The one file that a handler reads, and the names of what it makes of it."""
+"""The one file that a handler reads, and the names and types of what it makes of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Final
 
 from ingot.worker.job import NoRetry
 
+MARKDOWN: Final = "text/markdown; charset=utf-8"
+TEXT: Final = "text/plain; charset=utf-8"
 STEM_CHARS_MAX: Final = 60  # With four bytes a letter, it still fits a file system.
 
 

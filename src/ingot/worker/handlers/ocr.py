@@ -15,7 +15,7 @@ from ingot.worker.handlers.documents.markdown import plain
 from ingot.worker.handlers.documents.options import OcrOptions, options_of, selected, spans
 from ingot.worker.handlers.documents.ports import DocumentJob, Watch
 from ingot.worker.handlers.documents.sheets import Sheets, sheets_of
-from ingot.worker.handlers.inputs import only_input, stem_of
+from ingot.worker.handlers.inputs import MARKDOWN, TEXT, only_input, stem_of
 
 READER: Final = "tesseract"
 LISTED_PAGES_MAX: Final = 2_000  # In a result; the Markdown names all.
@@ -38,8 +38,8 @@ def handle(job: DocumentJob) -> dict[str, Any]:
     head = front_matter(source, title=title, pages=count, converter=READER, ocr_pages=spans(read))
     text = "\f".join(page.text for page in pages) + "\n"
     shown = [msgspec.structs.replace(page, text=plain(page.text)) for page in pages]
-    job.upload(text.encode(), f"{stem}.txt")
-    job.upload((head + composed(shown)).encode(), f"{stem}.md")
+    job.upload(text.encode(), f"{stem}.txt", TEXT)
+    job.upload((head + composed(shown)).encode(), f"{stem}.md", MARKDOWN)
     result: dict[str, Any] = {
         "title": title,
         "pages": count,

@@ -8,7 +8,7 @@ from ingot.worker.handlers.documents import ahead as _ahead  # noqa: F401
 from ingot.worker.handlers.documents.converting import convert
 from ingot.worker.handlers.documents.options import PdfOptions, options_of
 from ingot.worker.handlers.documents.ports import DocumentJob
-from ingot.worker.handlers.inputs import only_input
+from ingot.worker.handlers.inputs import MARKDOWN, only_input
 
 PICTURE_FILES_MAX: Final = 200  # More are only in the archive.
 LISTED_PAGES_MAX: Final = 2_000  # In a result; the Markdown names all.
@@ -23,7 +23,8 @@ def handle(job: DocumentJob) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     made = convert(path, options, name=name, folder=folder, watch=job)
     listed = made.pictures if len(made.pictures) <= PICTURE_FILES_MAX else []
-    for file in (made.markdown, *listed, made.archive):
+    job.upload(made.markdown, made.markdown.name, MARKDOWN)
+    for file in (*listed, made.archive):
         job.check()
         job.upload(file, file.name)
     result: dict[str, Any] = {

@@ -21,6 +21,7 @@ import msgspec
 
 import ingot.client.synchronous.client  # noqa: F401 - handlers make clients, and Python may be in root's own folder
 from ingot.client.errors import error_of_code
+from ingot.client.place import NoToken
 from ingot.jobs.model import Job
 from ingot.worker.asks import Ask
 from ingot.worker.files import PATIENCE, Files
@@ -32,6 +33,10 @@ from ingot.worker.lean_sync import trusted
 from ingot.worker.results import error_text, result_text
 
 UNPRIVILEGED: Final = "nobody"
+NO_TOKEN: Final = (
+    "NoToken: an isolated handler has no token of the worker's: a client that it makes is given one, "
+    "or the handler is not isolated"
+)
 PROCESSES_MAX: Final = 256  # Of a job, and threads, where it has a user of its own.
 TELLING_BYTES: Final = 64 * 1024 * 1024  # Beyond the limit, for telling that it was reached.
 
@@ -110,6 +115,9 @@ def _do(talk: socket, template: int) -> None:
         said = Said(snooze=snoozed.seconds)
     except NoRetry as error:
         said = Said(error=sendable(error) or "the handler said not to retry", retry=False)
+    except NoToken:
+        traceback.print_exc()
+        said = Said(error=NO_TOKEN, retry=False)
     except MemoryError:
         said = Said(error=_memory_used_up(task))
     except Exception as error:

@@ -69,7 +69,11 @@ class DocumentJob(Watch, Protocol):
         """Fetch a file."""
 
     def upload(
-        self, source: str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes], name: str, /
+        self,
+        source: str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes],
+        name: str,
+        content_type: str | None = None,
+        /,
     ) -> object:
         """Store an output."""
 
