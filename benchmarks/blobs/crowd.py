@@ -59,13 +59,7 @@ async def put(order: Crowd) -> Figures:
     meter, numbers = Meter(), count(time.time_ns() // 1_000_000 % 1_000_000 * 1000)
     for _ in range(order.at_once):
         await loop.create_connection(lambda: Putting(order, numbers, meter), "127.0.0.1", order.port)
-    await asyncio.sleep(WARM_SECONDS)
-    meter.counting = True
-    began = time.perf_counter()
-    await asyncio.sleep(order.seconds)
-    meter.counting = False
-    over = time.perf_counter() - began
-    meter.running = False
+    over = await meter.count(order.seconds)
     await asyncio.sleep(0.2)
     return meter.figures(over)
 
@@ -85,13 +79,7 @@ async def put_inside(order: Crowd) -> Figures:
 
     async with rooms.open(settings=Settings(data=Path(order.folder) / "data")) as ingot:
         putting = [asyncio.create_task(one(ingot)) for _ in range(order.at_once)]
-        await asyncio.sleep(WARM_SECONDS)
-        meter.counting = True
-        began = time.perf_counter()
-        await asyncio.sleep(order.seconds)
-        meter.counting = False
-        over = time.perf_counter() - began
-        meter.running = False
+        over = await meter.count(order.seconds)
         await asyncio.gather(*putting)
     return meter.figures(over)
 

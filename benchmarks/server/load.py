@@ -55,6 +55,17 @@ class Meter:
         self.seconds: list[float] = []
         self.broken: Exception | None = None
 
+    async def count(self, seconds: float) -> float:
+        """Let them warm up, count for so long, and have them end; answers how long it was."""
+        await asyncio.sleep(WARM_SECONDS)
+        self.counting = True
+        began = time.perf_counter()
+        await asyncio.sleep(seconds)
+        self.counting = False
+        over = time.perf_counter() - began
+        self.running = False
+        return over
+
     def figures(self, over: float) -> Figures:
         """The rate and the percentiles."""
         if self.broken is not None:
@@ -115,13 +126,7 @@ async def repeat(order: Order, text: bytes) -> Figures:
     meter = Meter()
     for _ in range(order.connections):
         await loop.create_connection(lambda: Asking(text, meter), "127.0.0.1", order.port)
-    await asyncio.sleep(WARM_SECONDS)
-    meter.counting = True
-    began = time.perf_counter()
-    await asyncio.sleep(order.seconds)
-    meter.counting = False
-    over = time.perf_counter() - began
-    meter.running = False
+    over = await meter.count(order.seconds)
     await asyncio.sleep(0.2)
     return meter.figures(over)
 
