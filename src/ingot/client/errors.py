@@ -45,7 +45,10 @@ class NotIngot(IngotError):
 
     code = "not_ingot"
     status = 502
-    hint = "Check INGOT_SERVER_URL, or --server of a command: it is the address of the server alone, as in http://127.0.0.1:8080."
+    hint = (
+        "Check INGOT_SERVER_URL, or --server of a command: it is the address of the server alone, "
+        "as in http://127.0.0.1:8080."
+    )
 
 
 class ServerTooOld(IngotError):

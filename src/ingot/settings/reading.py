@@ -95,7 +95,7 @@ def without_secrets() -> dict[str, str]:
 def have_clients_find(
     *, server_url: str | None = None, data: Path | None = None, tenant: str | None = None, token: str | None = None
 ) -> None:
-    """Have clients that are made from now on find these, here and in processes of ours, unless they are told others.
+    """Have clients that are made from now on find these, here and in what is started here.
 
     A token is known in this process alone.
     """

@@ -129,11 +129,12 @@ async def submit_with_files(
         meter = Meter(sum(one["size"] for one in uploads), progress)
         for tries_left in reversed(range(REUSE_TRIES_MAX)):
             job, told = await submit_one(http, {**body, "uploads": uploads})
-            waits = {plan.upload.name for plan in told.uploads if plan.upload.state is UploadState.OPEN}
-            if came := sum(len(one.get("data", b"")) for one in uploads if one["name"] not in waits):
+            coming = {plan.upload.name: plan for plan in told.uploads if plan.upload.state is UploadState.OPEN}
+            if came := sum(len(one.get("data", b"")) for one in uploads if one["name"] not in coming):
                 meter.tell(len(uploads), came)
+            plans = [(outgoing, coming[name]) for name, outgoing in sent.items() if name in coming]
             try:
-                return await _send_all(http, job, told, sent, meter), told
+                return await _send_all(http, job, plans, meter, joins=told.reused), told
             except (UploadNotFound, UploadEnded):
                 if not told.reused or not tries_left:
                     raise
@@ -144,15 +145,15 @@ async def submit_with_files(
     raise AssertionError("the last try answers or raises")
 
 
-async def _send_all(http: AsyncHttp, job: Job, told: Told, sent: Mapping[str, Outgoing], meter: Meter) -> Job:
+async def _send_all(
+    http: AsyncHttp, job: Job, plans: list[tuple[Outgoing, UploadPlan]], meter: Meter, *, joins: bool
+) -> Job:
     """Send what a job waits for, and answer how it stands. What somebody else sends by now is left to them."""
-    coming = [plan for plan in told.uploads if plan.upload.state is UploadState.OPEN and plan.upload.name in sent]
-    for number, plan in enumerate(coming):
-        outgoing, tell = sent[plan.upload.name or ""], partial(_tell, meter, number)
-        desk = (AsyncJoined if told.reused else AsyncPlanned)(http, plan)
+    for number, (outgoing, plan) in enumerate(plans):
+        desk = (AsyncJoined if joins else AsyncPlanned)(http, plan)
         with suppress(UploadTaken):
-            await AsyncUpload(http, outgoing, desk, progress=tell).run()
-    if coming:
+            await AsyncUpload(http, outgoing, desk, progress=partial(_tell, meter, number)).run()
+    if plans:
         with suppress(IngotError):  # Who may make jobs need not be one who may look at them.
             return await http.ask("GET", at("jobs", job.id), Job)
     return job
