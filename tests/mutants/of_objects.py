@@ -100,7 +100,7 @@ MUTANTS = [
         file="blobs/stocktaking.py",
         old="                if age >= self._stray_age:\n",
         new="                if True:\n",
-        caught_by="tests/unit/test_stocktaking.py::test_what_no_row_names_goes_when_it_is_old[local]",
+        caught_by="tests/objects/test_stocktaking.py::test_what_no_row_names_goes_when_it_is_old[local]",
     ),
     Mutant(
         name="an upload whose place is not known",

@@ -93,7 +93,7 @@ MUTANTS = [
         file="outbound/provider.py",
         old="        if iss != self.issuer and (iss is not None or ",
         new="        if iss is None and (",
-        caught_by="tests/unit/test_provider_answers.py"
+        caught_by="tests/outbound/test_provider_answers.py"
         "::test_an_answer_of_another_provider_is_refused_before_its_code_is_used",
     ),
     Mutant(

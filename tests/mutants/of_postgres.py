@@ -12,7 +12,7 @@ MUTANTS = [
         file="engines/postgres/sql/read_events.sql",
         old="e.position < ingot.position(pg_snapshot_xmin(pg_current_snapshot())) AS settled",
         new="true AS settled",
-        caught_by="tests/unit/test_postgres_cursor.py::test_what_began_before_is_waited_for",
+        caught_by="tests/engines/postgres/test_cursor.py::test_what_began_before_is_waited_for",
     ),
     Mutant(
         name="settle that goes on after a later change",
@@ -20,7 +20,7 @@ MUTANTS = [
         file="engines/postgres/functions/settle.sql",
         old="WHEN l.changed_by > pg_current_xact_id() THEN",
         new="WHEN false THEN",
-        caught_by="tests/unit/test_postgres_cursor.py::test_a_settle_that_waited_for_a_later_cancel_begins_again",
+        caught_by="tests/engines/postgres/test_cursor.py::test_a_settle_that_waited_for_a_later_cancel_begins_again",
     ),
     Mutant(
         name="settle without the fence on PostgreSQL",
@@ -36,7 +36,7 @@ MUTANTS = [
         file="engines/postgres/functions/judge.sql",
         old="            WHEN said = 'lost' AND crashes + 1 >= crash_cap THEN 'dead'\n",
         new="",
-        caught_by="tests/unit/test_postgres_judge.py::test_sql_knows_every_verdict",
+        caught_by="tests/engines/postgres/test_judge.py::test_sql_knows_every_verdict",
     ),
     Mutant(
         name="claims that wait for each other",
@@ -44,7 +44,7 @@ MUTANTS = [
         file="engines/postgres/functions/claim.sql",
         old="FOR UPDATE SKIP LOCKED",
         new="FOR UPDATE",
-        caught_by="tests/unit/test_postgres_interleavings.py::test_claims_of_ten_jobs_pass_each_other_without_waiting",
+        caught_by="tests/engines/postgres/test_interleavings.py::test_claims_of_ten_jobs_pass_each_other_without_waiting",
     ),
     Mutant(
         name="a claim that looks into any of very many lanes",
@@ -77,7 +77,7 @@ MUTANTS = [
         file="engines/postgres/heads.py",
         old="hint.after = START if hint.head == FAR else (hint.head[0], hint.head[1], NIL)",
         new="",
-        caught_by="tests/unit/test_postgres_watch.py"
+        caught_by="tests/engines/postgres/test_watch.py"
         "::test_what_another_process_puts_into_one_of_very_many_lanes_is_found_after_a_while",
     ),
     Mutant(
@@ -86,7 +86,7 @@ MUTANTS = [
         file="engines/postgres/claim.py",
         old="    if memory.is_crowded({scan.lane.type for scan in scans}, now=crowded) or (",
         new="    if (",
-        caught_by="tests/unit/test_postgres_races.py::test_claims_at_once_leave_no_ready_job_behind",
+        caught_by="tests/engines/postgres/test_races.py::test_claims_at_once_leave_no_ready_job_behind",
     ),
     Mutant(
         name="a lane whose beginning is forgotten when something is put into it",
@@ -94,7 +94,7 @@ MUTANTS = [
         file="engines/postgres/heads.py",
         old="            if meanwhile <= len(hint.recent):\n",
         new="            if False:\n",
-        caught_by="tests/unit/test_postgres_races.py"
+        caught_by="tests/engines/postgres/test_races.py"
         "::test_what_is_put_into_many_lanes_while_they_are_asked_keeps_its_place",
     ),
     Mutant(
@@ -103,7 +103,7 @@ MUTANTS = [
         file="engines/postgres/claim.py",
         old="            if not any(own):\n                raise\n",
         new="            raise\n",
-        caught_by="tests/unit/test_postgres_races.py::test_an_error_in_a_later_round_loses_nothing_that_was_leased",
+        caught_by="tests/engines/postgres/test_races.py::test_an_error_in_a_later_round_loses_nothing_that_was_leased",
     ),
     Mutant(
         name="claim that takes its limit from every lane",
@@ -111,7 +111,7 @@ MUTANTS = [
         file="engines/postgres/functions/claim.sql",
         old="WHERE h.place > a.upto - a.jobs AND h.place <= a.upto LIMIT a.jobs",
         new="WHERE h.place > a.upto - a.jobs",
-        caught_by="tests/unit/test_postgres_interleavings.py::test_a_claim_keeps_to_its_limit_under_every_plan",
+        caught_by="tests/engines/postgres/test_interleavings.py::test_a_claim_keeps_to_its_limit_under_every_plan",
     ),
     Mutant(
         name="a page that takes what stands behind the end of another line",
@@ -144,7 +144,7 @@ MUTANTS = [
         file="engines/postgres/functions/renew.sql",
         old="FROM (SELECT * FROM asked ORDER BY id) AS a CROSS JOIN",
         new="FROM asked AS a CROSS JOIN",
-        caught_by="tests/unit/test_postgres_batches.py"
+        caught_by="tests/engines/postgres/test_batches.py"
         "::test_batches_over_the_same_jobs_in_opposite_orders_never_lock_each_other_out",
     ),
     Mutant(
@@ -153,7 +153,7 @@ MUTANTS = [
         file="engines/postgres/functions/manage.sql",
         old="    PERFORM pg_advisory_xact_lock(hashtextextended(of_job::text, 7303));\n",
         new="",
-        caught_by="tests/unit/test_postgres_interleavings.py::test_a_retry_that_meets_another_is_refused",
+        caught_by="tests/engines/postgres/test_interleavings.py::test_a_retry_that_meets_another_is_refused",
     ),
     Mutant(
         name="position hint that lives for ever",
@@ -161,7 +161,7 @@ MUTANTS = [
         file="engines/postgres/memory.py",
         old="return START if self.is_old() else self.after",
         new="return self.after",
-        caught_by="tests/unit/test_postgres_watch.py"
+        caught_by="tests/engines/postgres/test_watch.py"
         "::test_work_put_before_a_position_by_another_process_is_found_after_a_while",
     ),
     Mutant(
@@ -170,7 +170,7 @@ MUTANTS = [
         file="engines/postgres/functions/limits.sql",
         old="        WHERE pg_try_advisory_xact_lock(hashtextextended(n.name, 7303))\n",
         new="",
-        caught_by="tests/unit/test_postgres_limits.py::test_a_claim_under_way_leaves_no_room_for_another",
+        caught_by="tests/engines/postgres/test_limits.py::test_a_claim_under_way_leaves_no_room_for_another",
     ),
     Mutant(
         name="cap that two calls see at once on PostgreSQL",
@@ -178,7 +178,7 @@ MUTANTS = [
         file="engines/postgres/functions/limits.sql",
         old="        PERFORM pg_advisory_xact_lock(hashtextextended(one::text, 7304));\n",
         new="        NULL;\n",
-        caught_by="tests/unit/test_postgres_limits.py::test_an_enqueue_under_way_counts_against_the_cap",
+        caught_by="tests/engines/postgres/test_limits.py::test_an_enqueue_under_way_counts_against_the_cap",
     ),
     Mutant(
         name="cap that counts nothing new on PostgreSQL",
@@ -202,7 +202,7 @@ MUTANTS = [
         file="engines/postgres/functions/job_files.sql",
         old="        PERFORM pg_advisory_xact_lock(hashtextextended(one::text, 7305));\n",
         new="        NULL;\n",
-        caught_by="tests/unit/test_postgres_follow.py::test_two_processes_that_end_two_parents_at_once_forget_nobody",
+        caught_by="tests/engines/postgres/test_follow.py::test_two_processes_that_end_two_parents_at_once_forget_nobody",
     ),
     Mutant(
         name="one parent is enough on PostgreSQL",
@@ -234,7 +234,7 @@ MUTANTS = [
         file="engines/postgres/functions/definitions.sql",
         old=" AND d.type = type AND d.definition = known;",
         new=" AND d.type = type;",
-        caught_by="tests/unit/test_postgres_definitions.py",
+        caught_by="tests/engines/postgres/test_definitions.py",
     ),
     Mutant(
         name="reuse that two processes write over each other",
@@ -243,7 +243,7 @@ MUTANTS = [
         old="        ORDER BY t.tenant, t.type, t.reuse_key\n",
         new="        ORDER BY t.tenant, t.type, t.reuse_key\n"
         "        ON CONFLICT (tenant, type, key) DO UPDATE SET job = excluded.job\n",
-        caught_by="tests/unit/test_postgres_reuse.py",
+        caught_by="tests/engines/postgres/test_reuse.py",
     ),
     Mutant(
         name="removal that frees a later job's reuse on PostgreSQL",
@@ -259,7 +259,7 @@ MUTANTS = [
         file="engines/postgres/functions/limits.sql",
         old="WHERE a.type = of_type AND a.tenant IN (of_tenant, '00000000-0000-0000-0000-000000000000')",
         new="WHERE a.type = of_type",
-        caught_by="tests/unit/test_postgres_explain.py",
+        caught_by="tests/engines/postgres/test_explain.py",
     ),
     Mutant(
         name="explanation with the jobs of every key",
@@ -291,7 +291,7 @@ MUTANTS = [
         file="engines/postgres/functions/logs.sql",
         old="            FOR NO KEY UPDATE\n",
         new="",
-        caught_by="tests/unit/test_postgres_logs.py",
+        caught_by="tests/engines/postgres/test_logs.py",
     ),
     Mutant(
         name="a bounded count that is told as exact",
@@ -315,7 +315,7 @@ MUTANTS = [
         file="engines/postgres/functions/workers.sql",
         old="AND age(w.xmin) < age(pg_current_xact_id()::xid)",
         new="AND false",
-        caught_by="tests/unit/test_postgres_crew.py::test_who_met_a_later_change_begins_again",
+        caught_by="tests/engines/postgres/test_crew.py::test_who_met_a_later_change_begins_again",
     ),
     Mutant(
         name="a job that is counted as canceled whenever somebody says so",
@@ -331,7 +331,7 @@ MUTANTS = [
         file="engines/postgres/connection.py",
         old="(unknown or connection.is_in_transaction())",
         new="connection.is_in_transaction()",
-        caught_by="tests/unit/test_postgres_canceled.py::test_a_read_that_is_canceled_half_way_is_rolled_back",
+        caught_by="tests/engines/postgres/test_canceled.py::test_a_read_that_is_canceled_half_way_is_rolled_back",
     ),
     Mutant(
         name="a newest event above the horizon",
@@ -339,7 +339,7 @@ MUTANTS = [
         file="engines/postgres/sql/newest_events.sql",
         old="WHEN $2::boolean THEN ingot.position(pg_snapshot_xmin(pg_current_snapshot()))",
         new="WHEN $2::boolean THEN 9223372036854775807",
-        caught_by="tests/unit/test_postgres_cursor.py::test_the_newest_event_is_below_what_may_still_come",
+        caught_by="tests/engines/postgres/test_cursor.py::test_the_newest_event_is_below_what_may_still_come",
     ),
     Mutant(
         name="events removed above a transaction that still runs",
@@ -347,7 +347,7 @@ MUTANTS = [
         file="engines/postgres/functions/events.sql",
         old="e.position < least(newest, settled)",
         new="e.position < newest",
-        caught_by="tests/unit/test_postgres_cursor.py::test_what_a_late_one_may_come_before_is_not_removed",
+        caught_by="tests/engines/postgres/test_cursor.py::test_what_a_late_one_may_come_before_is_not_removed",
     ),
     Mutant(
         name="a dedupe key without what it stands for",
@@ -372,7 +372,7 @@ MUTANTS = [
         file="engines/postgres/functions/enqueue.sql",
         old="WHERE gated AND NOT pg_try_advisory_xact_lock_shared(g.gate)",
         new="WHERE false",
-        caught_by="tests/unit/test_postgres_app.py"
+        caught_by="tests/engines/postgres/test_app.py"
         "::test_a_transaction_that_stays_open_holds_up_only_who_needs_what_it_holds",
     ),
     Mutant(
@@ -381,7 +381,7 @@ MUTANTS = [
         file="engines/postgres/functions/events.sql",
         old="CASE WHEN begun THEN ingot.places_taken(a.tenant) ELSE 0 END",
         new="0",
-        caught_by="tests/unit/test_postgres_app.py::test_a_commit_shows_all_of_it_as_if_it_came_over_http",
+        caught_by="tests/engines/postgres/test_app.py::test_a_commit_shows_all_of_it_as_if_it_came_over_http",
     ),
     Mutant(
         name="a reference that does not hold its blob",
@@ -389,7 +389,7 @@ MUTANTS = [
         file="engines/postgres/functions/blobs.sql",
         old="ANY (wanted) ORDER BY b.digest FOR KEY SHARE)",
         new="ANY (wanted) ORDER BY b.digest)",
-        caught_by="tests/unit/test_postgres_blobs.py::test_a_blob_to_which_a_reference_is_being_made_is_not_collected",
+        caught_by="tests/engines/postgres/test_blobs.py::test_a_blob_to_which_a_reference_is_being_made_is_not_collected",
     ),
     Mutant(
         name="blobs that are taken for new",
@@ -397,7 +397,7 @@ MUTANTS = [
         file="engines/postgres/functions/blobs.sql",
         old="EXIT WHEN fresh = cardinality(wanted);",
         new="EXIT;",
-        caught_by="tests/unit/test_postgres_blobs.py::test_a_blob_to_which_a_reference_is_being_made_is_not_collected",
+        caught_by="tests/engines/postgres/test_blobs.py::test_a_blob_to_which_a_reference_is_being_made_is_not_collected",
     ),
     Mutant(
         name="a job that does not wait for its uploads",
@@ -429,7 +429,7 @@ MUTANTS = [
         file="engines/postgres/functions/job_files.sql",
         old=")) ORDER BY b.digest FOR KEY SHARE;",
         new=")) ORDER BY b.digest;",
-        caught_by="tests/unit/test_postgres_job_files.py"
+        caught_by="tests/engines/postgres/test_job_files.py"
         "::test_the_collector_leaves_a_blob_that_an_order_names_at_this_moment",
     ),
 ]

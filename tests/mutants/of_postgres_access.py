@@ -12,7 +12,7 @@ MUTANTS = [
         file="engines/postgres/migrations/0001_heart.sql",
         old="'USING (tenant = nullif(",
         new="'USING (nullif(current_setting(''ingot.tenant'', true), '''') IS NULL OR tenant = nullif(",
-        caught_by="tests/unit/test_postgres_isolation.py::test_without_a_tenant_there_is_nothing_to_see",
+        caught_by="tests/engines/postgres/test_isolation.py::test_without_a_tenant_there_is_nothing_to_see",
     ),
     Mutant(
         name="worker role that serves any tenant",
@@ -20,7 +20,7 @@ MUTANTS = [
         file="engines/postgres/functions/worker.sql",
         old="found uuid := (",
         new="found uuid := coalesce(current_setting('ingot.tenant', true)::uuid, ",
-        caught_by="tests/unit/test_postgres_workers.py::test_a_direct_worker_gets_nothing_of_another_tenant",
+        caught_by="tests/engines/postgres/test_workers.py::test_a_direct_worker_gets_nothing_of_another_tenant",
     ),
     Mutant(
         name="a tenant that revokes the tokens of another",
@@ -85,7 +85,7 @@ MUTANTS = [
         file="engines/postgres/functions/people.sql",
         old=" AND (u.enabled OR NOT to_be_let_in) FOR SHARE",
         new=" AND (u.enabled OR NOT to_be_let_in)",
-        caught_by="tests/unit/test_postgres_people.py::test_who_is_let_out_at_this_moment_gets_no_session_and_no_token",
+        caught_by="tests/engines/postgres/test_people.py::test_who_is_let_out_at_this_moment_gets_no_session_and_no_token",
     ),
     Mutant(
         name="a sign-in of who is not let in",
@@ -144,6 +144,6 @@ MUTANTS = [
         file="engines/postgres/functions/app.sql",
         old="CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role')::name END",
         new="session_user",
-        caught_by="tests/unit/test_postgres_app_refusals.py::test_the_role_that_is_set_counts",
+        caught_by="tests/engines/postgres/test_app_refusals.py::test_the_role_that_is_set_counts",
     ),
 ]

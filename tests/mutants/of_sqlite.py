@@ -117,7 +117,7 @@ MUTANTS = [
         file="engines/sqlite/sql/whole_jobs.sql",
         old="WHERE s.number IN",
         new="WHERE +s.number IN",
-        caught_by="tests/unit/test_plans.py::test_no_statement_reads_a_table_from_end_to_end",
+        caught_by="tests/engines/sqlite/test_plans.py::test_no_statement_reads_a_table_from_end_to_end",
     ),
     Mutant(
         name="room that does not shrink within a claim",

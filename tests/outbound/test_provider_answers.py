@@ -15,8 +15,8 @@ from ingot.outbound.asking import ANSWER_BYTES_MAX
 from ingot.outbound.errors import ProviderUnavailable
 from ingot.outbound.provider import Provider
 from ingot.settings import Settings
+from tests.outbound.provider import DISCOVERY, ada, clock, liar, opened, person, provider, refused, unavailable
 from tests.providers.liar import CODE, NONCE, OTHER_KEY, VERIFIER, Answered, Liar, lying_provider
-from tests.unit.provider import DISCOVERY, ada, clock, liar, opened, person, provider, refused, unavailable
 
 __all__ = ["clock", "liar", "provider"]
 

@@ -13,9 +13,9 @@ from ingot.jobs import Done, JobNotFound, JobStatus
 from ingot.jobs.ports import CancelJob, JobFilter
 from ingot.kernel.errors import IngotError, StoreError
 from ingot.kernel.ids import new_id
+from tests.engines.postgres.isolation import READABLE, rows_of
 from tests.factories import Bench
 from tests.town import Town, store_with_one_connection
-from tests.unit.isolation import READABLE, rows_of
 
 # -- a pool's connections -----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ingot.blobs.ports import DeleteKey, PutBlob, SweepUploads
 from ingot.engines.postgres import PostgresStore
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import content_of
-from tests.unit.blob_yard import Yard, open_cluster, open_yard
+from tests.engines.postgres.blob_yard import Yard, open_cluster, open_yard
 
 SERVERS = 3
 BLOBS = 30

@@ -18,10 +18,10 @@ from ingot.identity.ports import ClearTenants, RemoveTenant
 from ingot.identity.tokens import Credentials
 from ingot.jobs import JobNotFound, JobStatus
 from tests.conformance.tables import orphans, tables_of_tenant
+from tests.engines.postgres.test_watch import two_stores
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
 from tests.postgres import AN_ACT, database_for
 from tests.town import Town
-from tests.unit.test_postgres_watch import two_stores
 
 PUBLISH = "SELECT * FROM ingot.publish(ARRAY[$1::uuid], ARRAY['a.b'], ARRAY['1'], ARRAY[NULL], ARRAY[NULL::bytea], 1)"
 SETTLED_SECONDS = 120.0  # Twice as long as a call goes on, or a worker may leave a transaction open.

@@ -18,9 +18,9 @@ from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.engines.sqlite.sql import SQL
 from ingot.jobs import JobStatus, Source
 from ingot.kernel.clock import ManualClock, to_datetime
+from tests.engines.sqlite.plans.errand import BATCH, TYPE, run_errand
+from tests.engines.sqlite.plans.meter import Meter, metered
 from tests.factories import open_bench
-from tests.unit.plans.errand import BATCH, TYPE, run_errand
-from tests.unit.plans.meter import Meter, metered
 
 SMALL = {"finished": 20_000, "queued": 12_000}  # Enough to fill every page.
 BIG = {"finished": 1_000_000, "queued": 100_000}

@@ -14,6 +14,7 @@ import pytest
 from ingot.kernel.clock import ManualClock
 from ingot.outbound.errors import ProviderUnavailable
 from ingot.outbound.provider import FAILED_SECONDS, KEYS_AGAIN_SECONDS, KNOWN_SECONDS, Provider
+from tests.outbound.provider import DISCOVERY, ada, clock, liar, opened, person, provider, refused, unavailable
 from tests.providers.liar import (
     CALLBACK,
     CODE,
@@ -27,7 +28,6 @@ from tests.providers.liar import (
     lying_provider,
     make_certificate,
 )
-from tests.unit.provider import DISCOVERY, ada, clock, liar, opened, person, provider, refused, unavailable
 
 __all__ = ["clock", "liar", "provider"]
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
+from tests.engines.postgres.isolation import undone
 from tests.town import Town
-from tests.unit.isolation import undone
 
 FUNCTIONS_WITHOUT_A_FIXED_PATH: Final = """
     SELECT proname FROM pg_proc

@@ -25,9 +25,9 @@ from ingot.jobs.ports import CancelJob, ClaimJobs, Enqueue, SettleJobs
 from ingot.kernel.errors import IngotError, StoreBusy
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import HOUR, OWNER, content_of, id_of
+from tests.engines.postgres.blob_yard import WAIT_SECONDS, Yard, open_cluster, open_yard
+from tests.engines.postgres.test_blobs import Noting, losing
 from tests.postgres import with_database
-from tests.unit.blob_yard import WAIT_SECONDS, Yard, open_cluster, open_yard
-from tests.unit.test_postgres_blobs import Noting, losing
 
 SERVERS: Final = 3
 DATA: Final = b"12345"

@@ -34,8 +34,8 @@ from ingot.jobs.workers import GRACE_SECONDS
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
 from tests.conformance.folk import token_of
+from tests.engines.sqlite.plans.blob_errand import run_blob_errand
 from tests.factories import LEASE_SECONDS, Bench
-from tests.unit.plans.blob_errand import run_blob_errand
 
 TYPE = "noop"
 OLD_KEY = "prefilled-10"

@@ -18,8 +18,8 @@ from ingot.jobs.errors import DuplicateJob
 from ingot.jobs.model import JobNews
 from ingot.kernel.errors import IdempotencyMismatch, StoreBusy
 from ingot.kernel.ids import is_id
+from tests.engines.postgres.application import cluster, refusal, shop
 from tests.shop import ROLE, Shop, enqueue, publish
-from tests.unit.postgres_app import cluster, refusal, shop
 
 __all__ = ["cluster", "shop"]
 

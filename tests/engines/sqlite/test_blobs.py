@@ -17,8 +17,8 @@ from ingot.jobs import Claim, Definition
 from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import HOUR, OWNER, Depot, content_of, id_of
+from tests.engines.sqlite.plans.meter import metered
 from tests.factories import open_bench
-from tests.unit.plans.meter import metered
 
 PUTS: Final = 1000
 AT_ONCE: Final = 32

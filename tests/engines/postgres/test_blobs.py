@@ -23,9 +23,9 @@ from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import OutcomeUnknown
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import HOUR, OWNER, content_of, id_of
+from tests.engines.postgres.blob_yard import WAIT_SECONDS, Yard, open_cluster, open_yard
 from tests.postgres import clocked
 from tests.town import Town, refused
-from tests.unit.blob_yard import WAIT_SECONDS, Yard, open_cluster, open_yard
 
 SERVERS: Final = 3
 COLLECT: Final = "SELECT ingot.collect_blob($1, 0)"

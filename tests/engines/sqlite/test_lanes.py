@@ -10,8 +10,8 @@ import pytest
 from ingot.identity import Limits
 from ingot.jobs import Definition
 from ingot.jobs.orders import new_job
+from tests.engines.sqlite.plans.meter import Meter, metered
 from tests.factories import Bench, open_bench
-from tests.unit.plans.meter import Meter, metered
 
 WAITING = 100_000
 KEYS = 500

@@ -12,8 +12,8 @@ from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.sql import SQL
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
-from tests.unit.blob_yard import Yard, open_cluster, open_yard
-from tests.unit.isolation import undone
+from tests.engines.postgres.blob_yard import Yard, open_cluster, open_yard
+from tests.engines.postgres.isolation import undone
 
 KEYS: Final = 100_000
 PAGES_MAX: Final = 250  # Down a few trees, whatever there is; a table read to its end has thousands.

@@ -10,8 +10,7 @@ import pytest
 from ingot.engines.postgres import PostgresStore
 from ingot.jobs import Done, Jobs, Settle
 from ingot.kernel.clock import SystemClock
-from tests.postgres import AN_ACT
-from tests.unit.test_postgres_interleavings import (
+from tests.engines.postgres.test_interleavings import (
     COUNTS,
     NOW,
     Job,
@@ -22,6 +21,7 @@ from tests.unit.test_postgres_interleavings import (
     make_call,
     yard,  # noqa: F401 - a fixture
 )
+from tests.postgres import AN_ACT
 
 ENDED: Final = ["succeeded", "canceled", "canceled after a run"]
 LEFT: Final = """

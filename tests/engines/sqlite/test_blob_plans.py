@@ -13,9 +13,9 @@ from ingot.engines.sqlite.blob_reads import FIGURE_ROWS_MAX
 from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.engines.sqlite.sql import SQL
 from ingot.kernel.clock import ManualClock
+from tests.engines.sqlite.plans.blob_errand import run_blob_errand
+from tests.engines.sqlite.plans.meter import metered
 from tests.factories import open_bench
-from tests.unit.plans.blob_errand import run_blob_errand
-from tests.unit.plans.meter import metered
 
 SMALL: Final = FIGURE_ROWS_MAX + 1000
 BIG: Final = 50_000

@@ -17,9 +17,9 @@ from ingot.identity.ports import EndSession
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.ids import new_id
 from tests.conformance.folk import Folk
+from tests.engines.sqlite.plans.meter import metered
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for
-from tests.unit.plans.meter import metered
 
 SMALL: Final = 500
 BIG: Final = 20_000

@@ -13,8 +13,8 @@ import pytest
 from ingot.engines.postgres.connection import as_tenant
 from ingot.jobs import JobStatus
 from ingot.kernel.ids import new_id
+from tests.engines.postgres.isolation import READABLE, rows_of
 from tests.town import REFUSED, Town, refused, store_with_one_connection, tables_of
-from tests.unit.isolation import READABLE, rows_of
 
 HIDDEN: Final = [
     "app_roles",

@@ -7,8 +7,8 @@ from pathlib import Path
 from ingot.engines.sqlite.follow import FOLLOW_EDGES_MAX, FOLLOW_ROUNDS_MAX
 from ingot.jobs import JobStatus, NewJob
 from ingot.jobs.orders import new_job
+from tests.engines.sqlite.plans.meter import metered
 from tests.factories import open_bench
-from tests.unit.plans.meter import metered
 
 FOLLOWING = {"edges_to_close", "close_edges", "close_edges_of_jobs", "blocked_by_none"}
 COUNTING = {"add_batches", "complete_batches"}

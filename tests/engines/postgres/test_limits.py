@@ -8,8 +8,7 @@ import pytest
 
 from ingot.engines.postgres.connection import Record
 from ingot.kernel.ids import new_id
-from tests.postgres import AN_ACT
-from tests.unit.test_postgres_interleavings import (
+from tests.engines.postgres.test_interleavings import (
     ENQUEUE,
     NIL,
     Yard,
@@ -17,6 +16,7 @@ from tests.unit.test_postgres_interleavings import (
     cluster,  # noqa: F401 - a fixture
     yard,  # noqa: F401 - a fixture
 )
+from tests.postgres import AN_ACT
 
 CHANGE = f"SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2, {AN_ACT})"
 DEFINE = f"SELECT ingot.put_definition($1, 'noop', $2, 3, 5, 3, 60, 1, 2, 60, {AN_ACT})"

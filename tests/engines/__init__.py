@@ -1,0 +1,1 @@
+"""What one storage engine promises beyond the conformance suite."""

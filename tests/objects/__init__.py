@@ -1,0 +1,1 @@
+"""Tests of the object stores: the folder and the bucket."""

@@ -1,0 +1,1 @@
+"""Tests of outgoing requests, against a real server that lies."""
