@@ -1,12 +1,15 @@
-"""What every test shares: the time limit of long tests, and Hypothesis settings."""
+"""What every test shares: the event loop, the time limit of long tests, and Hypothesis settings."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import loops
 from tests.minilm import shared_model
-from tests.postgres import shared_folder
+from tests.postgres import close_pools, shared_folder
 from tests.s3 import shared_bucket_server
 
 LONG_TEST_SECONDS_MAX = 300
@@ -39,3 +42,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_TEST_SECONDS_MAX))
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+async def shared_loop() -> AsyncIterator[None]:
+    """One event loop for all tests of a process: connections to PostgreSQL outlive a test."""
+    loops.share(asyncio.get_running_loop())
+    yield
+    await close_pools()
+    loops.share(None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """End the tasks that a test has left on the loop, after its fixtures."""
+    loops.cancel_leftovers()

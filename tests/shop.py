@@ -1,19 +1,16 @@
-"""A shop: an application with a role and a table of its own, in the database in which Ingot lives.
-
-Transactions that stay open hide the events of tests beside them, so a shop has a server of its own.
-"""
+"""A shop: an application with a role and a table of its own, in the database in which Ingot lives."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any, Final
 
 import asyncpg
 import msgspec
 
-from ingot.engines.postgres import PostgresStore, let_in, migrate, tend
+from ingot.engines.postgres import PostgresStore, let_in, tend
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.connection import Record
 from ingot.events import Event, Events
@@ -21,11 +18,22 @@ from ingot.identity import Tenants
 from ingot.jobs import Claim, Jobs
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.ids import new_id
-from tests.postgres import own_server, with_database
+from tests.postgres import Database, borrowed_database, with_database
 
 LEASE_SECONDS: Final = 180.0
 ROLE: Final = "shop"
-TEMPLATE: Final = "template_of_shop"
+OPEN: Final = f"""
+CREATE ROLE {ROLE} LOGIN;
+CREATE TABLE orders (id serial PRIMARY KEY, job uuid);
+ALTER TABLE orders OWNER TO {ROLE};
+"""
+CLOSE: Final = r"""
+DO $$ DECLARE role text; BEGIN
+    FOR role IN SELECT rolname FROM pg_roles WHERE rolname = 'shop' OR rolname LIKE 'a\_%' LOOP
+        EXECUTE format('DROP OWNED BY %1$I CASCADE; DROP ROLE %1$I', role);
+    END LOOP;
+END $$
+"""
 WAITING: Final = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
 
 
@@ -123,40 +131,32 @@ async def publish(app: Raw, name: str, data: object = None, key: str | None = No
     return row
 
 
-@contextmanager
-def shop_cluster() -> Iterator[str]:
-    """The address of a server of our own, with a migrated template."""
-    with own_server() as server:
-        asyncio.run(_make_template(server.url))
-        yield server.url
-
-
-async def _make_template(url: str) -> None:
-    admin = await asyncpg.connect(url)
-    await admin.execute(f"CREATE DATABASE {TEMPLATE}")
-    await admin.execute(f"CREATE ROLE {ROLE} LOGIN")
-    await admin.close()
-    template = with_database(url, TEMPLATE)
-    await migrate(template)
-    owner = await asyncpg.connect(template)
-    await owner.execute(f"CREATE TABLE orders (id serial PRIMARY KEY, job uuid); ALTER TABLE orders OWNER TO {ROLE}")
-    await owner.close()
-
-
 @asynccontextmanager
-async def open_shop(cluster: str) -> AsyncIterator[Shop]:
-    """A shop in a database of its own."""
-    name = f"shop_{new_id().replace('-', '')}"
-    admin = await asyncpg.connect(cluster)
-    await admin.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
-    await admin.close()
-    url = with_database(cluster, name)
-    async with AsyncExitStack() as opened:
+async def open_shop() -> AsyncIterator[Shop]:
+    """A shop in a borrowed database."""
+    async with borrowed_database() as database, AsyncExitStack() as opened:
+        opened.push_async_callback(_close, database)
+        await _execute(database.owner_url, OPEN)
+        database.clock = clock = SystemClock()
         store = await PostgresStore.open(
-            with_database(cluster, name, "ingot_server"), clock=SystemClock(), lease_seconds=LEASE_SECONDS
+            database.server_url, clock=clock, lease_seconds=LEASE_SECONDS, pool=await database.pool()
         )
         opened.push_async_callback(store.close)
-        shop = Shop(url, store, (await Tenants(store).ensure_default()).id)
+        shop = Shop(database.owner_url, store, (await Tenants(store).ensure_default()).id)
         opened.callback(shop.open.close)
-        await let_in(url, ROLE, shop.tenant)
+        await let_in(database.owner_url, ROLE, shop.tenant)
         yield shop
+
+
+async def _close(database: Database) -> None:
+    """Remove the table and the roles of applications: roles belong to the whole cluster."""
+    await database.empty()
+    await _execute(database.owner_url, CLOSE)
+
+
+async def _execute(url: str, statement: str) -> None:
+    owner = await asyncpg.connect(url)
+    try:
+        await owner.execute(statement)
+    finally:
+        await owner.close()

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest_asyncio
+import pytest
 
 from tests.browser.place import GROUPS, Place, World, open_world
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="package")
+@pytest.fixture(scope="package")
 async def world() -> AsyncIterator[World]:
     """A browser and a provider."""
     async with open_world() as one:
         yield one
 
 
-@pytest_asyncio.fixture(loop_scope="package")
+@pytest.fixture
 async def place(world: World, tmp_path: Path) -> AsyncIterator[Place]:
     """A server where staff may come in and are members, and ops are operators. All must be quiet in the end."""
     async with world.place(tmp_path, **GROUPS) as one:

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from joserfc.jwk import OctKey
 
 from tests.browser.place import GROUPS, Place, World
 from tests.providers.liar import OTHER_KEY, Liar, lying_provider
-
-pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 SECRET = "hush" * 16
 SHARED_KEY = OctKey.import_key(SECRET, {"kid": "rsa"})
@@ -36,13 +33,13 @@ SIGNED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest_asyncio.fixture(loop_scope="package")
+@pytest.fixture
 async def liar() -> AsyncIterator[Liar]:
     async with lying_provider() as one:
         yield one
 
 
-@pytest_asyncio.fixture(loop_scope="package")
+@pytest.fixture
 async def place(world: World, tmp_path: Path, liar: Liar) -> AsyncIterator[Place]:
     """A server that has its people from the liar."""
     settings = liar.settings(oidc_client_secret=SECRET, oidc_redirect_url=f"{world.url}/auth/callback", **GROUPS)

@@ -7,12 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.browser.elsewhere import CROSS_SITE, SAME_SITE, Elsewhere, another_site
 from tests.browser.place import Place, Visitor
-
-pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 JOB = '{"type": "noop", "metadata": {"a": "=b"}}'
 TOKEN = '{"description": "evil=", "grants": [{"action": "*"}]}'
@@ -30,13 +27,13 @@ ASKED = """async ([url, text, media, mode]) => {
 both_hosts = pytest.mark.parametrize("host", [SAME_SITE, CROSS_SITE])
 
 
-@pytest_asyncio.fixture(loop_scope="package")
+@pytest.fixture
 async def elsewhere() -> AsyncIterator[Elsewhere]:
     async with another_site() as one:
         yield one
 
 
-@pytest_asyncio.fixture(loop_scope="package")
+@pytest.fixture
 async def ada(place: Place) -> Visitor:
     """An operator who is signed in, and opens whatever she is sent."""
     visitor = await place.visitor()

@@ -13,8 +13,6 @@ from ingot.settings import Settings
 from tests.browser.looks import faults_of
 from tests.browser.place import AWAY, Place, Visitor, World
 
-pytestmark = pytest.mark.asyncio(loop_scope="package")
-
 WIDTHS = (380, 1280)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'&lt;{{7*7}}"

@@ -7,12 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from ingot.kernel.clock import ManualClock
 from tests.browser.place import GROUPS, Place, World
-
-pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 RENEW_SECONDS = 30.0
 BEHIND = timedelta(seconds=20)  # Clocks of a server and a provider may differ by a minute: one test has this long.
@@ -30,7 +27,7 @@ class Aging:
         self._clock.advance(seconds=RENEW_SECONDS + 1)
 
 
-@pytest_asyncio.fixture(loop_scope="package")
+@pytest.fixture
 async def aging(world: World, tmp_path: Path) -> AsyncIterator[Aging]:
     clock = ManualClock(datetime.now(UTC) - BEHIND)
     async with world.place(tmp_path, clock=clock, session_renew_seconds=RENEW_SECONDS, **GROUPS) as place:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ingot.http.cookies import SESSION
 from tests.browser.place import Place
-
-pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def test_a_person_signs_in_sees_who_they_are_and_signs_out(place: Place) -> None:

@@ -130,7 +130,7 @@ async def count_references(bench: Bench) -> Counter[str]:
     """How many references there are to each blob that has any, by its id."""
     if isinstance(bench.store, PostgresStore):
         ((name,),) = await bench.store._db.call("SELECT current_database()")
-        async with _connected(with_database(await server_url(), name)) as owner:
+        async with _connected(with_database(server_url(), name)) as owner:
             return Counter(dict(await owner.fetch(REFERENCES_IN_POSTGRES)))
     return Counter(dict(bench.sqlite._reader().execute(REFERENCES_IN_SQLITE)))
 

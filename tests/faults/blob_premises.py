@@ -112,7 +112,7 @@ def _body_of(client: Any, bucket: str, key: str) -> bytes:
 
 
 async def _new_database() -> Database:
-    url, name = await server_url(), f"kills_{new_id().replace('-', '')}"
+    url, name = server_url(), f"kills_{new_id().replace('-', '')}"
     admin = await asyncpg.connect(url)
     try:
         await admin.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
@@ -122,7 +122,7 @@ async def _new_database() -> Database:
 
 
 async def _drop_database(database: Database) -> None:
-    admin = await asyncpg.connect(await server_url())
+    admin = await asyncpg.connect(server_url())
     try:
         await admin.execute(f"DROP DATABASE {database.name} WITH (FORCE)")
     finally:

@@ -13,7 +13,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.faults.postgres_world import DATABASE, until
-from tests.postgres import USERS, install_debian
+from tests.postgres import install_debian
+from tests.postgres.server import USERS
 
 PORT = 6432
 SERVER_CONNECTIONS = 2

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import statistics
-import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, cast
 
 import asyncpg
 
-from ingot.engines.postgres import PostgresStore, migrate
+from ingot.engines.postgres import PostgresStore
 from ingot.kernel.clock import SystemClock
 from tests.faults.history import History, Line, ListRecorder, Recorder
 from tests.faults.invariants import SHOWN_MAX, Broken, Comparison
@@ -25,7 +21,7 @@ from tests.faults.replay import Replay
 from tests.faults.tables import Tables
 from tests.faults.verbs import Held
 from tests.faults.workload import Workload
-from tests.postgres import SETTINGS, Server, with_database
+from tests.postgres import PLAIN_TEMPLATE, Server, own_server, with_database
 
 DATABASE = "ingot"
 LEASE_SECONDS = 0.6
@@ -84,32 +80,15 @@ class World:
 
 
 @asynccontextmanager
-async def open_server(settings: str = "") -> AsyncIterator[Server]:
-    """A new server in a folder that its user can reach, gone at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="ingot-faults-", dir="/var/tmp"))
-    os.chmod(folder, 0o755)
-    server = Server(folder, settings=f"{SETTINGS}\n{settings}")
-    try:
-        await asyncio.to_thread(server.start)
-        yield server
-    finally:
-        if (folder / "data" / "postmaster.pid").exists():
-            await asyncio.to_thread(server.stop, "immediate")
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@asynccontextmanager
 async def open_world(settings: str = "") -> AsyncIterator[World]:
     """A new server with a migrated database, gone at the end."""
-    async with open_server(settings) as server:
+    with own_server(settings) as server:
         admin = await asyncpg.connect(server.url)
         try:
-            await admin.execute(f"CREATE DATABASE {DATABASE}")
+            await admin.execute(f"CREATE DATABASE {DATABASE} TEMPLATE {PLAIN_TEMPLATE}")
         finally:
             await admin.close()
-        world = World(server)
-        await migrate(world.owner_url)
-        yield world
+        yield World(server)
 
 
 async def violations(owner: Owner, history: History, *, resent: bool = False) -> list[str]:

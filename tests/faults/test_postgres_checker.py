@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from tests.faults.history import History, Line
 from tests.faults.postgres_rules import RULES, broken_rules
@@ -31,7 +30,7 @@ class Lived(msgspec.Struct, frozen=True):
         return history
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def lived() -> AsyncIterator[Lived]:
     """Some work on a server, checked and found right."""
     recorder = CountingRecorder()

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-import pytest_asyncio
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
@@ -277,7 +276,7 @@ class Wire:
         return claim
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def shared_world() -> AsyncIterator[World]:
     """One server for the tests that do not break it."""
     async with open_world() as world:

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterator
 import asyncpg
 import msgspec
 import pytest
-import pytest_asyncio
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
@@ -45,7 +44,7 @@ class Pooled:
         self.url = url
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def pooled() -> AsyncIterator[Pooled]:
     """A server of its own with a pool before it."""
     async with open_world() as world, open_bouncer(world.server.folder) as url:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,18 +24,12 @@ from ingot.jobs.errors import DuplicateJob, JobNotFound, PayloadTooLarge
 from ingot.kernel.errors import IdempotencyMismatch, InvalidInput
 from ingot.settings import Settings
 from tests.http.serving import serving
-from tests.shop import ROLE, Shop, open_shop, shop_cluster
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with shop_cluster() as url:
-        yield url
+from tests.shop import ROLE, Shop, open_shop
 
 
 @pytest.fixture
-async def shop(cluster: str) -> AsyncIterator[Shop]:
-    async with open_shop(cluster) as made:
+async def shop() -> AsyncIterator[Shop]:
+    async with open_shop() as made:
         yield made
 
 

@@ -6,28 +6,19 @@ import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from ingot.jobs import JobStatus
-from tests.shop import open_shop, shop_cluster
+from tests.shop import open_shop
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "enqueue-in-a-transaction.md"
 BLOCK = re.compile(r"^```(python|sql)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with shop_cluster() as url:
-        yield url
-
-
-async def test_the_page_does_what_it_says(cluster: str, tmp_path: Path) -> None:
+async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
     assert [kind for kind, _ in blocks] == ["python", "sql", "sql"]
-    async with open_shop(cluster) as shop:
+    async with open_shop() as shop:
         program = blocks[0][1].replace("postgresql://shop@db/shop", shop.app_url)
         command = [sys.executable, "-c", program]
         done = await asyncio.to_thread(

@@ -29,6 +29,7 @@ from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import IngotError
 from ingot.objects.local import LocalStore
 from ingot.objects.s3 import BucketStore
+from tests import loops
 from tests.conformance.machines.blob_model import VERIFY_BYTES, BlobModel, Coming, Owner, id_of, sha256_of
 from tests.conformance.objects import STORES
 from tests.conformance.tables import count_references
@@ -66,7 +67,6 @@ class Warehouse:
         self._engine = engine
         self._kind = objects
         self._folder = tempfile.TemporaryDirectory(prefix="ingot-machine-")
-        self._runner = asyncio.Runner()
         self._open_things = AsyncExitStack()
         self._plans: dict[str, Plan] = {}
         self._sent: set[str] = set()
@@ -80,7 +80,7 @@ class Warehouse:
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Wait for a call. After one that failed, there is nothing to compare any more."""
         try:
-            return self._runner.run(call)
+            return loops.run(call)
         except BaseException:
             self.failed = True
             raise
@@ -90,7 +90,6 @@ class Warehouse:
         try:
             self.run(self._open_things.aclose())
         finally:
-            self._runner.close()
             self._folder.cleanup()
             for path in files_in(shelves()):
                 path.unlink()

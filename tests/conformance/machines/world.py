@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -29,6 +28,7 @@ from ingot.jobs.orders import new_job
 from ingot.kernel.clock import MICROS, to_datetime, to_datetime_or_none, to_micros
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import new_id
+from tests import loops
 from tests.conformance.depot import content_of
 from tests.conformance.machines.inspection import Inspection
 from tests.conformance.machines.model import How, Model
@@ -41,12 +41,11 @@ T = TypeVar("T")
 
 
 class World:
-    """One store in a folder of its own, on an event loop of its own, beside the model of it."""
+    """One store in a folder of its own, beside the model of it."""
 
     def __init__(self, engine: str, tenants: Sequence[str]) -> None:
         self._engine = engine
         self._folder = tempfile.TemporaryDirectory(prefix="ingot-machine-")
-        self._runner = asyncio.Runner()
         self.clock = ChanceClock()
         self.model = Model(lease=round(LEASE_SECONDS * MICROS))
         self.claims: list[tuple[str, int]] = []
@@ -55,14 +54,13 @@ class World:
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Wait for a call."""
-        return self._runner.run(call)
+        return loops.run(call)
 
     def close(self) -> None:
         """Let everything go."""
         try:
             self.run(self.bench.store.close())
         finally:
-            self._runner.close()
             self._folder.cleanup()
 
     async def _open(self, slugs: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import asyncpg
@@ -10,19 +9,7 @@ import msgspec
 import pytest
 
 from ingot.engines.postgres.connection import PlainConnection as Raw
-from tests.shop import Shop, enqueue, open_shop, shop_cluster, undone
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with shop_cluster() as url:
-        yield url
-
-
-@pytest.fixture
-async def shop(cluster: str) -> AsyncIterator[Shop]:
-    async with open_shop(cluster) as made:
-        yield made
+from tests.shop import enqueue, undone
 
 
 async def refusal(app: Raw, *jobs: Any) -> tuple[str | None, dict[str, Any]]:

@@ -1,27 +1,23 @@
-"""Several servers on a PostgreSQL of their own, and sessions beside them that may stand still in the middle of a call.
-
-On a server that other tests use a transaction that stays open would hide their events.
-"""
+"""Several servers on one database, and sessions beside them that may stand still in the middle of a call."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import asyncpg
 
-from ingot.engines.postgres import PostgresStore, migrate
+from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.connection import PlainConnection as Raw
+from ingot.engines.postgres.connection import Record
 from ingot.identity import Tenants
 from ingot.kernel.clock import ManualClock
-from ingot.kernel.ids import new_id
 from tests.conformance.depot import Depot
 from tests.factories import LEASE_SECONDS, Bench
-from tests.postgres import TEST_CLOCK, clocked, own_server, with_database
+from tests.postgres import Database, borrowed_database, clocked
 
-TEMPLATE: Final = "template_of_ingot"
 WAITING: Final = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 WAIT_SECONDS: Final = 10.0
 RECOUNT: Final = """
@@ -53,22 +49,23 @@ COUNTED: Final = """
 class Yard:
     """A database with one server, and ways to get more."""
 
-    def __init__(self, url: str, store: PostgresStore, bench: Bench) -> None:
+    def __init__(self, database: Database, store: PostgresStore, bench: Bench) -> None:
+        self._database = database
         self.bench = bench
         self.tenant = bench.tenant
         self.depot = Depot(bench)
-        self.url = url
+        self.url = database.owner_url
         self._open: list[Any] = [store]
 
     async def server(self, connection_class: type[Any] | None = None) -> PostgresStore:
         """One more server."""
-        store = await open_server(self.url, self.bench.clock, connection_class)
+        store = await open_server(self._database, self.bench.clock, connection_class)
         self._open.append(store)
         return store
 
     async def session(self, *, server: bool = True) -> Raw:
         """A plain session in the time of the bench, of the server's role or of one that may do everything."""
-        return await self.session_of(as_server(self.url) if server else self.url)
+        return await self.session_of(self._database.server_url if server else self.url)
 
     async def session_of(self, url: str) -> Raw:
         """One of whoever this address names."""
@@ -99,52 +96,56 @@ class Yard:
                 one.terminate()
 
 
-def as_server(url: str) -> str:
-    """The same database for our server."""
-    return with_database(url, url.partition("?")[0].rsplit("/", 1)[1], "ingot_server")
-
-
-async def open_server(url: str, clock: ManualClock, connection_class: type[Any] | None = None) -> PostgresStore:
-    """A server in this database."""
-    return await PostgresStore.open(
-        as_server(url),
-        clock=clock,
-        lease_seconds=LEASE_SECONDS,
-        connections=4,
-        connection_class=connection_class or clocked(clock),
-    )
-
-
-@contextmanager
-def open_cluster() -> Iterator[str]:
-    """The address of a server of our own with a migrated database that has the tests' clock."""
-    with own_server() as server:
-        asyncio.run(_make_template(server.url))
-        yield server.url
-
-
-async def _make_template(url: str) -> None:
-    admin = await asyncpg.connect(url)
-    await admin.execute(f"CREATE DATABASE {TEMPLATE}")
-    await admin.close()
-    await migrate(with_database(url, TEMPLATE))
-    owner = await asyncpg.connect(with_database(url, TEMPLATE))
-    await owner.execute(TEST_CLOCK)
-    await owner.close()
+async def open_server(
+    database: Database, clock: ManualClock, connection_class: type[Any] | None = None
+) -> PostgresStore:
+    """A server in this database, with connections of its own if they are of a special class."""
+    options: dict[str, Any] = {"connections": 4, "connection_class": connection_class}
+    if connection_class is None:
+        database.clock = clock
+        options = {"pool": await database.pool()}
+    return await PostgresStore.open(database.server_url, clock=clock, lease_seconds=LEASE_SECONDS, **options)
 
 
 @asynccontextmanager
-async def open_yard(cluster: str) -> AsyncIterator[Yard]:
-    """A new database there, with one server and one tenant."""
-    name = f"ingot_{new_id().replace('-', '')}"
-    admin = await asyncpg.connect(cluster)
-    await admin.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
-    await admin.close()
-    url, clock = with_database(cluster, name), ManualClock()
-    store = await open_server(url, clock)
-    clock.advance(seconds=LEASE_SECONDS)
-    yard = Yard(url, store, Bench(store, clock, await Tenants(store).ensure_default()))
-    try:
-        yield yard
-    finally:
-        await yard.close()
+async def open_yard() -> AsyncIterator[Yard]:
+    """A database with one server and one tenant."""
+    async with borrowed_database() as database:
+        clock = ManualClock()
+        store = await open_server(database, clock)
+        clock.advance(seconds=LEASE_SECONDS)
+        yard = Yard(database, store, Bench(store, clock, await Tenants(store).ensure_default()))
+        try:
+            yield yard
+        finally:
+            await yard.close()
+
+
+class Noting:
+    """Notes how many commands were committed together."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, list[int]] = {}
+
+    def committed(self, _: str, kind: str, commands: int) -> None:
+        """A commit."""
+        self.sizes.setdefault(kind, []).append(commands)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+def losing(clock: ManualClock, function: str) -> type[Any]:
+    """Connections that are cut after the first call of a function was done, before its answer is told."""
+    plain: Any = clocked(clock)
+    lost: list[str] = []
+
+    class Losing(plain):  # type: ignore[misc]
+        async def fetch(self, query: str, *values: Any, **options: Any) -> list[Record]:
+            answer: list[Record] = await super().fetch(query, *values, **options)
+            if function in query and not lost:
+                lost.append(query)
+                raise ConnectionResetError("the answer is lost")
+            return answer
+
+    return Losing

@@ -18,10 +18,8 @@ from ingot.jobs.errors import DuplicateJob
 from ingot.jobs.model import JobNews
 from ingot.kernel.errors import IdempotencyMismatch, StoreBusy
 from ingot.kernel.ids import is_id
-from tests.engines.postgres.application import cluster, refusal, shop
+from tests.engines.postgres.application import refusal
 from tests.shop import ROLE, Shop, enqueue, publish
-
-__all__ = ["cluster", "shop"]
 
 RICH = {
     "type": "mail",

@@ -13,11 +13,8 @@ from ingot.identity import TenantNotFound
 from ingot.jobs import JobStatus
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
-from tests.engines.postgres.application import cluster, refusal, shop
+from tests.engines.postgres.application import refusal
 from tests.shop import ROLE, Shop, enqueue, publish, undone
-
-__all__ = ["cluster", "shop"]
-
 
 # -- who may ------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +11,7 @@ from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.sql import SQL
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
-from tests.engines.postgres.blob_yard import Yard, open_cluster, open_yard
+from tests.engines.postgres.blob_yard import Yard
 from tests.engines.postgres.isolation import undone
 
 KEYS: Final = 100_000
@@ -20,18 +19,6 @@ PAGES_MAX: Final = 250  # Down a few trees, whatever there is; a table read to i
 RUNS: Final = 6  # The first five are planned with their values.
 
 pytestmark = pytest.mark.timeout(90)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with open_cluster() as url:
-        yield url
-
-
-@pytest.fixture
-async def yard(cluster: str) -> AsyncIterator[Yard]:
-    async with open_yard(cluster) as made:
-        yield made
 
 
 FILL: Final = """

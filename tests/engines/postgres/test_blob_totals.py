@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -11,25 +10,13 @@ from ingot.blobs.ports import DeleteKey, PutBlob, SweepUploads
 from ingot.engines.postgres import PostgresStore
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import content_of
-from tests.engines.postgres.blob_yard import Yard, open_cluster, open_yard
+from tests.engines.postgres.blob_yard import Yard
 
 SERVERS = 3
 BLOBS = 30
 TOTALS = "SELECT count(*), coalesce(sum(blobs), 0), coalesce(sum(bytes), 0) FROM ingot.blob_totals"
 
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with open_cluster() as url:
-        yield url
-
-
-@pytest.fixture
-async def yard(cluster: str) -> AsyncIterator[Yard]:
-    async with open_yard(cluster) as made:
-        yield made
 
 
 async def test_totals_stay_right_while_they_are_summed_up_by_several(yard: Yard) -> None:

@@ -6,7 +6,7 @@ What must hold however calls meet is asked of two sessions, one of which stands 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -17,32 +17,15 @@ from ingot.blobs.errors import KeyExists, KeyNotFound, QuotaExceeded
 from ingot.blobs.model import Finished, Key
 from ingot.blobs.ports import BeginUpload, CollectBlob, DeleteKey, FinishUpload, NoteScrub, PutBlob
 from ingot.engines.postgres.connection import PlainConnection as Raw
-from ingot.engines.postgres.connection import Record
 from ingot.identity import Limits
-from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import OutcomeUnknown
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import HOUR, OWNER, content_of, id_of
-from tests.engines.postgres.blob_yard import WAIT_SECONDS, Yard, open_cluster, open_yard
-from tests.postgres import clocked
+from tests.engines.postgres.blob_yard import WAIT_SECONDS, Noting, Yard, losing
 from tests.town import Town, refused
 
 SERVERS: Final = 3
 COLLECT: Final = "SELECT ingot.collect_blob($1, 0)"
-
-pytestmark = pytest.mark.timeout(90)  # At the end a folder goes that holds a database for each test.
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with open_cluster() as url:
-        yield url
-
-
-@pytest.fixture
-async def yard(cluster: str) -> AsyncIterator[Yard]:
-    async with open_yard(cluster) as made:
-        yield made
 
 
 def put(yard: Yard, key: str, data: bytes = b"data", place: str | None = None, **values: Any) -> PutBlob:
@@ -122,20 +105,6 @@ async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(yar
 # -- crowds -------------------------------------------------------------------------------------------------
 
 
-class Noting:
-    """Notes how many commands were committed together."""
-
-    def __init__(self) -> None:
-        self.sizes: dict[str, list[int]] = {}
-
-    def committed(self, _: str, kind: str, commands: int) -> None:
-        """A commit."""
-        self.sizes.setdefault(kind, []).append(commands)
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
-
-
 async def test_a_crowd_shares_few_transactions_and_the_refused_hold_up_nobody(yard: Yard) -> None:
     store, noting = await yard.server(), Noting()
     store.listen(noting)
@@ -176,22 +145,6 @@ async def test_finishes_of_uploads_go_together(yard: Yard) -> None:
 
 
 # -- lost answers -------------------------------------------------------------------------------------------
-
-
-def losing(clock: ManualClock, function: str) -> type[Any]:
-    """Connections that are cut after the first call of a function was done, before its answer is told."""
-    plain: Any = clocked(clock)
-    lost: list[str] = []
-
-    class Losing(plain):  # type: ignore[misc]
-        async def fetch(self, query: str, *values: Any, **options: Any) -> list[Record]:
-            answer: list[Record] = await super().fetch(query, *values, **options)
-            if function in query and not lost:
-                lost.append(query)
-                raise ConnectionResetError("the answer is lost")
-            return answer
-
-    return Losing
 
 
 async def test_what_was_done_before_its_answer_was_lost_is_done_once(yard: Yard) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from ingot.engines.postgres import PostgresStore, migrate
+from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.rows import NewsRow
 from ingot.events import Event, Events
@@ -30,7 +30,7 @@ from ingot.jobs.model import JobNews, Outcome, Progress, Settle, Snooze
 from ingot.kernel.clock import SystemClock, to_datetime
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import new_id
-from tests.postgres import own_server, with_database
+from tests.postgres import borrowed_database, with_database
 
 LEASE_SECONDS: Final = 180.0
 WRITERS: Final = 16
@@ -49,21 +49,6 @@ SETTLE: Final = """
 """
 PUBLISH: Final = "SELECT * FROM ingot.publish(ARRAY[$1::uuid], '{a.b}', '{1}', '{k}', '{\\\\x00}', 86400000000)"
 CANCEL: Final = "SELECT ingot.cancel($1, $2)"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """The address of a server of our own, with a migrated template."""
-    with own_server() as server:
-        asyncio.run(_make_template(server.url))
-        yield server.url
-
-
-async def _make_template(url: str) -> None:
-    admin = await asyncpg.connect(url)
-    await admin.execute("CREATE DATABASE template_of_ingot")
-    await admin.close()
-    await migrate(with_database(url, "template_of_ingot"))
 
 
 class Office:
@@ -125,19 +110,18 @@ class Office:
 
 
 @pytest.fixture
-async def office(cluster: str) -> AsyncIterator[Office]:
-    name = f"ingot_{new_id().replace('-', '')}"
-    admin = await asyncpg.connect(cluster)
-    await admin.execute(f"CREATE DATABASE {name} TEMPLATE template_of_ingot")
-    await admin.close()
-    url = with_database(cluster, name, "ingot_server")
-    store = await PostgresStore.open(url, clock=SystemClock(), lease_seconds=LEASE_SECONDS)
-    made = Office(url, store, (await Tenants(store).ensure_default()).id)
-    try:
-        yield made
-    finally:
-        made.open.close()
-        await store.close()
+async def office() -> AsyncIterator[Office]:
+    async with borrowed_database() as database:
+        database.clock = clock = SystemClock()
+        store = await PostgresStore.open(
+            database.server_url, clock=clock, lease_seconds=LEASE_SECONDS, pool=await database.pool()
+        )
+        made = Office(database.server_url, store, (await Tenants(store).ensure_default()).id)
+        try:
+            yield made
+        finally:
+            made.open.close()
+            await store.close()
 
 
 def news(event: Event) -> JobNews:

@@ -410,7 +410,7 @@ async def test_a_database_of_another_version_is_told(
 
 
 async def test_a_wrong_password_is_told() -> None:
-    with own_server() as server:
+    with own_server(fresh=True) as server:
         await migrate(server.url)
         owner = await asyncpg.connect(server.url)
         await owner.execute("CREATE ROLE worker LOGIN PASSWORD 'right' IN ROLE ingot_worker")

@@ -6,7 +6,7 @@ What must hold however calls meet is asked of two sessions, one of which stands 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -25,8 +25,7 @@ from ingot.jobs.ports import CancelJob, ClaimJobs, Enqueue, SettleJobs
 from ingot.kernel.errors import IngotError, StoreBusy
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import HOUR, OWNER, content_of, id_of
-from tests.engines.postgres.blob_yard import WAIT_SECONDS, Yard, open_cluster, open_yard
-from tests.engines.postgres.test_blobs import Noting, losing
+from tests.engines.postgres.blob_yard import WAIT_SECONDS, Noting, Yard, losing
 from tests.postgres import with_database
 
 SERVERS: Final = 3
@@ -38,20 +37,6 @@ FINISH: Final = """
     SELECT * FROM ingot.finish_uploads(ARRAY[$1::uuid], ARRAY[$2::uuid], '{NULL}', '{1}', '{NULL}',
         ARRAY[$3::bytea], ARRAY[$3::bytea], '{5}', '{place}', '{NULL}', '{""}')
 """
-
-pytestmark = pytest.mark.timeout(90)  # At the end a folder goes that holds a database for each test.
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with open_cluster() as url:
-        yield url
-
-
-@pytest.fixture
-async def yard(cluster: str) -> AsyncIterator[Yard]:
-    async with open_yard(cluster) as made:
-        yield made
 
 
 @asynccontextmanager
@@ -109,13 +94,10 @@ async def is_whole(yard: Yard) -> bool:
 @pytest.mark.parametrize("commits", [True, False])
 async def test_an_input_whose_blob_is_being_collected_is_kept_or_not_there(yard: Yard, commits: bool) -> None:
     await yard.depot.put("k", content_of(DATA, "place"))
-    session, store = await yard.session(), await yard.server()
-    owner = await yard.session(server=False)
+    session, store = await yard.session(server=False), await yard.server()
     change = session.transaction()
     await change.start()
     # The collector has locked the blob, as it does before it looks who refers to it.
-    await owner.execute("GRANT SELECT, UPDATE ON ingot.blobs TO ingot_server")
-    await owner.execute("CREATE POLICY looks ON ingot.blobs TO ingot_server USING (true)")
     await session.fetch("SELECT FROM ingot.blobs WHERE digest = $1 FOR UPDATE", bytes.fromhex(BLOB))
     making = asyncio.ensure_future(enqueue(store, yard.depot.order(inputs={"in": BLOB})))
     await yard.somebody_waits()

@@ -8,13 +8,11 @@ import pytest
 
 from ingot.engines.postgres.connection import Record
 from ingot.kernel.ids import new_id
-from tests.engines.postgres.test_interleavings import (
+from tests.engines.postgres.meeting import (
     ENQUEUE,
     NIL,
-    Yard,
+    Meeting,
     claim,
-    cluster,  # noqa: F401 - a fixture
-    yard,  # noqa: F401 - a fixture
 )
 from tests.postgres import AN_ACT
 
@@ -23,20 +21,20 @@ DEFINE = f"SELECT ingot.put_definition($1, 'noop', $2, 3, 5, 3, 60, 1, 2, 60, {A
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
 
 
-async def limit(yard: Yard, kind: str) -> None:  # noqa: F811
+async def limit(meeting: Meeting, kind: str) -> None:
     """Let one job run at a time."""
     if kind == "tenant":
-        await yard.owner.execute(CHANGE, yard.tenant, '{"max_running_jobs": 1}')
+        await meeting.owner.execute(CHANGE, meeting.tenant, '{"max_running_jobs": 1}')
     else:
-        await yard.owner.execute(DEFINE, NIL if kind == "type" else yard.tenant, '{"max_running": 1}')
+        await meeting.owner.execute(DEFINE, NIL if kind == "type" else meeting.tenant, '{"max_running": 1}')
 
 
 @pytest.mark.parametrize("limits", ["{}", '{"max_unfinished_jobs": 5, "rate": 1}'])
-async def test_nothing_is_limited_that_has_no_limit(yard: Yard, limits: str) -> None:  # noqa: F811
-    await yard.owner.execute(CHANGE, yard.tenant, limits)
-    assert not await yard.owner.fetchval("SELECT ingot.is_bounded()")
-    await yard.owner.execute(CHANGE, yard.tenant, '{"max_running_jobs": 1099511627776}')
-    assert await yard.owner.fetchval("SELECT ingot.is_bounded()")
+async def test_nothing_is_limited_that_has_no_limit(meeting: Meeting, limits: str) -> None:
+    await meeting.owner.execute(CHANGE, meeting.tenant, limits)
+    assert not await meeting.owner.fetchval("SELECT ingot.is_bounded()")
+    await meeting.owner.execute(CHANGE, meeting.tenant, '{"max_running_jobs": 1099511627776}')
+    assert await meeting.owner.fetchval("SELECT ingot.is_bounded()")
 
 
 def jobs(rows: list[Record]) -> list[str]:
@@ -46,27 +44,27 @@ def jobs(rows: list[Record]) -> list[str]:
 
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("kind", ["tenant", "type", "type of a tenant"])
-async def test_a_claim_under_way_leaves_no_room_for_another(yard: Yard, kind: str, commits: bool) -> None:  # noqa: F811
-    await limit(yard, kind)
+async def test_a_claim_under_way_leaves_no_room_for_another(meeting: Meeting, kind: str, commits: bool) -> None:
+    await limit(meeting, kind)
     for _ in range(2):
-        await yard.first.fetch(ENQUEUE, new_id(), yard.tenant, "noop", 0, None)
-    await yard.first.execute("BEGIN")
-    assert len(jobs(await claim(yard.first, yard, ["noop"], [2]))) == 1
-    assert jobs(await claim(yard.second, yard, ["noop"], [2])) == []
-    await yard.first.execute("COMMIT" if commits else "ROLLBACK")
-    assert len(jobs(await claim(yard.second, yard, ["noop"], [2]))) == (0 if commits else 1)
-    assert await yard.owner.fetchval("SELECT count(*) FROM ingot.leases") == 1
+        await meeting.first.fetch(ENQUEUE, new_id(), meeting.tenant, "noop", 0, None)
+    await meeting.first.execute("BEGIN")
+    assert len(jobs(await claim(meeting.first, meeting, ["noop"], [2]))) == 1
+    assert jobs(await claim(meeting.second, meeting, ["noop"], [2])) == []
+    await meeting.first.execute("COMMIT" if commits else "ROLLBACK")
+    assert len(jobs(await claim(meeting.second, meeting, ["noop"], [2]))) == (0 if commits else 1)
+    assert await meeting.owner.fetchval("SELECT count(*) FROM ingot.leases") == 1
 
 
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("limits", ['{"max_unfinished_jobs": 1}', '{"rate": 0.001, "burst": 1}'])
-async def test_an_enqueue_under_way_counts_against_the_cap(yard: Yard, limits: str, commits: bool) -> None:  # noqa: F811
-    await yard.owner.execute(CHANGE, yard.tenant, limits)
-    await yard.first.execute("BEGIN")
-    assert len(await yard.first.fetch(ENQUEUE, new_id(), yard.tenant, "noop", 0, None)) == 1
-    other = asyncio.ensure_future(yard.second.fetch(ENQUEUE, new_id(), yard.tenant, "noop", 0, None))
-    while not other.done() and not await yard.owner.fetchval(WAITS, yard.first.get_server_pid()):
+async def test_an_enqueue_under_way_counts_against_the_cap(meeting: Meeting, limits: str, commits: bool) -> None:
+    await meeting.owner.execute(CHANGE, meeting.tenant, limits)
+    await meeting.first.execute("BEGIN")
+    assert len(await meeting.first.fetch(ENQUEUE, new_id(), meeting.tenant, "noop", 0, None)) == 1
+    other = asyncio.ensure_future(meeting.second.fetch(ENQUEUE, new_id(), meeting.tenant, "noop", 0, None))
+    while not other.done() and not await meeting.owner.fetchval(WAITS, meeting.first.get_server_pid()):
         pass
-    await yard.first.execute("COMMIT" if commits else "ROLLBACK")
+    await meeting.first.execute("COMMIT" if commits else "ROLLBACK")
     assert len(await other) == (0 if commits else 1)
-    assert await yard.owner.fetchval("SELECT count(*) FROM ingot.jobs") == 1
+    assert await meeting.owner.fetchval("SELECT count(*) FROM ingot.jobs") == 1

@@ -8,7 +8,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-import pytest_asyncio
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
@@ -18,8 +17,7 @@ from ingot.identity import Tenants
 from ingot.jobs import Jobs, JobStatus
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.errors import StoreError, StoreMisconfigured, StoreTooNew
-from tests.faults.postgres_world import open_server
-from tests.postgres import Server, with_database
+from tests.postgres import Server, own_server, with_database
 
 ROUNDS = 3
 MIGRATIONS_UNDER_LOAD = 10
@@ -45,10 +43,10 @@ ORDER BY 1, 2, 3, 4, 5
 """
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def server() -> AsyncIterator[Server]:
     """A server of our own: roles belong to the whole of it."""
-    async with open_server() as server:
+    with own_server(fresh=True) as server:
         await run(server.url, f"CREATE ROLE {BOSS} LOGIN CREATEDB CREATEROLE")
         yield server
 

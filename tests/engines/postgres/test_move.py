@@ -25,7 +25,7 @@ BURN = "DO $$ BEGIN FOR i IN 1..5000 LOOP PERFORM pg_current_xact_id(); COMMIT; 
 @pytest.fixture
 def servers() -> Iterator[tuple[Server, Server]]:
     """The server a database comes from, and the one it goes to."""
-    with own_server() as old, own_server() as new:
+    with own_server(fresh=True) as old, own_server(fresh=True) as new:
         yield old, new
 
 

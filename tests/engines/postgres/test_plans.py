@@ -7,21 +7,17 @@ computer changes. The store is filled in one long transaction, so it has a serve
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
 import msgspec
 import pytest
 
-from ingot.engines.postgres import migrate
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.sql import SQL
 from ingot.kernel.ids import new_id
-from tests.postgres import AN_ACT, SETTINGS, Server, with_database
+from tests.postgres import AN_ACT, PLAIN_TEMPLATE, own_server, with_database
 
 SMALL: Final = {"finished": 1_000, "queued": 1_000}
 BIG: Final = {"finished": 200_000, "queued": 20_000}
@@ -35,7 +31,7 @@ TOP: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 BOTTOM: Final = "'00000000-0000-0000-0000-000000000000'"
 FIRST_POSITION: Final = 1_000_000_000  # Above those of the calls that are measured.
 START: Final = 1_700_000_000_000_000
-OWN_SETTINGS: Final = f"{SETTINGS}\nautovacuum = off\nmax_wal_size = 8GB\ncheckpoint_timeout = 1h\n"
+OWN_SETTINGS: Final = "autovacuum = off\nmax_wal_size = 8GB\ncheckpoint_timeout = 1h\n"
 
 FILL: Final = """
     SET LOCAL synchronous_commit = off;
@@ -355,26 +351,17 @@ class Meter:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """The address of a server of our own that has never seen a job."""
-    folder = Path(tempfile.mkdtemp(prefix="ingot-plans-", dir="/var/tmp"))
-    folder.chmod(0o755)
-    server = Server(folder, settings=OWN_SETTINGS)
-    server.start()
-    try:
+    with own_server(OWN_SETTINGS) as server:
         yield server.url
-    finally:
-        server.stop("immediate")
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def make_store(cluster: str, *, finished: int, queued: int) -> Store:
     """A database that holds so many jobs of one tenant, half of the queued ones due later, and no statistics yet."""
     name, tenant = f"jobs_{finished}", new_id()
     admin = await asyncpg.connect(cluster)
-    await admin.execute(f"CREATE DATABASE {name}")
+    await admin.execute(f"CREATE DATABASE {name} TEMPLATE {PLAIN_TEMPLATE}")
     await admin.close()
-    url = with_database(cluster, name)
-    await migrate(url)
-    owner = await asyncpg.connect(url)
+    owner = await asyncpg.connect(with_database(cluster, name))
     await owner.execute(f"SELECT ingot.create_tenant($1, 'default', 1, 'UTC', '{{}}', {AN_ACT})", tenant)
     async with owner.transaction():
         fixed = {"start": START, "first_position": FIRST_POSITION, "together": FINISHED_AT_ONCE, "rare": RARE}

@@ -18,7 +18,7 @@ from ingot.identity.ports import ClearTenants, RemoveTenant
 from ingot.identity.tokens import Credentials
 from ingot.jobs import JobNotFound, JobStatus
 from tests.conformance.tables import orphans, tables_of_tenant
-from tests.engines.postgres.test_watch import two_stores
+from tests.engines.postgres.two_stores import two_stores
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
 from tests.postgres import AN_ACT, database_for
 from tests.town import Town

@@ -24,7 +24,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     """A store on PostgreSQL; the role is gone afterwards."""
     async with open_bench("postgres", tmp_path / "data") as bench:
         yield bench
-    admin = await asyncpg.connect(await server_url())
+    admin = await asyncpg.connect(server_url())
     await admin.execute(f"DROP ROLE IF EXISTS {ROLE}")
     await admin.close()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +17,12 @@ from ingot.jobs import Definition, Jobs, JobStatus
 from ingot.jobs.maintenance import Maintenance
 from ingot.jobs.orders import new_job
 from ingot.kernel.clock import SystemClock
-from tests.factories import LEASE_SECONDS, Bench, open_bench
-from tests.postgres import database_for, open_postgres
+from tests.engines.postgres.two_stores import two_stores
+from tests.factories import LEASE_SECONDS, open_bench
+from tests.postgres import database_for
 
 NEVER = 1e9
 IDLE_SECONDS = 4.0
-
-
-@asynccontextmanager
-async def two_stores(folder: Path, *, listens: bool) -> AsyncIterator[tuple[Bench, Bench]]:
-    """Two stores in one database, as two processes would open them."""
-    clock = SystemClock()
-    stores: list[PostgresStore] = []
-    try:
-        for _ in range(2):
-            store = await open_postgres(folder, clock, lease_seconds=LEASE_SECONDS)
-            store.watch._listens = listens
-            stores.append(store)
-            await store.watch.run_once()
-            store.watch.start()
-        tenant = await Tenants(stores[0]).ensure_default()
-        yield Bench(stores[0], clock, tenant), Bench(stores[1], clock, tenant)  # type: ignore[arg-type]
-    finally:
-        for store in stores:
-            await store.close()
 
 
 async def test_news_of_an_enqueue_wake_a_claim_that_waits_in_another_process(tmp_path: Path) -> None:

@@ -152,8 +152,9 @@ class Connection(PlainConnection):
 class Database:
     """A pool of connections, and the two ways to use it: `call` a function, or `read` as a tenant."""
 
-    def __init__(self, pool: asyncpg.Pool[Record], *, pooled: bool) -> None:
+    def __init__(self, pool: asyncpg.Pool[Record], *, pooled: bool, owns_pool: bool = True) -> None:
         self.pool = pool
+        self._owns_pool = owns_pool
         self.closing = asyncio.Event()
         self.away = False
         self.pooled = pooled
@@ -161,6 +162,11 @@ class Database:
     def stop_waiting(self) -> None:
         """Wait no longer for a server that is away, from now on."""
         self.closing.set()
+
+    async def close(self) -> None:
+        """Close the connections, unless the pool belongs to the caller."""
+        if self._owns_pool:
+            await self.pool.close()
 
     async def timed(self, statement: str, *values: Any) -> tuple[list[Record], float]:
         """The same as `call`, and the seconds it took, without those spent waiting for a server that was away."""

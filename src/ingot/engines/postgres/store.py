@@ -158,23 +158,28 @@ class PostgresStore(Blobs):
         pooled: bool = False,
         connections: int = CONNECTIONS_MAX,
         connection_class: type[Connection] = Connection,
+        pool: asyncpg.Pool[asyncpg.Record] | None = None,
     ) -> PostgresStore:
         """Open the store in a database that was migrated before.
 
+        A pool that is passed in is used instead of a new one, and `close` leaves it open.
         Raises `StoreTooNew`, `StoreMisconfigured`, or `StoreError` when the server cannot be reached.
         """
-        pool = await open_pool(url, pooled=pooled, connections=connections, connection_class=connection_class)
+        owns_pool = pool is None
+        if pool is None:
+            pool = await open_pool(url, pooled=pooled, connections=connections, connection_class=connection_class)
         try:
             async with pool.acquire() as connection, connection.transaction():
                 await _check(connection)
             memory = Memory(clock, lease=round(lease_seconds * MICROS))
-            db = Database(pool, pooled=pooled)
+            db = Database(pool, pooled=pooled, owns_pool=owns_pool)
             await tend.look(db, memory)
             memory.sweep_from = memory.now() + memory.lease
             follow = Follow(db, memory)
             return cls(db, memory, follow, Watch(url, db, memory, follow, listens=not pooled))
         except BaseException as error:
-            await pool.close()
+            if owns_pool:
+                await pool.close()
             if isinstance(error, asyncpg.PostgresError):
                 raise explain(error, doing="used", where=place(url)) from error
             raise
@@ -201,7 +206,7 @@ class PostgresStore(Blobs):
         if self._tending is not None:
             await asyncio.wait([self._tending])
         await self._follow.settle_down()
-        await self._db.pool.close()
+        await self._db.close()
 
     # -- hints ----------------------------------------------------------------------------------------------
 

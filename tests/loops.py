@@ -1,0 +1,40 @@
+"""The event loop that all tests of a process share, so that database connections can outlive a test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def share(loop: asyncio.AbstractEventLoop | None) -> None:
+    """Make this the loop that tests share, or none from now on."""
+    global _loop  # noqa: PLW0603 - one for a process
+    _loop = loop
+
+
+def is_shared(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether tests share this loop: what is bound to another ends with the test."""
+    return loop is _loop
+
+
+def run(call: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the shared loop, for code that is not a coroutine itself."""
+    if _loop is None:
+        share(asyncio.new_event_loop())
+    assert _loop is not None
+    return _loop.run_until_complete(call)
+
+
+def cancel_leftovers() -> None:
+    """Cancel the tasks that a test has left on the shared loop, and wait for their end."""
+    if _loop is None or _loop.is_closed() or _loop.is_running():
+        return
+    if tasks := asyncio.all_tasks(_loop):
+        for task in tasks:
+            task.cancel()
+        _loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))

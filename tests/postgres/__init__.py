@@ -1,0 +1,36 @@
+"""A real PostgreSQL for the tests: a cluster for each test process, and databases that tests borrow from it."""
+
+from tests.postgres.databases import (
+    AN_ACT,
+    ChanceClock,
+    Database,
+    borrowed_database,
+    clocked,
+    close_pools,
+    database_for,
+    empty_database,
+    open_postgres,
+)
+from tests.postgres.programs import binaries, install_debian
+from tests.postgres.server import PLAIN_TEMPLATE, TEMPLATE, Server, own_server, server_url, shared_folder, with_database
+
+__all__ = [
+    "AN_ACT",
+    "PLAIN_TEMPLATE",
+    "TEMPLATE",
+    "ChanceClock",
+    "Database",
+    "Server",
+    "binaries",
+    "borrowed_database",
+    "clocked",
+    "close_pools",
+    "database_for",
+    "empty_database",
+    "install_debian",
+    "open_postgres",
+    "own_server",
+    "server_url",
+    "shared_folder",
+    "with_database",
+]

@@ -1,0 +1,212 @@
+"""Databases that tests borrow: emptied between tests, with connections that stay open.
+
+Opening a connection costs PostgreSQL more than most tests do: a new backend compiles every function it calls. So each
+database keeps one pool for as long as the tests share an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+
+from ingot.engines.postgres import PostgresStore
+from ingot.engines.postgres.connection import CONNECTIONS_MAX, Connection, Record, open_pool
+from ingot.kernel.clock import Clock, ManualClock
+from ingot.kernel.ids import new_id
+from tests import loops
+from tests.postgres.server import TEMPLATE, server_url, with_database
+
+AN_ACT = "json_build_object('id', gen_random_uuid(), 'who', 'a test')::text"  # In the text of a statement.
+TRUNCATE_BYTES_MIN: Final = 1_000_000
+KEPT: Final = "kept by the tests"  # The application name of connections that outlive a test.
+# End the sessions that a test has left, then remove all rows. TRUNCATE makes PostgreSQL plan every cached statement
+# again, so only large tables are truncated. A replica deletes without triggers and foreign keys.
+EMPTY: Final = f"""
+DO $$ DECLARE name text; bytes bigint; BEGIN
+    LOOP
+        PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name <> '{KEPT}' AND pid <> pg_backend_pid()
+        AND backend_type = 'client backend';
+        EXIT WHEN NOT FOUND;
+        PERFORM pg_sleep(0.002), pg_stat_clear_snapshot();
+    END LOOP;
+    SET LOCAL session_replication_role = replica;
+    FOR name, bytes IN
+        SELECT relname, pg_relation_size(oid) FROM pg_class WHERE relnamespace = 'ingot'::regnamespace AND relkind = 'r'
+        AND relname NOT IN ('migrations', 'home') AND pg_relation_size(oid) > 0
+    LOOP
+        EXECUTE format(
+            CASE WHEN bytes > {TRUNCATE_BYTES_MIN} THEN 'TRUNCATE ingot.%I CASCADE' ELSE 'DELETE FROM ingot.%I' END,
+            name
+        );
+    END LOOP;
+END $$
+"""
+
+
+class Database:
+    """A database of this process, borrowed by one test at a time."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.name = name
+        self.owner_url = with_database(url, name)
+        self.server_url = with_database(url, name, "ingot_server")
+        self.folder: Path | None = None
+        self.stores = 0
+        self.clock: Clock | None = None
+        self.is_altered = False  # A test that changes the schema says so, and no other test gets the database.
+        self._pool: asyncpg.Pool[Record] | None = None
+        self._owner: asyncpg.Connection[Record] | None = None
+
+    async def pool(self) -> asyncpg.Pool[Record]:
+        """The pool that stays open between tests. Its connections have the time of the database's clock."""
+        assert loops.is_shared(asyncio.get_running_loop())
+        if self._pool is None:
+            self._pool = await open_pool(
+                f"{self.server_url}&application_name={KEPT.replace(' ', '%20')}",
+                pooled=False,
+                connections=CONNECTIONS_MAX,
+                connection_class=_clocked_by(self),
+            )
+        return self._pool
+
+    async def empty(self) -> None:
+        """End what a test has left running, and remove all rows."""
+        if not loops.is_shared(asyncio.get_running_loop()):
+            owner = await asyncpg.connect(self.owner_url)
+            try:
+                await owner.execute(EMPTY)
+            finally:
+                await owner.close()
+            return
+        if self._owner is None or self._owner.is_closed():
+            self._owner = await asyncpg.connect(self.owner_url, server_settings={"application_name": KEPT})
+        await self._owner.execute(EMPTY)
+
+    async def close(self) -> None:
+        """Close the connections that stay open between tests."""
+        if self._pool is not None:
+            await self._pool.close()
+        if self._owner is not None:
+            await self._owner.close()
+
+
+_databases: list[Database] = []
+
+
+async def close_pools() -> None:
+    """Close all connections that outlived a test."""
+    for database in _databases:
+        await database.close()
+
+
+async def database_for(folder: Path) -> Database:
+    """The database that stands for this folder: the one it had, or an empty one."""
+    for database in _databases:
+        if database.folder == folder:
+            return database
+    for database in _databases:
+        if database.stores == 0:
+            database.folder = folder
+            await database.empty()
+            return database
+    database = await _create(f"ingot_{new_id().replace('-', '')}", TEMPLATE)
+    database.folder = folder
+    _databases.append(database)
+    return database
+
+
+@asynccontextmanager
+async def borrowed_database() -> AsyncIterator[Database]:
+    """A database with nothing in it but our schema."""
+    database = await database_for(Path(new_id()))
+    database.stores += 1
+    try:
+        yield database
+    finally:
+        database.stores -= 1
+        if database.is_altered:
+            _databases.remove(database)
+            await database.close()
+
+
+async def empty_database() -> Database:
+    """A database with nothing in it, not even our schema. It lives as long as the cluster."""
+    return await _create(f"empty_{new_id().replace('-', '')}", "template1")
+
+
+async def _create(name: str, template: str) -> Database:
+    url = server_url()
+    admin = await asyncpg.connect(url)
+    try:
+        await admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    finally:
+        await admin.close()
+    return Database(url, name)
+
+
+async def open_postgres(folder: Path, clock: Clock, *, lease_seconds: float) -> PostgresStore:
+    """A store in the database that stands for a folder."""
+    database = await database_for(folder)
+
+    class Store(PostgresStore):
+        closed = False
+
+        async def close(self) -> None:
+            await super().close()
+            database.stores -= not self.closed
+            self.closed = True
+
+    database.clock = clock
+    store = await Store.open(database.server_url, clock=clock, lease_seconds=lease_seconds, pool=await database.pool())
+    database.stores += 1
+    return store
+
+
+class ChanceClock(ManualClock):
+    """A clock for tests that run the same life twice: chance is always the same, in PostgreSQL too."""
+
+    chance = 0.5
+
+
+class _Clocked(Connection):
+    """A connection on which PostgreSQL has the time of a test's clock."""
+
+    told: tuple[str, str] | None = ("", "")
+
+    def clock(self) -> Clock | None:
+        raise NotImplementedError
+
+    async def fetch(self, *args: Any, **options: Any) -> list[Record]:  # type: ignore[override]
+        clock = self.clock()
+        now = str(clock.micros()) if isinstance(clock, ManualClock) else ""
+        chance = str(clock.chance) if isinstance(clock, ChanceClock) else ""
+        if self.told != (now, chance):
+            await super().execute(f"SET ingot.now = '{now}'; SET ingot.chance = '{chance}'")
+            self.told = None if self.is_in_transaction() else (now, chance)  # A rollback takes it back.
+        return await super().fetch(*args, **options)
+
+
+def clocked(clock: Clock) -> type[Connection]:
+    """Connections on which PostgreSQL has the time of this clock."""
+
+    class Clocked(_Clocked):
+        def clock(self) -> Clock:
+            return clock
+
+    return Clocked if isinstance(clock, ManualClock) else Connection
+
+
+def _clocked_by(database: Database) -> type[Connection]:
+    """Connections on which PostgreSQL has the time of the clock that the database has now."""
+
+    class Clocked(_Clocked):
+        def clock(self) -> Clock | None:
+            return database.clock
+
+    return Clocked
