@@ -25,6 +25,7 @@ from ingot.settings import Settings
 from ingot.wiring import rooms
 from ingot.wiring.serving import server_of
 from tests.postgres import Database
+from tests.sqlite_files import place_migrated_file
 
 EVERYTHING = [ALL]
 OWN_PAGE = {"sec-fetch-site": "same-origin"}
@@ -110,6 +111,8 @@ async def serving(
     It has `more` routes, and takes what the signer has signed.
     """
     settings = msgspec.structs.replace(settings or Settings(), data=folder)
+    if settings.database_url is None:
+        place_migrated_file(folder)
     async with rooms.open(settings=settings, clock=clock) as ingot:
         operator = await ingot.credentials.ensure_operator(None)
         assert operator is not None

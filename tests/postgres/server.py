@@ -28,8 +28,6 @@ PLAIN_TEMPLATE: Final = "ingot_plain"  # Migrated, and nothing else.
 TEMPLATE: Final = "ingot_template"  # With the clock of the tests.
 START_SECONDS: Final = "60"
 USERS: Final = ("postgres", "nobody")
-MEMORY_FOLDER: Final = Path("/dev/shm")
-MEMORY_BYTES_MIN: Final = 4 * 1024**3
 SETTINGS: Final = """
 listen_addresses = ''
 max_connections = 200
@@ -130,9 +128,8 @@ def _is_user(name: str) -> bool:
 
 
 def _new_folder(name: str) -> Path:
-    """Create a folder that the user of a server can reach, in memory if there is enough."""
-    in_memory = MEMORY_FOLDER.is_dir() and shutil.disk_usage(MEMORY_FOLDER).free >= MEMORY_BYTES_MIN
-    folder = Path(tempfile.mkdtemp(prefix=f"ingot-{name}-", dir=MEMORY_FOLDER if in_memory else "/var/tmp"))
+    """Create a folder that the user of a server can reach."""
+    folder = Path(tempfile.mkdtemp(prefix=f"ingot-{name}-"))
     folder.chmod(0o755)
     return folder
 
