@@ -11,7 +11,7 @@ from tests import loops
 from tests.minilm import shared_model
 from tests.postgres import close_pools, shared_folder
 from tests.s3 import shared_bucket_server
-from tests.scratch import scratch_folder
+from tests.scratch import use_scratch_folder
 
 LONG_TEST_SECONDS_MAX = 300
 
@@ -31,8 +31,8 @@ settings.load_profile("ingot")
 def pytest_configure(config: pytest.Config) -> None:
     """The process that starts the workers makes room for their servers, and clears up after them."""
     if not hasattr(config, "workerinput"):
+        use_scratch_folder(config)
         room = ExitStack()
-        room.enter_context(scratch_folder(config))
         room.enter_context(shared_folder())
         room.enter_context(shared_bucket_server())
         room.enter_context(shared_model())
