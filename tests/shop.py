@@ -98,7 +98,7 @@ class Shop:
 
     async def claim(self, *types: str) -> list[Claim]:
         """Claim what is there, also what this process was not told of."""
-        await tend.look(self.store._db, self.store._memory)
+        await tend.look(self.store.database, self.store.memory)
         return await self.jobs.claim("w", types, limit=1000)
 
     async def waits_for(self, holder: Raw, waiting: asyncio.Future[Any]) -> None:

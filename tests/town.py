@@ -112,8 +112,8 @@ async def open_town(folder: Path) -> AsyncIterator[Town]:
         await admin.close()
         await bench.jobs.define(Definition(type="past", retention_seconds=0, keep_history=True))
         await bench.jobs.collect()
-        await bench.store._db.call("SELECT ingot.fold_counts(1000)")  # type: ignore[union-attr]
-        await bench.store._db.call("SELECT * FROM ingot.fold_batches(1000)")  # type: ignore[union-attr]
+        await bench.store.database.call("SELECT ingot.fold_counts(1000)")  # type: ignore[union-attr]
+        await bench.store.database.call("SELECT * FROM ingot.fold_batches(1000)")  # type: ignore[union-attr]
         for tenant in tenants:
             await bench.make_job("noop", tenant=tenant, batch="together")
         made = Town(bench, database, tenants)

@@ -42,7 +42,7 @@ class Ours:
     async def readback(self) -> Readback:
         # The front offers no pragmas, so the writer's own connection is asked between two of its commits.
         engine: Any = self._jobs._store
-        connection: apsw.Connection = engine._connection
+        connection: apsw.Connection = engine.connection
         while True:
             try:
                 synchronous, mode = connection.pragma("synchronous"), connection.pragma("journal_mode")

@@ -58,7 +58,7 @@ async def fill_the_rest(bench: Bench, folder: Path, tenant: str) -> None:
     """Put rows of a tenant, in which nothing else is put in a test, into their tables."""
     if isinstance(bench.store, PostgresStore):
         for fold in ("SELECT ingot.fold_counts(10000)", "SELECT * FROM ingot.fold_batches(10000)"):
-            await bench.store._db.call(fold)
+            await bench.store.database.call(fold)
         await bench.make_job(tenant=tenant, batch="together")
         async with _owner(folder) as owner:
             await owner.execute("INSERT INTO ingot.worker_roles VALUES ('a_worker', $1)", tenant)
@@ -68,9 +68,9 @@ async def fill_the_rest(bench: Bench, folder: Path, tenant: str) -> None:
             await owner.execute(A_JOB_FILE, tenant)
             await owner.execute("INSERT INTO ingot.usage_owed VALUES ($1, 'role/shop', 1)", tenant)
     else:
-        number = bench.sqlite._memory.tenants[tenant]
-        bench.sqlite._connection.execute("INSERT INTO event_floors VALUES (?, 0, 0)", (number,))
-        bench.sqlite._connection.execute(
+        number = bench.sqlite.memory.tenants[tenant]
+        bench.sqlite.connection.execute("INSERT INTO event_floors VALUES (?, 0, 0)", (number,))
+        bench.sqlite.connection.execute(
             "INSERT INTO job_files SELECT s.tenant, s.number, 'input', 'a', k.blob, 'a/b', k.owner, NULL, 0 "
             "FROM states AS s, keys AS k WHERE s.tenant = ?1 AND k.tenant = ?1 LIMIT 1",
             (number,),
@@ -87,7 +87,7 @@ async def tables_of_tenant(bench: Bench, folder: Path, tenant: str) -> Filled:
                 for name in names
             }
     else:
-        connection = bench.sqlite._connection
+        connection = bench.sqlite.connection
         known = dict(connection.execute("SELECT id, number FROM tenants"))
         rows = connection.execute(
             "SELECT m.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c "
@@ -112,7 +112,7 @@ async def orphans(bench: Bench, folder: Path) -> list[str]:
                     f"SELECT EXISTS (SELECT FROM ingot.{name} WHERE {column} NOT IN (SELECT id FROM ingot.jobs))"
                 )
             ]
-    connection = bench.sqlite._connection
+    connection = bench.sqlite.connection
     rows = connection.execute(
         "SELECT m.name, c.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c "
         "WHERE m.type = 'table' AND (c.name = 'job' OR (m.name, c.name) = ('jobs', 'number'))"
@@ -129,10 +129,10 @@ async def orphans(bench: Bench, folder: Path) -> list[str]:
 async def count_references(bench: Bench) -> Counter[str]:
     """How many references there are to each blob that has any, by its id."""
     if isinstance(bench.store, PostgresStore):
-        ((name,),) = await bench.store._db.call("SELECT current_database()")
+        ((name,),) = await bench.store.database.call("SELECT current_database()")
         async with _connected(with_database(server_url(), name)) as owner:
             return Counter(dict(await owner.fetch(REFERENCES_IN_POSTGRES)))
-    return Counter(dict(bench.sqlite._reader().execute(REFERENCES_IN_SQLITE)))
+    return Counter(dict(bench.sqlite.connection.execute(REFERENCES_IN_SQLITE)))
 
 
 @asynccontextmanager

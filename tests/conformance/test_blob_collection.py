@@ -59,7 +59,7 @@ async def give_file(depot: Depot, folder: Path, job: Job, kind: str = "input") -
         await owner.execute(JOB_FILE_POSTGRES, *row)
         await owner.close()
     else:
-        connection = depot.bench.sqlite._connection
+        connection = depot.bench.sqlite.connection
         connection.execute(JOB_FILE_SQLITE, row)
         connection.execute(COUNT_SQLITE, (job.id, OWNER, SIZE))
 

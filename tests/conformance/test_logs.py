@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ingot.engines.postgres import PostgresStore
 from ingot.jobs import AttemptNotFound, Definition, JobNotFound, JobStatus, LeaseLost
 from ingot.jobs.checks import LOG_CHARS_MAX, LOG_OFFSET_MAX
 from ingot.jobs.logs import LOG_CHARS_KEPT
@@ -225,7 +226,7 @@ async def test_those_who_follow_a_log_are_woken(bench: Bench) -> None:
 
 async def chunks_of(bench: Bench) -> list[int]:
     """The sizes of all parts of logs that the store holds."""
-    if hasattr(bench.store, "_connection"):
-        return [size for (size,) in bench.store._connection.execute("SELECT size FROM logs")]
-    rows = await bench.store._db.read(bench.tenant, "SELECT size FROM ingot.logs")
-    return [row["size"] for row in rows]
+    if isinstance(bench.store, PostgresStore):
+        rows = await bench.store.database.read(bench.tenant, "SELECT size FROM ingot.logs")
+        return [row["size"] for row in rows]
+    return [size for (size,) in bench.store.connection.execute("SELECT size FROM logs")]

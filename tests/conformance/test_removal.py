@@ -424,12 +424,12 @@ async def test_nothing_of_it_is_remembered(bench: Bench) -> None:
     tenant = await furnish(bench)
     await bench.jobs.claim("w", ["noop", "same"], limit=1)
     await bench.tenants.remove("acme")
-    assert tenant.id not in repr(bench.store._memory.lanes)
+    assert tenant.id not in repr(bench.store.memory.lanes)
     await bench.jobs.claim("w", ["noop", "same"], limit=10)
     await clear_all(bench)
     if isinstance(bench.store, PostgresStore):
-        await look(bench.store._db, bench.store._memory)
-    memory = vars(bench.store._memory)
+        await look(bench.store.database, bench.store.memory)
+    memory = vars(bench.store.memory)
     assert [name for name, known in memory.items() if tenant.id in repr(known)] == []
 
 

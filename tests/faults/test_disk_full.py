@@ -210,7 +210,7 @@ async def test_a_disk_that_fails_leaves_the_outcome_unknown(desk: Desk, call: Ca
 
 async def test_a_store_trusts_nothing_it_could_not_read_again(desk: Desk, logs: list[EventDict]) -> None:
     """The disk goes away while a claim takes the last job of its lane, and with it the way to look up the lanes."""
-    desk.sqlite._connection.pragma("cache_size", 0)
+    desk.sqlite.connection.pragma("cache_size", 0)
     desk.disk.failing = "dying"
     with pytest.raises(OutcomeUnknown):
         await desk.jobs.claim("other", ["noop"], limit=100)
@@ -279,7 +279,7 @@ async def test_a_checkpoint_that_fails_spoils_no_commit(tmp_path: Path) -> None:
     store = await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
     desk = Desk(store, clock, await Tenants(store).ensure_default())
     await desk.jobs.enqueue_many([new_job(desk.tenant, "noop", "x" * 9000) for _ in range(100)])
-    store._connection.pragma("wal_autocheckpoint", 1)
+    store.connection.pragma("wal_autocheckpoint", 1)
     await desk.make_job()
     size = (folder / FILE_NAME).stat().st_size
     with no_file_larger_than(size):
@@ -325,7 +325,7 @@ async def test_work_on_a_disk_that_fails_now_and_then_stays_right(
 async def _work_on(disk: BadDisk, folder: Path, chance: random.Random, recorder: Recorder) -> None:
     clock = SystemClock()
     store = await SQLiteStore.open(folder, clock=clock, lease_seconds=0.15, vfs=disk.vfs)
-    store._connection.pragma("wal_autocheckpoint", chance.choice((8, 50, 4000)))
+    store.connection.pragma("wal_autocheckpoint", chance.choice((8, 50, 4000)))
     maintenance = Maintenance(store)
     workload = Workload(store, clock, recorder, lease_seconds=0.15, seed=chance.randrange(2**32))
     await workload.prepare()

@@ -306,8 +306,8 @@ both_losses = pytest.mark.parametrize("loss", Loss)
 async def test_the_time_of_an_outage_is_not_the_cost_of_a_look(wire: Wire) -> None:
     """A look is made again after fifty times what it cost: a process must not be blind for minutes after an outage."""
     wire.proxy.lose(Loss.ANSWER, "ingot.look(", meanwhile=lambda: asyncio.sleep(1.0))
-    memory = wire.behind._memory
-    await look(wire.behind._db, memory)
+    memory = wire.behind.memory
+    await look(wire.behind.database, memory)
     assert memory.look_patience < 10
 
 

@@ -140,5 +140,5 @@ async def test_what_it_held_goes_away_by_itself(served: Served) -> None:
     await acme(served)
     await served.call("POST", "/jobs", headers={"ingot-tenant": "acme"}, json={"type": "noop"})
     await served.call("DELETE", GONE)
-    memory: Any = served.ingot.jobs._store._memory  # type: ignore[attr-defined]
+    memory: Any = served.ingot.jobs._store.memory  # type: ignore[attr-defined]
     await eventually(lambda: list(memory.numbers) == [served.ingot.default_tenant.id])

@@ -221,7 +221,7 @@ MUTANTS = [
         breaks="a worker of one tenant is none for another",
         file="engines/sqlite/reads.py",
         old="for asker in (state.tenant, None))",
-        new="for asker in (None, *self._memory.tenants))",
+        new="for asker in (None, *self.memory.tenants))",
         caught_by="tests/conformance/test_explain.py::test_a_worker_of_one_tenant_does_not_count_for_another",
     ),
     Mutant(

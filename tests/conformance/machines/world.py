@@ -123,7 +123,7 @@ class World:
     async def _follow(self) -> None:
         """What follows when jobs have ended; PostgreSQL does it beside the calls."""
         if isinstance(self.bench.store, PostgresStore):
-            await self.bench.store._follow.settle_down()
+            await self.bench.store.follow.settle_down()
         self.model.follow()
 
     # -- asking for work ------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ WAITS = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(
 async def note(bench: Bench) -> None:
     """Let the others know which types workers ask for here."""
     assert isinstance(bench.store, PostgresStore)
-    await note_askers(bench.store._db, bench.store._memory)
+    await note_askers(bench.store.database, bench.store.memory)
 
 
 async def has_worker(bench: Bench, job: Job) -> bool:

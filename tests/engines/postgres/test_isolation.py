@@ -370,7 +370,7 @@ async def test_a_lease_is_not_lost_before_it_has_run_out(town: Town) -> None:
     claim = await town.bench.make_claim("mine")
     lost = "SELECT * FROM ingot.settle($1, $2, NULL, '{lost}', NULL, NULL, NULL, NULL, NULL)"
     async with store_with_one_connection(town) as store:
-        assert await store._db.call(lost, [claim.job.id], [claim.fence]) == []
+        assert await store.database.call(lost, [claim.job.id], [claim.fence]) == []
     assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
 
 

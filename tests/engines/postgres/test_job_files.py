@@ -287,7 +287,7 @@ async def test_servers_that_finish_end_sweep_and_cancel_at_once_agree(yard: Yard
 
     await asyncio.gather(*(work(n, order) for n, order in enumerate(orders)))
     for store in stores:
-        await store._follow.settle_down()
+        await store.follow.settle_down()
     ended = [await status(yard, order.id) for order in orders]
     assert set(ended) == {JobStatus.QUEUED, JobStatus.CANCELED}
     assert [await status(yard, child.id) for child in children] == [

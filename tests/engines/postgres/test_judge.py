@@ -305,7 +305,7 @@ async def test_jobs_move_through_the_store_as_the_judge_says(hall: Hall, asked: 
     ]
     answers = await hall.store.settle(SettleJobs(settles=told)) if told else []
     assert [answer for answer in answers if isinstance(answer, IngotError)] == []
-    hall.store._memory.expires_at(now)
+    hall.store.memory.expires_at(now)
     await hall.store.tend(Tend())
     statuses = {answer.job_id: answer.status for answer in answers if not isinstance(answer, IngotError)}
     for id, case in zip(ids, asked, strict=True):

@@ -113,7 +113,7 @@ class Half:
 @asynccontextmanager
 async def half_way(folk: Folk) -> AsyncIterator[Database]:
     assert isinstance(folk.store, PostgresStore)
-    async with folk.store._db.pool.acquire() as connection:
+    async with folk.store.database.pool.acquire() as connection:
         await connection.fetch("SELECT 1")  # So that it has the time of the test.
         async with connection.transaction():
             yield Half(connection)  # type: ignore[misc]
@@ -122,7 +122,7 @@ async def half_way(folk: Folk) -> AsyncIterator[Database]:
 async def waiting(folk: Folk, calls: int) -> None:
     """Until so many calls wait for the one that is half way."""
     assert isinstance(folk.store, PostgresStore)
-    while not (await folk.store._db.call(WAITING, calls))[0][0]:
+    while not (await folk.store.database.call(WAITING, calls))[0][0]:
         pass
 
 

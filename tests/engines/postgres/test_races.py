@@ -58,7 +58,7 @@ class Gated(Bench):
     def memory(self) -> Memory:
         """What this process remembers."""
         assert isinstance(self.store, PostgresStore)
-        return self.store._memory
+        return self.store.memory
 
     @contextmanager
     def gate(self, function: str, way: str, *, passes: int = 0) -> Iterator[Gate]:
@@ -75,7 +75,7 @@ class Gated(Bench):
         """See what others did."""
         assert isinstance(self.store, PostgresStore)
         try:
-            await tend.look(self.store._db, self.memory)
+            await tend.look(self.store.database, self.memory)
         finally:
             self.memory.look_patience = NEVER
 
@@ -156,7 +156,9 @@ async def test_claims_at_once_leave_no_ready_job_behind(here: Gated) -> None:
 
 async def test_a_claim_of_one_lane_waits_for_one_of_several(here: Gated) -> None:
     assert isinstance(here.store, PostgresStore)
-    here.store._db.pooled = True  # A call is a transaction of several statements: what it locked stays so for a while.
+    here.store.database.pooled = (
+        True  # A call is a transaction of several statements: what it locked stays so for a while.
+    )
     await here.jobs.enqueue_many([new_job(here.tenant, type) for type in ("a", "b") for _ in range(5)])
     with here.gate("ingot.claim", "after") as gate:
         several = asyncio.create_task(here.jobs.claim("worker", ["a", "b"], limit=5))

@@ -69,7 +69,7 @@ async def test_a_process_that_has_not_heard_of_it_hands_out_nothing(bench: Bench
     other = await open_store("postgres", tmp_path / "data", bench.clock)
     try:
         there = Bench(other, bench.clock, await bench.tenants.get("default"))
-        other._memory.look_patience = 1e9  # type: ignore[union-attr]
+        other.memory.look_patience = 1e9  # type: ignore[union-attr]
         await bench.tenants.remove("acme")
         claims = await there.jobs.claim("w", ["type-0", "type-1", "type-2"], limit=10)
         assert [claim.job.id for claim in claims] == [own.id]
@@ -176,13 +176,13 @@ async def test_a_look_forgets_what_is_known_of_a_removed_tenant(bench: Bench) ->
     tenant = await bench.tenants.create("acme")
     await bench.make_job(tenant=tenant.id)
     await bench.tenants.remove("acme")
-    await tend.look(store._db, store._memory)
-    assert store._memory.removed == {tenant.id}
+    await tend.look(store.database, store.memory)
+    assert store.memory.removed == {tenant.id}
     await clear(bench)
     bench.clock.advance(seconds=SETTLED_SECONDS)
     assert await clear(bench) == (tenant.id,)
-    await tend.look(store._db, store._memory)
-    assert store._memory.removed == set()
+    await tend.look(store.database, store.memory)
+    assert store.memory.removed == set()
 
 
 async def test_a_process_that_has_not_heard_of_it_makes_no_work(bench: Bench, tmp_path: Path) -> None:

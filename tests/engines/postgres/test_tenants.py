@@ -22,7 +22,7 @@ from tests.town import Town, store_with_one_connection
 
 async def seen_by(store: PostgresStore) -> tuple[dict[str, set[str]], bool]:
     """What the store's only connection shows by itself, and whether a transaction was left open on it."""
-    async with store._db.pool.acquire() as connection:
+    async with store.database.pool.acquire() as connection:
         in_transaction = connection.is_in_transaction()
         return await rows_of(connection), in_transaction
 
@@ -36,7 +36,7 @@ NOTHING: Final = ({name: set[str]() for name in READABLE}, False)
 async def test_a_connection_forgets_its_tenant_after_an_error(town: Town, failing: str) -> None:
     async with store_with_one_connection(town) as store:
         with pytest.raises(StoreError):
-            await store._db.read(town.tenants[0], failing)
+            await store.database.read(town.tenants[0], failing)
         assert await seen_by(store) == NOTHING
 
 
@@ -50,7 +50,7 @@ async def test_a_connection_forgets_its_tenant_after_a_refusal(town: Town) -> No
 async def test_a_connection_forgets_its_tenant_when_its_reader_goes_away(town: Town) -> None:
     async with store_with_one_connection(town) as store:
         admin = await town.connect()
-        reading = asyncio.create_task(store._db.read(town.tenants[0], "SELECT pg_sleep(60)"))
+        reading = asyncio.create_task(store.database.read(town.tenants[0], "SELECT pg_sleep(60)"))
         asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
         while not await admin.fetchval(asleep):
             pass
@@ -64,7 +64,7 @@ async def test_a_text_that_is_no_id_never_gets_into_a_statement(town: Town) -> N
     async with store_with_one_connection(town) as store:
         for text in ("'; SET ingot.tenant = 'x", "", "A" * 36):
             with pytest.raises(AssertionError):
-                await store._db.read(text, "SELECT 1")
+                await store.database.read(text, "SELECT 1")
         assert await seen_by(store) == NOTHING
 
 

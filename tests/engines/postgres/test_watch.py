@@ -27,7 +27,7 @@ IDLE_SECONDS = 4.0
 
 async def test_news_of_an_enqueue_wake_a_claim_that_waits_in_another_process(tmp_path: Path) -> None:
     async with two_stores(tmp_path, listens=True) as (here, there):
-        there.store._memory.look_patience = NEVER  # type: ignore[union-attr]
+        there.store.memory.look_patience = NEVER  # type: ignore[union-attr]
         waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=15))
         await asyncio.sleep(0.1)
         job = await here.make_job()
@@ -76,7 +76,7 @@ async def test_what_another_process_puts_into_one_of_very_many_lanes_is_found_af
 
 async def test_a_listener_that_lost_its_connection_listens_again(tmp_path: Path) -> None:
     async with two_stores(tmp_path, listens=True) as (here, there):
-        there.store._memory.look_patience = NEVER  # type: ignore[union-attr]
+        there.store.memory.look_patience = NEVER  # type: ignore[union-attr]
         admin = await asyncpg.connect((await database_for(tmp_path)).owner_url)
         await admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -110,8 +110,8 @@ async def test_claims_that_wait_cost_less_than_one_query_a_second(tmp_path: Path
         await jobs.claim("worker", ["held"])
         waiting = [asyncio.create_task(jobs.claim(f"w{n}", ["noop"], wait_seconds=60)) for n in range(10)]
         await asyncio.sleep(0.2)
-        await fold(store._db)
-        store._memory.deltas = False
+        await fold(store.database)
+        store.memory.deltas = False
         before = queries
         await asyncio.sleep(IDLE_SECONDS)
         assert queries - before < IDLE_SECONDS
@@ -134,7 +134,7 @@ async def test_counts_are_exact_however_much_of_them_is_folded(tmp_path: Path, f
         for _ in range(3):
             await bench.make_job_in(JobStatus.SUCCEEDED)
             for _ in range(folds):
-                await fold(bench.store._db)
+                await fold(bench.store.database)
         await bench.make_job()
         counts = (await bench.jobs.summary(bench.tenant)).counts
         assert {status: jobs for status, jobs in counts.items() if jobs} == {
@@ -148,5 +148,5 @@ async def test_two_folds_at_once_count_nothing_twice(tmp_path: Path) -> None:
         assert isinstance(bench.store, PostgresStore)
         for _ in range(20):
             await bench.make_job()
-        await asyncio.gather(*(fold(bench.store._db) for _ in range(8)))
+        await asyncio.gather(*(fold(bench.store.database) for _ in range(8)))
         assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.QUEUED] == 20

@@ -334,7 +334,7 @@ async def test_a_lease_that_somebody_holds_is_not_waited_for_by_the_sweep(town: 
         await worker.fetch(RENEW, [claims[0].job.id], [claims[0].fence])
         town.bench.clock.advance(seconds=10 * LEASE_SECONDS)
         async with store_with_one_connection(town) as store:
-            found = await store._db.call("SELECT id FROM ingot.expired(0, 1000, 0)")
+            found = await store.database.call("SELECT id FROM ingot.expired(0, 1000, 0)")
         held = {row["id"] for row in found}
         assert (claims[0].job.id in held, claims[1].job.id in held) == (False, True)
         await town.bench.jobs.tend()

@@ -109,7 +109,7 @@ async def test_one_that_cannot_be_written_spoils_no_other(depot: Depot) -> None:
 
 def add_file(depot: Depot, claim: Claim, data: bytes, *, kind: str = "output", name: str = "a") -> None:
     """Let a job have a file, and count it, as the command that does so will."""
-    connection = depot.bench.sqlite._connection
+    connection = depot.bench.sqlite.connection
     connection.execute(
         "INSERT INTO job_files SELECT s.tenant, s.number, ?, ?, b.number, 'text/plain', ?, s.fence, 7 "
         "FROM states AS s, blobs AS b WHERE s.id = ? AND b.id = ?",
@@ -124,12 +124,12 @@ def add_file(depot: Depot, claim: Claim, data: bytes, *, kind: str = "output", n
 
 def number_of(depot: Depot) -> int:
     """The number of the tenant in the file."""
-    return depot.bench.sqlite._memory.tenants[depot.tenant]
+    return depot.bench.sqlite.memory.tenants[depot.tenant]
 
 
 def check(depot: Depot) -> None:
     """Usage is what a recount of the tables says."""
-    connection = depot.bench.sqlite._connection
+    connection = depot.bench.sqlite.connection
     usage = list(connection.execute("SELECT * FROM usage WHERE owner <> '' ORDER BY tenant, owner"))
     assert usage == list(connection.execute(RECOUNT))
     total = list(connection.execute("SELECT * FROM usage WHERE owner = ''"))
@@ -181,6 +181,6 @@ async def test_of_a_blob_that_is_gone_nothing_is_left(depot: Depot) -> None:
         await depot.put("k", content)
         await depot.delete("k")
     assert await depot.collect(grace=0) == [5, 5]
-    connection = depot.bench.sqlite._connection
+    connection = depot.bench.sqlite.connection
     for table in ("blobs", "blob_bytes", "blob_checks", "tombstones", "keys", "usage"):
         assert connection.execute(f"SELECT count(*) FROM {table}").get == 0, table

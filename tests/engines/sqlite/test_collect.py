@@ -32,7 +32,7 @@ async def test_nothing_is_left_of_a_removed_job_but_its_entry(tmp_path: Path) ->
                 await finish_again(bench, job)
         bench.clock.advance(seconds=HOUR)
         assert (await bench.jobs.collect(7)).more
-        connection = bench.sqlite._connection
+        connection = bench.sqlite.connection
         assert broken_rules(connection) == []
         while (await bench.jobs.collect(2)).more:
             pass

@@ -129,7 +129,7 @@ async def test_a_fence_that_carries_over_stays_above_all_others_after_a_failed_t
 ) -> None:
     folder, clock = tmp_path / "data", ManualClock()
     async with open_bench("sqlite", folder, clock) as bench:
-        first = bench.sqlite._memory
+        first = bench.sqlite.memory
         first.fence = (first.epoch + 1) * FENCES_PER_EPOCH - 1
         await bench.make_job()
         with monkeypatch.context() as patched:

@@ -39,7 +39,7 @@ def _put(connection: apsw.Connection, job_id: str, status: JobStatus) -> None:
 
 
 async def test_the_trigger_allows_exactly_the_moves_of_the_table(bench: Bench) -> None:
-    connection = bench.sqlite._connection
+    connection = bench.sqlite.connection
     job = await bench.make_job()
     (trigger,) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'states_move'")
     allowed = set()
@@ -78,14 +78,14 @@ async def test_the_trigger_allows_exactly_the_moves_of_the_table(bench: Bench) -
 async def test_the_file_itself_refuses_what_cannot_be(bench: Bench, change: str) -> None:
     job = await bench.make_job()
     with pytest.raises(apsw.ConstraintError):
-        bench.sqlite._connection.execute(f"UPDATE states SET {change} WHERE id = ?", (job.id,))
+        bench.sqlite.connection.execute(f"UPDATE states SET {change} WHERE id = ?", (job.id,))
 
 
 async def test_the_file_itself_keeps_a_dedupe_key_unique_among_unfinished_jobs(bench: Bench) -> None:
     await bench.make_job(dedupe_key="d")
     other = await bench.make_job()
     with pytest.raises(apsw.ConstraintError):
-        bench.sqlite._connection.execute("UPDATE states SET dedupe_key = 'd' WHERE id = ?", (other.id,))
+        bench.sqlite.connection.execute("UPDATE states SET dedupe_key = 'd' WHERE id = ?", (other.id,))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -108,7 +108,7 @@ async def test_counts_equal_what_is_there_after_random_work(tmp_path: Path, seed
 async def test_one_bad_row_does_not_keep_the_others_from_being_swept(bench: Bench) -> None:
     claims = [await bench.make_claim() for _ in range(5)]
     bad = claims[2].job.id
-    bench.sqlite._connection.execute(
+    bench.sqlite.connection.execute(
         "INSERT INTO outcomes SELECT number, fence, 'lost', 1, 'queued', 0, 1, 0, NULL, NULL, NULL, NULL, NULL "
         "FROM states WHERE id = ?",
         (bad,),
@@ -124,7 +124,7 @@ async def test_one_bad_row_does_not_keep_the_others_from_being_swept(bench: Benc
 
 async def test_a_bad_row_is_tried_again_at_most_once_a_second(bench: Bench) -> None:
     claim = await bench.make_claim()
-    bench.sqlite._connection.execute(
+    bench.sqlite.connection.execute(
         "INSERT INTO outcomes SELECT number, fence, 'lost', 1, 'queued', 0, 1, 0, NULL, NULL, NULL, NULL, NULL "
         "FROM states WHERE id = ?",
         (claim.job.id,),

@@ -37,7 +37,7 @@ class Commits:
 
     def __init__(self, bench: Bench) -> None:
         self.count = 0
-        bench.sqlite._connection.set_commit_hook(self._on_commit)
+        bench.sqlite.connection.set_commit_hook(self._on_commit)
 
     def _on_commit(self) -> bool:
         self.count += 1
@@ -110,7 +110,7 @@ class Gate:
 
     def __init__(self, bench: Bench) -> None:
         self._reached, self._open = threading.Event(), threading.Event()
-        bench.sqlite._connection.set_commit_hook(self._on_commit)
+        bench.sqlite.connection.set_commit_hook(self._on_commit)
 
     def _on_commit(self) -> bool:
         self._reached.set()
@@ -166,7 +166,7 @@ async def test_after_a_failed_group_the_store_goes_on_as_before(bench: Bench) ->
 async def test_settles_beside_one_the_file_does_not_take_are_recorded(bench: Bench) -> None:
     good, bad = await bench.make_claim("good"), await bench.make_claim("bad")
     # A row that is there already stands for any row the file refuses.
-    bench.sqlite._connection.execute(
+    bench.sqlite.connection.execute(
         "INSERT INTO outcomes SELECT number, fence, 'lost', 1, 'queued', 0, 1, 0, NULL, NULL, NULL, NULL, NULL "
         "FROM states WHERE id = ?",
         (bad.job.id,),
@@ -239,9 +239,9 @@ async def test_a_caller_that_went_away_leaves_the_others_their_answers(bench: Be
 async def test_a_transaction_that_fails_at_its_end_answers_all_and_changes_nothing(
     bench: Bench,
 ) -> None:
-    bench.sqlite._connection.set_commit_hook(lambda: True)  # SQLite turns such a commit into a rollback.
+    bench.sqlite.connection.set_commit_hook(lambda: True)  # SQLite turns such a commit into a rollback.
     answers = await asyncio.gather(*(bench.make_job() for _ in range(3)), return_exceptions=True)
-    bench.sqlite._connection.set_commit_hook(None)
+    bench.sqlite.connection.set_commit_hook(None)
     assert all(isinstance(answer, IngotError) for answer in answers)
     assert (await bench.jobs.list(bench.tenant)).items == []
     assert isinstance((await bench.jobs.enqueue(bench.tenant, "noop")), Enqueued)
@@ -251,7 +251,7 @@ async def test_a_transaction_that_fails_at_its_end_answers_all_and_changes_nothi
 async def test_after_a_failed_transaction_the_store_trusts_its_file_only(bench: Bench) -> None:
     job = await bench.make_job("a")
     ghost = Tenant(id=new_id(), slug="ghost")
-    bench.sqlite._connection.set_commit_hook(lambda: True)
+    bench.sqlite.connection.set_commit_hook(lambda: True)
     answers = await asyncio.gather(
         bench.store.create_tenant(CreateTenant(tenant=ghost, act=Act())),
         bench.jobs.define(Definition(type="b", priority=1)),
@@ -259,7 +259,7 @@ async def test_after_a_failed_transaction_the_store_trusts_its_file_only(bench: 
         bench.jobs.claim("worker", ["a"]),
         return_exceptions=True,
     )
-    bench.sqlite._connection.set_commit_hook(None)
+    bench.sqlite.connection.set_commit_hook(None)
     assert all(isinstance(answer, IngotError) for answer in answers)
     assert bench.store.seconds_to_agenda() is None
     (claim,) = await bench.jobs.claim("worker", ["a"])

@@ -24,40 +24,42 @@ class PeopleReads(Reads):
 
     async def find_session(self, digest: bytes) -> FoundSession | None:
         """See `PeopleStore`."""
-        ((text,),) = await self._db.call("SELECT ingot.find_session($1)", digest)
+        ((text,),) = await self.database.call("SELECT ingot.find_session($1)", digest)
         return None if text is None else msgspec.json.decode(text, type=FoundSessionRow).found()
 
     async def list_sessions(self, user: str) -> list[Session]:
         """See `PeopleStore`."""
         if not is_id(user):
             return []
-        rows = await self._db.call("SELECT ingot.list_sessions($1, $2)", user, SESSIONS_MAX)
+        rows = await self.database.call("SELECT ingot.list_sessions($1, $2)", user, SESSIONS_MAX)
         return [msgspec.json.decode(text, type=SessionRow).session() for (text,) in rows]
 
     async def find_user(self, user_id: str) -> Owner | None:
         """See `PeopleStore`."""
         if not is_id(user_id):
             return None
-        ((text,),) = await self._db.call("SELECT ingot.find_user($1)", user_id)
+        ((text,),) = await self.database.call("SELECT ingot.find_user($1)", user_id)
         return None if text is None else msgspec.json.decode(text, type=OwnerRow).owner()
 
     async def list_users(self, *, email: str | None, before: str | None, limit: int) -> list[User]:
         """See `PeopleStore`."""
-        rows = await self._db.call("SELECT ingot.list_users($1, $2, $3)", lower(email), before or ABOVE_ALL_IDS, limit)
+        rows = await self.database.call(
+            "SELECT ingot.list_users($1, $2, $3)", lower(email), before or ABOVE_ALL_IDS, limit
+        )
         return [msgspec.json.decode(text, type=UserRow).user() for (text,) in rows]
 
     async def find_member(self, tenant: str, member_id: str) -> Member | None:
         """See `PeopleStore`."""
-        await identity.check_tenant(self._db, self._memory, tenant)
+        await identity.check_tenant(self.database, self.memory, tenant)
         if not is_id(member_id):
             return None
-        ((text,),) = await self._db.call("SELECT ingot.find_member($1, $2)", tenant, member_id)
+        ((text,),) = await self.database.call("SELECT ingot.find_member($1, $2)", tenant, member_id)
         return None if text is None else msgspec.json.decode(text, type=Member)
 
     async def list_members(self, tenant: str, *, after: str | None, limit: int) -> list[Member]:
         """See `PeopleStore`."""
-        await identity.check_tenant(self._db, self._memory, tenant)
-        rows = await self._db.call("SELECT ingot.list_members($1, $2, $3)", tenant, after or BELOW_ALL_IDS, limit)
+        await identity.check_tenant(self.database, self.memory, tenant)
+        rows = await self.database.call("SELECT ingot.list_members($1, $2, $3)", tenant, after or BELOW_ALL_IDS, limit)
         return [msgspec.json.decode(text, type=Member) for (text,) in rows]
 
     async def list_people_tokens(self, user: str, *, before: str | None, limit: int) -> list[Token]:
@@ -65,5 +67,5 @@ class PeopleReads(Reads):
         if not is_id(user):
             return []
         row = (user, before or ABOVE_ALL_IDS, limit)
-        rows = await self._db.call("SELECT ingot.list_people_tokens($1, $2, $3)", *row)
+        rows = await self.database.call("SELECT ingot.list_people_tokens($1, $2, $3)", *row)
         return [TokenRow.read(text).token() for (text,) in rows]

@@ -111,9 +111,9 @@ class PostgresStore(Blobs):
     alone = False
 
     def __init__(self, db: Database, memory: Memory, follow: Follow, watch: Watch) -> None:
-        self._db = db
-        self._memory = memory
-        self._follow = follow
+        self.database = db
+        self.memory = memory
+        self.follow = follow
         self.watch = watch
         self._enqueues: Batches[Enqueue, list[Enqueued]] = Batches(
             partial(enqueue.enqueue, db, memory),
@@ -186,11 +186,11 @@ class PostgresStore(Blobs):
 
     def stop_waiting(self) -> None:
         """Fail what waits for a server that is away, and what finds it away from now on."""
-        self._db.stop_waiting()
+        self.database.stop_waiting()
 
     async def keep_secret_key(self, fingerprint: bytes, *, replaces: bool) -> bool:
         """Whether the servers of this database have the key with this fingerprint; who replaces it has them have it."""
-        ((same,),) = await self._db.call("SELECT ingot.keep_secret_key($1, $2)", fingerprint, replaces)
+        ((same,),) = await self.database.call("SELECT ingot.keep_secret_key($1, $2)", fingerprint, replaces)
         return bool(same)
 
     async def close(self) -> None:
@@ -205,22 +205,22 @@ class PostgresStore(Blobs):
             await claims.close()
         if self._tending is not None:
             await asyncio.wait([self._tending])
-        await self._follow.settle_down()
-        await self._db.close()
+        await self.follow.settle_down()
+        await self.database.close()
 
     # -- hints ----------------------------------------------------------------------------------------------
 
     def on_ready(self, tell: Callable[[str, str, int], None]) -> None:
         """See `JobStore`."""
-        self._memory.on_ready.append(tell)
+        self.memory.on_ready.append(tell)
 
     def on_agenda(self, tell: Callable[[], None]) -> None:
         """See `JobStore`."""
-        self._memory.on_agenda.append(tell)
+        self.memory.on_agenda.append(tell)
 
     def listen(self, listener: Listener) -> None:
         """See `JobStore`."""
-        self._memory.listeners.append(listener)
+        self.memory.listeners.append(listener)
 
     async def measure(self) -> Load:
         """See `JobStore`."""
@@ -228,20 +228,20 @@ class PostgresStore(Blobs):
         waiting += sum(batches.waiting for batches in self._blob_batches)
         return Load(
             waiting_commands=waiting + sum(claims.waiting for claims in self._claims.values()),
-            horizon_seconds=await self._horizon.measure(self._db),
-            connections=self._db.pool.get_size(),
-            connections_used=self._db.pool.get_size() - self._db.pool.get_idle_size(),
-            connections_max=self._db.pool.get_max_size(),
+            horizon_seconds=await self._horizon.measure(self.database),
+            connections=self.database.pool.get_size(),
+            connections_used=self.database.pool.get_size() - self.database.pool.get_idle_size(),
+            connections_max=self.database.pool.get_max_size(),
         )
 
     def on_event(self, tell: Callable[[str], None]) -> None:
         """See `EventLog`."""
-        self._memory.on_event.append(tell)
+        self.memory.on_event.append(tell)
 
     def seconds_to_agenda(self) -> float | None:
         """See `JobStore`."""
-        agenda = self._memory.agenda()
-        return None if agenda is None else max(0.0, (agenda - self._memory.now()) / MICROS)
+        agenda = self.memory.agenda()
+        return None if agenda is None else max(0.0, (agenda - self.memory.now()) / MICROS)
 
     def gather(self) -> None:
         """See `JobStore`. What comes while a batch is under way is gathered anyway."""
@@ -256,8 +256,8 @@ class PostgresStore(Blobs):
     async def claim(self, command: ClaimJobs) -> list[Claim]:
         """See `JobStore`."""
         if command.tenant is not None:
-            await identity.check_tenant(self._db, self._memory, command.tenant)
-        self._memory.ask(command.types, command.tenant)
+            await identity.check_tenant(self.database, self.memory, command.tenant)
+        self.memory.ask(command.types, command.tenant)
         await self._tend_when_due()
         scope = tuple(command.types), command.tenant
         batches = self._claims.get(scope)
@@ -265,24 +265,24 @@ class PostgresStore(Blobs):
             for idle in [key for key, known in self._claims.items() if known.idle]:
                 del self._claims[idle]
             batches = self._claims[scope] = Batches(
-                partial(claim.claim, self._db, self._memory),
+                partial(claim.claim, self.database, self.memory),
                 weigh=lambda command: command.limit,
-                rows_max=self._memory.rows_max,
-                told=partial(self._memory.tell_committed, "claim"),
+                rows_max=self.memory.rows_max,
+                told=partial(self.memory.tell_committed, "claim"),
             )
         return await batches.submit(command)
 
     async def _tend_when_due(self) -> None:
         """Claims do what is due themselves, all of them together."""
-        await self._follow.settle_down()
-        agenda = self._memory.agenda()
-        if self._memory.look_is_old() or (agenda is not None and agenda <= self._memory.now()):
+        await self.follow.settle_down()
+        agenda = self.memory.agenda()
+        if self.memory.look_is_old() or (agenda is not None and agenda <= self.memory.now()):
             await self._tend_together()
-            await self._follow.settle_down()
+            await self.follow.settle_down()
 
     async def _tend_together(self) -> Tended:
         if self._tending is None or self._tending.done():
-            self._tending = asyncio.create_task(tend.tend(self._db, self._memory), context=for_all())
+            self._tending = asyncio.create_task(tend.tend(self.database, self.memory), context=for_all())
         return await asyncio.shield(self._tending)
 
     def renew(self, command: RenewLeases) -> Awaitable[list[Heartbeat | IngotError]]:
@@ -299,143 +299,143 @@ class PostgresStore(Blobs):
 
     def cancel(self, command: CancelJob) -> Awaitable[Job]:
         """See `JobStore`."""
-        return manage.cancel(self._db, self._memory, command)
+        return manage.cancel(self.database, self.memory, command)
 
     def retry(self, command: RetryJob) -> Awaitable[Job]:
         """See `JobStore`."""
-        return manage.retry(self._db, self._memory, command)
+        return manage.retry(self.database, self.memory, command)
 
     def change(self, command: ChangeJob) -> Awaitable[Job]:
         """See `JobStore`."""
-        return manage.change(self._db, self._memory, command)
+        return manage.change(self.database, self.memory, command)
 
     async def tend(self, command: Tend) -> Tended:  # noqa: ARG002 - one of the port's commands
         """See `JobStore`."""
-        await self._follow.settle_down()
+        await self.follow.settle_down()
         tended = await self._tend_together()
-        await self._follow.settle_down()
+        await self.follow.settle_down()
         return tended
 
     def collect(self, command: Collect) -> Awaitable[Collected]:
         """See `JobStore`."""
-        return collect.collect(self._db, command)
+        return collect.collect(self.database, command)
 
     async def publish(self, command: PublishEvent) -> Published:
         """See `EventLog`."""
-        await identity.check_tenant(self._db, self._memory, command.tenant)
+        await identity.check_tenant(self.database, self.memory, command.tenant)
         return await self._publishes.submit(command)
 
     def forget_events(self, command: ForgetEvents) -> Awaitable[Forgotten]:
         """See `EventLog`."""
-        return events.forget(self._db, command)
+        return events.forget(self.database, command)
 
     def put_definition(self, command: PutDefinition) -> Awaitable[Definition]:
         """See `JobStore`."""
-        return definitions.put_definition(self._db, self._memory, command)
+        return definitions.put_definition(self.database, self.memory, command)
 
     def ensure_definition(self, command: EnsureDefinition) -> Awaitable[Definition]:
         """See `JobStore`."""
-        return definitions.ensure_definition(self._db, self._memory, command)
+        return definitions.ensure_definition(self.database, self.memory, command)
 
     def pause(self, command: PauseType) -> Awaitable[Pause]:
         """See `JobStore`."""
-        return definitions.pause(self._db, command)
+        return definitions.pause(self.database, command)
 
     def resume(self, command: ResumeType) -> Awaitable[None]:
         """See `JobStore`."""
-        return definitions.resume(self._db, self._memory, command)
+        return definitions.resume(self.database, self.memory, command)
 
     def create_tenant(self, command: CreateTenant) -> Awaitable[Tenant]:
         """See `TenantStore`."""
-        return identity.create_tenant(self._db, self._memory, command)
+        return identity.create_tenant(self.database, self.memory, command)
 
     def change_tenant(self, command: ChangeTenant) -> Awaitable[Tenant]:
         """See `TenantStore`."""
-        return identity.change_tenant(self._db, self._memory, command)
+        return identity.change_tenant(self.database, self.memory, command)
 
     def remove_tenant(self, command: RemoveTenant) -> Awaitable[Tenant]:
         """See `TenantStore`."""
-        return removal.remove_tenant(self._db, self._memory, command)
+        return removal.remove_tenant(self.database, self.memory, command)
 
     def clear_tenants(self, command: ClearTenants) -> Awaitable[Cleared]:
         """See `TenantStore`."""
-        return removal.clear_tenants(self._db, command)
+        return removal.clear_tenants(self.database, command)
 
     def on_removed(self, tell: Callable[[str], None]) -> None:
         """See `TenantStore`."""
-        self._memory.on_removed.append(tell)
+        self.memory.on_removed.append(tell)
 
     def create_token(self, command: CreateToken) -> Awaitable[Token]:
         """See `CredentialStore`."""
-        return credentials.create_token(self._db, command)
+        return credentials.create_token(self.database, command)
 
     def revoke_token(self, command: RevokeToken) -> Awaitable[Token]:
         """See `CredentialStore`."""
-        return credentials.revoke_token(self._db, command)
+        return credentials.revoke_token(self.database, command)
 
     def create_worker_credential(self, command: CreateWorkerCredential) -> Awaitable[WorkerCredential]:
         """See `CredentialStore`."""
-        return credentials.create_worker_credential(self._db, command)
+        return credentials.create_worker_credential(self.database, command)
 
     def change_worker_credential(self, command: ChangeWorkerCredential) -> Awaitable[WorkerCredential]:
         """See `CredentialStore`."""
-        return credentials.change_worker_credential(self._db, command)
+        return credentials.change_worker_credential(self.database, command)
 
     def note_use(self, command: NoteUse) -> Awaitable[None]:
         """See `CredentialStore`."""
-        return credentials.note_use(self._db, command)
+        return credentials.note_use(self.database, command)
 
     def begin_login(self, command: BeginLogin) -> Awaitable[None]:
         """See `PeopleStore`."""
-        return people.begin_login(self._db, command)
+        return people.begin_login(self.database, command)
 
     def take_login(self, command: TakeLogin) -> Awaitable[str | None]:
         """See `PeopleStore`."""
-        return people.take_login(self._db, command)
+        return people.take_login(self.database, command)
 
     def sign_in(self, command: SignIn) -> Awaitable[User]:
         """See `PeopleStore`."""
-        return people.sign_in(self._db, command)
+        return people.sign_in(self.database, command)
 
     def turn_away(self, command: TurnAway) -> Awaitable[None]:
         """See `PeopleStore`."""
-        return people.turn_away(self._db, command)
+        return people.turn_away(self.database, command)
 
     def end_session(self, command: EndSession) -> Awaitable[None]:
         """See `PeopleStore`."""
-        return people.end_session(self._db, command)
+        return people.end_session(self.database, command)
 
     def enable_user(self, command: EnableUser) -> Awaitable[User]:
         """See `PeopleStore`."""
-        return people.enable_user(self._db, command)
+        return people.enable_user(self.database, command)
 
     def put_member(self, command: PutMember) -> Awaitable[Member]:
         """See `PeopleStore`."""
-        return people.put_member(self._db, command)
+        return people.put_member(self.database, command)
 
     def remove_member(self, command: RemoveMember) -> Awaitable[Member]:
         """See `PeopleStore`."""
-        return people.remove_member(self._db, command)
+        return people.remove_member(self.database, command)
 
     def register_worker(self, command: RegisterWorker) -> Awaitable[Worker]:
         """See `WorkerStore`."""
-        return workers.register(self._db, command)
+        return workers.register(self.database, command)
 
     def hear_worker(self, command: HearWorker) -> Awaitable[Heard]:
         """See `WorkerStore`."""
-        return workers.hear(self._db, self._memory, command)
+        return workers.hear(self.database, self.memory, command)
 
     def drain_worker(self, command: DrainWorker) -> Awaitable[Worker]:
         """See `WorkerStore`."""
-        return workers.drain(self._db, command)
+        return workers.drain(self.database, command)
 
     def remove_worker(self, command: RemoveWorker) -> Awaitable[bool]:
         """See `WorkerStore`."""
-        return workers.remove(self._db, self._memory, command)
+        return workers.remove(self.database, self.memory, command)
 
     def tend_workers(self, command: TendWorkers) -> Awaitable[CrewTended]:
         """See `WorkerStore`."""
-        return workers.tend(self._db, self._memory, command)
+        return workers.tend(self.database, self.memory, command)
 
 
 def _weight_of_log(entry: LogEntry) -> int:

@@ -93,8 +93,8 @@ class BlobReads(PeopleReads):
 
     def get_usage(self, tenant: str, owner: str | None = None) -> Awaitable[Usage]:
         """See `BlobStore`."""
-        number = self._memory.tenants.get(tenant, NOBODY)
-        limits = self._memory.limits.get(tenant)
+        number = self.memory.tenants.get(tenant, NOBODY)
+        limits = self.memory.limits.get(tenant)
         quota = limits.quota_bytes if limits is not None and owner is None else None
         return self._run(self._get_usage, number, owner, quota)
 

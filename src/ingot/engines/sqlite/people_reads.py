@@ -55,7 +55,7 @@ class PeopleReads(Reads):
     def find_member(self, tenant: str, member_id: str) -> Awaitable[Member | None]:
         """See `PeopleStore`."""
         self._check_tenant(tenant)
-        return self._run(self._find_member, self._memory.tenants[tenant], member_id)
+        return self._run(self._find_member, self.memory.tenants[tenant], member_id)
 
     def _find_member(self, tenant: int, member_id: str) -> Member | None:
         found = self._read(list[Member], SQL.members_by_id, tenant, as_json([member_id]))
@@ -64,7 +64,7 @@ class PeopleReads(Reads):
     def list_members(self, tenant: str, *, after: str | None, limit: int) -> Awaitable[list[Member]]:
         """See `PeopleStore`."""
         self._check_tenant(tenant)
-        return self._run(self._list_members, self._memory.tenants[tenant], after or "", limit)
+        return self._run(self._list_members, self.memory.tenants[tenant], after or "", limit)
 
     def _list_members(self, tenant: int, after: str, limit: int) -> list[Member]:
         with self._reader():  # One snapshot for who they are and what they are.

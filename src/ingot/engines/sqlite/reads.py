@@ -68,7 +68,7 @@ class Reads:
     """The reading half of the store."""
 
     _clock: Clock
-    _memory: Memory
+    memory: Memory
 
     def __init__(self, path: Path, *, vfs: str | None) -> None:
         self._path = path
@@ -101,13 +101,13 @@ class Reads:
             raise StoreError("The store is closed.") from None
 
     def _check_tenant(self, tenant: str | None) -> None:
-        if tenant is not None and tenant not in self._memory.tenants:
+        if tenant is not None and tenant not in self.memory.tenants:
             raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
 
     def _number_of(self, tenant: str) -> int:
         """Its number; it may have been removed since somebody looked. Raises `TenantNotFound`."""
         try:
-            return self._memory.tenants[tenant]
+            return self.memory.tenants[tenant]
         except KeyError:
             raise TenantNotFound(f"there is no tenant {tenant[:64]!r}") from None
 
@@ -254,7 +254,7 @@ class Reads:
 
     def _waiting(self, row: JobRow) -> Waiting:
         state = row.state
-        times = (self._memory.asked.get((state.type, asker)) for asker in (state.tenant, None))
+        times = (self.memory.asked.get((state.type, asker)) for asker in (state.tenant, None))
         asked_at = max((at for at in times if at is not None), default=None)
         now = to_datetime(self._clock.micros())
         job, asked = job_of(state, row.body), to_datetime_or_none(asked_at)
@@ -268,12 +268,12 @@ class Reads:
         lane = (state.type, self._number_of(state.tenant), state.limit_key)
         position = (state.priority, state.run_at, state.id)
         ahead = self._reader().execute(SQL.ready_ahead, (*lane, *position, AHEAD_MAX)).get
-        pause = self._memory.pauses.get((state.tenant, state.type))
+        pause = self.memory.pauses.get((state.tenant, state.type))
         return msgspec.structs.replace(waiting, ahead=ahead, pause=pause, limits=self._limits(state))
 
     def _limits(self, state: State) -> list[HeldLimit]:
         """The limits there are, from the widest to the narrowest, and who runs under each."""
-        bounds = self._memory.bounds(state.tenant, state.type)
+        bounds = self.memory.bounds(state.tenant, state.type)
         scopes: list[tuple[Literal["tenant", "type", "key"], int | None, str | None, str | None]] = [
             ("tenant", bounds.tenant, None, None),
             ("type", bounds.type, state.type, None),
@@ -290,7 +290,7 @@ class Reads:
 
     def list_leases(self, worker: str, tenant: str | None, *, limit: int) -> Awaitable[list[tuple[str, int]]]:
         """See `JobStore`."""
-        number = 0 if tenant is None else self._memory.tenants.get(tenant, -1)
+        number = 0 if tenant is None else self.memory.tenants.get(tenant, -1)
         return self._run(self._read, list[tuple[str, int]], SQL.leases_of_worker, worker, number, limit)
 
     def list_pauses(self, tenant: str) -> Awaitable[list[Pause]]:
@@ -425,7 +425,7 @@ class Reads:
         return [row.worker() for row in self._read(list[WorkerRow], SQL.workers_of_tenant, *values) or ()]
 
     def _number(self, tenant: str | None) -> int:
-        return 0 if tenant is None else self._memory.tenants.get(tenant, -1)
+        return 0 if tenant is None else self.memory.tenants.get(tenant, -1)
 
     def list_draining(self) -> Awaitable[list[WorkerKey]]:
         """See `WorkerStore`."""

@@ -149,8 +149,8 @@ class SQLiteStore(BlobCommands, FileReads):
     def __init__(self, opened: Opened, *, vfs: str | None) -> None:
         super().__init__(opened.path, vfs=vfs)
         self._opened = opened
-        self._connection = opened.connection
-        self._memory = opened.memory
+        self.connection = opened.connection
+        self.memory = opened.memory
         self._clock = opened.clock
         self._closing: asyncio.Future[None] | None = None
         self._tell_ready: list[Callable[[str, str, int], None]] = []
@@ -229,7 +229,7 @@ class SQLiteStore(BlobCommands, FileReads):
 
     def seconds_to_agenda(self) -> float | None:
         """See `JobStore`."""
-        agenda = self._memory.agenda()
+        agenda = self.memory.agenda()
         return None if agenda is None else max(0.0, (agenda - self._clock.micros()) / MICROS)
 
     def gather(self) -> None:
