@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -21,10 +22,12 @@ from typing import Any, Final
 import boto3
 import botocore.config
 import botocore.exceptions
+import httpx
 
+from ingot.blobs.ports import Part
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.ids import new_id
-from ingot.objects.s3 import BucketStore
+from ingot.objects.s3 import SINGLE_BYTES_MAX, BucketStore
 
 FOLDER_VARIABLE: Final = "INGOT_TEST_S3_FOLDER"
 ACCESS_KEY: Final = "tests"
@@ -167,6 +170,30 @@ def bucket() -> str:
     name = f"ingot-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{os.getpid()}"
     client_of(server_url()).create_bucket(Bucket=name)
     return name
+
+
+def prefix_of(store: BucketStore) -> str:
+    """The folder of a store in the bucket, with a slash behind it."""
+    return store.store_id.removeprefix(f"s3://{bucket()}/")
+
+
+def key_of(store: BucketStore, place: str) -> str:
+    """The key of an object, as other clients see it."""
+    return f"{prefix_of(store)}blobs/{place[:2]}/{place}"
+
+
+async def begin_parts(store: BucketStore, place: str, *parts: bytes) -> tuple[str, list[Part]]:
+    """Begin an object in parts, send these, and return the id of the multipart upload and the parts."""
+    plan = await store.plan(place, size=SINGLE_BYTES_MAX + 1, sha256=None)
+    assert plan.multipart is not None
+    sent = [
+        Part(number=number, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+        for number, data in enumerate(parts, start=1)
+    ]
+    async with httpx.AsyncClient(timeout=30, verify=False) as client:
+        for signed, data in zip(await store.sign_parts(place, plan.multipart, sent), parts, strict=True):
+            (await client.put(signed.url, headers=signed.headers, content=data)).raise_for_status()
+    return plan.multipart, sent
 
 
 @asynccontextmanager

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from ingot.blobs.ports import ObjectStore
-from ingot.kernel.clock import SystemClock
+from ingot.kernel.clock import Clock, SystemClock
 from ingot.objects.local import LocalStore
 from ingot.objects.s3 import BucketStore
 from tests.s3 import open_bucket
 
 
 @asynccontextmanager
-async def open_local(folder: Path) -> AsyncIterator[ObjectStore]:
+async def open_local(folder: Path, clock: Clock | None = None) -> AsyncIterator[ObjectStore]:
     """A blob folder."""
-    store = await LocalStore.open(folder, clock=SystemClock())
+    store = await LocalStore.open(folder, clock=clock or SystemClock())
     try:
         yield store
     finally:
@@ -29,13 +29,13 @@ async def open_local(folder: Path) -> AsyncIterator[ObjectStore]:
 
 
 @asynccontextmanager
-async def open_s3(_: Path) -> AsyncIterator[ObjectStore]:
+async def open_s3(_: Path, clock: Clock | None = None) -> AsyncIterator[ObjectStore]:
     """A folder in a bucket."""
-    async with open_bucket() as store:
+    async with open_bucket(clock=clock or SystemClock()) as store:
         yield store
 
 
-STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[ObjectStore]]] = {"local": open_local, "s3": open_s3}
+STORES: dict[str, Callable[..., AbstractAsyncContextManager[ObjectStore]]] = {"local": open_local, "s3": open_s3}
 
 
 def skip_unless_it_resumes(store: ObjectStore) -> None:

@@ -106,3 +106,15 @@ async def test_blobs_behind_some_that_are_kept_are_collected(depot: Depot) -> No
     for _ in range(ROUNDS_MAX):
         await collector.run_once()
     assert (await depot.store.blob_figures()).blobs == 0
+
+
+async def test_a_keeper_that_cannot_be_asked_keeps_everything(depot: Depot) -> None:
+    class Broken(Keeping):
+        async def kept(self, blob_ids: Sequence[str]) -> set[str]:
+            raise OSError("the file cannot be read")
+
+    await condemn(depot, 1)
+    depot.bench.clock.advance(seconds=1)
+    with pytest.raises(OSError, match="cannot be read"):
+        await collector_of(depot, Stuck(), Broken()).run_once()
+    assert (await collector_of(depot, Stuck()).run_once()).blobs == 1

@@ -13,6 +13,7 @@ from ingot.kernel.ids import new_id
 from ingot.objects.local import LocalStore
 from ingot.objects.s3 import BucketStore
 from tests.conformance.objects import STORES, put
+from tests.s3 import bucket, client_of, prefix_of, server_url
 
 
 @pytest.fixture(params=STORES)
@@ -55,9 +56,10 @@ async def test_what_is_not_ours_is_no_place(store: ObjectStore, tmp_path: Path) 
             (tmp_path / "data/blobs" / name).write_text("not ours")
     else:
         assert isinstance(store, BucketStore)
+        client = client_of(server_url())
         for name in ("notes.txt", "ab/notes.txt", f"ab/{'c' * 32}", f"cc/deep/{'c' * 32}", f"CC/{'C' * 32}"):
-            await store._requests.send("PUT", f"{store._prefix}blobs/{name}", body=b"not ours")
-        await store._parts.begin(f"{store._prefix}blobs/notes.txt")
+            client.put_object(Bucket=bucket(), Key=f"{prefix_of(store)}blobs/{name}", Body=b"not ours")
+        client.create_multipart_upload(Bucket=bucket(), Key=f"{prefix_of(store)}blobs/notes.txt")
     assert await places(store) == {place}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -20,6 +21,8 @@ from ingot.identity.removal import Removal
 from ingot.identity.tokens import Credentials
 from ingot.jobs import Claim, Definition, JobNotFound, JobStatus
 from ingot.jobs.orders import new_job
+from ingot.jobs.ports import WorkerStore
+from ingot.jobs.workers import Workers
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
@@ -27,6 +30,7 @@ from tests.conformance.depot import Depot
 from tests.conformance.folk import Folk
 from tests.conformance.pictures import picture, refuses
 from tests.conformance.tables import fill_the_rest, orphans, tables_of_tenant
+from tests.conformance.test_worker_waiting import Watched
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
 
 KEPT = {"audit"}  # What is on record stays there.
@@ -213,7 +217,7 @@ async def test_a_claim_that_waits_for_a_removed_tenant_ends(bench: Bench) -> Non
     tenant = await bench.tenants.create("acme")
     bench.store.on_removed(bench.jobs.let_go)
     waiting = asyncio.create_task(bench.jobs.claim("w", ["noop"], tenant=tenant.id, wait_seconds=30))
-    while not bench.jobs._waiters._waiters:  # noqa: ASYNC110 - claims have no event for tests
+    while not bench.jobs.waiting:  # noqa: ASYNC110 - claims have no event for tests
         await asyncio.sleep(0.005)
     await bench.tenants.remove("acme")
     async with asyncio.timeout(10):
@@ -223,13 +227,14 @@ async def test_a_claim_that_waits_for_a_removed_tenant_ends(bench: Bench) -> Non
 
 async def test_a_heartbeat_that_waits_for_a_removed_tenant_ends(bench: Bench) -> None:
     tenant = (await bench.tenants.create("acme")).id
-    bench.store.on_removed(bench.workers.let_go)
-    await bench.workers.register(tenant, "w", ["noop"])
-    waiting = asyncio.create_task(bench.workers.heartbeat(tenant, "w", wait_seconds=30))
-    while not any(one.heard for one in bench.workers._listeners.values()):  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
-    await bench.tenants.remove("acme")
+    store = Watched(bench.store)
+    workers = Workers(cast("WorkerStore", store), bench.jobs, lease_seconds=LEASE_SECONDS)
+    bench.store.on_removed(workers.let_go)
+    await workers.register(tenant, "w", ["noop"])
+    waiting = asyncio.create_task(workers.heartbeat(tenant, "w", wait_seconds=30))
     async with asyncio.timeout(10):
+        assert await store.answers.get() == "w"
+        await bench.tenants.remove("acme")
         await waiting
 
 

@@ -83,7 +83,7 @@ async def test_wrong_bytes_are_told_in_a_plain_line(depot: Depot) -> None:
         with capture_logs() as logs:
             verifier.verify_soon(one)
             await until(depot, lambda now: now.upload.state is UploadState.FAILED, one)
-            await asyncio.gather(*verifier._tasks.values())
+            await verifier.join()
     finally:
         await verifier.close()
     (line,) = logs

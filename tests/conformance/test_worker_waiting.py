@@ -168,7 +168,6 @@ async def test_nothing_is_left_of_a_heartbeat_whose_caller_went_away(room: Room)
     assert room.workers.waiting == 1
     await end(waiting)
     assert room.workers.waiting == 0
-    assert room.workers._by_job == {}
     await room.workers.look()
     assert room.store.looks == []
 
@@ -194,38 +193,38 @@ async def test_who_is_removed_is_answered(room: Room) -> None:
 
 
 @pytest.fixture
-async def elsewhere(engine: str, bench: Bench, tmp_path: Path) -> AsyncIterator[Workers]:
-    """The workers of the same store, in another process."""
+async def elsewhere(engine: str, bench: Bench, tmp_path: Path) -> AsyncIterator[Bench]:
+    """The same store, as another process opens it."""
     if engine == "sqlite":
         pytest.skip("one process has a SQLite store")
     store = await open_store(engine, tmp_path / "data", bench.clock)
-    yield Workers(store, Jobs(store, lease_seconds=LEASE_SECONDS), lease_seconds=LEASE_SECONDS)
+    yield Bench(store, bench.clock, await bench.tenants.get(bench.tenant))
     await store.close()
 
 
-async def test_what_another_process_does_is_found_by_the_next_look(room: Room, elsewhere: Workers) -> None:
+async def test_what_another_process_does_is_found_by_the_next_look(room: Room, elsewhere: Bench) -> None:
     tenant = room.bench.tenant
     claim = await room.claim("press/1")
     await room.claim("press/2")
     asking = asyncio.create_task(room.bench.jobs.claim("press/2", ["none"], tenant=tenant, wait_seconds=60))
     waiting = [await room.wait("press/1", claim), await room.wait("press/2")]
-    await elsewhere._jobs.cancel(tenant, claim.job.id)
-    await elsewhere.drain(tenant, "press/2")
+    await elsewhere.jobs.cancel(tenant, claim.job.id)
+    await elsewhere.workers.drain(tenant, "press/2")
     await room.workers.look()
     assert await told(waiting[0]) == (["cancel"], False)
     assert await told(waiting[1]) == ([], True)
     async with asyncio.timeout(10):
         assert await asking == []
-    await elsewhere.register(tenant, "press/2", TYPES)
+    await elsewhere.workers.register(tenant, "press/2", TYPES)
     await room.workers.look()
     await room.bench.make_job()
     assert len(await room.bench.jobs.claim("press/2", TYPES, tenant=tenant)) == 1
 
 
-async def test_a_drain_that_a_heartbeat_tells_of_holds_for_claims_too(room: Room, elsewhere: Workers) -> None:
+async def test_a_drain_that_a_heartbeat_tells_of_holds_for_claims_too(room: Room, elsewhere: Bench) -> None:
     tenant = room.bench.tenant
     claim = await room.claim()
-    await elsewhere.drain(tenant, "press/1")
+    await elsewhere.workers.drain(tenant, "press/1")
     assert await told(await room.wait("press/1", claim)) == (["held"], True)
     await room.bench.make_job()
     assert await room.bench.jobs.claim("press/1", TYPES, tenant=tenant) == []

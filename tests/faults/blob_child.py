@@ -111,7 +111,7 @@ async def _serve(plan: BlobPlan) -> None:
         _arm(point, point.owner(plan.settings), Trap(plan.countdown))
     async with rooms.open(settings=plan.settings) as ingot:
         # Sooner than any settings allow. Its first round has not begun.
-        ingot.collector._every_seconds, ingot.collector._grace = COLLECT_SECONDS, round(GRACE_SECONDS * MICROS)
+        ingot.collector.every_seconds, ingot.collector.grace = COLLECT_SECONDS, round(GRACE_SECONDS * MICROS)
         await ingot.credentials.ensure_operator(plan.token)
         with listen("127.0.0.1", 0) as listening:
             fresh = plan.address.with_suffix(".new")

@@ -28,10 +28,9 @@ async def test_who_waits_for_the_database_is_told_when_the_server_stops(
     tmp_path: Path, logs: list[EventDict], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_world() as world, serving(tmp_path, Settings(database_url=world.url)) as served:
-        waiting = served.ingot.jobs._waiters._waiters
         given = {"worker_id": "w", "types": ["noop"], "wait_seconds": 60}
         claim = asyncio.create_task(served.call("POST", "/jobs/claim", json=given))
-        await until(lambda: _true(len(waiting) == 1))
+        await until(lambda: _true(served.ingot.jobs.waiting == 1))
         await asyncio.to_thread(world.server.stop, "immediate")  # And it stays away until the end.
         post = asyncio.create_task(served.call("POST", "/jobs", json={"type": "noop"}))
         get = asyncio.create_task(served.call("GET", "/jobs"))

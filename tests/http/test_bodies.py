@@ -232,8 +232,8 @@ async def test_no_more_than_a_little_is_read_of_a_body_that_nobody_wants(
         writer.write(bytes(256 * MIB))
         assert statuses(await reader.read()) == [422]
         await eventually(lambda: all(one.flow.read_paused for one in connections(site)))
-        (one,) = connections(site)
-        assert one._wasted_bytes < 2 * MIB
+        sent = 256 * MIB - writer.transport.get_write_buffer_size()
+    assert sent < 32 * MIB, "what the server read, and what the operating system holds on both sides"
 
 
 async def test_a_body_that_nobody_reads_does_not_hold_its_connection(

@@ -77,7 +77,7 @@ async def test_a_waiting_claim_ends_with_its_credential(served: Served, kind: st
     body = {"types": ["noop"], "wait_seconds": 30}
     waiting = asyncio.create_task(served.client.post("/api/v1/jobs/claim", headers=headers, json=body))
     async with asyncio.timeout(10):
-        while not served.ingot.jobs._waiters._waiters:  # noqa: ASYNC110 - the server has no event for tests
+        while not served.ingot.jobs.waiting:  # noqa: ASYNC110 - the server has no event for tests
             await asyncio.sleep(0.005)
     await served.call(*end)
     job = await served.make_job()

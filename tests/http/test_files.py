@@ -16,8 +16,7 @@ from blake3 import blake3
 
 from ingot.api.downloads import Downloads
 from ingot.blobs.hashing import content_of
-from ingot.blobs.model import PART_BYTES
-from ingot.blobs.ports import NoteScrub
+from ingot.blobs.model import PART_BYTES, Trash
 from ingot.identity.grants import Grant
 from ingot.jobs.files import CHECKPOINT_BYTES_MAX, INPUTS_MAX
 from tests.http.serving import Served, serving
@@ -526,7 +525,8 @@ async def test_a_damaged_input_gets_no_address(served: Served) -> None:
     job = await served.make_job(inputs={"in": blob})
     claimed = await served.claim()
     opened, _ = await served.ingot.blobs.open_blob(served.ingot.default_tenant.id, blob)
-    await served.ingot.blobs._store.note_scrub(NoteScrub(damaged=[(blob, opened.content.place)]))
+    await served.ingot.objects.delete(Trash(place=opened.content.place or ""))
+    assert (await served.call("POST", f"/blobs/{blob}/verify")).json()["whole"] is False
     asked = {"fence": claimed["fence"], "name": "in"}
     await refused(served, f"/jobs/{job['id']}/downloads", asked, 500, "blob_damaged")
     assert (await served.call("GET", f"/blobs/{blob}/url")).json()["code"] == "blob_damaged"

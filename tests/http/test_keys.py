@@ -223,7 +223,7 @@ async def test_bytes_of_which_nobody_says_how_many_come_as_long_as_there_is_room
     used = (await served.call("GET", "/usage?of=caller", token=token)).json()
     assert (used["bytes"], used["reserved_bytes"]) == (quota, 0)
     await served.ingot.collector.run_once()
-    assert len([one async for one in served.ingot.blobs._objects.list_places()]) == 2
+    assert len([one async for one in served.ingot.objects.list_places()]) == 2
 
 
 async def test_a_token_has_a_quota_of_its_own(served: Served) -> None:
@@ -280,6 +280,6 @@ async def test_a_form_that_is_cut_off_leaves_nothing(served: Served, size: int) 
     await until(served, reserved=False)
     assert await kept(served) == ([], {"bytes": 0, "reserved_bytes": 0, "keys": 0, "quota_bytes": None})
     await served.ingot.collector.run_once()
-    assert [one async for one in served.ingot.blobs._objects.list_places()] == []
+    assert [one async for one in served.ingot.objects.list_places()] == []
     assert (await put(served, "a", b"next")).status_code == 201
     assert await reader.read() == b""

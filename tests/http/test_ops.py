@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
@@ -17,6 +20,7 @@ from structlog.testing import capture_logs
 from ingot.blobs.model import BlobFigures
 from ingot.blobs.tally import Tally
 from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.http import lag as of_lag
 from ingot.http.figures import OTHER, TYPES_MAX, JobFigures, Spread
 from ingot.http.lag import KEPT, Lag
 from ingot.http.metrics import Metrics
@@ -179,11 +183,14 @@ def test_a_value_counts_in_every_bucket_that_it_is_not_above() -> None:
     assert spread.sum == 12
 
 
-async def test_the_lag_is_the_worst_of_the_last_ones() -> None:
-    lag = Lag()
+async def test_the_lag_is_the_worst_of_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_lag, "EVERY_SECONDS", 0)
+    lag, loop = Lag(), asyncio.get_running_loop()
     assert lag.seconds == 0
-    lag._late.extend([0.1, 3.0, 0.2])
-    assert lag.seconds == 3.0
-    lag._late.extend([0.1] * KEPT)
-    assert lag.seconds == 0.1
-    assert await lag.run_once() >= 0
+    for blocked_seconds in (0.01, 0.2, 0.01):
+        loop.call_soon(time.sleep, blocked_seconds)
+        assert await lag.run_once() >= blocked_seconds
+    assert lag.seconds >= 0.2
+    for _ in range(KEPT):
+        await lag.run_once()
+    assert lag.seconds < 0.2

@@ -64,7 +64,7 @@ def connections(served: Served) -> list[protocol.Protocol]:
 
 def left(served: Served) -> list[int]:
     """What is still to come of requests for another protocol."""
-    return [one._body_left for one in connections(served) if one._body_left is not None]
+    return [one.body_left for one in connections(served) if one.body_left is not None]
 
 
 def ahead(served: Served) -> list[int]:
@@ -338,34 +338,31 @@ async def test_what_was_asked_before_is_answered_before_nonsense_is(served: Serv
 
 
 async def test_who_goes_away_with_more_to_ask_takes_no_job(served: Served) -> None:
-    waiting = served.ingot.jobs._waiters._waiters
     async with connected(served) as (_, writer):
         writer.write(waiting_claim(served) + b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
-        await eventually(lambda: len(waiting) == 1)
-    await eventually(lambda: not waiting)
+        await eventually(lambda: served.ingot.jobs.waiting == 1)
+    await eventually(lambda: served.ingot.jobs.waiting == 0)
     job = await served.make_job()
     assert (await served.claim())["id"] == job["id"]
 
 
 async def test_who_asks_for_more_while_it_waits_and_goes_away_takes_no_job(served: Served) -> None:
-    waiting = served.ingot.jobs._waiters._waiters
     async with connected(served) as (_, writer):
         writer.write(waiting_claim(served))
-        await eventually(lambda: len(waiting) == 1)
+        await eventually(lambda: served.ingot.jobs.waiting == 1)
         for count in (1, 2):
             writer.write(b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
             await eventually(lambda count=count: ahead(served) == [count])  # type: ignore[misc]
-    await eventually(lambda: not waiting)
+    await eventually(lambda: served.ingot.jobs.waiting == 0)
     job = await served.make_job()
     assert (await served.claim())["id"] == job["id"]
 
 
 async def test_what_waits_for_its_turn_is_bounded(served: Served) -> None:
-    waiting = served.ingot.jobs._waiters._waiters
     ask = b"GET /healthz HTTP/1.1\r\n" + HOST + b"x-long: " + b"a" * 30_000 + b"\r\n\r\n"
     async with connected(served) as (reader, writer):
         writer.write(waiting_claim(served))
-        await eventually(lambda: len(waiting) == 1)
+        await eventually(lambda: served.ingot.jobs.waiting == 1)
         for count in (1, 2, 3, 4):
             writer.write(ask)
             await eventually(lambda count=count: ahead(served) == [count])  # type: ignore[misc]

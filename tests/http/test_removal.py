@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from ingot.engines.sqlite.connection import open_reader
+from ingot.engines.sqlite.opening import FILE_NAME
 from tests.http.following import following
 from tests.http.serving import Served
 from tests.http.test_protocol import eventually
@@ -85,7 +89,7 @@ async def test_a_waiting_claim_ends_with_its_tenant(served: Served, who: str) ->
         headers = {"x-worker-id": "press", "x-worker-secret": worker.secret}
     body = {"types": ["noop"], "wait_seconds": 30, **({} if who == "worker" else {"worker_id": "w"})}
     waiting = asyncio.create_task(served.client.post("/api/v1/jobs/claim", headers=headers, json=body))
-    await eventually(lambda: bool(served.ingot.jobs._waiters._waiters))
+    await eventually(lambda: served.ingot.jobs.waiting == 1)
     await served.call("DELETE", GONE)
     async with asyncio.timeout(5):
         answer = await waiting
@@ -136,9 +140,10 @@ async def test_its_slug_can_be_used_anew_at_once(served: Served) -> None:
         assert (await served.call("GET", "/jobs", headers=in_acme)).status_code == 404
 
 
-async def test_what_it_held_goes_away_by_itself(served: Served) -> None:
+async def test_what_it_held_goes_away_by_itself(served: Served, tmp_path: Path) -> None:
     await acme(served)
     await served.call("POST", "/jobs", headers={"ingot-tenant": "acme"}, json={"type": "noop"})
     await served.call("DELETE", GONE)
-    memory: Any = served.ingot.jobs._store.memory  # type: ignore[attr-defined]
-    await eventually(lambda: list(memory.numbers) == [served.ingot.default_tenant.id])
+    with closing(open_reader(tmp_path / "data" / FILE_NAME)) as reader:
+        own = (served.ingot.default_tenant.id,)
+        await eventually(lambda: reader.execute("SELECT id FROM tenants").fetchall() == [own])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ingot.http.app import _unless_gone
+from ingot.http.app import unless_gone
 from ingot.http.call import Call, Headers
 from ingot.http.gate import NOBODY
 from tests.http.serving import Served
@@ -47,7 +47,7 @@ async def test_what_was_taken_for_an_answer_that_the_end_overtakes_is_given_back
         await asyncio.Event().wait()
         raise AssertionError
 
-    waiting = asyncio.create_task(_unless_gone(work(), call, stays))
+    waiting = asyncio.create_task(unless_gone(work(), call, stays))
     await asyncio.wait([waiting])
     assert waiting.cancelled()
     assert undone.is_set()

@@ -109,7 +109,7 @@ async def test_bytes_that_were_not_announced_are_not_kept(site: Served, wrong: s
 
 async def places(served: Served) -> list[str]:
     """All objects that are there."""
-    return [place async for place, _ in served.ingot.blobs._objects.list_places()]
+    return [place async for place, _ in served.ingot.objects.list_places()]
 
 
 async def test_an_upload_that_is_given_up_leaves_nothing(site: Served) -> None:
@@ -168,7 +168,7 @@ async def test_a_large_one_whose_key_is_taken_meanwhile_fails(
     refused = (await complete(site, plan)).json()
     assert (refused["code"], refused["detail"]) == ("key_exists", "there is a blob under the key 'a' already")
     assert await usage(site) == (5, 0)
-    await asyncio.gather(*site.ingot.uploads.verifier._tasks.values())
+    await site.ingot.uploads.verifier.join()
     await site.ingot.collector.run_once()
     assert await places(site) == []
 
@@ -382,22 +382,6 @@ async def test_what_nothing_refers_to_goes_after_the_grace(tmp_path: Path) -> No
         assert await places(served) == []
         names = [one["name"] for one in (await served.call("GET", "/events?limit=1000")).json()["items"]]
         assert names == ["blob.stored", "blob.stored", "blob.deleted", "blob.deleted"]
-
-
-async def test_a_keeper_that_cannot_be_asked_keeps_everything(served: Served) -> None:
-    class Broken:
-        async def kept(self, blob_ids: Any) -> set[str]:
-            raise OSError("the file cannot be read")
-
-    await served.call("PUT", "/keys/a", content=DATA)
-    await served.call("DELETE", "/keys/a")
-    blobs = served.ingot.blobs
-    careful = Collector(blobs._store, blobs._objects, every_seconds=1, grace_seconds=0, keepers=[Broken()])
-    with pytest.raises(OSError, match="cannot be read"):
-        await careful.run_once()
-    assert len(await places(served)) == 1
-    careless = Collector(blobs._store, blobs._objects, every_seconds=1, grace_seconds=0)
-    assert (await careless.run_once()).blobs == 1
 
 
 async def test_damage_is_told_and_never_served(served: Served, tmp_path: Path) -> None:

@@ -431,4 +431,4 @@ async def test_a_worker_without_a_server_says_how_to_get_files() -> None:
 @pytest.mark.parametrize(("token", "desk"), [(None, NoFileDesk), ("ingot_x", HttpFileDesk)])
 def test_straight_on_postgresql_files_go_by_way_of_the_server(token: str | None, desk: type) -> None:
     settings = ClientSettings(database_url="postgresql://press@127.0.0.1/ingot", token=token)
-    assert isinstance(runner_of(worker, settings)._desk, desk)
+    assert isinstance(runner_of(worker, settings).desk, desk)

@@ -162,8 +162,8 @@ MUTANTS = [
         name="the body of a request for another protocol is another protocol",
         breaks="a request that would rather be an upgrade is served with its whole body",
         file="http/protocol.py",
-        old="            self._body_left = self._length()\n",
-        new="            self._body_left = 0\n",
+        old="            self.body_left = self._length()\n",
+        new="            self.body_left = 0\n",
         caught_by="tests/http/test_protocol.py::test_a_heartbeat_in_a_request_for_another_protocol_names_its_jobs",
     ),
     Mutant(

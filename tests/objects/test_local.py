@@ -49,8 +49,14 @@ async def test_a_folder_has_one_process(tmp_path: Path, store: LocalStore) -> No
     await again.close()
 
 
+def descriptor_of(file: Path) -> int:
+    """The descriptor with which this process has a file open."""
+    (found,) = (one for one in Path("/proc/self/fd").iterdir() if one.resolve() == file.resolve())
+    return int(found.name)
+
+
 async def test_a_forked_child_does_not_keep_the_folder(tmp_path: Path, store: LocalStore) -> None:
-    inherited = os.dup(store._lock)
+    inherited = os.dup(descriptor_of(tmp_path / "data/blobs/store.lock"))
     await store.close()
     again = await LocalStore.open(tmp_path / "data", clock=ManualClock())
     await again.close()

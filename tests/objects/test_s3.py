@@ -8,6 +8,7 @@ import random
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -18,12 +19,12 @@ import pytest
 from ingot.blobs.errors import BlobDamaged, UploadIncomplete
 from ingot.blobs.model import PART_BYTES, Trash
 from ingot.blobs.ports import SigningStore
-from ingot.kernel.clock import ManualClock, SystemClock
+from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StorageFull, StoreError, StoreMisconfigured
 from ingot.objects.s3 import OWN_PART_BYTES, BucketStore
 from ingot.objects.s3_requests import bucket_url
 from tests.conformance.objects import put, read
-from tests.s3 import bucket, client_of, open_bucket, server_url
+from tests.s3 import begin_parts, bucket, client_of, key_of, open_bucket, prefix_of, server_url
 from tests.s3_proxy import Asked, Proxy, answer, for_a_while, proxied
 
 BODY = random.Random(10).randbytes(100_000)
@@ -44,12 +45,12 @@ async def proxy() -> AsyncIterator[Proxy]:
 
 def keys(store: BucketStore) -> list[str]:
     """All that is in the store's folder, as another client sees it."""
-    found = client_of(server_url()).list_objects_v2(Bucket=bucket(), Prefix=store._prefix)
+    found = client_of(server_url()).list_objects_v2(Bucket=bucket(), Prefix=prefix_of(store))
     return [entry["Key"] for entry in found.get("Contents", [])]
 
 
 def unfinished(store: BucketStore) -> list[str]:
-    found = client_of(server_url()).list_multipart_uploads(Bucket=bucket(), Prefix=store._prefix)
+    found = client_of(server_url()).list_multipart_uploads(Bucket=bucket(), Prefix=prefix_of(store))
     return [entry["Key"] for entry in found.get("Uploads", [])]
 
 
@@ -199,7 +200,7 @@ async def test_what_was_broken_off_leaves_nothing_when_it_is_deleted(store: Buck
     writer = await store.write(place, size=None)
     await writer.write(LARGE)
     await writer.abort()
-    assert unfinished(store) == [store._key(place)]
+    assert unfinished(store) == [key_of(store, place)]
     assert await store.size_of(place) is None
     await store.delete(Trash(place=place))
     assert (unfinished(store), keys(store)) == ([], [])
@@ -241,18 +242,18 @@ async def test_a_reader_that_stops_leaves_nothing_under_way(store: BucketStore) 
     assert asyncio.all_tasks() == before
 
 
-async def test_places_are_listed_with_their_age(store: BucketStore) -> None:
-    one, two, three = await put(store, b"1"), await put(store, b"2"), store.new_place()
-    writer = await store.write(three, size=None)
-    await writer.write(LARGE)
-    await writer.abort()
-    found = {place: age async for place, age in store.list_places()}
-    assert set(found) == {one, two, three}
-    assert all(0 <= age < 3_600_000_000 for age in found.values())
-    clock = ManualClock()
-    clock.advance(seconds=SystemClock().micros() / 1e6 - clock.micros() / 1e6, days=2)
-    store._clock = clock
-    assert all([age > 86_400_000_000 async for _, age in store.list_places()])
+async def test_places_are_listed_with_their_age() -> None:
+    clock = ManualClock(datetime.now(UTC))
+    async with open_bucket(clock=clock) as store:
+        one, two, three = await put(store, b"1"), await put(store, b"2"), store.new_place()
+        writer = await store.write(three, size=None)
+        await writer.write(LARGE)
+        await writer.abort()
+        found = {place: age async for place, age in store.list_places()}
+        assert set(found) == {one, two, three}
+        assert all(0 <= age < 3_600_000_000 for age in found.values())
+        clock.advance(days=2)
+        assert all([age > 86_400_000_000 async for _, age in store.list_places()])
 
 
 # -- stores that misbehave ----------------------------------------------------------------------------------
@@ -353,6 +354,12 @@ def with_digests(listed: bytes, digests: dict[str, str]) -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(text), text.encode())
 
 
+def begun_with_digests(proxy: Proxy) -> list[bool]:
+    """Of each multipart upload in turn, whether the store was told that its parts have digests."""
+    begun = [one for one in proxy.asked if one.method == "POST" and urlsplit(one.target).query.startswith("uploads")]
+    return ["x-amz-checksum-algorithm" in one.headers for one in begun]
+
+
 async def test_digests_that_are_listed_are_compared_and_told_when_parts_are_joined(proxy: Proxy) -> None:
     digests: dict[str, str] = {}
 
@@ -364,12 +371,11 @@ async def test_digests_that_are_listed_are_compared_and_told_when_parts_are_join
 
     proxy.replies = change
     async with open_bucket(endpoint=proxy.url) as store:
-        assert store._parts.lists_digests
         place = await write(store, LARGE)
+        assert begun_with_digests(proxy) == [True, True], "the question, and the object"
         assert await read(store, place, 0, len(LARGE)) == LARGE
         other = store.new_place()
-        multipart = await store._parts.begin(store._key(other))
-        sent = await store._parts.put(store._key(other), multipart, 1, b"one")
+        multipart, (sent,) = await begin_parts(store, other, b"one")
         wrong = msgspec.structs.replace(sent, sha256=hashlib.sha256(b"two").hexdigest())
         with pytest.raises(UploadIncomplete, match="Part 1 is not the one"):
             await store.join_parts(other, multipart, [wrong])
@@ -379,9 +385,11 @@ async def test_digests_that_are_listed_are_compared_and_told_when_parts_are_join
         assert await read(store, other, 0, 3) == b"one"
 
 
-async def test_a_store_that_lists_none_is_not_asked_for_them(store: BucketStore) -> None:
-    assert not store._parts.lists_digests
-    assert unfinished(store) == []
+async def test_a_store_that_lists_none_is_not_asked_for_them(proxy: Proxy) -> None:
+    async with open_bucket(endpoint=proxy.url) as store:
+        assert unfinished(store) == []
+        await write(store, LARGE)
+    assert begun_with_digests(proxy) == [True, False], "the question, and the object"
 
 
 # -- a store that ignores conditions ------------------------------------------------------------------------

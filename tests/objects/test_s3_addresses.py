@@ -17,11 +17,11 @@ import requests
 from ingot.blobs.errors import UploadIncomplete
 from ingot.blobs.model import Trash
 from ingot.blobs.ports import Part, Plan, SignedPart
-from ingot.objects import s3
+from ingot.objects import s3, s3_parts
 from ingot.objects.s3 import SINGLE_BYTES_MAX, BucketStore
-from ingot.objects.s3_parts import Multiparts, part_bytes
+from ingot.objects.s3_parts import part_bytes
 from tests.conformance.objects import put, read
-from tests.s3 import bucket, client_of, open_bucket, server_url
+from tests.s3 import bucket, client_of, open_bucket, prefix_of, server_url
 
 BODY = random.Random(8).randbytes(100_000)
 OTHER = bytes(byte ^ 1 for byte in BODY)
@@ -181,8 +181,8 @@ async def test_curl_reads_and_goes_on_where_it_stopped(store: BucketStore, tmp_p
 async def test_another_client_reads_what_we_wrote(store: BucketStore) -> None:
     place = await put(store, BODY)
     client = client_of(server_url())
-    (found,) = client.list_objects_v2(Bucket=bucket(), Prefix=f"{store._prefix}blobs/{place[:2]}/")["Contents"]
-    assert found["Key"] == f"{store._prefix}blobs/{place[:2]}/{place}"
+    (found,) = client.list_objects_v2(Bucket=bucket(), Prefix=f"{prefix_of(store)}blobs/{place[:2]}/")["Contents"]
+    assert found["Key"] == f"{prefix_of(store)}blobs/{place[:2]}/{place}"
     assert client.get_object(Bucket=bucket(), Key=found["Key"])["Body"].read() == BODY
 
 
@@ -309,12 +309,12 @@ async def test_a_part_of_another_size_is_not_joined(upload: Upload) -> None:
         await upload.store.join_parts(upload.place, upload.multipart, upload.parts[1:2])
 
 
-async def test_many_parts_are_listed_page_by_page(upload: Upload) -> None:
+async def test_many_parts_are_listed_page_by_page(upload: Upload, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_parts, "LIST_MAX", 3)
     parts = [Part(number=number, size=1, sha256=sha256(bytes([number]))) for number in range(1, 8)]
     for signed in await upload.store.sign_parts(upload.place, upload.multipart, parts):
         assert await send(signed, bytes([signed.number])) == 200
-    pages = Multiparts(upload.store._requests, page=3)
-    there = await pages.list(upload.store._key(upload.place), upload.multipart) or []
+    there = await upload.store.list_parts(upload.place, upload.multipart)
     assert [part.number for part in there] == [1, 2, 3, 4, 5, 6, 7]
 
 

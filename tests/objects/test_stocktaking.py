@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -14,12 +16,12 @@ from ingot.blobs import stocktaking
 from ingot.blobs.arrivals import KEEP, Arrival
 from ingot.blobs.collector import Collector
 from ingot.blobs.model import INLINE_BYTES_MAX, Finished
-from ingot.blobs.ports import FinishUpload
+from ingot.blobs.ports import FinishUpload, ObjectStore
 from ingot.blobs.service import Blobs
 from ingot.blobs.stocktaking import STRAY_AGE, Stocktaking
 from ingot.blobs.tally import Tally
 from ingot.blobs.uploads import Begun, Uploads
-from ingot.kernel.clock import MICROS, ManualClock, SystemClock
+from ingot.kernel.clock import MICROS, ManualClock
 from ingot.kernel.errors import StoreError, StoreMisconfigured
 from ingot.objects.local import LocalStore
 from ingot.objects.s3 import WRITE_SECONDS, BucketStore
@@ -35,11 +37,11 @@ OLD_SECONDS = STRAY_AGE / MICROS
 class Yard:
     """An engine and an object store, which has a clock of its own, with the room in front of them."""
 
-    def __init__(self, bench: Bench, objects: LocalStore | BucketStore) -> None:
+    def __init__(self, bench: Bench, objects: ObjectStore, clock: ManualClock) -> None:
+        assert isinstance(objects, LocalStore | BucketStore)
         self.bench = bench
         self.objects = objects
-        self.clock = objects._clock = ManualClock()
-        self.pass_time((SystemClock().micros() - self.clock.micros()) / MICROS)
+        self.clock = clock
         self.tally = Tally()
         self.blobs = Blobs(bench.store, objects)
         self.uploads = Uploads(bench.store, objects, objects if isinstance(objects, BucketStore) else None)
@@ -87,8 +89,7 @@ class Yard:
         """What a process leaves that dies while it writes."""
         place = self.objects.new_place()
         if isinstance(self.objects, BucketStore):
-            multipart = await self.objects._parts.begin(self.objects._key(place))
-            await self.objects._parts.put(self.objects._key(place), multipart, 1, b"1")
+            await s3.begin_parts(self.objects, place, b"1")
         else:
             writer = await self.objects.write(place, size=None)
             await writer.write(b"1")
@@ -99,24 +100,29 @@ class Yard:
         return {place async for place, _ in self.objects.list_places()}
 
 
+@asynccontextmanager
+async def open_yard(kind: str, data: Path, folder: Path) -> AsyncIterator[Yard]:
+    clock = ManualClock(datetime.now(UTC))  # Objects have the time of the machine.
+    async with open_bench("sqlite", data) as bench, STORES[kind](folder, clock) as objects:
+        yield Yard(bench, objects, clock)
+
+
 @pytest.fixture(params=STORES)
 async def yard(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Yard]:
-    async with open_bench("sqlite", tmp_path / "data") as bench, STORES[request.param](tmp_path / "objects") as objects:
-        assert isinstance(objects, LocalStore | BucketStore)
-        yield Yard(bench, objects)
+    async with open_yard(request.param, tmp_path / "data", tmp_path / "objects") as opened:
+        yield opened
 
 
 @pytest.fixture
 async def bucket(tmp_path: Path) -> AsyncIterator[Yard]:
-    async with open_bench("sqlite", tmp_path / "data") as bench, s3.open_bucket() as objects:
-        yield Yard(bench, objects)
+    async with open_yard("s3", tmp_path / "data", tmp_path) as opened:
+        yield opened
 
 
 @pytest.fixture
 async def folder(tmp_path: Path) -> AsyncIterator[Yard]:
-    async with open_bench("sqlite", tmp_path / "data") as bench, STORES["local"](tmp_path) as objects:
-        assert isinstance(objects, LocalStore)
-        yield Yard(bench, objects)
+    async with open_yard("local", tmp_path / "data", tmp_path) as opened:
+        yield opened
 
 
 async def test_what_no_row_names_goes_when_it_is_old(yard: Yard) -> None:
@@ -281,10 +287,10 @@ async def test_a_new_database_does_not_take_old_blobs_for_strays(tmp_path: Path)
         async with ingot.open(new):
             pass
     (new / "blobs/database.id").unlink()
-    async with ingot.open(new) as opened:
-        store, objects = opened.blobs._store, opened.blobs._objects
-        at_once = Stocktaking(store, objects, database=opened.stocktaking._database, stray_age=0)
-        assert await at_once.run_once() == 1
+    clock = ManualClock(datetime.now(UTC))
+    clock.advance(seconds=OLD_SECONDS + 600)
+    async with ingot.open(new, clock=clock, tend=False) as opened:
+        assert await opened.stocktaking.run_once() == 1
 
 
 async def test_the_trash_stays_the_collector_s(folder: Yard) -> None:

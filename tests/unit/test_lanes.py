@@ -70,9 +70,10 @@ def test_what_is_remembered_is_bounded() -> None:
     line = Line()
     for number in range(TENANTS_MAX + 10):
         line.count({f"t{number}": 1}, {f"t{number}": 1}, waiting=[])
-    assert len(line._gone) <= TENANTS_MAX
+    assert line.remembered <= TENANTS_MAX
     turns = Turns()
-    for number in range(LINES_MAX + 10):
-        turns.of([str(number)])
-    assert len(turns._lines) == LINES_MAX
+    lines = [turns.of([str(number)]) for number in range(LINES_MAX + 1)]
+    assert turns.of([str(LINES_MAX)]) is lines[-1]
+    assert turns.of(["1"]) is lines[1]
+    assert turns.of(["0"]) is not lines[0], "the oldest is forgotten"
     assert turns.of(["a", "b"]) is turns.of(["b", "a", "b"])

@@ -37,8 +37,8 @@ class Collector(Loop):
         super().__init__()
         self._store = store
         self._objects = objects
-        self._every_seconds = every_seconds
-        self._grace = round(grace_seconds * MICROS)
+        self.every_seconds = every_seconds
+        self.grace = round(grace_seconds * MICROS)
         self._tally = tally or Tally()
         self._keepers = keepers
         self._passed_blob: str | None = None  # A round goes on behind what the one before could not take away.
@@ -55,7 +55,7 @@ class Collector(Loop):
 
     async def preview(self) -> Collected:
         """What a round would take away now, at most so many as a step looks at."""
-        found = await self._store.list_condemned(grace=self._grace, limit=STEP)
+        found = await self._store.list_condemned(grace=self.grace, limit=STEP)
         kept = await self._kept(found)
         sizes = [await self._take(blob_id, dry_run=True) for blob_id in found if blob_id not in kept]
         going = [size for size in sizes if size is not None]
@@ -64,7 +64,7 @@ class Collector(Loop):
 
     async def rest(self) -> None:
         """Wait until the next round is due; several servers do not come at once."""
-        await asyncio.sleep(self._every_seconds * random.uniform(0.8, 1.0))
+        await asyncio.sleep(self.every_seconds * random.uniform(0.8, 1.0))
 
     async def _sweep(self) -> int:
         swept = 0
@@ -78,7 +78,7 @@ class Collector(Loop):
     async def _collect(self) -> tuple[int, int]:
         blobs = size = 0
         for _ in range(STEPS_MAX):
-            found = await self._store.list_condemned(grace=self._grace, limit=STEP, after=self._passed_blob)
+            found = await self._store.list_condemned(grace=self.grace, limit=STEP, after=self._passed_blob)
             kept = await self._kept(found)
             taken = 0
             for blob_id in found:
@@ -97,7 +97,7 @@ class Collector(Loop):
         return blobs, size
 
     async def _take(self, blob_id: str, *, dry_run: bool = False) -> int | None:
-        return await self._store.collect_blob(CollectBlob(blob_id=blob_id, grace=self._grace, dry_run=dry_run))
+        return await self._store.collect_blob(CollectBlob(blob_id=blob_id, grace=self.grace, dry_run=dry_run))
 
     async def _kept(self, blob_ids: list[str]) -> set[str]:
         kept: set[str] = set()

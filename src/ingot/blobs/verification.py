@@ -131,12 +131,15 @@ class Verifier:
             self.verify_soon(one)
         return len(found)
 
+    async def join(self) -> None:
+        """Wait until the verifications in the background have ended."""
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
     async def close(self) -> None:
         """Stop what goes on in the background. It is taken up again later."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.join()
 
 
 class Verification(Loop):

@@ -77,7 +77,7 @@ class Feed:
         self._floor = self._last = begin
         self._recent: list[Told] = []
         self._ids: list[str] = []
-        self._bytes = 0
+        self.kept_bytes = 0
         self._parts: dict[tuple[Place, Sees], Part] = {}
         self.stats_number = 0
         self._stats, self._stats_at, self._stats_old = b"", 0.0, False
@@ -136,12 +136,12 @@ class Feed:
     def _take(self, told: Sequence[Told]) -> None:
         self._recent += told
         self._ids += [one.id for one in told]
-        self._bytes += sum(len(one.frame) for one in told)
+        self.kept_bytes += sum(len(one.frame) for one in told)
         self._last = told[-1].id
         gone = max(0, len(self._recent) - RECENT_EVENTS_MAX)
-        self._bytes -= sum(len(one.frame) for one in self._recent[:gone])
-        while self._bytes > RECENT_BYTES_MAX:
-            self._bytes -= len(self._recent[gone].frame)
+        self.kept_bytes -= sum(len(one.frame) for one in self._recent[:gone])
+        while self.kept_bytes > RECENT_BYTES_MAX:
+            self.kept_bytes -= len(self._recent[gone].frame)
             gone += 1
         if gone:
             self._floor = self._ids[gone - 1]
@@ -151,7 +151,7 @@ class Feed:
     def _skip(self, after: str) -> None:
         """What was to come next is not kept any more: those who follow read the log, and are told so there."""
         self._floor = self._last = after
-        self._recent, self._ids, self._bytes = [], [], 0
+        self._recent, self._ids, self.kept_bytes = [], [], 0
         self._wake()
 
     async def _take_stats(self, count: Stats) -> None:
@@ -209,6 +209,11 @@ class Feeds:
 
     def __len__(self) -> int:
         return len(self._feeds)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The size of the recent events that are kept in memory for followers."""
+        return sum(feed.kept_bytes for feed in self._feeds.values())
 
     def hint(self, tenant: str) -> None:
         """There may be something new of this tenant."""

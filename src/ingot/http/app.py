@@ -148,7 +148,7 @@ class App:
             raise InvalidInput("this route takes no query", hint="Leave out what stands behind the question mark.")
         if route.waits:
             with self._holding(call):
-                answer = await _unless_gone(route.handler(call, **given), call, receive)
+                answer = await unless_gone(route.handler(call, **given), call, receive)
             await self._check_again(route, call)
         elif body is Body:
             with self._holding(call):
@@ -221,7 +221,7 @@ def _reader(route: Route) -> tuple[msgspec.json.Decoder[Any] | type[Body] | None
     return body if body in (None, Body) else msgspec.json.Decoder(body), types.get("query")
 
 
-async def _unless_gone(work: Awaitable[Any], call: Call, receive: Receive) -> Any:
+async def unless_gone(work: Awaitable[Any], call: Call, receive: Receive) -> Any:
     """Wait for an answer as long as there is somebody to give it to. What was taken for them is given back."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(gone(receive))

@@ -129,7 +129,7 @@ class Protocol(HttpToolsProtocol):
         self._pending_bytes = 0  # So much the parser was fed since then.
         self._head_bytes = 0  # No head that is being read can be larger.
         self._ahead_bytes = 0  # So much came since requests wait for their turn.
-        self._body_left: int | None = None  # Behind the head of the last request, which asked for another protocol.
+        self.body_left: int | None = None  # Behind the head of the last request, which asked for another protocol.
         self._straight_left = 0  # So much of the body that is being read comes past the parser.
         self._refusal: IngotError | None = None  # Nothing is read any more.
         self._lingers = False
@@ -173,7 +173,7 @@ class Protocol(HttpToolsProtocol):
         if self._leaves:
             self._waste(data)
             return
-        if self._body_left is not None:
+        if self.body_left is not None:
             self._read_last_body(data)
             return
         self._got_on = False
@@ -241,7 +241,7 @@ class Protocol(HttpToolsProtocol):
         self._in_head = False
         if self.parser.should_upgrade():  # It is answered as if it did not ask for that, and is the last one.
             self.cycle.keep_alive = False
-            self._body_left = self._length()
+            self.body_left = self._length()
         if len(self.pipeline) > PIPELINE_MAX:
             self._refusal = BadRequest(f"more than {PIPELINE_MAX} requests wait on this connection")
             raise self._refusal
@@ -261,20 +261,20 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """A request is whole."""
-        if self._body_left:  # So the parser says, which does not read this body.
+        if self.body_left:  # So the parser says, which does not read this body.
             return
         self._in_message = False
         super().on_message_complete()
 
     def _read_last_body(self, data: bytes) -> None:
         """Read on in the body of the last request. What comes behind it is not read."""
-        if not self._body_left:
+        if not self.body_left:
             return
-        part = data[: self._body_left]
-        self._body_left -= len(part)
+        part = data[: self.body_left]
+        self.body_left -= len(part)
         if part:
             self.on_body(part)
-        if self._body_left == 0:
+        if self.body_left == 0:
             self.on_message_complete()
 
     def _looked_at(self) -> IngotError | None:

@@ -40,6 +40,11 @@ class Line:
         self._gone: dict[str, float] = {}
         self._front = 0.0  # How far everybody has gone who has work.
 
+    @property
+    def remembered(self) -> int:
+        """The number of tenants whose progress is kept."""
+        return len(self._gone)
+
     def deal(self, jobs: int, weights: Mapping[str, int]) -> list[Turn]:
         """Whose turn it is for the next jobs. Nothing is counted before they were taken."""
         if len(weights) == 1:

@@ -83,6 +83,11 @@ class Jobs(Looking):
         self._listeners: list[Listener] = []
         store.on_ready(self._waiters.wake)
 
+    @property
+    def waiting(self) -> int:
+        """How many claims are under way with a wait, or wait."""
+        return len(self._waiters)
+
     async def close(self) -> None:
         """End waiting claims, and give back the jobs of claims whose callers went away. The store stays open."""
         self.stop_waiting()

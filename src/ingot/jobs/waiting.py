@@ -26,6 +26,9 @@ class Waiters:
     def __init__(self) -> None:
         self._waiters: dict[int, Waiter] = {}
 
+    def __len__(self) -> int:
+        return len(self._waiters)
+
     def add(self, types: Iterable[str], tenant: str | None, worker_id: str = "") -> Waiter:
         """Begin to wait. Register before the first look at the store, so that no arrival is missed."""
         waiter = Waiter(frozenset(types), tenant, asyncio.Event(), worker_id)

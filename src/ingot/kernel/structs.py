@@ -11,8 +11,8 @@ _lock = threading.Lock()
 _ready: set[type[msgspec.Struct]] = set()
 
 
-def prepare_structs() -> None:
-    """Have all structs that there are ready to be decoded. Call it before threads decode any.
+def prepare_structs() -> int:
+    """Prepare all structs for decoding, and return how many were new. Call it before threads decode any.
 
     msgspec makes a struct ready when it is first decoded. Where two threads do so at once, one of them finds it half
     made, and the process ends with a segmentation fault.
@@ -21,8 +21,10 @@ def prepare_structs() -> None:
         found = [msgspec.Struct]
         for kind in found:
             found += kind.__subclasses__()
+        before = len(_ready)
         for kind in found[1:]:
             if kind not in _ready:
                 with suppress(TypeError, NameError, AttributeError):  # It is never decoded, or not whole yet.
                     msgspec.json.Decoder(kind)
                     _ready.add(kind)
+        return len(_ready) - before

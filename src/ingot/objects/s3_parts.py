@@ -22,15 +22,15 @@ TAKEN: Final = "There is another object at this place already."
 SHA256: Final = "x-amz-checksum-sha256"
 ALGORITHM: Final = {"x-amz-checksum-algorithm": "SHA256"}
 NOT_YET: Final = frozenset({400, 404, 412})  # Parts that are not as they should be, or were joined before.
+LIST_MAX: Final = 1000  # The most that a store lists in one response.
 NO_LIST: Final = frozenset({404, 405, 501})
 
 
 class Multiparts:
     """The objects of one bucket that are on their way in parts."""
 
-    def __init__(self, requests: Requests, *, page: int = 1000) -> None:
+    def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self._page = page
         self.lists_digests = True
 
     async def find_out(self, key: str) -> None:
@@ -80,7 +80,7 @@ class Multiparts:
         parts: dict[int, Part] = {}
         marker = "0"
         while True:
-            query = {"uploadId": multipart, "max-parts": str(self._page), "part-number-marker": marker}
+            query = {"uploadId": multipart, "max-parts": str(LIST_MAX), "part-number-marker": marker}
             answer = await self._requests.send("GET", key, query=query, fine={404})
             if answer.status == 404:
                 return None
@@ -117,7 +117,7 @@ class Multiparts:
 
     async def list_keys(self, prefix: str) -> AsyncIterator[tuple[str, datetime]]:
         """The keys of all that are on their way, and since when."""
-        query = {"uploads": "", "prefix": prefix, "max-uploads": str(self._page)}
+        query = {"uploads": "", "prefix": prefix, "max-uploads": str(LIST_MAX)}
         while True:
             answer = await self._requests.send("GET", query=query, fine=NO_LIST)
             found = list(answer.tree.iterfind("{*}Upload")) if answer.tree is not None else []

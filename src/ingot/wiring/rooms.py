@@ -12,7 +12,7 @@ import msgspec
 
 from ingot.blobs.collector import Collector
 from ingot.blobs.model import Home
-from ingot.blobs.ports import SigningStore
+from ingot.blobs.ports import ObjectStore, SigningStore
 from ingot.blobs.scrub import Scrub
 from ingot.blobs.service import Blobs
 from ingot.blobs.stocktaking import Stocktaking
@@ -75,6 +75,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     collector: Collector
     scrub: Scrub
     stocktaking: Stocktaking
+    objects: ObjectStore  # Where the bytes of large blobs lie.
     bucket: SigningStore | None  # Where clients read and write by themselves.
     signer: Signer
     provider: Provider | None
@@ -174,6 +175,7 @@ async def _rooms_of(store: Store, objects: Objects, home: Home, settings: Settin
         ),
         scrub=Scrub(store, objects, clock, bytes_per_second=settings.scrub_bytes_per_second, tally=tally),
         stocktaking=Stocktaking(store, objects, database=home.database, tally=tally),
+        objects=objects,
         bucket=bucket,
         signer=Signer(key, clock),
         provider=_provider_of(settings, clock),

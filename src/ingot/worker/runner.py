@@ -71,7 +71,7 @@ class Runner:
         desk: FileDesk | None = None,
     ) -> None:
         self._echo = echo
-        self._desk = desk or NoFileDesk()
+        self.desk = desk or NoFileDesk()
         self._workshop = Workshop()
         self._templates = Templates()
         self._clerks = ThreadPoolExecutor(CLERKS, thread_name_prefix="ingot-clerk")
@@ -149,7 +149,7 @@ class Runner:
             self._clerks.shutdown(wait=False, cancel_futures=True)
             await asyncio.to_thread(self._templates.close)
             self._workshop.close()
-            self._desk.close()
+            self.desk.close()
             with suppress(IngotError):
                 await board.leave()
             await board.close()
@@ -198,7 +198,7 @@ class Runner:
 
     def _start(self, handler: Handler, work: Work, threads: ThreadPoolExecutor) -> None:
         assert self._heart is not None
-        job = WorkerJob(work.job, self._heart.wake, desk=self._desk, workshop=self._workshop)
+        job = WorkerJob(work.job, self._heart.wake, desk=self.desk, workshop=self._workshop)
         run = Run(handler, work, job)
         if (before := self._runs.get(run.id)) is not None:
             self._stop(before, "lost")  # We were thought gone, and got the job again.

@@ -15,8 +15,9 @@ from unittest.mock import patch
 
 import httpx
 import msgspec
+from structlog.testing import capture_logs
 
-from ingot.blobs import scrub, service, uploads, verification
+from ingot.blobs import scrub, service, uploads
 from ingot.blobs.arrivals import Arrival
 from ingot.blobs.collector import Collector
 from ingot.blobs.errors import BlobDamaged, WrongDigest
@@ -27,6 +28,7 @@ from ingot.events.audit import Act
 from ingot.identity import Limits, Tenants
 from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import IngotError
+from ingot.objects.layout import FOLDER, Layout
 from ingot.objects.local import LocalStore
 from ingot.objects.s3 import BucketStore
 from tests import loops
@@ -97,8 +99,7 @@ class Warehouse:
     async def _open(self) -> None:
         enter = self._open_things.enter_async_context
         self._open_things.enter_context(patch.object(uploads, "VERIFY_BYTES_MAX", VERIFY_BYTES))
-        for room in (uploads, service, scrub, verification):
-            self._open_things.enter_context(patch.object(room, "report", lambda *_, **__: None))
+        self._open_things.enter_context(capture_logs())  # Of damage that is done on purpose.
         store = await open_store(self._engine, Path(self._folder.name) / "data", self.clock)
         self._open_things.push_async_callback(store.close)
         objects = await enter(STORES[self._kind](shelves()))
@@ -261,7 +262,7 @@ class Warehouse:
             self.uploads.complete(tenant, upload.id, blob_id=announced),
             lambda: self.model.complete(tenant, upload.id, here=here, announced=announced),
         )
-        await asyncio.gather(*self.uploads.verifier._tasks.values())
+        await self.uploads.verifier.join()
         if answer is not None:
             assert answer.upload.state is told
 
@@ -327,7 +328,7 @@ class Warehouse:
         if how == "gone" or not isinstance(self.objects, LocalStore):
             await self.objects.delete(Trash(place=place))
         else:
-            path = self.objects._layout.finished(place)
+            path = Layout(str(shelves() / FOLDER)).finished(place)
             with open(path, "r+b") as file:  # noqa: ASYNC230 - a few bytes
                 size = os.fstat(file.fileno()).st_size
                 file.seek(size // 2)
@@ -348,8 +349,10 @@ class Warehouse:
             return await opened.all()
 
         answer, told = await self._both(real(), lambda: self.model.read(blob_id))
-        await asyncio.gather(*self.blobs._telling)
         assert answer == told
+        async with asyncio.timeout(10):  # The damage is noted in the background.
+            while self.model.blobs[blob_id].damaged and not (await self._contents())[blob_id].damaged:
+                pass
 
     async def look_at_all(self) -> None:
         """The scrub reads every blob."""

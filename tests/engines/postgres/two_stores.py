@@ -21,7 +21,7 @@ async def two_stores(folder: Path, *, listens: bool) -> AsyncIterator[tuple[Benc
     try:
         for _ in range(2):
             store = await open_postgres(folder, clock, lease_seconds=LEASE_SECONDS)
-            store.watch._listens = listens
+            store.watch.listens = listens
             stores.append(store)
             await store.watch.run_once()
             store.watch.start()

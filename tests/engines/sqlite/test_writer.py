@@ -280,7 +280,7 @@ async def test_after_a_failed_transaction_the_store_trusts_its_file_only(bench: 
     ],
 )
 def test_what_went_wrong_below_has_a_name_above(error: Exception, code: str) -> None:
-    assert writer_module._explain(error).code == code
+    assert writer_module.explain_failure(error).code == code
 
 
 async def test_the_load_is_what_waits_and_how_long_the_commit_has_taken(bench: Bench) -> None:

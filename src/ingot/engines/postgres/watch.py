@@ -37,7 +37,7 @@ class Watch(Loop):
     def __init__(self, url: str, db: Database, memory: Memory, follow: Follow, *, listens: bool) -> None:
         super().__init__()
         self._follow = follow
-        self._url, self._db, self._memory, self._listens = url, db, memory, listens
+        self._url, self._db, self._memory, self.listens = url, db, memory, listens
         self._me = new_id()
         self._listener: asyncpg.Connection[asyncpg.Record] | None = None
         self._telling: asyncio.Task[None] | None = None
@@ -47,7 +47,7 @@ class Watch(Loop):
 
     async def run_once(self) -> None:
         """One look, and what goes with it."""
-        if self._listens and (self._listener is None or self._listener.is_closed()):
+        if self.listens and (self._listener is None or self._listener.is_closed()):
             await self._listen()
         if self._memory.look_is_old():
             await tend.look(self._db, self._memory)
@@ -67,7 +67,7 @@ class Watch(Loop):
     async def stop(self) -> None:
         """End it, and let its connection go."""
         await super().stop()
-        self._listens = False
+        self.listens = False
         for task in (self._telling, self._looking):
             if task is not None:
                 await asyncio.wait([task])
@@ -95,14 +95,14 @@ class Watch(Loop):
             await tend.look(self._db, self._memory)
 
     def _note_news(self) -> None:
-        if not self._listens or self._task is None:
+        if not self.listens or self._task is None:
             self._memory.news = False
         elif self._telling is None or self._telling.done():
             self._telling = asyncio.create_task(self._tell(), context=for_all())
 
     async def _tell(self) -> None:
         """Tell what gathered, at most once in a while."""
-        while self._memory.news and self._listens:
+        while self._memory.news and self.listens:
             self._memory.news = False
             with suppress(StoreError):
                 await self._db.call("SELECT ingot.tell($1)", self._me)

@@ -185,7 +185,7 @@ class Writer:
             results, staged = self._commit(batch)
             commands = len(batch)
         except Exception as error:
-            failure = _explain(error)
+            failure = explain_failure(error)
             results, staged, commands = [failure] * len(batch), Staged(), 0
             self._recover()
             agenda = None  # Whoever looked at it meanwhile may have seen what was undone: tell it anew.
@@ -274,11 +274,11 @@ def _one_by_one(tx: Transaction, handler: Handler, commands: list[Any]) -> Seque
         except DISK_ERRORS:
             raise
         except Exception as error:
-            answers.append(_explain(error))
+            answers.append(explain_failure(error))
     return answers
 
 
-def _explain(error: Exception) -> IngotError:
+def explain_failure(error: Exception) -> IngotError:
     """What a failed transaction means to those who wait for it."""
     match error:
         case IngotError():
