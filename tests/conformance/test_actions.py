@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ingot.identity import Limits
-from ingot.jobs import Job, JobStatus, Source, actions
+from ingot.jobs import Claim, Job, Jobs, JobStatus, Source, actions
 from ingot.jobs.actions import Acted, Actions
 from ingot.jobs.orders import new_job
+from ingot.jobs.ports import JobFilter, JobStore
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import InvalidCursor
 from tests.conformance.pictures import picture
-from tests.factories import Bench
+from tests.factories import LEASE_SECONDS, Bench
 
 ALL = {"all_jobs": True}
 
@@ -163,19 +164,27 @@ async def test_what_cannot_be_changed_is_told_and_stops_no_other(bench: Bench) -
     assert [refusal.code for refusal in step.failed] in (["duplicate_job"], ["job_limit_exceeded"])
 
 
-async def test_what_ends_meanwhile_is_no_error_and_not_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+class Completing:
+    """A store whose running job ends as soon as it was listed."""
+
+    def __init__(self, bench: Bench, claim: Claim) -> None:
+        self._store, self._jobs, self._claim = bench.store, bench.jobs, claim
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def list_jobs(self, where: JobFilter, **options: Any) -> tuple[list[Job], str | None]:
+        page = await self._store.list_jobs(where, **options)
+        if where.status is JobStatus.RUNNING:
+            await self._jobs.complete(self._claim)
+        return page
+
+
+async def test_what_ends_meanwhile_is_no_error_and_not_counted(bench: Bench) -> None:
     for _ in range(5):
         await bench.make_job()
     (claim,) = await bench.jobs.claim("worker", ["noop"])
-    look = bench.jobs.list
-
-    async def look_and_lose(*args: Any, **options: Any) -> Any:
-        page = await look(*args, **options)
-        if options["status"] is JobStatus.RUNNING:
-            await bench.jobs.complete(claim)
-        return page
-
-    monkeypatch.setattr(bench.jobs, "list", look_and_lose)
+    bench.jobs = Jobs(cast("JobStore", Completing(bench, claim)), lease_seconds=LEASE_SECONDS)
     assert await to_the_end(bench, "cancel", type="noop") == [Acted(matched=5, changed=4, failed=[])]
     assert (await bench.reload(claim)).status is JobStatus.SUCCEEDED
 

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from ingot.blobs.model import Content
 from ingot.kernel.clock import ManualClock
 from ingot.settings import Settings
 from tests.http.serving import Served, serving
+from tests.http.test_protocol import eventually
 from tests.http.test_uploads import begin
 
 DATA = random.Random(9).randbytes(100_000)
@@ -85,26 +85,20 @@ async def test_what_is_no_type_is_refused_wherever_one_is_told(site: Served, wri
     assert (begun.status_code, signed.status_code) == (422, 422)
 
 
-async def test_a_blob_is_read_whole_only_as_long_as_somebody_waits_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def is_open(file: Path) -> bool:
+    """Whether this process has a file open."""
+    return any(one.resolve() == file for one in Path("/proc/self/fd").iterdir())
+
+
+async def test_a_blob_is_read_whole_only_as_long_as_somebody_waits_for_it(tmp_path: Path) -> None:
     async with serving(tmp_path / "data", Settings(scrub_bytes_per_second=1)) as served:
         made = await served.call("PUT", "/keys/a", content=DATA)
-        reading, ended = asyncio.Event(), asyncio.Event()
-        look_at = served.ingot.scrub.look_at
-
-        async def watched(content: Content) -> bool:
-            reading.set()
-            try:
-                return await look_at(content)
-            finally:
-                ended.set()
-
-        monkeypatch.setattr(served.ingot.scrub, "look_at", watched)
+        (place,) = [place async for place, _ in served.ingot.objects.list_places()]
+        (file,) = await asyncio.to_thread(lambda: list((tmp_path / "data" / "blobs").rglob(place)))
         asking = asyncio.create_task(served.call("POST", f"/blobs/{made.json()['blob_id']}/verify"))
-        await reading.wait()
+        await eventually(lambda: is_open(file))
         asking.cancel()
-        await asyncio.wait_for(ended.wait(), 10)
+        await eventually(lambda: not is_open(file))
 
 
 async def test_what_a_call_had_set_aside_when_the_server_died_is_free_soon(tmp_path: Path) -> None:

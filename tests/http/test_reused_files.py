@@ -7,16 +7,16 @@ import hashlib
 import io
 import random
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from blake3 import blake3
 
 from ingot.blobs.arrivals import Arrival, FileToCome
-from ingot.blobs.model import Finished
 from ingot.client import AsyncClient
 from ingot.client.asynchronous.files import Told, submit_with_files
 from ingot.client.asynchronous.http import AsyncHttp
@@ -24,12 +24,13 @@ from ingot.client.errors import ServerUnreachable
 from ingot.client.outgoing import READ_BYTES, Sendable
 from ingot.client.patience import Patience
 from ingot.client.place import find_place
+from ingot.engines.sqlite import writer
+from ingot.http.figures import JobFigures
 from ingot.identity.grants import Grant
 from ingot.identity.model import Limits
 from ingot.jobs.files import upload_id
-from ingot.jobs.model import Definition, Job
+from ingot.jobs.model import Definition, Enqueued, Job
 from ingot.jobs.orders import new_job
-from ingot.kernel.errors import StoreBusy
 from tests.http.buckets import in_bucket
 from tests.http.lines import Harm, Line, once
 from tests.http.serving import Served, serving
@@ -400,17 +401,21 @@ async def test_a_small_input_that_is_not_stored_yet_may_come_from_who_has_only_a
 async def test_a_small_input_that_the_store_cannot_take_now_is_taken_when_it_comes_again(
     reusing: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = reusing.ingot.uploads.verifier.finish
-    said: list[StoreBusy] = [StoreBusy()]
+    class FullAfterwards(JobFigures):
+        """The queue of the store is full when the job is there, and before its file is."""
 
-    async def busy_at_first(*args: Any) -> Finished:
-        if said:
-            raise said.pop()
-        return await finish(*args)
+        def enqueued(self, made: Sequence[Enqueued]) -> None:
+            if made[0].created:
+                monkeypatch.setattr(writer, "QUEUE_COMMANDS_MAX", 0)
 
-    monkeypatch.setattr(reusing.ingot.uploads.verifier, "finish", busy_at_first)
-    job, told = await Sender(reusing).submit(b"small", idempotency_key="once")
-    assert (said, told.created, job.status) == ([], False, "queued")
+    def asked_again(_: httpx.Request) -> None:
+        monkeypatch.undo()
+
+    reusing.ingot.jobs.listen(FullAfterwards())
+    line = Line(asked_again)
+    job, told = await Sender(reusing, line).submit(b"small", idempotency_key="once")
+    assert (told.created, job.status) == (False, "queued")
+    assert len(line.said("POST", "/jobs")) == 2
 
 
 async def test_two_tenants_have_a_job_each_and_neither_learns_of_the_other(site: Served) -> None:

@@ -10,18 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from blake3 import blake3
 
-from ingot.blobs import uploads
+from ingot.blobs import uploads, verification
 from ingot.blobs.collector import Collector
 from ingot.blobs.model import INLINE_BYTES_MAX, PART_BYTES
 from ingot.identity.grants import Grant
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.ids import new_id
 from ingot.settings import Settings
+from ingot.wiring import rooms
 from tests import s3
 from tests.http.serving import Served, serving
+from tests.s3_proxy import proxied
 
 DATA = random.Random(8).randbytes(3 * PART_BYTES + 11)
 
@@ -149,13 +152,30 @@ async def test_a_large_one_is_read_back_later(site: Served, monkeypatch: pytest.
     assert (await site.call("GET", "/keys/right", follow_redirects=True)).content == DATA
 
 
-@pytest.mark.parametrize("conditional", [True, False])
-async def test_a_large_one_whose_key_is_taken_meanwhile_fails(
-    site: Served, monkeypatch: pytest.MonkeyPatch, conditional: bool
+@pytest.fixture
+async def forgetful(tmp_path: Path) -> AsyncIterator[Served]:
+    """A site whose bucket ignores conditions: what clients put there is copied before it is verified."""
+    async with proxied() as proxy:
+        proxy.ignores_conditions = True
+        settings = msgspec.structs.replace(in_bucket(), s3_endpoint=proxy.url)
+        async with serving(tmp_path / "forgetful", settings) as one:
+            assert one.ingot.bucket is not None
+            assert not one.ingot.bucket.conditional
+            yield one
+
+
+async def test_a_large_one_whose_key_is_taken_meanwhile_fails(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    await expect_key_taken(site, monkeypatch)
+
+
+async def test_a_copied_one_whose_key_is_taken_meanwhile_fails(
+    forgetful: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await expect_key_taken(forgetful, monkeypatch)
+
+
+async def expect_key_taken(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "VERIFY_BYTES_MAX", PART_BYTES)
-    if site.ingot.bucket is not None:
-        monkeypatch.setattr(site.ingot.bucket, "conditional", conditional)  # Where not, a copy is verified.
     plan = await begin(site, key="a")
     assert (await send(plan)).is_success
     assert (await site.call("PUT", "/keys/a", content=b"first")).status_code == 201
@@ -182,19 +202,20 @@ async def test_what_is_empty_need_not_be_sent(served: Served) -> None:
 
 async def test_a_verification_whose_server_died_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "VERIFY_BYTES_MAX", PART_BYTES)
+    monkeypatch.setattr(verification, "VERIFIED_AT_ONCE", 0)  # It waits for its turn until the server ends.
     clock = ManualClock()
     async with serving(tmp_path / "data", clock=clock) as served:
         plan = await begin(served, key="a")
         await send(plan)
-        monkeypatch.setattr(served.ingot.uploads.verifier, "verify_soon", lambda _: None)
         assert (await complete(served, plan)).status_code == 202
-        monkeypatch.undo()
-        assert await served.ingot.uploads.verifier.look_for_lost(clock.micros()) == 0, "it may be under way elsewhere"
+    monkeypatch.undo()
+    async with rooms.open(tmp_path / "data", clock=clock, tend=False) as ingot:
+        verifier, tenant = ingot.uploads.verifier, ingot.default_tenant.id
+        assert await verifier.look_for_lost(clock.micros()) == 0, "it may be under way elsewhere"
         clock.advance(seconds=200)
-        assert await served.ingot.uploads.verifier.look_for_lost(clock.micros()) == 1
-        async with asyncio.timeout(10):
-            while (await served.call("GET", "/keys/a")).status_code != 200:
-                pass
+        assert await verifier.look_for_lost(clock.micros()) == 1
+        await verifier.join()
+        assert await (await ingot.blobs.open_key(tenant, "a"))[1].all() == DATA
 
 
 # -- a folder: bytes come to us ---------------------------------------------------------------------------------

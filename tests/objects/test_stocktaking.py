@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -16,7 +17,7 @@ from ingot.blobs import stocktaking
 from ingot.blobs.arrivals import KEEP, Arrival
 from ingot.blobs.collector import Collector
 from ingot.blobs.model import INLINE_BYTES_MAX, Finished
-from ingot.blobs.ports import FinishUpload, ObjectStore
+from ingot.blobs.ports import BlobStore, FinishUpload, ObjectStore
 from ingot.blobs.service import Blobs
 from ingot.blobs.stocktaking import STRAY_AGE, Stocktaking
 from ingot.blobs.tally import Tally
@@ -213,19 +214,27 @@ async def test_what_a_client_sends_too_late_goes(bucket: Yard) -> None:
     assert await bucket.places() == set()
 
 
-async def test_a_copy_whose_server_died_goes(bucket: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+class Dying:
+    """A store whose server dies when an upload is finished."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def finish_upload(self, _: FinishUpload) -> Finished:
+        raise ConnectionResetError
+
+
+async def test_a_copy_whose_server_died_goes(bucket: Yard) -> None:
     """The store obeys no condition, so that what clients put is copied before it is read."""
     assert isinstance(bucket.objects, BucketStore)
     bucket.objects.conditional = False
-
-    async def die(_: FinishUpload) -> Finished:
-        raise ConnectionResetError
-
     begun = await bucket.begin()
-    with monkeypatch.context() as patches:
-        patches.setattr(bucket.bench.store, "finish_upload", die)
-        with pytest.raises(ConnectionResetError):
-            await bucket.uploads.complete(bucket.bench.tenant, begun.upload.id)
+    dying = Uploads(cast("BlobStore", Dying(bucket.bench.store)), bucket.objects, bucket.objects)
+    with pytest.raises(ConnectionResetError):
+        await dying.complete(bucket.bench.tenant, begun.upload.id)
     assert len(await bucket.places()) == 2
     assert await bucket.stocktaking.run_once() == 0
     done = await bucket.uploads.complete(bucket.bench.tenant, begun.upload.id)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blake3 import blake3
 
-from ingot.client import landing as of_landing
 from ingot.client.errors import DownloadUnderWay
 from ingot.client.landing import Landing, part_of
-from ingot.kernel.locks import lock
 
 DATA = b"all of it"
 BLOB = blake3(DATA).hexdigest()
@@ -44,13 +44,16 @@ def test_who_opened_a_file_that_was_finished_meanwhile_begins_another(
     first = Landing(to, BLOB, len(DATA))
     first.write(DATA)
 
-    def late(handle: int) -> None:
-        monkeypatch.setattr(of_landing, "lock", lock)
+    real_open = os.open
+
+    def late(*args: Any) -> int:
+        monkeypatch.undo()
+        handle = real_open(*args)
         with first:
             first.finish()
-        lock(handle)
+        return handle
 
-    monkeypatch.setattr(of_landing, "lock", late)
+    monkeypatch.setattr(os, "open", late)
     with Landing(to, BLOB, 4) as second:
         second.write(b"else")
     assert to.read_bytes() == DATA

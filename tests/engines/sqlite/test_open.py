@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import stat
 import sys
@@ -176,13 +177,23 @@ async def test_every_migration_is_applied_once(tmp_path: Path) -> None:
     assert (_ledger(file), _schema(file)) == (first, schema)
 
 
+def know_only(steps: list[Migration], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be a program that knows these migrations."""
+    package = folder / f"migrations_{secrets.token_hex(8)}"
+    package.mkdir()
+    for step in steps:
+        (package / f"{step.number:04}_{step.name}.sql").write_text(step.text)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(migrate, "PACKAGE", package.name)
+
+
 async def test_a_later_program_adds_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "data" / FILE_NAME
     async with open_bench("sqlite", tmp_path / "data") as bench:
         job = await bench.make_job("noop", {"kept": True})
     known = migrations()
     added = Migration(len(known) + 1, "more", "CREATE TABLE more (a); INSERT INTO more VALUES (1);")
-    monkeypatch.setattr(migrate, "migrations", lambda: [*known, added])
+    know_only([*known, added], tmp_path, monkeypatch)
     async with open_bench("sqlite", tmp_path / "data") as bench:
         assert (await bench.reload(job)).read() == {"kept": True}
     assert [number for number, _, _ in _ledger(file)] == [step.number for step in [*known, added]]
@@ -194,7 +205,7 @@ async def test_tables_that_are_made_anew_keep_their_rows_and_their_indexes(
     file = tmp_path / "data" / FILE_NAME
     before = migrations()[:10]
     with monkeypatch.context() as patch:
-        patch.setattr(migrate, "migrations", lambda: before)
+        know_only(before, tmp_path, patch)
         async with open_bench("sqlite", tmp_path / "data") as bench:
             depot = Depot(bench)
             found = await bench.make_claim()
@@ -231,7 +242,7 @@ async def test_a_migration_that_fails_leaves_no_trace_of_itself(
     known = migrations()
     broken = Migration(len(known) + 1, "broken", "CREATE TABLE half (a); INSERT INTO nowhere VALUES (1);")
     with monkeypatch.context() as patch:
-        patch.setattr(migrate, "migrations", lambda: [*known, broken])
+        know_only([*known, broken], tmp_path, patch)
         with pytest.raises(StoreMisconfigured):
             await _open(tmp_path / "data")
     assert (_ledger(file), _schema(file)) == before

@@ -4,53 +4,77 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Final
 
+import apsw
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from ingot.engines.sqlite import SQLiteStore
-from ingot.engines.sqlite.memory import FENCES_PER_EPOCH, Memory
-from ingot.engines.sqlite.opening import Opened, open_folder
-from ingot.engines.sqlite.transaction import Transaction
-from ingot.engines.sqlite.writer import Writer
+from ingot.engines.sqlite.memory import FENCES_PER_EPOCH
+from ingot.engines.sqlite.sql import SQL
+from ingot.identity import Tenants
 from ingot.jobs.orders import new_job
-from ingot.kernel.clock import Clock, ManualClock
-from ingot.kernel.errors import IngotError, StoreError
+from ingot.kernel.clock import ManualClock
+from ingot.kernel.errors import IngotError, OutcomeUnknown, StoreError, StoreLocked
+from tests.engines.sqlite.test_writer import Gate
 from tests.factories import LEASE_SECONDS, Bench, open_bench
+
+WAIT_SECONDS_MAX: Final = 10.0
 
 
 def _break(name: str) -> None:
     raise ValueError(name)
 
 
-async def test_the_writer_lives_on_when_its_memory_cannot_be_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def failing(bench: Bench, *statements: str) -> Iterator[None]:
+    """Let these statements of the writer fail, with an error that SQLite does not have."""
+
+    def trace(_cursor: object, sql: str, _values: object) -> bool:
+        if sql in statements:
+            _break(sql)
+        return True
+
+    bench.sqlite.connection.exec_trace = trace
+    try:
+        yield
+    finally:
+        bench.sqlite.connection.exec_trace = None
+
+
+async def test_the_writer_lives_on_when_its_memory_cannot_be_read_again(tmp_path: Path) -> None:
     async with open_bench("sqlite", tmp_path / "data") as bench:
-        with monkeypatch.context() as patched:
-            patched.setattr(Transaction, "flush", lambda _: _break("flush"))
-            patched.setattr(Memory, "reload", lambda _: _break("reload"))
-            with pytest.raises(IngotError):
-                await bench.make_job()
+        with capture_logs() as logs, failing(bench, "COMMIT", SQL.live_lanes), pytest.raises(IngotError):
+            await bench.make_job()
+        assert "recovery_failed" in {line["event"] for line in logs}
         assert (await bench.make_job()).id
 
 
 async def test_the_writer_lives_on_when_an_error_escapes_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    deliver = asyncio.BaseEventLoop.call_soon_threadsafe
+
+    def fail_once(loop: asyncio.BaseEventLoop, *args: Any, **options: Any) -> asyncio.Handle:
+        if threading.current_thread().name == "ingot-writer":
+            monkeypatch.undo()
+            _break("delivery")
+        return deliver(loop, *args, **options)
+
     async with open_bench("sqlite", tmp_path / "data") as bench:
-        with monkeypatch.context() as patched:
-            patched.setattr(Writer, "_commit", lambda *_: _break("commit"))
-            patched.setattr(Writer, "_recover", lambda _: _break("recover"))
-            with pytest.raises(StoreError):
-                await bench.make_job()
+        monkeypatch.setattr(asyncio.BaseEventLoop, "call_soon_threadsafe", fail_once)
+        with capture_logs() as logs, pytest.raises(OutcomeUnknown):
+            await bench.make_job()
+        assert [line["event"] for line in logs] == ["writer_failed"]
         assert (await bench.make_job()).id
 
 
-async def test_the_writer_lives_on_when_its_log_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_writer_lives_on_when_its_log_cannot_be_written(tmp_path: Path) -> None:
     def broken_pipe(*_: object) -> str:
         raise BrokenPipeError
 
@@ -58,10 +82,8 @@ async def test_the_writer_lives_on_when_its_log_cannot_be_written(
         before = structlog.get_config()["processors"]
         structlog.configure(processors=[broken_pipe])
         try:
-            with monkeypatch.context() as patched:
-                patched.setattr(Transaction, "flush", lambda _: _break("flush"))
-                with pytest.raises(IngotError):
-                    await bench.make_job()
+            with failing(bench, "COMMIT"), pytest.raises(IngotError):
+                await bench.make_job()
             assert (await bench.make_job()).id
         finally:
             structlog.configure(processors=before)
@@ -76,66 +98,65 @@ async def test_a_listener_that_fails_keeps_the_news_from_nobody(tmp_path: Path) 
         assert heard == [1]
 
 
-async def test_a_close_whose_caller_goes_away_lets_the_folder_go_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, gate = tmp_path / "data", threading.Event()
-    store = await SQLiteStore.open(folder, clock=ManualClock(), lease_seconds=LEASE_SECONDS)
-    join = Writer.join
-    monkeypatch.setattr(Writer, "join", lambda writer: (gate.wait(), join(writer)))
+async def test_a_close_whose_caller_goes_away_lets_the_folder_go_all_the_same(tmp_path: Path) -> None:
+    folder, clock = tmp_path / "data", ManualClock()
+    store = await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
+    bench = Bench(store, clock, await Tenants(store).ensure_default())
+    gate = Gate(bench)
+    under_way = asyncio.create_task(bench.make_job())
+    await gate.reached()
     closing = asyncio.create_task(store.close())
     await asyncio.sleep(0)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    gate.set()
+    with pytest.raises(StoreLocked):
+        await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
+    gate.open()
     await store.close()
+    assert (await under_way).id
     again = await SQLiteStore.open(folder, clock=ManualClock(), lease_seconds=LEASE_SECONDS)
     await again.close()
 
 
-async def test_an_open_whose_caller_goes_away_lets_the_folder_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, opened, gate, let_go = tmp_path / "data", threading.Event(), threading.Event(), asyncio.Event()
+async def test_an_open_whose_caller_goes_away_lets_the_folder_go(tmp_path: Path) -> None:
+    folder, opened, gate = tmp_path / "data", threading.Event(), threading.Event()
 
-    def slow_open(folder: Path, clock: Clock, *, lease_seconds: float, vfs: str | None) -> Opened:
-        result = open_folder(folder, clock, lease_seconds=lease_seconds, vfs=vfs)
+    def slow_open(_: apsw.Connection) -> None:
         opened.set()
-        gate.wait()
-        return result
+        gate.wait(WAIT_SECONDS_MAX)
 
-    def close(opened: Opened) -> None:
-        real_close(opened)
-        let_go.set()
-
-    real_close = Opened.close
-    monkeypatch.setattr("ingot.engines.sqlite.store.open_folder", slow_open)
-    monkeypatch.setattr(Opened, "close", close)
-    opening = asyncio.create_task(SQLiteStore.open(folder, clock=ManualClock(), lease_seconds=LEASE_SECONDS))
-    await asyncio.to_thread(opened.wait)
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-    gate.set()
-    await let_go.wait()
-    monkeypatch.undo()
-    again = await SQLiteStore.open(folder, clock=ManualClock(), lease_seconds=LEASE_SECONDS)
+    apsw.connection_hooks.append(slow_open)
+    try:
+        opening = asyncio.create_task(SQLiteStore.open(folder, clock=ManualClock(), lease_seconds=LEASE_SECONDS))
+        await asyncio.to_thread(opened.wait, WAIT_SECONDS_MAX)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        with pytest.raises(StoreLocked):
+            await SQLiteStore.open(folder, clock=ManualClock(), lease_seconds=LEASE_SECONDS)
+        gate.set()
+        async with asyncio.timeout(WAIT_SECONDS_MAX):
+            again = await _opened_when_free(folder)
+    finally:
+        apsw.connection_hooks.remove(slow_open)
     await again.close()
 
 
-async def test_a_fence_that_carries_over_stays_above_all_others_after_a_failed_transaction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def _opened_when_free(folder: Path) -> SQLiteStore:
+    while True:
+        with suppress(StoreLocked):
+            return await SQLiteStore.open(folder, clock=ManualClock(), lease_seconds=LEASE_SECONDS)
+
+
+async def test_a_fence_that_carries_over_stays_above_all_others_after_a_failed_transaction(tmp_path: Path) -> None:
     folder, clock = tmp_path / "data", ManualClock()
     async with open_bench("sqlite", folder, clock) as bench:
         first = bench.sqlite.memory
         first.fence = (first.epoch + 1) * FENCES_PER_EPOCH - 1
         await bench.make_job()
-        with monkeypatch.context() as patched:
-            patched.setattr(Transaction, "flush", lambda _: _break("flush"))
-            with pytest.raises(IngotError):
-                await bench.jobs.claim("worker", ["noop"])
+        with failing(bench, "COMMIT"), pytest.raises(IngotError):
+            await bench.jobs.claim("worker", ["noop"])
         (claim,) = await bench.jobs.claim("worker", ["noop"])
         highest = claim.fence
         await bench.jobs.release(claim)

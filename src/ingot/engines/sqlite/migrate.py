@@ -8,12 +8,13 @@ from ingot.engines.steps import Migration, read_migrations
 from ingot.kernel.clock import Clock
 from ingot.kernel.errors import StoreTooNew
 
+PACKAGE = "ingot.engines.sqlite.migrations"
 _LEDGER = "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER)"
 
 
 def migrations() -> list[Migration]:
     """All steps this program knows, in order."""
-    return read_migrations("ingot.engines.sqlite.migrations")
+    return read_migrations(PACKAGE)
 
 
 def migrate(connection: apsw.Connection, clock: Clock) -> list[Migration]:
