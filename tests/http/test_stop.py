@@ -15,10 +15,8 @@ from tests.http.serving import Served
 from tests.http.test_protocol import BODY, connected, eventually, head, statuses
 
 
-async def test_a_request_that_does_not_end_in_time_is_told_so(
-    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(served.server.config, "timeout_graceful_shutdown", 0.1)
+async def test_a_request_that_does_not_end_in_time_is_told_so(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    served.server.config.timeout_graceful_shutdown = 0.1  # type: ignore[assignment]
     async with connected(served) as (reader, writer):
         writer.write(head(served, b"host: x", b"content-length: 17") + BODY)
         await eventually(lambda: len(served.server.server_state.tasks) == 1)

@@ -1,0 +1,146 @@
+"""Tests use what is public, and replace nothing of ours but constants. CONTRIBUTING names the exceptions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+TESTS: Final = Path(__file__).parents[1]
+OURS: Final = ("ingot", "tests")
+OWN: Final = frozenset({"self", "cls", "super()"})
+# Of the standard library: how a process ends without its cleanup.
+STANDARD_LIBRARY: Final = frozenset({"os._exit"})
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
+
+
+def is_ours(module: str) -> bool:
+    return module.partition(".")[0] in OURS
+
+
+def is_constant(name: str) -> bool:
+    """Whether this is a limit, an interval or another constant, by the way in which it is written."""
+    return name == name.upper() and not is_private(name)
+
+
+class Reader:
+    """Finds what a test file must not do."""
+
+    def __init__(self, source: str) -> None:
+        self._nodes = list(ast.walk(ast.parse(source)))
+        self._foreign = set(self._names_of_others())
+
+    def _names_of_others(self) -> Iterator[str]:
+        """The names that the file imports from the standard library and from packages."""
+        for node in self._nodes:
+            if isinstance(node, ast.Import):
+                yield from (one.asname or one.name.partition(".")[0] for one in node.names if not is_ours(one.name))
+            elif isinstance(node, ast.ImportFrom) and not is_ours(node.module or ""):
+                yield from (one.asname or one.name for one in node.names)
+
+    def faults(self) -> Iterator[tuple[int, str]]:
+        """The line and the text of everything that is wrong."""
+        for node in self._nodes:
+            if isinstance(node, ast.Attribute):
+                yield from self._reads(node)
+            elif isinstance(node, ast.ImportFrom) and is_ours(node.module or ""):
+                yield from ((node.lineno, f"imports {one.name}") for one in node.names if is_private(one.name))
+            elif isinstance(node, ast.Call):
+                yield from self._replaces(node)
+
+    def _reads(self, node: ast.Attribute) -> Iterator[tuple[int, str]]:
+        if is_private(node.attr) and ast.unparse(node.value) not in OWN:
+            whole = ast.unparse(node)
+            if whole not in STANDARD_LIBRARY:
+                yield node.lineno, f"uses {whole}"
+
+    def _replaces(self, call: ast.Call) -> Iterator[tuple[int, str]]:
+        if not call.args or not _is_patch(call.func):
+            return
+        target, name = call.args[0], _text(call.args[1]) if len(call.args) > 1 else None
+        if (path := _text(target)) is not None:
+            owner, _, name = path.rpartition(".")
+            foreign = not is_ours(owner)
+        else:
+            foreign = ast.unparse(target).partition(".")[0] in self._foreign
+        if not foreign and (name is None or not is_constant(name)):
+            yield call.lineno, f"replaces {ast.unparse(target)} {name or ''}".rstrip()
+
+
+def _is_patch(function: ast.expr) -> bool:
+    """Whether this is `setattr` of a monkeypatch, or `patch` of `unittest.mock`."""
+    match function:
+        case ast.Name("patch") | ast.Attribute(ast.Name("mock"), "patch") | ast.Attribute(attr="setattr"):
+            return True
+        case ast.Attribute(owner, "object"):
+            return _is_patch(owner)
+    return False
+
+
+def _text(node: ast.expr) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def faults_of(files: Iterable[Path]) -> list[str]:
+    return [
+        f"{file.relative_to(TESTS.parent)}:{line}: {text}"
+        for file in files
+        for line, text in Reader(file.read_text(encoding="utf-8")).faults()
+    ]
+
+
+def test_no_test_reads_what_is_private_or_replaces_what_is_ours() -> None:
+    assert faults_of(sorted(TESTS.rglob("*.py"))) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "store._memory",
+        "bench.jobs._waiters.wake()",
+        "self.store._memory",
+        "store._memory.limit = 1",
+        "from ingot.http.app import _unless_gone",
+        "from tests.factories import _open",
+        "from ingot.engines.sqlite import writer\nwriter._explain(error)",
+        "monkeypatch.setattr(served.ingot.scrub, 'look_at', watched)",
+        "with monkeypatch.context() as patched:\n    patched.setattr(store, 'finish_upload', die)",
+        "from ingot.client import landing\nmonkeypatch.setattr(landing, 'lock', late)",
+        "monkeypatch.setattr('ingot.identity.service.ZoneInfo', broken)",
+        "monkeypatch.setattr(writer, '_COMMANDS_MAX', 0)",
+        "monkeypatch.setattr(os_of_ours, name, noted)",
+        "from unittest.mock import patch\npatch.object(room, 'report', quiet)",
+        "from unittest.mock import patch\npatch('ingot.blobs.scrub.report')",
+    ],
+)
+def test_a_fault_is_found(source: str) -> None:
+    assert [line for line, _ in Reader(source).faults()] == [source.count("\n") + 1]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "self._memory",
+        "cls._memory",
+        "super()._run_once()",
+        "store.__class__",
+        "import os\nos._exit(1)",
+        "from ingot.events import feeds\nmonkeypatch.setattr(feeds, 'READ_EVENTS', 15)",
+        "monkeypatch.setattr('ingot.worker.heart.WAIT_SECONDS', 60.0)",
+        "import time\nmonkeypatch.setattr(time, 'time_ns', lambda: 0)",
+        "import os\nmonkeypatch.setattr(os, name, noted)",
+        "import asyncio\nmonkeypatch.setattr(asyncio.BaseEventLoop, 'call_soon_threadsafe', fail)",
+        "monkeypatch.setattr('tempfile.tempdir', folder)",
+        "from unittest.mock import patch\nwith patch('os.fsync', seen):\n    pass",
+        "await client.patch(url, content=data)",
+        "setattr(listener, name, fail)",
+    ],
+)
+def test_what_is_allowed_is_no_fault(source: str) -> None:
+    assert list(Reader(source).faults()) == []
