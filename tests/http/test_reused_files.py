@@ -7,11 +7,11 @@ import hashlib
 import io
 import random
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 from blake3 import blake3
@@ -24,12 +24,12 @@ from ingot.client.errors import ServerUnreachable
 from ingot.client.outgoing import READ_BYTES, Sendable
 from ingot.client.patience import Patience
 from ingot.client.place import find_place
-from ingot.engines.sqlite import writer
-from ingot.http.figures import JobFigures
+from ingot.engines.sqlite.connection import open_writer
+from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.identity.grants import Grant
 from ingot.identity.model import Limits
 from ingot.jobs.files import upload_id
-from ingot.jobs.model import Definition, Enqueued, Job
+from ingot.jobs.model import Definition, Job
 from ingot.jobs.orders import new_job
 from tests.http.buckets import in_bucket
 from tests.http.lines import Harm, Line, once
@@ -399,21 +399,12 @@ async def test_a_small_input_that_is_not_stored_yet_may_come_from_who_has_only_a
 
 
 async def test_a_small_input_that_the_store_cannot_take_now_is_taken_when_it_comes_again(
-    reusing: Served, monkeypatch: pytest.MonkeyPatch
+    reusing: Served, tmp_path: Path
 ) -> None:
-    class FullAfterwards(JobFigures):
-        """The queue of the store is full when the job is there, and before its file is."""
-
-        def enqueued(self, made: Sequence[Enqueued]) -> None:
-            if made[0].created:
-                monkeypatch.setattr(writer, "QUEUE_COMMANDS_MAX", 0)
-
-    def asked_again(_: httpx.Request) -> None:
-        monkeypatch.undo()
-
-    reusing.ingot.jobs.listen(FullAfterwards())
-    line = Line(asked_again)
-    job, told = await Sender(reusing, line).submit(b"small", idempotency_key="once")
+    with closing(open_writer(tmp_path / "data" / FILE_NAME)) as beside:
+        beside.execute("CREATE TRIGGER no_blobs BEFORE INSERT ON blobs BEGIN SELECT RAISE(ABORT, 'not now'); END")
+        line = Line(lambda _: None if len(line.asked) == 1 else beside.execute("DROP TRIGGER IF EXISTS no_blobs").get)
+        job, told = await Sender(reusing, line).submit(b"small", idempotency_key="once")
     assert (told.created, job.status) == (False, "queued")
     assert len(line.said("POST", "/jobs")) == 2
 
