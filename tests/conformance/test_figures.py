@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -115,12 +116,13 @@ async def test_commits_tell_how_many_commands_they_carried(bench: Bench, heard: 
 
 
 async def test_a_listener_that_fails_keeps_nobody_waiting(bench: Bench) -> None:
-    def fail(*news: object) -> None:
-        raise RuntimeError("deaf")
+    class Deaf(Heard):
+        def fail(self, *_: Any, **__: Any) -> None:
+            raise RuntimeError("deaf")
 
-    deaf = Heard(bench)
-    for name in ("enqueued", "claimed", "settled", "ended", "canceled", "committed"):
-        setattr(deaf, name, fail)
+        enqueued = claimed = settled = ended = canceled = committed = fail
+
+    Deaf(bench)
     heard = Heard(bench)
     with capture_logs() as logs:
         claim = await bench.make_claim()
