@@ -14,7 +14,7 @@ from ingot.jobs.orders import new_job
 from ingot.jobs.ports import JobFilter, JobStore
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import InvalidCursor
-from tests.conformance.pictures import picture
+from tests.conformance.snapshots import picture
 from tests.factories import LEASE_SECONDS, Bench
 
 ALL = {"all_jobs": True}

@@ -15,7 +15,7 @@ from ingot.jobs.orders import new_job
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from tests.conformance.following import end, settle_down, statuses
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 from tests.factories import Bench, open_bench
 
 BLOCKED, QUEUED = JobStatus.BLOCKED, JobStatus.QUEUED

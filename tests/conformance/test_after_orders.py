@@ -14,7 +14,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.families import BLOCKED, QUEUED, SUCCEEDED
 from tests.conformance.following import counted, end, statuses
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import Bench
 
 

@@ -32,7 +32,7 @@ from ingot.jobs.orders import new_job
 from ingot.jobs.ports import Beat
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import Bench
 
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - what is refused

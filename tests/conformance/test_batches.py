@@ -16,7 +16,7 @@ from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.following import all_events, end, settle_down
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 
 SUCCEEDED, DEAD, CANCELED = JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED

@@ -11,7 +11,7 @@ from ingot.blobs.errors import BlobNotFound
 from ingot.blobs.model import Content
 from ingot.blobs.ports import CollectBlob, NoteScrub
 from tests.conformance.depot import HOUR, Depot, content_of, depot, id_of
-from tests.conformance.pictures import picture
+from tests.conformance.snapshots import picture
 
 __all__ = ["depot"]
 

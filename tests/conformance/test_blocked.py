@@ -6,7 +6,7 @@ from ingot.jobs import DuplicateJob, JobNotFinished
 from ingot.jobs.orders import new_job
 from tests.conformance.families import BLOCKED, CANCELED, DEAD, QUEUED, RUNNING, SUCCEEDED, events_of
 from tests.conformance.following import counted, end, settle_down, statuses
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 from tests.factories import Bench
 
 

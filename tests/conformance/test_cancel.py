@@ -8,7 +8,7 @@ import pytest
 
 from ingot.jobs import Done, Failed, JobFinished, JobNotFound, JobStatus, Outcome, Release, Snooze
 from ingot.kernel.ids import new_id
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import LEASE_SECONDS, Bench
 
 

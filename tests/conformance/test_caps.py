@@ -10,7 +10,7 @@ from ingot.identity import Limits
 from ingot.jobs import DuplicateJob, JobLimitExceeded, JobStatus, NewJob, RateLimited
 from ingot.jobs.orders import new_job
 from ingot.kernel.errors import IngotError
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 from tests.factories import LEASE_SECONDS, Bench
 
 CAP = 4

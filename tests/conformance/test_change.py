@@ -9,7 +9,7 @@ import pytest
 
 from ingot.jobs import JobNotFound, JobNotQueued, JobStatus
 from ingot.kernel.ids import new_id
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import Bench
 
 NOT_WAITING = [JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED]

@@ -16,7 +16,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import HOUR, OWNER, Depot, content_of, depot, id_of
 from tests.conformance.job_files import SUCCEEDED, claim, status, upload
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 from tests.factories import LEASE_SECONDS
 
 __all__ = ["depot"]

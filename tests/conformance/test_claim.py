@@ -12,7 +12,7 @@ from ingot.identity import TenantNotFound
 from ingot.jobs import Claim, Definition, JobStatus
 from ingot.jobs.orders import new_job
 from ingot.kernel.ids import new_id
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import LEASE_SECONDS, Bench
 
 

@@ -12,7 +12,7 @@ from ingot.identity import TenantNotFound
 from ingot.jobs import Backoff, Definition, JobStatus
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 from tests.factories import LEASE_SECONDS, Bench
 
 WHOLE = Definition(

@@ -14,7 +14,7 @@ from ingot.jobs import Definition, DuplicateJob, JobStatus, Source
 from ingot.jobs.orders import new_job
 from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import is_id, new_id
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import Bench
 
 

@@ -13,7 +13,7 @@ from ingot.events.retention import EventRetention
 from ingot.jobs.orders import new_job
 from ingot.kernel.clock import MICROS, ManualClock
 from tests.conformance.following import all_events
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 from tests.factories import Bench, open_bench
 
 DAY = 86_400

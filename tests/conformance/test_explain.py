@@ -17,7 +17,7 @@ from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.following import end
-from tests.conformance.pictures import picture
+from tests.conformance.snapshots import picture
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 
 KEYED = Definition(type="noop", limit_key="{key}", max_running_per_key=2)

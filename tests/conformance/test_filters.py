@@ -18,7 +18,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.pages import InvalidCursor
 from tests.conformance.following import end
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 from tests.factories import Bench
 
 START: Final = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=180)  # Where the clock of a bench stands.

@@ -10,7 +10,7 @@ from ingot.jobs import Heartbeat, JobNotFound, JobStatus, LeaseLost, Progress
 from ingot.jobs.ports import Beat, RenewLeases
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import LEASE_SECONDS, Bench
 
 LEASE = timedelta(seconds=LEASE_SECONDS)

@@ -8,8 +8,8 @@ import pytest
 
 from ingot.jobs import Collected, HistoryEntry, Job, JobStatus
 from ingot.kernel.pages import InvalidCursor
-from tests.conformance.pictures import refuses
 from tests.conformance.retention import FINISHED, HOUR, collect_all, finish, keep
+from tests.conformance.snapshots import refuses
 from tests.factories import Bench
 
 

@@ -14,7 +14,7 @@ from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import OWNER, Depot, content_of, depot, id_of
 from tests.conformance.job_files import BLOB, DATA, RUNNING, SIZE, SUCCEEDED, claim, status, upload
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import LEASE_SECONDS
 
 __all__ = ["depot"]

@@ -14,7 +14,7 @@ from ingot.jobs.files import INPUTS_MAX
 from ingot.kernel.errors import InvalidInput
 from tests.conformance.depot import Depot, content_of, depot, id_of
 from tests.conformance.job_files import BLOB, DATA, QUEUED, SIZE, claim, upload
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 
 __all__ = ["depot"]
 

@@ -18,7 +18,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import HOUR, OWNER, Depot, content_of, depot, id_of
 from tests.conformance.job_files import BLOB, BLOCKED, CANCELED, DATA, QUEUED, claim, status
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 from tests.factories import Bench, open_bench
 
 __all__ = ["depot"]

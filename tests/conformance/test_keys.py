@@ -9,7 +9,7 @@ import pytest
 
 from ingot.jobs import DuplicateJob, IdempotencyMismatch, JobStatus
 from ingot.jobs.orders import new_job
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import Bench
 
 

@@ -11,7 +11,7 @@ from ingot.jobs import JobStatus, Pause
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 from tests.factories import Bench, open_bench
 
 TYPES = ["a", "b"]

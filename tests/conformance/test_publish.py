@@ -14,7 +14,7 @@ from ingot.identity import TenantNotFound
 from ingot.kernel.errors import IdempotencyMismatch, IngotError, InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.following import all_events
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 from tests.factories import Bench
 
 DAY = 86_400.0

@@ -28,7 +28,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import Depot
 from tests.conformance.folk import Folk
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.conformance.tables import fill_the_rest, orphans, tables_of_tenant
 from tests.conformance.test_worker_waiting import Watched
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store

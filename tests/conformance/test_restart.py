@@ -7,7 +7,7 @@ from pathlib import Path
 from ingot.identity import Limits
 from ingot.jobs import Definition, DuplicateJob, JobStatus, LeaseLost
 from ingot.kernel.clock import ManualClock
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 
 

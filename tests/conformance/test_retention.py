@@ -11,8 +11,8 @@ from ingot.jobs import Collected, Definition, DuplicateJob, JobNotFound, JobStat
 from ingot.jobs.orders import new_job
 from ingot.kernel.clock import ManualClock
 from tests.conformance.following import end
-from tests.conformance.pictures import picture
 from tests.conformance.retention import FINISHED, HOUR, collect_all, finish, keep, there
+from tests.conformance.snapshots import picture
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 
 # -- how long -----------------------------------------------------------------------------------------------

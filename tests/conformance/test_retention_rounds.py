@@ -12,8 +12,8 @@ from ingot.jobs.orders import new_job
 from ingot.jobs.retention import BATCH_JOBS, Retention
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
-from tests.conformance.pictures import picture, refuses
 from tests.conformance.retention import FINISHED, HOUR, collect_all, finish, keep, there
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import Bench
 
 # -- bounded ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from ingot.jobs import DuplicateJob, Job, JobNotFinished, JobNotFound, JobStatus
 from ingot.kernel.ids import new_id
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import LEASE_SECONDS, Bench
 
 FINISHED = [JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED]

@@ -26,7 +26,7 @@ from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from tests.conformance.depot import Depot, id_of
 from tests.conformance.following import counted, end
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import Bench, open_bench
 
 QUEUED, RUNNING, SUCCEEDED = JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED

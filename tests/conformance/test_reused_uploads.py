@@ -11,7 +11,7 @@ from ingot.blobs.errors import QuotaExceeded
 from ingot.jobs import Definition, Enqueued, NewJob
 from tests.conformance.depot import Depot, depot, id_of
 from tests.conformance.job_files import BLOCKED, QUEUED, claim, status
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 
 __all__ = ["depot"]
 

@@ -29,7 +29,7 @@ from ingot.jobs import (
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import LEASE_SECONDS, Bench
 
 OUTCOMES: dict[str, Outcome] = {

@@ -15,7 +15,7 @@ from ingot.identity.ports import ChangeTenant
 from ingot.jobs import JobNotFound, JobStatus
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import Bench
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ingot.jobs import AttemptOutcome, Definition, Job, Jobs, JobStatus, Tended
 from ingot.kernel.clock import ManualClock
-from tests.conformance.pictures import picture
+from tests.conformance.snapshots import picture
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
 
 

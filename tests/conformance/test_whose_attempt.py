@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ingot.jobs import Done, JobStatus, LeaseLost, Settle, Settled
-from tests.conformance.pictures import refuses
+from tests.conformance.snapshots import refuses
 from tests.factories import Bench
 
 

@@ -29,7 +29,7 @@ from ingot.jobs import (
 from ingot.jobs.model import Lost
 from ingot.jobs.ports import Beat
 from ingot.kernel.errors import InvalidInput
-from tests.conformance.pictures import picture, refuses
+from tests.conformance.snapshots import picture, refuses
 from tests.factories import Bench
 
 Call = Callable[[Bench, Claim, Any], Awaitable[Any]]

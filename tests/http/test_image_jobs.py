@@ -10,7 +10,7 @@ from PIL import Image
 from ingot import Worker, testing
 from ingot.jobs.model import JobStatus
 from ingot.worker.handlers.image import handle
-from tests.pictures import BLUE, GPS, RED, bomb, gif_bomb, opened, photo, picture, saved
+from tests.sample_images import BLUE, GPS, RED, bomb, gif_bomb, opened, photo, picture, saved
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from ingot.worker.handlers.pictures import drawing
 from ingot.worker.handlers.pictures.drawing import Drawn, draw
 from ingot.worker.handlers.pictures.formats import READ, WRITTEN, Format
 from ingot.worker.handlers.pictures.options import Options
-from tests.pictures import (
+from tests.sample_images import (
     BLUE,
     GPS,
     MAKER,

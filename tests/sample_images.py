@@ -1,4 +1,4 @@
-"""Pictures for the tests, made as they are needed: plain ones, and hostile ones."""
+"""Images for the tests, made as they are needed: plain ones, and hostile ones."""
 
 from __future__ import annotations
 
