@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,3 +41,24 @@ async def refuses(bench: Bench, kind: type[IngotError]) -> AsyncIterator[pytest.
     assert (kind, kind.code) == (type(caught.value), caught.value.code)
     assert caught.value.hint.strip()
     assert before == await picture(bench)
+
+
+async def refuses_each(
+    bench: Bench, kind: type[IngotError], calls: Mapping[str, Callable[[], Awaitable[object]]]
+) -> None:
+    """Every call raises exactly this named error, with a hint, and together they leave the store as it was."""
+    before = await picture(bench)
+    wrong = {name: answer for name, call in calls.items() if (answer := await _unlike(kind, call)) is not None}
+    assert wrong == {}
+    assert before == await picture(bench)
+
+
+async def _unlike(kind: type[IngotError], call: Callable[[], Awaitable[object]]) -> str | None:
+    """What a call did instead of raising this error with a hint, or `None`."""
+    try:
+        answer = await call()
+    except Exception as error:
+        if type(error) is kind and error.code == kind.code and error.hint.strip():
+            return None
+        return f"raised {error!r}"
+    return f"answered {answer!r}"

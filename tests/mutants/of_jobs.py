@@ -176,7 +176,7 @@ MUTANTS = [
         file="kernel/pages.py",
         old="    if not fits(place):\n",
         new="    if False:\n",
-        caught_by="tests/conformance/test_forged_cursors.py::test_a_cursor_to_nowhere_is_refused",
+        caught_by="tests/unit/test_forged_cursors.py::test_a_cursor_to_nowhere_is_refused",
     ),
     Mutant(
         name="an error shows the secret that was sent",

@@ -1,0 +1,90 @@
+"""The rooms in front of a store that must not be called: bad input is refused before it gets there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, NoReturn
+
+import msgspec
+import pytest
+
+from ingot.events import Events
+from ingot.events.acts import Audit
+from ingot.identity import Tenants
+from ingot.identity.access import Access
+from ingot.identity.members import Members
+from ingot.identity.tokens import Credentials
+from ingot.identity.users import Users
+from ingot.jobs import Claim, Jobs, JobStatus
+from ingot.jobs.actions import Actions
+from ingot.jobs.model import Job, Source
+from ingot.jobs.workers import Workers
+from ingot.kernel.clock import ManualClock
+from ingot.kernel.errors import IngotError
+from ingot.kernel.ids import new_id
+
+LEASE_SECONDS: Final = 180.0
+NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class UntouchableStore:
+    """A store that notes every call of it and raises `AssertionError`.
+
+    Rooms register for notifications when they are made; nothing is read or written by that, so it is allowed.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def on_ready(self, tell: Callable[..., object]) -> None:
+        """Accept whoever wants to be notified of ready jobs."""
+
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        def call(*_: object, **__: object) -> NoReturn:
+            self.calls.append(name)
+            raise AssertionError(f"{name}() of the store was called")
+
+        return call
+
+
+class Rooms:
+    """The rooms with nothing behind them, and a tenant and a claim that a store could have answered with."""
+
+    def __init__(self) -> None:
+        self.store = UntouchableStore()
+        store: Any = self.store
+        clock = ManualClock()
+        access = Access(store, clock)
+        self.tenant = new_id()
+        self.claim = make_claim(self.tenant)
+        self.jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
+        self.workers = Workers(store, self.jobs, lease_seconds=LEASE_SECONDS)
+        self.actions = Actions(self.jobs)
+        self.tenants = Tenants(store)
+        self.events = Events(store)
+        self.audit = Audit(store)
+        self.credentials = Credentials(store, access, clock)
+        self.members = Members(store, access)
+        self.users = Users(store, access)
+
+    @contextmanager
+    def refuse(self, kind: type[IngotError]) -> Iterator[pytest.ExceptionInfo[IngotError]]:
+        """Expect exactly this error, with a detail and a hint, and no call of the store."""
+        with pytest.raises(kind) as caught:
+            yield caught
+        assert (kind, kind.code) == (type(caught.value), caught.value.code)
+        assert caught.value.detail.strip()
+        assert caught.value.hint.strip()
+        assert self.store.calls == []
+
+
+def make_claim(tenant: str) -> Claim:
+    """A claim of a running job that no store holds."""
+    job = Job(
+        id=new_id(), tenant=tenant, type="noop", status=JobStatus.RUNNING, priority=3, payload=msgspec.Raw(b"null"),
+        run_at=NOW, attempts=1, failures=0, crashes=0, max_attempts=5, fence=1, source=Source.MANUAL, depth=0,
+        created_at=NOW, worker_id="worker", started_at=NOW, lease_expires_at=NOW,
+    )  # fmt: skip
+    return Claim(job=job, fence=job.fence, lease_expires_at=NOW, timeout_seconds=60.0)
