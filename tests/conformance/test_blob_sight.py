@@ -8,8 +8,8 @@ import pytest
 
 from ingot.blobs.model import Sight
 from ingot.identity.grants import Grant, names_below
+from tests.conformance.blob_files import BLOB, DATA, give_file
 from tests.conformance.depot import Depot, content_of, depot, id_of
-from tests.conformance.test_blob_collection import BLOB, DATA, give_file
 
 __all__ = ["depot"]
 

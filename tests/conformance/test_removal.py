@@ -30,7 +30,7 @@ from tests.conformance.depot import Depot
 from tests.conformance.folk import Folk
 from tests.conformance.snapshots import picture, refuses
 from tests.conformance.tables import fill_the_rest, orphans, tables_of_tenant
-from tests.conformance.test_worker_waiting import Watched
+from tests.conformance.watched_workers import WatchedWorkers
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
 
 KEPT = {"audit"}  # What is on record stays there.
@@ -227,7 +227,7 @@ async def test_a_claim_that_waits_for_a_removed_tenant_ends(bench: Bench) -> Non
 
 async def test_a_heartbeat_that_waits_for_a_removed_tenant_ends(bench: Bench) -> None:
     tenant = (await bench.tenants.create("acme")).id
-    store = Watched(bench.store)
+    store = WatchedWorkers(bench.store)
     workers = Workers(cast("WorkerStore", store), bench.jobs, lease_seconds=LEASE_SECONDS)
     bench.store.on_removed(workers.let_go)
     await workers.register(tenant, "w", ["noop"])

@@ -8,7 +8,7 @@ from ingot.identity import TenantNotFound
 from ingot.jobs import JobStatus, Source
 from ingot.jobs.orders import new_job
 from ingot.kernel.ids import new_id
-from tests.conformance.test_filters import fill, fits, read_all, some_filters
+from tests.conformance.filtered_jobs import fill, fits, read_all, some_filters
 from tests.factories import Bench
 
 LOOKS = 10_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -11,35 +11,15 @@ from typing import Any, cast
 import pytest
 
 from ingot.jobs import Claim, Jobs
-from ingot.jobs.crew import Heard, Held
-from ingot.jobs.ports import HearWorker, WorkerStore
+from ingot.jobs.crew import Heard
+from ingot.jobs.ports import WorkerStore
 from ingot.jobs.rounds import WorkerTending, WorkerWatch
 from ingot.jobs.workers import Workers
+from tests.conformance.watched_workers import WatchedWorkers
 from tests.factories import LEASE_SECONDS, Bench, open_store
 
 TYPES = ["noop"]
 Waiting = asyncio.Task[Heard]
-
-
-class Watched:
-    """Passes everything on to a real store, and counts what is asked of it."""
-
-    def __init__(self, store: WorkerStore) -> None:
-        self._store = store
-        self.answers: asyncio.Queue[str] = asyncio.Queue()
-        self.looks: list[int] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def hear_worker(self, command: HearWorker) -> Heard:
-        heard = await self._store.hear_worker(command)
-        self.answers.put_nowait(command.worker_id)
-        return heard
-
-    async def check_leases(self, leases: Sequence[Held]) -> list[Held]:
-        self.looks.append(len(leases))
-        return await self._store.check_leases(leases)
 
 
 class Room:
@@ -47,7 +27,7 @@ class Room:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.store = Watched(bench.store)
+        self.store = WatchedWorkers(bench.store)
         self.workers = Workers(cast("WorkerStore", self.store), bench.jobs, lease_seconds=LEASE_SECONDS)
 
     async def claim(self, name: str = "press/1") -> Claim:
@@ -246,7 +226,7 @@ async def test_a_look_that_began_before_a_drain_does_not_undo_it(bench: Bench) -
     await bench.workers.register(bench.tenant, "press", TYPES)
     looked, go_on = asyncio.Event(), asyncio.Event()
 
-    class Slow(Watched):
+    class Slow(WatchedWorkers):
         async def list_draining(self) -> Any:
             found = await self._store.list_draining()
             looked.set()

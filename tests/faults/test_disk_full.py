@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -29,6 +28,7 @@ from tests.faults.files import WatchedFile, Watcher
 from tests.faults.history import Line, ListRecorder, Recorder
 from tests.faults.invariants import check_file
 from tests.faults.powercut import history_of
+from tests.faults.small_disk import small_disk
 from tests.faults.tables import dump, open_file
 from tests.faults.workload import Workload
 
@@ -360,24 +360,6 @@ async def test_a_really_full_disk(tmp_path: Path) -> None:
         claims = await Jobs(again, lease_seconds=LEASE_SECONDS).claim("worker", ["noop"], limit=1000)
         await again.close()
         assert [claim.job.id for claim in claims] == [job.id for job in made]
-
-
-@contextmanager
-def small_disk(folder: Path, size: str = "4m") -> Iterator[Path]:
-    """A file system of its own with room for very little; the test is skipped where we may not mount one."""
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def _fill(path: Path) -> None:

@@ -15,7 +15,7 @@ from ingot.kernel.clock import SystemClock
 from ingot.kernel.errors import StorageFull
 from ingot.objects.local import LocalStore
 from tests.factories import Bench, open_bench
-from tests.faults.test_object_full import BadDisk
+from tests.faults.bad_disk import BadDisk
 
 DATA = bytes(range(256)) * (PART_BYTES // 128)
 PIECE_BYTES = 300_000

@@ -9,7 +9,7 @@ import pytest
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.errors import StorageFull
 from ingot.objects.local import LocalStore
-from tests.faults.test_object_full import KEPT, REST, BadDisk
+from tests.faults.bad_disk import KEPT, REST, BadDisk
 
 
 @pytest.mark.parametrize("synced", [0, len(KEPT)])

@@ -23,8 +23,8 @@ from ingot.objects.room import SPARE_BYTES, SPARE_SHARE, Room
 from ingot.objects.writing import LocalWriter
 from tests.conformance.objects import put, read
 from tests.factories import Bench, open_bench
-from tests.faults.test_disk_full import small_disk
-from tests.faults.test_object_full import names_in
+from tests.faults.bad_disk import names_in
+from tests.faults.small_disk import small_disk
 
 MIB = 1024 * 1024
 SPARE = 24 * MIB  # The database's log is up to 16 MiB long, and its file becomes longer by that.

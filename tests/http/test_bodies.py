@@ -19,9 +19,12 @@ from ingot.http import protocol
 from ingot.http.call import Gone
 from ingot.http.problems import SlowSender
 from ingot.settings import Settings
+from tests.http.connections import connected, connections, statuses, told
+from tests.http.curl import curl
 from tests.http.depot import MIB, Depot
+from tests.http.depot_requests import put
+from tests.http.polling import eventually
 from tests.http.serving import Served, serving
-from tests.http.test_protocol import connected, connections, eventually, statuses, told
 
 GROWTH_BYTES_MAX = 64 * MIB
 
@@ -35,19 +38,6 @@ def depot() -> Depot:
 async def site(tmp_path: Path, depot: Depot) -> AsyncIterator[Served]:
     async with serving(tmp_path / "data", more=depot.routes()) as served:
         yield served
-
-
-def put(path: str, *lines: bytes, body: bytes = b"") -> bytes:
-    """A request with a body."""
-    return b"\r\n".join([b"PUT /depot/%s HTTP/1.1" % path.encode(), b"host: x", *lines, b"", body])
-
-
-async def curl(*words: str) -> str:
-    """What curl says."""
-    running = await asyncio.create_subprocess_exec("curl", "-sS", *words, stdout=-1, stderr=-1)
-    out, err = await running.communicate()
-    assert running.returncode == 0, err
-    return out.decode()
 
 
 @contextmanager

@@ -34,8 +34,8 @@ from ingot.identity.model import Limits
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
-from ingot.settings import Settings
 from tests import s3
+from tests.http.buckets import in_bucket
 from tests.http.lines import Harm, Line, blobs_over, once
 from tests.http.serving import Served, serving
 
@@ -51,15 +51,7 @@ class Stop(Exception):
 @asynccontextmanager
 async def on(store: str, folder: Path) -> AsyncIterator[Served]:
     """A server whose blobs are in a folder, or in a bucket."""
-    bucket = Settings(
-        s3_bucket=s3.bucket(),
-        s3_endpoint=s3.server_url(),
-        s3_access_key=s3.ACCESS_KEY,
-        s3_secret_key=s3.SECRET_KEY,
-        s3_region=s3.REGION,
-        s3_prefix=f"{new_id()}/",
-    ) if store == "bucket" else None  # fmt: skip
-    async with serving(folder / "data", bucket) as one:
+    async with serving(folder / "data", in_bucket() if store == "bucket" else None) as one:
         yield one
 
 

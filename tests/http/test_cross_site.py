@@ -9,8 +9,8 @@ import pytest
 
 from ingot.http.table import Open, Signed
 from ingot.kernel.ids import new_id
+from tests.http.route_table import table
 from tests.http.serving import PEOPLE, Served, serving
-from tests.http.test_routes import table
 
 
 @pytest.fixture

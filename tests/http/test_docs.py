@@ -8,8 +8,8 @@ from typing import Any
 
 from ingot.http import docs
 from ingot.http.table import Signed
+from tests.http.route_table import table
 from tests.http.serving import Served
-from tests.http.test_routes import table
 
 VOID = {"meta"}
 

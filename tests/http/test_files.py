@@ -19,10 +19,11 @@ from ingot.blobs.hashing import content_of
 from ingot.blobs.model import PART_BYTES, Trash
 from ingot.identity.grants import Grant
 from ingot.jobs.files import CHECKPOINT_BYTES_MAX, INPUTS_MAX
+from tests.http.buckets import in_bucket
+from tests.http.job_files import Json, files, key, post, refused
 from tests.http.serving import Served, serving
-from tests.http.test_uploads import in_bucket, send
+from tests.http.uploading import send
 
-Json = dict[str, Any]
 DATA = random.Random(7).randbytes(PART_BYTES + 11)
 BLOB = blake3(DATA).hexdigest()
 SMALL = b"small"
@@ -37,36 +38,12 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         yield one
 
 
-async def post(served: Served, path: str, body: Json, *, expect: int = 200, **options: Any) -> Json:
-    answer = await served.call("POST", path, json=body, **options)
-    assert answer.status_code == expect, answer.text
-    return answer.json()  # type: ignore[no-any-return]
-
-
-async def refused(served: Served, path: str, body: Json, status: int, code: str, **options: Any) -> None:
-    said = await post(served, path, body, expect=status, **options)
-    assert said["code"] == code, said
-
-
-async def key(served: Served, name: str, data: bytes) -> str:
-    """A blob that is here, by its id."""
-    answer = await served.call("PUT", f"/keys/{name}", content=data)
-    assert answer.status_code == 201, answer.text
-    return str(answer.json()["blob_id"])
-
-
 async def output(served: Served, job: Json, name: str, data: bytes, **order: Any) -> Json:
     """Upload an output of a claimed job, or another file, and complete that."""
     fence, uploads = {"fence": job["fence"]}, f"/jobs/{job['id']}/uploads"
     plan = await post(served, uploads, {**fence, "name": name, "size": len(data), **order}, expect=201)
     assert (await send(plan, data)).is_success
     return await post(served, f"{uploads}/{plan['upload']['id']}/complete", fence)
-
-
-async def files(served: Served, job: Json, **options: Any) -> list[tuple[str, str, str]]:
-    answer = await served.call("GET", f"/jobs/{job['id']}/files", **options)
-    assert answer.status_code == 200, answer.text
-    return [(one["kind"], one["name"], one["blob_id"]) for one in answer.json()["items"]]
 
 
 async def read(url: str) -> bytes:

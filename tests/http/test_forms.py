@@ -13,9 +13,9 @@ from ingot.http.call import Body, Headers
 from ingot.http.forms import FIELD_BYTES_MAX, FIELDS_MAX, Form, FormTooLarge, MalformedForm
 from ingot.http.problems import UnsupportedMedia
 from ingot.kernel.errors import IngotError, InvalidInput
+from tests.http.curl import curl
 from tests.http.depot import MIB, Depot
 from tests.http.serving import Served, serving
-from tests.http.test_bodies import curl
 
 FORM = "multipart/form-data; boundary=b"
 END = b"--b--\r\n"

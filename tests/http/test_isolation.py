@@ -21,7 +21,7 @@ from ingot.worker import Worker
 from tests.http import isolated_broken, isolated_pipe, isolated_thread
 from tests.http.isolated import worker
 from tests.http.serving import Served
-from tests.http.test_worker import working
+from tests.http.working import working
 from tests.system.crew import until
 
 PR_SET_CHILD_SUBREAPER = 36

@@ -14,8 +14,8 @@ from ingot.http.openapi import document_of
 from ingot.http.table import Open, Signed
 from ingot.http.words import FIELDS
 from tests.http.depot import Depot
+from tests.http.route_table import table
 from tests.http.serving import Served
-from tests.http.test_routes import table
 
 
 async def test_the_document_is_valid_and_names_every_route(served: Served) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,53 +11,12 @@ import pytest
 
 from ingot.http import app, protocol
 from ingot.settings import Settings
+from tests.http.connections import BODY, connected, connections, head, statuses, told
+from tests.http.polling import eventually
 from tests.http.serving import Served, serving
 
 HOST = b"host: x\r\n"
-BODY = b'{"type": "noop"}'
 UPGRADE = [b"connection: upgrade, http2-settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAARAAAAAAAIAAAAA"]
-
-
-def head(served: Served, *lines: bytes, path: bytes = b"/api/v1/jobs", version: bytes = b"1.1") -> bytes:
-    """The head of a request that would make a job."""
-    own = [b"authorization: Bearer " + served.operator.encode(), b"content-type: application/json", *lines]
-    return b"\r\n".join([b"POST " + path + b" HTTP/" + version, *own, b"", b""])
-
-
-@asynccontextmanager
-async def connected(served: Served) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection, with a bound on all that is done with it."""
-    host, port = served.url.removeprefix("http://").split(":")
-    async with asyncio.timeout(10):
-        reader, writer = await asyncio.open_connection(host, int(port))
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
-
-
-async def told(served: Served, *parts: bytes) -> bytes:
-    """All that the server says to these bytes, until it ends the connection."""
-    async with connected(served) as (reader, writer):
-        for part in parts:
-            writer.write(part)
-        return await reader.read()
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it did not come to hold")
-
-
-def statuses(answers: bytes) -> list[int]:
-    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answers)]
-
-
-def connections(served: Served) -> list[protocol.Protocol]:
-    return [one for one in served.server.server_state.connections if isinstance(one, protocol.Protocol)]
 
 
 def left(served: Served) -> list[int]:

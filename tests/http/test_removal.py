@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from ingot.engines.sqlite.connection import open_reader
 from ingot.engines.sqlite.opening import FILE_NAME
 from tests.http.following import following
+from tests.http.polling import eventually
 from tests.http.serving import Served
-from tests.http.test_protocol import eventually
 
 GONE = "/admin/tenants/acme"
 

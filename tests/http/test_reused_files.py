@@ -32,9 +32,9 @@ from ingot.jobs.files import upload_id
 from ingot.jobs.model import Definition, Job
 from ingot.jobs.orders import new_job
 from tests.http.buckets import in_bucket
+from tests.http.job_files import files, key, post, refused
 from tests.http.lines import Harm, Line, once
 from tests.http.serving import Served, serving
-from tests.http.test_files import files, key, post, refused
 
 DATA = random.Random(9).randbytes(3 * READ_BYTES + 11)
 BLOB = blake3(DATA).hexdigest()

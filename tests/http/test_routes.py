@@ -10,16 +10,14 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry
 
 from ingot.http.cookies import SESSION
-from ingot.http.metrics import Metrics
 from ingot.http.table import Granted, Known, Open, Route, Signed, Table, Undeclared
 from ingot.identity import secrets
 from ingot.identity.grants import ACTIONS, Grant, allows
 from ingot.identity.people import ROLE_GRANTS, Role
 from ingot.kernel.ids import new_id
-from ingot.wiring.serving import routes_of
+from tests.http.route_table import table
 from tests.http.serving import PEOPLE, Served, serving
 
 OPEN = {
@@ -46,10 +44,6 @@ OF_OPERATORS = {  # Of those that a role has the grant for.
     ("POST", "/api/v1/admin/links"),
     ("POST", "/api/v1/blobs/collect"),
 }
-
-
-def table(served: Served) -> Table:
-    return routes_of(served.ingot, Metrics(CollectorRegistry()))
 
 
 def granted(served: Served) -> list[Route]:

@@ -9,12 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.http.connections import connected, connections, statuses
+from tests.http.curl import curl
 from tests.http.depot import ETAG, MIB, Depot
+from tests.http.depot_requests import GET
+from tests.http.polling import eventually
 from tests.http.serving import Served, serving
-from tests.http.test_bodies import curl
-from tests.http.test_protocol import connected, connections, eventually, statuses
-
-GET = b"GET /depot/give HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 @pytest.fixture

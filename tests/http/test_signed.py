@@ -11,9 +11,9 @@ from ingot.http import gate
 from ingot.http.rates import Rate
 from ingot.http.signing import Signer
 from ingot.kernel.clock import ManualClock
+from tests.http.curl import curl
 from tests.http.depot import KEY, Depot
 from tests.http.serving import Served, serving
-from tests.http.test_bodies import curl
 
 PATH = "/depot/signed"
 

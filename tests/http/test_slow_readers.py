@@ -10,11 +10,12 @@ import pytest
 
 from ingot.http import taking
 from ingot.http.taking import TAKE_BYTES_MIN, TAKE_SECONDS, Taking
+from tests.http.connections import connected, connections
 from tests.http.depot import MIB, Depot
+from tests.http.depot_requests import GET
+from tests.http.hasty_loop import HastyLoop
+from tests.http.polling import eventually
 from tests.http.serving import serving
-from tests.http.test_protocol import connected, connections, eventually
-from tests.http.test_sending import GET
-from tests.http.test_slow_senders import HastyLoop
 
 BUFFER_BYTES = 64 * 1024
 

@@ -12,27 +12,13 @@ import pytest
 from ingot.http import call as of_call
 from ingot.http.call import Body, Headers
 from ingot.http.problems import SlowSender
+from tests.http.connections import connected, statuses
 from tests.http.depot import MIB, Depot
+from tests.http.depot_requests import put
+from tests.http.hasty_loop import HastyLoop
 from tests.http.serving import Served, serving
-from tests.http.test_bodies import put
-from tests.http.test_protocol import connected, statuses
 
 Piece = tuple[float, int]  # After so many seconds, so many bytes.
-
-
-class HastyLoop(asyncio.SelectorEventLoop):
-    """A loop in which nobody waits: when there is nothing to do, it is later at once."""
-
-    passed = 0.0
-
-    def time(self) -> float:
-        return self.passed
-
-    def _run_once(self) -> None:
-        waiting = [timer.when() for timer in self._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
-        if waiting and not self._ready:  # type: ignore[attr-defined]
-            self.passed = max(self.passed, min(waiting))
-        super()._run_once()  # type: ignore[misc]
 
 
 class Sender:

@@ -21,7 +21,7 @@ from ingot.http.server import Server, listen, url_of
 from ingot.http.table import Granted, Route, Table
 from ingot.settings import Settings
 from ingot.wiring import rooms
-from tests.http.test_protocol import eventually
+from tests.http.polling import eventually
 
 
 class Ticking:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,47 +19,17 @@ from ingot.blobs.model import INLINE_BYTES_MAX, PART_BYTES
 from ingot.identity.grants import Grant
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.ids import new_id
-from ingot.settings import Settings
 from ingot.wiring import rooms
-from tests import s3
+from tests.http.buckets import in_bucket
 from tests.http.serving import Served, serving
+from tests.http.uploading import DATA, begin, complete, send
 from tests.s3_proxy import proxied
-
-DATA = random.Random(8).randbytes(3 * PART_BYTES + 11)
-
-
-def in_bucket() -> Settings:
-    return Settings(
-        s3_bucket=s3.bucket(),
-        s3_endpoint=s3.server_url(),
-        s3_access_key=s3.ACCESS_KEY,
-        s3_secret_key=s3.SECRET_KEY,
-        s3_region=s3.REGION,
-        s3_prefix=f"{new_id()}/",
-    )
 
 
 @pytest.fixture(params=["folder", "bucket"])
 async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
     async with serving(tmp_path / "data", in_bucket() if request.param == "bucket" else None) as one:
         yield one
-
-
-async def begin(served: Served, size: int = len(DATA), **more: Any) -> dict[str, Any]:
-    answer = await served.call("POST", "/blobs/uploads", json={"size": size, **more})
-    assert answer.status_code == 201, answer.text
-    return answer.json()  # type: ignore[no-any-return]
-
-
-async def send(plan: dict[str, Any], data: bytes = DATA) -> httpx.Response:
-    """Send the bytes as a client does that knows nothing but the plan."""
-    async with httpx.AsyncClient(timeout=30, verify=False) as stranger:
-        headers = {name: value for name, value in plan["headers"].items() if name.lower() != "content-length"}
-        return await stranger.request(plan["method"], plan["url"], headers=headers, content=data)
-
-
-async def complete(served: Served, plan: dict[str, Any], **said: str) -> httpx.Response:
-    return await served.call("POST", f"/blobs/uploads/{plan['upload']['id']}/complete", json=said)
 
 
 async def usage(served: Served) -> tuple[int, int]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -15,15 +13,11 @@ import pytest
 from ingot.api.ops import VERSION
 from ingot.client import AsyncClient
 from ingot.client.errors import JobCanceled, JobDead
-from ingot.client.place import find_place
 from ingot.jobs.model import JobStatus
 from ingot.worker import NoRetry, Worker, WorkerJob
-from ingot.worker.over_http import HttpBoard
-from ingot.worker.over_postgres import Entrance, PostgresBoard
-from ingot.worker.ports import Board
-from ingot.worker.runner import Runner
 from tests.direct import role_of, serving_postgres
 from tests.http.serving import Served, serving
+from tests.http.working import working
 
 
 @pytest.fixture(params=["http", "postgres"])
@@ -41,33 +35,6 @@ async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 async def client(served: Served) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(served.url, token=served.operator) as one:
         yield one
-
-
-@asynccontextmanager
-async def working(served: Served, worker: Worker, **options: Any) -> AsyncIterator[Runner]:
-    """A worker at work, on a credential or a role of its own."""
-    async with boards_of(served) as boards:
-        runner = Runner(worker, boards, **options)
-        stopping = asyncio.Event()
-        running = asyncio.create_task(runner.run(stopping))
-        try:
-            yield runner
-        finally:
-            stopping.set()
-            await running
-
-
-@asynccontextmanager
-async def boards_of(served: Served) -> AsyncIterator[Callable[[], Board]]:
-    tenant = served.ingot.default_tenant.id
-    if served.database is None:
-        made = await served.ingot.credentials.create_worker(tenant, "press")
-        place = find_place(served.url, worker=("press/1", made.secret))
-        yield lambda: HttpBoard(place, "press/1")
-        return
-    async with role_of(served.database, tenant) as url:
-        entrance = Entrance(url=url, instance="1", lease_seconds=180)
-        yield lambda: PostgresBoard(entrance)
 
 
 async def test_handlers_run_and_answer(served: Served, client: AsyncClient) -> None:

@@ -21,7 +21,7 @@ from ingot.worker import NoRetry, Worker, WorkerJob
 from ingot.worker.over_http import HttpBoard
 from ingot.worker.runner import Runner
 from tests.http.serving import Served, serving
-from tests.http.test_worker import working
+from tests.http.working import working
 
 
 @pytest.fixture

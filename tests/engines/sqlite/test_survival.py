@@ -21,7 +21,7 @@ from ingot.identity import Tenants
 from ingot.jobs.orders import new_job
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StoreError, StoreLocked
-from tests.engines.sqlite.test_writer import Gate
+from tests.engines.sqlite.commit_gate import CommitGate
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 
 WAIT_SECONDS_MAX: Final = 10.0
@@ -102,7 +102,7 @@ async def test_a_close_whose_caller_goes_away_lets_the_folder_go_all_the_same(tm
     folder, clock = tmp_path / "data", ManualClock()
     store = await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
     bench = Bench(store, clock, await Tenants(store).ensure_default())
-    gate = Gate(bench)
+    gate = CommitGate(bench)
     under_way = asyncio.create_task(bench.make_job())
     await gate.reached()
     closing = asyncio.create_task(store.close())

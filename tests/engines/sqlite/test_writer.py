@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from ingot.jobs.orders import new_job
 from ingot.jobs.ports import CancelJob, Enqueue, SettleJobs
 from ingot.kernel.errors import IngotError, StoreBusy, StoreError, TooMany
 from ingot.kernel.ids import new_id
+from tests.engines.sqlite.commit_gate import CommitGate
 from tests.factories import Bench, open_bench
 
 
@@ -105,29 +105,10 @@ async def test_a_batch_with_one_order_the_file_does_not_take_is_refused_whole(be
     assert await bench.event_names() == []
 
 
-class Gate:
-    """Keeps the writer in a commit until opened, so that what comes meanwhile waits together."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._reached, self._open = threading.Event(), threading.Event()
-        bench.sqlite.connection.set_commit_hook(self._on_commit)
-
-    def _on_commit(self) -> bool:
-        self._reached.set()
-        self._open.wait(10)
-        return False
-
-    async def reached(self) -> None:
-        assert await asyncio.to_thread(self._reached.wait, 10)
-
-    def open(self) -> None:
-        self._open.set()
-
-
 @pytest.mark.parametrize("limits", [Limits(max_unfinished_jobs=5), Limits(rate=0.001, burst=5)])
 async def test_caps_hold_in_a_group_that_is_run_one_by_one(bench: Bench, limits: Limits) -> None:
     await bench.tenants.change(bench.tenant, limits=limits)
-    gate = Gate(bench)
+    gate = CommitGate(bench)
     first = asyncio.create_task(bench.make_job())
     await gate.reached()
     calls: list[Any] = [bench.make_job() for _ in range(3)]
@@ -284,7 +265,7 @@ def test_what_went_wrong_below_has_a_name_above(error: Exception, code: str) -> 
 
 
 async def test_the_load_is_what_waits_and_how_long_the_commit_has_taken(bench: Bench) -> None:
-    gate = Gate(bench)
+    gate = CommitGate(bench)
     first = asyncio.create_task(bench.make_job())
     await gate.reached()
     others = asyncio.gather(*(bench.make_job() for _ in range(3)))

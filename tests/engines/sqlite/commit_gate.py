@@ -1,0 +1,27 @@
+"""A gate in the middle of a commit of SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from tests.factories import Bench
+
+
+class CommitGate:
+    """Keeps the writer in a commit until opened, so that what comes meanwhile waits together."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._reached, self._open = threading.Event(), threading.Event()
+        bench.sqlite.connection.set_commit_hook(self._on_commit)
+
+    def _on_commit(self) -> bool:
+        self._reached.set()
+        self._open.wait(10)
+        return False
+
+    async def reached(self) -> None:
+        assert await asyncio.to_thread(self._reached.wait, 10)
+
+    def open(self) -> None:
+        self._open.set()

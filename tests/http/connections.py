@@ -1,0 +1,49 @@
+"""Raw connections to a server: bytes out, bytes in, and what the server keeps of them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ingot.http import protocol
+from tests.http.serving import Served
+
+BODY = b'{"type": "noop"}'
+
+
+def head(served: Served, *lines: bytes, path: bytes = b"/api/v1/jobs", version: bytes = b"1.1") -> bytes:
+    """The head of a request that would make a job."""
+    own = [b"authorization: Bearer " + served.operator.encode(), b"content-type: application/json", *lines]
+    return b"\r\n".join([b"POST " + path + b" HTTP/" + version, *own, b"", b""])
+
+
+@asynccontextmanager
+async def connected(served: Served) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection, with a bound on all that is done with it."""
+    host, port = served.url.removeprefix("http://").split(":")
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+
+async def told(served: Served, *parts: bytes) -> bytes:
+    """All that the server says to these bytes, until it ends the connection."""
+    async with connected(served) as (reader, writer):
+        for part in parts:
+            writer.write(part)
+        return await reader.read()
+
+
+def statuses(answers: bytes) -> list[int]:
+    """The status of every response in these bytes."""
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answers)]
+
+
+def connections(served: Served) -> list[protocol.Protocol]:
+    """The connections that the server has open."""
+    return [one for one in served.server.server_state.connections if isinstance(one, protocol.Protocol)]

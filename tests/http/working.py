@@ -1,0 +1,45 @@
+"""A worker at work on a server, over HTTP or on its database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ingot.client.place import find_place
+from ingot.worker import Worker
+from ingot.worker.over_http import HttpBoard
+from ingot.worker.over_postgres import Entrance, PostgresBoard
+from ingot.worker.ports import Board
+from ingot.worker.runner import Runner
+from tests.direct import role_of
+from tests.http.serving import Served
+
+
+@asynccontextmanager
+async def working(served: Served, worker: Worker, **options: Any) -> AsyncIterator[Runner]:
+    """A worker at work, on a credential or a role of its own."""
+    async with boards_of(served) as boards:
+        runner = Runner(worker, boards, **options)
+        stopping = asyncio.Event()
+        running = asyncio.create_task(runner.run(stopping))
+        try:
+            yield runner
+        finally:
+            stopping.set()
+            await running
+
+
+@asynccontextmanager
+async def boards_of(served: Served) -> AsyncIterator[Callable[[], Board]]:
+    """How a worker reaches the server: over HTTP, or through the database that the server is on."""
+    tenant = served.ingot.default_tenant.id
+    if served.database is None:
+        made = await served.ingot.credentials.create_worker(tenant, "press")
+        place = find_place(served.url, worker=("press/1", made.secret))
+        yield lambda: HttpBoard(place, "press/1")
+        return
+    async with role_of(served.database, tenant) as url:
+        entrance = Entrance(url=url, instance="1", lease_seconds=180)
+        yield lambda: PostgresBoard(entrance)

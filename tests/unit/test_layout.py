@@ -1,0 +1,141 @@
+"""How the test modules may import each other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SERVERS = (  # Modules and folders of modules that start a server, a database or a process of Ingot.
+    "tests.browser",
+    "tests.conformance",
+    "tests.direct",
+    "tests.engines",
+    "tests.factories",
+    "tests.faults",
+    "tests.http",
+    "tests.objects",
+    "tests.outbound",
+    "tests.postgres",
+    "tests.s3",
+    "tests.s3_proxy",
+    "tests.shop",
+    "tests.system",
+    "tests.town",
+)
+INSTALLERS = {"tests.providers.programs"}  # It installs programs with a function of tests.postgres, and starts nothing.
+NOT_MOVED_YET = {  # Modules whose helpers are still in test modules.
+    "tests.engines.postgres.test_collect",
+    "tests.engines.postgres.test_job_files",
+    "tests.engines.postgres.test_limits",
+    "tests.engines.postgres.test_removal",
+    "tests.http.test_generated",
+    "tests.system.cli",
+    "tests.system.test_blob_transfers",
+    "tests.system.test_bucket_workers",
+    "tests.system.test_docs",
+    "tests.system.test_file_limit",
+    "tests.system.test_pdf_corpus",
+    "tests.system.test_secrets",
+    "tests.system.test_two_servers",
+    "tests.system.test_wheel",
+    "tests.system.test_worker_misbehaving",
+    "tests.system.test_worker_on_postgres",
+    "tests.system.test_worker_process",
+}
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    """Every name that is imported anywhere in a module, with the module that it may be or be in."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@cache
+def _test_modules(root: Path) -> dict[str, set[str]]:
+    """The modules below `tests`, each with those of them that it imports."""
+    found = {}
+    for path in sorted((root / "tests").rglob("*.py")):
+        name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        found[name] = set(_imports(ast.parse(path.read_text(encoding="utf-8"))))
+    return {name: imported & found.keys() for name, imported in found.items()}
+
+
+def _is_test(module: str) -> bool:
+    return module.rpartition(".")[2].startswith("test_")
+
+
+def _imports_of_tests(modules: dict[str, set[str]]) -> dict[str, list[str]]:
+    """The modules that import test modules, and which."""
+    return {name: tests for name, imported in modules.items() if (tests := sorted(filter(_is_test, imported)))}
+
+
+def _servers_below(modules: dict[str, set[str]], folder: str) -> dict[str, list[str]]:
+    """The modules in a folder that import modules of `SERVERS`, themselves or through others, and which."""
+    found = {}
+    for name in modules:
+        if name.startswith(f"{folder}."):
+            reached, ahead = set[str](), [name]
+            while ahead:
+                new = modules[ahead.pop()] - reached - INSTALLERS
+                reached |= new
+                ahead += new
+            servers = [one for one in reached if any(f"{one}.".startswith(f"{server}.") for server in SERVERS)]
+            if servers:
+                found[name] = sorted(servers)
+    return found
+
+
+def test_no_module_imports_a_test_module() -> None:
+    found = _imports_of_tests(_test_modules(ROOT))
+    assert {name: tests for name, tests in found.items() if name not in NOT_MOVED_YET} == {}
+
+
+def test_a_unit_test_imports_nothing_that_starts_a_server() -> None:
+    modules = _test_modules(ROOT)
+    assert "tests.unit.test_layout" in modules
+    assert _servers_below(modules, "tests.unit") == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import tests.http.test_other",
+        "from tests.http import test_other",
+        "from tests.http.test_other import helper",
+        "def f() -> None:\n    from tests.http.test_other import helper",
+    ],
+)
+def test_an_import_of_a_test_module_is_found_however_it_is_written(tmp_path: Path, line: str) -> None:
+    _write(tmp_path, {"tests/http/test_other.py": "helper = 1", "tests/http/test_one.py": line})
+    assert _imports_of_tests(_test_modules(tmp_path)) == {"tests.http.test_one": ["tests.http.test_other"]}
+
+
+def test_a_server_is_found_behind_a_helper(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        {
+            "tests/postgres/__init__.py": "from tests.postgres.server import start",
+            "tests/postgres/server.py": "def start() -> None: ...",
+            "tests/bench.py": "from tests.postgres.server import start",
+            "tests/unit/test_one.py": "from tests.bench import start",
+            "tests/unit/test_other.py": "from tests import postgres_names",
+            "tests/postgres_names.py": "",
+        },
+    )
+    assert _servers_below(_test_modules(tmp_path), "tests.unit") == {"tests.unit.test_one": ["tests.postgres.server"]}
+
+
+def _write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
