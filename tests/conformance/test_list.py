@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from ingot.jobs.orders import new_job
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.pages import InvalidCursor
-from tests.conformance.snapshots import refuses
+from tests.conformance.snapshots import refuses, refuses_each
 from tests.factories import Bench
 
 
@@ -119,11 +121,11 @@ async def test_a_page_has_bounds(bench: Bench, limit: int) -> None:
         await bench.jobs.list(bench.tenant, limit=limit)
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "nonsense", "\ud800", "e30", "WzEsIiIsIiJd", "=", "a" * 10_000])
-async def test_what_nobody_made_is_no_cursor(bench: Bench, cursor: str) -> None:
+async def test_what_nobody_made_is_no_cursor(bench: Bench) -> None:
     await bench.make_job()
-    async with refuses(bench, InvalidCursor):
-        await bench.jobs.list(bench.tenant, cursor=cursor)
+    cursors = ["", "x", "nonsense", "\ud800", "e30", "WzEsIiIsIiJd", "=", "a" * 10_000]
+    calls = {repr(cursor): partial(bench.jobs.list, bench.tenant, cursor=cursor) for cursor in cursors}
+    await refuses_each(bench, InvalidCursor, calls)
 
 
 @pytest.mark.parametrize(
@@ -141,16 +143,17 @@ async def test_a_cursor_fits_only_the_list_that_made_it(bench: Bench, other: dic
 # -- one job ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("job_id", ["", "x", "\ud800", "\x00", "a" * 100_000, "' OR 1=1 --", "%"])
-async def test_a_text_that_is_no_id_names_no_job(bench: Bench, job_id: str) -> None:
+async def test_a_text_that_is_no_id_names_no_job(bench: Bench) -> None:
     await bench.make_job()
-    for call in (bench.jobs.get, bench.jobs.attempts, bench.jobs.cancel, bench.jobs.retry):
-        async with refuses(bench, JobNotFound):
-            await call(bench.tenant, job_id)
-    async with refuses(bench, JobNotFound):
-        await bench.jobs.reschedule(bench.tenant, job_id, priority=1)
-    async with refuses(bench, JobNotFound):
-        await bench.jobs.heartbeat(job_id, 1)
+    jobs, tenant = bench.jobs, bench.tenant
+    calls: dict[str, Callable[[], Awaitable[object]]] = {}
+    for job_id in ("", "x", "\ud800", "\x00", "a" * 100_000, "' OR 1=1 --", "%"):
+        for call in (jobs.get, jobs.attempts, jobs.cancel, jobs.retry):
+            calls[f"{call.__name__} {job_id[:20]!r}"] = partial(call, tenant, job_id)
+        calls[f"reschedule {job_id[:20]!r}"] = partial(jobs.reschedule, tenant, job_id, priority=1)
+        calls[f"heartbeat {job_id[:20]!r}"] = partial(jobs.heartbeat, job_id, 1)
+    assert len(calls) == 7 * 6
+    await refuses_each(bench, JobNotFound, calls)
 
 
 async def test_an_unknown_job_is_not_found(bench: Bench) -> None:

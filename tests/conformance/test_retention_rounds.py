@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from ingot.jobs.retention import BATCH_JOBS, Retention
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.retention import FINISHED, HOUR, collect_all, finish, keep, there
-from tests.conformance.snapshots import picture, refuses
+from tests.conformance.snapshots import picture, refuses, refuses_each
 from tests.factories import Bench
 
 # -- bounded ------------------------------------------------------------------------------------------------
@@ -80,24 +81,24 @@ async def test_the_loop_goes_on_while_there_is_more(bench: Bench) -> None:
     assert await loop.run_once() == Collected(removed=1)
 
 
-@pytest.mark.parametrize("limit", [0, -1, 10_001, 1.5, True, "10", None])
-async def test_a_limit_has_bounds(bench: Bench, limit: Any) -> None:
+async def test_a_limit_has_bounds(bench: Bench) -> None:
     await keep(bench, 0)
     await finish(bench, 1)
-    async with refuses(bench, InvalidInput):
-        await bench.jobs.collect(limit)
+    limits: list[Any] = [0, -1, 10_001, 1.5, True, "10", None]
+    await refuses_each(bench, InvalidInput, {repr(limit): partial(bench.jobs.collect, limit) for limit in limits})
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 10**12, True, "1", [1]])
-async def test_a_time_to_keep_is_a_number_of_seconds(bench: Bench, seconds: Any) -> None:
-    async with refuses(bench, InvalidInput):
-        await bench.jobs.define(Definition(type="noop", retention_seconds=seconds))
+async def test_a_time_to_keep_is_a_number_of_seconds(bench: Bench) -> None:
+    times: list[Any] = [-1, float("nan"), float("inf"), 10**12, True, "1", [1]]
+    bad = {repr(seconds): Definition(type="noop", retention_seconds=seconds) for seconds in times}
+    await refuses_each(bench, InvalidInput, {name: partial(bench.jobs.define, one) for name, one in bad.items()})
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), True, "1"])
-async def test_so_it_is_in_limits(bench: Bench, seconds: Any) -> None:
-    async with refuses(bench, InvalidInput):
-        await bench.tenants.change(bench.tenant, limits=Limits(retention_seconds=seconds))
+async def test_a_time_to_keep_in_limits_is_a_number_of_seconds(bench: Bench) -> None:
+    times: list[Any] = [-1, float("nan"), float("inf"), True, "1"]
+    bad = {repr(seconds): Limits(retention_seconds=seconds) for seconds in times}
+    change = partial(bench.tenants.change, bench.tenant)
+    await refuses_each(bench, InvalidInput, {name: partial(change, limits=limits) for name, limits in bad.items()})
 
 
 @pytest.mark.parametrize("keeps", [1, "yes", None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from tests.conformance.depot import Depot, id_of
 from tests.conformance.following import counted, end
-from tests.conformance.snapshots import picture, refuses
+from tests.conformance.snapshots import picture, refuses, refuses_each
 from tests.factories import Bench, open_bench
 
 QUEUED, RUNNING, SUCCEEDED = JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED
@@ -382,20 +383,16 @@ async def test_what_was_asked_for_is_known_after_a_restart(engine: str, tmp_path
 # -- bad input ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+async def test_what_is_no_order_is_refused(bench: Bench) -> None:
+    await define(bench)
+    bad: list[dict[str, Any]] = [
         {"inputs": ["x"]},
         {"payload_blob": "x"},
         {"force": 1},
         {"force": "yes"},
         {"force": None},
-    ],
-)
-async def test_what_is_no_order_is_refused(bench: Bench, options: dict[str, Any]) -> None:
-    await define(bench)
-    async with refuses(bench, InvalidInput):
-        await ask(bench, **options)
+    ]
+    await refuses_each(bench, InvalidInput, {str(options): partial(ask, bench, **options) for options in bad})
 
 
 @pytest.mark.parametrize("changes", [{"inputs": ["x"]}, {"inputs": {"a": 1}}, {"payload_blob": 5}, {"force": 1}])
@@ -406,7 +403,6 @@ async def test_an_order_made_by_hand_is_looked_at_too(bench: Bench, changes: dic
         await bench.jobs.enqueue_many([NewJob(**{**values, **changes})])
 
 
-@pytest.mark.parametrize("options", [{"version": 0}, {"version": -1}, {"version": 1.5}, {"version": "2"}, {"reuse": 1}])
-async def test_what_is_no_definition_is_refused(bench: Bench, options: dict[str, Any]) -> None:
-    async with refuses(bench, InvalidInput):
-        await define(bench, **options)
+async def test_what_is_no_definition_is_refused(bench: Bench) -> None:
+    bad: list[dict[str, Any]] = [{"version": 0}, {"version": -1}, {"version": 1.5}, {"version": "2"}, {"reuse": 1}]
+    await refuses_each(bench, InvalidInput, {str(options): partial(define, bench, **options) for options in bad})
