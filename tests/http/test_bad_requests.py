@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from ingot.http import app
+from tests.http.one_server import on_one_server
 from tests.http.serving import Served
 
 JSON = {"content-type": "application/json"}
 
 
-@pytest.mark.parametrize(
+@on_one_server(
     ("body", "status", "code"),
     [
         (b"{", 400, "malformed_body"),
@@ -47,13 +48,13 @@ async def test_a_bad_body_makes_no_job(served: Served, body: bytes, status: int,
     assert (await served.call("GET", "/jobs")).json()["items"] == []
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+@on_one_server("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
 async def test_a_body_of_another_kind_is_refused(served: Served, kind: str) -> None:
     answer = await served.call("POST", "/jobs", content=b'{"type": "a"}', headers={"content-type": kind})
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
 
 
-@pytest.mark.parametrize(
+@on_one_server(
     "query",
     [
         "colour=red",
@@ -79,7 +80,7 @@ async def test_a_query_where_none_is_taken_is_refused(served: Served) -> None:
     assert (await served.call("GET", "/jobs/summary?x=1")).status_code == 422
 
 
-@pytest.mark.parametrize("name", ["x", "..", "%00", "é", "a" * 2000, "0190a000-0000-7000-8000-000000000001"])
+@on_one_server("name", ["x", "..", "%00", "é", "a" * 2000, "0190a000-0000-7000-8000-000000000001"])
 async def test_what_is_no_job_is_not_found(served: Served, name: str) -> None:
     answer = await served.call("GET", f"/jobs/{name}")
     assert answer.status_code in (404, 422), answer.text

@@ -9,6 +9,7 @@ import pytest
 
 from ingot.http.table import Open, Signed
 from ingot.kernel.ids import new_id
+from tests.http.one_server import on_one_server
 from tests.http.route_table import table
 from tests.http.serving import PEOPLE, Served, serving
 
@@ -41,8 +42,8 @@ async def test_no_route_that_changes_something_takes_get(served: Served) -> None
     assert [route.path for route in routes if route.method == "GET" and route.handler in handlers] == []
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
-@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 415)])
+@on_one_server("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+@on_one_server(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 415)])
 async def test_what_a_form_can_send_is_no_json(served: Served, kind: str, site: str, status: int) -> None:
     headers = {**await served.sign_in("admins"), "sec-fetch-site": site, "content-type": kind}
     answer = await served.client.post("/api/v1/jobs", headers=headers, content=b'{"type": "noop"}')

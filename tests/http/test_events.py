@@ -18,6 +18,7 @@ from ingot.jobs.orders import new_job
 from ingot.settings import Settings
 from ingot.wiring import rooms
 from tests.http.following import following
+from tests.http.one_server import on_one_server
 from tests.http.serving import Served, serving
 from tests.postgres import database_for
 
@@ -150,7 +151,7 @@ async def test_what_happens_to_another_tenant_is_never_told(served: Served) -> N
     assert not set(mine.ids) & set(theirs.ids)
 
 
-@pytest.mark.parametrize("after", ["", "x", "0", "g" * 16, "f" * 16, "0x00000000000001", "A" * 16, "é"])
+@on_one_server("after", ["", "x", "0", "g" * 16, "f" * 16, "0x00000000000001", "A" * 16, "é"])
 async def test_what_is_no_id_of_an_event_is_refused_before_the_stream(served: Served, after: str) -> None:
     await make_jobs(served, 1)
     answer = await served.call("GET", "/events/stream", params={"after": after})
@@ -327,7 +328,7 @@ async def test_a_token_publishes_what_its_grants_name(served: Served) -> None:
     assert (await publish(served, token, name="orders.paid"))[0] == 403
 
 
-@pytest.mark.parametrize(
+@on_one_server(
     ("body", "status", "code"),
     [
         ({"name": "job.created"}, 422, "invalid_input"),

@@ -21,6 +21,7 @@ from ingot.identity.grants import Grant
 from ingot.jobs.files import CHECKPOINT_BYTES_MAX, INPUTS_MAX
 from tests.http.buckets import in_bucket
 from tests.http.job_files import Json, files, key, post, refused
+from tests.http.one_server import on_one_server
 from tests.http.serving import Served, serving
 from tests.http.uploading import send
 
@@ -415,7 +416,7 @@ WRONG_ORDERS: list[tuple[Json, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("order", "status", "code"), WRONG_ORDERS)
+@on_one_server(("order", "status", "code"), WRONG_ORDERS)
 async def test_a_wrong_order_is_refused_and_leaves_nothing(served: Served, order: Json, status: int, code: str) -> None:
     await refused(served, "/jobs", {"type": "noop", **order}, status, code)
     assert (await served.call("GET", "/jobs")).json()["items"] == []

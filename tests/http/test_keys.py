@@ -15,6 +15,7 @@ from ingot.blobs.model import INLINE_BYTES_MAX, PART_BYTES
 from ingot.identity.credentials import TokenLimits
 from ingot.identity.grants import Grant
 from ingot.identity.model import Limits
+from tests.http.one_server import on_one_server
 from tests.http.serving import Served
 
 SIZES = [0, 1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, PART_BYTES, 2 * PART_BYTES + 17]
@@ -106,7 +107,7 @@ async def test_a_key_is_new_unless_one_says_what_it_holds(served: Served) -> Non
     assert (await put(served, "a", b"three")).status_code == 201
 
 
-@pytest.mark.parametrize(
+@on_one_server(
     ("sent", "code"),
     [
         ({"params": {"sha256": "0" * 64}}, "wrong_digest"),
@@ -118,16 +119,14 @@ async def test_a_key_is_new_unless_one_says_what_it_holds(served: Served) -> Non
         ({"params": {"name": "a\nb"}}, "invalid_input"),
     ],
 )
-@pytest.mark.parametrize("size", [100, 100_000])
+@on_one_server("size", [100, 100_000])
 async def test_what_is_wrong_leaves_nothing(served: Served, sent: dict[str, Any], code: str, size: int) -> None:
     answer = await put(served, "a", some_bytes(size), **sent)
     assert (answer.status_code, answer.json()["code"]) == (422, code)
     assert await kept(served) == ([], {"bytes": 0, "reserved_bytes": 0, "keys": 0, "quota_bytes": None})
 
 
-@pytest.mark.parametrize(
-    "key", ["a/%2E%2E/b", "%2E%2E", "a//b", "a/", "a%00b", "a%0Ab", "%ff", "x" * 1025, "x" * 5000, "%2F"]
-)
+@on_one_server("key", ["a/%2E%2E/b", "%2E%2E", "a//b", "a/", "a%00b", "a%0Ab", "%ff", "x" * 1025, "x" * 5000, "%2F"])
 async def test_a_name_that_is_none_is_refused(served: Served, key: str) -> None:
     answer = await served.client.request(
         "PUT",

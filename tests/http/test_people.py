@@ -11,6 +11,7 @@ import pytest
 
 from ingot.identity.people import SignInRefused
 from ingot.kernel.pages import write_cursor
+from tests.http.one_server import on_one_server
 from tests.http.serving import PEOPLE, Served, serving
 
 
@@ -103,7 +104,7 @@ async def test_groups_that_are_mapped_are_felt_at_once(served: Served) -> None:
     assert (await ask(served, cook, "GET", "/jobs")).status_code == 200
 
 
-@pytest.mark.parametrize(
+@on_one_server(
     "body",
     [
         {"role": "member"},

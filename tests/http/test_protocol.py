@@ -12,6 +12,7 @@ import pytest
 from ingot.http import app, protocol
 from ingot.settings import Settings
 from tests.http.connections import BODY, connected, connections, head, statuses, told
+from tests.http.one_server import on_one_server
 from tests.http.polling import eventually
 from tests.http.serving import Served, serving
 
@@ -38,7 +39,7 @@ async def jobs(served: Served) -> int:
     return len((await served.call("GET", "/jobs")).json()["items"])
 
 
-@pytest.mark.parametrize(
+@on_one_server(
     ("lines", "body"),
     [
         ([b"host: x", b"content-length: 16", b"content-length: 17"], BODY),
@@ -74,7 +75,7 @@ async def test_what_can_be_read_in_two_ways_is_read_in_none(served: Served, line
     assert await jobs(served) == 0
 
 
-@pytest.mark.parametrize(
+@on_one_server(
     "line",
     [
         b"CONNECT localhost:22 HTTP/1.1",
@@ -98,7 +99,7 @@ async def test_a_target_with_a_host_is_the_same_as_one_without(served: Served) -
     assert statuses(await told(served, line + HOST + b"connection: close\r\n\r\n")) == [200]
 
 
-@pytest.mark.parametrize("method", [b"TRACE", b"OPTIONS", b"PUT", b"DELETE"])
+@on_one_server("method", [b"TRACE", b"OPTIONS", b"PUT", b"DELETE"])
 async def test_a_method_that_a_route_does_not_take_is_told(served: Served, method: bytes) -> None:
     assert statuses(await told(served, method + b" /healthz HTTP/1.1\r\n" + HOST + b"connection: close\r\n\r\n")) == [
         405
@@ -179,7 +180,7 @@ async def test_what_stands_behind_a_body_is_no_header(served: Served) -> None:
     assert await jobs(served) == 0
 
 
-@pytest.mark.parametrize(
+@on_one_server(
     "lines",
     [
         b"x-long: " + b"a" * 100_000,

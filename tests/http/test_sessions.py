@@ -15,6 +15,7 @@ from ingot.identity import secrets
 from ingot.identity.people import Person
 from ingot.kernel.clock import MICROS, ManualClock
 from ingot.kernel.ids import new_id
+from tests.http.one_server import on_one_server
 from tests.http.serving import ISSUER, PEOPLE, Served, serving
 
 HOUR = 3600 * MICROS
@@ -244,7 +245,7 @@ CROSS: list[tuple[str, dict[str, str]]] = [
 ]
 
 
-@pytest.mark.parametrize("said", [said for _, said in CROSS], ids=[name for name, _ in CROSS])
+@on_one_server("said", [said for _, said in CROSS])
 async def test_a_page_of_another_site_changes_nothing(served: Served, said: dict[str, str]) -> None:
     headers = {"cookie": (await served.sign_in("admins"))["cookie"], **said}
     text = {"content": b'{"type": "noop"}'}

@@ -13,6 +13,7 @@ from ingot.http.signing import Signer
 from ingot.kernel.clock import ManualClock
 from tests.http.curl import curl
 from tests.http.depot import KEY, Depot
+from tests.http.one_server import on_one_server
 from tests.http.serving import Served, serving
 
 PATH = "/depot/signed"
@@ -44,7 +45,7 @@ async def test_an_address_needs_no_credential_and_says_what_it_is_for(site: Serv
     assert put.json()["size"] == 3
 
 
-@pytest.mark.parametrize("how", ["none", "altered", "added", "method", "expired", "credential", "other key"])
+@on_one_server("how", ["none", "altered", "added", "method", "expired", "credential", "other key"])
 async def test_an_address_that_does_not_hold_is_refused(
     site: Served, signer: Signer, clock: ManualClock, how: str
 ) -> None:

@@ -14,6 +14,7 @@ from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.identity import secrets
 from ingot.identity.grants import Grant
 from ingot.kernel.ids import new_id
+from tests.http.one_server import on_one_server
 from tests.http.serving import Served
 
 PARTS_CHARS = 6  # So much of a secret, from anywhere in it, is already too much.
@@ -79,7 +80,7 @@ async def test_a_token_with_the_id_of_another_is_refused(served: Served) -> None
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize("name", ["token", "access_token", "authorization", "bearer", "Authorization"])
+@on_one_server("name", ["token", "access_token", "authorization", "bearer", "Authorization"])
 async def test_a_token_in_the_query_is_none(served: Served, name: str) -> None:
     for value in (served.operator, f"Bearer {served.operator}"):
         for path in ("/api/v1/jobs", "/api/v1/me", "/metrics", "/api/v1/events/stream"):

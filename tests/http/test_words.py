@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ingot.identity.grants import Grant
+from tests.http.one_server import on_one_server
 from tests.http.serving import Served
 
 
@@ -21,7 +22,7 @@ async def test_a_token_without_bearer_is_not_told_back(served: Served) -> None:
     assert served.operator[:12] not in answer.text
 
 
-@pytest.mark.parametrize(
+@on_one_server(
     ("headers", "said"),
     [
         ([], "the request has no credential"),
@@ -62,7 +63,7 @@ async def test_a_tenant_that_is_not_there_is_told_to_callers_over_http(served: S
     assert "by its slug" in answer.json()["hint"]
 
 
-@pytest.mark.parametrize(
+@on_one_server(
     ("path", "body", "said"),
     [
         ("/jobs", {"type": "a", "on_dead": "x"}, "it is one of cancel, run"),
@@ -113,7 +114,7 @@ async def test_the_root_leads_to_the_page_for_people(served: Served) -> None:
     assert (answer.status_code, answer.headers["location"]) == (307, "/docs")
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/docs", "/status", "/metrics", "/openapi.json", "/api/v1/jobs", "/"])
+@on_one_server("path", ["/healthz", "/docs", "/status", "/metrics", "/openapi.json", "/api/v1/jobs", "/"])
 async def test_head_is_answered_as_get_is_without_the_body(served: Served, path: str) -> None:
     headers = {"authorization": f"Bearer {served.operator}"}
     got = await served.client.get(path, headers=headers)

@@ -10,6 +10,7 @@ import pytest
 
 from ingot.http.table import PREFIX
 from ingot.identity.grants import Grant
+from tests.http.one_server import on_one_server
 from tests.http.serving import Served
 
 RUN, MANAGE, READ = Grant(action="workers.run"), Grant(action="workers.manage"), Grant(action="workers.read")
@@ -204,7 +205,7 @@ async def test_nothing_is_left_of_a_heartbeat_whose_caller_went_away(served: Ser
     await waits(served, 0)
 
 
-@pytest.mark.parametrize(
+@on_one_server(
     ("body", "status"),
     [
         ({"jobs": [{"id": "a", "fence": 1, "log": "x" * 65536}]}, 200),
@@ -224,7 +225,7 @@ async def test_a_bad_heartbeat_is_refused(served: Served, body: dict[str, Any], 
     assert (await served.call("POST", f"{PATH}/heartbeat", json=body)).status_code == status
 
 
-@pytest.mark.parametrize("bad", [{"id": "a/b/c"}, {"types": []}, {"types": "noop"}, {"metadata": "x" * 17000}])
+@on_one_server("bad", [{"id": "a/b/c"}, {"types": []}, {"types": "noop"}, {"metadata": "x" * 17000}])
 async def test_a_bad_registration_is_refused(served: Served, bad: dict[str, Any]) -> None:
     answer = await served.call("POST", "/workers", json={**BODY, **bad})
     assert answer.status_code in (413, 422), answer.text
