@@ -63,6 +63,7 @@ class Workers:
         self._jobs = jobs
         self._lease_seconds = lease_seconds
         self.heartbeat_seconds = lease_seconds / BEATS_PER_LEASE
+        self.grace_seconds = GRACE_SECONDS
         self._listeners: dict[int, Listener] = {}
         self._by_job: dict[str, list[Listener]] = {}
         self._begun = asyncio.Event()
@@ -138,7 +139,7 @@ class Workers:
             tenant=checks.tenant_or_any(tenant),
             worker_id=checks.worker_id(worker_id),
             beats=_sound(named, tenant),
-            grace=round(GRACE_SECONDS * MICROS),
+            grace=round(self.grace_seconds * MICROS),
             note_after=round(min(NOTE_SECONDS, self._lease_seconds / 4) * MICROS),
         )
         loop = asyncio.get_running_loop()
