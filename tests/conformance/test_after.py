@@ -333,6 +333,7 @@ async def test_claims_do_what_is_left_to_do(bench: Bench) -> None:
     assert len(claimed) == 2700
 
 
+@pytest.mark.postgres
 async def test_two_processes_that_end_two_parents_at_once_let_their_child_go_once(tmp_path: Path) -> None:
     folder, clock = tmp_path / "data", ManualClock()
     async with open_bench("postgres", folder, clock) as one, open_bench("postgres", folder, clock) as two:

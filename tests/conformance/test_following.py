@@ -115,6 +115,7 @@ async def test_from_every_place_all_that_follows_is_told_once(bench: Bench, monk
     assert len(following) == 0
 
 
+@pytest.mark.postgres
 async def test_what_one_process_writes_comes_to_those_who_follow_in_another(tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench("postgres", tmp_path / "data", clock) as bench:

@@ -83,6 +83,7 @@ async def test_claims_under_way_at_the_end_give_their_jobs_back_first(tmp_path: 
         assert stand == {("queued", 1, 0, 0)}
 
 
+@pytest.mark.postgres
 async def test_a_database_in_the_settings_is_migrated_and_used(tmp_path: Path) -> None:
     database = await empty_database()
     settings = Settings(
@@ -112,6 +113,7 @@ def test_every_public_name_is_there() -> None:
     assert all(getattr(ingot, name) is not None for name in ingot.__all__)
 
 
+@pytest.mark.postgres
 async def test_a_database_whose_blobs_are_elsewhere_is_not_opened(tmp_path: Path) -> None:
     database = await empty_database()
 

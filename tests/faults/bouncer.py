@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.components import COMPONENTS, find_program
 from tests.faults.postgres_world import DATABASE, until
 from tests.postgres import install_debian
 from tests.postgres.server import USERS
@@ -24,11 +25,11 @@ PREPARED_SINCE = (1, 21)
 
 def program() -> str:
     """The program's path. Raises with a sentence that says how to get it."""
-    path = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+    path = find_program("pgbouncer")
     if path is None and os.geteuid() == 0 and shutil.which("apt-get"):
         install_debian("pgbouncer")
-        path = shutil.which("pgbouncer", path="/usr/sbin")
-    assert path is not None, "There is no pgbouncer for the tests. Install Debian's package pgbouncer."
+        path = find_program("pgbouncer")
+    assert path is not None, COMPONENTS["pgbouncer"].sentence
     return path
 
 

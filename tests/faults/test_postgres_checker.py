@@ -13,6 +13,8 @@ from tests.faults.postgres_rules import RULES, broken_rules
 from tests.faults.postgres_world import CountingRecorder, Shift, World, open_world, until, violations
 from tests.faults.tables import Tables
 
+pytestmark = pytest.mark.postgres
+
 ACKED = 1200
 
 

@@ -45,7 +45,7 @@ from tests.faults.processes import PROCESSES
 from tests.faults.proxy import END_SECONDS, Loss, Proxy, open_proxy
 from tests.faults.verbs import Held
 
-pytestmark = pytest.mark.usefixtures("leftovers")
+pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("leftovers")]
 
 KILLS_OF_CLIENTS = 20
 KILLS_OF_BACKENDS = 40

@@ -29,7 +29,7 @@ from tests.faults.postgres_world import (
 )
 from tests.faults.verbs import SLUGS
 
-pytestmark = pytest.mark.usefixtures("leftovers")
+pytestmark = [pytest.mark.postgres, pytest.mark.pgbouncer, pytest.mark.usefixtures("leftovers")]
 
 READERS = 4
 READS_OF_EACH = 400

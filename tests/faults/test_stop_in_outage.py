@@ -14,7 +14,7 @@ from ingot.settings import Settings
 from tests.faults.postgres_world import open_world, until
 from tests.http.serving import serving
 
-pytestmark = pytest.mark.usefixtures("leftovers")
+pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("leftovers")]
 
 
 @pytest.fixture(autouse=True)

@@ -47,6 +47,7 @@ def lines_of(data: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
+@pytest.mark.model
 def test_a_text_becomes_vectors_of_its_paragraphs(ingot: testing.LocalIngot) -> None:
     text = "\n\n".join(PARAGRAPHS) + "\n"
     job = ingot.client.submit("embed", {"chunk_tokens": 32}, file={"notes.md": text.encode()})
@@ -73,6 +74,7 @@ def test_a_text_becomes_vectors_of_its_paragraphs(ingot: testing.LocalIngot) -> 
     assert np.allclose(same, matrix[1], atol=1e-4), "equal texts have equal vectors"
 
 
+@pytest.mark.model
 def test_what_cannot_be_embedded_is_dead_at_once_and_says_why(ingot: testing.LocalIngot) -> None:
     submit = ingot.client.submit
     jobs = {

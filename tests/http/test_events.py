@@ -259,6 +259,7 @@ async def test_who_reads_nothing_delays_nobody_and_costs_no_memory(served: Serve
     assert len(large) < kept <= feeds.RECENT_BYTES_MAX < 150 * len(large)
 
 
+@pytest.mark.postgres
 async def test_what_one_server_is_told_comes_to_streams_of_another(tmp_path: Path) -> None:
     database = await database_for(tmp_path / "database")
     async with serving(tmp_path, Settings(database_url=database.server_url)) as served:

@@ -16,6 +16,8 @@ from ingot.wiring import rooms
 from tests.http.serving import serving
 from tests.postgres import Database, database_for
 
+pytestmark = pytest.mark.postgres
+
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:

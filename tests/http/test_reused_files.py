@@ -214,6 +214,7 @@ async def test_a_file_that_a_killed_sender_had_brought_is_not_brought_again(site
     assert (job.id, told.reused, job.status) == (first["id"], True, "queued")
 
 
+@pytest.mark.s3
 async def test_a_large_file_goes_on_with_the_parts_that_are_missing(tmp_path: Path) -> None:
     data = bytes(64 * 1024 * 1024 + 1)
     upload = {"name": "in.bin", "size": len(data), "blob_id": blake3(data).hexdigest()}

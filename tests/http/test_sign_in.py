@@ -395,6 +395,8 @@ async def test_what_a_provider_calls_somebody_is_text(tmp_path: Path) -> None:
         assert "&lt;script&gt;" in page
 
 
+@pytest.mark.node
+@pytest.mark.provider
 async def test_a_real_provider_signs_people_in_and_takes_a_code_once(tmp_path: Path) -> None:
     async with (
         real_provider("http://127.0.0.1:1/auth/callback") as provider,

@@ -14,6 +14,7 @@ from tests.http.buckets import in_bucket
 from tests.http.serving import serving
 
 
+@pytest.mark.s3
 async def test_a_store_that_does_not_answer_is_not_taken_for_the_server(tmp_path: Path) -> None:
     with socket.socket() as taken:  # Bound, and nobody listens.
         taken.bind(("127.0.0.1", 0))

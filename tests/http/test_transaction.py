@@ -26,6 +26,8 @@ from ingot.settings import Settings
 from tests.http.serving import serving
 from tests.shop import ROLE, Shop, open_shop
 
+pytestmark = pytest.mark.postgres
+
 
 @pytest.fixture
 async def shop() -> AsyncIterator[Shop]:

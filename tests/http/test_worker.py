@@ -232,6 +232,7 @@ async def test_who_is_told_to_go_finishes_or_gives_back(served: Served, client: 
     assert (given_back.status, given_back.data.failures, given_back.data.crashes) == (JobStatus.QUEUED, 0, 0)
 
 
+@pytest.mark.postgres
 async def test_a_token_does_not_speak_as_the_role_of_a_worker(tmp_path: Path) -> None:
     async with serving_postgres(tmp_path / "data") as served:
         assert served.database is not None

@@ -27,6 +27,8 @@ from tests.conformance.objects import put, read
 from tests.s3 import begin_parts, bucket, client_of, key_of, open_bucket, prefix_of, server_url
 from tests.s3_proxy import Asked, Proxy, answer, for_a_while, proxied
 
+pytestmark = pytest.mark.s3
+
 BODY = random.Random(10).randbytes(100_000)
 LARGE = random.Random(11).randbytes(2 * OWN_PART_BYTES + 4711)
 

@@ -23,6 +23,8 @@ from ingot.objects.s3_parts import part_bytes
 from tests.conformance.objects import put, read
 from tests.s3 import bucket, client_of, open_bucket, prefix_of, server_url
 
+pytestmark = pytest.mark.s3
+
 BODY = random.Random(8).randbytes(100_000)
 OTHER = bytes(byte ^ 1 for byte in BODY)
 LARGE = SINGLE_BYTES_MAX + 4711

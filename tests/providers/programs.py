@@ -6,15 +6,14 @@ import fcntl
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
 from scripts.make_samples import FONTS
+from tests.components import COMPONENTS, PROVIDER_FOLDER
 from tests.postgres import install_debian
 
 HERE: Final = Path(__file__).parent
-PLACE: Final = Path(sys.prefix) / "oidc-provider"
 LOCK: Final = "package-lock.json"
 INSTALL: Final = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 
@@ -38,32 +37,31 @@ def fonts() -> Path:
     """The folder of the fonts that samples are written with. Raises with a sentence that says how to get them."""
     if not FONTS.exists() and os.geteuid() == 0 and shutil.which("apt-get"):
         install_debian("fonts-dejavu-core")
-    assert FONTS.exists(), f"There are no fonts in {FONTS} for the tests. Install Debian's package fonts-dejavu-core."
+    assert FONTS.exists(), COMPONENTS["fonts"].sentence
     return FONTS
 
 
 def modules() -> Path:
     """The folder of the modules of our lock, installed by npm. Raises with a sentence when that cannot be."""
-    PLACE.mkdir(parents=True, exist_ok=True)
-    with (PLACE / "lock").open("w") as lock:
+    PROVIDER_FOLDER.mkdir(parents=True, exist_ok=True)
+    with (PROVIDER_FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done, wanted = PLACE / "installed", (HERE / LOCK).read_bytes()
+        done, wanted = PROVIDER_FOLDER / "installed", (HERE / LOCK).read_bytes()
         if not done.exists() or done.read_bytes() != wanted:
             done.unlink(missing_ok=True)
             _install()
             done.write_bytes(wanted)
-    return PLACE / "node_modules"
+    return PROVIDER_FOLDER / "node_modules"
 
 
 def _install() -> None:
     for name in ("package.json", LOCK):
-        shutil.copyfile(HERE / name, PLACE / name)
+        shutil.copyfile(HERE / name, PROVIDER_FOLDER / name)
     node()
     npm = _program("npm", package="npm")
-    ran = subprocess.run([npm, *INSTALL[1:]], cwd=PLACE, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, (
-        f"There is no OpenID provider for the tests: {' '.join(INSTALL)} in {PLACE} says {ran.stderr[-500:]}"
-    )
+    ran = subprocess.run([npm, *INSTALL[1:]], cwd=PROVIDER_FOLDER, capture_output=True, text=True, check=False)
+    why = f"{' '.join(INSTALL)} in {PROVIDER_FOLDER} failed: {ran.stderr[-500:].strip()}"
+    assert ran.returncode == 0, f"{COMPONENTS['provider'].sentence} ({why})"
 
 
 def _program(name: str, *, package: str) -> str:
@@ -71,5 +69,5 @@ def _program(name: str, *, package: str) -> str:
     if path is None and os.geteuid() == 0 and shutil.which("apt-get"):
         install_debian(package)
         path = shutil.which(name)
-    assert path is not None, f"There is no {name} for the tests. Install Debian's package {package}, or put it on PATH."
+    assert path is not None, COMPONENTS[name].sentence
     return path

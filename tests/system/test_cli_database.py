@@ -15,7 +15,7 @@ from ingot.settings import Settings
 from tests.postgres import Database, empty_database
 from tests.system.cli import INGOT
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(90)]
 
 
 def typed(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -99,6 +99,7 @@ def test_a_wrong_token_and_a_wrong_worker_credential_are_told(place: Shell) -> N
     assert (code, "INGOT_TOKEN" in checks["token"]["hint"]) == (1, True)
 
 
+@pytest.mark.postgres
 async def test_a_database_is_looked_at_and_not_changed(place: Shell, tmp_path: Path) -> None:
     good, empty = await database_for(tmp_path), await empty_database()
     code, checks = examined(place, INGOT_DATABASE_URL=good.server_url)
@@ -117,6 +118,7 @@ def test_a_database_that_is_not_there_is_told_without_its_password(place: Shell)
     assert "hush" not in json.dumps(checks)
 
 
+@pytest.mark.s3
 def test_a_bucket_is_looked_at(place: Shell, unused_tcp_port: int) -> None:
     known = {
         "INGOT_S3_BUCKET": bucket(),

@@ -15,6 +15,7 @@ from tests.pdf_corpus import corpus
 from tests.system.test_serve import served
 
 
+@pytest.mark.corpus
 @pytest.mark.long
 def test_every_pdf_of_debians_manuals_is_converted(tmp_path: Path) -> None:
     files = sorted(corpus().rglob("*.pdf"))

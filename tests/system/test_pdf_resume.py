@@ -14,7 +14,7 @@ from scripts.make_samples import scan
 from tests.providers.programs import fonts, tesseract
 from tests.system.crew import crew, until
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.tesseract, pytest.mark.fonts, pytest.mark.long]
 
 APP = "tests.system.narrow_handlers:worker"
 PAGES = 10

@@ -18,6 +18,8 @@ from ingot.outbound.provider import Provider
 from ingot.settings import Settings
 from tests.providers.real import BASIC, CLIENT_SECRET, POST, RealProvider, real_provider
 
+pytestmark = [pytest.mark.node, pytest.mark.provider]
+
 CALLBACK = "http://127.0.0.1:9/auth/callback"
 VERIFIER = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
 

@@ -24,7 +24,7 @@ from tests.postgres import Database, database_for, with_database
 from tests.system.test_serve import served
 
 LEASE_SECONDS: Final = 2
-pytestmark = pytest.mark.timeout(90)  # Two processes start, and a lease runs out.
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(90)]  # Two processes start, and a lease runs out.
 WAIT_SECONDS: Final = 30
 APP: Final = """
 import time

@@ -112,6 +112,8 @@ def test_many_pictures_are_only_in_the_archive(tmp_path: Path) -> None:
 # -- OCR --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fonts
+@pytest.mark.tesseract
 def test_a_page_that_is_a_picture_is_read(tmp_path: Path) -> None:
     tesseract()
     result, desk = handled(tmp_path, sample("scanned"))
@@ -132,6 +134,8 @@ def test_a_page_that_is_not_read_says_so_and_is_there_as_a_picture(
     assert told["pages_needing_ocr"] == [1]
 
 
+@pytest.mark.fonts
+@pytest.mark.tesseract
 def test_every_page_is_read_when_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tesseract()
     result, desk = handled(tmp_path, good("Plain words on a page"), ocr="always")
@@ -146,6 +150,8 @@ def test_an_empty_page_needs_no_ocr(tmp_path: Path) -> None:
     assert handled(tmp_path, many_pages(1))[0]["pages_needing_ocr"] == []
 
 
+@pytest.mark.fonts
+@pytest.mark.tesseract
 def test_a_language_that_is_not_installed_is_named(tmp_path: Path) -> None:
     tesseract()
     with pytest.raises(NoRetry, match=r"'tlh'.*there are .*eng.*apt-get install tesseract-ocr-tlh"):
@@ -161,6 +167,8 @@ def pictured(kind: str) -> bytes:
     return made.getvalue()
 
 
+@pytest.mark.fonts
+@pytest.mark.tesseract
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP", "BMP", "PDF"])
 def test_pictures_and_scans_become_text(tmp_path: Path, kind: str) -> None:
     tesseract()
@@ -177,6 +185,8 @@ def test_pictures_and_scans_become_text(tmp_path: Path, kind: str) -> None:
     assert desk.stages[-1] == f"page {pages} of {pages}"
 
 
+@pytest.mark.fonts
+@pytest.mark.tesseract
 def test_reading_pictures_without_tesseract_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_tesseract(monkeypatch)
     reading.languages.cache_clear()
@@ -184,6 +194,8 @@ def test_reading_pictures_without_tesseract_says_how_to_get_it(tmp_path: Path, m
         ocr.handle(Desk(tmp_path, pictured("PNG"), name="scan.png"))
 
 
+@pytest.mark.fonts
+@pytest.mark.tesseract
 @pytest.mark.parametrize(
     ("source", "said"),
     [
@@ -199,12 +211,16 @@ def test_what_is_no_picture_is_refused(tmp_path: Path, source: bytes, said: str)
         ocr.handle(Desk(tmp_path, source, name="scan.png"))
 
 
+@pytest.mark.fonts
+@pytest.mark.tesseract
 def test_a_picture_cut_off_is_damaged(tmp_path: Path) -> None:
     tesseract()
     with pytest.raises(NoRetry, match="damaged: page 1 cannot be decoded"):
         ocr.handle(Desk(tmp_path, pictured("PNG")[:2000], name="scan.png"))
 
 
+@pytest.mark.fonts
+@pytest.mark.tesseract
 def test_a_picture_too_large_is_never_decoded(tmp_path: Path) -> None:
     tesseract()
     made = io.BytesIO()

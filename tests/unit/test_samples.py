@@ -13,6 +13,8 @@ from ingot.worker.job import NoRetry
 from scripts.make_samples import FOLDER, SAMPLES, main
 from tests.providers.programs import fonts, tesseract
 
+pytestmark = [pytest.mark.tesseract, pytest.mark.fonts]
+
 GOLDEN = FOLDER / "golden"
 BYTES_MAX = 500_000
 REFERENCE = re.compile(r"!\[[^\]]*\]\(([^)]*)\)")

