@@ -8,6 +8,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES = $(wildcard src tests benchmarks examples scripts)
 # Tests wait for disks and processes: one worker more than there are processors.
 WORKERS := --numprocesses $(shell expr $$(nproc) + 1) --maxprocesses 5 --dist worksteal
+# Goals for a machine with 2 cores, set-up and lint included. A run that takes longer prints a warning.
+CHECK_SECONDS := 240
+TEST_SECONDS := 720
+STARTED := $(shell date +%s)
+BUDGET = INGOT_TEST_STARTED=$(STARTED) INGOT_TEST_BUDGET_SECONDS
+# What `make check` leaves to `make test`: other engines and stores, processes, and whatever has to be installed.
+FAST := --ignore=tests/system --ignore=tests/faults --ignore=tests/browser --ignore=tests/engines/postgres \
+	-m "not (long or postgres or s3 or node or provider or tesseract or fonts or model or corpus)"
 LOCK := $(BIN)/uv --quiet pip compile --no-config --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
 
@@ -17,7 +25,7 @@ unexport UV_DEFAULT_INDEX UV_EXTRA_INDEX_URL UV_FIND_LINKS UV_INDEX UV_INDEX_URL
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo demo-stop lint format check test bench soak mutants samples client lock clean
+.PHONY: help setup demo demo-stop lint style types format check test bench soak mutants samples client lock clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,9 +38,13 @@ demo: $(VENV)/.package ## Start a server and two workers, make Markdown of the s
 demo-stop: ## End what the demo left running
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m examples.demo --stop $(ARGS); else echo "No demo runs."; fi
 
-lint: $(VENV)/.package ## Check format, lint rules, types and import contracts
+lint: style types ## Check format, lint rules, types and import contracts
+
+style: $(VENV)/.package
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(VENV)/.package
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports --no-logo
 
@@ -44,11 +56,14 @@ $(VENV)/.servers: $(VENV)/.package tests/providers/package-lock.json requirement
 	@$(BIN)/python -m tests.servers
 	@touch $@
 
-check: lint $(VENV)/.servers ## The gate before a commit: lint and the fast tests
-	$(BIN)/python -m pytest $(WORKERS) -m "not long" $(ARGS)
+# mypy uses one core, so it runs beside the tests. Its result is printed after theirs.
+check: style ## Run the gate before a commit: lint, and the fast tests on SQLite and local files
+	@$(MAKE) --silent types > $(VENV)/types.log 2>&1 & types=$$!; status=0; \
+	$(BUDGET)=$(CHECK_SECONDS) $(BIN)/python -m pytest $(WORKERS) $(FAST) $(ARGS) || status=$$?; \
+	wait $$types || status=1; cat $(VENV)/types.log; exit $$status
 
-test: $(VENV)/.servers ## Run every test, the long ones too
-	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+test: $(VENV)/.servers ## Run all tests: PostgreSQL, S3, processes, faults, browser and long ones too
+	$(BUDGET)=$(TEST_SECONDS) $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 bench: $(VENV)/.bench ## Measure beside the peers and print the ratios; BENCH=queue, postgres, fair, server, worker, blobs or pdf for one of them
 	@set -e; for name in $(BENCH); do $(BIN)/python -m benchmarks.$$name $(ARGS); done
