@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from ingot.http.call import Gone
+from ingot.http.sending import Sent
 from tests.http.connections import connected, connections, statuses
 from tests.http.curl import curl
 from tests.http.depot import ETAG, MIB, Depot
 from tests.http.depot_requests import GET
 from tests.http.polling import eventually
 from tests.http.serving import Served, serving
+
+
+class Transport:
+    """A transport that can be found closing."""
+
+    closing = False
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+
+class Cycle:
+    """A request that is being answered; the client has not been reported gone."""
+
+    disconnected = False
+
+    def __init__(self) -> None:
+        self.transport = Transport()
+
+    async def receive(self) -> dict[str, Any]:
+        raise AssertionError("nobody asks for the body")
 
 
 @pytest.fixture
@@ -56,6 +80,26 @@ async def test_no_more_is_made_than_is_taken(site: Served, depot: Depot) -> None
         assert statuses(await reader.read(1000)) == [200]
     await eventually(lambda: depot.closed == 1)  # The caller is gone.
     assert depot.given < 128 * MIB
+
+
+async def test_nothing_more_is_read_when_a_write_found_the_client_gone() -> None:
+    """Before the loop has had a turn to say so: the transport is closing, and writes to it do nothing."""
+    cycle, writes, parts_read = Cycle(), 0, 0
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        nonlocal writes
+        writes += 1
+        cycle.transport.closing = writes == 3
+
+    async def parts() -> AsyncIterator[bytes]:
+        nonlocal parts_read
+        while True:
+            parts_read += 1
+            yield b"x"
+
+    with pytest.raises(Gone):
+        await Sent(1000).send(parts(), {"type": "http.response.start"}, cycle.receive, send)
+    assert (writes, parts_read) == (3, 2)  # The first write is that of the headers.
 
 
 async def test_an_error_before_the_first_byte_is_told(site: Served, depot: Depot) -> None:

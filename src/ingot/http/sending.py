@@ -67,6 +67,16 @@ class Sent:
                 return
             if (flow := getattr(cycle, "flow", None)) is not None and flow.write_paused:
                 await flow.drain()  # The next part is not read before: it would wait in memory behind this one.
-            if getattr(cycle, "disconnected", False):
+            if _is_gone(cycle):
                 raise Gone
         raise Cut(f"there are {self.left} bytes too few")
+
+
+def _is_gone(cycle: object) -> bool:
+    """Whether the client has gone.
+
+    A write that fails closes the transport at once, and the cycle hears of it only in the next turn of the loop. Until
+    then writes do nothing and never pause: a source that does not wait would be read to its end.
+    """
+    transport = getattr(cycle, "transport", None)
+    return getattr(cycle, "disconnected", False) or (transport is not None and transport.is_closing())
