@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 SECONDS_MAX: Final = 45.0
 LOOK_SECONDS: Final = 0.01
@@ -22,15 +22,18 @@ def until(holds: Callable[[], T], *, seconds: float = SECONDS_MAX, why: str = ""
     return value
 
 
-async def eventually(holds: Callable[[], T | Awaitable[T]], *, seconds: float = SECONDS_MAX, why: str = "") -> T:
+@overload
+async def eventually(holds: Callable[[], Awaitable[T]], *, seconds: float = ..., why: str = ...) -> T: ...
+@overload
+async def eventually(holds: Callable[[], T], *, seconds: float = ..., why: str = ...) -> T: ...
+async def eventually(holds: Callable[[], Any], *, seconds: float = SECONDS_MAX, why: str = "") -> Any:
     """Wait until something is true, and return it. `holds` may be a coroutine function."""
     deadline = time.monotonic() + seconds
-    while not (value := await _value_of(holds)):
+    while not (value := await _value_of(holds())):
         assert time.monotonic() < deadline, f"not within {seconds:g} seconds: {why or holds}"
         await asyncio.sleep(LOOK_SECONDS)
     return value
 
 
-async def _value_of(holds: Callable[[], T | Awaitable[T]]) -> T:
-    value = holds()
+async def _value_of(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value

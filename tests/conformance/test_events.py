@@ -110,7 +110,7 @@ async def test_a_reader_beside_many_writers_misses_nothing(bench: Bench) -> None
         while len(read) < 300:
             read.extend(await bench.events.read(bench.tenant, after=read[-1].id if read else None, limit=40))
 
-    async with asyncio.timeout(15), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(follow())
         for n in range(300):
             group.create_task(bench.make_job("noop", n))

@@ -87,7 +87,7 @@ async def test_who_writes_is_told_whose_events_there_are(bench: Bench) -> None:
 async def told_until(following: AsyncGenerator[bytes, None], last: str) -> list[str]:
     """The ids that are told up to this one."""
     frames = b""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         while f"id: {last}\n".encode() not in frames:
             frames += await anext(following)
     return re.findall(r"^id: (\w+)$", frames.decode(), re.MULTILINE)
@@ -125,7 +125,7 @@ async def test_what_one_process_writes_comes_to_those_who_follow_in_another(tmp_
             following = await theirs.follow(bench.tenant, None, lambda name: True)
             frames = await anext(following)
             job = await bench.make_job()
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(30):
                 while job.id.encode() not in frames:
                     frames += await anext(following)
             await following.aclose()

@@ -101,7 +101,7 @@ async def test_a_waiting_claim_is_woken_when_a_job_makes_room(bench: Bench, kind
     waiting = asyncio.create_task(store.jobs().claim("waiter", ["noop"], wait_seconds=60))
     await store.found_nothing(1)
     await ENDS[end](bench, taken)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert len(await waiting) == 1
 
 
@@ -165,7 +165,7 @@ async def test_a_waiting_claim_of_another_type_is_woken_when_the_tenant_has_room
     waiting = asyncio.create_task(store.jobs().claim("waiter", ["b"], wait_seconds=60))
     await store.found_nothing(1)
     await bench.jobs.complete(held)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert ids(await waiting) == [job.id]
 
 
@@ -341,7 +341,7 @@ async def test_waiting_claims_are_woken_by_a_raised_limit(bench: Bench, kind: st
         await bench.tenants.change(bench.tenant, limits=Limits())
     else:
         await bench.jobs.define(Definition(type="noop"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert [len(await one) for one in waiting] == [1, 1]
 
 
@@ -353,7 +353,7 @@ async def test_a_waiting_claim_is_woken_by_a_tenants_own_definition(bench: Bench
     waiting = asyncio.create_task(store.jobs().claim("w", ["noop"], wait_seconds=60))
     await store.found_nothing(1)
     await bench.jobs.define(Definition(type="noop", tenant=bench.tenant))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert len(await waiting) == 1
 
 
@@ -365,7 +365,7 @@ async def test_waiting_claims_are_woken_when_a_type_is_resumed(bench: Bench) -> 
     waiting = [asyncio.create_task(jobs.claim(f"w{n}", ["noop"], wait_seconds=60)) for n in range(2)]
     await store.found_nothing(2)
     await bench.jobs.resume(bench.tenant, "noop")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert [len(await one) for one in waiting] == [1, 1]
 
 

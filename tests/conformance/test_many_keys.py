@@ -132,7 +132,7 @@ async def test_waiting_claims_of_many_keys_are_woken_when_there_is_room(bench: B
         await bench.jobs.resume(bench.tenant, "noop")
     else:
         await bench.jobs.complete(held[0])
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         assert len(await waiting) == 1
 
 

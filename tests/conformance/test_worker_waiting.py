@@ -41,14 +41,14 @@ class Room:
         waiting = asyncio.create_task(
             self.workers.heartbeat(self.bench.tenant, name, beats, wait_seconds=seconds), name=name
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert await self.store.answers.get() == name
         return waiting
 
 
 async def told(waiting: Waiting) -> tuple[list[str], bool]:
     """What of each job is to be told, and whether to drain."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         heard = await waiting
     words = {(True, False): "lost", (False, True): "cancel", (False, False): "held"}
     return [words[held.lost, held.cancel_requested] for held in heard.jobs], heard.drain
@@ -89,7 +89,7 @@ async def test_a_drain_is_told_at_once_to_the_heartbeat_and_the_claims(room: Roo
     beats = [await room.wait(name) for name in ("press/1", "press/2")]
     await room.workers.drain(tenant, "press/1")
     assert await told(beats[0]) == ([], True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await claims[0] == []
     assert not beats[1].done()
     assert not claims[1].done()
@@ -193,7 +193,7 @@ async def test_what_another_process_does_is_found_by_the_next_look(room: Room, e
     await room.workers.look()
     assert await told(waiting[0]) == (["cancel"], False)
     assert await told(waiting[1]) == ([], True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await asking == []
     await elsewhere.workers.register(tenant, "press/2", TYPES)
     await room.workers.look()

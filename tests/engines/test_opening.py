@@ -39,7 +39,7 @@ async def test_the_lease_is_that_of_the_settings(tmp_path: Path) -> None:
 
 
 async def test_due_work_reaches_a_waiting_claim_by_itself(tmp_path: Path) -> None:
-    async with ingot.open(tmp_path) as opened, asyncio.timeout(10):
+    async with ingot.open(tmp_path) as opened, asyncio.timeout(30):
         made = await opened.jobs.enqueue(opened.default_tenant.id, "noop", delay=0.1)
         (claim,) = await opened.jobs.claim("worker", ["noop"], wait_seconds=60)
         assert claim.job.id == made.job.id
@@ -90,7 +90,7 @@ async def test_a_database_in_the_settings_is_migrated_and_used(tmp_path: Path) -
         data=tmp_path / "unused", database_url=database.server_url, database_owner_url=database.owner_url
     )
     for _ in range(2):
-        async with ingot.open(settings=settings) as opened, asyncio.timeout(10):
+        async with ingot.open(settings=settings) as opened, asyncio.timeout(30):
             made = await opened.jobs.enqueue(opened.default_tenant.id, "noop", delay=0.1)
             (claim,) = await opened.jobs.claim("worker", ["noop"], wait_seconds=60)
             assert claim.job.id == made.job.id

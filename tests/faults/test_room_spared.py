@@ -250,7 +250,7 @@ async def test_who_announces_the_whole_disk_takes_it_from_nobody(tmp_path: Path)
 
         holding = asyncio.create_task(blobs.put("most", dripping(), most))
         try:
-            await asyncio.wait_for(came.wait(), 10)
+            await asyncio.wait_for(came.wait(), 30)
             await blobs.delete(bench.tenant, "a")
             assert (await blobs.keys(bench.tenant)).items == []
         finally:

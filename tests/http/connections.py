@@ -23,7 +23,7 @@ def head(served: Served, *lines: bytes, path: bytes = b"/api/v1/jobs", version: 
 async def connected(served: Served) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection, with a bound on all that is done with it."""
     host, port = served.url.removeprefix("http://").split(":")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         reader, writer = await asyncio.open_connection(host, int(port))
         try:
             yield reader, writer

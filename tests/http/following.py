@@ -42,7 +42,7 @@ class Follower:
 
     async def until(self, enough: Callable[[Follower], Any]) -> None:
         """Wait until this holds."""
-        async with asyncio.timeout(15), self._came:
+        async with asyncio.timeout(30), self._came:
             await self._came.wait_for(lambda: enough(self))
 
     async def read(self, lines: AsyncIterator[str]) -> None:

@@ -108,7 +108,7 @@ async def send(served: Served, text: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(text)
     await writer.drain()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         answer = await reader.read(65536)
     writer.close()
     return answer

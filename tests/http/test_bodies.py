@@ -23,8 +23,8 @@ from tests.http.connections import connected, connections, statuses, told
 from tests.http.curl import curl
 from tests.http.depot import MIB, Depot
 from tests.http.depot_requests import put
-from tests.http.polling import eventually
 from tests.http.serving import Served, serving
+from tests.waiting import eventually
 
 GROWTH_BYTES_MAX = 64 * MIB
 

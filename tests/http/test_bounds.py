@@ -74,9 +74,9 @@ async def test_a_waiting_claim_ends_with_its_credential(served: Served, kind: st
         _, made = await mint(served, served.operator, grants=[{"action": "workers.run"}])
         headers = {"authorization": f"Bearer {made['token']}"}
         end = ("DELETE", f"/admin/tokens/{made['id']}")
-    body = {"types": ["noop"], "wait_seconds": 30}
+    body = {"types": ["noop"], "wait_seconds": 60}
     waiting = asyncio.create_task(served.client.post("/api/v1/jobs/claim", headers=headers, json=body))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not served.ingot.jobs.waiting:  # noqa: ASYNC110 - the server has no event for tests
             await asyncio.sleep(0.005)
     await served.call(*end)

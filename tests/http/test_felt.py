@@ -10,7 +10,7 @@ import pytest
 
 from tests.http.serving import PEOPLE, Served, serving
 
-FELT_SECONDS = 5
+FELT_SECONDS = 30
 Take = Callable[[Served, str], Awaitable[object]]
 
 

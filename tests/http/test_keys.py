@@ -37,7 +37,7 @@ async def kept(served: Served, token: str | None = None) -> tuple[list[str], dic
 
 async def until(served: Served, *, reserved: bool) -> None:
     """Wait until something is reserved, or nothing is."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while bool((await kept(served))[1]["reserved_bytes"]) is not reserved:
             pass  # Each look is a request, and takes a while.
 

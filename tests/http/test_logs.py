@@ -37,7 +37,7 @@ class Following:
     async def next(self) -> dict[str, str]:
         """The next event, or comment, by the names of its fields."""
         event: dict[str, str] = {}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             async for line in self._lines:
                 if not line:
                     return event

@@ -13,8 +13,8 @@ from ingot.http import app, protocol
 from ingot.settings import Settings
 from tests.http.connections import BODY, connected, connections, head, statuses, told
 from tests.http.one_server import on_one_server
-from tests.http.polling import eventually
 from tests.http.serving import Served, serving
+from tests.waiting import eventually
 
 HOST = b"host: x\r\n"
 UPGRADE = [b"connection: upgrade, http2-settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAARAAAAAAAIAAAAA"]

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from ingot.engines.sqlite.connection import open_reader
 from ingot.engines.sqlite.opening import FILE_NAME
 from tests.http.following import following
-from tests.http.polling import eventually
 from tests.http.serving import Served
+from tests.waiting import eventually
 
 GONE = "/admin/tenants/acme"
 
@@ -71,7 +71,7 @@ async def test_an_open_stream_ends_with_its_tenant(served: Served, who: str) -> 
         async with following(served, token=token, tenant="acme") as follower:
             await served.call("DELETE", GONE)
             served.ingot.feeds.hint(made["id"])  # Of an event that was written before.
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await follower.until(lambda one: one.frames and one.frames[-1].event == "end")
         await eventually(lambda: len(served.ingot.feeds) == 0)
     assert follower.frames[-1].data == {"reason": reason}
@@ -87,11 +87,11 @@ async def test_a_waiting_claim_ends_with_its_tenant(served: Served, who: str) ->
     if who == "worker":
         worker = await served.ingot.credentials.create_worker(made["id"], "press")
         headers = {"x-worker-id": "press", "x-worker-secret": worker.secret}
-    body = {"types": ["noop"], "wait_seconds": 30, **({} if who == "worker" else {"worker_id": "w"})}
+    body = {"types": ["noop"], "wait_seconds": 60, **({} if who == "worker" else {"worker_id": "w"})}
     waiting = asyncio.create_task(served.client.post("/api/v1/jobs/claim", headers=headers, json=body))
     await eventually(lambda: served.ingot.jobs.waiting == 1)
     await served.call("DELETE", GONE)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         answer = await waiting
     assert answer.status_code in (401, 404)
 
@@ -99,11 +99,11 @@ async def test_a_waiting_claim_ends_with_its_tenant(served: Served, who: str) ->
 async def test_a_waiting_heartbeat_ends_with_its_tenant(served: Served) -> None:
     token = await served.token(tenant=(await acme(served))["id"])
     assert (await served.call("POST", "/workers", token=token, json={"id": "w", "types": ["noop"]})).status_code == 201
-    beat = served.call("POST", "/workers/w/heartbeat", token=token, json={"jobs": [], "wait_seconds": 30})
+    beat = served.call("POST", "/workers/w/heartbeat", token=token, json={"jobs": [], "wait_seconds": 60})
     waiting = asyncio.create_task(beat)
     await eventually(lambda: served.ingot.workers.waiting == 1)
     await served.call("DELETE", GONE)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert (await waiting).status_code == 401
 
 

@@ -206,7 +206,7 @@ async def test_who_asks_again_after_a_crash_goes_on_where_it_stopped(site: Serve
 
 async def test_a_file_that_a_killed_sender_had_brought_is_not_brought_again(site: Served) -> None:
     first = await post(site, "/jobs", ORDER, expect=201)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         plan = first["uploads"][0]
         headers = {name: value for name, value in plan["headers"].items() if name.lower() != "content-length"}
         assert (await site.client.put(plan["url"], headers=headers, content=DATA)).is_success

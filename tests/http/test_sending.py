@@ -16,8 +16,8 @@ from tests.http.connections import connected, connections, statuses
 from tests.http.curl import curl
 from tests.http.depot import ETAG, MIB, Depot
 from tests.http.depot_requests import GET
-from tests.http.polling import eventually
 from tests.http.serving import Served, serving
+from tests.waiting import eventually
 
 
 class Transport:

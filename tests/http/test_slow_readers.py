@@ -14,8 +14,8 @@ from tests.http.connections import connected, connections
 from tests.http.depot import MIB, Depot
 from tests.http.depot_requests import GET
 from tests.http.hasty_loop import HastyLoop
-from tests.http.polling import eventually
 from tests.http.serving import serving
+from tests.waiting import eventually
 
 BUFFER_BYTES = 64 * 1024
 

@@ -12,8 +12,8 @@ from ingot.http.app import unless_gone
 from ingot.http.call import Call, Headers
 from ingot.http.gate import NOBODY
 from tests.http.connections import BODY, connected, head, statuses
-from tests.http.polling import eventually
 from tests.http.serving import Served
+from tests.waiting import eventually
 
 
 async def test_a_request_that_does_not_end_in_time_is_told_so(served: Served, caplog: pytest.LogCaptureFixture) -> None:

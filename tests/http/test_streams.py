@@ -21,7 +21,7 @@ from ingot.http.server import Server, listen, url_of
 from ingot.http.table import Granted, Route, Table
 from ingot.settings import Settings
 from ingot.wiring import rooms
-from tests.http.polling import eventually
+from tests.waiting import eventually
 
 
 class Ticking:
@@ -89,7 +89,7 @@ async def followed(site: Site) -> tuple[list[str], asyncio.Task[None], str]:
                 lines.append(line)
 
     following = asyncio.create_task(follow())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await started.wait()
     return lines, following, made.token.id
 
@@ -98,7 +98,7 @@ async def test_parts_are_sent_as_they_come_and_the_end_is_told(site: Site) -> No
     lines, following, _ = await followed(site)
     for part in (b"data: 1\n\n", b"data: 2\n\n", None):
         site.ticking.parts.put_nowait(part)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await following
     assert lines == ["data: 1", "", "data: 2", "", "event: end", 'data: {"reason": "complete"}', ""]
 
@@ -107,7 +107,7 @@ async def test_a_stream_ends_with_its_credential(site: Site, monkeypatch: pytest
     monkeypatch.setattr(streams, "CHECK_SECONDS", 0.05)
     lines, following, token_id = await followed(site)
     await site.ingot.credentials.revoke_token(None, token_id)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await following
         await site.ticking.closed.wait()
     assert lines == ["event: end", 'data: {"reason": "unauthorized"}', ""]
@@ -116,7 +116,7 @@ async def test_a_stream_ends_with_its_credential(site: Site, monkeypatch: pytest
 async def test_a_stream_ends_with_the_server(site: Site) -> None:
     lines, following, _ = await followed(site)
     site.server.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await following
     assert lines == ["event: end", 'data: {"reason": "stopping"}', ""]
 
@@ -124,7 +124,7 @@ async def test_a_stream_ends_with_the_server(site: Site) -> None:
 async def test_a_stream_that_breaks_says_so(site: Site) -> None:
     lines, following, _ = await followed(site)
     site.ticking.parts.put_nowait(b"broken")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await following
     assert lines == ["event: end", 'data: {"reason": "failed"}', ""]
 
@@ -133,7 +133,7 @@ async def test_nothing_is_left_of_a_stream_whose_caller_went_away(site: Site) ->
     _, following, _ = await followed(site)
     site.ticking.parts.put_nowait(b"data: 1\n\n")
     following.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await site.ticking.closed.wait()
 
 
@@ -153,7 +153,7 @@ async def test_who_takes_nothing_for_long_is_let_go(
         connection.send(f"GET /t HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {made.text}\r\n\r\n".encode())
         for _ in range(64):
             site.ticking.parts.put_nowait(b": %s\n\n" % (b"x" * 1024 * 1024))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await site.ticking.closed.wait()
             await eventually(lambda: not site.server.server_state.connections)  # Nothing is kept for it.
         assert not site.ticking.parts.empty()

@@ -422,7 +422,7 @@ async def test_a_worker_without_a_server_says_how_to_get_files() -> None:
         place = find_place(ingot.url, token=ingot.token, tenant="default")
         runner, stopping = Runner(alone, lambda: HttpBoard(place, "alone")), asyncio.Event()
         running = asyncio.create_task(runner.run(stopping))
-        error = await asyncio.wait_for(told, 15)
+        error = await asyncio.wait_for(told, 30)
         stopping.set()
         await running
     assert "INGOT_SERVER_URL" in error.hint

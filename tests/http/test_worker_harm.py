@@ -22,6 +22,7 @@ from ingot.worker.over_http import HttpBoard
 from ingot.worker.runner import Runner
 from tests.http.serving import Served, serving
 from tests.http.working import working
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ async def test_the_figures_tell_how_many_workers_are_there(served: Served) -> No
         told = (await served.client.get("/metrics", headers=headers)).text
         return f"ingot_worker_heartbeats_waiting {workers}.0" in told
 
-    async with working(served, worker), asyncio.timeout(15):
+    async with working(served, worker), asyncio.timeout(30):
         while not await is_told(1):
             pass
     assert await is_told(0)
@@ -59,24 +60,35 @@ async def test_a_worker_does_not_care_what_time_it_is_at_the_server(tmp_path: Pa
 
     @worker.handler("slow")
     async def slow(job: WorkerJob) -> int:
-        await asyncio.sleep(2.5)
+        async def is_renewed() -> bool:
+            now = await served.ingot.jobs.get(job.data.tenant, job.id)
+            return now.lease_expires_at != job.data.lease_expires_at
+
+        await eventually(is_renewed)
         return job.attempt
 
     async with (
-        serving(tmp_path / "data", Settings(lease_seconds=1.0), clock=Elsewhere(ahead)) as served,
+        serving(tmp_path / "data", Settings(lease_seconds=30.0), clock=Elsewhere(ahead)) as served,
         AsyncClient(served.url, token=served.operator) as client,
         working(served, worker),
     ):
-        job = await (await client.submit("slow")).wait("15s")
+        job = await (await client.submit("slow")).wait("40s")
         assert (job.result, job.data.crashes) == (1, 0)
 
 
 async def test_a_job_that_comes_again_before_it_is_known_to_be_lost_is_another_run(
-    served: Served, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+    served: Served, client: AsyncClient
 ) -> None:
     """What becomes of the old run, and what is said of it, does not touch the new one."""
-    monkeypatch.setattr("ingot.jobs.workers.GRACE_SECONDS", 0.1)
     worker, runs = Worker(), 0
+
+    async def reaches_the_server(job: WorkerJob, percent: int) -> None:
+        async def is_there() -> bool:
+            progress = (await served.ingot.jobs.get(job.data.tenant, job.id)).progress
+            return progress is not None and progress.percent == percent
+
+        job.progress(percent)  # That is news, and makes for a heartbeat.
+        await eventually(is_there)
 
     @worker.handler("twice", concurrency=2)
     async def twice(job: WorkerJob) -> int:
@@ -86,16 +98,17 @@ async def test_a_job_that_comes_again_before_it_is_known_to_be_lost_is_another_r
             held = served.ingot.jobs
             await held.settle(job.id, job.data.fence, Release())  # Somebody took us for gone.
             try:
-                await asyncio.sleep(10)
+                await asyncio.sleep(60)
             finally:
                 await asyncio.sleep(0.3)
-        for step in range(8):
-            print(step)  # That is news, and makes for a heartbeat.
-            await asyncio.sleep(0.25)
+        await reaches_the_server(job, 10)  # No heartbeat from before this run is under way any more.
+        served.ingot.workers.grace_seconds = 0.0  # A heartbeat that does not name this run would give it back.
+        await reaches_the_server(job, 20)
+        await reaches_the_server(job, 30)
         return job.attempt
 
     async with working(served, worker, drain_seconds=1.0):
-        job = await (await client.submit("twice")).wait("15s")
+        job = await (await client.submit("twice")).wait("40s")
         assert (job.result, runs) == (2, 2)
         assert (job.data.attempts, job.data.crashes, job.data.failures) == (2, 0, 0)
 
@@ -115,7 +128,7 @@ async def test_a_handler_that_overruns_keeps_its_place_until_it_ends(served: Ser
     async with working(served, worker):
         for job in await client.submit_many("overrun", range(3), max_attempts=1):
             with pytest.raises(JobDead, match=r"it took longer than 0.2 seconds"):
-                await job.wait("10s")
+                await job.wait("40s")
     assert most == 1
 
 
@@ -145,7 +158,7 @@ async def test_who_is_told_to_go_waits_for_no_server_that_does_not_answer() -> N
         await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(keep_silent, "127.0.0.1", 0) as server, asyncio.timeout(15):
+    async with await asyncio.start_server(keep_silent, "127.0.0.1", 0) as server, asyncio.timeout(30):
         place = Place(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", headers={})
         running = asyncio.create_task(Runner(worker, lambda: HttpBoard(place, "press")).run(stopping))
         await connected.wait()
@@ -158,7 +171,7 @@ async def test_what_a_handler_raises_when_a_drain_stops_it_is_no_failure(served:
 
     @worker.handler("count")
     def count(job: WorkerJob) -> None:
-        if job.wait("15s"):
+        if job.wait("40s"):
             raise NoRetry("told to stop")
 
     async with working(served, worker, drain_seconds=0):
@@ -219,7 +232,7 @@ async def test_a_worker_whose_credential_is_taken_away_stops_and_goes(served: Se
                     break
             disabled = await served.call("POST", "/admin/workers/press/disable")
             assert disabled.status_code == 200
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await stopped.wait()
 
     with pytest.raises(Unauthorized, match="it is disabled"):

@@ -80,7 +80,7 @@ async def test_a_worker_takes_work_in_its_hours_only(served: Served) -> None:
         clock.advance(seconds=1)
         listed = {one.id: one.status async for one in client.workers()}
         assert listed["night"] == "online"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while Counting.claims["night"]:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.02)
         async with working(served, "day", worker):

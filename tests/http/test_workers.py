@@ -37,7 +37,7 @@ async def credential(served: Served, name: str = "press", *, shared: bool = Fals
 
 async def waits(served: Served, count: int) -> None:
     """Return when so many heartbeats are under way."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while served.ingot.workers.waiting != count:  # noqa: ASYNC110 - the server has no event for tests
             await asyncio.sleep(0.005)
 
@@ -187,7 +187,7 @@ async def test_a_waiting_heartbeat_is_told(served: Served, what: str) -> None:
         await press.call("POST", f"/jobs/{job['id']}/release", json={"fence": own["fence"]})
     else:
         served.server.stop()
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         told = (await waiting).json()
     (held,) = told["jobs"]
     assert (held["cancel_requested"], told["drain"], held["lost"]) == (

@@ -62,7 +62,7 @@ class Place:
         host, port = self.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(raw)
-        self.canaries.let_out(f"the answer to {raw[:20]!r}", await asyncio.wait_for(reader.read(), 10))
+        self.canaries.let_out(f"the answer to {raw[:20]!r}", await asyncio.wait_for(reader.read(), 30))
         writer.close()
 
 

@@ -107,10 +107,10 @@ async def running(canaries: Canaries, environment: dict[str, str]) -> AsyncItera
 
     reading = asyncio.create_task(read(process.stderr))
     try:
-        yield await asyncio.wait_for(begun, 15)
+        yield await asyncio.wait_for(begun, 30)
         canaries.let_out("the command line", _command_line(process.pid))
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 15) == 0, lines[-20:]
+        assert await asyncio.wait_for(process.wait(), 30) == 0, lines[-20:]
     finally:
         if process.returncode is None:
             process.kill()

@@ -36,7 +36,7 @@ class Counting(Loop):
 
     async def next_round(self) -> None:
         """Wait for one more round."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self.ran.wait()
         self.ran.clear()
 

@@ -15,7 +15,7 @@ from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StorageFull
 from ingot.objects.local import LocalStore
 
-WAIT_SECONDS_MAX = 10.0
+WAIT_SECONDS_MAX = 30.0
 
 
 @pytest.mark.parametrize("piece", [777, 65_536, PART_BYTES, 2 * PART_BYTES + 1])

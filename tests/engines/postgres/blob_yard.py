@@ -19,7 +19,7 @@ from tests.factories import LEASE_SECONDS, Bench
 from tests.postgres import Database, borrowed_database, clocked
 
 WAITING: Final = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-WAIT_SECONDS: Final = 10.0
+WAIT_SECONDS: Final = 30.0
 RECOUNT: Final = """
     SELECT r.tenant::text, o.owner, sum(bytes)::bigint, sum(reserved)::bigint, sum(keys)::bigint, sum(key_bytes)::bigint
     FROM (

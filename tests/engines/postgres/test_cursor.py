@@ -221,7 +221,7 @@ async def test_the_newest_event_is_below_what_may_still_come(office: Office) -> 
     await anext(following)
     await late.execute("COMMIT")
     frames = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while second.encode() not in frames:
             frames += await anext(following)
     await following.aclose()

@@ -421,7 +421,7 @@ async def test_a_wrong_password_is_told() -> None:
         await owner.close()
         url = with_database(server.url, "postgres", "worker:wrong")
         refused = hint = ""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while "password authentication failed" not in refused:  # Until the server has read its rules anew.
                 await asyncio.sleep(0.1)
                 with pytest.raises(StoreMisconfigured) as error:

@@ -10,7 +10,7 @@ import pytest
 from ingot.engines.postgres import PostgresStore
 from tests.town import Town
 
-WAIT_SECONDS_MAX = 10
+WAIT_SECONDS_MAX = 30
 
 
 async def horizon_until(store: PostgresStore, right: Callable[[float], bool]) -> None:

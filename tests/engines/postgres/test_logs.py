@@ -28,7 +28,7 @@ T = TypeVar("T")
 async def after_waiting(admin: Raw, first: Raw, second: Awaitable[T]) -> T:
     """What the second party gets that has to wait for the first, which then commits."""
     meeting = asyncio.ensure_future(second)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await admin.fetchval(WAITS, first.get_server_pid()):
             assert not meeting.done(), "it did not wait"
     await first.execute("COMMIT")

@@ -151,7 +151,7 @@ async def test_a_fold_that_idles_holds_no_migration_up(server: Server) -> None:
     try:
         await idle.execute("BEGIN; SELECT ingot.fold_counts(1)")
         await run(url, "COMMENT ON SCHEMA ingot IS 'of another program'")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await migrate(url)
     finally:
         await idle.close()

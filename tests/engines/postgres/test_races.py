@@ -23,7 +23,7 @@ from tests.factories import LEASE_SECONDS, Bench
 from tests.postgres import database_for, open_postgres
 
 NEVER: Final = 1e9
-WOKEN_SECONDS: Final = 10.0  # More than enough for what is woken, and what is not never comes.
+WOKEN_SECONDS: Final = 30.0  # More than enough for what is woken, and what is not never comes.
 CLAIMS: Final = 8
 ROUNDS: Final = 5
 

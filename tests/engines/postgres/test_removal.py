@@ -50,10 +50,10 @@ async def test_another_process_lets_go_of_a_removed_tenant(tmp_path: Path, liste
         told = asyncio.Event()
         there.store.on_removed(there.jobs.let_go)
         there.store.on_removed(lambda _: told.set())
-        waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], tenant=tenant.id, wait_seconds=30))
+        waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], tenant=tenant.id, wait_seconds=60))
         await there.events.read(tenant.id)
         await here.tenants.remove("acme")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await told.wait()
             with pytest.raises(TenantNotFound):
                 await waiting

@@ -28,7 +28,7 @@ IDLE_SECONDS = 4.0
 async def test_news_of_an_enqueue_wake_a_claim_that_waits_in_another_process(tmp_path: Path) -> None:
     async with two_stores(tmp_path, listens=True) as (here, there):
         there.store.memory.look_patience = NEVER  # type: ignore[union-attr]
-        waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=15))
+        waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=60))
         await asyncio.sleep(0.1)
         job = await here.make_job()
         assert [claim.job.id for claim in await waiting] == [job.id]
@@ -36,7 +36,7 @@ async def test_news_of_an_enqueue_wake_a_claim_that_waits_in_another_process(tmp
 
 async def test_without_news_a_claim_that_waits_in_another_process_finds_work_by_looking(tmp_path: Path) -> None:
     async with two_stores(tmp_path, listens=False) as (here, there):
-        waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=15))
+        waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=60))
         await asyncio.sleep(0.1)
         job = await here.make_job()
         assert [claim.job.id for claim in await waiting] == [job.id]
@@ -47,7 +47,7 @@ async def test_work_put_before_a_position_by_another_process_is_found_after_a_wh
         jobs = [await there.make_job(priority=3) for _ in range(3)]
         assert len(await there.jobs.claim("w", ["noop"], limit=1)) == 1
         first = await here.make_job(priority=1)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             found: list[str] = []
             while len(found) < 3:
                 found += [claim.job.id for claim in await there.jobs.claim("w", ["noop"], limit=1)]
@@ -66,7 +66,7 @@ async def test_what_another_process_puts_into_one_of_very_many_lanes_is_found_af
         )
         assert len(await there.jobs.claim("w", ["noop"], limit=1)) == 1
         urgent = await here.make_job(payload={"key": "x"}, priority=1)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             found: list[str] = []
             while urgent.id not in found:
                 found += [claim.job.id for claim in await there.jobs.claim("w", ["noop"], limit=3)]
@@ -83,7 +83,7 @@ async def test_a_listener_that_lost_its_connection_listens_again(tmp_path: Path)
             "WHERE datname = current_database() AND query ILIKE 'LISTEN%'"
         )
         await admin.close()
-        waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=15))
+        waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=60))
         await asyncio.sleep(3)
         job = await here.make_job()
         assert [claim.job.id for claim in await waiting] == [job.id]
