@@ -13,9 +13,6 @@ CHECK_SECONDS := 240
 TEST_SECONDS := 720
 STARTED := $(shell date +%s)
 BUDGET = INGOT_TEST_STARTED=$(STARTED) INGOT_TEST_BUDGET_SECONDS
-# What `make check` leaves to `make test`: other engines and stores, processes, and whatever has to be installed.
-FAST := --ignore=tests/system --ignore=tests/faults --ignore=tests/browser --ignore=tests/engines/postgres \
-	-m "not (long or postgres or s3 or node or provider or tesseract or fonts or model or corpus)"
 LOCK := $(BIN)/uv --quiet pip compile --no-config --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
 
@@ -59,7 +56,7 @@ $(VENV)/.servers: $(VENV)/.package tests/providers/package-lock.json requirement
 # mypy uses one core, so it runs beside the tests. Its result is printed after theirs.
 check: style ## Run the gate before a commit: lint, and the fast tests on SQLite and local files
 	@$(MAKE) --silent types > $(VENV)/types.log 2>&1 & types=$$!; status=0; \
-	$(BUDGET)=$(CHECK_SECONDS) $(BIN)/python -m pytest $(WORKERS) $(FAST) $(ARGS) || status=$$?; \
+	$(BUDGET)=$(CHECK_SECONDS) $(BIN)/python -m pytest $(WORKERS) --fast $(ARGS) || status=$$?; \
 	wait $$types || status=1; cat $(VENV)/types.log; exit $$status
 
 test: $(VENV)/.servers ## Run all tests: PostgreSQL, S3, processes, faults, browser and long ones too

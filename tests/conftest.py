@@ -32,12 +32,19 @@ settings.load_profile("ingot")
 SERVERS = pytest.StashKey[ExitStack]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add our option."""
+    parser.addoption("--fast", action="store_true", help="run only what `make check` does: SQLite and local files")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare the folders of the servers in the process that starts the workers, and register the budget's plugin."""
     for component in components.COMPONENTS.values():
         config.addinivalue_line("markers", f"{component.marker}: {component.name} needed")
     config.pluginmanager.register(budget, "budget")
+    if config.getoption("fast"):
+        os.environ[components.FAST_VARIABLE] = "1"
     if not hasattr(config, "workerinput"):
         use_scratch_folder(config)
         room = config.stash[SERVERS] = ExitStack()
@@ -47,14 +54,22 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(room.close)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out folders of slow tests in a fast run."""
+    return True if config.getoption("fast") and components.is_slow_folder(collection_path) else None
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add markers and the limit of long tests, and start long tests first so that no worker ends with one alone."""
     for item in items:
         components.mark(item)
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_TEST_SECONDS_MAX))
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    if config.getoption("fast"):
+        config.hook.pytest_deselected(items=[item for item in items if components.is_slow(item)])
+        items[:] = [item for item in items if not components.is_slow(item)]
 
 
 @pytest.fixture(scope="session", autouse=True)

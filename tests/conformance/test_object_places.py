@@ -74,6 +74,7 @@ async def test_an_empty_folder_is_anybody_s(tmp_path: Path) -> None:
         assert await store.belong_to("first") == "second"
 
 
+@pytest.mark.s3
 async def test_a_bucket_that_obeys_no_condition_remembers_too() -> None:
     async with STORES["s3"](Path()) as store:
         assert isinstance(store, BucketStore)

@@ -24,6 +24,7 @@ async def bucket(tmp_path: Path) -> AsyncIterator[Served]:
         yield one
 
 
+@pytest.mark.s3
 async def test_what_needs_no_bytes_is_answered_without_the_bucket(bucket: Served) -> None:
     made = await bucket.call("PUT", "/keys/a", content=DATA)
     etag = made.headers["etag"]
@@ -40,6 +41,7 @@ async def test_what_needs_no_bytes_is_answered_without_the_bucket(bucket: Served
             assert (await bucket.call("GET", path, headers=headers)).status_code == status, headers
 
 
+@pytest.mark.s3
 async def test_the_parts_of_an_upload_are_no_larger_than_what_was_set_aside(bucket: Served) -> None:
     plan = await begin(bucket, size=65 * MIB)
     each, parts = plan["part_bytes"], f"/blobs/uploads/{plan['upload']['id']}/parts"
@@ -52,6 +54,7 @@ async def test_the_parts_of_an_upload_are_no_larger_than_what_was_set_aside(buck
     assert [await signed(1, each + 1), await signed(1, 2**50), await signed(5, each), await signed(6, 1)] == [422] * 4
 
 
+@pytest.mark.s3
 @pytest.mark.parametrize("size", [1000, 100_000])
 async def test_completing_at_once_answers_all_the_same(bucket: Served, size: int) -> None:
     for turn in range(3):

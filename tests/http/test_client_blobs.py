@@ -396,6 +396,7 @@ async def test_an_upload_of_other_bytes_is_given_up(served: Served, big: Path) -
     assert (await blobs.usage()).reserved_bytes == 0
 
 
+@pytest.mark.s3
 @pytest.mark.timeout(60)
 async def test_parts_that_are_in_the_bucket_are_not_sent_again(tmp_path: Path) -> None:
     large = tmp_path / "large.bin"

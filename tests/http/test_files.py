@@ -234,6 +234,7 @@ async def test_a_batch_names_blobs_that_are_here(served: Served) -> None:
     await refused(served, "/jobs/batch", {"jobs": jobs}, 404, "blob_not_found")
 
 
+@pytest.mark.s3
 async def test_large_outputs_go_to_a_bucket_in_parts(tmp_path: Path) -> None:
     async with serving(tmp_path / "data", in_bucket()) as site:
         job = await site.make_job()

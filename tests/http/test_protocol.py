@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +24,10 @@ UPGRADE = [b"connection: upgrade, http2-settings", b"upgrade: h2c", b"http2-sett
 def left(served: Served) -> list[int]:
     """What is still to come of requests for another protocol."""
     return [one.body_left for one in connections(served) if one.body_left is not None]
+
+
+def is_ahead(served: Served, count: int) -> bool:
+    return ahead(served) == [count]
 
 
 def ahead(served: Served) -> list[int]:
@@ -310,7 +315,7 @@ async def test_who_asks_for_more_while_it_waits_and_goes_away_takes_no_job(serve
         await eventually(lambda: served.ingot.jobs.waiting == 1)
         for count in (1, 2):
             writer.write(b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
-            await eventually(lambda count=count: ahead(served) == [count])  # type: ignore[misc]
+            await eventually(partial(is_ahead, served, count))
     await eventually(lambda: served.ingot.jobs.waiting == 0)
     job = await served.make_job()
     assert (await served.claim())["id"] == job["id"]
@@ -323,7 +328,7 @@ async def test_what_waits_for_its_turn_is_bounded(served: Served) -> None:
         await eventually(lambda: served.ingot.jobs.waiting == 1)
         for count in (1, 2, 3, 4):
             writer.write(ask)
-            await eventually(lambda count=count: ahead(served) == [count])  # type: ignore[misc]
+            await eventually(partial(is_ahead, served, count))
         (one,) = (one for one in connections(served) if one.pipeline)
         assert one.flow.read_paused
         writer.write(ask)

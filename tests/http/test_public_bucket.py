@@ -19,6 +19,8 @@ from tests.http.buckets import in_bucket
 from tests.http.lines import Line, blobs_over
 from tests.http.serving import Served, serving
 
+pytestmark = pytest.mark.s3
+
 MIB = 1024 * 1024
 BODY = Random(3).randbytes(5 * MIB)
 

@@ -266,6 +266,7 @@ async def parts_of(data: bytes) -> AsyncIterator[bytes]:
     yield data
 
 
+@pytest.mark.s3
 async def test_two_databases_do_not_share_a_bucket(tmp_path: Path) -> None:
     def settings(folder: str) -> Settings:
         return Settings(

@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.components import COMPONENTS, POSTGRES_WHEEL
+from tests.components import COMPONENTS, POSTGRES_WHEEL, expect_marker
 
 WHEEL_LOCK: Final = Path(__file__).parents[2] / "requirements" / "postgres.txt"
 
 
 def binaries() -> Path:
     """Return the folder of initdb and postgres. Raises with a sentence that says how to get them."""
+    expect_marker("postgres")
     for find in (_installed, _from_debian, _from_wheel):
         if (folder := find()) is not None:
             return folder

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from scripts.make_samples import FONTS
-from tests.components import COMPONENTS, PROVIDER_FOLDER
+from tests.components import COMPONENTS, PROVIDER_FOLDER, expect_marker
 from tests.postgres import install_debian
 
 HERE: Final = Path(__file__).parent
@@ -35,6 +35,7 @@ def tesseract() -> str:
 
 def fonts() -> Path:
     """The folder of the fonts that samples are written with. Raises with a sentence that says how to get them."""
+    expect_marker("fonts")
     if not FONTS.exists() and os.geteuid() == 0 and shutil.which("apt-get"):
         install_debian("fonts-dejavu-core")
     assert FONTS.exists(), COMPONENTS["fonts"].sentence
@@ -65,6 +66,7 @@ def _install() -> None:
 
 
 def _program(name: str, *, package: str) -> str:
+    expect_marker(name)
     path = shutil.which(name)
     if path is None and os.geteuid() == 0 and shutil.which("apt-get"):
         install_debian(package)
