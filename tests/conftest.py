@@ -15,6 +15,7 @@ from tests.minilm import shared_model
 from tests.postgres import close_pools, shared_folder
 from tests.s3 import shared_bucket_server
 from tests.scratch import use_scratch_folder
+from tests.signals import let_children_receive_signals
 
 LONG_TEST_SECONDS_MAX = 300
 
@@ -43,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for component in components.COMPONENTS.values():
         config.addinivalue_line("markers", f"{component.marker}: {component.name} needed")
     config.pluginmanager.register(budget, "budget")
+    let_children_receive_signals()
     if config.getoption("fast"):
         os.environ[components.FAST_VARIABLE] = "1"
     if not hasattr(config, "workerinput"):
