@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, settings
 from tests import budget, components, loops
 from tests.minilm import shared_model
 from tests.postgres import close_pools, shared_folder
+from tests.processes import mark_this_run, nothing_left_over
 from tests.s3 import shared_bucket_server
 from tests.scratch import use_scratch_folder
 from tests.signals import let_children_receive_signals
+from tests.system.programs import end_warm_interpreter
 
 LONG_TEST_SECONDS_MAX = 300
 
@@ -47,6 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
     let_children_receive_signals()
     if config.getoption("fast"):
         os.environ[components.FAST_VARIABLE] = "1"
+    mark_this_run()
+    config.add_cleanup(end_warm_interpreter)
     if not hasattr(config, "workerinput"):
         use_scratch_folder(config)
         room = config.stash[SERVERS] = ExitStack()
@@ -72,6 +76,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("fast"):
         config.hook.pytest_deselected(items=[item for item in items if components.is_slow(item)])
         items[:] = [item for item in items if not components.is_slow(item)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_process_left_over() -> Iterator[None]:
+    """Fail when a process outlives the module that started it."""
+    with nothing_left_over():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +24,8 @@ from tests.faults.blob_premises import Premises
 from tests.faults.blob_rules import check_blobs, check_emptied
 from tests.faults.invariants import Broken
 from tests.faults.processes import PROCESSES
+from tests.processes import end
+from tests.system.programs import start_ingot
 
 CLIENTS = 4
 START_SECONDS_MAX = 60.0
@@ -38,12 +39,9 @@ class RealServer:
 
     def __init__(self, data: Path, address: Path, token: str) -> None:
         known = {name: text for name, text in os.environ.items() if not name.startswith("INGOT")}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "ingot", "serve", "--data", str(data), "--port", "0"],
-            env={**known, "INGOT_OPERATOR_TOKEN": token, "INGOT_COLLECT_SECONDS": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        given = {**known, "INGOT_OPERATOR_TOKEN": token, "INGOT_COLLECT_SECONDS": "1"}
+        words = ("serve", "--data", str(data), "--port", "0")
+        self._process = start_ingot(*words, env=given, stderr=subprocess.PIPE)
         self.pid = self._process.pid
         assert self._process.stderr is not None
         for line in self._process.stderr:
@@ -59,6 +57,7 @@ class RealServer:
     def join(self, timeout: float) -> None:
         """Wait for its end."""
         self._process.communicate(timeout=timeout)
+        end(self._process)
 
 
 class BlobLife:

@@ -16,6 +16,7 @@ from tests.components import COMPONENTS, find_program
 from tests.faults.postgres_world import DATABASE, until
 from tests.postgres import install_debian
 from tests.postgres.server import USERS
+from tests.processes import started_async
 
 PORT = 6432
 SERVER_CONNECTIONS = 2
@@ -67,18 +68,18 @@ async def open_bouncer(server: Path) -> AsyncIterator[str]:
     file = folder / "pgbouncer.ini"
     await asyncio.to_thread(file.write_text, settings(folder, server))
     log = await asyncio.to_thread((folder / "log").open, "wb")
-    process = await asyncio.create_subprocess_exec(program(), str(file), user=user, cwd=folder, stdout=log, stderr=log)
-
-    async def listens() -> bool:
-        assert process.returncode is None, (folder / "log").read_text()[-500:]
-        return (folder / f".s.PGSQL.{PORT}").exists()
-
     try:
-        await until(listens)
-        yield f"postgresql://ingot_server@/{DATABASE}?host={folder}&port={PORT}"
+        async with started_async(program(), file, user=user, cwd=folder, stdout=log, stderr=log) as process:
+
+            async def listens() -> bool:
+                assert process.returncode is None, (folder / "log").read_text()[-500:]
+                return (folder / f".s.PGSQL.{PORT}").exists()
+
+            await until(listens)
+            yield f"postgresql://ingot_server@/{DATABASE}?host={folder}&port={PORT}"
+            process.terminate()
+            async with asyncio.timeout(STOP_SECONDS_MAX):
+                await process.wait()
     finally:
-        process.terminate()
-        async with asyncio.timeout(STOP_SECONDS_MAX):
-            await process.wait()
         log.close()
         shutil.rmtree(folder, ignore_errors=True)

@@ -13,6 +13,7 @@ from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.jobs.orders import new_job
 from ingot.settings import Settings
 from ingot.wiring import rooms
+from tests.processes import started_async
 
 JOBS = 120
 CHILD = """
@@ -35,16 +36,11 @@ asyncio.run(main())
 
 async def clear_until_killed(folder: Path, rounds: int) -> bool:
     """Let a process clear so many rounds and kill it; answers whether it said before that nothing is left."""
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", CHILD, str(folder), stdout=asyncio.subprocess.PIPE
-    )
-    assert child.stdout is not None
-    said: list[bytes] = []
-    while len(said) < rounds and (line := await child.stdout.readline()):
-        said.append(line.strip())
-    if child.returncode is None:
-        child.kill()
-    await child.wait()
+    async with started_async(sys.executable, "-c", CHILD, folder, stdout=asyncio.subprocess.PIPE) as child:
+        assert child.stdout is not None
+        said: list[bytes] = []
+        while len(said) < rounds and (line := await child.stdout.readline()):
+            said.append(line.strip())
     assert said, "the child failed"
     return said[-1] == b"0"
 

@@ -33,7 +33,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.postgres import empty_database
-from tests.system.test_serve import served
+from tests.system.programs import served
 
 EXAMPLES = int(os.environ.get("INGOT_TEST_EXAMPLES", "4"))
 SEED = int(os.environ.get("INGOT_TEST_SEED", "5"))

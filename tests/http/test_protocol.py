@@ -26,6 +26,10 @@ def left(served: Served) -> list[int]:
     return [one.body_left for one in connections(served) if one.body_left is not None]
 
 
+def is_left(served: Served, count: int) -> bool:
+    return left(served) == [count]
+
+
 def is_ahead(served: Served, count: int) -> bool:
     return ahead(served) == [count]
 
@@ -131,7 +135,7 @@ async def test_who_asks_for_another_protocol_is_heard_to_the_end(served: Served,
     async with connected(served) as (reader, writer):
         writer.write(asking + BODY[: cuts[0] if cuts else 16] + (whole + BODY if more and not cuts else b""))
         for start, end in pairwise([*cuts, 16]):
-            await eventually(lambda start=start: left(served) == [16 - start])  # type: ignore[misc]
+            await eventually(partial(is_left, served, 16 - start))
             writer.write(BODY[start:end] + (whole + BODY if more and end == 16 else b""))
         answers = await reader.read()
     assert statuses(answers) == [201], answers

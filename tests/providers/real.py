@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 import httpx
 
 from ingot.settings import Settings
+from tests.processes import started_async
 from tests.providers.programs import HERE, modules, node
 
 CLIENT_ID: Final = "ingot"
@@ -112,16 +113,9 @@ async def real_provider(
         "methods": methods,
         "claims_in_token": claims_in_token,
     }
-    process = await asyncio.create_subprocess_exec(
-        node(), str(HERE / "real.mjs"), stdin=PIPE, stdout=PIPE, stderr=DEVNULL
-    )
-    try:
+    async with started_async(node(), HERE / "real.mjs", stdin=PIPE, stdout=PIPE, stderr=DEVNULL) as process:
         issuer = (await _tell(process, told))["issuer"]
         provider = RealProvider(process, issuer, client_secret, redirect_urls)
         for login, claims in ACCOUNTS.items():
             await provider.put_account(login, **claims)
         yield provider
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()

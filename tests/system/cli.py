@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from subprocess import PIPE
+from typing import Any
 
 import httpx
 
-from tests.system.test_serve import served
-
-INGOT = str(Path(sys.executable).with_name("ingot"))
-WARM = str(Path(__file__).with_name("warm.py"))
-
-
-class Done(NamedTuple):
-    """What a command wrote, and how it ended."""
-
-    code: int
-    stdout: str
-    stderr: str
+from tests.processes import Process
+from tests.system.programs import Done, ingot, run_ingot, run_on_terminal, served
 
 
 class Shell:
@@ -37,41 +24,23 @@ class Shell:
         self.url = url
         known = {name: text for name, text in os.environ.items() if not name.startswith(("INGOT", "COLUMNS"))}
         self.environment = {**known, "INGOT_SERVER_URL": url, "COLUMNS": "200", "TERM": "xterm"}
-        self._asked = 0
-        self._warm = subprocess.Popen([sys.executable, WARM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         token = (folder / "data" / "operator.token").read_text(encoding="utf-8").strip()
         self.http = httpx.Client(base_url=f"{url}/api/v1", headers={"authorization": f"Bearer {token}"}, verify=False)
 
     def run(self, *words: str, typed: str = "", **environment: str) -> Done:
         """Run a command without a terminal."""
-        with TemporaryDirectory() as folder:
-            files = {name: Path(folder, name) for name in ("stdin", "stdout", "stderr")}
-            for file in files.values():
-                file.touch()
-            files["stdin"].write_text(typed, encoding="utf-8")
-            self._asked += 1
-            asked = {
-                "number": self._asked,
-                "words": words,
-                "folder": str(self.folder),
-                "environment": {**self.environment, **environment},
-                **{name: str(file) for name, file in files.items()},
-            }
-            assert self._warm.stdin is not None
-            assert self._warm.stdout is not None
-            self._warm.stdin.write(json.dumps(asked) + "\n")
-            self._warm.stdin.flush()
-            number, code = 0, 0
-            while number != self._asked:  # A test that was out of time has left its answer.
-                number, code = map(int, self._warm.stdout.readline().split())
-            done = Done(code, *(files[name].read_text(encoding="utf-8") for name in ("stdout", "stderr")))
+        known = {**self.environment, **environment}
+        done = run_ingot(*words, cwd=self.folder, env=known, typed=typed)
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
+    def start(self, *words: str) -> AbstractContextManager[Process]:
+        """Run a command in the background, and read what it writes."""
+        return ingot(*words, cwd=self.folder, env=self.environment, stdout=PIPE, stderr=PIPE)
+
     def close(self) -> None:
-        """End what was started here."""
+        """Close the connections to the server."""
         self.http.close()
-        self._warm.communicate(timeout=10)
 
     def ok(self, *words: str, typed: str = "") -> str:
         """What a command that succeeds writes to stdout."""
@@ -89,21 +58,7 @@ class Shell:
 
     def on_terminal(self, *words: str, answer: str = "") -> tuple[str, int]:
         """What is seen on a terminal on which a question is answered, and how it ends."""
-        pid, terminal = pty.fork()
-        if pid == 0:
-            os.chdir(self.folder)
-            os.execve(INGOT, [INGOT, *words], self.environment)
-        seen = b""
-        while True:
-            try:
-                seen += os.read(terminal, 65_536)
-            except OSError:  # It has ended.
-                break
-            if answer and b"[y/N]" in seen:
-                os.write(terminal, f"{answer}\n".encode())
-                answer = ""
-        os.close(terminal)
-        return seen.decode(errors="replace"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return run_on_terminal(*words, cwd=self.folder, env=self.environment, answer=answer)
 
     # -- the other side -------------------------------------------------------------------------------------
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,8 +19,9 @@ import httpx
 from ingot.client import Client
 from ingot.client.synchronous.job import SyncJob
 from ingot.jobs.model import JobStatus
+from tests.processes import end
+from tests.system.programs import ROOT, start_ingot
 
-ROOT = Path(__file__).parents[2]
 HANDLERS = "tests.system.handlers:worker"
 
 
@@ -48,10 +47,10 @@ def _finished(job: SyncJob) -> bool:
 class Process:
     """One that we started, and what it said."""
 
-    def __init__(self, command: list[str], said: Path, **options: Any) -> None:
+    def __init__(self, *words: str, said: Path, environment: Mapping[str, str]) -> None:
         self._said = said
         with said.open("w", encoding="utf-8") as stream:
-            self.process = subprocess.Popen(command, stdout=stream, stderr=stream, text=True, **options)
+            self.process = start_ingot(*words, cwd=ROOT, env=environment, stdout=stream, stderr=stream)
         self.pid = self.process.pid
 
     def said(self) -> str:
@@ -76,6 +75,10 @@ class Process:
         self.process.kill()
         self.process.wait()
 
+    def close(self) -> None:
+        """End it and everything that it started."""
+        end(self.process)
+
 
 class Crew:
     """A folder with a server's data, the server, and workers."""
@@ -89,15 +92,19 @@ class Crew:
             self._port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
         self._started: list[Process] = []
-        self.serve()
+        try:
+            self.serve()
+        except BaseException:
+            self._end()
+            raise
         token = (folder / "data" / "operator.token").read_text(encoding="utf-8").strip()
         self.headers = {"authorization": f"Bearer {token}"}
         self.client = Client(self.url, token=token)
 
     def serve(self) -> Process:
         """Start the server, and wait until it answers."""
-        command = [sys.executable, "-m", "ingot", "serve", "--data", str(self.folder / "data"), "--port"]
-        self.server = self._start("server", [*command, str(self._port)], INGOT_LEASE_SECONDS=str(self._lease_seconds))
+        words = ("serve", "--data", str(self.folder / "data"), "--port", str(self._port))
+        self.server = self._start(*words, INGOT_LEASE_SECONDS=str(self._lease_seconds))
         until(self._answers, why="the server is up")
         return self.server
 
@@ -110,13 +117,12 @@ class Crew:
 
     def work(self, *options: str, app: str = HANDLERS, **environment: str) -> Process:
         """Start a worker."""
-        command = [sys.executable, "-m", "ingot", "worker", "--app", app, *options]
         known = {"INGOT_SERVER_URL": self.url, "INGOT_DATA": str(self.folder / "data"), **environment}
-        return self._start("worker", command, **known)
+        return self._start("worker", "--app", app, *options, **known)
 
-    def _start(self, name: str, command: list[str], **environment: str) -> Process:
-        said = self.folder / f"{name}-{len(self._started)}.log"
-        process = Process(command, said, cwd=ROOT, env={**os.environ, **environment})
+    def _start(self, *words: str, **environment: str) -> Process:
+        said = self.folder / f"{words[0]}-{len(self._started)}.log"
+        process = Process(*words, said=said, environment={**os.environ, **environment})
         self._started.append(process)
         return process
 
@@ -164,9 +170,11 @@ class Crew:
     def close(self) -> None:
         """End all that was started."""
         self.client.close()
+        self._end()
+
+    def _end(self) -> None:
         for process in self._started:
-            if process.runs:
-                process.kill()
+            process.close()
         rmtree(self.notes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ class Relay:
             answers = threading.Thread(target=self._answer, args=(server, client), daemon=True)
             while data := client.recv(CHUNK_BYTES):
                 if data.startswith(self._request) and self._is_first():
-                    server.sendall(data)
+                    server.sendall(_whole(data, client))
                     server.recv(CHUNK_BYTES)  # It has done what it was asked for.
                     return
                 server.sendall(data)
@@ -55,6 +56,16 @@ class Relay:
         """Take no more."""
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
+
+
+def _whole(data: bytes, client: socket.socket) -> bytes:
+    """A request with its whole body, of which the first part has arrived: the server answers no part of one."""
+    while True:
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head.lower())
+        if length is not None and len(body) >= int(length[1]):
+            return data
+        data += client.recv(CHUNK_BYTES)
 
 
 @contextmanager

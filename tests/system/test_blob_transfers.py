@@ -13,7 +13,7 @@ import pytest
 from blake3 import blake3
 
 from ingot.client import Client
-from tests.system.test_serve import served
+from tests.system.programs import served
 
 MIB = 1024 * 1024
 BIG = Random(9).randbytes(40 * MIB + 11)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,8 +25,8 @@ from ingot.kernel.ids import new_id
 from tests import s3
 from tests.postgres import Database, database_for, with_database
 from tests.system.bucket_handlers import written
-from tests.system.crew import ROOT, Process
-from tests.system.test_serve import served
+from tests.system.crew import Process
+from tests.system.programs import served
 
 MIB = 1024 * 1024
 LINES = 1_000  # About 100 KB.
@@ -57,12 +56,10 @@ class Place:
         """A worker process that knows this, and nothing of the server's own settings."""
         ours = {name: text for name, text in os.environ.items() if not name.startswith("INGOT_")}
         nowhere = {"INGOT_DATA": str(self.folder / "nowhere")}
-        command = [sys.executable, "-m", "ingot", "worker", "--app", "tests.system.bucket_handlers:worker"]
-        process = Process(command, self.folder / "worker.log", cwd=ROOT, env={**ours, **nowhere, **known})
-        try:
+        words = ("worker", "--app", "tests.system.bucket_handlers:worker")
+        process = Process(*words, said=self.folder / "worker.log", environment={**ours, **nowhere, **known})
+        with closing(process):
             yield process
-        finally:
-            process.kill()
 
 
 @pytest.fixture

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from tests.system.cli import INGOT, Shell, shell
+from tests.system.cli import Shell, shell
 
 
 @pytest.fixture(scope="module")
@@ -172,10 +171,7 @@ def test_events_are_published_listed_and_followed(place: Shell) -> None:
 
 def test_a_tail_tells_as_it_happens_until_it_is_told_to_end(place: Shell) -> None:
     before = place.ok("events", "publish", "bell.first").strip()
-    with subprocess.Popen(
-        [INGOT, "events", "tail", "--name", "bell", "--after", before, "--json"],
-        cwd=place.folder, env=place.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as tail:  # fmt: skip
+    with place.start("events", "tail", "--name", "bell", "--after", before, "--json") as tail:
         assert tail.stdout is not None
         assert tail.stderr is not None
         for name in ("bell.second", "bell.third"):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.system.cli import INGOT, Shell, shell
+from tests.system.cli import Shell, shell
+from tests.system.programs import INGOT
 
 pytestmark = pytest.mark.timeout(60)
 

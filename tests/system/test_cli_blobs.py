@@ -13,7 +13,7 @@ import pytest
 from blake3 import blake3
 
 from ingot.client.landing import part_of
-from tests.system.cli import INGOT, Shell, shell
+from tests.system.cli import Shell, shell
 
 pytestmark = pytest.mark.timeout(60)
 MIB = 1024 * 1024
@@ -194,8 +194,7 @@ def unfinished(place: Shell) -> list[Path]:
 def test_an_upload_goes_on_after_ctrl_c(place: Shell) -> None:
     path = place.folder / "long.bin"
     path.write_bytes(Random(13).randbytes(64 * MIB))
-    command = [INGOT, "blobs", "put", "long.bin"]
-    with subprocess.Popen(command, cwd=place.folder, env=place.environment, stderr=subprocess.PIPE) as putting:
+    with place.start("blobs", "put", "long.bin") as putting:
         while putting.poll() is None and not unfinished(place):
             pass
         putting.send_signal(signal.SIGSTOP)  # From here on it runs for moments only, so that it is caught midway.
@@ -206,7 +205,7 @@ def test_an_upload_goes_on_after_ctrl_c(place: Shell) -> None:
         putting.send_signal(signal.SIGINT)
         putting.send_signal(signal.SIGCONT)
         _, said = putting.communicate(timeout=15)
-    assert (putting.returncode, b"goes on from here" in said) == (130, True)
+    assert (putting.returncode, "goes on from here" in said) == (130, True)
     (left,) = unfinished(place)
     before = received(place, [left])
     assert before > 0

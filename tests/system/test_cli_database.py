@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 from pathlib import Path
 
 import asyncpg
@@ -13,16 +12,14 @@ import pytest
 import ingot
 from ingot.settings import Settings
 from tests.postgres import Database, empty_database
-from tests.system.cli import INGOT
+from tests.system.programs import Done, run_ingot
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(90)]
 
 
-def typed(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def typed(folder: Path, *words: str, **environment: str) -> Done:
     known = {name: text for name, text in os.environ.items() if not name.startswith("INGOT")}
-    return subprocess.run(
-        [INGOT, *words], cwd=folder, env={**known, **environment}, capture_output=True, text=True, check=False
-    )
+    return run_ingot(*words, cwd=folder, env={**known, **environment})
 
 
 @pytest.fixture
@@ -44,22 +41,22 @@ async def first_start(database: Database) -> None:
 
 
 def test_an_owner_prepares_a_database_for_servers_workers_and_applications(database: Database, tmp_path: Path) -> None:
-    def owner(*words: str) -> subprocess.CompletedProcess[str]:
+    def owner(*words: str) -> Done:
         return typed(tmp_path, "database", *words, INGOT_DATABASE_OWNER_URL=database.owner_url)
 
     press, shop = f"press_{os.getpid()}", f"shop_{os.getpid()}"
     before = owner("worker-role", press)
-    assert (before.returncode, before.stdout) == (1, "")
+    assert (before.code, before.stdout) == (1, "")
     assert "ingot database migrate" in before.stderr
     assert owner("migrate").stderr.endswith("steps were applied.\n")
     assert owner("migrate").stderr == "The schema was up to date.\n"
     nobodys = owner("worker-role", press, "--tenant", "nobody")
-    assert (nobodys.returncode, nobodys.stderr.splitlines()[0]) == (3, "ingot: there is no tenant 'nobody'")
+    assert (nobodys.code, nobodys.stderr.splitlines()[0]) == (3, "ingot: there is no tenant 'nobody'")
 
     asyncio.run(first_start(database))
     try:
         made = owner("worker-role", press)
-        assert made.returncode == 0, made.stderr
+        assert made.code == 0, made.stderr
         name, _, url = made.stdout.strip().partition("=")
         assert name == "INGOT_DATABASE_URL"
         well = typed(tmp_path, "doctor", INGOT_DATABASE_URL=url)
@@ -68,7 +65,7 @@ def test_an_owner_prepares_a_database_for_servers_workers_and_applications(datab
         assert owner("let-in", shop).stderr == f"The role {shop} enqueues and publishes for default.\n"
         held = f"SELECT count(*) FROM ingot.app_roles WHERE role = '{shop}'"
         assert asyncio.run(ask(database, held)) == 1
-        assert owner("let-out", shop).returncode == 0
+        assert owner("let-out", shop).code == 0
         assert asyncio.run(ask(database, held)) == 0
     finally:
         asyncio.run(ask(database, f"DROP ROLE IF EXISTS {press}"))
@@ -85,4 +82,4 @@ def test_an_owner_prepares_a_database_for_servers_workers_and_applications(datab
 )
 def test_what_cannot_be_done_is_said(tmp_path: Path, words: list[str], url: str, code: int, said: str) -> None:
     done = typed(tmp_path, "database", *words, INGOT_DATABASE_OWNER_URL=url)
-    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert (done.code, said in done.stderr) == (code, True), done.stderr

@@ -16,7 +16,8 @@ from typer.core import TyperGroup
 
 from ingot import cli
 from ingot.kernel.ids import new_id
-from tests.system.cli import INGOT, Shell, shell
+from tests.system.cli import Shell, shell
+from tests.system.programs import INGOT
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -18,8 +17,9 @@ from ingot.cli.ingesting import Course, Ingest, Outcome, Steps
 from ingot.cli.progress import Part, Step
 from ingot.client import Client
 from ingot.kernel.errors import IngotError
-from tests.system.cli import INGOT, Done, Shell
+from tests.system.cli import Shell
 from tests.system.crew import Crew, crew, until
+from tests.system.programs import Done
 from tests.system.relay import losing
 
 pytestmark = pytest.mark.timeout(60)
@@ -223,18 +223,16 @@ def test_on_a_terminal_it_is_seen_how_far_it_is(desk: Desk) -> None:
 
 def test_after_ctrl_c_what_was_submitted_stays(desk: Desk) -> None:
     desk.write(docs__a=b"waits", docs__b=b"1")
-    command = [INGOT, "ingest", "docs", "--wait", "--tag", "stopped", "--json"]
-    process = subprocess.Popen(
-        command, cwd=desk.folder, env=desk.shell.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
 
     def submitted() -> list[Any]:
         found = list(desk.crew.client.jobs(tag="stopped"))
-        return found if len(found) == 2 and any(job.progress for job in found) else []
+        running = [job for job in found if not job.finished]
+        return running if (len(found), len(running)) == (2, 1) and running[0].progress else []
 
-    until(submitted)
-    process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=20)
+    with desk.shell.start("ingest", "docs", "--wait", "--tag", "stopped", "--json") as process:
+        until(submitted)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=20)
     assert (process.returncode, "the same command goes on" in stderr, "Traceback" in stderr) == (130, True, False)
     assert [json.loads(line)["path"] for line in stdout.splitlines()] in ([], ["docs/b.pdf"])
     (waiting,) = (job for job in desk.crew.client.jobs(tag="stopped") if not job.finished)
@@ -268,12 +266,11 @@ def test_a_server_that_is_started_anew_in_the_middle_gets_the_rest(tmp_path: Pat
     with crew(tmp_path) as one:
         desk = Desk(tmp_path, one)
         desk.write(**{f"docs__{n:03}": str(n).encode() for n in range(200)})
-        command = [INGOT, "ingest", "docs"]
-        process = subprocess.Popen(command, cwd=tmp_path, env=desk.shell.environment, stdout=subprocess.PIPE, text=True)
-        until(lambda: len(list(one.client.jobs(limit=20))) == 20)
-        one.server.kill()
-        one.serve()
-        stdout, _ = process.communicate(timeout=50)
+        with desk.shell.start("ingest", "docs") as process:
+            until(lambda: len(list(one.client.jobs(limit=20))) == 20)
+            one.server.kill()
+            one.serve()
+            stdout, _ = process.communicate(timeout=50)
         assert (process.returncode, len(stdout.splitlines())) == (0, 200)
         jobs = [job.data for job in one.client.jobs()]
         assert {job.status.value for job in jobs} == {"queued"}

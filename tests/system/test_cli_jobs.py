@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from ingot.kernel.ids import new_id
-from tests.system.cli import INGOT, Shell, shell
+from tests.system.cli import Shell, shell
+from tests.system.programs import INGOT
 
 
 @pytest.fixture(scope="module")
@@ -197,13 +198,7 @@ def test_a_job_is_shown_with_its_attempts_its_log_and_why_it_waits(place: Shell)
     assert place.json("jobs", "show", made)["worker_id"] == "press"
     assert place.ok("jobs", "logs", made) == "first line\n"
     assert place.json("jobs", "logs", made, "--attempt", "1")["text"] == "first line\n"
-    with subprocess.Popen(
-        [INGOT, "jobs", "logs", made, "--follow"],
-        cwd=place.folder,
-        env=place.environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as following:
+    with place.start("jobs", "logs", made, "--follow") as following:
         assert following.stdout is not None
         assert following.stdout.readline() == "first line\n"
         place.tell(job, "heartbeat", log="second line\n")
@@ -225,13 +220,7 @@ def test_jobs_are_watched_to_their_end(place: Shell) -> None:
             place.tell(job, "heartbeat", progress={"percent": percent, "stage": "at it"})
             place.tell(job, "complete", result=percent)
 
-    with subprocess.Popen(
-        [INGOT, "jobs", "watch", *ids, "--json"],
-        cwd=place.folder,
-        env=place.environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as watching:
+    with place.start("jobs", "watch", *ids, "--json") as watching:
         assert watching.stdout is not None
         first = json.loads(watching.stdout.readline())
         assert first["status"] == "queued"
@@ -335,10 +324,7 @@ def test_json_is_one_line_and_inert_whatever_a_payload_is_written_like(place: Sh
 def test_all_that_runs_is_watched_until_it_is_told_to_end(place: Shell) -> None:
     made = place.submit("shift")
     job = place.claim("shift")
-    with subprocess.Popen(
-        [INGOT, "jobs", "watch", "--json"], cwd=place.folder, env=place.environment,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as watching:  # fmt: skip
+    with place.start("jobs", "watch", "--json") as watching:
         assert watching.stdout is not None
         assert watching.stderr is not None
         seen: dict[str, Any] = json.loads(watching.stdout.readline())

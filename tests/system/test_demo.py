@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from examples.demo.processes import RECORD, Record, Started, born_of, read_record, stop_recorded
+from tests.processes import started
 
 HERE = Path(__file__).parents[2]
 
@@ -82,23 +83,20 @@ def test_the_demo_leaves_a_server_and_two_workers_which_are_replaced_and_ended(d
 @pytest.mark.long
 def test_on_a_terminal_the_demo_stays_until_ctrl_c(data: Path) -> None:
     ours, theirs = pty.openpty()
-    with subprocess.Popen(command(data), cwd=HERE, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    with started(command(data), cwd=HERE, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         shown = ""
         left: Record | None = None
-        try:
-            with suppress(OSError):  # That of a terminal at which nobody writes any more.
-                while text := os.read(ours, 65_536):
-                    shown += text.decode(errors="replace")  # A letter may come in two halves.
-                    if left is None and "Ctrl-C ends them." in shown:
-                        left = read_record(data)
-                        assert left is not None
-                        assert alive(left) == [True, True, True]
-                        process.send_signal(signal.SIGINT)
-        except BaseException:
-            process.kill()  # Or its end would be waited for.
-            raise
+        with suppress(OSError):  # That of a terminal at which nobody writes any more.
+            while text := os.read(ours, 65_536):
+                shown += text.decode(errors="replace")  # A letter may come in two halves.
+                if left is None and "Ctrl-C ends them." in shown:
+                    left = read_record(data)
+                    assert left is not None
+                    assert alive(left) == [True, True, True]
+                    process.send_signal(signal.SIGINT)
         os.close(ours)
+        process.wait(timeout=30)
     assert "All is as it should be" in shown
     assert "━" in shown, "a bar"
     assert shown.rstrip().endswith("All is ended.")
@@ -118,18 +116,12 @@ def test_a_demo_that_cannot_serve_says_why_and_leaves_nothing(data: Path) -> Non
 
 
 def test_a_process_that_has_the_number_of_one_of_ours_is_left_alone(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "60"]) as other, subprocess.Popen(["sleep", "60"]) as ours:
-        try:
-            born = born_of(ours.pid)
-            assert born is not None
-            record = Record(
-                "http://127.0.0.1:1", [Started("server", ours.pid, born), Started("worker-1", other.pid, "x")]
-            )
-            (tmp_path / RECORD).write_bytes(msgspec.json.encode(record))
-            assert stop_recorded(tmp_path) == [ours.pid]
-            assert ours.wait(timeout=5) == -signal.SIGTERM
-            assert other.poll() is None
-            assert stop_recorded(tmp_path) == []
-        finally:
-            other.kill()
-            ours.kill()
+    with started(["sleep", "60"]) as other, started(["sleep", "60"]) as ours:
+        born = born_of(ours.pid)
+        assert born is not None
+        record = Record("http://127.0.0.1:1", [Started("server", ours.pid, born), Started("worker-1", other.pid, "x")])
+        (tmp_path / RECORD).write_bytes(msgspec.json.encode(record))
+        assert stop_recorded(tmp_path) == [ours.pid]
+        assert ours.wait(timeout=5) == -signal.SIGTERM
+        assert other.poll() is None
+        assert stop_recorded(tmp_path) == []

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -17,6 +16,8 @@ import pytest
 from ingot.cli.dev import again, python_files
 from ingot.client import Client
 from ingot.jobs.model import JobStatus
+from tests.processes import started
+from tests.system.programs import PYTHON_INGOT, run_ingot
 
 WAIT_SECONDS = 30.0
 APP = """
@@ -54,16 +55,23 @@ def long(job):
 class Dev:
     """A process in a folder with an app."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.write("one")
         self.log = folder / "log"
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "ingot", "dev", "--port", "0", *options],
-                cwd=folder, stdout=log, stderr=log, env={**os.environ, "INGOT_LOG_FORMAT": "json"},
-            )  # fmt: skip
-        self.url = self.said(r"\"url\":\s*\"(http://[^\"]+)\"")
+        self.url = ""
+
+    @contextmanager
+    def running(self, *options: str) -> Iterator[None]:
+        """Run the real program, which replaces itself when a file is changed."""
+        environment = {**os.environ, "INGOT_LOG_FORMAT": "json"}
+        command = [*PYTHON_INGOT, "dev", "--port", "0", *options]
+        with (
+            open(self.log, "w", encoding="utf-8") as log,
+            started(command, cwd=self.folder, env=environment, stdout=log, stderr=log) as self.process,
+        ):
+            self.url = self.said(r"\"url\":\s*\"(http://[^\"]+)\"")
+            yield
 
     def write(self, version: str) -> None:
         self.write_text(APP.replace("VERSION", version))
@@ -87,12 +95,9 @@ class Dev:
 
 @pytest.fixture
 def dev(tmp_path: Path) -> Iterator[Dev]:
-    one = Dev(tmp_path, "--drain-seconds", "1")
-    try:
+    one = Dev(tmp_path)
+    with one.running("--drain-seconds", "1"):
         yield one
-    finally:
-        one.process.kill()
-        one.process.wait()
 
 
 @pytest.mark.timeout(90)
@@ -153,11 +158,8 @@ def test_a_place_that_is_taken_is_told(dev: Dev, tmp_path: Path) -> None:
         (["--port", port, "--data", "other"], 1, "Hint: Choose another port"),
         (["--port", "0"], 6, "holds the data folder"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "ingot", "dev", *options],
-            cwd=tmp_path, capture_output=True, text=True, timeout=25, check=False,
-        )  # fmt: skip
-        assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+        done = run_ingot("dev", *options, cwd=tmp_path)
+        assert (done.code, said in done.stderr) == (code, True), done.stderr
 
 
 def test_only_python_files_of_the_app_are_looked_at(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.test_serve import served
+from tests.system.pages import HERE, PAGES, PYTHON
+from tests.system.programs import served, worker
 
-HERE = Path(__file__).parents[2]
-PAGES = HERE / "docs" / "how-to"
 STREAM_ENDED = 28  # What curl says when it was told how long to stay.
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -69,9 +68,6 @@ def test_what_a_page_says_can_be_typed_from_top_to_bottom(tmp_path: Path, page: 
         assert ("reports/2026/march.csv" in whole, "206\n" in whole, "upload-offset: 4" in whole) == (True, True, True)
 
 
-PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
 @pytest.mark.parametrize(
     ("page", "blocks", "said"),
     [
@@ -90,15 +86,11 @@ def test_a_worker_and_its_client_do_what_the_page_says(
     (tmp_path / "app.py").write_text(app, encoding="utf-8")
     with served(tmp_path / "data") as (_, url):
         environment = {**os.environ, "INGOT_SERVER_URL": url}
-        command = [sys.executable, "-m", "ingot", "worker", "--app", "app:worker"]
-        with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as worker:
-            try:
-                asked = subprocess.run(
-                    [sys.executable, "-c", ask],
-                    cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=40, check=False,
-                )  # fmt: skip
-            finally:
-                worker.terminate()
+        with worker("--app", "app:worker", url=url, cwd=tmp_path, stderr=subprocess.DEVNULL):
+            asked = subprocess.run(
+                [sys.executable, "-c", ask],
+                cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=40, check=False,
+            )  # fmt: skip
     assert (asked.returncode, asked.stderr) == (0, "")
     assert asked.stdout.startswith(said)
 
@@ -106,17 +98,12 @@ def test_a_worker_and_its_client_do_what_the_page_says(
 def test_a_pdf_becomes_markdown_as_the_readme_says(tmp_path: Path) -> None:
     code = PYTHON.findall((HERE / "README.md").read_text(encoding="utf-8"))[4]
     with served(tmp_path / "data") as (_, url):
-        environment = {**os.environ, "INGOT_SERVER_URL": url}
-        command = [sys.executable, "-m", "ingot", "worker", "--handlers", "pdf"]
-        with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as worker:
-            try:
-                asked = subprocess.run(
-                    [sys.executable, "-c", code],
-                    cwd=HERE, env={**environment, "INGOT_DATA": str(tmp_path / "data")},
-                    capture_output=True, text=True, timeout=40, check=False,
-                )  # fmt: skip
-            finally:
-                worker.terminate()
+        environment = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(tmp_path / "data")}
+        with worker("--handlers", "pdf", url=url, cwd=tmp_path, stderr=subprocess.DEVNULL):
+            asked = subprocess.run(
+                [sys.executable, "-c", code],
+                cwd=HERE, env=environment, capture_output=True, text=True, timeout=40, check=False,
+            )  # fmt: skip
     assert (asked.returncode, asked.stderr) == (0, "")
     assert asked.stdout.startswith("---\ntitle: ")
 

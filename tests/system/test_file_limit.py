@@ -9,36 +9,34 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.test_serve import SERVE
+from tests.processes import started
+from tests.system.programs import PYTHON_INGOT
 
 
-def started(folder: Path, limits: str) -> tuple[list[str], str]:
+def serve_with(folder: Path, limits: str) -> tuple[list[str], str]:
     """What a server says at its start under these limits, and those that it then has."""
-    command = ["sh", "-c", f'{limits}; exec "$@"', "sh", *SERVE, "--data", str(folder), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            said: list[str] = []
-            for line in process.stderr:
-                said.append(line)
-                if '"message":"serving"' in line:
-                    own = Path(f"/proc/{process.pid}/limits").read_text(encoding="utf-8")
-                    found = re.search(r"Max open files\s+(\d+)", own)
-                    assert found is not None
-                    return said, found[1]
-            pytest.fail("".join(said))
-        finally:
-            process.kill()
+    command = ["sh", "-c", f'{limits}; exec "$@"', "sh", *PYTHON_INGOT, "serve", "--data", str(folder), "--port", "0"]
+    with started(command, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        said: list[str] = []
+        for line in process.stderr:
+            said.append(line)
+            if '"message":"serving"' in line:
+                own = Path(f"/proc/{process.pid}/limits").read_text(encoding="utf-8")
+                found = re.search(r"Max open files\s+(\d+)", own)
+                assert found is not None
+                return said, found[1]
+        pytest.fail("".join(said))
 
 
 def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(tmp_path: Path) -> None:
-    said, limit = started(tmp_path, "ulimit -Sn 300; ulimit -Hn 2000")
+    said, limit = serve_with(tmp_path, "ulimit -Sn 300; ulimit -Hn 2000")
     assert limit == "2000"
     assert json.loads(said[0])["message"] == "open_files_limited"
     assert (json.loads(said[0])["enough_for"], json.loads(said[0])["connections_max"]) == (1800, 10000)
 
 
 def test_a_limit_that_is_enough_is_not_talked_about(tmp_path: Path) -> None:
-    said, limit = started(tmp_path, "ulimit -n 2000; export INGOT_CONNECTIONS_MAX=1500")
+    said, limit = serve_with(tmp_path, "ulimit -n 2000; export INGOT_CONNECTIONS_MAX=1500")
     assert limit == "2000"
     assert "open_files" not in "".join(said)

@@ -17,6 +17,8 @@ import httpx
 
 from ingot.identity.secrets import new_token, new_worker_secret
 from ingot.kernel.ids import new_id
+from tests.processes import Process
+from tests.system.programs import ingot
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 MISSING = """
@@ -31,7 +33,7 @@ main()
 class Served:
     """A server that runs, and all that it has logged."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
         self.text: list[str] = []
         self.url = ""
@@ -44,9 +46,8 @@ class Served:
 @contextmanager
 def served(folder: Path, **environment: str) -> Iterator[Served]:
     """A server at the level `debug`, stopped at the end."""
-    command = [sys.executable, "-m", "ingot", "serve", "--data", str(folder), "--port", "0"]
     everything = {**os.environ, "INGOT_LOG_LEVEL": "debug", **environment}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=everything) as process:
+    with ingot("serve", "--data", str(folder), "--port", "0", stderr=subprocess.PIPE, env=everything) as process:
         assert process.stderr is not None
         one, begun = Served(process), threading.Event()
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.pdf_corpus import corpus
-from tests.system.test_serve import served
+from tests.system.programs import run_ingot, served, worker
 
 
 @pytest.mark.corpus
@@ -21,19 +20,11 @@ def test_every_pdf_of_debians_manuals_is_converted(tmp_path: Path) -> None:
     files = sorted(corpus().rglob("*.pdf"))
     with served(tmp_path / "data") as (_, url):
         environment = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(tmp_path / "data")}
-        ingot = [sys.executable, "-m", "ingot"]
-        with subprocess.Popen(
-            [*ingot, "worker", "--handlers", "pdf"], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
-        ) as worker:
-            try:
-                began = time.monotonic()
-                done = subprocess.run(
-                    [*ingot, "ingest", str(corpus()), "--output", str(tmp_path / "out"), "--json"],
-                    cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False,
-                )  # fmt: skip
-                seconds = time.monotonic() - began
-            finally:
-                worker.terminate()
+        with worker("--handlers", "pdf", url=url, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL):
+            began = time.monotonic()
+            words = ("ingest", str(corpus()), "--output", str(tmp_path / "out"), "--json")
+            done = run_ingot(*words, cwd=tmp_path, env=environment, seconds=280)
+            seconds = time.monotonic() - began
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert {one["path"]: one["error"] for one in told if one["status"] != "succeeded"} == {}
     assert len(told) == len(files) > 50

@@ -6,8 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -22,9 +20,10 @@ from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.identity import secrets
 from ingot.kernel.ids import new_id
 from ingot.kernel.secret_key import FILE as SECRET_FILE
-from tests.http.test_traces import receiving
 from tests.postgres import database_for
+from tests.processes import started_async
 from tests.providers.liar import CALLBACK, lying_provider
+from tests.span_receiver import receiving
 from tests.system.canaries import Canaries
 from tests.system.planting import (
     Place,
@@ -39,6 +38,7 @@ from tests.system.planting import (
     use_links,
     use_session,
 )
+from tests.system.programs import PYTHON_INGOT, run_ingot
 
 PLANTED_MIN = 100
 BROKEN = ("tokens", "worker_credentials", "sessions", "logins")
@@ -92,30 +92,29 @@ class Kept:
 @asynccontextmanager
 async def running(canaries: Canaries, environment: dict[str, str]) -> AsyncIterator[str]:
     """A server at the level `debug`, stopped at the end; where it is. What it logs is looked through then."""
-    command = [sys.executable, "-m", "ingot", "serve", "--port", "0"]
     everything = {**os.environ, **environment}
-    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE, env=everything)
-    assert process.stderr is not None
-    lines: list[str] = []
-    begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    command = [*PYTHON_INGOT, "serve", "--port", "0"]  # Started cold: the command line is looked at too.
+    async with started_async(*command, stderr=asyncio.subprocess.PIPE, env=everything) as process:
+        assert process.stderr is not None
+        lines: list[str] = []
+        begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    async def read(written: asyncio.StreamReader) -> None:
-        async for line in written:
-            lines.append(line.decode())
-            if not begun.done() and "serving" in lines[-1]:
-                begun.set_result(URL.findall(lines[-1])[0])
+        async def read(written: asyncio.StreamReader) -> None:
+            async for line in written:
+                lines.append(line.decode())
+                if not begun.done() and "serving" in lines[-1]:
+                    begun.set_result(URL.findall(lines[-1])[0])
 
-    reading = asyncio.create_task(read(process.stderr))
-    try:
-        yield await asyncio.wait_for(begun, 30)
-        canaries.let_out("the command line", _command_line(process.pid))
-        process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 30) == 0, lines[-20:]
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        await reading
+        reading = asyncio.create_task(read(process.stderr))
+        try:
+            yield await asyncio.wait_for(begun, 30)
+            canaries.let_out("the command line", _command_line(process.pid))
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(process.wait(), 30) == 0, lines[-20:]
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await reading
     assert len(lines) > 200
     canaries.let_out("the log", "".join(lines).encode())
 
@@ -215,11 +214,8 @@ def test_a_server_that_does_not_start_tells_no_secret(tmp_path: Path, what: str)
     if (token := given.get("INGOT_OPERATOR_TOKEN")) is not None:
         canaries.keep(token, "the operator's token")
     everything = {**os.environ, "INGOT_DATA": str(tmp_path / "data"), "INGOT_LOG_LEVEL": "debug", **given}
-    done = subprocess.run(
-        [sys.executable, "-m", "ingot", "serve", "--port", "0"],
-        env=everything, capture_output=True, timeout=18, check=False,
-    )  # fmt: skip
-    assert done.returncode != 0
+    done = run_ingot("serve", "--port", "0", env=everything)
+    assert done.code != 0
     assert done.stderr
-    canaries.let_out("what it said", done.stdout + done.stderr)
+    canaries.let_out("what it said", (done.stdout + done.stderr).encode())
     assert canaries.leaks() == []

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import stat
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,30 +13,12 @@ import httpx
 import pytest
 
 from ingot.worker.handlers import BUILT_IN
-
-SERVE = [sys.executable, "-m", "ingot", "serve"]
-
-
-@contextmanager
-def served(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server on a free port, and where it is; killed at the end if it still runs."""
-    command = [*SERVE, "--data", str(folder), "--port", "0", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            for line in process.stderr:
-                if found := re.search(r"http://[^\s\"]+", line):
-                    yield process, found[0]
-                    break
-            else:
-                pytest.fail("the server did not start")
-        finally:
-            process.kill()
+from tests.system.programs import run_ingot, served
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_ends_when_it_is_asked_to(tmp_path: Path, number: signal.Signals) -> None:
-    with served(tmp_path / "data") as (process, url):
+    with served(tmp_path / "data", cold=True) as (process, url):
         assert httpx.get(f"{url}/healthz", verify=False).json()["status"] == "ok"
         process.send_signal(number)
         assert process.wait(timeout=15) == 0
@@ -109,9 +86,8 @@ def test_another_operators_token_is_made_when_asked_for_and_the_first_still_hold
 
 
 def test_it_tells_its_version() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ingot", "--version"], capture_output=True, text=True, timeout=30, check=True
-    )
+    done = run_ingot("--version", cold=True)
+    assert done.code == 0
     assert done.stdout == f"ingot {version('ingot')}\n"
 
 
@@ -130,11 +106,8 @@ def test_what_it_cannot_start_with_is_told_in_a_few_words(
     tmp_path: Path, options: list[str], environment: dict[str, str], code: int, said: str
 ) -> None:
     port = [] if "--port" in options or "INGOT_PORT" in environment else ["--port", "0"]
-    done = subprocess.run(
-        [*SERVE, *port, *options],
-        cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True, timeout=18, check=False,
-    )  # fmt: skip
-    assert done.returncode == code
+    done = run_ingot("serve", *port, *options, cwd=tmp_path, env={**os.environ, **environment})
+    assert done.code == code
     assert said in done.stderr
     assert "line " not in done.stderr  # As in a traceback.
     if code != 2:  # Then the options are explained too.
@@ -144,11 +117,8 @@ def test_what_it_cannot_start_with_is_told_in_a_few_words(
 def test_a_busy_port_is_told_with_a_hint(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = str(busy.getsockname()[1])
-        done = subprocess.run(
-            [*SERVE, "--data", str(tmp_path / "data"), "--port", port],
-            capture_output=True, text=True, timeout=30, check=False,
-        )  # fmt: skip
-    assert done.returncode == 1
+        done = run_ingot("serve", "--data", str(tmp_path / "data"), "--port", port)
+    assert done.code == 1
     assert f"port {port}" in done.stderr
     assert "Hint: Choose another port" in done.stderr
     assert "Traceback" not in done.stderr
@@ -156,19 +126,15 @@ def test_a_busy_port_is_told_with_a_hint(tmp_path: Path) -> None:
 
 def test_a_folder_in_use_is_told_with_a_hint(tmp_path: Path) -> None:
     with served(tmp_path / "data"):
-        done = subprocess.run(
-            [*SERVE, "--data", str(tmp_path / "data"), "--port", "0"],
-            capture_output=True, text=True, timeout=30, check=False,
-        )  # fmt: skip
-    assert done.returncode == 6
+        done = run_ingot("serve", "--data", str(tmp_path / "data"), "--port", "0")
+    assert done.code == 6
     assert "Hint:" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_bucket_that_does_not_answer_may_answer_later_and_a_wrong_one_does_not(tmp_path: Path) -> None:
     known = {"INGOT_S3_BUCKET": "files", "INGOT_S3_ACCESS_KEY": "a", "INGOT_S3_SECRET_KEY": "b"}
-    command = [*SERVE, "--data", str(tmp_path), "--port", "0"]
     for endpoint, code in (("http://127.0.0.1:9", 6), ("127.0.0.1:9", 1)):
         environment = {**os.environ, **known, "INGOT_S3_ENDPOINT": endpoint}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode, "INGOT_S3_ENDPOINT" in done.stderr) == (code, True)
+        done = run_ingot("serve", "--data", str(tmp_path), "--port", "0", env=environment)
+        assert (done.code, "INGOT_S3_ENDPOINT" in done.stderr) == (code, True)

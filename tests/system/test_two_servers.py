@@ -13,7 +13,7 @@ import pytest
 from ingot.client import Client
 from ingot.kernel.errors import IngotError
 from tests.postgres import Database, database_for
-from tests.system.test_serve import SERVE, served
+from tests.system.programs import run_ingot, served
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(60)]
 
@@ -30,9 +30,8 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databa
 @pytest.mark.usefixtures("database")
 def test_a_server_with_another_key_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(tmp_path / "a") as (_, url):
-        command = [*SERVE, "--data", str(tmp_path / "b"), "--port", "0"]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        assert (ended.returncode != 0, "another secret key" in ended.stderr) == (True, True), ended.stderr
+        ended = run_ingot("serve", "--data", str(tmp_path / "b"), "--port", "0")
+        assert (ended.code != 0, "another secret key" in ended.stderr) == (True, True), ended.stderr
         assert ("--new-secret-key" in ended.stderr, "Traceback" in ended.stderr) == (True, False), ended.stderr
         monkeypatch.setenv("INGOT_SECRET_KEY", (tmp_path / "a" / "secret.key").read_text(encoding="ascii").strip())
         token = (tmp_path / "a" / "operator.token").read_text(encoding="utf-8").strip()

@@ -9,16 +9,17 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-from tests.system.test_docs import PAGES, PYTHON
+from tests.processes import started
+from tests.system.pages import HERE, PAGES, PYTHON
+from tests.system.programs import url_told
 
-HERE = Path(__file__).parents[2]
 PACKAGE = HERE / "src" / "ingot"
 PAGES_RUN = [HERE / "README.md", PAGES / "write-a-worker.md"]
 
@@ -72,16 +73,9 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("INGOT_", "PYTHON", "COV_"))}
 
 
-@contextmanager
-def running(folder: Path, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def running(folder: Path, *words: str, **environment: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """A program, ended in the end."""
-    with subprocess.Popen(
-        words, cwd=folder, env=clean_environment() | environment, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    return started(words, cwd=folder, env=clean_environment() | environment, stderr=subprocess.PIPE)
 
 
 def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
@@ -107,8 +101,7 @@ def test_the_pages_hold_on_the_wheel_alone(programs: Path, tmp_path: Path) -> No
         (folder / "app.py").write_text(app, encoding="utf-8")
         assert run(programs, folder, "import ingot; print(ingot.__file__)").startswith(str(programs.parent))
         with running(folder, str(programs / "ingot"), "serve", "--port", "0") as server:
-            assert server.stderr is not None
-            url = next(found[0] for line in server.stderr if (found := re.search(r"http://[^\s\"]+", line)))
+            url = url_told(server)
             worker = [str(programs / "ingot"), "worker", "--app", "app:worker"]
             with running(folder, *worker, INGOT_SERVER_URL=url):
                 assert run(programs, folder, ask, INGOT_SERVER_URL=url).startswith("Hello, Ada\n")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.server
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +15,8 @@ import pytest
 
 from ingot.client.errors import JobDead
 from ingot.jobs.model import JobStatus
-from tests.system.crew import ROOT, crew, running, until
+from tests.system.crew import crew, running, until
+from tests.system.programs import run_ingot
 
 pytestmark = pytest.mark.long
 
@@ -169,13 +168,9 @@ def elsewhere(status: int, body: bytes) -> Iterator[str]:
 def worker_with(folder: Path, *, app: str = "tests.system.handlers:worker", **environment: str) -> tuple[int, str]:
     """How a worker ends that cannot start, and what it says."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("INGOT_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "ingot", "worker", "--app", app],
-        cwd=ROOT, env={**known, "INGOT_DATA": str(folder), **environment},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_ingot("worker", "--app", app, env={**known, "INGOT_DATA": str(folder), **environment})
     assert "Traceback" not in done.stderr
-    return done.returncode, done.stderr
+    return done.code, done.stderr
 
 
 NO_ROUTE = b'{"status": 404, "code": "no_such_route", "detail": "there is no POST /api/v1/workers", "hint": ""}'

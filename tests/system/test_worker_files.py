@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from ingot.jobs.logs import LOG_CHARS_KEPT
 from ingot.jobs.model import JobStatus
 from tests.system.crew import Crew, crew, until
 from tests.system.file_handlers import content_of
+from tests.system.programs import run_ingot
 
 MIB = 1024 * 1024
 HANDLERS = "tests.system.file_handlers:worker"
@@ -36,9 +35,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
 def typed(one: Crew, *words: str) -> str:
     """What a command writes."""
     known = {"INGOT_SERVER_URL": one.url, "INGOT_DATA": str(one.folder / "data")}
-    command = [sys.executable, "-m", "ingot", *words]
-    done = subprocess.run(command, env={**os.environ, **known}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run_ingot(*words, env={**os.environ, **known})
+    assert done.code == 0, done.stderr
     return done.stdout
 
 

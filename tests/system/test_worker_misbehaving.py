@@ -12,7 +12,7 @@ import pytest
 
 from ingot.client.errors import JobDead, NotInTime
 from ingot.jobs.model import JobStatus
-from tests.http.test_isolation import is_running, parent_of
+from tests.processes import is_running, parent_of
 from tests.system.crew import Crew, all_of, crew, running, until
 
 pytestmark = pytest.mark.long

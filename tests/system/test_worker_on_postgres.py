@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +19,8 @@ from ingot.client.errors import JobCanceled
 from ingot.engines.postgres import make_worker_role
 from ingot.jobs.model import JobStatus
 from tests.postgres import Database, database_for, with_database
-from tests.system.test_serve import served
+from tests.processes import Process
+from tests.system.programs import served, worker
 
 LEASE_SECONDS: Final = 2
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(90)]  # Two processes start, and a lease runs out.
@@ -93,19 +92,12 @@ async def _drop(database: Database, role: str) -> None:
 
 
 @contextmanager
-def at_work(scene: Scene, **more: str) -> Iterator[subprocess.Popen[str]]:
+def at_work(scene: Scene, **more: str) -> Iterator[Process]:
     """A worker process that knows no server, which is told to go in the end."""
-    environment = {**os.environ, "INGOT_DATABASE_URL": scene.url, "INGOT_SERVER_URL": "http://127.0.0.1:9", **more}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ingot", "worker", "--app", "app:worker", "--drain-seconds", "5"],
-        cwd=scene.folder, env=environment, text=True, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
+    known = {**os.environ, "INGOT_DATABASE_URL": scene.url, **more}
+    options = ("--app", "app:worker", "--drain-seconds", "5")
+    with worker(*options, url="http://127.0.0.1:9", cwd=scene.folder, env=known) as process:
         yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=WAIT_SECONDS)
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

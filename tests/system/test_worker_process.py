@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +15,8 @@ import pytest
 
 from ingot.client import Client
 from ingot.jobs.model import JobStatus
-from tests.system.test_serve import served
+from tests.processes import Process, started
+from tests.system.programs import PYTHON_INGOT, run_ingot, served, worker
 
 APP = """
 import os
@@ -58,29 +58,12 @@ if __name__ == "__main__":
 
 
 @contextmanager
-def at_work(folder: Path, url: str, *command: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+def at_work(folder: Path, url: str, *options: str, cold: bool = False, **variables: str) -> Iterator[Process]:
     """A worker process, which is told to go in the end."""
     (folder / "app.py").write_text(APP, encoding="utf-8")
-    (folder / "apart.py").write_text(APART, encoding="utf-8")
-    environment = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(folder / "data"), **variables}
-    process = subprocess.Popen(
-        [sys.executable, *(command or ("-m", "ingot", "worker", "--app", "app:worker"))],
-        cwd=folder, env=environment, text=True, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
+    known = {**os.environ, "INGOT_DATA": str(folder / "data"), **variables}
+    with worker(*(options or ("--app", "app:worker")), url=url, cwd=folder, env=known, cold=cold) as process:
         yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
-
-
-def start(folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """What a worker says that cannot start."""
-    return subprocess.run(
-        [sys.executable, "-m", "ingot", "worker", *options],
-        cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, timeout=20, check=False,
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -93,7 +76,7 @@ def place(tmp_path: Path) -> Iterator[tuple[Path, str, Client]]:
 
 def test_a_worker_does_what_is_asked_and_goes_when_told(place: tuple[Path, str, Client]) -> None:
     folder, url, client = place
-    with at_work(folder, url) as process:
+    with at_work(folder, url, cold=True) as process:
         jobs = client.submit_many("greet", ["Ada", "Grace", "Edsger"])
         assert [job.wait("15s").result for job in jobs] == ["Hello, Ada", "Hello, Grace", "Hello, Edsger"]
         slow = client.submit("slow")
@@ -112,7 +95,7 @@ def test_a_worker_comes_to_the_server_that_is_said_and_so_do_the_clients_of_its_
 ) -> None:
     folder, url, client = place
     options = ("--server", url, "--token-file", str(folder / "data" / "operator.token"))
-    with at_work(folder, "http://127.0.0.1:9", "-m", "ingot", "worker", *options):
+    with at_work(folder, "http://127.0.0.1:9", *options):
         assert client.submit("onward", "Ada").wait("15s").result == ["Hello, Ada", None]
 
 
@@ -127,20 +110,23 @@ def test_a_worker_comes_with_its_credential_and_the_clients_of_its_handlers_with
     (folder / "token").write_text(headers["authorization"].removeprefix("Bearer "), encoding="utf-8-sig")
     known = {"INGOT_WORKER_ID": made["id"], "INGOT_WORKER_SECRET": made["secret"], "INGOT_DATA": str(folder / "none")}
     options = ("--server", url, "--token-file", "token", "--tenant", "default")
-    with at_work(folder, "", "-m", "ingot", "worker", *options, **known):
+    with at_work(folder, "", *options, **known):
         job = client.submit("onward", "Ada").wait("15s")
         assert job.result == ["Hello, Ada", None], "the token is not in the environment"
         assert job.attempts()[0].worker_id.startswith("press/")
 
 
-@pytest.mark.parametrize("command", [["-m", "ingot", "worker", "--app", "apart:worker"], ["apart.py"]])
+@pytest.mark.parametrize("as_module", [True, False])
 def test_an_isolated_handler_is_found_where_the_worker_found_it(
-    place: tuple[Path, str, Client], command: list[str]
+    place: tuple[Path, str, Client], as_module: bool
 ) -> None:
     folder, url, client = place
-    with at_work(folder, url, *command) as process:
+    (folder / "apart.py").write_text(APART, encoding="utf-8")
+    known = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(folder / "data")}
+    command = (*PYTHON_INGOT, "worker", "--app", "apart:worker") if as_module else (sys.executable, "apart.py")
+    with started(command, cwd=folder, env=known) as process:
         one, other = [job.wait("15s").result for job in client.submit_many("apart", [1, 2])]
-    assert one[1:] == other[1:] == [str(folder), "apart" if "-m" in command else "__mp_main__"]
+    assert one[1:] == other[1:] == [str(folder), "apart" if as_module else "__mp_main__"]
     assert len({one[0], other[0], process.pid}) == 3
 
 
@@ -172,15 +158,15 @@ def test_what_a_killed_worker_held_is_done_by_another(place: tuple[Path, str, Cl
 )
 def test_a_worker_that_cannot_start_says_what_is_wrong(tmp_path: Path, options: list[str], said: str) -> None:
     (tmp_path / "app.py").write_text(APP, encoding="utf-8")
-    done = start(tmp_path, *options)
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    done = run_ingot("worker", *options, cwd=tmp_path)
+    assert (done.code, said in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize("text", [b"", b"ingot_a\0b", "ingot_ü".encode(), b"\xa6\xff", b"a" * 5000])
 def test_a_file_without_a_token_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "token").write_bytes(text)
-    done = start(tmp_path, "--token-file", "token")
-    assert (done.returncode, "the file token" in done.stderr) == (2, True), done.stderr
+    done = run_ingot("worker", "--token-file", "token", cwd=tmp_path)
+    assert (done.code, "the file token" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_second_signal_ends_a_worker_at_once(place: tuple[Path, str, Client]) -> None:

@@ -1,54 +1,168 @@
-"""`ingot`, read from disk once and forked for each command: the same program, without the time that reading takes.
+"""An interpreter that has imported `ingot`, and forks a process for each command: the same program without its imports.
 
-It reads one JSON document to a line, which says what is typed and where, and answers each with its number and an exit
-code.
+It is started with a socket as its standard input. Each byte on the socket comes with a connection, on which one request
+is made: a line of JSON, and the three standard streams. It answers the process ID, and later the exit code. When the
+socket is closed, it kills what still runs, and ends.
 """
 
 from __future__ import annotations
 
+import atexit
+import fcntl
+import gc
 import json
+import multiprocessing.process
 import os
+import selectors
+import signal
+import socket
 import sys
+import termios
+import threading
+import time
 import traceback
-from typing import Any, NoReturn
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Final, NoReturn
 
-import ingot.cli.blobs
-import ingot.cli.doctor
-import ingot.cli.events
-import ingot.cli.ingest
-import ingot.cli.jobs
-import ingot.cli.tenants
-import ingot.cli.tokens
-import ingot.cli.workers
+import ingot.cli
+from ingot.kernel.structs import prepare_structs
+from ingot.worker.isolation.linux import adopt_orphans
 
-FLAGS = (os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_APPEND)
+# Modules that commands import only when they run.
+LATE_IMPORTS: Final = (
+    *(f"ingot.cli.{name}" for name in ingot.cli.COMMANDS),
+    "ingot.engines.sqlite",
+    "ingot.engines.sqlite.opening",
+    "ingot.engines.postgres",
+    "ingot.engines.postgres.store",
+    "ingot.worker.over_http",
+    "ingot.worker.over_postgres",
+    "encodings.idna",
+)
+REQUEST_BYTES: Final = 64 * 1024
 
 
-def become(asked: dict[str, Any]) -> NoReturn:
-    """Run what was typed, as a process of its own would."""
+class Forks:
+    """The processes that were forked, and the connections on which their ends are reported."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._connections: dict[int, socket.socket] = {}
+        self._woken, self._wake = socket.socketpair()
+        for one in (self._woken, self._wake):
+            one.setblocking(False)
+
+    def run(self) -> None:
+        """Fork until the control socket is closed."""
+        signal.set_wakeup_fd(self._wake.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while True:
+                ready = [key.fileobj for key, _ in selector.select()]
+                if self._woken in ready:
+                    self._woken.recv(REQUEST_BYTES)
+                    self._reap()
+                if self._control in ready:
+                    _, found, _, _ = socket.recv_fds(self._control, 1, 1)
+                    if not found:
+                        break
+                    self._fork(socket.socket(fileno=found[0]))
+        for pid in self._connections:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def _fork(self, connection: socket.socket) -> None:
+        text, streams, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 3)
+        while not text.endswith(b"\n"):
+            text += connection.recv(REQUEST_BYTES)
+        request = json.loads(text)
+        if (pid := os.fork()) == 0:
+            for one in (self._control, self._woken, self._wake, connection, *self._connections.values()):
+                one.detach()  # Their descriptors are closed with all others.
+            become(request, streams)
+        for stream in streams:
+            os.close(stream)
+        self._connections[pid] = connection
+        connection.sendall(f"{pid}\n".encode())
+
+    def _reap(self) -> None:
+        """Report what has ended. Orphans of these processes are children of this one, and are reaped too."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if (connection := self._connections.pop(ended[0], None)) is not None:
+                    with connection, suppress(OSError):
+                        connection.sendall(f"{os.waitstatus_to_exitcode(ended[1])}\n".encode())
+
+
+def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
+    """Run a command as `python -m ingot` does, in a session of its own, and end as an interpreter does."""
     code = 1
     try:
-        for number, (name, flags) in enumerate(zip(("stdin", "stdout", "stderr"), FLAGS, strict=True)):
-            os.dup2(os.open(asked[name], flags), number)
-        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 - it ends with them
-        os.chdir(asked["folder"])
-        os.environ.clear()
-        os.environ.update(asked["environment"])
-        sys.argv = ["ingot", *asked["words"]]
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        if request["terminal"]:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        _take_over(request)
         ingot.cli.main()
         code = 0
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        code = _exit_code(end)
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        _finish()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     except BaseException:
         traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _finish()
     os._exit(code)
 
 
+def _take_over(request: dict[str, Any]) -> None:
+    """Have the folder, the environment, the arguments and the streams of the command."""
+    sys.stdin = sys.__stdin__ = open(0)  # type: ignore[misc] # noqa: SIM115 - as long as it runs
+    sys.stdout = sys.__stdout__ = open(1, "w")  # type: ignore[misc] # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace")  # type: ignore[misc] # noqa: SIM115
+    os.chdir(request["folder"])
+    multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined] # Templates are started there.
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    time.tzset()
+    sys.argv = ["ingot", *request["words"]]
+    sys.path[:1] = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+
+
+def _exit_code(end: SystemExit) -> int:
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+def _finish() -> None:
+    """Do what an interpreter does at its end, except for clearing its modules."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    with suppress(Exception):  # Whoever read them may be gone.
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
 if __name__ == "__main__":
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if (pid := os.fork()) == 0:
-            become(asked)
-        print(asked["number"], os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    for name in LATE_IMPORTS:
+        import_module(name)
+    prepare_structs()
+    adopt_orphans()
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=os.dup(0)) as control:
+        Forks(control).run()

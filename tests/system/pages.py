@@ -1,0 +1,11 @@
+"""The pages of the documentation whose code is run by tests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).parents[2]
+PAGES: Final = HERE / "docs" / "how-to"
+PYTHON: Final = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,0 +1,301 @@
+"""`ingot` as a process: the one way in which tests start servers, workers and commands.
+
+Most are forked from one interpreter that has imported Ingot (see `warm.py`), which takes a tenth of the time that a
+start takes. With `cold=True` the real program is started, as people do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from tempfile import TemporaryFile
+from typing import IO, Any, Final, NamedTuple
+
+import pytest
+
+from tests.processes import FORKED, Process, ending
+
+ROOT: Final = Path(__file__).parents[2]
+INGOT: Final = str(Path(sys.executable).with_name("ingot"))
+PYTHON_INGOT: Final = [sys.executable, "-m", "ingot"]
+WARM: Final = Path(__file__).with_name("warm.py")
+EXIT_SECONDS: Final = 30.0
+RUN_SECONDS: Final = 50.0
+
+Stream = int | IO[Any] | None
+
+
+class ForkedProcess:
+    """A command that was forked from the warm interpreter. It is used as a `subprocess.Popen` with text."""
+
+    def __init__(self, words: list[str], streams: list[int], folder: Path, environment: Mapping[str, str]) -> None:
+        self.args = ["ingot", *words]
+        self.stdin: IO[str] | None = None
+        self.stdout: IO[str] | None = None
+        self.stderr: IO[str] | None = None
+        self.returncode: int | None = None
+        self._connection, theirs = socket.socketpair()
+        request = {
+            "words": words,
+            "folder": str(folder),
+            "environment": dict(environment),
+            "terminal": os.isatty(streams[0]),
+        }
+        with theirs:
+            socket.send_fds(warm_interpreter().control, [b"+"], [theirs.fileno()])
+        socket.send_fds(self._connection, [json.dumps(request).encode() + b"\n"], streams)
+        self._answers = self._connection.makefile("r", encoding="ascii")
+        self.pid = int(self._answers.readline())
+        FORKED[self.pid] = self.args
+
+    def poll(self) -> int | None:
+        """Return the exit code, or `None` while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(timeout=0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end. Raises `subprocess.TimeoutExpired`."""
+        if self.returncode is None:
+            readable = select.poll()
+            readable.register(self._connection, select.POLLIN)
+            if not readable.poll(None if timeout is None else 1000 * timeout):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            line = self._answers.readline()
+            assert line, "the warm interpreter has ended"
+            self.returncode = int(line)
+            del FORKED[self.pid]
+            self._answers.close()
+            self._connection.close()
+        return self.returncode
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal to it alone."""
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it alone."""
+        self.send_signal(SIGKILL)
+
+    def communicate(self, *, timeout: float | None = None) -> tuple[str, str]:
+        """Read its pipes to their end, and wait for it. Raises `subprocess.TimeoutExpired`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        read: dict[str, str] = {}
+
+        def collect(name: str, pipe: IO[str]) -> None:
+            read[name] = pipe.read()
+
+        pipes = {"stdout": self.stdout, "stderr": self.stderr}
+        readers = [
+            threading.Thread(target=collect, args=(name, pipe), daemon=True)
+            for name, pipe in pipes.items()
+            if pipe is not None
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        self.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return read.get("stdout", ""), read.get("stderr", "")
+
+
+class WarmInterpreter:
+    """The process that commands are forked from; it ends when the control socket is closed."""
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(WARM)],
+                cwd=ROOT,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def close(self) -> None:
+        """End it, with everything that was forked from it."""
+        self.control.close()
+        try:
+            self._process.wait(timeout=EXIT_SECONDS)
+        finally:
+            self._process.kill()
+
+
+@cache
+def warm_interpreter() -> WarmInterpreter:
+    """The one of this process, which is started when it is first needed."""
+    return WarmInterpreter()
+
+
+def end_warm_interpreter() -> None:
+    """End it at the end of the test run, if there is one."""
+    if warm_interpreter.cache_info().currsize:
+        warm_interpreter().close()
+        warm_interpreter.cache_clear()
+
+
+@contextmanager
+def ingot(
+    *words: str,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    stdin: Stream = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    cold: bool = False,
+) -> Iterator[Process]:
+    """Run a command of `ingot` in the background; at the end of the block it is killed with its process group."""
+    process = start_ingot(*words, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, cold=cold)
+    with ending(process):
+        yield process
+
+
+def start_ingot(
+    *words: str,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    stdin: Stream = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    cold: bool = False,
+) -> Process:
+    """Start a command of `ingot` in a session of its own. Who calls this ends it with `tests.processes.end`."""
+    if cold:
+        return subprocess.Popen(
+            [*PYTHON_INGOT, *words],
+            cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=True, start_new_session=True,
+        )  # fmt: skip
+    with ExitStack() as stack:
+        own: list[IO[str] | None] = []
+        theirs: list[int] = []
+        for number, stream in enumerate((stdin, stdout, stderr)):
+            pipe, descriptor = _stream(number, stream, stack)
+            own.append(pipe)
+            theirs.append(descriptor)
+        process = ForkedProcess(list(words), theirs, cwd, os.environ if env is None else env)
+    process.stdin, process.stdout, process.stderr = own
+    return process
+
+
+def _stream(number: int, stream: Stream, stack: ExitStack) -> tuple[IO[str] | None, int]:
+    """The end of a pipe that is kept here, if there is one, and what the process gets."""
+    if stream == subprocess.PIPE:
+        reading, writing = os.pipe()
+        ours, theirs = (writing, reading) if number == 0 else (reading, writing)
+        stack.callback(os.close, theirs)
+        return open(ours, "w" if number == 0 else "r", encoding="utf-8"), theirs
+    if stream == subprocess.DEVNULL or (stream is None and number == 0):
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        stack.callback(os.close, descriptor)
+        return None, descriptor
+    if stream is None:
+        return None, number
+    return None, stream if isinstance(stream, int) else stream.fileno()
+
+
+class Done(NamedTuple):
+    """What a command wrote, and how it ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def run_ingot(
+    *words: str,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    typed: str = "",
+    seconds: float = RUN_SECONDS,
+    cold: bool = False,
+) -> Done:
+    """Run a command to its end, without a terminal."""
+    with TemporaryFile("w+") as stdin, TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
+        stdin.write(typed)
+        stdin.seek(0)
+        with ingot(*words, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, cold=cold) as process:
+            code = process.wait(timeout=seconds)
+        for file in (stdout, stderr):
+            file.seek(0)
+        return Done(code, stdout.read(), stderr.read())
+
+
+def run_on_terminal(*words: str, cwd: Path, env: Mapping[str, str], answer: str = "") -> tuple[str, int]:
+    """What a command shows on a terminal, on which its question is answered, and its exit code."""
+    ours, theirs = pty.openpty()
+    try:
+        with ingot(*words, cwd=cwd, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+            os.close(theirs)
+            seen = b""
+            with suppress(OSError):  # Raised at its end.
+                while part := os.read(ours, 65_536):
+                    seen += part
+                    if answer and b"[y/N]" in seen:
+                        os.write(ours, f"{answer}\n".encode())
+                        answer = ""
+            return seen.decode(errors="replace"), process.wait(timeout=EXIT_SECONDS)
+    finally:
+        os.close(ours)
+
+
+# -- servers and workers ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def served(
+    folder: Path, *options: str, cold: bool = False, env: Mapping[str, str] | None = None
+) -> Iterator[tuple[Process, str]]:
+    """A server on a free port, and its URL; it is killed at the end if it still runs."""
+    words = ("serve", "--data", str(folder), "--port", "0", *options)
+    with ingot(*words, env=env, stderr=subprocess.PIPE, cold=cold) as process:
+        yield process, url_told(process)
+
+
+def url_told(process: Process) -> str:
+    """Wait until a server says where it is."""
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if found := re.search(r"http://[^\s\"]+", line):
+            return found[0]
+    pytest.fail(f"the server did not start: {said}")
+
+
+@contextmanager
+def worker(
+    *options: str,
+    url: str,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    stderr: Stream = subprocess.PIPE,
+    cold: bool = False,
+) -> Iterator[Process]:
+    """A worker of a server. At the end it is told to go; after a failure it is killed."""
+    known = {**(os.environ if env is None else env), "INGOT_SERVER_URL": url}
+    with ingot("worker", *options, cwd=cwd, env=known, stderr=stderr, cold=cold) as process:
+        yield process
+        if process.poll() is None:
+            process.send_signal(SIGTERM)
+            process.communicate(timeout=EXIT_SECONDS)

@@ -1,0 +1,76 @@
+"""Processes of tests: each is ended with all that it started, and one that is left over is reported."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.processes import end, is_running, nothing_left_over, started
+from tests.system.crew import until
+from tests.system.programs import ingot, run_ingot, start_ingot
+
+
+class TestFailed(Exception):
+    """Stands for what ends a test in the middle."""
+
+    __test__ = False
+
+
+def pid_in(file: Path) -> int:
+    """The process ID that a program writes to a file, once it is there."""
+    return int(until(lambda: file.exists() and file.read_text(encoding="utf-8").strip()))
+
+
+def test_a_process_is_ended_with_what_it_started_when_its_test_fails(tmp_path: Path) -> None:
+    script = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
+    with suppress(TestFailed), started(["sh", "-c", script]) as process:
+        child = pid_in(tmp_path / "pid")
+        raise TestFailed
+    assert process.returncode == -9
+    until(lambda: not is_running(child))
+
+
+def test_a_forked_command_is_ended_when_its_test_fails(tmp_path: Path) -> None:
+    words = ("serve", "--data", str(tmp_path), "--port", "0")
+    with suppress(TestFailed), ingot(*words, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline()
+        raise TestFailed
+    assert (process.returncode, is_running(process.pid)) == (-9, False)
+
+
+@pytest.mark.parametrize("words", [["--version"], ["serve", "--port", "70000"]])
+def test_a_forked_command_ends_as_the_real_one_does(tmp_path: Path, words: list[str]) -> None:
+    forked, cold = run_ingot(*words, cwd=tmp_path), run_ingot(*words, cwd=tmp_path, cold=True)
+    assert (forked.code, forked.stdout) == (cold.code, cold.stdout)
+    assert forked.stderr.replace("python -m ingot", "ingot") == cold.stderr.replace("python -m ingot", "ingot")
+
+
+def left_running(*command: str) -> None:
+    """Have a module whose test leaves a process behind."""
+    with nothing_left_over(seconds=0.2):
+        subprocess.run(["sh", "-c", " ".join(command)], check=True)
+
+
+def test_a_process_that_is_left_over_is_named_and_killed(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"left running by tests of this module: sleep 601 \(pid \d+\)"):
+        left_running("sleep 601 >/dev/null & echo $! >", f"{tmp_path}/pid")
+    until(lambda: not is_running(pid_in(tmp_path / "pid")))
+
+
+def test_a_process_that_has_left_its_session_is_found_too(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"sleep 602 \(pid"):
+        left_running("setsid sleep 602 >/dev/null & echo $! >", f"{tmp_path}/pid")
+    until(lambda: not is_running(pid_in(tmp_path / "pid")))
+
+
+def test_a_forked_command_that_is_left_over_is_named_by_its_words(tmp_path: Path) -> None:
+    left = nothing_left_over(seconds=0.2)
+    left.__enter__()
+    process = start_ingot("serve", "--data", str(tmp_path), "--port", "0", stderr=subprocess.DEVNULL)
+    with pytest.raises(AssertionError, match=f"ingot serve --data {tmp_path} --port 0"):
+        left.__exit__(None, None, None)
+    end(process)
