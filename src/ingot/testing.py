@@ -32,6 +32,7 @@ from ingot.wire.jobs import Broke, SettleAnswer
 from ingot.wire.workers import HeldJob, WorkerBeatAnswer
 from ingot.wiring import rooms, serving, working
 from ingot.worker.app import Handler, Worker
+from ingot.worker.isolation import Templates
 from ingot.worker.job import WorkerJob
 from ingot.worker.ports import Ending, Work
 from ingot.worker.runner import Runner
@@ -169,6 +170,7 @@ class _Site:
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
+        self.templates = Templates()  # One drain after the other uses them: to begin one takes a while.
         self._folder = tempfile.TemporaryDirectory(prefix="ingot-testing-")
         self._thread = ServerThread(self._serve, name="ingot-testing")
 
@@ -189,6 +191,7 @@ class _Site:
 
     def close(self) -> None:
         """Serve no more, and leave nothing behind."""
+        self.templates.close()
         self._thread.stop()
         self._folder.cleanup()
 
@@ -222,6 +225,7 @@ async def _drain(site: _Site, worker: Worker, raise_errors: bool, seconds: float
         lambda: _SeenBoard(site.worker, seen),
         drain_seconds=STOP_SECONDS,
         desk=working.desk_of(site.worker),
+        templates=site.templates,
     )
     stopping = asyncio.Event()
     running = asyncio.create_task(runner.run(stopping))

@@ -18,10 +18,12 @@ from ingot.client.asynchronous.job import AsyncJob
 from ingot.client.errors import JobCanceled, JobDead
 from ingot.jobs.model import JobStatus
 from ingot.worker import Worker
+from ingot.worker.isolation import Templates
 from tests.http import isolated_broken, isolated_pipe, isolated_thread
 from tests.http.isolated import worker
 from tests.http.serving import Served
 from tests.http.working import working
+from tests.processes import is_running, parent_of
 from tests.system.crew import until
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -33,8 +35,18 @@ async def client(served: Served) -> AsyncIterator[AsyncClient]:
         yield one
 
 
-async def test_a_process_does_the_work_and_tells_of_it(served: Served, client: AsyncClient) -> None:
-    async with working(served, worker):
+@pytest.fixture(scope="module")
+def templates() -> Iterator[Templates]:
+    """Templates for the tests that are not about how one begins or ends."""
+    shared = Templates()
+    yield shared
+    shared.close()
+
+
+async def test_a_process_does_the_work_and_tells_of_it(
+    served: Served, client: AsyncClient, templates: Templates
+) -> None:
+    async with working(served, worker, templates=templates):
         job = await (await client.submit("isolated", "work")).wait("30s")
         assert job.result["pid"] != os.getpid()
         assert job.result["uid"] != 0, "who parses what strangers send is not root"
@@ -44,8 +56,10 @@ async def test_a_process_does_the_work_and_tells_of_it(served: Served, client: A
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give each job a user of its own")
-async def test_each_job_has_a_user_of_its_own_who_sees_nothing_of_others(served: Served, client: AsyncClient) -> None:
-    async with working(served, worker):
+async def test_each_job_has_a_user_of_its_own_who_sees_nothing_of_others(
+    served: Served, client: AsyncClient, templates: Templates
+) -> None:
+    async with working(served, worker, templates=templates):
         first = (await (await client.submit("isolated", "look around")).wait("30s")).result
         second = (await (await client.submit("isolated", "look around")).wait("30s")).result
         assert first["uid"] != second["uid"]
@@ -62,8 +76,10 @@ def rooms_beside(room: str) -> list[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give each job a user of its own")
-async def test_what_leaves_the_group_of_its_job_ends_with_it(served: Served, client: AsyncClient) -> None:
-    async with working(served, worker):
+async def test_what_leaves_the_group_of_its_job_ends_with_it(
+    served: Served, client: AsyncClient, templates: Templates
+) -> None:
+    async with working(served, worker, templates=templates):
         job = await (await client.submit("isolated", "escape")).wait("30s")
         await asyncio.to_thread(until, lambda: not Path(f"/proc/{job.result}").exists())
 
@@ -107,8 +123,10 @@ async def test_no_secret_is_in_what_the_process_or_its_template_began_with(
         await endless.cancel()
 
 
-async def test_jobs_at_once_share_nothing_that_is_open(served: Served, client: AsyncClient, open_folder: Path) -> None:
-    async with working(served, worker):
+async def test_jobs_at_once_share_nothing_that_is_open(
+    served: Served, client: AsyncClient, templates: Templates, open_folder: Path
+) -> None:
+    async with working(served, worker, templates=templates):
         jobs = await client.submit_many("isolated", [{"together": str(open_folder)}] * 2)
         one, other = [set((await job.wait("30s")).result) for job in jobs]
     assert one & other <= {os.devnull}, "neither holds what another waits for the end of"
@@ -117,8 +135,10 @@ async def test_jobs_at_once_share_nothing_that_is_open(served: Served, client: A
         assert kinds == ["pipe", "socket"], "it has where it prints, where it talks, and nothing of the template's"
 
 
-async def test_nothing_is_left_of_one_job_for_the_next(served: Served, client: AsyncClient) -> None:
-    async with working(served, worker):
+async def test_nothing_is_left_of_one_job_for_the_next(
+    served: Served, client: AsyncClient, templates: Templates
+) -> None:
+    async with working(served, worker, templates=templates):
         for _ in range(3):
             job = await (await client.submit("isolated", "remember")).wait("30s")
             assert len(job.result) == 1
@@ -158,8 +178,10 @@ async def test_a_template_that_is_killed_takes_its_processes_along_and_another_c
         assert len({(await one.wait("30s")).result["pid"] for one in again}) == 4
 
 
-async def test_a_process_that_does_not_end_after_its_last_word_is_ended(served: Served, client: AsyncClient) -> None:
-    async with working(served, worker):
+async def test_a_process_that_does_not_end_after_its_last_word_is_ended(
+    served: Served, client: AsyncClient, templates: Templates
+) -> None:
+    async with working(served, worker, templates=templates):
         job = await (await client.submit("isolated", "linger")).wait("15s")
         assert job.result == "said"
 
@@ -175,9 +197,9 @@ async def test_a_process_that_does_not_end_after_its_last_word_is_ended(served: 
     ],
 )
 async def test_what_goes_wrong_in_the_process_is_told(
-    served: Served, client: AsyncClient, payload: str, error: str
+    served: Served, client: AsyncClient, templates: Templates, payload: str, error: str
 ) -> None:
-    async with working(served, worker):
+    async with working(served, worker, templates=templates):
         job = await client.submit("isolated", payload, max_attempts=1)
         with pytest.raises(JobDead, match=error):
             await job.wait("30s")
@@ -210,8 +232,8 @@ def _unburied() -> list[str]:
     return found
 
 
-async def test_it_can_be_too_early(served: Served, client: AsyncClient) -> None:
-    async with working(served, worker):
+async def test_it_can_be_too_early(served: Served, client: AsyncClient, templates: Templates) -> None:
+    async with working(served, worker, templates=templates):
         job = await client.submit("isolated", "later")
         async for now in job.watch():
             if now.data.attempts == 1 and now.status is JobStatus.QUEUED:
@@ -232,19 +254,9 @@ def pids_in(place: Path) -> list[int]:
     return [int(one) for one in place.read_text(encoding="utf-8").split()] if place.exists() else []
 
 
-def is_running(pid: int) -> bool:
-    line = Path(f"/proc/{pid}/cmdline")
-    return line.exists() and line.read_bytes() != b""
-
-
 def environment_of(pid: int) -> str:
     """The environment that a process was begun with."""
     return Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="replace")
-
-
-def parent_of(pid: int) -> int:
-    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    return int(stat.rpartition(")")[2].split()[1])
 
 
 async def _pids_of(job: AsyncJob, place: Path) -> list[int]:
@@ -257,10 +269,10 @@ async def _pids_of(job: AsyncJob, place: Path) -> list[int]:
 
 
 async def test_a_canceled_job_takes_all_its_processes_along(
-    served: Served, client: AsyncClient, open_folder: Path
+    served: Served, client: AsyncClient, templates: Templates, open_folder: Path
 ) -> None:
     place = open_folder / "pids"
-    async with working(served, worker):
+    async with working(served, worker, templates=templates):
         job = await client.submit("isolated", {"endless": str(place)})
         pids = await _pids_of(job, place)
         await job.cancel()

@@ -56,7 +56,8 @@ class Runner:
     """Runs the handlers of a worker. `boards` makes a way to the work, one for each loop that needs one.
 
     With `hours` it takes work only then; the clock says when that is. With `echo`, what handlers print is printed too.
-    The `desk` is where files are asked for.
+    The `desk` is where files are asked for. `templates` that are given outlive the runner, and are closed by who gave
+    them; without, the runner has its own.
     """
 
     def __init__(
@@ -69,11 +70,13 @@ class Runner:
         clock: Clock | None = None,
         echo: bool = False,
         desk: FileDesk | None = None,
+        templates: Templates | None = None,
     ) -> None:
         self._echo = echo
         self.desk = desk or NoFileDesk()
         self._workshop = Workshop()
-        self._templates = Templates()
+        self._templates = templates or Templates()
+        self._closes_templates = templates is None
         self._clerks = ThreadPoolExecutor(CLERKS, thread_name_prefix="ingot-clerk")
         self._hours = hours
         self._clock = clock or WallClock()
@@ -147,7 +150,8 @@ class Runner:
             self._heart.stop()
             threads.shutdown(wait=False, cancel_futures=True)
             self._clerks.shutdown(wait=False, cancel_futures=True)
-            await asyncio.to_thread(self._templates.close)
+            if self._closes_templates:
+                await asyncio.to_thread(self._templates.close)
             self._workshop.close()
             self.desk.close()
             with suppress(IngotError):
