@@ -24,3 +24,15 @@ def test_a_copy_without_a_bug_passes(tmp_path: Path) -> None:
     selection = sorted({mutant.caught_by for mutant in MUTANTS})
     run = run_tests(plant(tmp_path), ["-m", "not long", *selection])
     assert run.returncode == pytest.ExitCode.OK, f"{run.stdout}{run.stderr}"
+
+
+def test_every_planted_bug_has_a_test_that_is_collected(tmp_path: Path) -> None:
+    selection = sorted({mutant.caught_by for mutant in MUTANTS})
+    run = run_tests(plant(tmp_path), ["--collect-only", *selection])
+    assert run.returncode == pytest.ExitCode.OK, f"{run.stdout[-2_000:]}{run.stderr}"
+
+
+def test_a_run_that_does_not_test_the_copy_is_refused(tmp_path: Path) -> None:
+    run = run_tests(tmp_path, [MUTANTS[0].caught_by])
+    assert run.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "ingot was imported from" in run.stderr

@@ -10,6 +10,14 @@ OUTLIVES = "tests/system/test_worker_misbehaving.py::test_no_process_of_a_job_ou
 
 MUTANTS = [
     Mutant(
+        name="a connection that half a request went over",
+        breaks="an answer is to the request that was asked",
+        file="worker/lean_sync.py",
+        old="        self._lasts = self._is_sent and answer.lasts\n",
+        new="        self._lasts = answer.lasts\n",
+        caught_by="tests/http/test_lean_sync.py::test_a_connection_that_half_a_request_went_over_is_not_used_again",
+    ),
+    Mutant(
         name="a job that came again is the same run",
         breaks="what is said of a lost run does not touch the one that holds the job",
         file="worker/runner.py",
@@ -40,14 +48,6 @@ MUTANTS = [
         old="        return checks.result(_encode(result))\n",
         new="        return _encode(result)\n",
         caught_by=f"{WORKER}::test_a_result_that_is_too_large_fails_the_job",
-    ),
-    Mutant(
-        name="a connection that half a request went over",
-        breaks="an answer is to the request that was asked",
-        file="worker/lean_sync.py",
-        old="        self._lasts = self._is_sent and answer.lasts\n",
-        new="        self._lasts = answer.lasts\n",
-        caught_by="tests/http/test_lean_sync.py::test_a_connection_that_half_a_request_went_over_is_not_used_again",
     ),
     Mutant(
         name="a process that holds what others wait for the end of",
