@@ -28,25 +28,6 @@ SERVERS = (  # Modules and folders of modules that start a server, a database or
     "tests.town",
 )
 INSTALLERS = {"tests.providers.programs"}  # It installs programs with a function of tests.postgres, and starts nothing.
-NOT_MOVED_YET = {  # Modules whose helpers are still in test modules.
-    "tests.engines.postgres.test_collect",
-    "tests.engines.postgres.test_job_files",
-    "tests.engines.postgres.test_limits",
-    "tests.engines.postgres.test_removal",
-    "tests.http.test_generated",
-    "tests.system.cli",
-    "tests.system.test_blob_transfers",
-    "tests.system.test_bucket_workers",
-    "tests.system.test_docs",
-    "tests.system.test_file_limit",
-    "tests.system.test_pdf_corpus",
-    "tests.system.test_secrets",
-    "tests.system.test_two_servers",
-    "tests.system.test_wheel",
-    "tests.system.test_worker_misbehaving",
-    "tests.system.test_worker_on_postgres",
-    "tests.system.test_worker_process",
-}
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
@@ -96,7 +77,7 @@ def _servers_below(modules: dict[str, set[str]], folder: str) -> dict[str, list[
 
 def test_no_module_imports_a_test_module() -> None:
     found = _imports_of_tests(_test_modules(ROOT))
-    assert {name: tests for name, tests in found.items() if name not in NOT_MOVED_YET} == {}
+    assert found == {}
 
 
 def test_a_unit_test_imports_nothing_that_starts_a_server() -> None:

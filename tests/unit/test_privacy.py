@@ -13,7 +13,7 @@ TESTS: Final = Path(__file__).parents[1]
 OURS: Final = ("ingot", "tests")
 OWN: Final = frozenset({"self", "cls", "super()"})
 # Of the standard library: how a process ends without its cleanup.
-STANDARD_LIBRARY: Final = frozenset({"os._exit"})
+STANDARD_LIBRARY: Final = frozenset({"atexit._run_exitfuncs", "os._exit"})
 # Processes that are to die at a named step: the step is wrapped so that it is the last.
 KILLED: Final = frozenset({"tests/faults/blob_child.py", "tests/faults/points.py"})
 
