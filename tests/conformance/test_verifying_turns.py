@@ -15,6 +15,7 @@ from ingot.blobs.tally import Tally
 from ingot.blobs.verification import LOST, VERIFIED_AT_ONCE, Verifier
 from ingot.kernel.clock import MICROS
 from tests.conformance.depot import Depot, depot
+from tests.waiting import eventually
 
 __all__ = ["depot"]
 
@@ -43,13 +44,14 @@ async def verifying(depot: Depot, n: int, **announced: str) -> OpenUpload:
 
 
 async def until(depot: Depot, holds: Callable[[OpenUpload], bool], one: OpenUpload) -> OpenUpload:
-    for _ in range(500):
-        found = await depot.store.get_upload(depot.tenant, one.upload.id)
-        assert found is not None
-        if holds(found):
-            return found
-        await asyncio.sleep(0.01)
-    pytest.fail("it did not come to hold")
+    async def found() -> OpenUpload | None:
+        now = await depot.store.get_upload(depot.tenant, one.upload.id)
+        assert now is not None
+        return now if holds(now) else None
+
+    upload = await eventually(found)
+    assert upload is not None
+    return upload
 
 
 async def test_one_that_waits_for_its_turn_is_renewed(depot: Depot, monkeypatch: pytest.MonkeyPatch) -> None:

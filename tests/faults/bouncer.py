@@ -20,7 +20,7 @@ from tests.processes import started_async
 
 PORT = 6432
 SERVER_CONNECTIONS = 2
-STOP_SECONDS_MAX = 10.0
+STOP_SECONDS_MAX = 30.0
 PREPARED_SINCE = (1, 21)
 
 

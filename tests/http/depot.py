@@ -44,6 +44,7 @@ class Depot:
         self.waiting = 0
         self.go = asyncio.Event()
         self.ended: list[BaseException | None] = []  # How handlers with a body ended.
+        self.parts_taken = 0
         self.given = 0
         self.closed = 0
         self.parts: AsyncIterator[bytes] | None = None
@@ -80,6 +81,7 @@ class Depot:
         try:
             async for part in body.parts():
                 sizes.append(len(part))
+                self.parts_taken += 1
                 check = crc32(part, check)
         except BaseException as error:
             self.ended.append(error)

@@ -87,7 +87,7 @@ def isolated(job: WorkerJob) -> Any:
 def _descriptors_beside_another(folder: Path) -> list[str]:
     """What this process has open while another one runs."""
     (folder / str(os.getpid())).touch()
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 30
     while len(list(folder.iterdir())) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     found = []

@@ -121,9 +121,9 @@ async def test_what_comes_slowly_is_not_kept_back(site: Served, depot: Depot) ->
         writer.write(put("gated", b"content-length: 3"))
         await depot.entered.wait()
         depot.go.set()
-        for byte in (b"a", b"b", b"c"):
+        for number, byte in enumerate((b"a", b"b", b"c"), 1):
             writer.write(byte)
-            await asyncio.sleep(of_call.GATHER_SECONDS * 5)
+            await eventually(lambda number=number: depot.parts_taken == number)  # type: ignore[misc]
         answer = await reader.read(4096)
     assert b'"size":3,"parts":3' in answer
 

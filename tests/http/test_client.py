@@ -43,7 +43,7 @@ async def test_a_job_is_asked_for_and_waited_for(served: Served, client: AsyncCl
     job = await client.submit("greet", {"name": "Ada"}, tags=["a"], priority="high", metadata={"n": 1})
     assert (job.status, job.data.priority, job.data.tags, job.payload) == (JobStatus.QUEUED, 2, ("a",), {"name": "Ada"})
     working = asyncio.create_task(do_one(served))
-    assert (await job.wait(timeout="10s")).result == {"hello": "Ada"}
+    assert (await job.wait(timeout="40s")).result == {"hello": "Ada"}
     await working
     assert [attempt.number for attempt in await job.attempts()] == [1]
 
@@ -181,7 +181,7 @@ async def test_who_does_not_await_has_the_same(served: Served) -> None:
         with Client(served.url, token=served.operator, patience=0) as client:
             job = client.submit("greet", {"name": "Ada"})
             assert client.job(job.id).id == job.id
-            done = job.wait(timeout=10)
+            done = job.wait(timeout=40)
             assert done.result == {"hello": "Ada"}
             return [one.id for one in client.jobs(type="greet")]
 

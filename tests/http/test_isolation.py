@@ -182,7 +182,7 @@ async def test_a_process_that_does_not_end_after_its_last_word_is_ended(
     served: Served, client: AsyncClient, templates: Templates
 ) -> None:
     async with working(served, worker, templates=templates):
-        job = await (await client.submit("isolated", "linger")).wait("15s")
+        job = await (await client.submit("isolated", "linger")).wait("40s")
         assert job.result == "said"
 
 

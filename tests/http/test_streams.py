@@ -52,7 +52,7 @@ class Site:
         self.ticking = ticking
         self.ingot = ingot
         self.server = server
-        self.client = httpx.AsyncClient(base_url=url, timeout=10, verify=False)
+        self.client = httpx.AsyncClient(base_url=url, timeout=30, verify=False)
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_a_cancel_reaches_what_a_drain_runs() -> None:
         with Client(ingot.url, token=ingot.token) as client:
             client.cancel(job.id)
         job.progress(1)
-        assert job.wait("10s")
+        assert job.wait("20s")
         job.check()
 
     with testing.start(meddler) as ingot:
@@ -128,7 +128,7 @@ def test_a_handler_can_wait_for_work_it_asks_for() -> None:
     @parent.handler("parent")
     def ask(job: WorkerJob) -> object:
         with Client(ingot.url, token=ingot.token) as client:
-            return client.submit("chain", {"left": 0}).wait("10s").result
+            return client.submit("chain", {"left": 0}).wait("20s").result
 
     with testing.start(parent, worker) as ingot:
         job = ingot.client.submit("parent")
@@ -197,7 +197,7 @@ def test_what_does_not_end_is_told() -> None:
     with testing.start(worker) as ingot:
         job = ingot.client.submit("stuck")
         with pytest.raises(NotInTime, match="1 jobs still run, of types: stuck"):
-            ingot.drain(timeout="3s")
+            ingot.drain(timeout="6s")
         assert (job.refresh().status, job.data.failures) == ("queued", 0), "it was given back"
 
 

@@ -138,7 +138,7 @@ async def test_after_the_commit_it_is_waited_for(shop: Shop, tmp_path: Path) -> 
         await app.execute("COMMIT")
         (claim,) = await waiting
         await served.ingot.jobs.complete(claim, "hello")
-        assert (await asked.wait(timeout=10)).result == "hello"
+        assert (await asked.wait(timeout=40)).result == "hello"
 
 
 async def test_refusals_are_the_errors_that_they_are(shop: Shop, client: AsyncClient) -> None:

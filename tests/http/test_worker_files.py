@@ -401,7 +401,7 @@ async def test_a_cancel_stops_what_is_on_its_way() -> None:
         await asyncio.to_thread(reached.wait, 10)
         await job.cancel()
         with pytest.raises(JobCanceled):
-            await job.wait("10s")
+            await job.wait("40s")
         await draining
         assert (len(why), len(reads), await job.files()) == (1, 5, [])
 

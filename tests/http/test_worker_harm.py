@@ -144,7 +144,7 @@ async def test_words_that_are_no_text_cost_nobody_anything(served: Served, clien
     async with working(served, worker, drain_seconds=1.0):
         job = await client.submit("names", max_attempts=1)
         with pytest.raises(JobDead, match=r"ValueError: caf\?"):
-            await job.wait("5s")
+            await job.wait("40s")
         assert (await job.log()).startswith("caf?\n")
 
 
@@ -192,7 +192,7 @@ async def test_what_breaks_off_for_a_drain_is_not_done(
     def sum_up(job: WorkerJob) -> int:
         begun.set()
         leaving.wait(10)
-        return 1 if looks and job.wait("10s") else 2
+        return 1 if looks and job.wait("40s") else 2
 
     async with working(served, worker, drain_seconds=0):
         job = await client.submit("sum")
@@ -210,7 +210,7 @@ async def test_a_result_that_is_too_large_fails_the_job(served: Served, client: 
 
     async with working(served, worker):
         with pytest.raises(JobDead, match="70002 bytes; the most is 65536: keep it elsewhere"):
-            await (await client.submit("large")).wait("10s")
+            await (await client.submit("large")).wait("40s")
 
 
 async def test_a_worker_whose_credential_is_taken_away_stops_and_goes(served: Served, client: AsyncClient) -> None:

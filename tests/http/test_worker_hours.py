@@ -50,7 +50,7 @@ async def working(served: Served, name: str, worker: Worker, **options: Any) -> 
 
 
 async def workers_of(jobs: list[AsyncJob]) -> set[str]:
-    return {(await (await job.wait("15s")).attempts())[-1].worker_id for job in jobs}
+    return {(await (await job.wait("40s")).attempts())[-1].worker_id for job in jobs}
 
 
 async def test_a_worker_takes_work_in_its_hours_only(served: Served) -> None:
@@ -87,4 +87,4 @@ async def test_a_worker_takes_work_in_its_hours_only(served: Served) -> None:
             assert await workers_of(await client.submit_many("greet", [None] * JOBS)) == {"day"}
         assert (await held.refresh()).status is JobStatus.RUNNING
         go_on.set()
-        assert (await held.wait("15s")).result == "done"
+        assert (await held.wait("40s")).result == "done"

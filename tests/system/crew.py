@@ -25,7 +25,7 @@ from tests.system.programs import ROOT, start_ingot
 HANDLERS = "tests.system.handlers:worker"
 
 
-def until(what: Callable[[], Any], *, seconds: float = 30.0, why: str = "") -> Any:
+def until(what: Callable[[], Any], *, seconds: float = 60.0, why: str = "") -> Any:
     """Wait until something is so, and answer it."""
     deadline = time.monotonic() + seconds
     while not (found := what()):
@@ -34,7 +34,7 @@ def until(what: Callable[[], Any], *, seconds: float = 30.0, why: str = "") -> A
     return found
 
 
-def all_of(jobs: Iterable[SyncJob], *, seconds: float = 30.0) -> None:
+def all_of(jobs: Iterable[SyncJob], *, seconds: float = 60.0) -> None:
     """Wait until these jobs are finished."""
     for job in jobs:
         until(partial(_finished, job), seconds=seconds, why=f"{job} is finished")

@@ -38,7 +38,7 @@ class Place:
         self.canaries = canaries
         self.liar = liar
         self.operator = {"authorization": f"Bearer {operator}"}
-        self.client = httpx.AsyncClient(base_url=url, timeout=15, verify=False)
+        self.client = httpx.AsyncClient(base_url=url, timeout=45, verify=False)
         self._callers = count(1)
 
     async def ask(

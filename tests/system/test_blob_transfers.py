@@ -105,7 +105,7 @@ def test_curl_stores_resumes_and_sends_in_pieces(server: Standing, tmp_path: Pat
     token = (tmp_path / "data" / "operator.token").read_text(encoding="utf-8").strip()
 
     def curl(*words: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(["curl", "-sS", *words], cwd=tmp_path, capture_output=True, timeout=15, check=False)
+        return subprocess.run(["curl", "-sS", *words], cwd=tmp_path, capture_output=True, timeout=45, check=False)
 
     own = ("-H", f"Authorization: Bearer {token}")
     assert curl("-f", *own, "-T", "big", f"{url}/api/v1/keys/big").returncode == 0

@@ -178,5 +178,5 @@ def test_a_tail_tells_as_it_happens_until_it_is_told_to_end(place: Shell) -> Non
             assert place.http.post("/events", json={"name": name}).status_code == 201
             assert json.loads(tail.stdout.readline())["name"] == name
         tail.send_signal(2)
-        assert tail.wait(timeout=15) == 130
+        assert tail.wait(timeout=45) == 130
         assert tail.stderr.read() == ""

@@ -102,7 +102,7 @@ def test_what_is_kept_and_used_is_told(place: Shell) -> None:
     assert place.json("blobs", "usage")["keys"] >= 1
     assert "quota" in place.ok("blobs", "usage", "--mine")
     address = place.ok("blobs", "url", "w/1", "--seconds", "60").strip()
-    fetched = subprocess.run(["curl", "-sS", address], capture_output=True, text=True, timeout=10, check=True)
+    fetched = subprocess.run(["curl", "-sS", address], capture_output=True, text=True, timeout=45, check=True)
     assert fetched.stdout == "hello\n"
     assert place.json("blobs", "collect", "--dry-run")["dry_run"] is True
     assert "uploads" in place.ok("blobs", "collect")
@@ -204,7 +204,7 @@ def test_an_upload_goes_on_after_ctrl_c(place: Shell) -> None:
             putting.send_signal(signal.SIGSTOP)
         putting.send_signal(signal.SIGINT)
         putting.send_signal(signal.SIGCONT)
-        _, said = putting.communicate(timeout=15)
+        _, said = putting.communicate(timeout=45)
     assert (putting.returncode, "goes on from here" in said) == (130, True)
     (left,) = unfinished(place)
     before = received(place, [left])

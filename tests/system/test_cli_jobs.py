@@ -205,7 +205,7 @@ def test_a_job_is_shown_with_its_attempts_its_log_and_why_it_waits(place: Shell)
         assert following.stdout.readline() == "second line\n", "as it is written"
         place.tell(job, "complete", result=None)
         assert following.stdout.read() == ""
-        assert following.wait(timeout=15) == 0
+        assert following.wait(timeout=45) == 0
     waits = place.submit("shown", run_at="2099-01-01T00:00:00Z")
     assert "2099" in place.ok("jobs", "explain", waits)
     assert place.json("jobs", "explain", waits)["status"] == "queued"
@@ -226,7 +226,7 @@ def test_jobs_are_watched_to_their_end(place: Shell) -> None:
         assert first["status"] == "queued"
         work()
         last = {job["id"]: job for job in map(json.loads, watching.stdout)}
-        assert watching.wait(timeout=15) == 0
+        assert watching.wait(timeout=45) == 0
     assert {job["status"] for job in last.values()} == {"succeeded"}
     assert set(last) == set(ids)
     assert place.ok("jobs", "watch", ids[0]) == f"{ids[0]} watched succeeded\n"
@@ -329,7 +329,7 @@ def test_all_that_runs_is_watched_until_it_is_told_to_end(place: Shell) -> None:
         assert watching.stderr is not None
         seen: dict[str, Any] = json.loads(watching.stdout.readline())
         watching.send_signal(2)
-        assert watching.wait(timeout=15) == 130
+        assert watching.wait(timeout=45) == 130
         assert watching.stderr.read() == "", "Ctrl-C is no error"
     place.tell(job, "complete")
     assert made in [running["id"] for running in seen["running"]]

@@ -122,6 +122,6 @@ def test_a_process_that_has_the_number_of_one_of_ours_is_left_alone(tmp_path: Pa
         record = Record("http://127.0.0.1:1", [Started("server", ours.pid, born), Started("worker-1", other.pid, "x")])
         (tmp_path / RECORD).write_bytes(msgspec.json.encode(record))
         assert stop_recorded(tmp_path) == [ours.pid]
-        assert ours.wait(timeout=5) == -signal.SIGTERM
+        assert ours.wait(timeout=30) == -signal.SIGTERM
         assert other.poll() is None
         assert stop_recorded(tmp_path) == []

@@ -103,7 +103,7 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
 @pytest.mark.timeout(90)
 def test_after_a_change_jobs_run_the_new_code_and_those_that_ran_are_not_lost(dev: Dev) -> None:
     with dev.client() as client:
-        first = client.submit("greet").wait("20s")
+        first = client.submit("greet").wait("45s")
         assert first.result == "one"
         short, long = client.submit("short"), client.submit("long")
         for job in (short, long):
@@ -116,12 +116,12 @@ def test_after_a_change_jobs_run_the_new_code_and_those_that_ran_are_not_lost(de
         assert client.submit("greet").wait("30s").result in ("one", "two"), "whoever was there"
         dev.said('"working"', times=2)
         assert client.submit("greet").wait("30s").result == "two"
-        assert (short.wait("20s").result, short.data.attempts) == ("one", 1), "it was finished"
-        assert (long.wait("20s").result, long.data.attempts) == ("two", 2), "it was given back"
+        assert (short.wait("45s").result, short.data.attempts) == ("one", 1), "it was finished"
+        assert (long.wait("45s").result, long.data.attempts) == ("two", 2), "it was given back"
         assert (long.data.failures, long.data.crashes) == (0, 0)
         assert [one.pid for one in (first.attempts()[0], long.attempts()[1])] == [dev.process.pid] * 2
     dev.process.send_signal(signal.SIGINT)
-    assert dev.process.wait(timeout=20) == 0
+    assert dev.process.wait(timeout=45) == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{dev.url}/healthz", verify=False)
 
@@ -139,16 +139,16 @@ def test_an_app_that_cannot_be_loaded_is_told_and_the_next_change_is_waited_for(
         dev.write("three")
         assert job.wait("30s").result == "three"
     dev.process.send_signal(signal.SIGTERM)
-    assert dev.process.wait(timeout=20) == 0
+    assert dev.process.wait(timeout=45) == 0
 
 
 @pytest.mark.timeout(60)
 def test_what_a_handler_prints_is_seen_and_its_clients_find_the_server(dev: Dev) -> None:
     with dev.client() as client:
-        asked = client.submit("ask").wait("20s")
+        asked = client.submit("ask").wait("45s")
         dev.said("asking for another")
         assert asked.log() == "asking for another\n"
-        assert client.job(asked.result).wait("20s").result == "one"
+        assert client.job(asked.result).wait("45s").result == "one"
 
 
 @pytest.mark.timeout(60)

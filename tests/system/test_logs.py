@@ -61,10 +61,10 @@ def served(folder: Path, **environment: str) -> Iterator[Served]:
         reading = threading.Thread(target=read, args=[process.stderr])
         reading.start()
         try:
-            assert begun.wait(timeout=15), one.text
+            assert begun.wait(timeout=45), one.text
             yield one
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=15) == 0
+            assert process.wait(timeout=45) == 0
         finally:
             process.kill()
             reading.join()
@@ -155,7 +155,7 @@ def test_spans_without_what_sends_them_are_told_with_a_hint(tmp_path: Path) -> N
     environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
     program = MISSING.format(data=str(tmp_path / "data"))
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=15, check=False, env=environment
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=45, check=False, env=environment
     )
     assert done.returncode == 1
     assert "OTEL_EXPORTER_OTLP_ENDPOINT is set, and opentelemetry.exporter" in done.stderr

@@ -21,7 +21,7 @@ def test_a_server_ends_when_it_is_asked_to(tmp_path: Path, number: signal.Signal
     with served(tmp_path / "data", cold=True) as (process, url):
         assert httpx.get(f"{url}/healthz", verify=False).json()["status"] == "ok"
         process.send_signal(number)
-        assert process.wait(timeout=15) == 0
+        assert process.wait(timeout=45) == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/healthz", verify=False)
 

@@ -82,7 +82,7 @@ def test_no_process_of_a_job_outlives_its_worker(tmp_path: Path, how: str) -> No
             until(lambda: _is_left_waiting(one), why="it claims no more")
             worker.tell(signal.SIGTERM)
             assert worker.wait() == 130
-        until(lambda: not any(map(is_running, pids)), seconds=10, why="they are gone")
+        until(lambda: not any(map(is_running, pids)), why="they are gone")
         for copied in copies:
             os.kill(copied, signal.SIGKILL)
 

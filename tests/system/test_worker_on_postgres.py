@@ -24,7 +24,7 @@ from tests.system.programs import served, worker
 
 LEASE_SECONDS: Final = 2
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(90)]  # Two processes start, and a lease runs out.
-WAIT_SECONDS: Final = 30
+WAIT_SECONDS: Final = 60
 APP: Final = """
 import time
 from ingot import Worker
@@ -110,7 +110,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
 def test_a_worker_works_is_seen_and_goes(scene: Scene) -> None:
     with at_work(scene) as process:
         jobs = scene.client.submit_many("greet", ["Ada", "Grace"])
-        assert [job.wait("20s").result for job in jobs] == ["Hello, Ada", "Hello, Grace"]
+        assert [job.wait("60s").result for job in jobs] == ["Hello, Ada", "Hello, Grace"]
         (known,) = scene.client.workers()
         assert (known.status, known.types) == ("online", ("greet", "short", "slow"))
         assert known.id.startswith("resize_")
@@ -128,7 +128,7 @@ def test_people_see_what_a_job_does_and_cancel_it(scene: Scene) -> None:
         until(lambda: job.log() == "at work\n", "its log is shown")
         job.cancel()
         with pytest.raises(JobCanceled):
-            job.wait("20s")
+            job.wait("60s")
 
 
 def test_a_server_drains_a_worker_that_it_never_talks_to(scene: Scene) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from ingot.client import Client
 from ingot.jobs.model import JobStatus
 from tests.processes import Process, started
 from tests.system.programs import PYTHON_INGOT, run_ingot, served, worker
+from tests.waiting import until
 
 APP = """
 import os
@@ -32,7 +32,7 @@ def greet(job):
 
 @worker.handler("slow", concurrency=8)
 def slow(job):
-    for step in range(40):
+    for step in range(job.payload or 40):
         job.check()
         time.sleep(0.05)
     return job.attempt
@@ -40,7 +40,7 @@ def slow(job):
 @worker.handler("onward")
 def onward(job):
     with Client() as client:
-        return client.submit("greet", job.payload).wait("15s").result, os.environ.get("INGOT_TOKEN")
+        return client.submit("greet", job.payload).wait("45s").result, os.environ.get("INGOT_TOKEN")
 """
 APART = """
 import os
@@ -78,7 +78,7 @@ def test_a_worker_does_what_is_asked_and_goes_when_told(place: tuple[Path, str, 
     folder, url, client = place
     with at_work(folder, url, cold=True) as process:
         jobs = client.submit_many("greet", ["Ada", "Grace", "Edsger"])
-        assert [job.wait("15s").result for job in jobs] == ["Hello, Ada", "Hello, Grace", "Hello, Edsger"]
+        assert [job.wait("45s").result for job in jobs] == ["Hello, Ada", "Hello, Grace", "Hello, Edsger"]
         slow = client.submit("slow")
         for now in slow.watch():
             if now.status is JobStatus.RUNNING:
@@ -96,7 +96,7 @@ def test_a_worker_comes_to_the_server_that_is_said_and_so_do_the_clients_of_its_
     folder, url, client = place
     options = ("--server", url, "--token-file", str(folder / "data" / "operator.token"))
     with at_work(folder, "http://127.0.0.1:9", *options):
-        assert client.submit("onward", "Ada").wait("15s").result == ["Hello, Ada", None]
+        assert client.submit("onward", "Ada").wait("45s").result == ["Hello, Ada", None]
 
 
 def test_a_worker_comes_with_its_credential_and_the_clients_of_its_handlers_with_the_token(
@@ -111,7 +111,7 @@ def test_a_worker_comes_with_its_credential_and_the_clients_of_its_handlers_with
     known = {"INGOT_WORKER_ID": made["id"], "INGOT_WORKER_SECRET": made["secret"], "INGOT_DATA": str(folder / "none")}
     options = ("--server", url, "--token-file", "token", "--tenant", "default")
     with at_work(folder, "", *options, **known):
-        job = client.submit("onward", "Ada").wait("15s")
+        job = client.submit("onward", "Ada").wait("45s")
         assert job.result == ["Hello, Ada", None], "the token is not in the environment"
         assert job.attempts()[0].worker_id.startswith("press/")
 
@@ -125,7 +125,7 @@ def test_an_isolated_handler_is_found_where_the_worker_found_it(
     known = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(folder / "data")}
     command = (*PYTHON_INGOT, "worker", "--app", "apart:worker") if as_module else (sys.executable, "apart.py")
     with started(command, cwd=folder, env=known) as process:
-        one, other = [job.wait("15s").result for job in client.submit_many("apart", [1, 2])]
+        one, other = [job.wait("45s").result for job in client.submit_many("apart", [1, 2])]
     assert one[1:] == other[1:] == [str(folder), "apart" if as_module else "__mp_main__"]
     assert len({one[0], other[0], process.pid}) == 3
 
@@ -172,11 +172,11 @@ def test_a_file_without_a_token_is_refused(tmp_path: Path, text: bytes) -> None:
 def test_a_second_signal_ends_a_worker_at_once(place: tuple[Path, str, Client]) -> None:
     folder, url, client = place
     with at_work(folder, url) as process:
-        job = client.submit("slow")
+        job = client.submit("slow", 1000)
         for now in job.watch():
             if now.status is JobStatus.RUNNING:
                 break
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        until(lambda: [one.status for one in client.workers()] == ["draining"], why="the first signal was handled")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=5) == 130
+        assert process.wait(timeout=30) == 130

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.long
 
 
 def test_what_a_killed_worker_held_is_done_by_another_and_counts_as_a_crash(tmp_path: Path) -> None:
-    with crew(tmp_path, lease_seconds=1) as one:
+    with crew(tmp_path, lease_seconds=3) as one:
         first = one.work()
         one.online(first)
         job = running(one.client.submit("wait"))
         first.kill()
         second = one.work()
-        job.wait("15s")
+        job.wait("60s")
         assert (job.result, job.data.crashes, job.data.failures) == (2, 1, 0)
         assert [attempt.outcome for attempt in job.attempts()] == [AttemptOutcome.LOST, AttemptOutcome.SUCCEEDED]
         until(lambda: one.workers() == {first.pid: "offline", second.pid: "online"}, why="who is there")
@@ -38,14 +38,15 @@ def test_a_worker_that_was_silent_is_offline_and_then_online_again(tmp_path: Pat
             until(lambda: one.workers() == {worker.pid: "offline"}, why="it is taken for gone")
             worker.tell(signal.SIGCONT)
             until(lambda: one.workers() == {worker.pid: "online"}, why="it is back")
-            counted = Counter(event["data"]["status"] for event in one.events("worker."))
-            assert counted == {"online": 1 + times, "offline": times}
-        assert one.client.submit("tick", {"place": one.place()}).wait("15s").result["pid"] == worker.pid
+            told = [event["data"]["status"] for event in one.events("worker.")]
+            assert told == ["online", *["offline", "online"] * (len(told) // 2)], "they take turns"
+            assert len(told) >= 1 + 2 * times  # On a machine that stalls it is taken for gone more often.
+        assert one.client.submit("tick", {"place": one.place()}).wait("60s").result["pid"] == worker.pid
 
 
 def test_a_worker_that_is_told_to_go_gives_back_what_does_not_end_and_goes(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
-        worker = one.work("--drain-seconds", "0.5")
+        worker = one.work("--drain-seconds", "4")  # What ends has to end by then, and the other one is waited for.
         one.online(worker)
         waiting, ending = (
             running(one.client.submit("wait")),
@@ -72,15 +73,15 @@ def test_a_worker_goes_although_a_handler_does_not_stop(tmp_path: Path) -> None:
 
 
 def test_a_handler_that_blocks_the_loop_keeps_its_lease_and_others_hear_of_a_cancel(tmp_path: Path) -> None:
-    with crew(tmp_path, lease_seconds=1) as one:
+    with crew(tmp_path, lease_seconds=3) as one:
         one.online(one.work())
         held = [running(one.client.submit("wait", {"place": one.place()})) for _ in range(2)]
         polite = running(one.client.submit("polite"))
-        rude = running(one.client.submit("rude", {"seconds": 4, "place": one.place()}))
+        rude = running(one.client.submit("rude", {"seconds": 8, "place": one.place()}))
         one.online(one.work())  # It would get what the other loses.
         for job in (*held, polite):
             job.cancel()
-        assert rude.wait("15s").result == 1
+        assert rude.wait("60s").result == 1
         all_of([*held, polite])
         assert [job.status for job in (*held, polite)] == [JobStatus.CANCELED] * 3
         noted = [words[0] for words in one.noted()]
@@ -136,7 +137,7 @@ def test_a_job_that_kills_its_worker_is_dead_after_its_crash_cap(tmp_path: Path)
 
         until(is_dead, seconds=90, why="it is dead")
         for job in others:
-            job.wait("30s")
+            job.wait("60s")
         assert (poison.status, poison.data.crashes, poison.data.attempts) == (JobStatus.DEAD, 3, 3)
         assert [words[1] for words in one.noted("poison")] == ["1", "2", "3"]
         assert restarts == 3 - sum(not worker.runs for worker in workers)
@@ -169,16 +170,16 @@ def test_two_releases_of_a_handler_work_side_by_side(tmp_path: Path) -> None:
         one.online(old)
         early = one.client.submit_many("report", range(20))
         waiting = one.client.submit_many("report.v2", range(20))
-        assert {job.wait("15s").result for job in early} == {"old"}
+        assert {job.wait("60s").result for job in early} == {"old"}
         assert {job.refresh().status for job in waiting} == {JobStatus.QUEUED}, "the old one does not know them"
         new = one.work(app="new:worker", PYTHONPATH=_with(tmp_path))
-        assert {job.wait("15s").result for job in waiting} == {"new report.v2"}
+        assert {job.wait("60s").result for job in waiting} == {"new report.v2"}
         both = one.client.submit_many("report", range(40))
-        assert {job.wait("15s").result for job in both} <= {"old", "new report"}
+        assert {job.wait("60s").result for job in both} <= {"old", "new report"}
         old.tell(signal.SIGTERM)
         assert old.wait() == 0
         late = one.client.submit_many("report", range(20))
-        assert {job.wait("15s").result for job in late} == {"new report"}
+        assert {job.wait("60s").result for job in late} == {"new report"}
         assert new.runs
 
 
@@ -200,5 +201,6 @@ def test_a_rolling_restart_of_all_workers_loses_and_repeats_nothing(tmp_path: Pa
         _all_done_once(one, [job.id for job in jobs])
         assert set(Counter(id for id, _ in one.noted()).values()) == {1}, "nothing ran twice"
         done = list(one.client.jobs())
-        assert {(job.data.attempts, job.data.crashes, job.data.failures) for job in done} == {(1, 0, 0)}
+        # A claim that a worker gave up while it went is returned unrun, and counts as an attempt on a slow machine.
+        assert {(job.data.crashes, job.data.failures) for job in done} == {(0, 0)}
         assert len({job.result["pid"] for job in done}) > 4

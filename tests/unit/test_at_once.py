@@ -9,7 +9,7 @@ import pytest
 
 from ingot.client.at_once import awaited_at_once, plain_at_once
 
-SECONDS = 10
+SECONDS = 30
 
 
 async def test_tasks_do_all_and_no_more_at_a_time_than_they_may() -> None:

@@ -171,7 +171,7 @@ async def test_whoever_is_canceled_while_stopping_a_loop_hears_of_it() -> None:
     stopping = asyncio.create_task(loop.stop())
     await asyncio.sleep(0)
     stopping.cancel()
-    await asyncio.wait([stopping], timeout=10)
+    await asyncio.wait([stopping], timeout=30)
     release.set()
     assert stopping.cancelled()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from ingot.kernel.clock import SystemClock
 from tests.engines.postgres.two_stores import two_stores
 from tests.factories import LEASE_SECONDS, open_bench
 from tests.postgres import database_for
+from tests.waiting import eventually
 
 NEVER = 1e9
 IDLE_SECONDS = 4.0
+LISTENERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'LISTEN%'"
 
 
 async def test_news_of_an_enqueue_wake_a_claim_that_waits_in_another_process(tmp_path: Path) -> None:
@@ -78,13 +81,16 @@ async def test_a_listener_that_lost_its_connection_listens_again(tmp_path: Path)
     async with two_stores(tmp_path, listens=True) as (here, there):
         there.store.memory.look_patience = NEVER  # type: ignore[union-attr]
         admin = await asyncpg.connect((await database_for(tmp_path)).owner_url)
-        await admin.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND query ILIKE 'LISTEN%'"
-        )
-        await admin.close()
+        ended = {row["pid"] for row in await admin.fetch(LISTENERS)}
+        await admin.execute(f"SELECT pg_terminate_backend(pid) FROM ({LISTENERS}) AS listeners")
         waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=60))
-        await asyncio.sleep(3)
+
+        async def listen_again() -> bool:
+            listeners = {row["pid"] for row in await admin.fetch(LISTENERS)}
+            return len(listeners) == len(ended) and not listeners & ended
+
+        await eventually(listen_again)
+        await admin.close()
         job = await here.make_job()
         assert [claim.job.id for claim in await waiting] == [job.id]
 
@@ -112,11 +118,11 @@ async def test_claims_that_wait_cost_less_than_one_query_a_second(tmp_path: Path
         await asyncio.sleep(0.2)
         await fold(store.database)
         store.memory.deltas = False
-        before = queries
+        before, began = queries, time.monotonic()
         await asyncio.sleep(IDLE_SECONDS)
-        assert queries - before < IDLE_SECONDS
+        assert queries - before < time.monotonic() - began
         await jobs.enqueue(tenant, "noop")
-        done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+        done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=30)
         assert len(done) == 1
         for claim in pending:
             claim.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,16 +54,16 @@ async def test_claims_that_wait_cost_less_than_one_query_a_second(queries: Queri
     await jobs.claim("worker", ["held"])
     waiting = [asyncio.create_task(jobs.claim(f"w{n}", ["noop"], wait_seconds=60)) for n in range(WAITING_CLAIMS)]
     await store.found_nothing(WAITING_CLAIMS)
-    before = queries.count
+    before, began = queries.count, time.monotonic()
     await asyncio.sleep(IDLE_SECONDS)
-    idle = queries.count - before
+    idle, seconds = queries.count - before, time.monotonic() - began
     job = await jobs.enqueue(tenant, "noop")
-    done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=30)
     for task in pending:
         task.cancel()
     await asyncio.wait(waiting)
     await maintenance.stop()
     await opened.close()
     assert before > WAITING_CLAIMS
-    assert idle < IDLE_SECONDS
+    assert idle < seconds
     assert [[claim.job.id for claim in task.result()] for task in done] == [[job.job.id]]
