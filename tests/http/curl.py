@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+from tests.processes import started_async
 
 
 async def curl(*words: str) -> str:
-    """What curl says."""
-    running = await asyncio.create_subprocess_exec("curl", "-sS", *words, stdout=-1, stderr=-1)
-    out, err = await running.communicate()
+    """Run curl, and return what it prints."""
+    async with started_async("curl", "-sS", *words, stdout=-1, stderr=-1) as running:
+        out, err = await running.communicate()
     assert running.returncode == 0, err
     return out.decode()

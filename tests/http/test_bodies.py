@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import subprocess
@@ -24,6 +23,7 @@ from tests.http.curl import curl
 from tests.http.depot import MIB, Depot
 from tests.http.depot_requests import put
 from tests.http.serving import Served, serving
+from tests.processes import started_async
 from tests.waiting import eventually
 
 GROWTH_BYTES_MAX = 64 * MIB
@@ -53,11 +53,9 @@ def sparse(folder: Path, size: int) -> Iterator[Path]:
 async def own_process(folder: Path) -> AsyncIterator[tuple[str, int]]:
     """A server in a process of its own: its address and its id."""
     words = [sys.executable, "-m", "tests.http.depot", str(folder)]
-    running = await asyncio.create_subprocess_exec(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert running.stdout is not None
-    try:
+    async with started_async(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
         yield (await running.stdout.readline()).decode().strip(), running.pid
-    finally:
         await running.communicate(b"")
 
 
@@ -199,8 +197,8 @@ async def test_curl_gets_an_answer_to_a_body_that_nobody_read(
     with sparse(tmp_path, 256 * MIB) as file:
         said = "\n%{http_code} %{size_upload}"
         words = ["-T", str(file), "-H", expect, "--max-time", "10", "-w", said, f"{site.url}/depot/{path}"]
-        running = await asyncio.create_subprocess_exec("curl", "-sS", *words, stdout=-1, stderr=-1)
-        out, _ = await running.communicate()
+        async with started_async("curl", "-sS", *words, stdout=-1, stderr=-1) as running:
+            out, _ = await running.communicate()
     answer, _, told_by_curl = out.decode().rpartition("\n")
     assert told_by_curl.split()[0] == status
     assert int(told_by_curl.split()[1]) < 64 * MIB
