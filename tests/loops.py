@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _loop: asyncio.AbstractEventLoop | None = None
+_lasting = 0
 
 
 def share(loop: asyncio.AbstractEventLoop | None) -> None:
@@ -30,9 +32,20 @@ def run(call: Coroutine[Any, Any, T]) -> T:
     return _loop.run_until_complete(call)
 
 
+@contextmanager
+def lasting_tasks() -> Iterator[None]:
+    """Leave tasks alone inside: they belong to a fixture that several tests share."""
+    global _lasting  # noqa: PLW0603 - one for a process
+    _lasting += 1
+    try:
+        yield
+    finally:
+        _lasting -= 1
+
+
 def cancel_leftovers() -> None:
     """Cancel the tasks that a test has left on the shared loop, and wait for their end."""
-    if _loop is None or _loop.is_closed() or _loop.is_running():
+    if _lasting or _loop is None or _loop.is_closed() or _loop.is_running():
         return
     if tasks := asyncio.all_tasks(_loop):
         for task in tasks:

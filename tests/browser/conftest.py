@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests import loops
 from tests.browser.place import GROUPS, Place, World, open_world
 
 
 @pytest.fixture(scope="package")
 async def world() -> AsyncIterator[World]:
     """A browser and a provider."""
-    async with open_world() as one:
-        yield one
+    with loops.lasting_tasks():
+        async with open_world() as one:
+            yield one
 
 
 @pytest.fixture

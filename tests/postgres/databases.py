@@ -115,6 +115,10 @@ async def database_for(folder: Path) -> Database:
             database.folder = folder
             await database.empty()
             return database
+    return await _create_for(folder)
+
+
+async def _create_for(folder: Path) -> Database:
     database = await _create(f"ingot_{new_id().replace('-', '')}", TEMPLATE)
     database.folder = folder
     _databases.append(database)
@@ -122,9 +126,9 @@ async def database_for(folder: Path) -> Database:
 
 
 @asynccontextmanager
-async def borrowed_database() -> AsyncIterator[Database]:
-    """A database with nothing in it but our schema."""
-    database = await database_for(Path(new_id()))
+async def borrowed_database(*, is_new: bool = False) -> AsyncIterator[Database]:
+    """A database with nothing in it but our schema, and without the statistics of earlier tests if it has to be new."""
+    database = await (_create_for if is_new else database_for)(Path(new_id()))
     database.stores += 1
     try:
         yield database

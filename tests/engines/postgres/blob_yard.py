@@ -108,9 +108,9 @@ async def open_server(
 
 
 @asynccontextmanager
-async def open_yard() -> AsyncIterator[Yard]:
+async def open_yard(*, is_new: bool = False) -> AsyncIterator[Yard]:
     """A database with one server and one tenant."""
-    async with borrowed_database() as database:
+    async with borrowed_database(is_new=is_new) as database:
         clock = ManualClock()
         store = await open_server(database, clock)
         clock.advance(seconds=LEASE_SECONDS)

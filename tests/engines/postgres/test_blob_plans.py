@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +12,7 @@ from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.sql import SQL
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
-from tests.engines.postgres.blob_yard import Yard
+from tests.engines.postgres.blob_yard import Yard, open_yard
 from tests.engines.postgres.isolation import undone
 
 KEYS: Final = 100_000
@@ -19,6 +20,13 @@ PAGES_MAX: Final = 250  # Down a few trees, whatever there is; a table read to i
 RUNS: Final = 6  # The first five are planned with their values.
 
 pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture
+async def yard() -> AsyncIterator[Yard]:
+    """A yard in a new database: plans depend on statistics."""
+    async with open_yard(is_new=True) as made:
+        yield made
 
 
 FILL: Final = """

@@ -206,6 +206,7 @@ async def test_tables_that_are_made_anew_keep_their_rows_and_their_indexes(
     before = migrations()[:10]
     with monkeypatch.context() as patch:
         know_only(before, tmp_path, patch)
+        await (await _open(tmp_path / "data")).close()
         async with open_bench("sqlite", tmp_path / "data") as bench:
             depot = Depot(bench)
             found = await bench.make_claim()
