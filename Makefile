@@ -6,8 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES = $(wildcard src tests benchmarks examples scripts)
-# Tests wait for disks and processes: one worker more than there are processors.
-WORKERS := --numprocesses $(shell expr $$(nproc) + 1) --maxprocesses 5 --dist worksteal
+# Tests wait for disks and processes: two workers more than there are processors.
+WORKERS := --numprocesses $(shell expr $$(nproc) + 2) --maxprocesses 6 --dist worksteal
 # Goals for a machine with 2 cores, set-up and lint included. A run that takes longer prints a warning.
 CHECK_SECONDS := 240
 TEST_SECONDS := 720

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import loops
 from tests.browser.place import GROUPS, Place, World, open_world
+from tests.processes import nothing_left_over
+
+
+@pytest.fixture(scope="package", autouse=True)
+def no_process_left_over() -> Iterator[None]:
+    """Fail when a process outlives the folder: its modules share a browser and a provider."""
+    with nothing_left_over():
+        yield
 
 
 @pytest.fixture(scope="package")
-async def world() -> AsyncIterator[World]:
+async def world(no_process_left_over: None) -> AsyncIterator[World]:
     """A browser and a provider."""
     with loops.lasting_tasks():
         async with open_world() as one:

@@ -432,4 +432,12 @@ MUTANTS = [
         caught_by="tests/engines/postgres/test_job_files.py"
         "::test_the_collector_leaves_a_blob_that_an_order_names_at_this_moment",
     ),
+    Mutant(
+        name="preview that compares all jobs with each other",
+        breaks="history of any size does not slow a page",
+        file="engines/postgres/sql/preview_retention.sql",
+        old="n.place <= $2 OFFSET 0",
+        new="n.place <= $2",
+        caught_by="tests/engines/postgres/test_preview.py",
+    ),
 ]

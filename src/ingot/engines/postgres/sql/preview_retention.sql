@@ -14,7 +14,8 @@ FROM ingot.keeping($1) AS k CROSS JOIN LATERAL (
         ORDER BY n.id, n.place DESC
     ) AS n
     LEFT JOIN LATERAL (
-        SELECT s.finished_at FROM ingot.job_rows AS s WHERE s.id = n.id AND n.place <= $2
+        -- OFFSET 0 keeps this a lookup by id. Joined, it read all jobs of the tenant for every job that was named.
+        SELECT s.finished_at FROM ingot.job_rows AS s WHERE s.id = n.id AND n.place <= $2 OFFSET 0
     ) AS s ON true
 ) AS d
 WHERE d.jobs > 0
