@@ -15,6 +15,7 @@ from tests import budget, components, servers
 
 pytestmark = pytest.mark.long  # Starts pytest many times.
 ROOT = Path(__file__).parents[2]
+UNUSED_PLUGINS = ("cacheprovider", "schemathesis", "hypothesispytest", "anyio", "asyncio")
 TESTS = """
 import subprocess, sys
 
@@ -33,9 +34,10 @@ def test_burn(number):
 
 
 def run_pytest(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a folder, without the settings of this repository."""
+    """Run pytest in a folder, without the settings of this repository and without plugins that it does not need."""
     (folder / "pytest.ini").touch()
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rootdir={folder}", *arguments]
+    unused = [word for name in UNUSED_PLUGINS for word in ("-p", f"no:{name}")]
+    command = [sys.executable, "-m", "pytest", *unused, f"--rootdir={folder}", *arguments]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "INGOT_"))}
     environment = kept | {"PYTHONPATH": str(ROOT)} | environment
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -85,7 +87,7 @@ def test_the_cpu_time_of_a_process_includes_its_children(monkeypatch: pytest.Mon
 
 def run_own_pytest(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run tests of this repository."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:schemathesis", *arguments]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "INGOT_"))}
     return subprocess.run(command, cwd=ROOT, env=kept | environment, capture_output=True, text=True, check=False)
 
@@ -93,7 +95,7 @@ def run_own_pytest(*arguments: str, **environment: str) -> subprocess.CompletedP
 # -- what is missing --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_missing_component_stops_the_run_before_the_first_test(tmp_path: Path, workers: int) -> None:
     run = run_own_pytest("-n", str(workers), "tests/unit/test_samples.py", PATH=str(tmp_path))
     assert run.returncode == pytest.ExitCode.INTERRUPTED, run.stdout + run.stderr
