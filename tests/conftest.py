@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import budget, components, loops
 from tests.minilm import shared_model
+from tests.ordering import in_shares
 from tests.postgres import close_pools, shared_folder
 from tests.processes import mark_this_run, nothing_left_over
 from tests.s3 import shared_bucket_server
@@ -67,15 +68,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add markers and the limit of long tests, and start long tests first so that no worker ends with one alone."""
+    """Add markers and the limit of long tests, and order the tests for the workers."""
     for item in items:
         components.mark(item)
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_TEST_SECONDS_MAX))
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     if config.getoption("fast"):
         config.hook.pytest_deselected(items=[item for item in items if components.is_slow(item)])
         items[:] = [item for item in items if not components.is_slow(item)]
+    items[:] = in_shares(items)
 
 
 @pytest.fixture(scope="module", autouse=True)
