@@ -25,6 +25,7 @@ from tests.http.serving import Served
 from tests.http.working import working
 from tests.processes import is_running, parent_of
 from tests.system.crew import until
+from tests.waiting import eventually
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -263,7 +264,7 @@ async def _pids_of(job: AsyncJob, place: Path) -> list[int]:
     """The processes of a job that does not end, once they are there."""
     async for _ in job.watch():
         if len(pids := pids_in(place)) == 2:
-            assert all(map(is_running, pids))
+            await eventually(lambda: all(map(is_running, pids)), why="its processes run")
             return pids
     raise AssertionError(f"{job} has ended")
 
