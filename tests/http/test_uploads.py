@@ -137,6 +137,7 @@ async def test_a_large_one_whose_key_is_taken_meanwhile_fails(site: Served, monk
     await expect_key_taken(site, monkeypatch)
 
 
+@pytest.mark.s3
 async def test_a_copied_one_whose_key_is_taken_meanwhile_fails(
     forgetful: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
