@@ -7,7 +7,7 @@ database keeps one pool for as long as the tests share an event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -71,7 +71,7 @@ class Database:
                 f"{self.server_url}&application_name={KEPT.replace(' ', '%20')}",
                 pooled=False,
                 connections=CONNECTIONS_MAX,
-                connection_class=_clocked_by(self),
+                connection_class=_clocked_by(lambda: self.clock),
             )
         return self._pool
 
@@ -178,39 +178,24 @@ class ChanceClock(ManualClock):
     chance = 0.5
 
 
-class _Clocked(Connection):
-    """A connection on which PostgreSQL has the time of a test's clock."""
-
-    told: tuple[str, str] | None = ("", "")
-
-    def clock(self) -> Clock | None:
-        raise NotImplementedError
-
-    async def fetch(self, *args: Any, **options: Any) -> list[Record]:  # type: ignore[override]
-        clock = self.clock()
-        now = str(clock.micros()) if isinstance(clock, ManualClock) else ""
-        chance = str(clock.chance) if isinstance(clock, ChanceClock) else ""
-        if self.told != (now, chance):
-            await super().execute(f"SET ingot.now = '{now}'; SET ingot.chance = '{chance}'")
-            self.told = None if self.is_in_transaction() else (now, chance)  # A rollback takes it back.
-        return await super().fetch(*args, **options)
-
-
 def clocked(clock: Clock) -> type[Connection]:
     """Connections on which PostgreSQL has the time of this clock."""
-
-    class Clocked(_Clocked):
-        def clock(self) -> Clock:
-            return clock
-
-    return Clocked if isinstance(clock, ManualClock) else Connection
+    return _clocked_by(lambda: clock) if isinstance(clock, ManualClock) else Connection
 
 
-def _clocked_by(database: Database) -> type[Connection]:
-    """Connections on which PostgreSQL has the time of the clock that the database has now."""
+def _clocked_by(read_clock: Callable[[], Clock | None]) -> type[Connection]:
+    """Connections on which PostgreSQL has the time of the clock that is read before each statement."""
 
-    class Clocked(_Clocked):
-        def clock(self) -> Clock | None:
-            return database.clock
+    class Clocked(Connection):
+        told: tuple[str, str] | None = ("", "")
+
+        async def fetch(self, *args: Any, **options: Any) -> list[Record]:  # type: ignore[override]
+            clock = read_clock()
+            now = str(clock.micros()) if isinstance(clock, ManualClock) else ""
+            chance = str(clock.chance) if isinstance(clock, ChanceClock) else ""
+            if self.told != (now, chance):
+                await super().execute(f"SET ingot.now = '{now}'; SET ingot.chance = '{chance}'")
+                self.told = None if self.is_in_transaction() else (now, chance)  # A rollback takes it back.
+            return await super().fetch(*args, **options)
 
     return Clocked
