@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, overload
 
-SECONDS_MAX: Final = 45.0
+SECONDS_MAX: Final = 90.0
 LOOK_SECONDS: Final = 0.01
 T = TypeVar("T")
 

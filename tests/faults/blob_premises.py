@@ -17,8 +17,8 @@ from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.kernel.ids import new_id
 from ingot.settings import Settings
 from tests import s3
-from tests.faults.postgres_world import until
 from tests.postgres import TEMPLATE, Database, server_url
+from tests.waiting import eventually
 
 Rows = dict[str, list[tuple[Any, ...]]]
 LIST_OBJECTS_MAX = 1000
@@ -138,7 +138,7 @@ async def _read_postgres(database: Database, statements: dict[str, str]) -> Rows
             connected = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'ingot_server' AND datname = $1"
             return not await owner.fetchval(connected, database.name)
 
-        await until(is_quiet)
+        await eventually(is_quiet)
         return {name: [tuple(row) for row in await owner.fetch(statement)] for name, statement in statements.items()}
     finally:
         await owner.close()

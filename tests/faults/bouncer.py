@@ -13,10 +13,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.components import COMPONENTS, find_program
-from tests.faults.postgres_world import DATABASE, until
+from tests.faults.postgres_world import DATABASE
 from tests.postgres import install_debian
 from tests.postgres.server import USERS
 from tests.processes import started_async
+from tests.waiting import eventually
 
 PORT = 6432
 SERVER_CONNECTIONS = 2
@@ -75,7 +76,7 @@ async def open_bouncer(server: Path) -> AsyncIterator[str]:
                 assert process.returncode is None, (folder / "log").read_text()[-500:]
                 return (folder / f".s.PGSQL.{PORT}").exists()
 
-            await until(listens)
+            await eventually(listens)
             yield f"postgresql://ingot_server@/{DATABASE}?host={folder}&port={PORT}"
             process.terminate()
             async with asyncio.timeout(STOP_SECONDS_MAX):

@@ -22,6 +22,7 @@ from tests.faults.tables import Tables
 from tests.faults.verbs import Held
 from tests.faults.workload import Workload
 from tests.postgres import PLAIN_TEMPLATE, Server, own_server, with_database
+from tests.waiting import eventually
 
 DATABASE = "ingot"
 LEASE_SECONDS = 0.6
@@ -31,8 +32,6 @@ WINDOWS_BEFORE = 3
 WINDOWS_AFTER_MAX = 45
 RECOVERED_SHARE = 0.3  # A store that lost its connections does next to nothing; a busy machine does less than before.
 DRAIN_SECONDS_MAX = 60.0
-WAIT_SECONDS_MAX = 30.0
-LOOK_SECONDS = 0.01
 
 
 class World:
@@ -105,16 +104,7 @@ async def until_quiet(owner: Owner) -> None:
     async def is_quiet() -> bool:
         return not await owner.fetchval(connected)
 
-    await until(is_quiet)
-
-
-async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until something is so."""
-    for _ in range(round(WAIT_SECONDS_MAX / LOOK_SECONDS)):
-        if await is_so():
-            return
-        await asyncio.sleep(LOOK_SECONDS)
-    raise AssertionError("it never came to this")
+    await eventually(is_quiet)
 
 
 class ComparisonAfterLosses(Comparison):

@@ -10,8 +10,9 @@ import pytest
 
 from tests.faults.history import History, Line
 from tests.faults.postgres_rules import RULES, broken_rules
-from tests.faults.postgres_world import CountingRecorder, Shift, World, open_world, until, violations
+from tests.faults.postgres_world import CountingRecorder, Shift, World, open_world, violations
 from tests.faults.tables import Tables
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 
@@ -47,7 +48,7 @@ async def lived() -> AsyncIterator[Lived]:
             await shift.prepare()
             async with asyncio.TaskGroup() as group:
                 group.create_task(shift.work_until(stop))
-                await until(is_enough)
+                await eventually(is_enough)
                 stop.set()
         tables = await world.check(recorder.history())
         yield Lived(world, recorder.kept, tables)

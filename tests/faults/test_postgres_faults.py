@@ -33,17 +33,16 @@ from tests.faults.postgres_child import PostgresPlan, work
 from tests.faults.postgres_rules import broken_rules
 from tests.faults.postgres_world import (
     LEASE_SECONDS,
-    LOOK_SECONDS,
     Survival,
     World,
     open_world,
     survive,
-    until,
     until_quiet,
 )
 from tests.faults.processes import PROCESSES
 from tests.faults.proxy import END_SECONDS, Loss, Proxy, open_proxy
 from tests.faults.verbs import Held
+from tests.waiting import LOOK_SECONDS, eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("leftovers")]
 
@@ -98,7 +97,7 @@ class Clients:
         async def is_at_work() -> bool:
             return self._size() > enough or not process.is_alive()
 
-        await until(is_at_work)
+        await eventually(is_at_work)
         await asyncio.sleep(self._random.uniform(0.0, LOOK_SECONDS))
         assert process.is_alive(), self._told()
         assert process.pid is not None
@@ -198,7 +197,7 @@ async def test_nothing_acknowledged_is_lost_when_the_server_crashes_or_restarts(
             async def is_at_work(enough: int = acked + ACKED_BETWEEN) -> bool:
                 return recorder.acked >= enough
 
-            await until(is_at_work)
+            await eventually(is_at_work)
             await asyncio.to_thread(server.stop, mode)
             await asyncio.sleep(AWAY_SECONDS)
             await asyncio.to_thread(server.start)

@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from ingot.settings import Settings
-from tests.faults.postgres_world import open_world, until
+from tests.faults.postgres_world import open_world
 from tests.http.serving import serving
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("leftovers")]
 
@@ -30,12 +31,12 @@ async def test_who_waits_for_the_database_is_told_when_the_server_stops(
     async with open_world() as world, serving(tmp_path, Settings(database_url=world.url)) as served:
         given = {"worker_id": "w", "types": ["noop"], "wait_seconds": 60}
         claim = asyncio.create_task(served.call("POST", "/jobs/claim", json=given))
-        await until(lambda: _true(served.ingot.jobs.waiting == 1))
+        await eventually(lambda: served.ingot.jobs.waiting == 1)
         await asyncio.to_thread(world.server.stop, "immediate")  # And it stays away until the end.
         post = asyncio.create_task(served.call("POST", "/jobs", json={"type": "noop"}))
         get = asyncio.create_task(served.call("GET", "/jobs"))
-        await until(lambda: _true(any(line["event"] == "server_away" for line in logs)))
-        await until(lambda: _true(len(served.server.server_state.tasks) == 3))
+        await eventually(lambda: any(line["event"] == "server_away" for line in logs))
+        await eventually(lambda: len(served.server.server_state.tasks) == 3)
         served.server.stop()
         answers = await asyncio.gather(post, get)
         assert (await claim).status_code in (204, 503)  # As it has to ask the database once more, or not.
@@ -44,7 +45,3 @@ async def test_who_waits_for_the_database_is_told_when_the_server_stops(
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json()["code"] in ("store_failed", "outcome_unknown")
     assert [record.message for record in caplog.records if record.name == "uvicorn.error" and record.exc_info] == []
-
-
-async def _true(value: bool) -> bool:
-    return value

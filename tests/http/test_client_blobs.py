@@ -397,7 +397,6 @@ async def test_an_upload_of_other_bytes_is_given_up(served: Served, big: Path) -
 
 
 @pytest.mark.s3
-@pytest.mark.timeout(60)
 async def test_parts_that_are_in_the_bucket_are_not_sent_again(tmp_path: Path) -> None:
     large = tmp_path / "large.bin"
     large.write_bytes(BIG * 5)  # Seven parts; and it is read back after `complete` has answered.

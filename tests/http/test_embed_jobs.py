@@ -18,7 +18,6 @@ from ingot.jobs.model import JobStatus
 from ingot.kernel.errors import InvalidInput
 from tests.minilm import NAME, model_folder
 
-pytestmark = pytest.mark.timeout(120)  # The first one writes the model.
 PARAGRAPHS = [
     "Yeast eats the sugar of the flour and gives off gas, which lifts the dough.",
     "The ferry to the island leaves at seven, and comes back after dark.",

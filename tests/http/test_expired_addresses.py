@@ -37,7 +37,7 @@ from tests.http.serving import Served, serving
 MIB = 1024 * 1024
 BODY = Random(5).randbytes(5 * MIB)
 LARGE = BODY * 13 + b"more"  # In parts: five of 16 MiB.
-pytestmark = [pytest.mark.s3, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.s3
 
 
 @pytest.fixture

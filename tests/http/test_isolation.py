@@ -24,8 +24,7 @@ from tests.http.isolated import worker
 from tests.http.serving import Served
 from tests.http.working import working
 from tests.processes import is_running, parent_of
-from tests.system.crew import until
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -174,7 +173,7 @@ async def test_a_template_that_is_killed_takes_its_processes_along_and_another_c
         os.kill(parent_of(pids[0]), signal.SIGKILL)
         with pytest.raises(JobDead, match="ended by SIGKILL"):
             await job.wait("30s")
-        await asyncio.to_thread(until, lambda: not any(map(is_running, pids)), seconds=10)
+        await asyncio.to_thread(until, lambda: not any(map(is_running, pids)))
         again = await client.submit_many("isolated", ["work"] * 4)
         assert len({(await one.wait("30s")).result["pid"] for one in again}) == 4
 

@@ -17,6 +17,7 @@ from ingot.identity.grants import Grant
 from ingot.identity.model import Limits
 from tests.http.one_server import on_one_server
 from tests.http.serving import Served
+from tests.waiting import eventually
 
 SIZES = [0, 1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, PART_BYTES, 2 * PART_BYTES + 17]
 
@@ -37,9 +38,11 @@ async def kept(served: Served, token: str | None = None) -> tuple[list[str], dic
 
 async def until(served: Served, *, reserved: bool) -> None:
     """Wait until something is reserved, or nothing is."""
-    async with asyncio.timeout(30):
-        while bool((await kept(served))[1]["reserved_bytes"]) is not reserved:
-            pass  # Each look is a request, and takes a while.
+
+    async def is_so() -> bool:
+        return bool((await kept(served))[1]["reserved_bytes"]) is reserved
+
+    await eventually(is_so)
 
 
 async def in_pieces(data: bytes, size: int = 300_000) -> Any:

@@ -55,7 +55,6 @@ async def stored(site: Served, line: Line, size: int) -> tuple[AsyncBlobs, bytes
     return blobs, body
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("size", [5 * MIB, 65 * MIB], ids=["one PUT", "parts"])
 async def test_clients_send_and_read_at_the_public_address(site: Served, line: Line, size: int) -> None:
     blobs, body = await stored(site, line, size)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,20 +20,12 @@ from ingot.client.synchronous.job import SyncJob
 from ingot.jobs.model import JobStatus
 from tests.processes import end
 from tests.system.programs import ROOT, start_ingot
+from tests.waiting import SECONDS_MAX, until
 
 HANDLERS = "tests.system.handlers:worker"
 
 
-def until(what: Callable[[], Any], *, seconds: float = 60.0, why: str = "") -> Any:
-    """Wait until something is so, and answer it."""
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} seconds: {why or what}"
-        time.sleep(0.02)
-    return found
-
-
-def all_of(jobs: Iterable[SyncJob], *, seconds: float = 60.0) -> None:
+def all_of(jobs: Iterable[SyncJob], *, seconds: float = SECONDS_MAX) -> None:
     """Wait until these jobs are finished."""
     for job in jobs:
         until(partial(_finished, job), seconds=seconds, why=f"{job} is finished")
@@ -161,7 +152,7 @@ class Crew:
 
     def ran(self, times: int) -> None:
         """Wait until so much was noted."""
-        until(lambda: len(self.noted()) >= times, seconds=90, why=f"{times} ran")
+        until(lambda: len(self.noted()) >= times, why=f"{times} ran")
 
     def place(self, name: str = "all") -> str:
         """Where handlers note something."""

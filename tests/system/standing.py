@@ -11,7 +11,8 @@ import httpx
 
 from ingot.client.synchronous.job import SyncJob
 from ingot.jobs.model import AttemptOutcome, JobStatus
-from tests.system.crew import Crew, Process, crew, until
+from tests.system.crew import Crew, Process, crew
+from tests.waiting import until
 
 CRASH_CAP = 50
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from benchmarks.worker.adapter import Order, Place
 from benchmarks.worker.runs import run
 from benchmarks.worker.site import serving
 
 
-@pytest.mark.timeout(60)
 def test_a_worker_is_measured_from_start_to_settle(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         order = Order(

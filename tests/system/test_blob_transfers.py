@@ -62,7 +62,6 @@ def client_of(url: str, folder: Path) -> Client:
     return Client(url, token=token, patience=15)
 
 
-@pytest.mark.timeout(60)
 def test_a_server_that_is_killed_while_a_file_is_sent_gets_the_rest(server: Standing, tmp_path: Path) -> None:
     url = server.start()
     told: list[int] = []
@@ -82,7 +81,6 @@ def test_a_server_that_is_killed_while_a_file_is_sent_gets_the_rest(server: Stan
         assert (used.bytes, used.reserved_bytes) == (len(BIG), 0)
 
 
-@pytest.mark.timeout(60)
 def test_a_server_that_is_killed_while_a_file_is_fetched_sends_the_rest(server: Standing, tmp_path: Path) -> None:
     url = server.start()
     told: list[int] = []

@@ -32,7 +32,7 @@ MIB = 1024 * 1024
 LINES = 1_000  # About 100 KB.
 PAYLOAD = {"lines": LINES, "text": "ä" * 40_000}  # 80 KB.
 FILES = {"small": Random(1).randbytes(100), "middle": Random(2).randbytes(MIB), "large": Random(3).randbytes(MIB) * 65}
-pytestmark = [pytest.mark.s3, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.s3
 
 
 class Place:

@@ -9,8 +9,6 @@ import pytest
 
 from tests.system.cli import Shell, shell
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:

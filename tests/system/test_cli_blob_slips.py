@@ -10,8 +10,6 @@ import pytest
 from tests.system.cli import Shell, shell
 from tests.system.programs import INGOT
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:

@@ -15,7 +15,6 @@ from blake3 import blake3
 from ingot.client.landing import part_of
 from tests.system.cli import Shell, shell
 
-pytestmark = pytest.mark.timeout(60)
 MIB = 1024 * 1024
 BIG = Random(10).randbytes(24 * MIB)
 

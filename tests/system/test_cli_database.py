@@ -14,7 +14,7 @@ from ingot.settings import Settings
 from tests.postgres import Database, empty_database
 from tests.system.programs import Done, run_ingot
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.postgres
 
 
 def typed(folder: Path, *words: str, **environment: str) -> Done:

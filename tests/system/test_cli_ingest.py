@@ -18,11 +18,11 @@ from ingot.cli.progress import Part, Step
 from ingot.client import Client
 from ingot.kernel.errors import IngotError
 from tests.system.cli import Shell
-from tests.system.crew import Crew, crew, until
+from tests.system.crew import Crew, crew
 from tests.system.programs import Done
 from tests.system.relay import losing
+from tests.waiting import until
 
-pytestmark = pytest.mark.timeout(60)
 HANDLERS = "tests.system.document_handlers:worker"
 MIB = 1024 * 1024
 LARGE = b"%PDF-1.7\n" + Random(9).randbytes(3 * MIB)

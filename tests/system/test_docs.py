@@ -48,7 +48,6 @@ PAGES_TYPED = [
 ]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("page", PAGES_TYPED)
 def test_what_a_page_says_can_be_typed_from_top_to_bottom(tmp_path: Path, page: str) -> None:
     with served(tmp_path / "data") as (_, url):
@@ -129,7 +128,6 @@ filterwarnings = error
 """
 
 
-@pytest.mark.timeout(60)
 def test_the_tests_of_a_page_are_tests(tmp_path: Path) -> None:
     app, test, awaiting = PYTHON.findall((PAGES / "test-your-handlers.md").read_text(encoding="utf-8"))
     (tmp_path / "pytest.ini").write_text(PYTEST_INI, encoding="utf-8")

@@ -12,7 +12,8 @@ from reportlab.pdfgen.canvas import Canvas
 from ingot.client.synchronous.job import SyncJob
 from scripts.make_samples import scan
 from tests.providers.programs import fonts, tesseract
-from tests.system.crew import crew, until
+from tests.system.crew import crew
+from tests.waiting import until
 
 pytestmark = [pytest.mark.tesseract, pytest.mark.fonts, pytest.mark.long]
 

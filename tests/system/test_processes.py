@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.processes import end, is_running, nothing_left_over, started
-from tests.system.crew import until
 from tests.system.programs import ingot, run_ingot, start_ingot
+from tests.waiting import until
 
 
 class TestFailed(Exception):

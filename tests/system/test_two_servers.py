@@ -15,7 +15,7 @@ from ingot.kernel.errors import IngotError
 from tests.postgres import Database, database_for
 from tests.system.programs import run_ingot, served
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture

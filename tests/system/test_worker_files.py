@@ -15,9 +15,10 @@ from ingot.client.synchronous.job import SyncJob
 from ingot.jobs.files import FileNotFound
 from ingot.jobs.logs import LOG_CHARS_KEPT
 from ingot.jobs.model import JobStatus
-from tests.system.crew import Crew, crew, until
+from tests.system.crew import Crew, crew
 from tests.system.file_handlers import content_of
 from tests.system.programs import run_ingot
+from tests.waiting import until
 
 MIB = 1024 * 1024
 HANDLERS = "tests.system.file_handlers:worker"
@@ -105,7 +106,6 @@ def test_the_log_of_an_attempt_that_failed_is_kept_too(place: Crew) -> None:
     assert (log.startswith("0000000 ä"), "ValueError: it was talk" in log) == (True, True)
 
 
-@pytest.mark.timeout(60)
 def test_files_go_and_come_from_a_terminal(place: Crew, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("first", encoding="utf-8")
     (tmp_path / "b.txt").write_text("second", encoding="utf-8")
@@ -154,7 +154,6 @@ def who_made(job: SyncJob) -> int | None:
     return next((number for number, data in made.items() if data == found), None)
 
 
-@pytest.mark.timeout(90)
 def test_of_a_worker_that_is_killed_nothing_is_seen(tmp_path: Path) -> None:
     with crew(tmp_path, lease_seconds=2.0) as one:
         first = one.work(app=HANDLERS)
@@ -169,7 +168,6 @@ def test_of_a_worker_that_is_killed_nothing_is_seen(tmp_path: Path) -> None:
         assert (usage.bytes, usage.reserved_bytes) == (4 * MIB, 0), "nothing is left of what broke off"
 
 
-@pytest.mark.timeout(90)
 def test_what_a_worker_saved_before_it_was_killed_is_where_the_next_attempt_goes_on(tmp_path: Path) -> None:
     with crew(tmp_path, lease_seconds=2.0) as one:
         first = one.work(app=HANDLERS)
@@ -191,7 +189,6 @@ def test_what_a_worker_saved_before_it_was_killed_is_where_the_next_attempt_goes
         assert one.client.blobs.usage().bytes == 0
 
 
-@pytest.mark.timeout(90)
 def test_the_upload_of_a_worker_that_comes_back_too_late_is_refused(tmp_path: Path) -> None:
     with crew(tmp_path, lease_seconds=2.0) as one:
         first = one.work(app=HANDLERS)
@@ -207,7 +204,6 @@ def test_the_upload_of_a_worker_that_comes_back_too_late_is_refused(tmp_path: Pa
         assert outputs(job) == {"made.bin": 4 * MIB}
 
 
-@pytest.mark.timeout(90)
 def test_an_upload_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
         one.work(app=HANDLERS)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -21,9 +20,10 @@ from ingot.jobs.model import JobStatus
 from tests.postgres import Database, database_for, with_database
 from tests.processes import Process
 from tests.system.programs import served, worker
+from tests.waiting import until
 
 LEASE_SECONDS: Final = 2
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(90)]  # Two processes start, and a lease runs out.
+pytestmark = pytest.mark.postgres
 WAIT_SECONDS: Final = 60
 APP: Final = """
 import time
@@ -100,13 +100,6 @@ def at_work(scene: Scene, **more: str) -> Iterator[Process]:
         yield process
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def test_a_worker_works_is_seen_and_goes(scene: Scene) -> None:
     with at_work(scene) as process:
         jobs = scene.client.submit_many("greet", ["Ada", "Grace"])
@@ -122,10 +115,10 @@ def test_a_worker_works_is_seen_and_goes(scene: Scene) -> None:
 def test_people_see_what_a_job_does_and_cancel_it(scene: Scene) -> None:
     with at_work(scene):
         job = scene.client.submit("slow")
-        until(lambda: job.refresh().data.progress is not None, "its progress is shown")
+        until(lambda: job.refresh().data.progress is not None, why="its progress is shown")
         assert job.data.progress is not None
         assert (job.data.progress.percent, job.data.progress.stage) == (40, "half way")
-        until(lambda: job.log() == "at work\n", "its log is shown")
+        until(lambda: job.log() == "at work\n", why="its log is shown")
         job.cancel()
         with pytest.raises(JobCanceled):
             job.wait("60s")
@@ -134,7 +127,7 @@ def test_people_see_what_a_job_does_and_cancel_it(scene: Scene) -> None:
 def test_a_server_drains_a_worker_that_it_never_talks_to(scene: Scene) -> None:
     with at_work(scene) as process:
         job = scene.client.submit("short")
-        until(lambda: job.refresh().status is JobStatus.RUNNING, "it runs")
+        until(lambda: job.refresh().status is JobStatus.RUNNING, why="it runs")
         (known,) = scene.client.workers()
         scene.client.drain(known.id)
         assert process.wait(timeout=WAIT_SECONDS) == 0
@@ -146,7 +139,7 @@ def test_a_server_drains_a_worker_that_it_never_talks_to(scene: Scene) -> None:
 def test_what_a_killed_worker_held_is_done_by_another(scene: Scene) -> None:
     with at_work(scene) as process:
         job = scene.client.submit("short")
-        until(lambda: job.refresh().status is JobStatus.RUNNING, "it runs")
+        until(lambda: job.refresh().status is JobStatus.RUNNING, why="it runs")
         process.kill()
         process.wait()
     (dead,) = scene.client.workers()
@@ -154,20 +147,22 @@ def test_what_a_killed_worker_held_is_done_by_another(scene: Scene) -> None:
         assert job.wait("30s").result == 2
         assert (job.data.crashes, job.data.failures) == (1, 0)
         statuses = {one.id: one.status for one in scene.client.workers()}
-        until(lambda: {w.id: w.status for w in scene.client.workers()}[dead.id] == "offline", f"offline: {statuses}")
+        until(
+            lambda: {w.id: w.status for w in scene.client.workers()}[dead.id] == "offline", why=f"offline: {statuses}"
+        )
 
 
 def test_a_stopped_worker_that_wakes_up_changes_nothing_of_its_lost_job(scene: Scene) -> None:
     with at_work(scene) as stopped:
         job = scene.client.submit("short")
-        until(lambda: job.refresh().status is JobStatus.RUNNING, "it runs")
+        until(lambda: job.refresh().status is JobStatus.RUNNING, why="it runs")
         stopped.send_signal(signal.SIGSTOP)
         try:
             with at_work(scene):
                 assert job.wait("30s").result == 2
         finally:
             stopped.send_signal(signal.SIGCONT)
-        until(lambda: any(one.status == "online" for one in scene.client.workers()), "it is back")
+        until(lambda: any(one.status == "online" for one in scene.client.workers()), why="it is back")
         assert (job.refresh().result, job.data.attempts) == (2, 2)
 
 

@@ -24,7 +24,7 @@ FAQ = {
     "When does the shop open?": "Our doors are unlocked at nine in the morning, except on Sundays.",
     "Why does bread rise?": "Yeast eats the sugar of the flour and gives off gas, which lifts the dough.",
 }
-pytestmark = [pytest.mark.model, pytest.mark.timeout(120)]  # The first one writes the model.
+pytestmark = pytest.mark.model
 
 
 @pytest.fixture(scope="module")

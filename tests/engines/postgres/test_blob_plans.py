@@ -19,8 +19,6 @@ KEYS: Final = 100_000
 PAGES_MAX: Final = 250  # Down a few trees, whatever there is; a table read to its end has thousands.
 RUNS: Final = 6  # The first five are planned with their values.
 
-pytestmark = pytest.mark.timeout(90)
-
 
 @pytest.fixture
 async def yard() -> AsyncIterator[Yard]:

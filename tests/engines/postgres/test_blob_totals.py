@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from ingot.blobs.ports import DeleteKey, PutBlob, SweepUploads
 from ingot.engines.postgres import PostgresStore
 from ingot.kernel.ids import new_id
@@ -15,8 +13,6 @@ from tests.engines.postgres.blob_yard import Yard
 SERVERS = 3
 BLOBS = 30
 TOTALS = "SELECT count(*), coalesce(sum(blobs), 0), coalesce(sum(bytes), 0) FROM ingot.blob_totals"
-
-pytestmark = pytest.mark.timeout(60)
 
 
 async def test_totals_stay_right_while_they_are_summed_up_by_several(yard: Yard) -> None:
