@@ -48,6 +48,14 @@ def note_program(pid: int) -> None:
     note("other programs", tree_seconds(pid))
 
 
+def note_python(pid: int) -> None:
+    """Record the CPU time of a child that runs Python, with all that it started, before it is stopped."""
+    global _python_children_seconds  # noqa: PLW0603
+    seconds = tree_seconds(pid)
+    note("Python", seconds)
+    _python_children_seconds += seconds
+
+
 def note(group: Group, seconds: float) -> None:
     """Record CPU time. Any process of the test run may do so."""
     if (folder := os.environ.get(FOLDER_VARIABLE)) is not None:
@@ -76,7 +84,7 @@ def _note_this_process() -> None:
     own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     note("Python", own.ru_utime + own.ru_stime)
     if os.environ.get("PYTEST_XDIST_WORKER") or not _has_workers:  # The children of the controller are the workers.
-        note("other programs", ended.ru_utime + ended.ru_stime)
+        note("other programs", max(0.0, ended.ru_utime + ended.ru_stime - _python_children_seconds))
 
 
 # -- the plugin -------------------------------------------------------------------------------------------------------
@@ -85,6 +93,7 @@ _seconds: defaultdict[str, float] = defaultdict(float)
 _tests: Counter[str] = Counter()
 _started = time.time()
 _has_workers = False
+_python_children_seconds = 0.0  # Already recorded as Python's.
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -106,7 +115,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-    """Record what this process took, when it has ended the programs that it started."""
+    """Record what this process took. Registered after `conftest.py`, it runs when that has ended its programs."""
     _note_this_process()
 
 

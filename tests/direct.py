@@ -19,13 +19,9 @@ from tests.postgres import Database, database_for, with_database
 async def serving_postgres(folder: Path) -> AsyncIterator[Served]:
     """Serve the database that stands for a folder."""
     database = await database_for(folder)
-    database.stores += 1
-    try:
-        async with serving(folder, Settings(database_url=database.server_url)) as served:
-            served.database = database
-            yield served
-    finally:
-        database.stores -= 1
+    async with serving(folder, Settings(database_url=database.server_url)) as served:
+        served.database = database
+        yield served
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.components import COMPONENTS, CORPUS_FOLDER
+from tests.components import COMPONENTS, CORPUS_FOLDER, expect_marker
 
 PACKAGES: Final = ("asymptote-doc", "bash-doc", "debian-policy", "graphviz-doc", "ledger", "libmpfr-doc")
 DONE: Final = "fetched"
@@ -18,6 +18,7 @@ DONE: Final = "fetched"
 
 def corpus() -> Path:
     """A folder of all PDFs in these packages. Raises with a sentence that says how to get them."""
+    expect_marker("corpus")
     CORPUS_FOLDER.mkdir(parents=True, exist_ok=True)
     with (CORPUS_FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 RUN_VARIABLE: Final = "INGOT_TEST_RUN"
-END_SECONDS: Final = 10.0
-LEFTOVER_SECONDS: Final = 3.0  # That a process which was told to end may take until it counts as left over.
-# Servers that are started once and used by all modules after that, by a part of their command line.
-LASTING: Final = ("tests/system/warm.py", "multiprocessing.", "postgres", "weed", "npm", "apt-get")
+END_SECONDS: Final = 60.0
+LEFTOVER_SECONDS: Final = 30.0  # How long a process may take to end before it counts as left over.
+# Processes of Python itself, which live as long as the process that started them.
+HELPERS: Final = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
 class Process(Protocol):
@@ -114,6 +114,11 @@ def mark_this_run() -> None:
     os.environ[RUN_VARIABLE] = f"{os.getpid()}-{uuid.uuid4().hex}"
 
 
+def keep(pid: int, *, with_children: bool = True) -> None:
+    """Let a process live as long as the test run, because tests of many modules use it."""
+    _lasting[pid] = with_children
+
+
 def descendants() -> dict[int, str]:
     """The command lines of the processes that descend from this one, or were started by one that did, by their IDs."""
     mark = f"{RUN_VARIABLE}={os.environ[RUN_VARIABLE]}".encode()
@@ -169,19 +174,24 @@ def nothing_left_over(*, seconds: float = LEFTOVER_SECONDS) -> Iterator[None]:
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            told = "; ".join(f"{line} (pid {pid})" for pid, line in left.items())
-            raise AssertionError(f"These processes were left running by tests of this module: {told}")
+            listed = "; ".join(f"{line} (pid {pid})" for pid, line in left.items())
+            raise AssertionError(f"These processes were left running by tests of this module: {listed}")
         time.sleep(0.02)
 
 
 def _left_over(before: Mapping[int, str]) -> dict[int, str]:
-    found = {pid: line for pid, line in descendants().items() if pid not in before}
-    known = {pid: " ".join(words) for pid, words in FORKED.items()}
-    return {
-        pid: known.get(pid, line)
-        for pid, line in found.items()
-        if pid in known or not any(part in line for part in LASTING)
-    }
+    found = {pid: line for pid, line in descendants().items() if pid not in before and not _may_last(pid, line)}
+    return {pid: " ".join(FORKED.get(pid, [line])) for pid, line in found.items()}
 
 
+def _may_last(pid: int, line: str) -> bool:
+    try:
+        parent = parent_of(pid)
+    except OSError:  # It has just ended.
+        return True
+    is_helper = parent == os.getpid() and any(name in line for name in HELPERS)
+    return pid in _lasting or _lasting.get(parent, False) or is_helper
+
+
+_lasting: Final[dict[int, bool]] = {}  # Whether the children of a process may last too, by its ID.
 FORKED: Final[dict[int, Sequence[str]]] = {}  # What runs in processes that share the command line of the warm one.

@@ -30,6 +30,7 @@ from ingot.kernel.ids import new_id
 from ingot.objects.s3 import SINGLE_BYTES_MAX, BucketStore
 from tests.budget import note_program
 from tests.components import COMPONENTS, expect_marker
+from tests.processes import keep
 
 FOLDER_VARIABLE: Final = "INGOT_TEST_S3_FOLDER"
 ACCESS_KEY: Final = "tests"
@@ -164,6 +165,7 @@ def server_url() -> str:
         if not known.exists():
             server = Server(folder)
             server.start()
+            keep(server.pid)
             (folder / "pid").write_text(str(server.pid))
             known.write_text(server.url)
         return known.read_text()

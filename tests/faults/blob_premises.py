@@ -17,7 +17,7 @@ from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.kernel.ids import new_id
 from ingot.settings import Settings
 from tests import s3
-from tests.postgres import TEMPLATE, Database, server_url
+from tests.postgres import TEMPLATE, Database, create_database, server_url
 from tests.waiting import eventually
 
 Rows = dict[str, list[tuple[Any, ...]]]
@@ -112,13 +112,7 @@ def _body_of(client: Any, bucket: str, key: str) -> bytes:
 
 
 async def _new_database() -> Database:
-    url, name = server_url(), f"kills_{new_id().replace('-', '')}"
-    admin = await asyncpg.connect(url)
-    try:
-        await admin.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
-    finally:
-        await admin.close()
-    return Database(url, name)
+    return await create_database(server_url(), f"kills_{new_id().replace('-', '')}", TEMPLATE)
 
 
 async def _drop_database(database: Database) -> None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.components import COMPONENTS, find_program
+from tests.components import COMPONENTS, expect_marker, find_program
 from tests.faults.postgres_world import DATABASE
 from tests.postgres import install_debian
 from tests.postgres.server import USERS
@@ -27,6 +27,7 @@ PREPARED_SINCE = (1, 21)
 
 def program() -> str:
     """The program's path. Raises with a sentence that says how to get it."""
+    expect_marker("pgbouncer")
     path = find_program("pgbouncer")
     if path is None and os.geteuid() == 0 and shutil.which("apt-get"):
         install_debian("pgbouncer")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from tests.components import expect_marker
 from tests.processes import started_async
 
 
 async def curl(*words: str) -> str:
     """Run curl, and return what it prints."""
+    expect_marker("curl")
     async with started_async("curl", "-sS", *words, stdout=-1, stderr=-1) as running:
         out, err = await running.communicate()
     assert running.returncode == 0, err

@@ -172,6 +172,7 @@ async def test_what_nobody_asks_for_stays_with_its_sender(site: Served, depot: D
         assert b'"size":%d' % (64 * MIB) in await reader.read(4096)
 
 
+@pytest.mark.curl
 @pytest.mark.long
 async def test_a_gigabyte_goes_through_in_bounded_memory(tmp_path: Path) -> None:
     async with own_process(tmp_path / "data") as (url, pid):
@@ -189,6 +190,7 @@ async def test_a_gigabyte_goes_through_in_bounded_memory(tmp_path: Path) -> None
 # -- not for nothing ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.curl
 @pytest.mark.parametrize("expect", ["Expect: 100-continue", "Expect:"])
 @pytest.mark.parametrize(("path", "status"), [("refuse", "422"), ("ignore", "200")])
 async def test_curl_gets_an_answer_to_a_body_that_nobody_read(

@@ -56,6 +56,7 @@ async def read(content: bytes, kind: str | None = FORM, *, step: int = 1 << 20) 
 # -- what scripts send ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.curl
 async def test_curl_sends_a_file_with_its_key(site: Served, tmp_path: Path) -> None:
     file = tmp_path / 'f\u00fcr "alle".bin'
     file.write_bytes(b"\r\n--b\r\n" * 1000)
@@ -151,6 +152,7 @@ async def test_as_many_fields_as_there_may_be_are_taken() -> None:
     assert len(fields) == FIELDS_MAX
 
 
+@pytest.mark.curl
 async def test_a_million_parts_are_not_read(site: Served, tmp_path: Path) -> None:
     file = tmp_path / "parts"
     file.write_bytes(b"".join(part(str(number)) for number in range(1_000_000)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,8 @@ pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    found = await database_for(tmp_path)
-    found.stores += 1
-    yield found
-    found.stores -= 1
+async def database(tmp_path: Path) -> Database:
+    return await database_for(tmp_path)
 
 
 async def start(settings: Settings, *, new: bool = False) -> None:

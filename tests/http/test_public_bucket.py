@@ -62,6 +62,7 @@ async def test_clients_send_and_read_at_the_public_address(site: Served, line: L
     assert [asked_of(line, site, method) for method in ("PUT", "GET")] == [{elsewhere()}, {elsewhere()}]
 
 
+@pytest.mark.curl
 async def test_curl_reads_at_the_public_address_and_nobody_at_the_other(site: Served, tmp_path: Path) -> None:
     async with AsyncClient(site.url, token=site.operator) as client:
         await client.blobs.put(BODY, "file")

@@ -140,6 +140,7 @@ async def test_fewer_bytes_than_announced_are_cut(site: Served, depot: Depot) ->
 # -- ranges, by tools that know them --------------------------------------------------------------------------
 
 
+@pytest.mark.curl
 async def test_curl_goes_on_where_it_stopped(site: Served, depot: Depot, tmp_path: Path) -> None:
     file = tmp_path / "part"
     file.write_bytes(depot.content[:4321])

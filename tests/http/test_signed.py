@@ -35,6 +35,7 @@ async def site(tmp_path: Path, signer: Signer) -> AsyncIterator[Served]:
         yield served
 
 
+@pytest.mark.curl
 async def test_an_address_needs_no_credential_and_says_what_it_is_for(site: Served, signer: Signer) -> None:
     url = signer.sign("GET", PATH, {"name": "a b", "number": "7"}, 60)
     answer = await site.client.get(url)
@@ -86,6 +87,7 @@ async def test_a_server_without_a_key_takes_no_address(tmp_path: Path, signer: S
         assert (answer.status_code, answer.json()["code"]) == (403, "signature_invalid")
 
 
+@pytest.mark.curl
 async def test_the_rest_of_a_path_is_a_name(site: Served) -> None:
     for sent, key in {"a": "a", "a/b%2Fc": "a/b/c", "%F0%9F%8D%AA/%20": "\U0001f36a/ "}.items():
         assert (await site.client.get(f"/depot/rest/jobs/{sent}")).json() == {"text": key}

@@ -67,6 +67,7 @@ async def curl(*arguments: str, body: Path | None = None, headers: Mapping[str, 
     return int(status), output
 
 
+@pytest.mark.curl
 async def test_curl_puts_an_object_once(store: BucketStore, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(BODY)
@@ -162,6 +163,7 @@ async def test_an_address_that_has_expired_is_refused(store: BucketStore) -> Non
     assert await store.size_of(place) is None
 
 
+@pytest.mark.curl
 async def test_curl_reads_and_goes_on_where_it_stopped(store: BucketStore, tmp_path: Path) -> None:
     place = await put(store, BODY)
     name = "attachment; filename=\"a b.txt\"; filename*=UTF-8''%C3%A4%20b.txt"
@@ -253,6 +255,7 @@ async def upload(store: BucketStore) -> Upload:
     return upload
 
 
+@pytest.mark.curl
 async def test_parts_that_curl_and_others_sent_become_an_object(upload: Upload, tmp_path: Path) -> None:
     store = upload.store
     file = tmp_path / "part"

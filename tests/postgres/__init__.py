@@ -7,9 +7,11 @@ from tests.postgres.databases import (
     borrowed_database,
     clocked,
     close_pools,
+    create_database,
     database_for,
     empty_database,
     open_postgres,
+    release_databases,
 )
 from tests.postgres.programs import binaries, install_debian
 from tests.postgres.server import PLAIN_TEMPLATE, TEMPLATE, Server, own_server, server_url, shared_folder, with_database
@@ -25,11 +27,13 @@ __all__ = [
     "borrowed_database",
     "clocked",
     "close_pools",
+    "create_database",
     "database_for",
     "empty_database",
     "install_debian",
     "open_postgres",
     "own_server",
+    "release_databases",
     "server_url",
     "shared_folder",
     "with_database",

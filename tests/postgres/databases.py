@@ -57,7 +57,8 @@ class Database:
         self.owner_url = with_database(url, name)
         self.server_url = with_database(url, name, "ingot_server")
         self.folder: Path | None = None
-        self.stores = 0
+        self.stores = 0  # It is not given to others while a store is open on it, or while it is reserved.
+        self.is_reserved = False
         self.clock: Clock | None = None
         self.is_altered = False  # A test that changes the schema says so, and no other test gets the database.
         self._pool: asyncpg.Pool[Record] | None = None
@@ -106,21 +107,38 @@ async def close_pools() -> None:
 
 
 async def database_for(folder: Path) -> Database:
-    """The database that stands for this folder: the one it had, or an empty one."""
+    """The database that stands for this folder: the one it had, or an empty one. No other test gets it."""
+    database = await _use(folder)
+    database.is_reserved = True
+    database.stores -= 1
+    return database
+
+
+def release_databases() -> None:
+    """Let the next test have the databases of the one that has ended."""
     for database in _databases:
-        if database.folder == folder:
-            return database
-    for database in _databases:
-        if database.stores == 0:
-            database.folder = folder
-            await database.empty()
-            return database
-    return await _create_for(folder)
+        database.is_reserved = False
+
+
+async def _use(folder: Path) -> Database:
+    """The database of a folder with one store more, so that nobody else gets it."""
+    database = next((one for one in _databases if one.folder == folder), None)
+    if database is not None:
+        database.stores += 1
+        return database
+    database = next((one for one in _databases if one.stores == 0 and not one.is_reserved), None)
+    if database is None:
+        return await _create_for(folder)
+    database.stores += 1
+    database.folder, database.clock = folder, None
+    await database.empty()
+    return database
 
 
 async def _create_for(folder: Path) -> Database:
     database = await _create(f"ingot_{new_id().replace('-', '')}", TEMPLATE)
     database.folder = folder
+    database.stores = 1
     _databases.append(database)
     return database
 
@@ -128,8 +146,7 @@ async def _create_for(folder: Path) -> Database:
 @asynccontextmanager
 async def borrowed_database(*, is_new: bool = False) -> AsyncIterator[Database]:
     """A database with nothing in it but our schema, and without the statistics of earlier tests if it has to be new."""
-    database = await (_create_for if is_new else database_for)(Path(new_id()))
-    database.stores += 1
+    database = await (_create_for if is_new else _use)(Path(new_id()))
     try:
         yield database
     finally:
@@ -145,7 +162,11 @@ async def empty_database() -> Database:
 
 
 async def _create(name: str, template: str) -> Database:
-    url = server_url()
+    return await create_database(server_url(), name, template)
+
+
+async def create_database(url: str, name: str, template: str) -> Database:
+    """A database on a server, as a copy of another one."""
     admin = await asyncpg.connect(url)
     try:
         await admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
@@ -156,7 +177,7 @@ async def _create(name: str, template: str) -> Database:
 
 async def open_postgres(folder: Path, clock: Clock, *, lease_seconds: float) -> PostgresStore:
     """A store in the database that stands for a folder."""
-    database = await database_for(folder)
+    database = await _use(folder)
 
     class Store(PostgresStore):
         closed = False
@@ -167,9 +188,12 @@ async def open_postgres(folder: Path, clock: Clock, *, lease_seconds: float) -> 
             self.closed = True
 
     database.clock = clock
-    store = await Store.open(database.server_url, clock=clock, lease_seconds=lease_seconds, pool=await database.pool())
-    database.stores += 1
-    return store
+    try:
+        pool = await database.pool()
+        return await Store.open(database.server_url, clock=clock, lease_seconds=lease_seconds, pool=pool)
+    except BaseException:
+        database.stores -= 1
+        raise
 
 
 class ChanceClock(ManualClock):

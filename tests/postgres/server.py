@@ -24,6 +24,7 @@ from ingot.engines.postgres import migrate
 from tests.budget import note_cluster
 from tests.components import POSTGRES_WHEEL
 from tests.postgres.programs import binaries
+from tests.processes import keep
 
 FOLDER_VARIABLE: Final = "INGOT_TEST_POSTGRES_FOLDER"
 PLAIN_TEMPLATE: Final = "ingot_plain"  # Migrated, and nothing else.
@@ -68,6 +69,11 @@ class Server:
     def url(self) -> str:
         """The URL for the superuser."""
         return f"postgresql://postgres@/postgres?host={self.folder}"
+
+    @property
+    def pid(self) -> int:
+        """The process ID of the running server."""
+        return int((self._data / "postmaster.pid").read_text().split()[0])
 
     @property
     def is_running(self) -> bool:
@@ -164,6 +170,7 @@ def server_url() -> str:
         server = Server(folder)
         server.copy(_template())
         server.start()
+        keep(server.pid)
         _own = server
     return _own.url
 

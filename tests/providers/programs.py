@@ -1,4 +1,4 @@
-"""The programs behind the real provider, the browser and OCR, and the fonts of the samples: found, or installed."""
+"""Programs that tests run, and the fonts of the samples: found, or installed."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ def browser() -> str:
 def tesseract() -> str:
     """The path of tesseract. Raises with a sentence that says how to get it."""
     return _program("tesseract", package="tesseract-ocr")
+
+
+def curl() -> str:
+    """The path of curl. Raises with a sentence that says how to get it."""
+    return _program("curl", package="curl")
+
+
+def git() -> str:
+    """The path of Git. Raises with a sentence that says how to get it."""
+    return _program("git", package="git")
 
 
 def fonts() -> Path:

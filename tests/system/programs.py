@@ -26,7 +26,8 @@ from typing import IO, Any, Final, NamedTuple
 
 import pytest
 
-from tests.processes import FORKED, Process, ending
+from tests.budget import note_python
+from tests.processes import FORKED, Process, ending, keep
 
 ROOT: Final = Path(__file__).parents[2]
 INGOT: Final = str(Path(sys.executable).with_name("ingot"))
@@ -132,9 +133,11 @@ class WarmInterpreter:
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        keep(self._process.pid, with_children=False)
 
     def close(self) -> None:
         """End it, with everything that was forked from it."""
+        note_python(self._process.pid)
         self.control.close()
         try:
             self._process.wait(timeout=EXIT_SECONDS)

@@ -80,12 +80,10 @@ def serving(folder: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    found = asyncio.run(database_for(tmp_path))
-    found.stores += 1
-    monkeypatch.setenv("INGOT_DATABASE_URL", found.server_url)
-    yield found
-    found.stores -= 1
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
+    database = asyncio.run(database_for(tmp_path))
+    monkeypatch.setenv("INGOT_DATABASE_URL", database.server_url)
+    return database
 
 
 @contextmanager

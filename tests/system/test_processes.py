@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import end, is_running, nothing_left_over, started
+from tests.processes import end, is_running, keep, nothing_left_over, started
 from tests.system.programs import ingot, run_ingot, start_ingot
 from tests.waiting import until
 
@@ -65,6 +65,21 @@ def test_a_process_that_has_left_its_session_is_found_too(tmp_path: Path) -> Non
     with pytest.raises(AssertionError, match=r"sleep 602 \(pid"):
         left_running("setsid sleep 602 >/dev/null & echo $! >", f"{tmp_path}/pid")
     until(lambda: not is_running(pid_in(tmp_path / "pid")))
+
+
+@pytest.mark.parametrize("name", ["postgres", "weed", "multiprocessing.forkserver"])
+def test_a_process_that_is_named_like_a_lasting_server_is_found_too(name: str) -> None:
+    with pytest.raises(AssertionError, match=rf"{name} 603 \(pid"):
+        left_running(f"bash -c 'exec -a {name} sleep 603' >/dev/null &")
+
+
+def test_a_process_that_is_kept_may_last_with_its_children() -> None:
+    with started(["sh", "-c", "sleep 605 & wait"]) as process:
+        keep(process.pid)
+        with nothing_left_over(seconds=0.2):
+            pass
+        with pytest.raises(AssertionError, match="sleep 606"):
+            left_running("sleep 606 >/dev/null &")
 
 
 def test_a_forked_command_that_is_left_over_is_named_by_its_words(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,10 @@ pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    found = asyncio.run(database_for(tmp_path))
-    found.stores += 1
-    monkeypatch.setenv("INGOT_DATABASE_URL", found.server_url)
-    yield found
-    found.stores -= 1
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
+    database = asyncio.run(database_for(tmp_path))
+    monkeypatch.setenv("INGOT_DATABASE_URL", database.server_url)
+    return database
 
 
 @pytest.mark.usefixtures("database")

@@ -61,7 +61,6 @@ class Scene(NamedTuple):
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     database = asyncio.run(database_for(tmp_path))
-    database.stores += 1
     monkeypatch.setenv("INGOT_DATABASE_URL", database.server_url)
     monkeypatch.setenv("INGOT_LEASE_SECONDS", str(LEASE_SECONDS))
     role = f"resize_{os.getpid()}"
@@ -74,7 +73,6 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
                 yield Scene(tmp_path, client, with_database(database.owner_url, database.name, f"{role}:{password}"))
     finally:
         asyncio.run(_drop(database, role))
-        database.stores -= 1
 
 
 async def _make(database: Database, role: str) -> str:

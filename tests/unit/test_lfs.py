@@ -12,6 +12,7 @@ import pytest
 from ingot.cli.documents import Document, read
 from ingot.cli.lfs import PointerUnresolved, git_folder, is_pointer, read_pointer
 
+pytestmark = pytest.mark.git
 CONTENT = b"%PDF-1.7 the real one"
 OID = hashlib.sha256(CONTENT).hexdigest()
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{OID}\nsize {len(CONTENT)}\n".encode()
