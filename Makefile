@@ -117,9 +117,11 @@ $(VENV)/.home:
 	$$python -m venv --clear $(VENV)
 	@echo "$(CURDIR)" > $@
 
+# The lock is complete, so pip need not resolve it, and files are compiled on all processors, which pip does not do.
 $(VENV)/.dev: $(VENV)/.home requirements/dev.txt
 	@echo "Installing requirements/dev.txt"
-	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@$(PIP) install --no-deps --no-compile --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # Some packages carry files of another version of Python.
 	@touch $@
 
 # The build backend is in the lock, so nothing unlocked is fetched to build the package.
