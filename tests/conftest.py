@@ -64,9 +64,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.getoption("fast") and components.is_slow_folder(collection_path) else None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Add markers and the limit of long tests, and order the tests for the workers."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Add markers and the limit of long tests before pytest selects some, and order those for the workers."""
     for item in items:
         components.mark(item)
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
@@ -74,6 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("fast"):
         config.hook.pytest_deselected(items=[item for item in items if components.is_slow(item)])
         items[:] = [item for item in items if not components.is_slow(item)]
+    yield
     items[:] = in_shares(items)
 
 
