@@ -20,6 +20,7 @@ from tests.faults.verbs import Held
 
 LEASE_SECONDS = 0.15
 WORK_SECONDS_MAX = 5.0
+KILL_SECONDS_MAX = 0.6
 JOIN_SECONDS_MAX = 90.0
 SHARED_HELD_MAX = 40
 
@@ -44,11 +45,11 @@ class Life:
         """What was asked and answered so far."""
         return self._file.history
 
-    def kill_at_random(self) -> None:
+    def kill_at_random(self, *, seconds_max: float = KILL_SECONDS_MAX) -> None:
         """Let a process work and kill it at some moment, now and then after it stood still past its leases."""
         process = self._start(seconds=WORK_SECONDS_MAX)
         early = self._random.random() < 0.1
-        time.sleep(self._random.uniform(0.0, 0.05) if early else self._random.uniform(0.05, 0.6))
+        time.sleep(self._random.uniform(0.0, 0.05) if early else self._random.uniform(0.05, seconds_max))
         if self._random.random() < 0.1:
             self._signal(process, signal.SIGSTOP)
             time.sleep(2 * LEASE_SECONDS)
