@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests import budget, components, loops
@@ -32,6 +33,14 @@ settings.register_profile(
 )
 settings.register_profile("soak", parent=settings.get_profile("ingot"), max_examples=5_000)
 settings.load_profile("ingot")
+
+# A traceback that rich draws, with all local variables, can take a second of CPU. Tests log many errors on purpose.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 SERVERS = pytest.StashKey[ExitStack]()
 
