@@ -15,10 +15,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from tests import loops
+from tests.conformance.claimers import share_jobs, share_jobs_amid_trouble
 from tests.conformance.machines.blob_rules import WHERE, live
+from tests.factories import ENGINES, Bench, open_bench
 from tests.faults import points
 from tests.faults.blob_child import POINTS, POINTS_OF_BUCKETS
 from tests.faults.blob_life import BlobLife
@@ -39,6 +42,7 @@ BLOB_KILLS = 4_000
 BLOB_LIVES = 1_000
 CYCLES = 5_000
 WORKER_STOPS = 300
+CLAIMED_JOBS = 50_000
 WORKERS = 10
 KILLS_PER_LIFE = 40
 CUTS_PER_LIFE = 80
@@ -140,6 +144,25 @@ class Soak:
                     raise Broken(f"{told}\nlive({where!r}, examples={part}, chance={chance})") from None
             self._tell(f"lived with blobs {done + part}/{lives} times on each of {', '.join(WHERE)}")
 
+    def claim_by_many(self, jobs: int) -> None:
+        """Let many claimers share jobs on each engine, without trouble and with it."""
+        for engine in ENGINES if jobs else []:
+            for share in (share_jobs, share_jobs_amid_trouble):
+                folder = self._next_folder()
+                loops.run(self._claim_by_many(engine, folder, share, jobs))
+                shutil.rmtree(folder, ignore_errors=True)
+                self._tell(f"claimed {jobs} jobs by many on {engine} ({share.__name__})")
+
+    async def _claim_by_many(
+        self, engine: str, folder: Path, share: Callable[[Bench, int], Awaitable[None]], jobs: int
+    ) -> None:
+        async with open_bench(engine, folder) as bench:
+            try:
+                await share(bench, jobs)
+            except Exception as error:
+                told = "".join(traceback.format_exception(error))
+                raise Broken(f"{told}\n{share.__name__} of {jobs} jobs on {engine}, in {folder}") from None
+
     def cut_the_power(self, cuts: int) -> None:
         """Lose unsynced writes."""
         done = 0
@@ -198,6 +221,7 @@ def main() -> int:
     parser.add_argument("--cuts", type=int, default=CUTS, help=f"power cuts ({CUTS})")
     parser.add_argument("--cycles", type=int, default=CYCLES, help=f"workers that stand still ({CYCLES})")
     parser.add_argument("--stops", type=int, default=WORKER_STOPS, help=f"real workers that do ({WORKER_STOPS})")
+    parser.add_argument("--claimed-jobs", type=int, default=CLAIMED_JOBS, help=f"by many at once ({CLAIMED_JOBS})")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="repeat a run (up to its timing)")
     parser.add_argument("--folder", type=Path, help="where the stores are made (a temporary folder)")
     arguments = parser.parse_args()
@@ -205,6 +229,7 @@ def main() -> int:
     soak = Soak(folder, arguments.seed)
     print(f"seed {soak.seed}, in {folder}, process {os.getpid()}", flush=True)
     steps: list[tuple[Callable[[int], None], int]] = [
+        (soak.claim_by_many, arguments.claimed_jobs),
         (soak.stand_still, arguments.cycles),
         (soak.stop_workers, arguments.stops),
         (soak.cut_the_power, arguments.cuts),
