@@ -32,7 +32,7 @@ from tests.faults.verbs import SLUGS
 pytestmark = [pytest.mark.postgres, pytest.mark.pgbouncer, pytest.mark.usefixtures("leftovers")]
 
 READERS = 4
-READS_OF_EACH = 400
+READS_OF_EACH = 100
 VERBS = {"enqueue", "claim", "heartbeat", "settle", "cancel", "retry", "change"}
 
 
