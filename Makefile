@@ -18,6 +18,8 @@ LOCK := $(BIN)/uv --quiet pip compile --no-config --universal --python-version 3
 
 # A machine's own indexes must not decide what everybody's lock holds.
 unexport UV_DEFAULT_INDEX UV_EXTRA_INDEX_URL UV_FIND_LINKS UV_INDEX UV_INDEX_URL UV_NO_INDEX
+# The tests start hundreds of interpreters, and each would compile the package and its tests again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
