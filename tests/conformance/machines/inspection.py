@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter, defaultdict
 
@@ -33,14 +32,18 @@ class Inspection:
         self._compared: dict[str, tuple[object, ...]] = {}
 
     async def inspect(self, bench: Bench) -> None:
-        """Compare jobs, attempts, counts, events and batches of every tenant."""
-        await asyncio.gather(*(self._inspect_tenant(bench, tenant) for tenant in sorted(self._model.tenants)))
+        """Compare jobs, attempts, counts, events and batches of every tenant.
+
+        One read follows the other: threads that read at the same time take CPU from each other.
+        """
+        for tenant in sorted(self._model.tenants):
+            await self._inspect_tenant(bench, tenant)
 
     async def _inspect_tenant(self, bench: Bench, tenant: str) -> None:
         jobs = [job for job in self._model.jobs.values() if job.tenant == tenant]
-        await asyncio.gather(
-            self._jobs(bench, tenant, jobs), self._counts(bench, tenant, jobs), self._events(bench, tenant)
-        )
+        await self._jobs(bench, tenant, jobs)
+        await self._counts(bench, tenant, jobs)
+        await self._events(bench, tenant)
         pauses = {pause.type: pause for pause in await bench.jobs.pauses(tenant)}
         assert pauses == {type: pause for (owner, type), pause in self._model.pauses.items() if owner == tenant}
         await self._batches(bench, tenant)
