@@ -16,6 +16,7 @@ from ingot.identity import secrets
 from ingot.identity.credentials import Unauthorized
 from ingot.kernel.clock import ManualClock
 from ingot.wiring import rooms
+from tests.http.one_server import on_one_server
 from tests.http.serving import OWN_PAGE, Served, serving
 from tests.providers.liar import CODE, Answered, Liar, lying_provider
 from tests.providers.real import real_provider
@@ -69,6 +70,20 @@ class Browser:
 async def place(folder: Path, clock: ManualClock | None = None, **settings: Any) -> AsyncIterator[tuple[Served, Liar]]:
     async with lying_provider() as liar, serving(folder, liar.settings(**settings), clock=clock) as served:
         yield served, liar
+
+
+@pytest.fixture
+async def open_place(tmp_path: Path) -> AsyncIterator[tuple[Served, Liar]]:
+    """A server that lets in everybody whom its provider knows."""
+    async with place(tmp_path / "data") as made:
+        yield made
+
+
+@pytest.fixture
+async def staff_place(tmp_path: Path) -> AsyncIterator[tuple[Served, Liar]]:
+    """A server that lets in staff alone."""
+    async with place(tmp_path / "data", oidc_allowed_groups=("staff",)) as made:
+        yield made
 
 
 async def is_nobody(served: Served, browser: Browser, answer: httpx.Response) -> None:
@@ -129,15 +144,17 @@ def without(state: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize(
+@on_one_server(
     "spoil", [without, lambda state: state[:-1], lambda state: state.swapcase(), lambda _: "", lambda _: "é"]
 )
-async def test_a_state_that_is_not_the_browsers_is_refused(tmp_path: Path, spoil: Callable[[str], str | None]) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        browser = Browser(served, liar)
-        asked = await browser.set_out()
-        await is_nobody(served, browser, await browser.come_back(spoil(asked["state"])))
-        assert "/token" not in liar.paths()
+async def test_a_state_that_is_not_the_browsers_is_refused(
+    open_place: tuple[Served, Liar], spoil: Callable[[str], str | None]
+) -> None:
+    served, liar = open_place
+    browser = Browser(served, liar)
+    asked = await browser.set_out()
+    await is_nobody(served, browser, await browser.come_back(spoil(asked["state"])))
+    assert "/token" not in liar.paths()
 
 
 async def test_the_state_of_another_browser_is_refused(tmp_path: Path) -> None:
@@ -218,18 +235,20 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("claims", [claims for _, claims in WRONG], ids=[name for name, _ in WRONG])
-async def test_a_token_that_is_wrong_signs_nobody_in(tmp_path: Path, claims: dict[str, Any]) -> None:
-    async with place(tmp_path / "data", oidc_allowed_groups=("staff",)) as (served, liar):
-        browser = Browser(served, liar)
-        asked = await browser.set_out()
-        liar.metadata.pop("userinfo_endpoint")
-        liar.id_token = liar.sign(**claims)
-        answer = await browser.come_back(asked["state"])
-        await is_nobody(served, browser, answer)
-        assert answer.status_code == 401
-        assert liar.id_token not in answer.text
-        assert "text/html" in answer.headers["content-type"]
+@on_one_server(("name", "claims"), WRONG)
+async def test_a_token_that_is_wrong_signs_nobody_in(
+    staff_place: tuple[Served, Liar], name: str, claims: dict[str, Any]
+) -> None:
+    served, liar = staff_place
+    browser = Browser(served, liar)
+    asked = await browser.set_out()
+    liar.metadata.pop("userinfo_endpoint", None)
+    liar.id_token = liar.sign(**claims)
+    answer = await browser.come_back(asked["state"])
+    await is_nobody(served, browser, answer)
+    assert answer.status_code == 401
+    assert liar.id_token not in answer.text
+    assert "text/html" in answer.headers["content-type"]
 
 
 async def test_an_answer_of_another_provider_is_refused(tmp_path: Path) -> None:
@@ -267,18 +286,18 @@ async def test_a_session_is_renewed_without_a_question_or_by_the_sign_in_page(tm
         assert (answer.status_code, answer.headers["location"]) == (303, "/auth/login?next=/me")
 
 
-@pytest.mark.parametrize(
+@on_one_server(
     "page",
     ["//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example", "javascript:alert(1)", "evil", "",
      "/%0d%0aSet-Cookie:x", "/" + "a" * 2000, "/me\u2028x", " //evil.example", "/\t/evil.example"],
 )  # fmt: skip
-async def test_nobody_is_led_elsewhere(tmp_path: Path, page: str) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        browser = Browser(served, liar)
-        answer = await browser.sign_in(f"?{httpx.QueryParams({'next': page})}")
-        assert answer.status_code == 303
-        assert answer.headers["location"] in ("/me", "/%0d%0aSet-Cookie:x")
-        assert "x" not in browser.cookies
+async def test_nobody_is_led_elsewhere(open_place: tuple[Served, Liar], page: str) -> None:
+    served, liar = open_place
+    browser = Browser(served, liar)
+    answer = await browser.sign_in(f"?{httpx.QueryParams({'next': page})}")
+    assert answer.status_code == 303
+    assert answer.headers["location"] in ("/me", "/%0d%0aSet-Cookie:x")
+    assert "x" not in browser.cookies
 
 
 async def test_who_was_put_out_is_not_signed_in(tmp_path: Path) -> None:
