@@ -67,7 +67,7 @@ test: $(VENV)/.servers ## Run all tests: PostgreSQL, S3, processes, faults, brow
 bench: $(VENV)/.bench ## Measure beside the peers and print the ratios; BENCH=queue, postgres, fair, server, worker, blobs or pdf for one of them
 	@set -e; for name in $(BENCH); do $(BIN)/python -m benchmarks.$$name $(ARGS); done
 
-soak: $(VENV)/.servers ## Run the crash tests thousands of times, and blobs beside their model
+soak: $(VENV)/.servers ## Run the crash tests thousands of times, blobs beside their model, and whole campaigns
 	$(BIN)/python -m tests.soak $(ARGS)
 
 mutants: $(VENV)/.servers ## Plant every known bug, one at a time, and see that its test fails

@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests import loops
+from tests import campaigns, loops
 from tests.conformance.claimers import share_jobs, share_jobs_amid_trouble
 from tests.conformance.machines.blob_rules import WHERE, live
 from tests.factories import ENGINES, Bench, open_bench
@@ -43,6 +44,7 @@ BLOB_LIVES = 1_000
 CYCLES = 5_000
 WORKER_STOPS = 300
 CLAIMED_JOBS = 50_000
+CAMPAIGNS = 1
 WORKERS = 10
 KILLS_PER_LIFE = 40
 CUTS_PER_LIFE = 80
@@ -193,6 +195,16 @@ class Soak:
             workers_stand_still(folder, workers=WORKERS, rounds=-(-stops // WORKERS), tell=self._tell)
         shutil.rmtree(folder)
 
+    def run_campaigns(self, times: int) -> None:
+        """Run the tests of which `make test` runs a sample, with everything."""
+        environment = {**os.environ, campaigns.WHOLE_VARIABLE: "1"}
+        command = [sys.executable, "-m", "pytest", "-q", "-x", *campaigns.TESTS]
+        for done in range(times):
+            run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            if run.returncode != 0:
+                raise Broken(f"{run.stdout}{run.stderr}\n{campaigns.WHOLE_VARIABLE}=1 {' '.join(command)}")
+            self._tell(f"ran {', '.join(campaigns.TESTS)} {done + 1}/{times} times")
+
     def _life(self) -> Life:
         return Life(self._next_folder(), self._random.randrange(2**32))
 
@@ -222,6 +234,7 @@ def main() -> int:
     parser.add_argument("--cycles", type=int, default=CYCLES, help=f"workers that stand still ({CYCLES})")
     parser.add_argument("--stops", type=int, default=WORKER_STOPS, help=f"real workers that do ({WORKER_STOPS})")
     parser.add_argument("--claimed-jobs", type=int, default=CLAIMED_JOBS, help=f"by many at once ({CLAIMED_JOBS})")
+    parser.add_argument("--campaigns", type=int, default=CAMPAIGNS, help=f"whole runs of sampled tests ({CAMPAIGNS})")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="repeat a run (up to its timing)")
     parser.add_argument("--folder", type=Path, help="where the stores are made (a temporary folder)")
     arguments = parser.parse_args()
@@ -237,6 +250,7 @@ def main() -> int:
         (soak.kill_storing, arguments.object_kills),
         (soak.kill_serving_blobs, arguments.blob_kills),
         (soak.live_with_blobs, arguments.blob_lives),
+        (soak.run_campaigns, arguments.campaigns),
         (soak.kill_at_random, arguments.kills),
     ]
     try:

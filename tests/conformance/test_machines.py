@@ -11,6 +11,7 @@ from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from ingot.jobs import JobStatus, Outcome
 from ingot.kernel.ids import new_id
+from tests.campaigns import IS_WHOLE
 from tests.conformance.machines import strategies as draw
 from tests.conformance.machines.batching import Batching
 from tests.conformance.machines.explaining import Explaining
@@ -21,13 +22,18 @@ from tests.conformance.machines.reusing import Reusing
 from tests.conformance.machines.rules import Asking, Finishing, Limiting, Machine, Steering, Time, Work
 from tests.mutants.witness import COPY_VARIABLE
 
-# An example on PostgreSQL takes about five times as long. Where a planted bug is to be found, there are more of them.
-EXAMPLES, STEPS = {"sqlite": 20, "postgres": 5}, 50
-MORE = 3 if COPY_VARIABLE in os.environ else 1
+# An example on PostgreSQL takes about five times as long.
+STEPS = 50
+if IS_WHOLE:
+    EXAMPLES = {"sqlite": 100, "postgres": 25}
+elif COPY_VARIABLE in os.environ:  # There is a planted bug to be found.
+    EXAMPLES = {"sqlite": 60, "postgres": 15}
+else:
+    EXAMPLES = {"sqlite": 8, "postgres": 3}
 SOAKS = settings().max_examples > settings.get_profile("ingot").max_examples
 
-# With more examples than usual (`--hypothesis-profile soak`) nobody waits for the end.
-pytestmark = [pytest.mark.long, *[pytest.mark.timeout(0)] * SOAKS]
+# With more examples than usual (`make soak`, `--hypothesis-profile soak`) nobody waits for the end.
+pytestmark = [pytest.mark.long, *[pytest.mark.timeout(0)] * (SOAKS or IS_WHOLE)]
 
 SLUGS = ("acme", "globex")
 
@@ -174,7 +180,7 @@ MACHINES = [Life, Keys, ManyTenants, Limited, Batched, Reused, Listed, Kept, Exp
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_store_lives_as_its_model_does(machine: type[Machine], engine: str) -> None:
     machine = type(machine.__name__, (machine,), {"engine": engine})
-    examples = settings().max_examples if SOAKS else MORE * EXAMPLES[engine]
+    examples = settings().max_examples if SOAKS else EXAMPLES[engine]
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples, stateful_step_count=STEPS, report_multiple_bugs=False)
     )

@@ -32,10 +32,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.campaigns import IS_WHOLE
 from tests.postgres import empty_database
 from tests.system.programs import served
 
-EXAMPLES = int(os.environ.get("INGOT_TEST_EXAMPLES", "4"))
+EXAMPLES = int(os.environ.get("INGOT_TEST_EXAMPLES", "20" if IS_WHOLE else "3"))
 SEED = int(os.environ.get("INGOT_TEST_SEED", "5"))
 WAIT_SECONDS = 0.05
 ANSWER_SECONDS = 30
@@ -155,6 +156,7 @@ def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Site
 
 
 @pytest.mark.long
+@pytest.mark.timeout(0 if IS_WHOLE else 300)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_every_response_is_one_that_the_document_describes(sites: list[Site], mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_dict(

@@ -1,0 +1,14 @@
+"""Campaigns: tests that `make test` runs with a sample, and `make soak` with everything."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+WHOLE_VARIABLE: Final = "INGOT_TEST_WHOLE"
+IS_WHOLE: Final = WHOLE_VARIABLE in os.environ
+TESTS: Final = (
+    "tests/conformance/test_machines.py",
+    "tests/http/test_generated.py",
+    "tests/system/test_pdf_corpus.py",
+)
