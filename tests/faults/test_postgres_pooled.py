@@ -15,7 +15,7 @@ from structlog.typing import EventDict
 from ingot.engines.postgres import PostgresStore
 from ingot.events import Events
 from ingot.identity import Tenants
-from ingot.jobs import Jobs
+from ingot.jobs import Jobs, JobStatus
 from ingot.jobs.errors import JobNotFound
 from ingot.kernel.errors import StoreMisconfigured
 from tests.faults.bouncer import SERVER_CONNECTIONS, open_bouncer
@@ -28,11 +28,13 @@ from tests.faults.postgres_world import (
     open_world,
 )
 from tests.faults.verbs import SLUGS
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.pgbouncer, pytest.mark.usefixtures("leftovers")]
 
 READERS = 4
 READS_OF_EACH = 100
+ENDS = {"succeeded", "dead", "canceled"}
 VERBS = {"enqueue", "claim", "heartbeat", "settle", "cancel", "retry", "change"}
 
 
@@ -119,6 +121,7 @@ async def test_a_store_behind_the_pool_keeps_its_promises(pooled: Pooled) -> Non
         async with asyncio.TaskGroup() as group:
             group.create_task(shift.work_until(stop, times=2))
             await asyncio.gather(*[reader.read(READS_OF_EACH) for _ in range(READERS)])
+            await eventually(lambda: _has_every_end(reader))
             stop.set()
         last = Shift(store, recorder, seed=seed)
         await last.prepare()
@@ -126,10 +129,15 @@ async def test_a_store_behind_the_pool_keeps_its_promises(pooled: Pooled) -> Non
     history = recorder.history()
     tables = await pooled.world.check(history, quiet=False)
     print(f"{recorder.acked} acknowledged calls, {reader.reads} reads, {len(tables.jobs)} jobs, seed {seed}")
-    assert {job.status for job in tables.jobs.values()} == {"succeeded", "dead", "canceled"}
+    assert {job.status for job in tables.jobs.values()} == ENDS
     assert {call.verb for call in history.calls.values() if call.acked} == VERBS
     for tenant, shown in reader.shown.items():
         assert {tables.jobs[job_id].tenant for job_id in shown} == {tenant}
+
+
+async def _has_every_end(reader: Reader) -> bool:
+    counts = [(await reader.jobs.summary(tenant)).counts for tenant in reader.tenants]
+    return all(any(count[JobStatus(end)] for count in counts) for end in ENDS)
 
 
 async def test_the_pool_would_break_a_store_that_does_not_know_of_it(pooled: Pooled) -> None:

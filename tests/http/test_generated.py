@@ -156,6 +156,7 @@ def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Site
 
 
 @pytest.mark.long
+@pytest.mark.postgres
 @pytest.mark.timeout(0 if IS_WHOLE else 300)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_every_response_is_one_that_the_document_describes(sites: list[Site], mode: GenerationMode) -> None:
