@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
@@ -191,9 +191,10 @@ class _Site:
 
     def close(self) -> None:
         """Serve no more, and leave nothing behind."""
-        self.templates.close()
-        self._thread.stop()
-        self._folder.cleanup()
+        with ExitStack() as closing:  # Each is closed although another one fails.
+            closing.callback(self._folder.cleanup)
+            closing.callback(self._thread.stop)
+            closing.callback(self.templates.close)
 
     async def _serve(self, started: Callable[[Server], None]) -> None:
         settings = Settings(data=Path(self._folder.name))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -53,6 +55,28 @@ def snooze(job: WorkerJob) -> None:
 @worker.handler("apart", isolate=True)
 def apart(job: WorkerJob) -> None:
     raise ValueError("in a process of its own")
+
+
+def test_a_template_that_cannot_be_ended_leaves_neither_server_nor_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = subprocess.Popen.wait
+
+    def fail_to_wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        wait(process, timeout)
+        raise OSError("the process cannot be waited for")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with ExitStack() as running:
+        ingot = running.enter_context(testing.start(worker))
+        ingot.client.submit("apart", max_attempts=1)
+        assert ingot.drain() == 1
+        monkeypatch.setattr(subprocess.Popen, "wait", fail_to_wait)
+        with pytest.raises(OSError, match="cannot be waited for"):
+            running.close()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(ingot.url, verify=False)
+    assert list(tmp_path.glob("ingot-testing-*")) == []
 
 
 def test_all_that_becomes_due_by_a_drain_is_run_by_it() -> None:
