@@ -30,13 +30,15 @@ from ingot.kernel.ids import new_id
 from ingot.objects.s3 import SINGLE_BYTES_MAX, BucketStore
 from tests.budget import note_program
 from tests.components import COMPONENTS, expect_marker
-from tests.processes import keep
+from tests.processes import end, keep
+from tests.waiting import SECONDS_MAX
 
 FOLDER_VARIABLE: Final = "INGOT_TEST_S3_FOLDER"
 ACCESS_KEY: Final = "tests"
 SECRET_KEY: Final = "the-secret-of-the-tests"
 REGION: Final = "us-east-1"
 START_SECONDS: Final = 60
+TRY_SECONDS: Final = 10.0  # For one request of those that are repeated until the server is ready.
 TRIES_MAX: Final = 3
 PORTS: Final = (
     "master.port",
@@ -102,19 +104,30 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                text=True,
                 start_new_session=True,
             )
         self.pid = process.pid
+        is_ready = False
+        try:
+            is_ready = self._becomes_ready(process)
+        finally:
+            if not is_ready:
+                end(process)
+        if is_ready:
+            process.returncode = 0  # It lives longer than this process may, and is nobody's child then.
+        return is_ready
+
+    def _becomes_ready(self, process: subprocess.Popen[str]) -> bool:
+        """Wait until it stores an object. Return `False` when it has ended, or takes too long."""
+        client = client_of(self.url, seconds=TRY_SECONDS)
         until = time.monotonic() + START_SECONDS
         while process.poll() is None and time.monotonic() < until:
             with suppress(botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError):
-                client_of(self.url).create_bucket(Bucket="ready")
-                client_of(self.url).put_object(Bucket="ready", Key="ready", Body=b"1")
-                process.returncode = 0  # It lives longer than this process may, and is nobody's child then.
+                client.create_bucket(Bucket="ready")
+                client.put_object(Bucket="ready", Key="ready", Body=b"1")
                 return True
             time.sleep(0.1)
-        process.kill()
-        process.wait()
         return False
 
 
@@ -127,7 +140,9 @@ def _free_ports(count: int) -> list[int]:
 
 
 @cache
-def client_of(url: str, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY) -> Any:
+def client_of(
+    url: str, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY, *, seconds: float = SECONDS_MAX
+) -> Any:
     """Somebody else's client for the same server."""
     return boto3.client(
         "s3",
@@ -135,7 +150,7 @@ def client_of(url: str, access_key: str = ACCESS_KEY, secret_key: str = SECRET_K
         aws_access_key_id=access_key,
         aws_secret_access_key=secret_key,
         region_name=REGION,
-        config=botocore.config.Config(connect_timeout=2, read_timeout=10, retries={"total_max_attempts": 1}),
+        config=botocore.config.Config(connect_timeout=seconds, read_timeout=seconds, retries={"total_max_attempts": 1}),
     )
 
 

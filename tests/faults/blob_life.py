@@ -63,7 +63,7 @@ class RealServer:
 class BlobLife:
     """One place for blobs, from its first server on: an engine and a store, as in `sqlite-local`.
 
-    A `real` server is started as people do, and takes longer.
+    A `real` server is the command `ingot serve`, which cannot be killed at a named point.
     """
 
     def __init__(self, folder: Path, seed: int, *, where: str = "sqlite-local", real: bool = False) -> None:
@@ -117,7 +117,10 @@ class BlobLife:
     def rest(self) -> None:
         """Let a server run without clients until the collector has nothing more to do."""
         process = self.start()
-        asyncio.run(self._wait_for_the_collector(process))
+        try:
+            asyncio.run(self._wait_for_the_collector(process))
+        finally:
+            self._kill(process)
         self._ended(process)
         self._checked(check_emptied)
 
@@ -185,7 +188,6 @@ class BlobLife:
                 await asyncio.sleep(1.5 * GRACE_SECONDS)
                 done = (await http.post(url, json={"dry_run": False}, timeout=20)).json()
                 idle = idle + 1 if not (done["blobs"] or done["objects"] or done["uploads"]) else 0
-        self._kill(process)
 
     def _kill(self, process: BaseProcess | RealServer) -> None:
         if process.exitcode is None and process.pid is not None:

@@ -86,7 +86,8 @@ class ForkedProcess:
     def send_signal(self, sig: int) -> None:
         """Send a signal to it alone."""
         if self.poll() is None:
-            os.kill(self.pid, sig)
+            with suppress(ProcessLookupError):  # It was reaped after it was polled.
+                os.kill(self.pid, sig)
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -183,7 +184,7 @@ def start_ingot(
     stderr: Stream = None,
     cold: bool = False,
 ) -> Process:
-    """Start a command of `ingot` in a session of its own. Who calls this ends it with `tests.processes.end`."""
+    """Start a command of `ingot` in a session of its own. The caller ends it with `tests.processes.end`."""
     if cold:
         return subprocess.Popen(
             [*PYTHON_INGOT, *words],

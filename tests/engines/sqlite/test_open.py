@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import signal
 import stat
 import sys
 from pathlib import Path
@@ -24,6 +23,7 @@ from ingot.kernel.errors import StoreLocked, StoreMisconfigured, StoreTooNew
 from tests.conformance.depot import OWNER, Depot, id_of
 from tests.conformance.job_files import upload
 from tests.factories import LEASE_SECONDS, open_bench
+from tests.processes import started_async
 
 HOLDER = """
 import asyncio, sys
@@ -104,19 +104,13 @@ async def test_the_folder_is_made_for_its_owner_only(tmp_path: Path) -> None:
 
 async def test_a_second_process_is_refused_with_a_clear_sentence(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    holder = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", HOLDER, str(folder), stdout=asyncio.subprocess.PIPE
-    )
-    assert holder.stdout is not None
-    try:
+    async with started_async(sys.executable, "-c", HOLDER, folder, stdout=asyncio.subprocess.PIPE) as holder:
+        assert holder.stdout is not None
         assert await holder.stdout.readline() == b"open\n"
         with pytest.raises(StoreLocked) as caught:
             await _open(folder)
         assert caught.value.detail == f"Another Ingot process (pid {holder.pid}) holds the data folder {folder}."
         assert "INGOT_DATA" in caught.value.hint
-    finally:
-        os.kill(holder.pid, signal.SIGKILL)
-        await holder.wait()
     store = await _open(folder)  # A killed process holds nothing.
     await store.close()
 
