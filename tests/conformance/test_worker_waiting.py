@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +15,10 @@ from ingot.jobs import Claim, Jobs
 from ingot.jobs.crew import Heard
 from ingot.jobs.ports import WorkerStore
 from ingot.jobs.rounds import WorkerTending, WorkerWatch
-from ingot.jobs.workers import Workers
+from ingot.jobs.workers import Listener, Workers
 from tests.conformance.watched_workers import WatchedWorkers
 from tests.factories import LEASE_SECONDS, Bench, open_store
+from tests.waiting import eventually
 
 TYPES = ["noop"]
 Waiting = asyncio.Task[Heard]
@@ -64,6 +66,12 @@ async def end(*waiting: asyncio.Task[Any]) -> None:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+def listeners_of(tenant: str) -> int:
+    """How many heartbeats of a tenant are kept anywhere in memory."""
+    gc.collect()
+    return sum(type(one) is Listener and one.key[0] == tenant for one in gc.get_objects())
 
 
 async def test_a_cancel_is_told_at_once_to_who_runs_the_job(room: Room) -> None:
@@ -145,9 +153,11 @@ async def test_with_nothing_to_tell_the_wait_ends_by_itself(room: Room) -> None:
 
 async def test_nothing_is_left_of_a_heartbeat_whose_caller_went_away(room: Room) -> None:
     waiting = await room.wait("press/1", await room.claim())
-    assert room.workers.waiting == 1
+    assert (room.workers.waiting, listeners_of(room.bench.tenant)) == (1, 1)
     await end(waiting)
     assert room.workers.waiting == 0
+    del waiting  # Its error has a traceback, which keeps the heartbeat.
+    await eventually(lambda: listeners_of(room.bench.tenant) == 0, why="nothing is kept")
     await room.workers.look()
     assert room.store.looks == []
 

@@ -6,7 +6,7 @@ import asyncio
 import statistics
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
 import asyncpg
@@ -22,7 +22,7 @@ from tests.faults.tables import Tables
 from tests.faults.verbs import Held
 from tests.faults.workload import Workload
 from tests.postgres import PLAIN_TEMPLATE, Server, own_server, with_database
-from tests.waiting import eventually
+from tests.waiting import SECONDS_MAX, eventually
 
 DATABASE = "ingot"
 LEASE_SECONDS = 0.6
@@ -236,6 +236,14 @@ class Survival:
                 return
 
 
+async def use_all_connections(store: PostgresStore) -> None:
+    """Take all connections of the pool at once, which shows that none was lost for good."""
+    pool = store.database.pool
+    async with AsyncExitStack() as taken, asyncio.timeout(SECONDS_MAX):
+        for _ in range(pool.get_max_size()):
+            await taken.enter_async_context(pool.acquire())
+
+
 async def survive(
     world: World, fault: Callable[[Survival], Awaitable[None]], *, seed: int, connections: int = 10
 ) -> Survival:
@@ -254,6 +262,8 @@ async def survive(
         last = Shift(store, survival.recorder, seed=seed)
         await last.prepare()
         assert await last.drain(DRAIN_SECONDS_MAX), "J9 the work did not come to an end"
+        await use_all_connections(store)
+        assert (await store.measure()).connections == connections, "the pool is back at its size"
     tables = await world.check(survival.recorder.history(), resent=True)
     assert {job.status for job in tables.jobs.values()} == {"succeeded", "dead", "canceled"}
     assert survival.before > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +18,7 @@ from ingot.http import call as of_call
 from ingot.http import protocol
 from ingot.http.call import Gone
 from ingot.http.problems import SlowSender
+from ingot.http.server import listen
 from ingot.settings import Settings
 from tests.http.connections import connected, connections, statuses, told
 from tests.http.curl import curl
@@ -24,9 +26,10 @@ from tests.http.depot import MIB, Depot
 from tests.http.depot_requests import put
 from tests.http.serving import Served, serving
 from tests.processes import started_async
-from tests.waiting import eventually
+from tests.waiting import SECONDS_MAX, eventually
 
 GROWTH_BYTES_MAX = 64 * MIB
+BUFFER_BYTES = 64 * 1024
 
 
 @pytest.fixture
@@ -198,7 +201,7 @@ async def test_curl_gets_an_answer_to_a_body_that_nobody_read(
 ) -> None:
     with sparse(tmp_path, 256 * MIB) as file:
         said = "\n%{http_code} %{size_upload}"
-        words = ["-T", str(file), "-H", expect, "--max-time", "10", "-w", said, f"{site.url}/depot/{path}"]
+        words = ["-T", str(file), "-H", expect, "--max-time", str(SECONDS_MAX), "-w", said, f"{site.url}/depot/{path}"]
         async with started_async("curl", "-sS", *words, stdout=-1, stderr=-1) as running:
             out, _ = await running.communicate()
     answer, _, told_by_curl = out.decode().rpartition("\n")
@@ -214,16 +217,22 @@ async def test_httpx_gets_an_answer_to_a_body_that_nobody_read(site: Served) -> 
 
 
 async def test_no_more_than_a_little_is_read_of_a_body_that_nobody_wants(
-    site: Served, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, depot: Depot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "WASTE_BYTES_MAX", MIB)
-    async with connected(site) as (reader, writer):
-        writer.write(put("refuse", b"content-length: %d" % (256 * MIB)))
-        writer.write(bytes(256 * MIB))
-        assert statuses(await reader.read()) == [422]
-        await eventually(lambda: all(one.flow.read_paused for one in connections(site)))
-        sent = 256 * MIB - writer.transport.get_write_buffer_size()
-    assert sent < 32 * MIB, "what the server read, and what the operating system holds on both sides"
+    with listen("127.0.0.1", 0) as door:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)  # Connections inherit it.
+        async with (
+            serving(tmp_path / "data", door=door, more=depot.routes()) as site,
+            connected(site) as (reader, writer),
+        ):
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+            writer.write(put("refuse", b"content-length: %d" % (256 * MIB)))
+            writer.write(bytes(256 * MIB))
+            assert statuses(await reader.read()) == [422]
+            await eventually(lambda: all(one.flow.read_paused for one in connections(site)))
+            sent = 256 * MIB - writer.transport.get_write_buffer_size()
+    assert sent < 2 * MIB, "what the server read, and what the operating system holds on both sides"
 
 
 async def test_a_body_that_nobody_reads_does_not_hold_its_connection(

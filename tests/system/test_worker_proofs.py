@@ -204,4 +204,6 @@ def test_a_rolling_restart_of_all_workers_loses_and_repeats_nothing(tmp_path: Pa
         done = list(one.client.jobs())
         # A claim that a worker gave up while it went is returned unrun, and counts as an attempt on a slow machine.
         assert {(job.data.crashes, job.data.failures) for job in done} == {(0, 0)}
+        earlier = [attempt for job in done if job.data.attempts > 1 for attempt in job.attempts()[:-1]]
+        assert {attempt.outcome for attempt in earlier} <= {AttemptOutcome.RELEASED}
         assert len({job.result["pid"] for job in done}) > 4
