@@ -17,6 +17,7 @@ from ingot.jobs.workers import Workers
 from ingot.kernel.clock import Clock, ManualClock
 from tests.postgres import open_postgres
 from tests.sqlite_files import place_migrated_file
+from tests.waiting import eventually
 
 ENGINES = ["sqlite", "postgres"]
 Store = SQLiteStore | PostgresStore
@@ -79,12 +80,16 @@ class Bench:
         return [event.name for event in await self.all_events(tenant)]
 
     async def all_events(self, tenant: str | None = None) -> list[Event]:
-        """All events so far. On PostgreSQL, a transaction of another test that runs may keep the newest back."""
+        """All events so far. On PostgreSQL, a transaction that still runs, such as an autovacuum, hides the newest."""
         newest = await self.store.newest_event(tenant or self.tenant, settled=False)
-        while True:
+        if newest is None:
+            return []
+
+        async def complete() -> list[Event]:
             events = await self.events.read(tenant or self.tenant, limit=EVENTS_MAX)
-            if newest is None or len(events) == EVENTS_MAX or (events and events[-1].id >= newest):
-                return events
+            return events if events and (len(events) == EVENTS_MAX or events[-1].id >= newest) else []
+
+        return await eventually(complete)
 
 
 async def open_store(engine: str, folder: Path, clock: Clock) -> Store:

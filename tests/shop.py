@@ -19,18 +19,27 @@ from ingot.jobs import Claim, Jobs
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.ids import new_id
 from tests.postgres import Database, borrowed_database, with_database
+from tests.waiting import eventually
 
 LEASE_SECONDS: Final = 180.0
 ROLE: Final = "shop"
+# Roles belong to the cluster. One that owns a table in a database that could not be cleaned up cannot be dropped.
 OPEN: Final = f"""
-CREATE ROLE {ROLE} LOGIN;
+DO $$ BEGIN
+    CREATE ROLE {ROLE} LOGIN;
+EXCEPTION WHEN duplicate_object THEN NULL;
+END $$;
 CREATE TABLE orders (id serial PRIMARY KEY, job uuid);
 ALTER TABLE orders OWNER TO {ROLE};
 """
 CLOSE: Final = r"""
 DO $$ DECLARE role text; BEGIN
     FOR role IN SELECT rolname FROM pg_roles WHERE rolname = 'shop' OR rolname LIKE 'a\_%' LOOP
-        EXECUTE format('DROP OWNED BY %1$I CASCADE; DROP ROLE %1$I', role);
+        EXECUTE format('DROP OWNED BY %I CASCADE', role);
+        BEGIN
+            EXECUTE format('DROP ROLE %I', role);
+        EXCEPTION WHEN dependent_objects_still_exist THEN NULL;
+        END;
     END LOOP;
 END $$
 """
@@ -104,8 +113,11 @@ class Shop:
     async def waits_for(self, holder: Raw, waiting: asyncio.Future[Any]) -> None:
         """Wait until a call waits for a lock of this connection, or is done."""
         watcher = await self.connect("postgres")
-        while not waiting.done() and not await watcher.fetchval(WAITING, holder.get_server_pid()):
-            pass
+
+        async def is_blocked() -> bool:
+            return waiting.done() or await watcher.fetchval(WAITING, holder.get_server_pid()) > 0
+
+        await eventually(is_blocked)
 
 
 @asynccontextmanager
@@ -136,6 +148,7 @@ async def open_shop() -> AsyncIterator[Shop]:
     """A shop in a borrowed database."""
     async with borrowed_database() as database, AsyncExitStack() as opened:
         opened.push_async_callback(_close, database)
+        await _execute(database.owner_url, CLOSE)  # What a failed cleanup has left behind.
         await _execute(database.owner_url, OPEN)
         database.clock = clock = SystemClock()
         store = await PostgresStore.open(
@@ -150,8 +163,12 @@ async def open_shop() -> AsyncIterator[Shop]:
 
 async def _close(database: Database) -> None:
     """Remove the table and the roles of applications: roles belong to the whole cluster."""
-    await database.empty()
-    await _execute(database.owner_url, CLOSE)
+    try:
+        await database.empty()
+        await _execute(database.owner_url, CLOSE)
+    except BaseException:
+        database.is_altered = True
+        raise
 
 
 async def _execute(url: str, statement: str) -> None:

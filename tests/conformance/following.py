@@ -6,6 +6,7 @@ from ingot.events import Event
 from ingot.jobs import Job, JobStatus
 from ingot.kernel.ids import new_id
 from tests.factories import Bench
+from tests.waiting import eventually
 
 BAD_ENDS = [JobStatus.DEAD, JobStatus.CANCELED]
 STEPS_MAX = 1000
@@ -46,11 +47,13 @@ async def counted(bench: Bench, tenant: str | None = None) -> dict[JobStatus, in
 
 
 async def all_events(bench: Bench) -> list[Event]:
-    """The whole log of the tenant, all that was told so far: others on the same server may hold it back a while."""
+    """The whole log of the tenant. On PostgreSQL, a transaction that still runs hides the newest events.
+
+    When an event that was written last can be read, all events before it can be read too.
+    """
     witness = await bench.tenants.create(f"witness-{new_id()}")
     await bench.make_job("witness", tenant=witness.id)
-    while not await bench.events.read(witness.id):
-        pass
+    await eventually(lambda: bench.events.read(witness.id))
     events: list[Event] = []
     while more := await bench.events.read(bench.tenant, after=events[-1].id if events else None, limit=1000):
         events += more

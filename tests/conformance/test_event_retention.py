@@ -30,7 +30,7 @@ async def live(bench: Bench, days: int = 3, each: int = 4) -> list[Event]:
 
 
 async def forget(bench: Bench, keep: int | None = KEEP, limit: int = 100) -> int:
-    await all_events(bench)  # What others on the same server hold back is not removed yet.
+    await all_events(bench)  # Events that cannot be read yet are not removed.
     return (await bench.events.forget(keep=keep, limit=limit)).batches
 
 

@@ -114,9 +114,12 @@ async def test_what_a_call_had_set_aside_when_the_server_died_is_free_soon(tmp_p
         put = asyncio.create_task(served.call("PUT", "/keys/a", content=slowly(), headers={"content-length": "200000"}))
         await got.wait()
         tenant = served.ingot.default_tenant.id
+
+        async def has_reserved_bytes() -> bool:
+            return (await served.ingot.blobs.usage(tenant)).reserved_bytes > 0
+
         try:
-            while not (await served.ingot.blobs.usage(tenant)).reserved_bytes:  # noqa: ASYNC110 - it comes by HTTP
-                await asyncio.sleep(0.01)
+            await eventually(has_reserved_bytes)
             clock.advance(seconds=3600)  # So long nothing was heard of it.
             await served.ingot.collector.run_once()
             assert (await served.ingot.blobs.usage(tenant)).reserved_bytes == 0

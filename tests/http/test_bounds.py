@@ -12,6 +12,7 @@ import pytest
 from ingot.identity.grants import Grant
 from ingot.settings import Settings
 from tests.http.serving import Served, serving
+from tests.waiting import eventually
 
 SOON = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
 
@@ -76,9 +77,7 @@ async def test_a_waiting_claim_ends_with_its_credential(served: Served, kind: st
         end = ("DELETE", f"/admin/tokens/{made['id']}")
     body = {"types": ["noop"], "wait_seconds": 60}
     waiting = asyncio.create_task(served.client.post("/api/v1/jobs/claim", headers=headers, json=body))
-    async with asyncio.timeout(30):
-        while not served.ingot.jobs.waiting:  # noqa: ASYNC110 - the server has no event for tests
-            await asyncio.sleep(0.005)
+    await eventually(lambda: served.ingot.jobs.waiting)
     await served.call(*end)
     job = await served.make_job()
     assert (await waiting).status_code == 401

@@ -8,6 +8,7 @@ import pytest
 
 from ingot.identity.grants import Grant
 from tests.http.serving import Served
+from tests.waiting import eventually
 
 
 async def test_a_job_is_made_run_and_seen(served: Served) -> None:
@@ -111,7 +112,7 @@ async def test_a_stale_fence_changes_nothing(served: Served) -> None:
 
 async def test_a_waiting_claim_is_woken_by_a_job(served: Served) -> None:
     waiting = asyncio.create_task(served.claim(wait_seconds=60))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: served.ingot.jobs.waiting == 1)
     job = await served.make_job()
     async with asyncio.timeout(30):
         assert (await waiting)["id"] == job["id"]
@@ -121,10 +122,10 @@ async def test_a_waiting_claim_is_woken_by_a_job(served: Served) -> None:
 
 async def test_a_waiter_that_goes_away_takes_no_job_with_it(served: Served) -> None:
     waiting = asyncio.create_task(served.claim(wait_seconds=60))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: served.ingot.jobs.waiting == 1)
     waiting.cancel()
     await asyncio.wait([waiting])
-    await asyncio.sleep(0.1)
+    await eventually(lambda: served.ingot.jobs.waiting == 0)
     job = await served.make_job()
     assert (await served.claim())["id"] == job["id"]
     assert (await served.call("GET", f"/jobs/{job['id']}")).json()["attempts"] == 1
@@ -133,7 +134,7 @@ async def test_a_waiter_that_goes_away_takes_no_job_with_it(served: Served) -> N
 async def test_claims_that_wait_are_answered_when_the_server_ends(served: Served) -> None:
     claim = {"worker_id": "w", "types": ["noop"], "wait_seconds": 60}
     waiting = [asyncio.create_task(served.call("POST", "/jobs/claim", json=claim)) for _ in range(3)]
-    await asyncio.sleep(0.2)
+    await eventually(lambda: served.ingot.jobs.waiting == 3)
     served.server.stop()
     async with asyncio.timeout(30):
         assert [(await one).status_code for one in waiting] == [204] * 3

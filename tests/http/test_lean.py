@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ from ingot.kernel.errors import IngotError
 from ingot.worker.lean import LeanTransport
 from ingot.worker.over_http import HttpBoard
 from tests.http.serving import Served
+from tests.waiting import eventually
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -61,8 +63,14 @@ async def test_a_connection_is_used_again() -> None:
     assert connections == 1
 
 
-async def test_a_connection_that_was_closed_is_not_used_again() -> None:
-    connections = 0
+async def test_a_connection_that_was_closed_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    connections, connect = 0, asyncio.open_connection
+    readers: list[asyncio.StreamReader] = []
+
+    async def connect_noted(*args: Any, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await connect(*args, **options)
+        readers.append(reader)
+        return reader, writer
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal connections
@@ -71,11 +79,12 @@ async def test_a_connection_that_was_closed_is_not_used_again() -> None:
         writer.write(ANSWER)
         writer.close()
 
+    monkeypatch.setattr(asyncio, "open_connection", connect_noted)
     async with asking(serve) as client:
         for expected in (1, 2):
             assert (await client.get("/")).text == "ok"
             assert connections == expected
-            await asyncio.sleep(0.05)  # Until the end of the connection was heard of.
+            await eventually(readers[-1].at_eof)
 
 
 async def test_what_comes_before_or_after_the_answer_is_none_of_it() -> None:

@@ -20,6 +20,7 @@ from ingot.worker.over_http import HttpBoard
 from ingot.worker.ports import Work
 from ingot.worker.runner import Runner
 from tests.http.serving import Served
+from tests.waiting import eventually
 
 JOBS = 12
 
@@ -80,9 +81,7 @@ async def test_a_worker_takes_work_in_its_hours_only(served: Served) -> None:
         clock.advance(seconds=1)
         listed = {one.id: one.status async for one in client.workers()}
         assert listed["night"] == "online"
-        async with asyncio.timeout(30):
-            while Counting.claims["night"]:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.02)
+        await eventually(lambda: not Counting.claims["night"])
         async with working(served, "day", worker):
             assert await workers_of(await client.submit_many("greet", [None] * JOBS)) == {"day"}
         assert (await held.refresh()).status is JobStatus.RUNNING

@@ -12,6 +12,7 @@ from ingot.http.table import PREFIX
 from ingot.identity.grants import Grant
 from tests.http.one_server import on_one_server
 from tests.http.serving import Served
+from tests.waiting import eventually
 
 RUN, MANAGE, READ = Grant(action="workers.run"), Grant(action="workers.manage"), Grant(action="workers.read")
 BODY = {"id": "press/host-1", "types": ["noop"], "hostname": "h", "version": "1", "metadata": {"slots": 4}}
@@ -37,9 +38,7 @@ async def credential(served: Served, name: str = "press", *, shared: bool = Fals
 
 async def waits(served: Served, count: int) -> None:
     """Return when so many heartbeats are under way."""
-    async with asyncio.timeout(30):
-        while served.ingot.workers.waiting != count:  # noqa: ASYNC110 - the server has no event for tests
-            await asyncio.sleep(0.005)
+    await eventually(lambda: served.ingot.workers.waiting == count)
 
 
 async def test_a_worker_registers_beats_drains_and_goes(served: Served) -> None:

@@ -22,6 +22,7 @@ from ingot.objects.s3 import SINGLE_BYTES_MAX, BucketStore
 from ingot.objects.s3_parts import part_bytes
 from tests.conformance.objects import put, read
 from tests.s3 import bucket, client_of, open_bucket, prefix_of, server_url
+from tests.waiting import SECONDS_MAX, eventually
 
 pytestmark = pytest.mark.s3
 
@@ -51,13 +52,13 @@ async def send(planned: Plan | SignedPart, body: bytes, **changed: str | None) -
     """PUT with requests; headers are left out, or others than told."""
     headers = {name: text for name, text in (planned.headers | changed).items() if text is not None}
     assert planned.url is not None
-    reply = await asyncio.to_thread(requests.put, planned.url, data=body, headers=headers, timeout=10)
+    reply = await asyncio.to_thread(requests.put, planned.url, data=body, headers=headers, timeout=SECONDS_MAX)
     return reply.status_code
 
 
 async def curl(*arguments: str, body: Path | None = None, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Status and output of the real one."""
-    command = ["curl", "-sS", "--max-time", "15", "-w", "\n%{http_code}", *arguments]
+    command = ["curl", "-sS", "--max-time", str(SECONDS_MAX), "-w", "\n%{http_code}", *arguments]
     if body is not None:
         command += ["-T", str(body)]
     for name, text in (headers or {}).items():
@@ -144,7 +145,7 @@ async def test_an_address_is_for_its_place_and_its_verb_only(store: BucketStore)
     assert await send(planned, BODY) == 200
     for verb in ("GET", "DELETE", "POST"):
         reply = await asyncio.to_thread(
-            requests.request, verb, planned.url, data=BODY, headers=planned.headers, timeout=10
+            requests.request, verb, planned.url, data=BODY, headers=planned.headers, timeout=SECONDS_MAX
         )
         assert reply.status_code in (403, 405)
     assert await store.size_of(place) == len(BODY)
@@ -155,10 +156,11 @@ async def test_an_address_that_has_expired_is_refused(store: BucketStore) -> Non
     place, there = store.new_place(), await put(store, BODY)
     planned = await plan(store, place)
     address = await store.sign_read(there, seconds=1, content_type="text/plain", disposition="inline")
-    for _ in range(100):
-        if (await asyncio.to_thread(requests.get, address, timeout=10)).status_code == 403:
-            break
-        await asyncio.sleep(0.1)
+
+    async def has_expired() -> bool:
+        return (await asyncio.to_thread(requests.get, address, timeout=SECONDS_MAX)).status_code == 403
+
+    await eventually(has_expired)
     assert await send(planned, BODY) == 403
     assert await store.size_of(place) is None
 

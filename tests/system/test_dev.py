@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +17,8 @@ from ingot.client import Client
 from ingot.jobs.model import JobStatus
 from tests.processes import started
 from tests.system.programs import PYTHON_INGOT, run_ingot
+from tests.waiting import until
 
-WAIT_SECONDS = 30.0
 APP = """
 from pathlib import Path
 from ingot import Client, Worker
@@ -81,12 +80,14 @@ class Dev:
 
     def said(self, pattern: str, times: int = 1) -> str:
         """Wait until it has said this so often."""
-        until = time.monotonic() + WAIT_SECONDS
-        while len(found := re.findall(pattern, self.log.read_text(encoding="utf-8"))) < times:
-            assert self.process.poll() is None, self.log.read_text(encoding="utf-8")
-            assert time.monotonic() < until, self.log.read_text(encoding="utf-8")
-            time.sleep(0.02)
-        return str(found[-1])
+
+        def matches() -> list[str]:
+            text = self.log.read_text(encoding="utf-8")
+            found: list[str] = re.findall(pattern, text)
+            assert len(found) >= times or self.process.poll() is None, text
+            return found if len(found) >= times else []
+
+        return str(until(matches, why=f"{pattern} in {self.log}")[-1])
 
     def client(self) -> Client:
         token = (self.folder / "data" / "operator.token").read_text(encoding="utf-8").strip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -17,6 +16,7 @@ from ingot.kernel.clock import ManualClock
 from tests.conformance.depot import Depot
 from tests.factories import LEASE_SECONDS, Bench
 from tests.postgres import Database, borrowed_database, clocked
+from tests.waiting import eventually
 
 WAITING: Final = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 WAIT_SECONDS: Final = 30.0
@@ -83,9 +83,7 @@ class Yard:
     async def somebody_waits(self) -> None:
         """Return when a session waits for another."""
         owner = await self.session(server=False)
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not await owner.fetchval(WAITING):
-                pass
+        await eventually(lambda: owner.fetchval(WAITING))
 
     async def close(self) -> None:
         """Close all that is open, sessions first: servers may wait for them."""

@@ -18,6 +18,7 @@ from ingot.jobs import JobStatus
 from ingot.jobs.lifecycle import MOVES
 from ingot.kernel.ids import new_id
 from tests.postgres import AN_ACT, Database, borrowed_database
+from tests.waiting import eventually
 
 START: Final = 1_800_000_000_000_000
 LEASE: Final = 180_000_000
@@ -179,8 +180,11 @@ class Meeting:
         await first.act()
         acting = asyncio.ensure_future(second.act())
         waits = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-        while not acting.done() and not await self.owner.fetchval(waits, self.first.get_server_pid()):
-            pass
+
+        async def is_blocked() -> bool:
+            return acting.done() or await self.owner.fetchval(waits, self.first.get_server_pid()) > 0
+
+        await eventually(is_blocked)
         await first.end(commits=commits)
         await acting
         await second.end(commits=second.refused is None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import sys
 
 import asyncpg
@@ -19,7 +18,9 @@ from ingot.jobs.model import JobNews
 from ingot.kernel.errors import IdempotencyMismatch, StoreBusy
 from ingot.kernel.ids import is_id
 from tests.engines.postgres.application import refusal
+from tests.processes import started_async
 from tests.shop import ROLE, Shop, enqueue, publish
+from tests.waiting import eventually
 
 RICH = {
     "type": "mail",
@@ -143,16 +144,15 @@ async def main():
     await asyncio.sleep(60)
 asyncio.run(main())
 """
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, shop.app_url, stdout=asyncio.subprocess.PIPE
-    )
-    assert child.stdout is not None
-    backend = int(await child.stdout.readline())
-    child.send_signal(signal.SIGKILL)
-    await child.wait()
+    async with started_async(sys.executable, "-c", program, shop.app_url, stdout=asyncio.subprocess.PIPE) as child:
+        assert child.stdout is not None
+        backend = int(await child.stdout.readline())
     watcher = await shop.connect("postgres")
-    while await watcher.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", backend):
-        pass
+
+    async def has_ended() -> bool:
+        return not await watcher.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", backend)
+
+    await eventually(has_ended)
     assert await shop.rows() == before
     assert (await shop.jobs.enqueue(shop.tenant, "mail", dedupe_key="k")).created
 
@@ -166,14 +166,12 @@ async def test_servers_are_told_when_it_commits_and_not_before(shop: Shop) -> No
     await listener.fetchval("SELECT 1")
     assert heard == []
     await app.execute("COMMIT")
-    while not heard:
-        await listener.fetchval("SELECT 1")
+    await eventually(lambda: heard)
     await app.execute("SET ingot.notify = 'off'")
     await enqueue(app, {"type": "mail"})
     await app.execute("SET ingot.notify = 'on'")
     await enqueue(app, {"type": "mail"})
-    while len(heard) < 2:
-        await listener.fetchval("SELECT 1")
+    await eventually(lambda: len(heard) > 1)
     assert len(heard) == 2
 
 

@@ -17,6 +17,7 @@ from ingot.kernel.errors import IngotError, InvalidInput, StoreBusy, StoreError
 from ingot.kernel.logs import about
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for
+from tests.waiting import eventually
 
 LEASE = 60_000_000
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -172,6 +173,10 @@ async def test_batches_over_the_same_jobs_in_opposite_orders_never_lock_each_oth
         ids, fences = zip(*[(c.job.id, c.fence) for c in await bench.jobs.claim("w", ["noop"], limit=9)], strict=True)
         url = (await database_for(tmp_path / "data")).server_url
         holder, *others = [await asyncpg.connect(url) for _ in range(3)]
+
+        async def all_wait() -> bool:
+            return bool(await holder.fetchval(WAITING) == len(others))
+
         try:
             async with holder.transaction():  # Both wait for the one in the middle, with what they locked before it.
                 await _renew(holder, [ids[4]], [fences[4]])
@@ -179,8 +184,7 @@ async def test_batches_over_the_same_jobs_in_opposite_orders_never_lock_each_oth
                     asyncio.create_task(call(other, list(ids[::step]), list(fences[::step])))
                     for other, step in zip(others, [1, -1], strict=True)
                 ]
-                while await holder.fetchval(WAITING) < len(calls):  # noqa: ASYNC110 - PostgreSQL tells nobody
-                    await asyncio.sleep(0.01)
+                await eventually(all_wait)
             answered = [await asyncio.gather(call, return_exceptions=True) for call in calls]
         finally:
             for connection in (holder, *others):

@@ -20,6 +20,7 @@ from tests.engines.postgres.meeting import (
     make_call,
 )
 from tests.postgres import AN_ACT
+from tests.waiting import eventually
 
 ENDED: Final = ["succeeded", "canceled", "canceled after a run"]
 LEFT: Final = """
@@ -117,8 +118,7 @@ async def test_a_retry_that_ends_while_a_removal_looks_saves_the_job(meeting: Me
     await meeting.second.execute("SET ingot.waits = 'yes'")
     collecting = asyncio.ensure_future(make_call(meeting.second, "collect", job))
     waits = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-    while not await meeting.owner.fetchval(waits, meeting.owner.get_server_pid()):
-        pass
+    await eventually(lambda: meeting.owner.fetchval(waits, meeting.owner.get_server_pid()))
     await make_call(meeting.first, "retry", job)
     await meeting.owner.execute("SELECT pg_advisory_unlock(99)")
     assert [row["removed"] for row in await collecting] == [0]
@@ -164,8 +164,7 @@ async def test_a_key_whose_job_is_removed_while_it_is_looked_at_makes_a_new_one(
         await meeting.owner.execute("BEGIN; LOCK TABLE ingot.outcomes IN ACCESS EXCLUSIVE MODE")
         asking = asyncio.ensure_future(jobs.enqueue(meeting.tenant, "noop", 1, idempotency_key="key"))
         waits = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-        while not await meeting.owner.fetchval(waits, meeting.owner.get_server_pid()):
-            pass
+        await eventually(lambda: meeting.owner.fetchval(waits, meeting.owner.get_server_pid()))
         (row,) = await meeting.owner.fetch("SELECT * FROM ingot.collect(10)")
         await meeting.owner.execute("COMMIT")
         new = await asking

@@ -1,7 +1,6 @@
 """The event cursor: nothing that commits late is missed, and no effect is shown before its cause.
 
-Readers stop below the oldest transaction that still runs anywhere on the server, so these tests have a server of their
-own: transactions they hold open would hide the events of tests beside them.
+Readers stop below the oldest transaction that still runs anywhere in the cluster.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from ingot.kernel.clock import SystemClock, to_datetime
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import new_id
 from tests.postgres import borrowed_database, with_database
+from tests.waiting import eventually
 
 LEASE_SECONDS: Final = 180.0
 WRITERS: Final = 16
@@ -105,8 +105,11 @@ class Office:
         watcher = await self.server()
         holder_id = holder.get_server_pid()
         query = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-        while not waiting.done() and not await watcher.fetchval(query, holder_id):
-            pass
+
+        async def is_blocked() -> bool:
+            return waiting.done() or await watcher.fetchval(query, holder_id) > 0
+
+        await eventually(is_blocked)
 
 
 @pytest.fixture
@@ -165,7 +168,10 @@ async def test_a_reader_with_a_cursor_gets_the_late_one_too(office: Office) -> N
     ]
 
 
-async def test_a_transaction_that_ends_while_a_reader_waits_is_read_by_it(office: Office) -> None:
+async def test_a_transaction_that_ends_while_a_reader_waits_is_read_by_it(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingot.engines.postgres.reads.HORIZON_SECONDS_MAX", 60.0)
     late, first = await office.begin(), new_id()
     await late.fetch(ENQUEUE, first, office.tenant)
     second = await office.make_job()

@@ -12,6 +12,7 @@ import pytest
 from ingot.jobs import Definition
 from tests.factories import open_bench
 from tests.postgres import AN_ACT, database_for
+from tests.waiting import eventually
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 PUT = f"SELECT ingot.put_definition('00000000-0000-0000-0000-000000000000', 'pdf', $1, 3, 5, 3, 60, 1, 2, 60, {AN_ACT})"
@@ -29,8 +30,11 @@ async def test_what_an_operator_puts_at_the_same_time_is_not_undone(tmp_path: Pa
             await operator.execute("BEGIN")
             await operator.execute(PUT, msgspec.json.encode(theirs).decode())
             ensuring = [asyncio.ensure_future(bench.jobs.ensure_definition(OURS)) for bench in (one, other)]
-            while await operator.fetchval(WAITING) < len(ensuring):
-                pass
+
+            async def all_wait() -> bool:
+                return bool(await operator.fetchval(WAITING) >= len(ensuring))
+
+            await eventually(all_wait)
             await operator.execute("COMMIT")
             found = await asyncio.gather(*ensuring)
         finally:

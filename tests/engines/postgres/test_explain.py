@@ -12,6 +12,7 @@ from ingot.engines.postgres.tend import note_askers
 from ingot.jobs import Job
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for
+from tests.waiting import eventually
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
 
@@ -51,8 +52,7 @@ async def test_a_worker_counts_while_the_others_are_told_and_when_they_cannot_be
         try:
             await holder.execute("BEGIN; LOCK TABLE ingot.askers IN EXCLUSIVE MODE")
             noting = asyncio.ensure_future(note(bench))
-            while not await holder.fetchval(WAITS, holder.get_server_pid()):
-                pass
+            await eventually(lambda: holder.fetchval(WAITS, holder.get_server_pid()))
             assert await has_worker(bench, job)
             noting.cancel()
             await asyncio.wait([noting])

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from ingot.engines.postgres import PostgresStore
 from tests.town import Town
-
-WAIT_SECONDS_MAX = 30
+from tests.waiting import eventually
 
 
 async def horizon_until(store: PostgresStore, right: Callable[[float], bool]) -> None:
-    """Measure until it is right; the server has other databases, whose transactions come and go."""
-    async with asyncio.timeout(WAIT_SECONDS_MAX):
-        while not right((await store.measure()).horizon_seconds or 0.0):
-            pass
+    """Measure until it is right: transactions of autovacuum come and go."""
+
+    async def is_right() -> bool:
+        return right((await store.measure()).horizon_seconds or 0.0)
+
+    await eventually(is_right)
 
 
 @pytest.mark.parametrize("user", ["ingot_server", None])

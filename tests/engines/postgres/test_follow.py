@@ -18,6 +18,7 @@ from ingot.kernel.clock import ManualClock
 from tests.conformance.following import all_events, counted
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for
+from tests.waiting import eventually
 
 RELEASE = "SELECT * FROM ingot.release($1, 1000)"
 WAITS_FOR_A_LOCK = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $1"
@@ -87,8 +88,11 @@ async def test_two_processes_that_end_two_parents_at_once_forget_nobody(tmp_path
             await open_transaction.start()
             await first.fetch(RELEASE, [one.id])
             other = asyncio.create_task(second.fetch(RELEASE, [two.id]))
-            while not other.done() and not await watcher.fetchval(WAITS_FOR_A_LOCK, second.get_server_pid()):
-                pass
+
+            async def is_blocked() -> bool:
+                return other.done() or bool(await watcher.fetchval(WAITS_FOR_A_LOCK, second.get_server_pid()))
+
+            await eventually(is_blocked)
             await open_transaction.commit()
             await other
         finally:

@@ -19,6 +19,7 @@ from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
 from tests.conformance.folk import Folk, built, person, seen, token_of
 from tests.factories import open_bench
+from tests.waiting import eventually
 
 WAITING: Final = """
     SELECT count(*) = $1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
@@ -122,8 +123,12 @@ async def half_way(folk: Folk) -> AsyncIterator[Database]:
 async def waiting(folk: Folk, calls: int) -> None:
     """Until so many calls wait for the one that is half way."""
     assert isinstance(folk.store, PostgresStore)
-    while not (await folk.store.database.call(WAITING, calls))[0][0]:
-        pass
+    database = folk.store.database
+
+    async def all_wait() -> bool:
+        return bool((await database.call(WAITING, calls))[0][0])
+
+    await eventually(all_wait)
 
 
 async def test_who_is_let_out_at_this_moment_gets_no_session_and_no_token(folk: Folk) -> None:

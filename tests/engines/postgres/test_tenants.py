@@ -16,6 +16,7 @@ from ingot.kernel.ids import new_id
 from tests.engines.postgres.isolation import READABLE, rows_of
 from tests.factories import Bench
 from tests.town import Town, store_with_one_connection
+from tests.waiting import eventually
 
 # -- a pool's connections -----------------------------------------------------------------------------------
 
@@ -52,8 +53,7 @@ async def test_a_connection_forgets_its_tenant_when_its_reader_goes_away(town: T
         admin = await town.connect()
         reading = asyncio.create_task(store.database.read(town.tenants[0], "SELECT pg_sleep(60)"))
         asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
-        while not await admin.fetchval(asleep):
-            pass
+        await eventually(lambda: admin.fetchval(asleep))
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading

@@ -14,10 +14,11 @@ from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.connection import Connection, Record
 from ingot.engines.postgres.tend import fold
 from ingot.identity import Tenants
-from ingot.jobs import Definition, Jobs, JobStatus
+from ingot.jobs import Definition, JobStatus
 from ingot.jobs.maintenance import Maintenance
 from ingot.jobs.orders import new_job
 from ingot.kernel.clock import SystemClock
+from tests.conformance.watched import WatchedStore
 from tests.engines.postgres.two_stores import two_stores
 from tests.factories import LEASE_SECONDS, open_bench
 from tests.postgres import database_for
@@ -32,7 +33,7 @@ async def test_news_of_an_enqueue_wake_a_claim_that_waits_in_another_process(tmp
     async with two_stores(tmp_path, listens=True) as (here, there):
         there.store.memory.look_patience = NEVER  # type: ignore[union-attr]
         waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=60))
-        await asyncio.sleep(0.1)
+        await eventually(lambda: there.jobs.waiting == 1)
         job = await here.make_job()
         assert [claim.job.id for claim in await waiting] == [job.id]
 
@@ -40,7 +41,7 @@ async def test_news_of_an_enqueue_wake_a_claim_that_waits_in_another_process(tmp
 async def test_without_news_a_claim_that_waits_in_another_process_finds_work_by_looking(tmp_path: Path) -> None:
     async with two_stores(tmp_path, listens=False) as (here, there):
         waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=60))
-        await asyncio.sleep(0.1)
+        await eventually(lambda: there.jobs.waiting == 1)
         job = await here.make_job()
         assert [claim.job.id for claim in await waiting] == [job.id]
 
@@ -106,7 +107,8 @@ async def test_claims_that_wait_cost_less_than_one_query_a_second(tmp_path: Path
 
     url = (await database_for(tmp_path)).server_url
     store = await PostgresStore.open(url, clock=SystemClock(), lease_seconds=LEASE_SECONDS, connection_class=Counting)
-    maintenance, jobs = Maintenance(store), Jobs(store, lease_seconds=LEASE_SECONDS)
+    maintenance, watched = Maintenance(store), WatchedStore(store)
+    jobs = watched.jobs()
     try:
         store.watch.start()
         maintenance.start()
@@ -115,7 +117,7 @@ async def test_claims_that_wait_cost_less_than_one_query_a_second(tmp_path: Path
         await jobs.enqueue(tenant, "held")
         await jobs.claim("worker", ["held"])
         waiting = [asyncio.create_task(jobs.claim(f"w{n}", ["noop"], wait_seconds=60)) for n in range(10)]
-        await asyncio.sleep(0.2)
+        await watched.found_nothing(len(waiting))
         await fold(store.database)
         store.memory.deltas = False
         before, began = queries, time.monotonic()
