@@ -21,4 +21,4 @@ threading.Thread(target=_answer, daemon=True).start()
 @worker.handler("thread", isolate=True)
 def thread(job: WorkerJob) -> str:
     asked.release()
-    return "answered" if answered.wait(10) else "there is no thread"
+    return "answered" if answered.wait(20) else "there is no thread"

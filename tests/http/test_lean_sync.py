@@ -14,6 +14,7 @@ from ingot.client.errors import ServerUnreachable
 from ingot.client.patience import Patience
 from ingot.worker.lean_bytes import BytesHttp
 from ingot.worker.lean_sync import SyncLeanTransport
+from tests.waiting import SECONDS_MAX
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 MIB = 1024 * 1024
@@ -50,7 +51,8 @@ def asking(serve: Serve) -> Iterator[Site]:
         yield site
         client.close()
         door.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(SECONDS_MAX)
+        assert not thread.is_alive()
 
 
 def head(connection: socket.socket) -> bytes:
@@ -129,7 +131,7 @@ def test_a_connection_that_half_a_request_went_over_is_not_used_again() -> None:
 
     def parts() -> Iterator[bytes]:
         yield b"x" * 20_000
-        answered.wait(10)
+        assert answered.wait(SECONDS_MAX)
         raise BrokenPipeError
 
     with asking(serve) as site:
@@ -171,14 +173,14 @@ def test_who_is_silent_away_or_no_server_of_https_is_told_apart() -> None:
     silent = threading.Event()
 
     def serve(connection: socket.socket) -> None:
-        silent.wait(10)
+        assert silent.wait(SECONDS_MAX)
 
     with asking(serve) as site:
         with pytest.raises(httpx.ReadTimeout):
             site.client.get("/", timeout=0.05)
         silent.set()
     with asking(lambda connection: connection.sendall(ANSWER)) as site, pytest.raises(httpx.ConnectError):
-        site.client.get(f"https://127.0.0.1:{site.client.base_url.port}/", timeout=5)
+        site.client.get(f"https://127.0.0.1:{site.client.base_url.port}/", timeout=SECONDS_MAX)
     with httpx.Client(transport=SyncLeanTransport()) as client, pytest.raises(httpx.ConnectError):
         client.get("http://127.0.0.1:1/")
 

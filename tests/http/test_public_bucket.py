@@ -18,6 +18,7 @@ from tests import s3
 from tests.http.buckets import in_bucket
 from tests.http.lines import Line, blobs_over
 from tests.http.serving import Served, serving
+from tests.waiting import SECONDS_MAX
 
 pytestmark = pytest.mark.s3
 
@@ -68,7 +69,7 @@ async def test_curl_reads_at_the_public_address_and_nobody_at_the_other(site: Se
         await client.blobs.put(BODY, "file")
         address = (await client.blobs.url("file")).url
     assert urlsplit(address).hostname == "localhost"
-    command = ["curl", "-sSf", "--max-time", "15", "-o", str(tmp_path / "back"), address]
+    command = ["curl", "-sSf", "--max-time", str(SECONDS_MAX), "-o", str(tmp_path / "back"), address]
     await asyncio.to_thread(subprocess.run, command, check=True)
     assert (tmp_path / "back").read_bytes() == BODY
     async with httpx.AsyncClient(verify=False) as other:

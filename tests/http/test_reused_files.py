@@ -35,6 +35,7 @@ from tests.http.buckets import in_bucket
 from tests.http.job_files import files, key, post, refused
 from tests.http.lines import Harm, Line, once
 from tests.http.serving import Served, serving
+from tests.waiting import SECONDS_MAX
 
 DATA = random.Random(9).randbytes(3 * READ_BYTES + 11)
 BLOB = blake3(DATA).hexdigest()
@@ -94,7 +95,7 @@ class Halting(io.BytesIO):
         place = self.tell()
         if self._hashed and place >= READ_BYTES:
             self.halted.set()
-            assert self.go_on.wait(15)
+            assert self.go_on.wait(SECONDS_MAX)
         data = super().read(size)
         self._hashed = self._hashed or self.tell() == len(DATA)
         return data
@@ -288,7 +289,7 @@ async def test_who_does_not_know_the_file_has_no_say_in_its_upload(reusing: Serv
 async def test_of_two_who_send_the_same_the_slower_one_is_told_no_error(site: Served) -> None:
     slow = Halting(DATA)
     sending = asyncio.create_task(Sender(site).submit(slow))
-    assert await asyncio.to_thread(slow.halted.wait, 15)
+    assert await asyncio.to_thread(slow.halted.wait, SECONDS_MAX)
     quick, told = await Sender(site).submit()
     assert (told.reused, quick.status) == (True, "queued")
     slow.go_on.set()
@@ -299,9 +300,9 @@ async def test_of_two_who_send_the_same_the_slower_one_is_told_no_error(site: Se
 async def test_who_is_fenced_out_leaves_the_rest_to_who_came_last(reusing: Served) -> None:
     slow, last = Halting(DATA), Halting(DATA)
     first = asyncio.create_task(Sender(reusing).submit(slow))
-    assert await asyncio.to_thread(slow.halted.wait, 15)
+    assert await asyncio.to_thread(slow.halted.wait, SECONDS_MAX)
     second = asyncio.create_task(Sender(reusing).submit(last))
-    assert await asyncio.to_thread(last.halted.wait, 15)
+    assert await asyncio.to_thread(last.halted.wait, SECONDS_MAX)
     slow.go_on.set()
     job, _ = await first
     last.go_on.set()
@@ -321,7 +322,7 @@ async def test_a_sender_whose_job_is_given_up_by_another_makes_its_own(reusing: 
     first = await post(reusing, "/jobs", ORDER, expect=201)
     halting = Halting(DATA)
     sending = asyncio.create_task(Sender(reusing).submit(halting))
-    assert await asyncio.to_thread(halting.halted.wait, 15)
+    assert await asyncio.to_thread(halting.halted.wait, SECONDS_MAX)
     await post(reusing, f"/jobs/{first['id']}/cancel", {})
     halting.go_on.set()
     job, told = await sending

@@ -133,8 +133,8 @@ async def test_after_the_commit_it_is_waited_for(shop: Shop, tmp_path: Path) -> 
         app = await shop.begin()
         asked = await client.submit("greet", {"name": "Ada"}, connection=app)
         with pytest.raises(JobNotFound):
-            await asked.wait(timeout=5)
-        waiting = asyncio.create_task(served.ingot.jobs.claim("w", ["greet"], wait_seconds=15))
+            await asked.wait(timeout=40)
+        waiting = asyncio.create_task(served.ingot.jobs.claim("w", ["greet"], wait_seconds=60))
         await app.execute("COMMIT")
         (claim,) = await waiting
         await served.ingot.jobs.complete(claim, "hello")

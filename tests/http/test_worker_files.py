@@ -33,6 +33,7 @@ from ingot.worker.files import Files
 from ingot.worker.job import Stopped
 from ingot.worker.over_http import HttpBoard, HttpFileDesk
 from ingot.worker.runner import Runner
+from tests.waiting import SECONDS_MAX
 
 worker = Worker()
 seen: dict[str, Any] = {}
@@ -384,7 +385,7 @@ async def test_a_cancel_stops_what_is_on_its_way() -> None:
             reads.append(self.tell())
             if len(reads) == 5:  # The fourth was the last to be hashed.
                 reached.set()
-                self._job.wait("10s")
+                assert self._job.wait(SECONDS_MAX)
             return super().read(size)
 
     @halting.handler("send")
@@ -398,7 +399,7 @@ async def test_a_cancel_stops_what_is_on_its_way() -> None:
     async with testing.start_async(halting) as ingot:
         job = await ingot.client.submit("send")
         draining = asyncio.create_task(ingot.drain())
-        await asyncio.to_thread(reached.wait, 10)
+        assert await asyncio.to_thread(reached.wait, SECONDS_MAX)
         await job.cancel()
         with pytest.raises(JobCanceled):
             await job.wait("40s")

@@ -22,7 +22,7 @@ from ingot.worker.over_http import HttpBoard
 from ingot.worker.runner import Runner
 from tests.http.serving import Served, serving
 from tests.http.working import working
-from tests.waiting import eventually
+from tests.waiting import SECONDS_MAX, eventually
 
 
 @pytest.fixture
@@ -191,12 +191,12 @@ async def test_what_breaks_off_for_a_drain_is_not_done(
     @worker.handler("sum")
     def sum_up(job: WorkerJob) -> int:
         begun.set()
-        leaving.wait(10)
+        assert leaving.wait(SECONDS_MAX)
         return 1 if looks and job.wait("40s") else 2
 
     async with working(served, worker, drain_seconds=0):
         job = await client.submit("sum")
-        await asyncio.to_thread(begun.wait, 10)
+        assert await asyncio.to_thread(begun.wait, SECONDS_MAX)
         asyncio.get_running_loop().call_later(0.3, leaving.set)  # That the drain has begun by then.
     assert (await job.refresh()).status is status
 

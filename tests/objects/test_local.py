@@ -23,8 +23,8 @@ from ingot.objects.files import Files
 from ingot.objects.layout import SHELVES
 from ingot.objects.local import LocalStore, Source
 from tests.conformance.objects import put, read
+from tests.waiting import SECONDS_MAX
 
-WAIT_SECONDS_MAX = 10.0
 LARGE_PARTS = 48
 
 
@@ -227,7 +227,7 @@ class SlowFiles(Files):
     def _wait(self, what: str) -> None:
         if what == self._slow:
             self.entered.set()
-            assert self.go_on.wait(WAIT_SECONDS_MAX)
+            assert self.go_on.wait(SECONDS_MAX)
 
     def create(self, path: str) -> int:
         self._wait("create")
@@ -268,7 +268,7 @@ async def test_a_canceled_caller_leaves_no_file_open(tmp_path: Path, slow: str) 
     files.entered.clear()
     files.go_on.clear()
     calling = asyncio.create_task(put(store, b"new") if slow in ("create", "write") else read(store, place, 0, 5))
-    assert await asyncio.to_thread(files.entered.wait, WAIT_SECONDS_MAX)
+    assert await asyncio.to_thread(files.entered.wait, SECONDS_MAX)
     calling.cancel()
     with suppress(asyncio.CancelledError):
         await calling
@@ -296,7 +296,7 @@ async def test_who_goes_on_waits_for_the_write_under_way(tmp_path: Path) -> None
     files.entered.clear()
     files.go_on.clear()
     late = asyncio.create_task(old.write(b"of the old one"))
-    assert await asyncio.to_thread(files.entered.wait, WAIT_SECONDS_MAX)
+    assert await asyncio.to_thread(files.entered.wait, SECONDS_MAX)
     going_on = asyncio.create_task(store.resume(place, offset=0))
     done, _ = await asyncio.wait([going_on], timeout=0.05)
     assert not done

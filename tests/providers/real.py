@@ -15,12 +15,12 @@ import httpx
 from ingot.settings import Settings
 from tests.processes import started_async
 from tests.providers.programs import HERE, modules, node
+from tests.waiting import SECONDS_MAX
 
 CLIENT_ID: Final = "ingot"
 CLIENT_SECRET: Final = "a secret: of 100% & more+"
 BASIC: Final = "client_secret_basic"
 POST: Final = "client_secret_post"
-START_SECONDS_MAX: Final = 15.0
 HOPS_MAX: Final = 10
 ACCOUNTS: Final[dict[str, dict[str, Any]]] = {
     "ada": {"email": "ada@example.com", "email_verified": True, "name": "Ada Lovelace", "groups": ["ops", "staff"]},
@@ -86,7 +86,7 @@ async def _tell(process: Process, told: dict[str, Any]) -> dict[str, Any]:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps(told).encode() + b"\n")
-    async with asyncio.timeout(START_SECONDS_MAX):
+    async with asyncio.timeout(SECONDS_MAX):
         line = await process.stdout.readline()
     assert line, f"the provider ended; run `node {HERE.name}/real.mjs` by hand to see why"
     answer: dict[str, Any] = json.loads(line)

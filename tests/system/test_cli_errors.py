@@ -18,6 +18,7 @@ from ingot import cli
 from ingot.kernel.ids import new_id
 from tests.system.cli import Shell, shell
 from tests.system.programs import INGOT
+from tests.waiting import SECONDS_MAX
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 
@@ -161,7 +162,7 @@ def script(place: Shell) -> str:
     """What sets up the completion of bash."""
     done = subprocess.run(
         ["bash", "-c", f"{INGOT} --show-completion; true"],
-        env=place.environment, capture_output=True, text=True, timeout=18, check=True,
+        env=place.environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=True,
     )  # fmt: skip
     assert "complete -o default -F _ingot_completion ingot" in done.stdout
     return done.stdout
@@ -173,7 +174,7 @@ def offered(place: Shell, script: str, *words: str) -> list[str]:
     asked = f"COMP_WORDS=({typed}); COMP_CWORD={len(words)}; _ingot_completion {INGOT}"
     done = subprocess.run(
         ["bash", "-c", f"{script}\n{asked}\n" + 'printf "%s\\n" "${COMPREPLY[@]}"'],
-        cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=18, check=True,
+        cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=True,
     )  # fmt: skip
     return done.stdout.split()
 

@@ -15,6 +15,7 @@ import pytest
 from ingot.kernel.ids import new_id
 from tests.system.cli import Shell, shell
 from tests.system.programs import INGOT
+from tests.waiting import SECONDS_MAX
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +340,7 @@ def test_output_that_cannot_be_written_is_told(place: Shell) -> None:
     script = f"{INGOT} jobs list --type none > /dev/full; echo $?; {INGOT} jobs list --type none >&-; echo $?"
     done = subprocess.run(
         ["bash", "-c", script],
-        cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=18, check=True,
+        cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=True,
     )  # fmt: skip
     assert done.stdout == "1\n0\n"
     assert done.stderr == "ingot: the output cannot be written: No space left on device\n"
@@ -350,6 +351,6 @@ def test_who_reads_no_further_is_not_told(place: Shell) -> None:
     script = f"{INGOT} jobs list --type piped --all --json | head -c 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", script],
-        cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=18, check=True,
+        cwd=place.folder, env=place.environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=True,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("[141\n", "")

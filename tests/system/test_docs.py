@@ -12,6 +12,7 @@ import pytest
 
 from tests.system.pages import HERE, PAGES, PYTHON
 from tests.system.programs import served, worker
+from tests.waiting import SECONDS_MAX
 
 STREAM_ENDED = 28  # What curl says when it was told how long to stay.
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -113,7 +114,7 @@ def test_python_stores_files_as_the_page_says(tmp_path: Path) -> None:
     with served(tmp_path / "data") as (_, url):
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "INGOT_SERVER_URL": url},
-            capture_output=True, text=True, timeout=18, check=False,
+            capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("books/handbook.pdf application/pdf\n")

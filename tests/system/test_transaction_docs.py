@@ -8,13 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ingot.jobs import JobStatus
 from tests.shop import open_shop
+from tests.waiting import SECONDS_MAX
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "enqueue-in-a-transaction.md"
 BLOCK = re.compile(r"^```(python|sql)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.postgres
 async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
     assert [kind for kind, _ in blocks] == ["python", "sql", "sql"]
@@ -22,7 +26,7 @@ async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
         program = blocks[0][1].replace("postgresql://shop@db/shop", shop.app_url)
         command = [sys.executable, "-c", program]
         done = await asyncio.to_thread(
-            subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, timeout=18, check=False
+            subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
         )
         assert (done.returncode, done.stderr) == (0, "")
         job_id, status = done.stdout.split()

@@ -9,6 +9,7 @@ from importlib import import_module
 import pytest
 
 import ingot
+from tests.waiting import SECONDS_MAX
 
 
 @pytest.mark.parametrize("package", ["ingot", "ingot.client", "ingot.worker"])
@@ -65,5 +66,7 @@ def test_the_errors_of_all_rooms_are_known_by_their_codes_whatever_else_is_read(
 
 def answer(program: str) -> str:
     """What it writes, in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=18, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS_MAX, check=True
+    )
     return done.stdout

@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 from tests.factories import Bench
+from tests.waiting import SECONDS_MAX
 
 
 class CommitGate:
@@ -17,11 +18,11 @@ class CommitGate:
 
     def _on_commit(self) -> bool:
         self._reached.set()
-        self._open.wait(10)
+        assert self._open.wait(SECONDS_MAX)
         return False
 
     async def reached(self) -> None:
-        assert await asyncio.to_thread(self._reached.wait, 10)
+        assert await asyncio.to_thread(self._reached.wait, SECONDS_MAX)
 
     def open(self) -> None:
         self._open.set()

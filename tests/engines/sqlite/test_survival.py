@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import apsw
 import pytest
@@ -23,8 +23,7 @@ from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StoreError, StoreLocked
 from tests.engines.sqlite.commit_gate import CommitGate
 from tests.factories import LEASE_SECONDS, Bench, open_bench
-
-WAIT_SECONDS_MAX: Final = 10.0
+from tests.waiting import SECONDS_MAX
 
 
 def _break(name: str) -> None:
@@ -124,19 +123,19 @@ async def test_an_open_whose_caller_goes_away_lets_the_folder_go(tmp_path: Path)
 
     def slow_open(_: apsw.Connection) -> None:
         opened.set()
-        gate.wait(WAIT_SECONDS_MAX)
+        assert gate.wait(SECONDS_MAX)
 
     apsw.connection_hooks.append(slow_open)
     try:
         opening = asyncio.create_task(SQLiteStore.open(folder, clock=ManualClock(), lease_seconds=LEASE_SECONDS))
-        await asyncio.to_thread(opened.wait, WAIT_SECONDS_MAX)
+        assert await asyncio.to_thread(opened.wait, SECONDS_MAX)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
         with pytest.raises(StoreLocked):
             await SQLiteStore.open(folder, clock=ManualClock(), lease_seconds=LEASE_SECONDS)
         gate.set()
-        async with asyncio.timeout(WAIT_SECONDS_MAX):
+        async with asyncio.timeout(SECONDS_MAX):
             again = await _opened_when_free(folder)
     finally:
         apsw.connection_hooks.remove(slow_open)
