@@ -51,7 +51,7 @@ def made_of(text: str) -> str:
 
 
 def formatted(texts: dict[str, str]) -> dict[str, str]:
-    """The texts in shape, by their names. ruff runs once for all, where they are as deep in a folder as at home."""
+    """The texts in shape, by their names. ruff runs once for all, in a folder with the layout of the project."""
     with TemporaryDirectory() as folder:
         copy = Path(folder) / SYNCHRONOUS.relative_to(ROOT)
         copy.mkdir(parents=True)

@@ -17,8 +17,8 @@ IGNORED_VARIABLE: Final = "INGOT_TEST_IGNORED_SIGNALS"  # Tells the xdist worker
 
 def let_children_receive_signals() -> None:
     """Replace each ignored signal by a handler that does nothing: this process keeps ignoring it, children do not."""
-    told = os.environ.get(IGNORED_VARIABLE, "").split()
-    ignored = [number for number in RESTORED if number.name in told or signal.getsignal(number) is signal.SIG_IGN]
+    names = os.environ.get(IGNORED_VARIABLE, "").split()
+    ignored = [number for number in RESTORED if number.name in names or signal.getsignal(number) is signal.SIG_IGN]
     for number in ignored:
         signal.signal(number, _do_nothing)
     os.environ[IGNORED_VARIABLE] = " ".join(number.name for number in ignored)

@@ -13,7 +13,7 @@ from ingot.kernel.errors import IngotError
 from tests.factories import Bench
 
 
-async def picture(bench: Bench) -> Any:
+async def snapshot(bench: Bench) -> Any:
     """Every tenant with its counts, definitions, pauses, events, jobs and attempts, as plain values."""
     tenants = []
     for tenant in await bench.tenants.list():
@@ -35,22 +35,22 @@ async def picture(bench: Bench) -> Any:
 @asynccontextmanager
 async def refuses(bench: Bench, kind: type[IngotError]) -> AsyncIterator[pytest.ExceptionInfo[IngotError]]:
     """The block raises exactly this named error, with a hint, and leaves the store as it was."""
-    before = await picture(bench)
+    before = await snapshot(bench)
     with pytest.raises(kind) as caught:
         yield caught
     assert (kind, kind.code) == (type(caught.value), caught.value.code)
     assert caught.value.hint.strip()
-    assert before == await picture(bench)
+    assert before == await snapshot(bench)
 
 
 async def refuses_each(
     bench: Bench, kind: type[IngotError], calls: Mapping[str, Callable[[], Awaitable[object]]]
 ) -> None:
     """Every call raises exactly this named error, with a hint, and together they leave the store as it was."""
-    before = await picture(bench)
+    before = await snapshot(bench)
     wrong = {name: answer for name, call in calls.items() if (answer := await _unlike(kind, call)) is not None}
     assert wrong == {}
-    assert before == await picture(bench)
+    assert before == await snapshot(bench)
 
 
 async def _unlike(kind: type[IngotError], call: Callable[[], Awaitable[object]]) -> str | None:

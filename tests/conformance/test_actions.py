@@ -15,7 +15,7 @@ from ingot.jobs.orders import new_job
 from ingot.jobs.ports import JobFilter, JobStore
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import InvalidCursor
-from tests.conformance.snapshots import picture, refuses_each
+from tests.conformance.snapshots import refuses_each, snapshot
 from tests.factories import LEASE_SECONDS, Bench
 
 ALL = {"all_jobs": True}
@@ -83,10 +83,10 @@ async def test_change_gives_what_waits_another_priority(bench: Bench) -> None:
 @pytest.mark.parametrize("name", ["cancel", "retry", "change"])
 async def test_a_dry_run_tells_what_would_change_and_changes_nothing(bench: Bench, name: str) -> None:
     await everywhere(bench)
-    before = await picture(bench)
+    before = await snapshot(bench)
     options: dict[str, Any] = {**ALL, **({"priority": 1} if name == "change" else {})}
     told = await to_the_end(bench, name, dry_run=True, **options)
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
     assert await to_the_end(bench, name, **options) == told
     assert told[0].changed > 0
 

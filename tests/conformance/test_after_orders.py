@@ -14,7 +14,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.families import BLOCKED, QUEUED, SUCCEEDED
 from tests.conformance.following import counted, end, statuses
-from tests.conformance.snapshots import picture, refuses, refuses_each
+from tests.conformance.snapshots import refuses, refuses_each, snapshot
 from tests.factories import Bench
 
 
@@ -39,10 +39,10 @@ async def test_an_order_sent_again_waits_as_it_did(bench: Bench) -> None:
     parent = new_job(bench.tenant, "first")
     child = new_job(bench.tenant, "second", after=[parent.id])
     await bench.jobs.enqueue_many([parent, child])
-    before = await picture(bench)
+    before = await snapshot(bench)
     again = await bench.jobs.enqueue_many([parent, child])
     assert [each.job.status for each in again] == [QUEUED, BLOCKED]
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
     await end(bench, again[0].job)
     assert await statuses(bench, again[1].job) == [QUEUED]
 

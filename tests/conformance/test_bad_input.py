@@ -13,7 +13,7 @@ from ingot.jobs.orders import new_job
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
 from tests.bad_values import BAD_ORDERS, BAD_TENANTS
-from tests.conformance.snapshots import picture, refuses, refuses_each
+from tests.conformance.snapshots import refuses, refuses_each, snapshot
 from tests.factories import Bench
 
 
@@ -84,4 +84,4 @@ async def test_bad_calls_among_good_ones_spoil_none_of_them(bench: Bench) -> Non
     assert {type(error) for error in refused} == {InvalidInput}
     assert len(refused) == len(BAD_ORDERS)
     assert all(isinstance(error, IngotError) and error.hint for error in refused)
-    assert len((await picture(bench))[0]["jobs"]) == 10
+    assert len((await snapshot(bench))[0]["jobs"]) == 10

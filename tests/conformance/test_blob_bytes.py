@@ -11,7 +11,7 @@ from ingot.blobs.errors import BlobNotFound
 from ingot.blobs.model import Content
 from ingot.blobs.ports import CollectBlob, NoteScrub
 from tests.conformance.depot import HOUR, Depot, content_of, depot, id_of
-from tests.conformance.snapshots import picture
+from tests.conformance.snapshots import snapshot
 
 __all__ = ["depot"]
 
@@ -99,9 +99,9 @@ async def test_a_digest_can_be_announced_late_and_changed(depot: Depot) -> None:
 
 async def test_a_dry_run_of_the_collector_tells_what_would_go_and_changes_nothing(depot: Depot) -> None:
     async def would_go(grace: int = 0) -> Any:
-        before = await picture(depot.bench), await depot.condemned(), await depot.trash()
+        before = await snapshot(depot.bench), await depot.condemned(), await depot.trash()
         size = await depot.store.collect_blob(CollectBlob(blob_id=BLOB, grace=grace, dry_run=True))
-        assert (await picture(depot.bench), await depot.condemned(), await depot.trash()) == before
+        assert (await snapshot(depot.bench), await depot.condemned(), await depot.trash()) == before
         return size
 
     assert await would_go() is None

@@ -8,7 +8,7 @@ import pytest
 
 from ingot.jobs import Done, Failed, JobFinished, JobNotFound, JobStatus, Outcome, Release, Snooze
 from ingot.kernel.ids import new_id
-from tests.conformance.snapshots import picture, refuses
+from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import LEASE_SECONDS, Bench
 
 
@@ -42,7 +42,7 @@ async def test_a_running_job_is_asked_to_stop(bench: Bench) -> None:
     claim = await bench.make_claim()
     answer = await bench.jobs.cancel(bench.tenant, claim.job.id)
     assert (answer.status, answer.cancel_requested, answer.finished_at) == (JobStatus.RUNNING, True, None)
-    last = (await picture(bench))[0]["events"][-1]
+    last = (await snapshot(bench))[0]["events"][-1]
     assert (last["name"], last["data"]["status"], last["data"]["cancel_requested"]) == ("job.updated", "running", True)
 
 
@@ -51,14 +51,14 @@ async def test_canceling_again_changes_nothing(bench: Bench, status: JobStatus) 
     job = await bench.make_job_in(status)
     first = await bench.jobs.cancel(bench.tenant, job.id)
     bench.clock.advance(seconds=10)
-    before = await picture(bench)
+    before = await snapshot(bench)
     again = await bench.jobs.cancel(bench.tenant, job.id)
     assert (again.status, again.cancel_requested, again.finished_at) == (
         first.status,
         first.cancel_requested,
         first.finished_at,
     )
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
 
 
 @pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.DEAD])

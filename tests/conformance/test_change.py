@@ -9,7 +9,7 @@ import pytest
 
 from ingot.jobs import JobNotFound, JobNotQueued, JobStatus
 from ingot.kernel.ids import new_id
-from tests.conformance.snapshots import picture, refuses
+from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import Bench
 
 NOT_WAITING = [JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED]
@@ -97,10 +97,10 @@ async def test_a_change_is_told_once(bench: Bench, change: dict[str, Any]) -> No
 
 async def test_a_change_of_nothing_changes_nothing(bench: Bench) -> None:
     job = await bench.make_job(tags=["a"])
-    before = await picture(bench)
+    before = await snapshot(bench)
     answer = await bench.jobs.reschedule(bench.tenant, job.id)
     assert answer.id == job.id
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
 
 
 async def test_a_change_moves_no_count(bench: Bench) -> None:

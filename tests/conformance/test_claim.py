@@ -12,7 +12,7 @@ from ingot.identity import TenantNotFound
 from ingot.jobs import Claim, Definition, JobStatus
 from ingot.jobs.orders import new_job
 from ingot.kernel.ids import new_id
-from tests.conformance.snapshots import picture, refuses
+from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import LEASE_SECONDS, Bench
 
 
@@ -84,7 +84,7 @@ async def test_a_claim_is_counted_and_told(bench: Bench) -> None:
     claim = await bench.make_claim()
     counts = (await bench.jobs.summary(bench.tenant)).counts
     assert (counts[JobStatus.QUEUED], counts[JobStatus.RUNNING]) == (0, 1)
-    last = (await picture(bench))[0]["events"][-1]
+    last = (await snapshot(bench))[0]["events"][-1]
     told = (last["name"], last["data"]["id"], last["data"]["fence"], last["data"]["worker_id"])
     assert told == ("job.started", claim.job.id, claim.fence, "worker")
 
@@ -92,9 +92,9 @@ async def test_a_claim_is_counted_and_told(bench: Bench) -> None:
 async def test_a_claim_that_finds_nothing_changes_nothing(bench: Bench) -> None:
     await bench.make_job("other")
     await bench.make_job(delay=60)
-    before = await picture(bench)
+    before = await snapshot(bench)
     assert await bench.jobs.claim("worker", ["noop", "absent"], limit=10) == []
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
 
 
 async def test_work_starts_by_priority_then_time_then_id(bench: Bench) -> None:

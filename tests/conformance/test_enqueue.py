@@ -14,7 +14,7 @@ from ingot.jobs import Definition, DuplicateJob, JobStatus, Source
 from ingot.jobs.orders import new_job
 from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import is_id, new_id
-from tests.conformance.snapshots import picture, refuses
+from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import Bench
 
 
@@ -233,9 +233,9 @@ async def test_what_a_job_says_itself_wins_over_its_definition(bench: Bench) -> 
 
 
 async def test_an_accepted_job_is_counted_and_told(bench: Bench) -> None:
-    before = await picture(bench)
+    before = await snapshot(bench)
     job = await bench.make_job(delay=60)
-    after = (await picture(bench))[0]
+    after = (await snapshot(bench))[0]
     assert before[0]["counts"]["queued"] + 1 == after["counts"]["queued"]
     (event,) = after["events"]
     assert ("job.created", job.id, "noop", "queued") == (
@@ -247,10 +247,10 @@ async def test_an_accepted_job_is_counted_and_told(bench: Bench) -> None:
 async def test_an_order_sent_again_answers_with_the_job_it_made(bench: Bench) -> None:
     order = new_job(bench.tenant, "noop", 1, tags=["a"], dedupe_key="d", idempotency_key="k")
     (first,) = await bench.jobs.enqueue_many([order])
-    before = await picture(bench)
+    before = await snapshot(bench)
     (again,) = await bench.jobs.enqueue_many([order])
     assert (first.created, again.created, again.job.id) == (True, False, order.id)
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
 
 
 async def test_an_order_sent_again_among_new_ones_does_not_stop_them(bench: Bench) -> None:

@@ -17,7 +17,7 @@ from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.following import end
-from tests.conformance.snapshots import picture
+from tests.conformance.snapshots import snapshot
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 
 KEYED = Definition(type="noop", limit_key="{key}", max_running_per_key=2)
@@ -82,10 +82,10 @@ async def test_a_running_job_names_its_worker(bench: Bench) -> None:
 async def test_to_explain_changes_nothing(bench: Bench) -> None:
     parent = await bench.make_job()
     jobs = [parent, await bench.make_job(after=[parent.id]), await bench.make_job(delay=60)]
-    before = await picture(bench)
+    before = await snapshot(bench)
     for job in jobs:
         assert await explain(bench, job) == await explain(bench, job)
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
 
 
 async def test_a_job_that_is_not_yours_is_not_there(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from ingot.jobs import Heartbeat, JobNotFound, JobStatus, LeaseLost, Progress
 from ingot.jobs.ports import Beat, RenewLeases
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
-from tests.conformance.snapshots import picture, refuses
+from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import LEASE_SECONDS, Bench
 
 LEASE = timedelta(seconds=LEASE_SECONDS)
@@ -67,7 +67,7 @@ async def test_progress_is_kept_and_told(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.heartbeat(claim.job.id, claim.fence, progress=Progress(percent=12.5, stage="reading"))
     assert (await bench.reload(claim)).progress == Progress(percent=12.5, stage="reading")
-    last = (await picture(bench))[0]["events"][-1]
+    last = (await snapshot(bench))[0]["events"][-1]
     assert (last["name"], last["data"]["progress"]) == ("job.updated", {"percent": 12.5, "stage": "reading"})
 
 

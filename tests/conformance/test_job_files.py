@@ -14,7 +14,7 @@ from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import OWNER, Depot, content_of, depot, id_of
 from tests.conformance.job_files import BLOB, DATA, RUNNING, SIZE, SUCCEEDED, claim, status, upload
-from tests.conformance.snapshots import picture, refuses
+from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import LEASE_SECONDS
 
 __all__ = ["depot"]
@@ -166,9 +166,9 @@ async def test_the_same_success_is_answered_again(depot: Depot) -> None:
     depot.jobs[found.job.id] = OWNER
     await upload(depot, found, "a.txt", b"12345")
     first = await depot.bench.jobs.complete(found, 1, outputs=["a.txt"])
-    before = await picture(depot.bench)
+    before = await snapshot(depot.bench)
     assert await depot.bench.jobs.complete(found, 1, outputs=["a.txt"]) == first
-    assert await picture(depot.bench) == before
+    assert await snapshot(depot.bench) == before
     assert await depot.files(found.job.id) == [("output", "a.txt", id_of(b"12345"))]
 
 

@@ -9,16 +9,16 @@ import pytest
 
 from ingot.jobs import DuplicateJob, IdempotencyMismatch, JobStatus
 from ingot.jobs.orders import new_job
-from tests.conformance.snapshots import picture, refuses
+from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import Bench
 
 
 async def test_the_same_key_and_payload_answer_the_job_made_before(bench: Bench) -> None:
     first = await bench.jobs.enqueue(bench.tenant, "noop", {"a": 1, "b": 2}, idempotency_key="k")
-    before = await picture(bench)
+    before = await snapshot(bench)
     again = await bench.jobs.enqueue(bench.tenant, "noop", b'{"b":2, "a":1}', idempotency_key="k", priority=1)
     assert (again.job.id, again.created, again.job.priority) == (first.job.id, False, 3)
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
 
 
 @pytest.mark.parametrize("status", list(JobStatus)[1:])

@@ -28,10 +28,11 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import Depot
 from tests.conformance.folk import Folk
-from tests.conformance.snapshots import picture, refuses
+from tests.conformance.snapshots import refuses, snapshot
 from tests.conformance.tables import fill_the_rest, orphans, tables_of_tenant
 from tests.conformance.watched_workers import WatchedWorkers
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
+from tests.waiting import eventually
 
 KEPT = {"audit"}  # What is on record stays there.
 OF_NO_TENANT_YET = {"audit", "removed_tenants"}
@@ -217,8 +218,7 @@ async def test_a_claim_that_waits_for_a_removed_tenant_ends(bench: Bench) -> Non
     tenant = await bench.tenants.create("acme")
     bench.store.on_removed(bench.jobs.let_go)
     waiting = asyncio.create_task(bench.jobs.claim("w", ["noop"], tenant=tenant.id, wait_seconds=60))
-    while not bench.jobs.waiting:  # noqa: ASYNC110 - claims have no event for tests
-        await asyncio.sleep(0.005)
+    await eventually(lambda: bench.jobs.waiting)
     await bench.tenants.remove("acme")
     async with asyncio.timeout(30):
         with pytest.raises(TenantNotFound):
@@ -279,11 +279,11 @@ async def test_nothing_is_left_in_any_table_but_what_is_on_record(bench: Bench, 
 
 async def test_another_tenant_keeps_everything(bench: Bench) -> None:
     other = await furnish(bench, "other")
-    before = await picture(bench)
+    before = await snapshot(bench)
     tenant = await furnish(bench)
     await bench.tenants.remove(tenant.id)
     assert await clear_all(bench) == [tenant.id]
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
     claimed = await bench.jobs.claim("w", ["same", "logged"], limit=10)
     assert {claim.job.tenant for claim in claimed} == {other.id}
     assert len(claimed) == 2
@@ -434,8 +434,9 @@ async def test_nothing_of_it_is_remembered(bench: Bench) -> None:
     await clear_all(bench)
     if isinstance(bench.store, PostgresStore):
         await look(bench.store.database, bench.store.memory)
-    memory = vars(bench.store.memory)
-    assert [name for name, known in memory.items() if tenant.id in repr(known)] == []
+    memory = bench.store.memory
+    names = [name for name in dir(memory) if not name.startswith("_")]
+    assert [name for name in names if tenant.id in repr(getattr(memory, name))] == []
 
 
 async def test_the_loop_clears_and_says_when_nothing_is_left(bench: Bench) -> None:

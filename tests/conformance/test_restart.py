@@ -7,7 +7,7 @@ from pathlib import Path
 from ingot.identity import Limits
 from ingot.jobs import Definition, DuplicateJob, JobStatus, LeaseLost
 from ingot.kernel.clock import ManualClock
-from tests.conformance.snapshots import picture, refuses
+from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 
 
@@ -19,9 +19,9 @@ async def test_all_that_was_acknowledged_is_there_after_a_restart(engine: str, t
         for status in list(JobStatus)[1:]:
             await bench.make_job_in(status, status.value, payload={"s": status}, tags=["t"], metadata=[1])
         await bench.make_job("later", delay=60)
-        before = await picture(bench)
+        before = await snapshot(bench)
     async with open_bench(engine, tmp_path / "data", clock) as bench:
-        assert await picture(bench) == before
+        assert await snapshot(bench) == before
 
 
 async def test_fences_grow_across_restarts(engine: str, tmp_path: Path) -> None:

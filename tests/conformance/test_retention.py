@@ -12,7 +12,7 @@ from ingot.jobs.orders import new_job
 from ingot.kernel.clock import ManualClock
 from tests.conformance.following import end
 from tests.conformance.retention import FINISHED, HOUR, collect_all, finish, keep, there
-from tests.conformance.snapshots import picture
+from tests.conformance.snapshots import snapshot
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 
 # -- how long -----------------------------------------------------------------------------------------------
@@ -136,10 +136,10 @@ async def test_what_is_not_finished_is_never_touched(bench: Bench) -> None:
     await bench.jobs.release(released)
     asked = await bench.make_claim("asked")
     await bench.jobs.cancel(bench.tenant, asked.job.id)
-    before = await picture(bench)
+    before = await snapshot(bench)
     bench.clock.advance(seconds=HOUR / 2)
     assert await bench.jobs.collect() == Collected()
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
     assert len(before[0]["jobs"]) == 7
     assert {queued.id, scheduled.id, running.job.id} <= {job["id"] for job in before[0]["jobs"]}
 

@@ -14,7 +14,7 @@ from ingot.jobs.retention import BATCH_JOBS, Retention
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.retention import FINISHED, HOUR, collect_all, finish, keep, there
-from tests.conformance.snapshots import picture, refuses, refuses_each
+from tests.conformance.snapshots import refuses, refuses_each, snapshot
 from tests.factories import Bench
 
 # -- bounded ------------------------------------------------------------------------------------------------
@@ -126,9 +126,9 @@ async def test_a_preview_tells_what_collecting_then_removes(bench: Bench) -> Non
     bench.clock.advance(seconds=HOUR - 50)
     late = await finish(bench, 1, "a")
     await bench.jobs.retry(bench.tenant, back.id)
-    before = await picture(bench)
+    before = await snapshot(bench)
     assert await bench.jobs.preview_retention(bench.tenant) == [Doomed(type="a", jobs=3, oldest_finished_at=oldest)]
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
     bench.clock.advance(seconds=HOUR - 10)
     first, second = await bench.jobs.preview_retention(bench.tenant)
     assert (first, second.jobs, second.type) == (Doomed(type="a", jobs=5, oldest_finished_at=oldest), 3, "b")

@@ -10,7 +10,7 @@ import pytest
 
 from ingot.jobs import DuplicateJob, Job, JobNotFinished, JobNotFound, JobStatus
 from ingot.kernel.ids import new_id
-from tests.conformance.snapshots import picture, refuses
+from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import LEASE_SECONDS, Bench
 
 FINISHED = [JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED]
@@ -32,7 +32,7 @@ async def test_a_finished_job_is_queued_again(bench: Bench, status: JobStatus) -
 async def test_a_retry_is_told_and_counted(bench: Bench, status: JobStatus) -> None:
     job = await bench.make_job_in(status)
     await bench.jobs.retry(bench.tenant, job.id)
-    seen = (await picture(bench))[0]
+    seen = (await snapshot(bench))[0]
     last = seen["events"][-1]
     assert (last["name"], last["data"]["id"], last["data"]["status"]) == ("job.retried", job.id, "queued")
     assert {name: count for name, count in seen["counts"].items() if count} == {"queued": 1}

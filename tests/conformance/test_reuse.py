@@ -27,7 +27,7 @@ from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from tests.conformance.depot import Depot, id_of
 from tests.conformance.following import counted, end
-from tests.conformance.snapshots import picture, refuses, refuses_each
+from tests.conformance.snapshots import refuses, refuses_each, snapshot
 from tests.factories import Bench, open_bench
 
 QUEUED, RUNNING, SUCCEEDED = JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED
@@ -59,11 +59,11 @@ async def test_who_asks_for_the_same_gets_the_job_that_is_there(bench: Bench) ->
     await define(bench)
     first = await ask(bench)
     assert (first.created, first.reused) == (True, False)
-    before = await picture(bench)
+    before = await snapshot(bench)
     again = await ask(bench, b' {"b":[2,{"c":3}], "a":1} ', priority=1, tags=["other"], delay=60)
     assert told(again) == (first.job.id, False, True)
     assert again.job == first.job
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
 
 
 @pytest.mark.parametrize("status", [QUEUED, RUNNING, SUCCEEDED])

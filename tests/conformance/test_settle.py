@@ -30,7 +30,7 @@ from ingot.jobs import (
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
-from tests.conformance.snapshots import picture, refuses, refuses_each
+from tests.conformance.snapshots import refuses, refuses_each, snapshot
 from tests.factories import LEASE_SECONDS, Bench
 
 OUTCOMES: dict[str, Outcome] = {
@@ -46,7 +46,7 @@ each_outcome = pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=list(OU
 
 
 async def _last_events(bench: Bench, count: int) -> list[Any]:
-    return [(event["name"], event["data"]) for event in (await picture(bench))[0]["events"][-count:]]
+    return [(event["name"], event["data"]) for event in (await snapshot(bench))[0]["events"][-count:]]
 
 
 # -- where the job goes -------------------------------------------------------------------------------------
@@ -319,9 +319,9 @@ async def test_the_same_settle_again_gets_its_first_answer(bench: Bench, outcome
     claim = await bench.make_claim()
     first = await bench.jobs.settle(claim.job.id, claim.fence, outcome)
     bench.clock.advance(seconds=3)
-    before = await picture(bench)
+    before = await snapshot(bench)
     assert await bench.jobs.settle(claim.job.id, claim.fence, outcome) == first
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
 
 
 @each_outcome

@@ -16,7 +16,7 @@ from ingot.identity.ports import ChangeTenant
 from ingot.jobs import JobNotFound, JobStatus
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
-from tests.conformance.snapshots import picture, refuses, refuses_each
+from tests.conformance.snapshots import refuses, refuses_each, snapshot
 from tests.factories import Bench
 
 
@@ -110,11 +110,11 @@ async def test_a_slug_that_looks_like_an_id_does_not_hide_the_tenant_with_that_i
 
 async def test_one_tenant_sees_nothing_of_another(bench: Bench) -> None:
     other = await bench.tenants.create("other")
-    before = _of(await picture(bench), other.id)
+    before = _of(await snapshot(bench), other.id)
     claim = await bench.make_claim(idempotency_key="k", dedupe_key="d", tags=["t"])
     await bench.jobs.complete(claim, 1)
     await bench.make_job(delay=5)
-    after = _of(await picture(bench), other.id)
+    after = _of(await snapshot(bench), other.id)
     assert after == before
     assert (await bench.jobs.summary(other.id)).oldest_queued_seconds is None
     for call in (bench.jobs.get, bench.jobs.attempts, bench.jobs.cancel, bench.jobs.retry):

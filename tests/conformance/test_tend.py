@@ -8,15 +8,15 @@ import pytest
 
 from ingot.jobs import AttemptOutcome, Definition, Job, Jobs, JobStatus, Tended
 from ingot.kernel.clock import ManualClock
-from tests.conformance.snapshots import picture
+from tests.conformance.snapshots import snapshot
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
 
 
 async def test_nothing_to_do_is_done_in_no_time(bench: Bench) -> None:
     await bench.make_job()
-    before = await picture(bench)
+    before = await snapshot(bench)
     assert await bench.jobs.tend() == Tended(promoted=0, swept=0)
-    assert await picture(bench) == before
+    assert await snapshot(bench) == before
 
 
 async def test_due_work_is_promoted_once(bench: Bench) -> None:
@@ -65,7 +65,7 @@ async def test_the_sweep_ends_the_attempt_and_is_told(bench: Bench) -> None:
         JobStatus.QUEUED,
         bench.clock.now(),
     )
-    last = (await picture(bench))[0]["events"][-1]
+    last = (await snapshot(bench))[0]["events"][-1]
     assert (last["name"], last["data"]["will_retry"], last["data"]["crashes"]) == ("job.failed", True, 1)
 
 

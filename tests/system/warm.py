@@ -68,10 +68,10 @@ class Forks:
                     self._woken.recv(REQUEST_BYTES)
                     self._reap()
                 if self._control in ready:
-                    _, found, _, _ = socket.recv_fds(self._control, 1, 1)
-                    if not found:
+                    _, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
+                    if not descriptors:
                         break
-                    self._fork(socket.socket(fileno=found[0]))
+                    self._fork(socket.socket(fileno=descriptors[0]))
         for pid in self._connections:
             with suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)

@@ -56,8 +56,8 @@ class Runner:
     """Runs the handlers of a worker. `boards` makes a way to the work, one for each loop that needs one.
 
     With `hours` it takes work only then; the clock says when that is. With `echo`, what handlers print is printed too.
-    The `desk` is where files are asked for. `templates` that are given outlive the runner, and are closed by who gave
-    them; without, the runner has its own.
+    The `desk` is where files are asked for. `templates` that are passed in outlive the runner, and the caller
+    closes them; otherwise the runner creates its own, and closes them.
     """
 
     def __init__(
