@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ingot.worker import Worker, WorkerJob
@@ -46,22 +47,19 @@ def wait(job: WorkerJob) -> int:
 
 @worker.handler("hold", concurrency=2)
 def hold(job: WorkerJob) -> dict[str, int]:
-    """At first it works until it was held up: then one that obeys looks whether to go on, and one that is late ends."""
-    place, late = job.payload["place"], job.payload["late"]
-    before = time.monotonic()
+    """Its first attempt works until it is told to stop. With the name of a file it ends, too late, when that exists."""
+    place, end_file = job.payload["place"], job.payload["end_file"]
     while job.attempt == 1:
         print("attempt", job.attempt)
         if job.canceled:
             note(place, "stopped", job.id, job.attempt)
             job.check()
         time.sleep(0.02)
-        now = time.monotonic()
-        if late and now - before > 0.9:
+        if end_file is not None and Path(end_file).exists():
             job.progress(99, "stale")
             print("attempt", job.attempt, "is late")
             note(place, "late", job.id, job.attempt)
             break
-        before = now
     print("attempt", job.attempt)
     return {"attempt": job.attempt, "fence": job.data.fence}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -35,12 +36,17 @@ def stand_still(folder: Path, *, workers: int, rounds: int, tell: Callable[[str]
 
 def _stand_still_once(one: Crew, processes: list[Process]) -> list[SyncJob]:
     """All stop with jobs in their hands, until these are lost, and go on."""
-    payloads = [{"place": one.place(), "late": number % 2 == 0} for number in range(2 * len(processes))]
+    end_file = Path(one.place(f"end-{uuid.uuid4().hex}"))
+    payloads = [
+        {"place": one.place(), "end_file": str(end_file) if number % 2 == 0 else None}
+        for number in range(2 * len(processes))
+    ]
     jobs = one.client.submit_many("hold", payloads)
-    until(lambda: all(job.refresh().data.attempts for job in jobs), seconds=60, why="all were begun")
+    until(lambda: all(job.refresh().data.attempts for job in jobs), why="all were begun")
     for process in processes:
         process.tell(signal.SIGSTOP)
-    until(lambda: all(job.refresh().data.crashes or job.finished for job in jobs), seconds=60, why="all were lost")
+    until(lambda: all(job.refresh().data.crashes or job.finished for job in jobs), why="all were lost")
+    end_file.touch()
     for process in processes:
         process.tell(signal.SIGCONT)
     return jobs
