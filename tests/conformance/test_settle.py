@@ -147,6 +147,18 @@ async def test_fifty_releases_and_snoozes_use_up_no_attempts(bench: Bench) -> No
     assert (job.status, job.attempts, job.failures, job.crashes) == (JobStatus.QUEUED, 50, 0, 0)
 
 
+@each_outcome
+async def test_no_attempt_ends_before_it_began_although_the_clock_was_set_back(bench: Bench, outcome: Outcome) -> None:
+    claim = await bench.make_claim()
+    bench.clock.advance(seconds=-60)
+    await bench.jobs.settle(claim.job.id, claim.fence, outcome)
+    (attempt,) = await bench.jobs.attempts(bench.tenant, claim.job.id)
+    job = await bench.reload(claim.job)
+    assert attempt.finished_at is not None
+    assert attempt.finished_at >= attempt.started_at
+    assert job.status is not JobStatus.QUEUED or job.run_at >= attempt.finished_at
+
+
 async def test_the_first_result_is_not_shown_once_the_job_runs_again(bench: Bench) -> None:
     job = await bench.make_job_in(JobStatus.SUCCEEDED)
     assert job.read("result") == "done"

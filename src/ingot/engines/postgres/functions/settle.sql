@@ -49,9 +49,10 @@ BEGIN
         SELECT CASE WHEN v.status = 'queued' THEN v.run_at_after END AS again_at, v.status, h.dedupe_key, h.tenant, h.type,
             h.id, h.fence, h.attempts, v.failures_after, v.crashes_after, h.cancel_requested, h.said, v.error, h.place,
             h.max_attempts, h.priority, h.limit_key, h.batch, h.run_at, h.told_at, h.worker_id, h.host, h.pid, h.started_at,
-            h.retry, h.exit_code, h.result, h.percent, h.stage
+            h.retry, h.exit_code, h.result, h.percent, h.stage, h.ended_at
         FROM (
-            SELECT l.*, a.said, a.retry, a.delay, a.exit_code, a.said_error, a.result, a.place, ingot.spread() AS spread,
+            -- The claim may be later than our clock: when that was set back, or for a caller who guessed the fence.
+            SELECT l.*, greatest(now, l.started_at) AS ended_at, a.said, a.retry, a.delay, a.exit_code, a.said_error, a.result, a.place, ingot.spread() AS spread,
                 CASE WHEN a.said IN ('failed', 'lost') THEN (
                     SELECT d FROM ingot.definitions AS d
                     WHERE d.type = l.type AND d.tenant IN (l.tenant, '00000000-0000-0000-0000-000000000000')
@@ -71,7 +72,7 @@ BEGIN
         CROSS JOIN LATERAL ingot.judge(
             h.said, h.retry, h.delay, h.said_error, h.failures, h.crashes, h.max_attempts, h.cancel_requested,
             coalesce((h.rules).crash_cap, 3), coalesce((h.rules).first_seconds, 1), coalesce((h.rules).factor, 2),
-            coalesce((h.rules).max_seconds, 3600), now, h.spread
+            coalesce((h.rules).max_seconds, 3600), h.ended_at, h.spread
         ) AS v
     ),
     gone AS (
@@ -84,13 +85,13 @@ BEGIN
             cancel_requested, finished_at, exit_code, error, result, percent, stage, told_at
         )
         SELECT id, fence, tenant, worker_id, host, pid, started_at, said, retry, status, coalesce(again_at, run_at), attempts, failures_after, crashes_after,
-            max_attempts, priority, cancel_requested, now, exit_code, error, result, percent, stage,
+            max_attempts, priority, cancel_requested, ended_at, exit_code, error, result, percent, stage,
             told_at
         FROM judged
     ),
     noted AS (
         INSERT INTO ingot.endings (tenant, type, finished_at, size, jobs)
-        SELECT tenant, type, now, count(*), array_agg(id) FROM judged WHERE again_at IS NULL GROUP BY tenant, type
+        SELECT tenant, type, ended_at, count(*), array_agg(id) FROM judged WHERE again_at IS NULL GROUP BY tenant, type, ended_at
     ),
     -- What few of them have.
     rest AS MATERIALIZED (
@@ -123,7 +124,7 @@ BEGIN
     alike AS MATERIALIZED (
         SELECT tenant, type, CASE WHEN again_at IS NOT NULL THEN limit_key END AS limit_key, said, status, attempts, failures_after, crashes_after, fence, again_at, error,
             cancel_requested, '["' || string_agg(id::text, '","') || '"]' AS ids, count(*) AS jobs, array_agg(place::integer) AS places,
-            array_agg(now - started_at) AS micros,
+            array_agg(ended_at - started_at) AS micros,
             min(CASE WHEN again_at <= now THEN ARRAY[priority, again_at] END) AS first
         FROM judged
         GROUP BY tenant, type, CASE WHEN again_at IS NOT NULL THEN limit_key END, said, status, attempts, failures_after, crashes_after, fence, again_at, error,
