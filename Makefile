@@ -57,7 +57,7 @@ $(VENV)/.servers: $(VENV)/.package tests/providers/package-lock.json requirement
 
 # mypy uses one core, so it runs beside the tests. Its result is printed after theirs.
 check: style ## Run the gate before a commit: lint, and the fast tests on SQLite and local files
-	@$(MAKE) --silent types > $(VENV)/types.log 2>&1 & types=$$!; status=0; \
+	@$(MAKE) --silent types > $(VENV)/types.log 2>&1 & types=$$!; status=0; trap "kill $$types; exit 130" INT TERM; \
 	$(BUDGET)=$(CHECK_SECONDS) $(BIN)/python -m pytest $(WORKERS) --fast $(ARGS) || status=$$?; \
 	wait $$types || status=1; cat $(VENV)/types.log; exit $$status
 
@@ -76,7 +76,7 @@ mutants: $(VENV)/.servers ## Plant every known bug, one at a time, and see that 
 samples: $(VENV)/.package ## Make the PDFs in samples anew
 	@$(BIN)/python -m scripts.make_samples
 
-client: $(VENV)/.package ## Make the client for those who do not await of the one for those who do
+client: $(VENV)/.package ## Generate the synchronous client from the asynchronous one
 	@$(BIN)/python -m scripts.make_sync
 
 lock: $(VENV)/.package ## Recompile the locks; UPGRADE=1 moves to the newest releases

@@ -133,7 +133,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def report_lines(seconds: Mapping[str, float], tests: Mapping[str, int], cpu: Mapping[str, float]) -> Iterable[str]:
     """The slowest files, and the CPU time by group."""
-    yield f"The {FILES_SHOWN} slowest of {len(seconds)} files, {sum(seconds.values()):.0f} s in all:"
+    shown, total = min(FILES_SHOWN, len(seconds)), sum(seconds.values())
+    yield f"The {shown} slowest of {len(seconds)} files; all files took {total:.0f} s, summed over the test processes:"
     for file, taken in nlargest(FILES_SHOWN, seconds.items(), key=lambda one: one[1]):
         yield f"{taken:8.1f} s  {tests[file]:5} tests  {file}"
     parts = ", ".join(f"{group} {taken:.0f} s" for group, taken in sorted(cpu.items(), key=lambda one: -one[1]))

@@ -136,15 +136,15 @@ def missing(markers: Iterable[str] = COMPONENTS) -> list[str]:
 _current: set[str] | None = None  # The markers of the test that runs.
 
 
-def set_current(item: pytest.Item) -> None:
-    """Remember the markers of the test that runs next."""
+def set_current(item: pytest.Item | None) -> None:
+    """Remember the markers of the test that runs next, or that no test runs any more."""
     global _current  # noqa: PLW0603
-    _current = {mark.name for mark in item.iter_markers()}
+    _current = None if item is None else {mark.name for mark in item.iter_markers()}
 
 
 def expect_marker(marker: str) -> None:
     """Fail when the test that runs needs a component and does not say so."""
-    assert _current is None or marker in _current, f"This test needs {marker}: give it the marker `{marker}`."
+    assert _current is None or marker in _current, f"This test needs {marker}: mark it with @pytest.mark.{marker}."
 
 
 def is_slow(item: pytest.Item) -> bool:

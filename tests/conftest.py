@@ -132,6 +132,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Stop the servers when no worker uses them any more, and record the CPU time before the budget is printed."""
+    components.set_current(None)
     end_warm_interpreter()
     if (room := session.config.stash.get(SERVERS, None)) is not None:
         room.close()

@@ -16,6 +16,7 @@ from typing import IO, Any, Final, Protocol
 RUN_VARIABLE: Final = "INGOT_TEST_RUN"
 END_SECONDS: Final = 60.0
 LEFTOVER_SECONDS: Final = 30.0  # How long a process may take to end before it counts as left over.
+HINT: Final = "Start programs with `started` in tests/processes.py: it ends them with the test."
 # Processes of Python itself, which live as long as the process that started them.
 HELPERS: Final = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
@@ -175,7 +176,7 @@ def nothing_left_over(*, seconds: float = LEFTOVER_SECONDS) -> Iterator[None]:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             listed = "; ".join(f"{line} (pid {pid})" for pid, line in left.items())
-            raise AssertionError(f"These processes were left running by tests of this module: {listed}")
+            raise AssertionError(f"These processes were left running by tests of this module: {listed}. {HINT}")
         time.sleep(0.02)
 
 

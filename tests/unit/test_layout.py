@@ -77,13 +77,14 @@ def _servers_below(modules: dict[str, set[str]], folder: str) -> dict[str, list[
 
 def test_no_module_imports_a_test_module() -> None:
     found = _imports_of_tests(_test_modules(ROOT))
-    assert found == {}
+    assert found == {}, "Move what these import to a module whose name does not begin with test_."
 
 
 def test_a_unit_test_imports_nothing_that_starts_a_server() -> None:
     modules = _test_modules(ROOT)
     assert "tests.unit.test_layout" in modules
-    assert _servers_below(modules, "tests.unit") == {}
+    found = _servers_below(modules, "tests.unit")
+    assert found == {}, "A unit test needs no server and no database: move these to another folder of tests."
 
 
 @pytest.mark.parametrize(

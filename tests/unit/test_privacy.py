@@ -99,7 +99,8 @@ def faults_of(files: Iterable[Path]) -> list[str]:
 
 
 def test_no_test_reads_what_is_private_or_replaces_what_is_ours() -> None:
-    assert faults_of(sorted(TESTS.rglob("*.py"))) == []
+    faults = faults_of(sorted(TESTS.rglob("*.py")))
+    assert faults == [], 'See "Private names and patches" in CONTRIBUTING.md.'
 
 
 @pytest.mark.parametrize(
