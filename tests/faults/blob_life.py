@@ -28,10 +28,10 @@ from tests.processes import end
 from tests.system.programs import start_ingot
 
 CLIENTS = 4
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 90.0
 WORK_SECONDS_MAX = 0.5
-POINT_SECONDS_MAX = 60.0
-EMPTY_SECONDS_MAX = 30.0
+POINT_SECONDS_MAX = 90.0
+EMPTY_SECONDS_MAX = 90.0
 
 
 class RealServer:

@@ -19,7 +19,7 @@ from tests.faults.points import arm
 from tests.faults.verbs import Held
 from tests.faults.workload import Workload
 
-DRAIN_SECONDS_MAX = 60.0
+DRAIN_SECONDS_MAX = 200.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

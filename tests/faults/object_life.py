@@ -15,7 +15,7 @@ from tests.faults.invariants import Broken
 from tests.faults.object_child import Line, ObjectPlan, bytes_of, work
 from tests.faults.processes import PROCESSES
 
-START_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 90.0
 WORK_SECONDS_MAX = 0.12
 UNFINISHED_MAX = 12
 

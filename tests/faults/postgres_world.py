@@ -31,7 +31,7 @@ WINDOW_SECONDS = 1.0
 WINDOWS_BEFORE = 3
 WINDOWS_AFTER_MAX = 45
 RECOVERED_SHARE = 0.3  # A store that lost its connections does next to nothing; a busy machine does less than before.
-DRAIN_SECONDS_MAX = 60.0
+DRAIN_SECONDS_MAX = 200.0
 
 
 class World:

@@ -57,7 +57,7 @@ SLOTS = """
 max_connections = 16
 superuser_reserved_connections = 3
 """
-JOIN_SECONDS_MAX = 90.0
+JOIN_SECONDS_MAX = 240.0
 HELD_MAX = 40
 # How much of the history a process writes before it is killed: its first calls, or some hundred.
 LINES_BYTES_MIN = 500
