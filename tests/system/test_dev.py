@@ -51,11 +51,15 @@ def long(job):
 """
 
 
+CHANGED_SECOND = 1_800_000_000
+
+
 class Dev:
     """A process in a folder with an app."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.changes = 0
         self.write("one")
         self.log = folder / "log"
         self.url = ""
@@ -64,6 +68,7 @@ class Dev:
     def running(self, *options: str) -> Iterator[None]:
         """Run the real program, which replaces itself when a file is changed."""
         environment = {**os.environ, "INGOT_LOG_FORMAT": "json"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         command = [*PYTHON_INGOT, "dev", "--port", "0", *options]
         with (
             open(self.log, "w", encoding="utf-8") as log,
@@ -76,7 +81,11 @@ class Dev:
         self.write_text(APP.replace("VERSION", version))
 
     def write_text(self, text: str) -> None:
-        (self.folder / "app.py").write_text(text, encoding="utf-8")
+        """Write the app. All its changes are of the same second, as those of a quick writer."""
+        app = self.folder / "app.py"
+        app.write_text(text, encoding="utf-8")
+        self.changes += 1
+        os.utime(app, ns=(self.changes, CHANGED_SECOND * 1_000_000_000 + self.changes))
 
     def said(self, pattern: str, times: int = 1) -> str:
         """Wait until it has said this so often."""

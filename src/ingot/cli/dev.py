@@ -133,6 +133,8 @@ def _heed(told: asyncio.Event) -> None:
 
 def _runner_of(wanted: Wanted, place: ClientSettings, drain_seconds: float) -> Runner | None:
     """What runs the handlers that are wanted, or nothing, and why."""
+    # Python tells compiled code from its source by size and second: a quick change of one letter would be missed.
+    sys.dont_write_bytecode = True
     try:
         worker = load(*wanted)
         runner = working.runner_of(worker, place, drain_seconds=drain_seconds, echo=True)

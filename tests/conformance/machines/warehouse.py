@@ -184,7 +184,8 @@ class Warehouse:
         def modelled() -> None:
             if breaks and begun <= INLINE_BYTES_MAX:
                 raise Broken
-            self.model.put(tenant, owner, key, data, if_match=if_match, breaks=ends)
+            counted = data if told else data[:begun]  # Of a stream of unknown size only what has come.
+            self.model.put(tenant, owner, key, counted, if_match=if_match, breaks=ends)
 
         answer, _ = await self._both(self.blobs.put(key, parts(), arrival, if_match=if_match), modelled)
         if answer is not None:
