@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from heapq import nlargest
 from pathlib import Path
 from typing import Final, Literal
@@ -35,12 +34,6 @@ Group = Literal["PostgreSQL", "Python", "other programs"]
 def note_postgres(pid: int) -> None:
     """Record the CPU time of a PostgreSQL server, before it is stopped; `pid` is that of its postmaster."""
     note("PostgreSQL", tree_seconds(pid))
-
-
-def note_cluster(data: Path) -> None:
-    """Record the CPU time of the PostgreSQL server of a data folder, if it runs."""
-    with suppress(OSError, ValueError, IndexError):
-        note_postgres(int((data / "postmaster.pid").read_text().split()[0]))
 
 
 def note_program(pid: int) -> None:

@@ -18,8 +18,7 @@ from ingot.identity import Tenants
 from ingot.jobs import Claim, Jobs
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.ids import new_id
-from tests.postgres import Database, borrowed_database, with_database
-from tests.waiting import eventually
+from tests.postgres import Database, borrowed_database, until_blocked, with_database
 
 LEASE_SECONDS: Final = 180.0
 ROLE: Final = "shop"
@@ -43,7 +42,6 @@ DO $$ DECLARE role text; BEGIN
     END LOOP;
 END $$
 """
-WAITING: Final = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
 
 
 class Shop:
@@ -112,12 +110,7 @@ class Shop:
 
     async def waits_for(self, holder: Raw, waiting: asyncio.Future[Any]) -> None:
         """Wait until a call waits for a lock of this connection, or is done."""
-        watcher = await self.connect("postgres")
-
-        async def is_blocked() -> bool:
-            return waiting.done() or await watcher.fetchval(WAITING, holder.get_server_pid()) > 0
-
-        await eventually(is_blocked)
+        await until_blocked(await self.connect("postgres"), holder, waiting)
 
 
 @asynccontextmanager

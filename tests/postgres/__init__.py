@@ -13,6 +13,7 @@ from tests.postgres.databases import (
     open_postgres,
     release_databases,
 )
+from tests.postgres.locks import until_blocked
 from tests.postgres.programs import binaries, install_debian
 from tests.postgres.server import PLAIN_TEMPLATE, TEMPLATE, Server, own_server, server_url, shared_folder, with_database
 
@@ -36,5 +37,6 @@ __all__ = [
     "release_databases",
     "server_url",
     "shared_folder",
+    "until_blocked",
     "with_database",
 ]

@@ -21,7 +21,7 @@ from typing import Final
 import asyncpg
 
 from ingot.engines.postgres import migrate
-from tests.budget import note_cluster
+from tests.budget import note_postgres
 from tests.components import POSTGRES_WHEEL
 from tests.postgres.programs import binaries
 from tests.processes import keep
@@ -117,7 +117,8 @@ class Server:
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it: `smart`, `fast` or `immediate`, which is a crash."""
-        note_cluster(self._data)
+        if self.is_running:
+            note_postgres(self.pid)
         self._run("pg_ctl", "--wait", "--mode", mode, "stop")
 
     def _run(self, program: str, *arguments: str) -> None:

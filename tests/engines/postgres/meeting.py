@@ -17,8 +17,7 @@ from ingot.engines.postgres.rows import NewsRow
 from ingot.jobs import JobStatus
 from ingot.jobs.lifecycle import MOVES
 from ingot.kernel.ids import new_id
-from tests.postgres import AN_ACT, Database, borrowed_database
-from tests.waiting import eventually
+from tests.postgres import AN_ACT, Database, borrowed_database, until_blocked
 
 START: Final = 1_800_000_000_000_000
 LEASE: Final = 180_000_000
@@ -179,12 +178,7 @@ class Meeting:
         """The first acts, the second begins, the first ends, the second ends."""
         await first.act()
         acting = asyncio.ensure_future(second.act())
-        waits = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-
-        async def is_blocked() -> bool:
-            return acting.done() or await self.owner.fetchval(waits, self.first.get_server_pid()) > 0
-
-        await eventually(is_blocked)
+        await until_blocked(self.owner, self.first, acting)
         await first.end(commits=commits)
         await acting
         await second.end(commits=second.refused is None)

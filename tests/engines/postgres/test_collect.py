@@ -19,8 +19,7 @@ from tests.engines.postgres.meeting import (
     check,
     make_call,
 )
-from tests.postgres import AN_ACT
-from tests.waiting import eventually
+from tests.postgres import AN_ACT, until_blocked
 
 ENDED: Final = ["succeeded", "canceled", "canceled after a run"]
 LEFT: Final = """
@@ -117,8 +116,7 @@ async def test_a_retry_that_ends_while_a_removal_looks_saves_the_job(meeting: Me
     await meeting.owner.execute("SELECT pg_advisory_lock(99)")
     await meeting.second.execute("SET ingot.waits = 'yes'")
     collecting = asyncio.ensure_future(make_call(meeting.second, "collect", job))
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-    await eventually(lambda: meeting.owner.fetchval(waits, meeting.owner.get_server_pid()))
+    await until_blocked(meeting.owner, meeting.owner)
     await make_call(meeting.first, "retry", job)
     await meeting.owner.execute("SELECT pg_advisory_unlock(99)")
     assert [row["removed"] for row in await collecting] == [0]
@@ -163,8 +161,7 @@ async def test_a_key_whose_job_is_removed_while_it_is_looked_at_makes_a_new_one(
         await jobs.settle_many([Settle(job_id=claim.job.id, fence=claim.fence, outcome=Done())])
         await meeting.owner.execute("BEGIN; LOCK TABLE ingot.outcomes IN ACCESS EXCLUSIVE MODE")
         asking = asyncio.ensure_future(jobs.enqueue(meeting.tenant, "noop", 1, idempotency_key="key"))
-        waits = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-        await eventually(lambda: meeting.owner.fetchval(waits, meeting.owner.get_server_pid()))
+        await until_blocked(meeting.owner, meeting.owner)
         (row,) = await meeting.owner.fetch("SELECT * FROM ingot.collect(10)")
         await meeting.owner.execute("COMMIT")
         new = await asking

@@ -29,8 +29,7 @@ from ingot.jobs.model import JobNews, Outcome, Progress, Settle, Snooze
 from ingot.kernel.clock import SystemClock, to_datetime
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import new_id
-from tests.postgres import borrowed_database, with_database
-from tests.waiting import eventually
+from tests.postgres import borrowed_database, until_blocked, with_database
 
 LEASE_SECONDS: Final = 180.0
 WRITERS: Final = 16
@@ -101,15 +100,8 @@ class Office:
         return events
 
     async def waits_for(self, holder: Raw, waiting: asyncio.Future[Any]) -> None:
-        """Wait until a call waits for a lock of this connection."""
-        watcher = await self.server()
-        holder_id = holder.get_server_pid()
-        query = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-
-        async def is_blocked() -> bool:
-            return waiting.done() or await watcher.fetchval(query, holder_id) > 0
-
-        await eventually(is_blocked)
+        """Wait until a call waits for a lock of this connection, or is done."""
+        await until_blocked(await self.server(), holder, waiting)
 
 
 @pytest.fixture

@@ -11,10 +11,7 @@ from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.tend import note_askers
 from ingot.jobs import Job
 from tests.factories import Bench, open_bench
-from tests.postgres import database_for
-from tests.waiting import eventually
-
-WAITS = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+from tests.postgres import database_for, until_blocked
 
 
 async def note(bench: Bench) -> None:
@@ -52,7 +49,7 @@ async def test_a_worker_counts_while_the_others_are_told_and_when_they_cannot_be
         try:
             await holder.execute("BEGIN; LOCK TABLE ingot.askers IN EXCLUSIVE MODE")
             noting = asyncio.ensure_future(note(bench))
-            await eventually(lambda: holder.fetchval(WAITS, holder.get_server_pid()))
+            await until_blocked(holder, holder)
             assert await has_worker(bench, job)
             noting.cancel()
             await asyncio.wait([noting])

@@ -20,6 +20,7 @@ from ingot.jobs.ports import RetryJob
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.ids import new_id
 from tests.engines.postgres.meeting import ATTEMPTS, CALLS, ENQUEUE, STATES, Meeting, Party, check, claim, events_of
+from tests.postgres import until_blocked
 
 
 async def check_answers(owner: Raw, parties: list[Party]) -> None:
@@ -109,9 +110,7 @@ async def test_a_retry_that_loses_its_dedupe_key_is_refused_by_its_name(meeting:
         await meeting.first.execute("BEGIN")
         await meeting.first.fetch(ENQUEUE, new_id(), meeting.tenant, "other", 0, f"key-{job.id}")
         retrying = asyncio.ensure_future(store.retry(RetryJob(tenant=meeting.tenant, job_id=job.id)))
-        waits = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-        while not retrying.done() and not await meeting.owner.fetchval(waits, meeting.first.get_server_pid()):
-            pass
+        await until_blocked(meeting.owner, meeting.first, retrying)
         await meeting.first.execute("COMMIT")
         with pytest.raises(DuplicateJob):
             await retrying

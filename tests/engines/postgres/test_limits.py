@@ -14,11 +14,10 @@ from tests.engines.postgres.meeting import (
     Meeting,
     claim,
 )
-from tests.postgres import AN_ACT
+from tests.postgres import AN_ACT, until_blocked
 
 CHANGE = f"SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2, {AN_ACT})"
 DEFINE = f"SELECT ingot.put_definition($1, 'noop', $2, 3, 5, 3, 60, 1, 2, 60, {AN_ACT})"
-WAITS = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
 
 
 async def limit(meeting: Meeting, kind: str) -> None:
@@ -63,8 +62,7 @@ async def test_an_enqueue_under_way_counts_against_the_cap(meeting: Meeting, lim
     await meeting.first.execute("BEGIN")
     assert len(await meeting.first.fetch(ENQUEUE, new_id(), meeting.tenant, "noop", 0, None)) == 1
     other = asyncio.ensure_future(meeting.second.fetch(ENQUEUE, new_id(), meeting.tenant, "noop", 0, None))
-    while not other.done() and not await meeting.owner.fetchval(WAITS, meeting.first.get_server_pid()):
-        pass
+    await until_blocked(meeting.owner, meeting.first, other)
     await meeting.first.execute("COMMIT" if commits else "ROLLBACK")
     assert len(await other) == (0 if commits else 1)
     assert await meeting.owner.fetchval("SELECT count(*) FROM ingot.jobs") == 1

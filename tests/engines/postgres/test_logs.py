@@ -10,6 +10,7 @@ import pytest
 
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.jobs import Claim, LeaseLost
+from tests.postgres import until_blocked
 from tests.town import Town
 
 APPEND: Final = """
@@ -20,7 +21,6 @@ SETTLE: Final = """
         ARRAY[$1::uuid], ARRAY[$2::bigint], '{NULL}', '{succeeded}', '{t}', '{0}', '{NULL}', '{NULL}', '{NULL}'
     )
 """
-WAITS: Final = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
 
 T = TypeVar("T")
 
@@ -28,9 +28,8 @@ T = TypeVar("T")
 async def after_waiting(admin: Raw, first: Raw, second: Awaitable[T]) -> T:
     """What the second party gets that has to wait for the first, which then commits."""
     meeting = asyncio.ensure_future(second)
-    async with asyncio.timeout(30):
-        while not await admin.fetchval(WAITS, first.get_server_pid()):
-            assert not meeting.done(), "it did not wait"
+    await until_blocked(admin, first, meeting)
+    assert not meeting.done(), "it did not wait"
     await first.execute("COMMIT")
     return await meeting
 
