@@ -133,7 +133,7 @@ def _heed(told: asyncio.Event) -> None:
 
 def _runner_of(wanted: Wanted, place: ClientSettings, drain_seconds: float) -> Runner | None:
     """What runs the handlers that are wanted, or nothing, and why."""
-    # Python tells compiled code from its source by size and second: a quick change of one letter would be missed.
+    # Python compares bytecode with the size and the second of its source, and would miss a quick change.
     sys.dont_write_bytecode = True
     try:
         worker = load(*wanted)

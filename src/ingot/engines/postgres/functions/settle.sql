@@ -52,7 +52,8 @@ BEGIN
             h.retry, h.exit_code, h.result, h.percent, h.stage, h.ended_at
         FROM (
             -- The claim may be later than our clock: when that was set back, or for a caller who guessed the fence.
-            SELECT l.*, greatest(now, l.started_at) AS ended_at, a.said, a.retry, a.delay, a.exit_code, a.said_error, a.result, a.place, ingot.spread() AS spread,
+            SELECT l.*, greatest(now, l.started_at) AS ended_at,
+                a.said, a.retry, a.delay, a.exit_code, a.said_error, a.result, a.place, ingot.spread() AS spread,
                 CASE WHEN a.said IN ('failed', 'lost') THEN (
                     SELECT d FROM ingot.definitions AS d
                     WHERE d.type = l.type AND d.tenant IN (l.tenant, '00000000-0000-0000-0000-000000000000')
