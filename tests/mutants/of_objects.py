@@ -105,7 +105,7 @@ MUTANTS = [
     Mutant(
         name="an upload whose place is not known",
         breaks="B4: what an upload refers to is not taken away",
-        file="engines/sqlite/sql/known_places.sql",
+        file="engines/sqlite/sql/objects.sql",
         old="    OR EXISTS (SELECT 1 FROM uploads AS u WHERE u.place = p.value)\n",
         new="",
         caught_by="tests/conformance/test_blob_places.py::test_those_are_known_that_are_named[sqlite]",

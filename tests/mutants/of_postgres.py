@@ -9,7 +9,7 @@ MUTANTS = [
     Mutant(
         name="cursor that does not wait for what began before",
         breaks="decision 10: a committed event never appears below one already read",
-        file="engines/postgres/sql/read_events.sql",
+        file="engines/postgres/sql/events.sql",
         old="e.position < ingot.position(pg_snapshot_xmin(pg_current_snapshot())) AS settled",
         new="true AS settled",
         caught_by="tests/engines/postgres/test_cursor.py::test_what_began_before_is_waited_for",
@@ -116,7 +116,7 @@ MUTANTS = [
     Mutant(
         name="a page that takes what stands behind the end of another line",
         breaks="pages joined hold every job once, in order",
-        file="engines/postgres/sql/page_of_jobs.sql",
+        file="engines/postgres/sql/jobs.sql",
         old="WHERE k.id >= coalesce((SELECT id FROM goes_on), '00000000-0000-0000-0000-000000000000')",
         new="WHERE k.id >= '00000000-0000-0000-0000-000000000000'",
         caught_by="tests/conformance/test_filters.py"
@@ -264,7 +264,7 @@ MUTANTS = [
     Mutant(
         name="explanation with the jobs of every key",
         breaks="the place in line is that among its type and key",
-        file="engines/postgres/sql/ready_ahead.sql",
+        file="engines/postgres/sql/waiting.sql",
         old="AND r.limit_key = $3 AND",
         new="AND $3::text IS NOT NULL AND",
         caught_by="tests/conformance/test_explain.py::test_only_ready_jobs_of_the_same_tenant_type_and_key_go_before_one",
@@ -336,7 +336,7 @@ MUTANTS = [
     Mutant(
         name="a newest event above the horizon",
         breaks="E2: from the newest event on nothing is missed that is committed later",
-        file="engines/postgres/sql/newest_events.sql",
+        file="engines/postgres/sql/events.sql",
         old="WHEN $2::boolean THEN ingot.position(pg_snapshot_xmin(pg_current_snapshot()))",
         new="WHEN $2::boolean THEN 9223372036854775807",
         caught_by="tests/engines/postgres/test_cursor.py::test_the_newest_event_is_below_what_may_still_come",
@@ -435,7 +435,7 @@ MUTANTS = [
     Mutant(
         name="preview that compares all jobs with each other",
         breaks="history of any size does not slow a page",
-        file="engines/postgres/sql/preview_retention.sql",
+        file="engines/postgres/sql/retention.sql",
         old="n.place <= $2 OFFSET 0",
         new="n.place <= $2",
         caught_by="tests/engines/postgres/test_preview.py",

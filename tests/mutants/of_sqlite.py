@@ -90,7 +90,7 @@ MUTANTS = [
     Mutant(
         name="opening without a new epoch",
         breaks="L1: fences grow across restarts",
-        file="engines/sqlite/sql/begin_epoch.sql",
+        file="engines/sqlite/sql/store.sql",
         old="SET epoch = epoch + 1",
         new="SET epoch = max(epoch, 1)",
         caught_by="tests/conformance/test_restart.py::test_fences_grow_across_restarts",
@@ -114,7 +114,7 @@ MUTANTS = [
     Mutant(
         name="jobs found without their key",
         breaks="decision 6: history of any size slows no claim and no page",
-        file="engines/sqlite/sql/whole_jobs.sql",
+        file="engines/sqlite/sql/jobs.sql",
         old="WHERE s.number IN",
         new="WHERE +s.number IN",
         caught_by="tests/engines/sqlite/test_plans.py::test_no_statement_reads_a_table_from_end_to_end",
@@ -171,7 +171,7 @@ MUTANTS = [
     Mutant(
         name="one parent is enough",
         breaks="a job goes on when all it waits for have ended",
-        file="engines/sqlite/sql/blocked_by_none.sql",
+        file="engines/sqlite/sql/dependencies.sql",
         old="WHERE w.job = s.number AND w.open = 1)",
         new="WHERE w.job = s.number AND w.open = 1 AND false)",
         caught_by="tests/conformance/test_after.py::test_a_diamond_comes_together_at_its_end",
@@ -195,7 +195,7 @@ MUTANTS = [
     Mutant(
         name="reuse of what is dead",
         breaks="a job that is dead or canceled is not reused",
-        file="engines/sqlite/sql/jobs_by_reuse_key.sql",
+        file="engines/sqlite/sql/repeats.sql",
         old="WHERE s.status NOT IN ('dead', 'canceled')\n",
         new="",
         caught_by="tests/conformance/test_reuse.py::test_a_job_that_is_dead_or_canceled_is_not_reused",
@@ -203,9 +203,9 @@ MUTANTS = [
     Mutant(
         name="reuse of another tenant's work",
         breaks="T1: a tenant sees nothing of another, nor that it works on the same",
-        file="engines/sqlite/sql/jobs_by_reuse_key.sql",
-        old="k.tenant = w.value ->> 0 AND k.type",
-        new="k.type",
+        file="engines/sqlite/sql/repeats.sql",
+        old="k.tenant = w.value ->> 0 AND k.type = w.value ->> 1 AND k.key = unhex",
+        new="k.type = w.value ->> 1 AND k.key = unhex",
         caught_by=f"{REUSED_UPLOADS}::test_two_tenants_have_a_job_each_and_one_copy[sqlite]",
     ),
     Mutant(
@@ -252,15 +252,15 @@ MUTANTS = [
     Mutant(
         name="a heartbeat that gives back what others hold",
         breaks="T1: what one tenant does has no effect on another",
-        file="engines/sqlite/sql/unnamed_leases.sql",
-        old="AND (?2 = 0 OR tenant = ?2)",
-        new="AND ?2 IS NOT NULL",
+        file="engines/sqlite/sql/leases.sql",
+        old="AND (?2 = 0 OR tenant = ?2) AND started_at",
+        new="AND ?2 IS NOT NULL AND started_at",
         caught_by=f"{WORKERS}::test_only_its_own_leases_are_given_back[sqlite]",
     ),
     Mutant(
         name="depths of tenants that nobody bounded",
         breaks="figures are bounded, however many tenants there are",
-        file="engines/sqlite/sql/depths.sql",
+        file="engines/sqlite/sql/counts.sql",
         old="CASE WHEN c.tenant <= l.last THEN c.tenant END AS tenant",
         new="c.tenant AS tenant",
         caught_by="tests/conformance/test_figures.py::test_tenants_beyond_so_many_are_told_together[sqlite]",
@@ -328,7 +328,7 @@ MUTANTS = [
     Mutant(
         name="a link for a plain sign-in",
         breaks="a one-time link of the operator is no other sign-in",
-        file="engines/sqlite/sql/take_login.sql",
+        file="engines/sqlite/sql/people.sql",
         old="AND link = ?2 ",
         new="AND ?2 = ?2 ",
         caught_by=f"{PEOPLE}::test_a_link_is_no_other_sign_in_and_its_making_is_on_record",
@@ -376,7 +376,7 @@ MUTANTS = [
     Mutant(
         name="a blob that is read through another tenant's key",
         breaks="B10: knowing an id grants nothing",
-        file="engines/sqlite/sql/references_in_tenant.sql",
+        file="engines/sqlite/sql/blobs.sql",
         old="k.blob = ?1 AND k.tenant = ?3",
         new="k.blob = ?1",
         caught_by=f"{BLOB_KEYS}::test_nothing_of_one_tenant_is_seen_by_another[sqlite]",
@@ -409,9 +409,9 @@ MUTANTS = [
     Mutant(
         name="a success that leaves its checkpoints",
         breaks="an attempt that succeeds removes all checkpoints of its job in the same transaction",
-        file="engines/sqlite/sql/remove_files_made.sql",
-        old="kind IN ('output', 'checkpoint')",
-        new="kind = 'output'",
+        file="engines/sqlite/sql/job_files.sql",
+        old="AND kind IN ('output', 'checkpoint')",
+        new="AND kind = 'output'",
         caught_by=f"{CHECKPOINTS}::test_a_success_removes_them_and_gives_their_bytes_back[sqlite-True]",
     ),
     Mutant(
@@ -425,7 +425,7 @@ MUTANTS = [
     Mutant(
         name="a job that runs before its inputs are here",
         breaks="a job is ready in the transaction that finishes the last of its uploads, and not before",
-        file="engines/sqlite/sql/blocked_by_none.sql",
+        file="engines/sqlite/sql/dependencies.sql",
         old="u.file = 'input' AND u.state IN",
         new="u.file = 'none' AND u.state IN",
         caught_by=f"{JOB_UPLOADS}::test_a_job_waits_for_the_last_of_its_uploads",

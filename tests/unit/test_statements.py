@@ -10,12 +10,12 @@ from ingot.engines.sqlite.sql import SQL
 from ingot.engines.statements import CHUNK_ROWS_MAX, chunk_sizes, repeat_row
 
 
-def test_a_file_is_an_attribute() -> None:
+def test_a_named_statement_of_a_file_is_an_attribute() -> None:
     assert SQL.delete_tags.startswith("DELETE FROM tags")
 
 
 def test_a_statement_that_is_not_there_is_named() -> None:
-    with pytest.raises(AttributeError, match=r"no_such_statement\.sql"):
+    with pytest.raises(AttributeError, match=r"no_such_statement"):
         _ = SQL.no_such_statement
 
 

@@ -1,4 +1,4 @@
-"""SQL lives in `.sql` files, one named statement each: `claim_jobs.sql` becomes `SQL.claim_jobs`."""
+"""SQL lives in `.sql` files named after nouns. What follows `-- name: claim_jobs` in one becomes `SQL.claim_jobs`."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from importlib import resources
 
 CHUNK_ROWS_MAX = 64
 
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _ROW = re.compile(r"VALUES (\([^()]+\))")
 
 
 class Statements:
-    """The statements of one folder, as attributes."""
+    """The statements in the files of one folder, as attributes."""
 
     def __init__(self, package: str) -> None:
-        self._texts = {
-            file.name.removesuffix(".sql"): file.read_text(encoding="utf-8")
-            for file in resources.files(package).iterdir()
-            if file.name.endswith(".sql")
-        }
+        self._texts: dict[str, str] = {}
+        for file in resources.files(package).iterdir():
+            if file.name.endswith(".sql"):
+                _, *parts = _NAME.split(file.read_text(encoding="utf-8"))
+                for name, text in zip(parts[::2], parts[1::2], strict=True):
+                    assert name not in self._texts, f"there are two statements {name}"
+                    self._texts[name] = text.strip()
 
     def __getattr__(self, name: str) -> str:
         try:
             return self._texts[name]
         except KeyError:
-            raise AttributeError(f"there is no statement {name}.sql") from None
+            raise AttributeError(f"there is no statement {name}") from None
 
     def names(self) -> list[str]:
         """All names, sorted."""

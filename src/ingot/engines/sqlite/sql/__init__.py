@@ -1,4 +1,4 @@
-"""The statements of this engine, one file each."""
+"""The statements of this engine, in files named after nouns."""
 
 from ingot.engines.statements import Statements
 

@@ -1,0 +1,27 @@
+-- What a job waits for.
+
+-- name: open_parents
+-- Jobs that one still waits for, and how they stand; no more than some.
+SELECT w.parent::text AS parent, s.status FROM (
+    SELECT w.parent FROM ingot.waits AS w WHERE w.job = $1 AND w.open ORDER BY w.parent LIMIT 100
+) AS w
+CROSS JOIN LATERAL (SELECT s.status FROM ingot.job_rows AS s WHERE s.id = w.parent) AS s
+
+-- name: open_uploads
+-- The inputs that a job still waits for, by name.
+SELECT u.name FROM ingot.uploads AS u
+WHERE u.job = $1 AND u.job IS NOT NULL AND u.fence IS NULL AND u.state IN ('open', 'verifying')
+ORDER BY u.name COLLATE "C"
+
+-- name: ready_ahead
+-- How many ready jobs of its lane go before one, up to a bound.
+SELECT count(*) FROM (
+    SELECT FROM ingot.ready AS r
+    WHERE r.type = $1 AND r.tenant = $2 AND r.limit_key = $3 AND (r.priority, r.run_at, r.id) < ($4, $5, $6)
+    LIMIT $7
+) AS ahead
+
+-- name: running_under
+-- How many leases the tenant that is set has, of one type and key or of any, and some of the jobs.
+SELECT count(*) AS running, (array_agg(l.id::text))[1:10] AS holders FROM ingot.leases AS l
+WHERE l.tenant = $1 AND ($2::text IS NULL OR l.type = $2) AND ($3::text IS NULL OR l.limit_key = $3)

@@ -1,8 +1,0 @@
-SELECT CAST(json_group_array(json_object(
-    'id', a.id, 'tenant', a.tenant, 'at', a.at, 'who', a.who, 'name', a.name, 'action', a.action, 'target', a.target,
-    'address', a.address, 'request_id', a.request_id, 'before', json(a.before), 'after', json(a.after))) AS BLOB)
-FROM (
-    SELECT * FROM audit AS e
-    WHERE e.id < ?1 AND (?2 IS NULL OR e.action = ?2) AND (?3 IS NULL OR e.who = ?3) AND (?4 IS NULL OR e.target = ?4)
-    ORDER BY e.id DESC LIMIT ?5
-) AS a

@@ -1,1 +1,0 @@
-UPDATE blob_totals SET blobs = blobs + ?, bytes = bytes + ?

@@ -1,0 +1,48 @@
+-- Attempts, and how they ended.
+
+-- name: insert_attempts
+-- Every claim writes the attempt's row, so that a crash leaves its trace. The takers are those of `lease_jobs`.
+WITH takers AS MATERIALIZED (
+    SELECT value ->> 0 AS fence, value ->> 1 AS worker_id, value ->> 3 AS host, value ->> 4 AS pid, value -> 5 AS jobs
+    FROM json_each(?2)
+)
+INSERT INTO attempts (job, fence, number, worker_id, host, pid, started_at)
+SELECT s.number, takers.fence, s.attempts, takers.worker_id, takers.host, takers.pid, ?1
+FROM takers, json_each(takers.jobs) AS job CROSS JOIN states AS s ON s.number = job.value
+
+-- name: attempts_of_job
+-- The attempts of a job, oldest first, when the job is in this tenant.
+SELECT CAST(json_group_array(json_array(
+    a.id, a.fence, a.number, a.worker_id, a.host, a.pid, a.started_at,
+    a.outcome, a.status_after, a.finished_at, a.exit_code, a.error, a.percent, a.stage)) AS BLOB)
+FROM (
+    SELECT s.id, a.*, o.outcome, o.status_after, o.finished_at, o.exit_code, o.error, o.percent, o.stage
+    FROM states AS s
+    JOIN attempts AS a ON a.job = s.number
+    LEFT JOIN outcomes AS o ON o.job = a.job AND o.fence = a.fence
+    WHERE s.id = ? AND s.tenant = (SELECT number FROM tenants WHERE id = ?)
+    ORDER BY a.fence
+) AS a
+
+-- name: insert_outcomes
+-- How attempts ended. The row of VALUES is repeated for each.
+INSERT INTO outcomes (
+    job, fence, outcome, retry, status_after, run_at, attempts, finished_at, exit_code, error, result, percent, stage
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: outcomes_of_attempts
+-- How these attempts (a JSON array of pairs of job number and fence) were settled before.
+SELECT CAST('[' || coalesce(group_concat('[' || o.job
+    || ',' || o.fence || ',' || json_quote(o.outcome) || ',' || iif(o.retry, 'true', 'false')
+    || ',' || json_quote(o.status_after) || ',' || json_quote(o.run_at) || ',' || o.attempts || ',' || o.finished_at
+    || ',' || json_quote(o.exit_code) || ',' || json_quote(o.error)
+    || ',' || coalesce(CAST(o.result AS TEXT), 'null') || ',' || json_quote(a.worker_id) || ']'), '') || ']' AS BLOB)
+FROM json_each(?) AS w CROSS JOIN outcomes AS o
+    ON o.job = w.value ->> 0 AND o.fence = w.value ->> 1
+CROSS JOIN attempts AS a ON a.job = o.job AND a.fence = o.fence
+
+-- name: remove_attempts
+DELETE FROM attempts WHERE job IN (SELECT value FROM json_each(?))
+
+-- name: remove_outcomes
+DELETE FROM outcomes WHERE job IN (SELECT value FROM json_each(?))

@@ -1,1 +1,0 @@
-DELETE FROM endings WHERE batch IN (SELECT batch FROM endings WHERE tenant = ?1 LIMIT ?2)

@@ -1,1 +1,0 @@
-DELETE FROM event_floors WHERE tenant IN (SELECT tenant FROM event_floors WHERE tenant = ?1 LIMIT ?2)

@@ -1,5 +1,0 @@
--- Bytes are answered as they are, so this is no JSON text.
-SELECT lower(hex(b.id)), lower(hex(b.sha256)), b.size, b.place, b.damaged,
-    (SELECT y.bytes FROM blob_bytes AS y WHERE y.blob = b.number),
-    (SELECT c.checks FROM blob_checks AS c WHERE c.blob = b.number)
-FROM blobs AS b WHERE b.id = ?1

@@ -1,0 +1,69 @@
+-- Jobs and batches in numbers.
+
+-- name: add_counts
+-- Counts are exact: they change in the transaction that moves the jobs. The row of VALUES is repeated.
+INSERT INTO counts (tenant, type, status, jobs) VALUES (?, ?, ?, ?)
+ON CONFLICT (tenant, type, status) DO UPDATE SET jobs = jobs + excluded.jobs
+
+-- name: counts_of_tenant
+SELECT CAST(json_group_object(status, jobs) AS BLOB)
+FROM (
+    SELECT status, sum(jobs) AS jobs FROM counts
+    WHERE tenant = (SELECT number FROM tenants WHERE id = ?1) AND (?2 IS NULL OR type = ?2)
+    GROUP BY status
+)
+
+-- name: counts_by_type
+SELECT CAST(json_group_array(json_array(type, status, jobs) ORDER BY type) AS BLOB) FROM counts WHERE tenant = ? AND jobs > 0
+
+-- name: unfinished_of_tenants
+-- How many unfinished jobs these tenants (a JSON array of numbers) have, by type and status.
+SELECT CAST(json_group_array(json_array(t.id, c.type, c.status, c.jobs)) AS BLOB)
+FROM json_each(?) AS asked
+    CROSS JOIN tenants AS t ON t.number = asked.value
+    CROSS JOIN counts AS c ON c.tenant = t.number AND c.status IN ('blocked', 'queued', 'running') AND c.jobs > 0
+
+-- name: depths
+-- The jobs of every tenant by status: of the oldest tenants each by itself, of all others together, without a name.
+SELECT CAST(json_group_array(json_array((SELECT slug FROM tenants WHERE number = d.tenant), json(d.counts))) AS BLOB)
+FROM (
+    SELECT tenant, json_group_object(status, jobs) AS counts
+    FROM (
+        SELECT CASE WHEN c.tenant <= l.last THEN c.tenant END AS tenant, c.status, sum(c.jobs) AS jobs
+        FROM (SELECT max(number) AS last FROM (SELECT number FROM tenants ORDER BY number LIMIT ?)) AS l
+        CROSS JOIN counts AS c
+        WHERE c.tenant NOT IN (SELECT number FROM tenants WHERE removed_at IS NOT NULL)
+        GROUP BY 1, c.status
+    )
+    GROUP BY tenant
+) AS d
+
+-- name: clear_counts
+DELETE FROM counts WHERE (tenant, type, status) IN (SELECT tenant, type, status FROM counts WHERE tenant = ?1 LIMIT ?2)
+
+-- name: add_batches
+-- Batches are counted in the transaction that moves their jobs. The row of VALUES is repeated.
+INSERT INTO batches (tenant, batch, total, succeeded, dead, canceled) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (tenant, batch) DO UPDATE SET
+    total = total + excluded.total, succeeded = succeeded + excluded.succeeded, dead = dead + excluded.dead,
+    canceled = canceled + excluded.canceled
+
+-- name: batch_of_tenant
+-- A batch of a tenant in numbers.
+SELECT CAST(json_object(
+    'batch', batch, 'total', total, 'unfinished', total - succeeded - dead - canceled, 'succeeded', succeeded,
+    'dead', dead, 'canceled', canceled) AS BLOB)
+FROM batches WHERE tenant = (SELECT number FROM tenants WHERE id = ?) AND batch = ?
+
+-- name: complete_batches
+-- Those of these batches (a JSON array of tenant and name) in which nothing is left unfinished, with their tenants.
+SELECT CAST(json_group_array(json_array(t.id, json_object(
+    'batch', b.batch, 'total', b.total, 'unfinished', 0, 'succeeded', b.succeeded, 'dead', b.dead, 'canceled', b.canceled
+))) AS BLOB)
+FROM json_each(?) AS e
+CROSS JOIN batches AS b ON b.tenant = e.value ->> 0 AND b.batch = e.value ->> 1
+CROSS JOIN tenants AS t ON t.number = b.tenant
+WHERE b.total = b.succeeded + b.dead + b.canceled
+
+-- name: clear_batches
+DELETE FROM batches WHERE (tenant, batch) IN (SELECT tenant, batch FROM batches WHERE tenant = ?1 LIMIT ?2)

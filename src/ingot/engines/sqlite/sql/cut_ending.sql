@@ -1,1 +1,0 @@
-UPDATE endings SET jobs = ?, size = ? WHERE batch = ?

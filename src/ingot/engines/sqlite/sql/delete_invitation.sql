@@ -1,1 +1,0 @@
-DELETE FROM invitations WHERE id = ?

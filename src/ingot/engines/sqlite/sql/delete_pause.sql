@@ -1,1 +1,0 @@
-DELETE FROM pauses WHERE tenant = ? AND type = ?

@@ -1,1 +1,0 @@
-DELETE FROM tags WHERE job = ?

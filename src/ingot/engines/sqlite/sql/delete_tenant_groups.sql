@@ -1,1 +1,0 @@
-DELETE FROM tenant_groups WHERE tenant = ?

@@ -1,0 +1,79 @@
+-- Jobs that wait for others.
+
+-- name: insert_waits
+-- New jobs wait for others. The row of VALUES is repeated for each edge.
+INSERT INTO waits (job, parent, parent_id, runs_anyway, open) VALUES (?, ?, ?, ?, 1)
+
+-- name: parents
+-- The jobs that others wait for, and whether they have ended, found by jumping from one to the next in the index.
+WITH RECURSIVE parents (number) AS (
+    SELECT min(parent) FROM waits INDEXED BY waits_open WHERE open = 1
+    UNION ALL
+    SELECT (SELECT min(w.parent) FROM waits AS w INDEXED BY waits_open WHERE w.open = 1 AND w.parent > p.number)
+    FROM parents AS p WHERE p.number IS NOT NULL
+)
+SELECT CAST(json_group_array(json_array(
+    p.number, json(iif(s.status IN ('succeeded', 'dead', 'canceled'), 'true', 'false')))) AS BLOB)
+FROM parents AS p CROSS JOIN states AS s ON s.number = p.number
+
+-- name: parents_by_id
+-- The jobs with these ids (a JSON array), for those that are to wait for them: id, tenant, number, whether it has ended.
+SELECT CAST(json_group_array(json_array(
+    s.id, t.id, s.number, json(iif(s.status IN ('succeeded', 'dead', 'canceled'), 'true', 'false')))) AS BLOB)
+FROM states AS s JOIN tenants AS t ON t.number = s.tenant
+WHERE s.id IN (SELECT value FROM json_each(?))
+
+-- name: open_parents
+-- Jobs that one still waits for, and how they stand; no more than some.
+SELECT CAST(json_group_array(json_array(id, status)) AS BLOB)
+FROM (
+    SELECT p.id, p.status FROM waits AS w INDEXED BY waits_open_of_job JOIN states AS p ON p.number = w.parent
+    WHERE w.job = ? AND w.open = 1 ORDER BY p.id LIMIT 100
+)
+
+-- name: blocked_by_none
+-- The moving rows of those of these blocked jobs (a JSON array of numbers) that wait for no job any more, nor for an
+-- input that is still to come; those that must not run (another) wait for none.
+SELECT CAST(json_group_array(json_array(
+    s.number, s.id, t.id, s.type, s.limit_key, s.status, json(iif(s.due, 'true', 'false')), s.priority, s.run_at,
+    s.attempts, s.failures, s.crashes, s.max_attempts, s.fence, s.dedupe_key, s.worker_id, s.started_at,
+    s.lease_expires_at, json(iif(s.cancel_requested, 'true', 'false')), s.percent, s.stage, s.told_at, s.finished_at,
+    s.batch) ORDER BY s.number) AS BLOB)
+FROM states AS s JOIN tenants AS t ON t.number = s.tenant
+WHERE s.number IN (SELECT value FROM json_each(?1)) AND s.status = 'blocked'
+    AND NOT EXISTS (SELECT 1 FROM waits AS w INDEXED BY waits_open_of_job WHERE w.job = s.number AND w.open = 1)
+    AND (
+        s.number IN (SELECT value FROM json_each(?2)) OR NOT EXISTS (
+            SELECT 1 FROM uploads AS u INDEXED BY uploads_of_jobs
+            WHERE u.job_id = s.id AND u.job_id IS NOT NULL AND u.file = 'input' AND u.state IN ('open', 'verifying')
+        )
+    )
+
+-- name: edges_to_close
+-- Up to n open edges to these jobs (a JSON array of numbers), as far as these have ended: who waits, for whom, and
+-- whether it must not run any more.
+SELECT CAST(json_group_array(json_array(job, parent, json(iif(doomed, 'true', 'false')))) AS BLOB)
+FROM (
+    SELECT w.job, w.parent, p.status <> 'succeeded' AND NOT w.runs_anyway AS doomed
+    FROM json_each(?) AS e
+    CROSS JOIN states AS p ON p.number = e.value AND p.status IN ('succeeded', 'dead', 'canceled')
+    CROSS JOIN waits AS w INDEXED BY waits_open ON w.parent = p.number AND w.open = 1
+    LIMIT ?
+)
+
+-- name: close_edges
+-- These edges (a JSON array of job and parent) hold nobody back any more.
+UPDATE waits SET open = 0
+FROM (SELECT value ->> 0 AS job, value ->> 1 AS parent FROM json_each(?)) AS e
+WHERE waits.job = e.job AND waits.parent = e.parent
+
+-- name: close_edges_of_jobs
+-- These jobs (a JSON array of numbers) wait for nobody any more.
+UPDATE waits SET open = 0
+WHERE (job, parent) IN (
+    SELECT w.job, w.parent FROM json_each(?) AS e CROSS JOIN waits AS w INDEXED BY waits_open_of_job
+        ON w.job = e.value AND w.open = 1
+)
+
+-- name: remove_waits
+DELETE FROM waits WHERE job IN (SELECT value FROM json_each(?))

@@ -1,1 +1,0 @@
-UPDATE users SET enabled = ?2 WHERE id = ?1

@@ -1,1 +1,0 @@
-SELECT entries FROM events WHERE tenant = ? AND batch = ?

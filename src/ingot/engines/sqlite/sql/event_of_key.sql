@@ -1,1 +1,0 @@
-SELECT digest, batch, place FROM event_keys WHERE tenant = ? AND key = ? AND at > ?

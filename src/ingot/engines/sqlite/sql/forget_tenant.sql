@@ -1,1 +1,0 @@
-DELETE FROM tenants WHERE number = ?1 AND removed_at IS NOT NULL

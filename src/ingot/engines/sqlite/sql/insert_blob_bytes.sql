@@ -1,1 +1,0 @@
-INSERT INTO blob_bytes (blob, bytes) VALUES (?, ?)

@@ -1,1 +1,0 @@
-INSERT INTO blob_checks (blob, checks) VALUES (?, ?)

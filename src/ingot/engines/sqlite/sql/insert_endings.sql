@@ -1,1 +1,0 @@
-INSERT INTO endings (tenant, type, finished_at, size, jobs) VALUES (?, ?, ?, ?, ?)

@@ -1,1 +1,0 @@
-INSERT INTO events (tenant, batch, at, entries) VALUES (?, ?, ?, ?)

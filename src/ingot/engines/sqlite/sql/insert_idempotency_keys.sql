@@ -1,1 +1,0 @@
-INSERT INTO idempotency_keys (tenant, type, key, job, digest) VALUES (?, ?, ?, ?, ?)

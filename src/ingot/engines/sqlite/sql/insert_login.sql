@@ -1,1 +1,0 @@
-INSERT INTO logins (digest, next, link, expires_at) VALUES (?, ?, ?, ?)

@@ -1,1 +1,0 @@
-INSERT INTO logs (job, fence, start, size, text) VALUES (?, ?, ?, ?, ?)

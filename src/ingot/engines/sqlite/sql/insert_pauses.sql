@@ -1,1 +1,0 @@
-INSERT INTO pauses (tenant, type, since, "by") VALUES (?, ?, ?, ?)

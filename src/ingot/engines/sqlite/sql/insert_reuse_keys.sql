@@ -1,1 +1,0 @@
-INSERT OR REPLACE INTO reuse_keys (tenant, type, key, job) VALUES (?, ?, ?, ?)

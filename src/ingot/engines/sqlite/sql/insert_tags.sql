@@ -1,1 +1,0 @@
-INSERT INTO tags (job, tag, tenant) VALUES (?, ?, ?)

@@ -1,1 +1,0 @@
-INSERT INTO tenants (number, id, slug, weight, time_zone, limits) VALUES (?, ?, ?, ?, ?, ?)

@@ -1,1 +1,0 @@
-SELECT id FROM invitations WHERE tenant = ?1 AND email = ?2

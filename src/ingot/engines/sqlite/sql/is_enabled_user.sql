@@ -1,1 +1,0 @@
-SELECT enabled FROM users WHERE id = ?

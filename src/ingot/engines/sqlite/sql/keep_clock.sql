@@ -1,1 +1,0 @@
-UPDATE store SET clock = ?, last_number = ?

@@ -1,1 +1,0 @@
-SELECT CAST(json_group_array(key) AS BLOB) FROM (SELECT key FROM keys WHERE tenant = ?1 AND owner = ?2 LIMIT ?3)

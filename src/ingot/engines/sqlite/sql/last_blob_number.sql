@@ -1,1 +1,0 @@
-SELECT coalesce(max(number), 0) FROM blobs

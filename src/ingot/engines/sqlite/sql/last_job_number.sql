@@ -1,1 +1,0 @@
-SELECT max(last_number, (SELECT coalesce(max(number), 0) FROM jobs)) FROM store

@@ -1,1 +1,0 @@
-SELECT database FROM object_store

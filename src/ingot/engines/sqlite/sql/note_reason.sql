@@ -1,1 +1,0 @@
-UPDATE jobs SET reason = ?2 WHERE number = ?1

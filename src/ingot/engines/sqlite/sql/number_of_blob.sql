@@ -1,1 +1,0 @@
-SELECT number FROM blobs WHERE id = ?

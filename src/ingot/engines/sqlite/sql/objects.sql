@@ -1,0 +1,59 @@
+-- Objects in the object store, and those that are to be deleted.
+
+-- name: object_store
+SELECT id FROM object_store
+
+-- name: name_of_database
+SELECT database FROM object_store
+
+-- name: put_object_store
+INSERT INTO object_store (only_row, id, database) VALUES (1, ?, lower(hex(randomblob(16))))
+ON CONFLICT (only_row) DO UPDATE SET id = excluded.id
+
+-- name: has_objects
+SELECT EXISTS (SELECT 1 FROM blobs WHERE place IS NOT NULL)
+    OR EXISTS (SELECT 1 FROM uploads WHERE place IS NOT NULL) OR EXISTS (SELECT 1 FROM trash)
+
+-- name: known_places
+-- Those of these places (a JSON array) that are named somewhere. One moves from one table to another in one transaction.
+SELECT CAST(json_group_array(p.value) AS BLOB) FROM json_each(?1) AS p
+WHERE EXISTS (SELECT 1 FROM blobs AS b WHERE b.place = p.value)
+    OR EXISTS (SELECT 1 FROM uploads AS u WHERE u.place = p.value)
+    OR EXISTS (SELECT 1 FROM trash AS t WHERE t.place = p.value)
+
+-- name: put_tombstones
+-- The youngest counts. The row of VALUES is repeated.
+INSERT INTO tombstones (blob, at) VALUES (?, ?) ON CONFLICT (blob) DO UPDATE SET at = excluded.at
+
+-- name: tombstone_of_blob
+SELECT at FROM tombstones WHERE blob = ?
+
+-- name: condemned_blobs
+-- Behind a blob that was told before, as long as that has a tombstone.
+SELECT CAST(json_group_array(lower(hex(b.id))) AS BLOB)
+FROM (
+    SELECT blob FROM tombstones
+    WHERE at <= ?1 AND (at, blob) > (
+        coalesce((SELECT t.at FROM blobs AS p CROSS JOIN tombstones AS t ON t.blob = p.number WHERE p.id = ?3), 0),
+        coalesce((SELECT p.number FROM blobs AS p WHERE p.id = ?3), 0)
+    )
+    ORDER BY at, blob LIMIT ?2
+) AS d CROSS JOIN blobs AS b ON b.number = d.blob
+
+-- name: remove_tombstone
+DELETE FROM tombstones WHERE blob = ?
+
+-- name: insert_trash
+-- The row of VALUES is repeated.
+INSERT INTO trash (place, multipart) VALUES (?, ?) ON CONFLICT (place) DO NOTHING
+
+-- name: trash_in_order
+SELECT CAST(json_group_array(json_object('place', place, 'multipart', multipart)) AS BLOB)
+FROM (SELECT place, multipart FROM trash WHERE place > ?2 ORDER BY place LIMIT ?1) AS o
+
+-- name: remove_trash
+DELETE FROM trash WHERE place IN (SELECT value FROM json_each(?))
+
+-- name: reusable_bytes
+-- Pages that nothing is in any more: the file does not grow before they are used again.
+SELECT CAST(json_array((SELECT freelist_count FROM pragma_freelist_count) * (SELECT page_size FROM pragma_page_size)) AS BLOB)

@@ -1,1 +1,0 @@
-SELECT CAST(owner AS BLOB) FROM owners WHERE id = ?

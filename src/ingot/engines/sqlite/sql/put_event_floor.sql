@@ -1,1 +1,0 @@
-INSERT OR REPLACE INTO event_floors (tenant, batch, place) VALUES (?, ?, ?)

@@ -1,1 +1,0 @@
-DELETE FROM attempts WHERE job IN (SELECT value FROM json_each(?))

@@ -1,1 +1,0 @@
-DELETE FROM blob_checks WHERE blob = ?

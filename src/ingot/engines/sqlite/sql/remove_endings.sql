@@ -1,1 +1,0 @@
-DELETE FROM endings WHERE batch IN (SELECT value FROM json_each(?))

@@ -1,1 +1,0 @@
-DELETE FROM job_files WHERE job IN (SELECT value FROM json_each(?))

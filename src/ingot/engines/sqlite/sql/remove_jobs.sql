@@ -1,1 +1,0 @@
-DELETE FROM jobs WHERE number IN (SELECT value FROM json_each(?))

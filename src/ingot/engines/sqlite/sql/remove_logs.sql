@@ -1,1 +1,0 @@
-DELETE FROM logs WHERE job IN (SELECT value FROM json_each(?))

@@ -1,1 +1,0 @@
-DELETE FROM outcomes WHERE job IN (SELECT value FROM json_each(?))

@@ -1,1 +1,0 @@
-DELETE FROM states WHERE number IN (SELECT value FROM json_each(?))

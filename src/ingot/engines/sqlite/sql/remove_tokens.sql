@@ -1,1 +1,0 @@
-DELETE FROM tokens WHERE tenant = ?1

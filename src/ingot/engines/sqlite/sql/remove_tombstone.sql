@@ -1,1 +1,0 @@
-DELETE FROM tombstones WHERE blob = ?

@@ -1,1 +1,0 @@
-DELETE FROM trash WHERE place IN (SELECT value FROM json_each(?))

@@ -1,1 +1,0 @@
-DELETE FROM workers WHERE tenant = ?1 AND id = ?2

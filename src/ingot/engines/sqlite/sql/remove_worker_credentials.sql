@@ -1,1 +1,0 @@
-DELETE FROM worker_credentials WHERE tenant = ?1

@@ -1,0 +1,105 @@
+-- Finished jobs that are to go, and the history that stays.
+
+-- name: kinds_to_collect
+-- The tenants and types that have finished jobs which are not kept for ever, how long they are kept, and whether an
+-- entry stays; of one tenant (its number) or of all. Found by jumping from type to type in the index.
+WITH RECURSIVE kinds (tenant, type) AS (
+    SELECT * FROM (
+        SELECT tenant, type FROM endings INDEXED BY endings_in_order
+        WHERE tenant BETWEEN coalesce(?1, 0) AND coalesce(?1, 0x7fffffffffffffff) AND (
+            EXISTS (SELECT 1 FROM definitions WHERE definition ->> 'retention_seconds' IS NOT NULL)
+            OR EXISTS (SELECT 1 FROM tenants WHERE limits ->> 'retention_seconds' IS NOT NULL)
+        )
+        ORDER BY tenant, type LIMIT 1
+    )
+    UNION ALL
+    SELECT n.tenant, n.type
+    FROM kinds AS k CROSS JOIN endings AS n ON n.batch = coalesce(
+        (
+            SELECT batch FROM endings INDEXED BY endings_in_order
+            WHERE tenant = k.tenant AND type > k.type
+            ORDER BY type LIMIT 1
+        ),
+        (
+            SELECT batch FROM endings INDEXED BY endings_in_order
+            WHERE tenant > k.tenant AND ?1 IS NULL
+            ORDER BY tenant, type LIMIT 1
+        )
+    )
+)
+SELECT CAST(json_group_array(json_array(id, number, type, seconds, json(iif(keeps, 'true', 'false')))) AS BLOB)
+FROM (
+    SELECT t.id, t.number, k.type, d.definition ->> 'keep_history' AS keeps,
+        coalesce(d.definition ->> 'retention_seconds', t.limits ->> 'retention_seconds') AS seconds
+    FROM kinds AS k CROSS JOIN tenants AS t ON t.number = k.tenant
+    LEFT JOIN definitions AS d ON d.type = k.type AND d.tenant = (
+        SELECT max(o.tenant) FROM definitions AS o WHERE o.tenant IN ('', t.id) AND o.type = k.type
+    )
+)
+WHERE seconds IS NOT NULL
+
+-- name: insert_endings
+INSERT INTO endings (tenant, type, finished_at, size, jobs) VALUES (?, ?, ?, ?, ?)
+
+-- name: endings_before
+-- When up to n batches of a tenant and type finished, the longest ago first, and how many jobs each holds.
+SELECT CAST(json_group_array(json_array(batch, size)) AS BLOB)
+FROM (
+    SELECT batch, size FROM endings INDEXED BY endings_in_order
+    WHERE tenant = ? AND type = ? AND finished_at <= ?
+    ORDER BY finished_at, batch
+    LIMIT ?
+)
+
+-- name: jobs_of_endings
+-- The numbers of the jobs of these batches (a JSON array), in no order.
+SELECT CAST(json_group_object(e.batch, json(e.jobs)) AS BLOB)
+FROM json_each(?) AS w CROSS JOIN endings AS e ON e.batch = w.value
+
+-- name: jobs_finished_before
+-- Those of these jobs (a JSON array of numbers) that are of this tenant and type and have been finished since then.
+SELECT CAST(json_group_array(json_array(number, status, finished_at)) AS BLOB)
+FROM (
+    SELECT DISTINCT s.number, s.status, s.finished_at FROM json_each(?) AS w CROSS JOIN states AS s ON s.number = w.value
+    WHERE s.tenant = ? AND s.type = ? AND s.finished_at <= ?
+)
+
+-- name: cut_ending
+UPDATE endings SET jobs = ?, size = ? WHERE batch = ?
+
+-- name: remove_endings
+DELETE FROM endings WHERE batch IN (SELECT value FROM json_each(?))
+
+-- name: clear_endings
+DELETE FROM endings WHERE batch IN (SELECT batch FROM endings WHERE tenant = ?1 LIMIT ?2)
+
+-- name: insert_history
+-- What is kept of these jobs (a JSON array of numbers).
+INSERT OR REPLACE INTO history (tenant, finished_at, id, type, status, attempts, created_at, last_error)
+SELECT s.tenant, s.finished_at, s.id, s.type, s.status, s.attempts, j.created_at, iif(s.failures + s.crashes > 0, substr((
+    SELECT o.error FROM outcomes AS o
+    WHERE o.job = s.number AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1), 1, ?), NULL)
+FROM json_each(?) AS w CROSS JOIN states AS s ON s.number = w.value CROSS JOIN jobs AS j ON j.number = s.number
+
+-- name: page_of_history
+-- Up to n entries of a tenant's history, last finished first, below one position.
+SELECT CAST(json_group_array(json_array(id, type, status, attempts, created_at, finished_at, last_error)) AS BLOB)
+FROM (
+    SELECT * FROM history
+    WHERE tenant = ?1 AND (finished_at, id) < (?2, ?3)
+    ORDER BY finished_at DESC, id DESC
+    LIMIT ?4
+)
+
+-- name: page_of_history_by_type
+-- Up to n entries of a tenant's history of one type, last finished first, below one position.
+SELECT CAST(json_group_array(json_array(id, type, status, attempts, created_at, finished_at, last_error)) AS BLOB)
+FROM (
+    SELECT * FROM history
+    WHERE tenant = ?1 AND type = ?5 AND (finished_at, id) < (?2, ?3)
+    ORDER BY finished_at DESC, id DESC
+    LIMIT ?4
+)
+
+-- name: clear_history
+DELETE FROM history WHERE (tenant, finished_at, id) IN (SELECT tenant, finished_at, id FROM history WHERE tenant = ?1 LIMIT ?2)

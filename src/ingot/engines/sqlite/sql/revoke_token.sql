@@ -1,1 +1,0 @@
-UPDATE tokens SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1

@@ -1,1 +1,0 @@
-SELECT at FROM tombstones WHERE blob = ?

@@ -1,1 +1,0 @@
-UPDATE tenants SET slug = ?, weight = ?, time_zone = ?, limits = ? WHERE id = ?

@@ -1,0 +1,62 @@
+-- Uploads that are open, verified, done or failed.
+
+-- name: put_uploads
+-- The row of VALUES is repeated.
+INSERT INTO uploads (
+    tenant, id, state, epoch, owner, reserved, received, size, blob_id, sha256, content_type, original_name, key, if_match,
+    job_id, fence, file, name, place, multipart, error, created_at, expires_at, verifying_at, done_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (tenant, id) DO UPDATE SET
+    state = excluded.state, epoch = excluded.epoch, reserved = excluded.reserved, received = excluded.received,
+    size = excluded.size, blob_id = excluded.blob_id, sha256 = excluded.sha256, place = excluded.place,
+    multipart = excluded.multipart, error = excluded.error, expires_at = excluded.expires_at,
+    verifying_at = excluded.verifying_at, done_at = excluded.done_at
+
+-- name: uploads_by_id
+-- Uploads, by the numbers of their tenants and their ids (a JSON array of pairs).
+SELECT CAST(json_group_array(json_array(
+    t.id, u.id, u.state, u.epoch, u.owner, u.reserved, u.received, u.size,
+    iif(u.blob_id IS NULL, NULL, lower(hex(u.blob_id))), iif(u.sha256 IS NULL, NULL, lower(hex(u.sha256))),
+    u.content_type, u.original_name, u.key, u.if_match, u.job_id, u.fence, u.file, u.name, u.place, u.multipart, u.error,
+    u.created_at, u.expires_at, u.verifying_at, u.done_at)) AS BLOB)
+FROM json_each(?1) AS w CROSS JOIN uploads AS u ON u.tenant = w.value ->> 0 AND u.id = w.value ->> 1
+CROSS JOIN tenants AS t ON t.number = u.tenant
+
+-- name: uploads_of_tenant
+SELECT CAST(json_group_array(json_array(t.id, u.id)) AS BLOB)
+FROM (SELECT tenant, id FROM uploads WHERE tenant = ?1 LIMIT ?2) AS u CROSS JOIN tenants AS t ON t.number = u.tenant
+
+-- name: uploads_verifying
+-- Uploads whose bytes are to be read back, those that wait for longest first.
+SELECT CAST(json_group_array(json_array(
+    t.id, u.id, u.state, u.epoch, u.owner, u.reserved, u.received, u.size,
+    iif(u.blob_id IS NULL, NULL, lower(hex(u.blob_id))), iif(u.sha256 IS NULL, NULL, lower(hex(u.sha256))),
+    u.content_type, u.original_name, u.key, u.if_match, u.job_id, u.fence, u.file, u.name, u.place, u.multipart, u.error,
+    u.created_at, u.expires_at, u.verifying_at, u.done_at)) AS BLOB)
+FROM (
+    SELECT * FROM uploads WHERE state = 'verifying' ORDER BY verifying_at LIMIT ?1
+) AS u CROSS JOIN tenants AS t ON t.number = u.tenant
+
+-- name: uploads_to_sweep
+-- Uploads whose time is over, and those for an attempt that does not run under its fence any more. What is done for an
+-- attempt that runs stays for as long as that does.
+SELECT CAST(json_group_array(json_array(t.id, f.id)) AS BLOB)
+FROM (
+    SELECT tenant, id FROM (
+        SELECT tenant, id FROM uploads INDEXED BY uploads_by_end
+        WHERE expires_at <= ?1 AND (fence IS NULL OR state <> 'done') ORDER BY expires_at LIMIT ?2
+    )
+    UNION
+    SELECT tenant, id FROM (
+        SELECT u.tenant, u.id FROM uploads AS u INDEXED BY uploads_of_jobs
+        WHERE u.job_id IS NOT NULL AND u.fence IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM states AS s
+            WHERE s.id = u.job_id AND s.tenant = u.tenant AND s.status = 'running' AND s.fence = u.fence
+        )
+        LIMIT ?2
+    )
+    LIMIT ?2
+) AS f CROSS JOIN tenants AS t ON t.number = f.tenant
+
+-- name: remove_uploads
+DELETE FROM uploads WHERE (tenant, id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))

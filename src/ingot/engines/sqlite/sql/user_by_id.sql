@@ -1,1 +1,0 @@
-SELECT CAST(person AS BLOB) FROM people WHERE id = ?

@@ -1,0 +1,75 @@
+-- Workers.
+
+-- name: register_worker
+-- Keep a worker, or what it says of itself now: it is online, and drains no more.
+INSERT INTO workers (tenant, id, types, hostname, version, metadata, registered_at, registered_by, seen_at, online, draining)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?7, 1, 0)
+ON CONFLICT (tenant, id) DO UPDATE SET
+    types = excluded.types, hostname = excluded.hostname, version = excluded.version, metadata = excluded.metadata,
+    registered_at = excluded.registered_at, registered_by = excluded.registered_by, seen_at = excluded.seen_at,
+    online = 1, draining = 0
+
+-- name: worker_by_id
+-- One worker, and whether its credential lets it in, where it has one of its own tenant.
+SELECT CAST(json_object(
+    'id', w.id, 'tenant', (SELECT t.id FROM tenants AS t WHERE t.number = w.tenant), 'types', json(w.types),
+    'hostname', w.hostname, 'version', w.version, 'metadata', CAST(w.metadata AS TEXT),
+    'registered_at', w.registered_at, 'registered_by', w.registered_by, 'seen_at', w.seen_at,
+    'online', json(iif(w.online, 'true', 'false')), 'draining', json(iif(w.draining, 'true', 'false')),
+    'disabled', json(iif(EXISTS (
+        SELECT 1 FROM worker_credentials AS c
+        WHERE c.id = substr(w.id, 1, instr(w.id || '/', '/') - 1) AND coalesce(c.tenant, 0) = w.tenant AND c.enabled = 0
+    ), 'true', 'false'))) AS BLOB)
+FROM workers AS w WHERE w.tenant = ?1 AND w.id = ?2
+
+-- name: workers_of_tenant
+-- Workers of a tenant, or those that serve all; by id, from behind one.
+SELECT CAST(json_group_array(json_object(
+    'id', w.id, 'tenant', (SELECT t.id FROM tenants AS t WHERE t.number = w.tenant), 'types', json(w.types),
+    'hostname', w.hostname, 'version', w.version, 'metadata', CAST(w.metadata AS TEXT),
+    'registered_at', w.registered_at, 'registered_by', w.registered_by, 'seen_at', w.seen_at,
+    'online', json(iif(w.online, 'true', 'false')), 'draining', json(iif(w.draining, 'true', 'false')),
+    'disabled', json(iif(EXISTS (
+        SELECT 1 FROM worker_credentials AS c
+        WHERE c.id = substr(w.id, 1, instr(w.id || '/', '/') - 1) AND coalesce(c.tenant, 0) = w.tenant AND c.enabled = 0
+    ), 'true', 'false')))) AS BLOB)
+FROM (
+    SELECT * FROM workers WHERE tenant = ?1 AND id > ?2 ORDER BY id LIMIT ?3
+) AS w
+
+-- name: see_worker
+UPDATE workers SET seen_at = ?3, online = 1 WHERE tenant = ?1 AND id = ?2
+
+-- name: drain_worker
+UPDATE workers SET draining = 1 WHERE tenant = ?1 AND id = ?2 AND draining = 0
+
+-- name: draining_workers
+SELECT CAST(json_group_array(json_array((SELECT t.id FROM tenants AS t WHERE t.number = w.tenant), w.id)) AS BLOB)
+FROM workers AS w INDEXED BY workers_draining WHERE w.draining = 1
+
+-- name: silent_workers
+-- Up to n workers that were silent for longest, as far as nothing was heard of them since an instant.
+SELECT CAST(json_group_array(json_array(
+    w.tenant, (SELECT t.id FROM tenants AS t WHERE t.number = w.tenant), w.id, json(w.types), w.hostname, w.version)) AS BLOB)
+FROM (
+    SELECT * FROM workers WHERE online = 1 AND seen_at <= ?1 ORDER BY seen_at LIMIT ?2
+) AS w
+
+-- name: miss_workers
+-- These workers, a JSON array of [tenant, id], are offline.
+UPDATE workers SET online = 0
+FROM (SELECT value ->> 0 AS tenant, value ->> 1 AS id FROM json_each(?)) AS missed
+WHERE workers.tenant = missed.tenant AND workers.id = missed.id
+
+-- name: forget_workers
+-- Up to n workers that are offline and were not heard of since an instant.
+DELETE FROM workers WHERE (tenant, id) IN (
+    SELECT tenant, id FROM workers WHERE online = 0 AND seen_at <= ?1 ORDER BY seen_at LIMIT ?2
+)
+RETURNING 1
+
+-- name: remove_worker
+DELETE FROM workers WHERE tenant = ?1 AND id = ?2
+
+-- name: clear_workers
+DELETE FROM workers WHERE (tenant, id) IN (SELECT tenant, id FROM workers WHERE tenant = ?1 LIMIT ?2)
