@@ -97,7 +97,7 @@ async def open_town(folder: Path) -> AsyncIterator[Town]:
             await folk.members.put(tenant, role="member", user=user.id, act=folk.act())
             await folk.members.put(tenant, role="member", email="new@example.com", act=folk.act())
             soon = bench.clock.micros() + MICROS
-            await bench.store.begin_login(BeginLogin(digest=tenant.encode(), expires_at=soon))
+            await bench.store.run(BeginLogin(digest=tenant.encode(), expires_at=soon))
             await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=tenant)
             await bench.events.publish(tenant, "town.built", dedupe_key="key")
             depot = Depot(bench, tenant)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -14,12 +14,19 @@ from blake3 import blake3
 from ingot.blobs.model import BlobNews, Content, Finished, Key, OpenUpload, QuotaNews, Upload, UploadState, Usage
 from ingot.blobs.ports import (
     BeginUpload,
-    BlobStore,
     CollectBlob,
     DeleteKey,
     EndUpload,
     FinishUpload,
+    GetKey,
+    GetUpload,
+    GetUsage,
+    ListCondemned,
+    ListKeys,
+    ListTrash,
     NoteUpload,
+    OpenKey,
+    PreviewPurge,
     PutBlob,
     SweepUploads,
     TakeUpload,
@@ -29,6 +36,7 @@ from ingot.identity import Limits
 from ingot.jobs import Enqueued, JobNotFound, NewJob
 from ingot.jobs.orders import new_job
 from ingot.kernel.clock import MICROS
+from ingot.kernel.commands import Store
 from ingot.kernel.ids import new_id
 from tests.conformance.tables import count_references
 from tests.factories import Bench
@@ -36,7 +44,6 @@ from tests.factories import Bench
 OWNER = "token:ann"
 HOUR = 3600 * MICROS
 
-C = TypeVar("C")
 R = TypeVar("R")
 
 
@@ -63,7 +70,7 @@ class Depot:
     def __init__(self, bench: Bench, tenant: str | None = None) -> None:
         self.bench = bench
         self.tenant = tenant or bench.tenant
-        self.store = cast(BlobStore, bench.store)
+        self.store = cast(Store, bench.store)
         self.begun: set[str] = set()
         self.owners: set[str] = {OWNER, PROCESS}
         self.jobs: dict[str, str] = {}  # Those that have files, and whose these are.
@@ -75,27 +82,27 @@ class Depot:
         self.owners.add(owner)
         values.setdefault("keep", HOUR)
         command = BeginUpload(id=id, tenant=self.tenant, owner=owner, reserve=reserve, **values)
-        return await self._run(self.store.begin_upload, command)
+        return await self._run(self.store.run(command))
 
     async def take(self, id: str) -> OpenUpload:
         """Go on with an upload."""
-        return await self._run(self.store.take_upload, TakeUpload(tenant=self.tenant, id=id))
+        return await self._run(self.store.run(TakeUpload(tenant=self.tenant, id=id)))
 
     async def note(self, id: str, epoch: int, **values: Any) -> OpenUpload:
         """Tell what is known of an upload."""
         values.setdefault("keep", HOUR)
-        return await self._run(self.store.note_upload, NoteUpload(tenant=self.tenant, id=id, epoch=epoch, **values))
+        return await self._run(self.store.run(NoteUpload(tenant=self.tenant, id=id, epoch=epoch, **values)))
 
     async def finish(self, id: str, content: Content | bytes, **values: Any) -> Finished:
         """All bytes of an upload are here."""
         content = content_of(content) if isinstance(content, bytes) else content
         values.setdefault("keep", HOUR)
         command = FinishUpload(tenant=self.tenant, id=id, content=content, **values)
-        return await self._run(self.store.finish_upload, command)
+        return await self._run(self.store.run(command))
 
     async def end(self, id: str, error: str | None = None, *, keep: int = HOUR) -> None:
         """Nothing comes of an upload."""
-        await self._run(self.store.end_upload, EndUpload(tenant=self.tenant, id=id, error=error, keep=keep))
+        await self._run(self.store.run(EndUpload(tenant=self.tenant, id=id, error=error, keep=keep)))
 
     async def put(self, key: str, content: Content | bytes, *, owner: str = OWNER, **values: Any) -> Key:
         """Put a blob under a key."""
@@ -103,20 +110,20 @@ class Depot:
         content = content_of(content) if isinstance(content, bytes) else content
         values.setdefault("id", new_id())
         command = PutBlob(tenant=self.tenant, owner=owner, key=key, content=content, **values)
-        return await self._run(self.store.put_blob, command)
+        return await self._run(self.store.run(command))
 
     async def delete(self, key: str, if_match: str | None = None) -> Key:
         """Delete a key."""
-        return await self._run(self.store.delete_key, DeleteKey(tenant=self.tenant, key=key, if_match=if_match))
+        return await self._run(self.store.run(DeleteKey(tenant=self.tenant, key=key, if_match=if_match)))
 
     async def sweep(self, limit: int = 100) -> int:
         """End uploads whose time is over."""
-        return await self._run(self.store.sweep_uploads, SweepUploads(limit=limit))
+        return await self._run(self.store.run(SweepUploads(limit=limit)))
 
     async def collect(self, *, grace: int = HOUR, limit: int = 100) -> list[int]:
         """A round of collecting: the sizes of what was taken away."""
-        condemned = await self.store.list_condemned(grace=grace, limit=limit)
-        sizes = [await self.store.collect_blob(CollectBlob(blob_id=id, grace=grace)) for id in condemned]
+        condemned = await self.store.run(ListCondemned(grace=grace, limit=limit))
+        sizes = [await self.store.run(CollectBlob(blob_id=id, grace=grace)) for id in condemned]
         await self.check()
         return [size for size in sizes if size is not None]
 
@@ -160,7 +167,7 @@ class Depot:
         for order in orders:
             self.jobs[order.id] = order.created_by or PROCESS
             self.begun.update(upload.id for upload in order.uploads)
-        return await self._run(self.bench.jobs.enqueue_many, orders)
+        return await self._run(self.bench.jobs.enqueue_many(orders))
 
     async def files(self, job_id: str) -> list[tuple[str, str, str]]:
         """The kind, the name and the blob of all files of a job."""
@@ -170,9 +177,9 @@ class Depot:
         """Let the tenant keep so many bytes."""
         await self.bench.tenants.change(self.tenant, limits=Limits(quota_bytes=quota))
 
-    async def _run(self, call: Callable[[C], Awaitable[R]], command: C) -> R:
+    async def _run(self, call: Awaitable[R]) -> R:
         try:
-            return await call(command)
+            return await call
         finally:
             await self.check()
 
@@ -181,32 +188,34 @@ class Depot:
     async def keys(self, prefix: str = "") -> list[str]:
         """The names of all keys with a prefix."""
         found: list[str] = []
-        while page := await self.store.list_keys(self.tenant, prefix=prefix, after=found[-1] if found else "", limit=7):
+        while page := await self.store.run(
+            ListKeys(tenant=self.tenant, prefix=prefix, after=found[-1] if found else "", limit=7)
+        ):
             found += [key.key for key in page]
         return found
 
     async def read(self, key: str) -> bytes | None:
         """The bytes under a key, of one that is kept inline."""
-        found = await self.store.open_key(self.tenant, key)
+        found = await self.store.run(OpenKey(tenant=self.tenant, key=key))
         return None if found is None else found[1].inline
 
     async def state(self, id: str) -> UploadState | None:
         """Where an upload stands."""
-        found = await self.store.get_upload(self.tenant, id)
+        found = await self.store.run(GetUpload(tenant=self.tenant, id=id))
         return None if found is None else found.upload.state
 
     async def usage(self, owner: str | None = None) -> tuple[int, int, int]:
         """The bytes, those reserved, and the keys."""
-        found = await self.store.get_usage(self.tenant, owner)
+        found = await self.store.run(GetUsage(tenant=self.tenant, owner=owner))
         return found.bytes, found.reserved_bytes, found.keys
 
     async def trash(self) -> list[str]:
         """The places of what is to be deleted."""
-        return sorted(one.place for one in await self.store.list_trash(limit=100))
+        return sorted(one.place for one in await self.store.run(ListTrash(limit=100)))
 
     async def condemned(self) -> set[str]:
         """Blobs that have a tombstone."""
-        return set(await self.store.list_condemned(grace=0, limit=100))
+        return set(await self.store.run(ListCondemned(grace=0, limit=100)))
 
     async def references(self, blob_id: str) -> int:
         """How many references there are to a blob in all tenants, those of uploads under way with them."""
@@ -224,9 +233,9 @@ class Depot:
         """Usage is what a recount says, of the tenant and of every owner."""
         counted = await self.recount()
         for owner in (None, *self.owners):
-            usage = await self.store.get_usage(self.tenant, owner)
+            usage = await self.store.run(GetUsage(tenant=self.tenant, owner=owner))
             assert msgspec.structs.replace(usage, quota_bytes=None) == counted.get(owner, Usage()), owner
-            purged = await self.store.preview_purge(self.tenant, owner)
+            purged = await self.store.run(PreviewPurge(tenant=self.tenant, owner=owner))
             assert purged.keys == usage.keys
 
     async def recount(self) -> dict[str | None, Usage]:
@@ -235,12 +244,12 @@ class Depot:
         reserved: Counter[str] = Counter()
         keys: Counter[str] = Counter()
         for name in await self.keys():
-            key = await self.store.get_key(self.tenant, name)
+            key = await self.store.run(GetKey(tenant=self.tenant, key=name))
             assert key is not None
             used[key.owner] += key.size
             keys[key.owner] += 1
         for id in self.begun:
-            found = await self.store.get_upload(self.tenant, id)
+            found = await self.store.run(GetUpload(tenant=self.tenant, id=id))
             if found is not None:
                 reserved[found.upload.owner] += found.reserved
                 if found.upload.state is UploadState.DONE and _counts(found.upload):

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from ingot.events.audit import Act, AuditFilter, Entry
+from ingot.events.audit import Act, AuditFilter, Entry, ListActs
 from ingot.identity import secrets
 from ingot.identity.access import Access
 from ingot.identity.credentials import Token
 from ingot.identity.grants import Grant
 from ingot.identity.members import Members
 from ingot.identity.people import PeopleRules, Person, Role, User
-from ingot.identity.ports import CreateToken, FoundSession, SignIn
+from ingot.identity.ports import CreateToken, FindSession, FindToken, FoundSession, SignIn
 from ingot.identity.users import Users
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
@@ -74,11 +74,11 @@ class Folk:
 
     async def sign_in(self, subject: str = "ann", digest: bytes | None = None, **about: Any) -> User:
         """Somebody who has signed in."""
-        return await self.store.sign_in(self.signing_in(person(subject, **about), digest))
+        return await self.store.run(self.signing_in(person(subject, **about), digest))
 
     async def session(self, digest: bytes) -> FoundSession:
         """A session that holds."""
-        found = await self.store.find_session(digest)
+        found = await self.store.run(FindSession(digest=digest))
         assert found is not None
         return found
 
@@ -89,24 +89,24 @@ class Folk:
     async def token(self, user: User, tenant: str | None = None) -> str:
         """A token that somebody has in a tenant."""
         token = token_of(user, tenant or self.bench.tenant)
-        return (await self.store.create_token(CreateToken(token=token, digest=b"digest", act=Act()))).id
+        return (await self.store.run(CreateToken(token=token, digest=b"digest", act=Act()))).id
 
     async def text_of_token(self, user: User) -> str:
         """The text of a token that somebody has in the tenant."""
         token = token_of(user, self.bench.tenant)
         text = secrets.new_token(token.id)
-        await self.store.create_token(CreateToken(token=token, digest=secrets.digest(text), act=Act()))
+        await self.store.run(CreateToken(token=token, digest=secrets.digest(text), act=Act()))
         return text
 
     async def holds(self, token: str) -> bool:
         """Whether a token has not been revoked."""
-        found = await self.store.find_token(token)
+        found = await self.store.run(FindToken(token_id=token))
         assert found is not None
         return found.token.revoked_at is None
 
     async def acts(self, tenant: str | None = None) -> list[Entry]:
         """What is on record of people, newest first."""
-        found = await self.store.list_acts(AuditFilter(tenant=tenant), before=None, limit=100)
+        found = await self.store.run(ListActs(which=AuditFilter(tenant=tenant), before=None, limit=100))
         return [one for one in found if not one.action.startswith(("tenant.", "token."))]
 
     async def last_act(self, tenant: str | None = None) -> Entry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -12,13 +12,16 @@ from ingot.identity import Limits
 from ingot.jobs import Claim, Job, Jobs, JobStatus, Source, actions
 from ingot.jobs.actions import Acted, Actions
 from ingot.jobs.orders import new_job
-from ingot.jobs.ports import JobFilter, JobStore
+from ingot.jobs.ports import JobStore, ListJobs
+from ingot.kernel.commands import Command
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import InvalidCursor
 from tests.conformance.snapshots import refuses_each, snapshot
 from tests.factories import LEASE_SECONDS, Bench
 
 ALL = {"all_jobs": True}
+
+A = TypeVar("A")
 
 
 async def to_the_end(bench: Bench, name: str, **options: Any) -> list[Acted]:
@@ -174,11 +177,11 @@ class Completing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def list_jobs(self, where: JobFilter, **options: Any) -> tuple[list[Job], str | None]:
-        page = await self._store.list_jobs(where, **options)
-        if where.status is JobStatus.RUNNING:
+    async def run(self, command: Command[A]) -> A:
+        answer = await self._store.run(command)
+        if isinstance(command, ListJobs) and command.where.status is JobStatus.RUNNING:
             await self._jobs.complete(self._claim)
-        return page
+        return answer
 
 
 async def test_what_ends_meanwhile_is_no_error_and_not_counted(bench: Bench) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ingot.blobs.model import UploadState
-from ingot.blobs.ports import FinishUpload
+from ingot.blobs.ports import FindBlob, FinishUpload, GetUpload
 from ingot.jobs import Claim, LeaseLost
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import new_id
@@ -51,7 +51,7 @@ async def test_an_output_is_the_uploads_while_the_attempt_runs(depot: Depot) -> 
     begun = await depot.begin(5, **for_job(claim))
     done = await depot.finish(begun.upload.id, b"12345")
     assert done.key is None
-    assert await depot.store.open_blob(depot.tenant, id_of(b"12345")) is None
+    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"12345"))) is None
     assert await depot.references(id_of(b"12345")) == 1
     assert await depot.usage() == (5, 0, 0)
     assert await depot.news("blob.stored") == []
@@ -86,7 +86,7 @@ async def test_what_a_lost_attempt_uploads_is_refused_and_swept(depot: Depot, ho
         assert again.job.id == claim.job.id
     with pytest.raises(LeaseLost):
         await depot.finish(under_way.upload.id, content_of(b"late", "place-1"), epoch=under_way.epoch)
-    assert await depot.store.get_upload(depot.tenant, under_way.upload.id) == under_way
+    assert await depot.store.run(GetUpload(tenant=depot.tenant, id=under_way.upload.id)) == under_way
     assert await depot.sweep() == 2
     assert await depot.usage() == (0, 0, 0)
     assert await depot.trash() == ["place-1"]
@@ -106,7 +106,7 @@ async def test_each_of_many_at_once_is_judged_by_itself(depot: Depot) -> None:
         )
         for n, one in enumerate(begun)
     ]
-    answers = await asyncio.gather(*map(depot.store.finish_upload, commands), return_exceptions=True)
+    answers = await asyncio.gather(*map(depot.store.run, commands), return_exceptions=True)
     refused = [type(answer) for answer in answers if isinstance(answer, IngotError)]
     assert sorted(kind.__name__ for kind in refused) == ["KeyExists"] * 3 + ["UploadTaken"]
     await depot.check()

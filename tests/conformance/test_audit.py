@@ -264,7 +264,7 @@ async def test_a_command_that_is_sent_again_is_one_entry(bench: Bench) -> None:
     await credentials_of(bench).create_worker(bench.tenant, "press")
     command = ChangeWorkerCredential(id="press", tenant=None, digest=bytes(32), ending="wxyz", act=ACT)
     for _ in range(2):
-        await bench.store.change_worker_credential(command)
+        await bench.store.run(command)
     assert [entry.id for entry in await entries(bench, action="worker_credential.regenerated")] == [ACT.id]
 
 
@@ -275,12 +275,10 @@ async def test_what_is_made_again_after_a_lost_answer_is_one_entry(engine: str, 
     token = Token(id=new_id(), tenant=None, description="x", grants=(Grant(action="*"),), ending="wxyz", created_at=now)
     worker = WorkerCredential(id="press", tenant=None, ending="wxyz", created_at=now)
     for _ in range(2):
-        await bench.store.create_token(CreateToken(token=token, digest=bytes(32), act=ACT))
+        await bench.store.run(CreateToken(token=token, digest=bytes(32), act=ACT))
     other = Act()
     for _ in range(2):
-        await bench.store.create_worker_credential(
-            CreateWorkerCredential(credential=worker, digest=bytes(32), act=other)
-        )
+        await bench.store.run(CreateWorkerCredential(credential=worker, digest=bytes(32), act=other))
     made = [entry.id for entry in await entries(bench) if entry.action.endswith(".created") and not entry.tenant]
     assert sorted(made) == sorted([ACT.id, other.id])
 

@@ -9,7 +9,7 @@ import pytest
 
 from ingot.blobs.errors import BlobNotFound
 from ingot.blobs.model import Content
-from ingot.blobs.ports import CollectBlob, NoteScrub
+from ingot.blobs.ports import CollectBlob, ListTrash, NoteScrub, OpenKey
 from tests.conformance.depot import HOUR, Depot, content_of, depot, id_of
 from tests.conformance.snapshots import snapshot
 
@@ -36,10 +36,10 @@ async def test_content_without_bytes_stands_for_a_blob_that_is_here(depot: Depot
     assert done.key is not None
     assert (done.key.blob_id, done.key.size) == (BLOB, 5)
     for key in ("k", "l"):
-        found = await depot.store.open_key(depot.tenant, key)
+        found = await depot.store.run(OpenKey(tenant=depot.tenant, key=key))
         assert found is not None
         assert found[1] == whole
-    assert [(one.place, one.multipart) for one in await depot.store.list_trash(limit=10)] == [("place-2", "parts")]
+    assert [(one.place, one.multipart) for one in await depot.store.run(ListTrash(limit=10))] == [("place-2", "parts")]
     await depot.put("m", bare())
     assert await depot.usage() == (15, 0, 3)
 
@@ -59,9 +59,9 @@ async def test_content_without_bytes_that_is_not_here_is_refused(depot: Depot) -
 
 async def test_a_damaged_blob_is_not_mended_by_content_without_bytes(depot: Depot) -> None:
     await depot.put("k", content_of(DATA, "place-1"))
-    await depot.store.note_scrub(NoteScrub(damaged=[(BLOB, "place-1")]))
+    await depot.store.run(NoteScrub(damaged=[(BLOB, "place-1")]))
     await depot.put("l", bare())
-    found = await depot.store.open_key(depot.tenant, "k")
+    found = await depot.store.run(OpenKey(tenant=depot.tenant, key="k"))
     assert found is not None
     assert (found[1].place, found[1].damaged) == ("place-1", True)
     assert await depot.trash() == []
@@ -71,8 +71,8 @@ async def test_a_damaged_blob_is_not_mended_by_content_without_bytes(depot: Depo
 async def test_an_object_that_the_content_does_not_name_goes_to_the_trash(depot: Depot, content: Content) -> None:
     begun = await depot.begin(5, key="k", place="place-1", multipart="parts")
     await depot.finish(begun.upload.id, content)
-    assert [(one.place, one.multipart) for one in await depot.store.list_trash(limit=10)] == [("place-1", "parts")]
-    found = await depot.store.open_key(depot.tenant, "k")
+    assert [(one.place, one.multipart) for one in await depot.store.run(ListTrash(limit=10))] == [("place-1", "parts")]
+    found = await depot.store.run(OpenKey(tenant=depot.tenant, key="k"))
     assert found is not None
     assert found[1] == content
 
@@ -100,7 +100,7 @@ async def test_a_digest_can_be_announced_late_and_changed(depot: Depot) -> None:
 async def test_a_dry_run_of_the_collector_tells_what_would_go_and_changes_nothing(depot: Depot) -> None:
     async def would_go(grace: int = 0) -> Any:
         before = await snapshot(depot.bench), await depot.condemned(), await depot.trash()
-        size = await depot.store.collect_blob(CollectBlob(blob_id=BLOB, grace=grace, dry_run=True))
+        size = await depot.store.run(CollectBlob(blob_id=BLOB, grace=grace, dry_run=True))
         assert (await snapshot(depot.bench), await depot.condemned(), await depot.trash()) == before
         return size
 
@@ -112,5 +112,5 @@ async def test_a_dry_run_of_the_collector_tells_what_would_go_and_changes_nothin
     await depot.delete("k")
     depot.bench.clock.advance(seconds=10)
     assert [await would_go(HOUR), await would_go()] == [None, 5]
-    assert await depot.store.collect_blob(CollectBlob(blob_id=BLOB, grace=0)) == 5
+    assert await depot.store.run(CollectBlob(blob_id=BLOB, grace=0)) == 5
     assert await would_go() is None

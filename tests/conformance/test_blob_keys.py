@@ -11,7 +11,19 @@ import pytest
 
 from ingot.blobs.errors import KeyChanged, KeyExists, KeyNotFound, QuotaExceeded
 from ingot.blobs.model import BlobNews
-from ingot.blobs.ports import DeleteKey, PurgeKeys, PutBlob
+from ingot.blobs.ports import (
+    DeleteKey,
+    FindBlob,
+    GetBlobFigures,
+    GetKey,
+    GetUpload,
+    GetUsage,
+    ListKeys,
+    OpenKey,
+    PreviewPurge,
+    PurgeKeys,
+    PutBlob,
+)
 from ingot.events.audit import Act
 from ingot.identity import TenantNotFound
 from ingot.identity.ports import ClearTenants
@@ -33,8 +45,8 @@ async def test_what_is_put_is_read(depot: Depot) -> None:
     assert (key.key, key.blob_id, key.sha256, key.size) == ("a/b.txt", content.id, content.sha256, 5)
     assert (key.content_type, key.original_name, key.owner) == ("text/plain", "b.txt", OWNER)
     assert key.uploaded_at == depot.bench.clock.now()
-    assert await depot.store.get_key(depot.tenant, "a/b.txt") == key
-    assert await depot.store.open_key(depot.tenant, "a/b.txt") == (key, content)
+    assert await depot.store.run(GetKey(tenant=depot.tenant, key="a/b.txt")) == key
+    assert await depot.store.run(OpenKey(tenant=depot.tenant, key="a/b.txt")) == (key, content)
     assert await depot.usage() == (5, 0, 1)
 
 
@@ -47,14 +59,14 @@ async def test_bytes_are_kept_as_they_are(depot: Depot, data: bytes) -> None:
 async def test_what_is_elsewhere_is_told_with_its_checks(depot: Depot) -> None:
     content = content_of(b"large", "place-1")
     await depot.put("k", content)
-    found = await depot.store.open_key(depot.tenant, "k")
+    found = await depot.store.run(OpenKey(tenant=depot.tenant, key="k"))
     assert found is not None
     assert found[1] == content
 
 
 async def test_a_key_that_is_not_there(depot: Depot) -> None:
-    assert await depot.store.get_key(depot.tenant, "k") is None
-    assert await depot.store.open_key(depot.tenant, "k") is None
+    assert await depot.store.run(GetKey(tenant=depot.tenant, key="k")) is None
+    assert await depot.store.run(OpenKey(tenant=depot.tenant, key="k")) is None
     for if_match in (None, "*", id_of(b"x")):
         with pytest.raises(KeyNotFound):
             await depot.delete("k", if_match)
@@ -87,7 +99,7 @@ async def test_of_eight_who_set_a_key_at_once_one_does(depot: Depot) -> None:
         PutBlob(id=new_id(), tenant=depot.tenant, owner=OWNER, key="k", content=content_of(bytes([n]) * n))
         for n in range(1, 9)
     ]
-    answers = await asyncio.gather(*map(depot.store.put_blob, commands), return_exceptions=True)
+    answers = await asyncio.gather(*map(depot.store.run, commands), return_exceptions=True)
     assert sorted(type(answer).__name__ for answer in answers) == ["Key", *["KeyExists"] * 7]
     await depot.check()
 
@@ -129,7 +141,7 @@ async def test_a_key_that_does_not_fit_is_refused(depot: Depot) -> None:
     assert (refused.value.scope, refused.value.usage, refused.value.limit) == ("token", 7, 8)
     await depot.put("b", b"12", owner="token:bob", owner_quota=8)
     await depot.put("c", b"1")
-    assert (await depot.store.get_usage(depot.tenant)).quota_bytes == 10
+    assert (await depot.store.run(GetUsage(tenant=depot.tenant))).quota_bytes == 10
     assert await depot.condemned() == set()
 
 
@@ -139,7 +151,7 @@ async def test_puts_at_once_never_exceed_the_quota(depot: Depot) -> None:
         PutBlob(id=new_id(), tenant=depot.tenant, owner=OWNER, key=f"k{n}", content=content_of(bytes([n]) * 10))
         for n in range(8)
     ]
-    answers = await asyncio.gather(*map(depot.store.put_blob, commands), return_exceptions=True)
+    answers = await asyncio.gather(*map(depot.store.run, commands), return_exceptions=True)
     assert sorted(type(answer).__name__ for answer in answers) == ["Key"] * 5 + ["QuotaExceeded"] * 3
     await depot.check()
     assert await depot.usage() == (50, 0, 5)
@@ -151,8 +163,8 @@ async def test_puts_at_once_never_exceed_the_quota(depot: Depot) -> None:
 async def test_a_deleted_key_is_gone_at_once_and_given_back_once(depot: Depot) -> None:
     key = await depot.put("k", b"one")
     assert await depot.delete("k") == key
-    assert await depot.store.open_key(depot.tenant, "k") is None
-    assert await depot.store.open_blob(depot.tenant, key.blob_id) is None
+    assert await depot.store.run(OpenKey(tenant=depot.tenant, key="k")) is None
+    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=key.blob_id)) is None
     assert await depot.keys() == []
     with pytest.raises(KeyNotFound):
         await depot.delete("k")
@@ -163,7 +175,7 @@ async def test_a_deleted_key_is_gone_at_once_and_given_back_once(depot: Depot) -
 async def test_of_eight_who_delete_a_key_at_once_one_does(depot: Depot) -> None:
     await depot.put("k", b"one")
     commands = [DeleteKey(tenant=depot.tenant, key="k") for _ in range(8)]
-    answers = await asyncio.gather(*map(depot.store.delete_key, commands), return_exceptions=True)
+    answers = await asyncio.gather(*map(depot.store.run, commands), return_exceptions=True)
     assert sorted(type(answer).__name__ for answer in answers) == ["Key", *["KeyNotFound"] * 7]
     await depot.check()
     assert len(await depot.news("blob.deleted")) == 1
@@ -185,7 +197,7 @@ async def test_a_key_set_again_is_not_touched_by_an_older_tombstone(depot: Depot
     assert await depot.condemned() == {key.blob_id}
     assert await depot.collect() == []
     assert await depot.condemned() == set()
-    found = await depot.store.open_key(depot.tenant, "k")
+    found = await depot.store.run(OpenKey(tenant=depot.tenant, key="k"))
     assert found is not None
     assert found[1].place == "place-1"
     assert await depot.trash() == ["place-2"]
@@ -218,7 +230,7 @@ async def test_what_is_refused_tells_nothing(depot: Depot) -> None:
         with pytest.raises(IngotError):
             await call
     assert await depot.bench.event_names() == before
-    assert (await depot.store.blob_figures()).blobs == 1
+    assert (await depot.store.run(GetBlobFigures())).blobs == 1
 
 
 # -- purging ------------------------------------------------------------------------------------------------
@@ -228,12 +240,12 @@ async def test_a_purge_deletes_what_an_owner_set_a_bounded_number_at_a_time(depo
     for n in range(5):
         await depot.put(f"ann/{n}", bytes([n]) * 2)
     await depot.put("bob", b"bob's", owner="token:bob")
-    assert (await depot.store.preview_purge(depot.tenant, OWNER)).bytes == 10
+    assert (await depot.store.run(PreviewPurge(tenant=depot.tenant, owner=OWNER))).bytes == 10
     act = Act(who="token:operator")
-    first = await depot.store.purge_keys(PurgeKeys(tenant=depot.tenant, owner=OWNER, limit=3, act=act))
+    first = await depot.store.run(PurgeKeys(tenant=depot.tenant, owner=OWNER, limit=3, act=act))
     assert (first.keys, first.bytes, first.more) == (3, 6, True)
     await depot.check()
-    second = await depot.store.purge_keys(PurgeKeys(tenant=depot.tenant, owner=OWNER, limit=3, act=Act()))
+    second = await depot.store.run(PurgeKeys(tenant=depot.tenant, owner=OWNER, limit=3, act=Act()))
     assert (second.keys, second.bytes, second.more) == (2, 4, False)
     await depot.check()
     assert await depot.keys() == ["bob"]
@@ -245,9 +257,9 @@ async def test_a_purge_deletes_what_an_owner_set_a_bounded_number_at_a_time(depo
 async def test_a_purge_of_all(depot: Depot) -> None:
     await depot.put("ann", b"ann's")
     await depot.put("bob", b"bob's!", owner="token:bob")
-    preview = await depot.store.preview_purge(depot.tenant, None)
+    preview = await depot.store.run(PreviewPurge(tenant=depot.tenant, owner=None))
     assert (preview.keys, preview.bytes) == (2, 11)
-    purged = await depot.store.purge_keys(PurgeKeys(tenant=depot.tenant, owner=None, limit=10, act=Act()))
+    purged = await depot.store.run(PurgeKeys(tenant=depot.tenant, owner=None, limit=10, act=Act()))
     assert (purged.keys, purged.bytes, purged.more) == (2, 11, False)
     await depot.check()
     assert len(await depot.condemned()) == 2
@@ -269,7 +281,7 @@ async def test_a_list_goes_on_behind_any_text(depot: Depot) -> None:
         await depot.put(key, b"same")
     for after in ("", "A", "a", "a/b/", "a/c", "zz"):
         for prefix in ("", "a/", "a/b"):
-            page = await depot.store.list_keys(depot.tenant, prefix=prefix, after=after, limit=3)
+            page = await depot.store.run(ListKeys(tenant=depot.tenant, prefix=prefix, after=after, limit=3))
             expected = [key for key in ALL_IN_ORDER if key.startswith(prefix) and key > after][:3]
             assert [key.key for key in page] == expected, (prefix, after)
 
@@ -283,14 +295,14 @@ async def test_the_same_bytes_of_two_tenants_are_stored_once(depot: Depot) -> No
     assert await depot.trash() == []
     await other.put("k", content_of(b"same", "place-2"))
     assert await depot.trash() == ["place-2"]
-    assert (await depot.store.blob_figures()).blobs == 1
+    assert (await depot.store.run(GetBlobFigures())).blobs == 1
     assert (await depot.usage(), await other.usage()) == ((4, 0, 1), (4, 0, 1))
     assert await depot.references(id_of(b"same")) == 2
     await depot.delete("k")
     depot.bench.clock.advance(seconds=7200)
     assert await depot.collect() == []
-    assert await depot.store.open_blob(depot.tenant, id_of(b"same")) is None
-    found = await other.store.open_blob(other.tenant, id_of(b"same"))
+    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"same"))) is None
+    found = await other.store.run(FindBlob(tenant=other.tenant, blob_id=id_of(b"same")))
     assert found is not None
     assert (found[0].place, [(one.kind, one.name) for one in found[1]]) == ("place-1", [("key", "k")])
 
@@ -299,13 +311,13 @@ async def test_nothing_of_one_tenant_is_seen_by_another(depot: Depot) -> None:
     other = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
     await depot.put("k", b"one")
     assert await other.keys() == []
-    assert await other.store.get_key(other.tenant, "k") is None
-    assert await other.store.open_blob(other.tenant, id_of(b"one")) is None
+    assert await other.store.run(GetKey(tenant=other.tenant, key="k")) is None
+    assert await other.store.run(FindBlob(tenant=other.tenant, blob_id=id_of(b"one"))) is None
     with pytest.raises(KeyNotFound):
         await other.delete("k")
     await other.put("k", b"another")
     assert await depot.read("k") == b"one"
-    purged = await other.store.purge_keys(PurgeKeys(tenant=other.tenant, owner=None, limit=10, act=Act()))
+    purged = await other.store.run(PurgeKeys(tenant=other.tenant, owner=None, limit=10, act=Act()))
     assert purged.keys == 1
     assert await depot.read("k") == b"one"
     assert await other.bench.event_names(other.tenant) == ["blob.stored", "blob.deleted"]
@@ -314,13 +326,13 @@ async def test_nothing_of_one_tenant_is_seen_by_another(depot: Depot) -> None:
 async def test_a_tenant_that_is_not_there(depot: Depot) -> None:
     nobody, store = new_id(), depot.store
     for call in (
-        lambda: store.put_blob(PutBlob(id=new_id(), tenant=nobody, owner=OWNER, key="k", content=content_of(b""))),
-        lambda: store.delete_key(DeleteKey(tenant=nobody, key="k")),
-        lambda: store.purge_keys(PurgeKeys(tenant=nobody, owner=None, limit=1, act=Act())),
+        lambda: store.run(PutBlob(id=new_id(), tenant=nobody, owner=OWNER, key="k", content=content_of(b""))),
+        lambda: store.run(DeleteKey(tenant=nobody, key="k")),
+        lambda: store.run(PurgeKeys(tenant=nobody, owner=None, limit=1, act=Act())),
     ):
         with pytest.raises(TenantNotFound):
             await call()
-    assert (await store.blob_figures()).blobs == 0
+    assert (await store.run(GetBlobFigures())).blobs == 0
 
 
 async def test_what_a_removed_tenant_kept_is_collected(depot: Depot) -> None:
@@ -332,13 +344,13 @@ async def test_what_a_removed_tenant_kept_is_collected(depot: Depot) -> None:
     await gone.finish(done.upload.id, b"uploaded")
     await depot.put("k", content_of(bytes([0]), "other"))
     await depot.bench.tenants.remove(gone.tenant)
-    while (await depot.bench.store.clear_tenants(ClearTenants(limit=3))).more:
+    while (await depot.bench.store.run(ClearTenants(limit=3))).more:
         pass
     depot.bench.clock.advance(seconds=7200)
     assert sorted(await depot.collect()) == [1, 1, 1, 1, 8]
     assert await depot.trash() == ["half", "other", "place-1", "place-2", "place-3", "place-4"]
     assert await depot.keys() == ["k"]
-    figures = await depot.store.blob_figures()
+    figures = await depot.store.run(GetBlobFigures())
     assert (figures.blobs, figures.bytes, figures.uploads, figures.tombstones) == (1, 1, 0, 0)
 
 
@@ -361,11 +373,11 @@ async def test_any_steps_leave_usage_and_blobs_as_a_recount_says(depot: Depot) -
     while await depot.sweep():
         pass
     for one in (depot, other):
-        await one.store.purge_keys(PurgeKeys(tenant=one.tenant, owner=None, limit=100, act=Act()))
+        await one.store.run(PurgeKeys(tenant=one.tenant, owner=None, limit=100, act=Act()))
         assert await one.usage() == (0, 0, 0)
     depot.bench.clock.advance(days=1)
     await depot.collect(limit=1000)
-    figures = await depot.store.blob_figures()
+    figures = await depot.store.run(GetBlobFigures())
     assert (figures.blobs, figures.bytes, figures.tombstones, figures.uploads) == (0, 0, 0, 0)
 
 
@@ -375,7 +387,7 @@ async def _step(depot: Depot, chance: random.Random) -> None:
     owner, quota = chance.choice([OWNER, "token:bob"]), chance.choice([None, 30])
     place = chance.choice([None, new_id()])
     upload = chance.choice([*sorted(depot.begun), "none"])
-    found = await depot.store.get_upload(depot.tenant, upload)
+    found = await depot.store.run(GetUpload(tenant=depot.tenant, id=upload))
     match chance.randrange(10):
         case 0 | 1:
             await depot.put(key, content_of(data, place), owner=owner, owner_quota=quota, if_match="*")

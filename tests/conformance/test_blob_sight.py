@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingot.blobs.model import Sight
+from ingot.blobs.ports import FindBlob
 from ingot.identity.grants import Grant, names_below
 from tests.conformance.blob_files import BLOB, DATA, give_file
 from tests.conformance.depot import Depot, content_of, depot, id_of
@@ -18,7 +19,7 @@ NOTHING = Sight(keys=(), uploads=False, types=())
 
 
 async def names(depot: Depot, data: bytes, sight: Sight) -> set[str]:
-    found = await depot.store.open_blob(depot.tenant, id_of(data), sight)
+    found = await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(data), sight=sight))
     return set() if found is None else {one.name for one in found[1]}
 
 

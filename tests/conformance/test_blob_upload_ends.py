@@ -9,7 +9,7 @@ import pytest
 
 from ingot.blobs.errors import KeyChanged, KeyExists, QuotaExceeded, UploadEnded
 from ingot.blobs.model import BlobNews, UploadState
-from ingot.blobs.ports import FinishUpload, NoteScrub
+from ingot.blobs.ports import FindBlob, FinishUpload, GetBlobFigures, GetKey, GetUpload, ListTrash, NoteScrub, OpenKey
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import HOUR, OWNER, Depot, content_of, depot, id_of
 
@@ -27,7 +27,7 @@ async def test_what_was_set_aside_becomes_what_is_used(depot: Depot) -> None:
     assert (upload.blob_id, upload.sha256) == (id_of(b"12345"), content_of(b"12345").sha256)
     assert (upload.expires_at - depot.bench.clock.now()).total_seconds() == 3600
     assert await depot.usage() == (5, 0, 0)
-    found = await depot.store.get_upload(depot.tenant, upload.id)
+    found = await depot.store.run(GetUpload(tenant=depot.tenant, id=upload.id))
     assert found is not None
     assert found.upload == upload
     assert await depot.news("blob.stored") == [BlobNews(blob_id=id_of(b"12345"), size=5, content_type="text/plain")]
@@ -37,7 +37,7 @@ async def test_an_upload_for_a_key_sets_it(depot: Depot) -> None:
     begun = await depot.begin(5, key="k", content_type="text/plain", original_name="k.txt")
     depot.bench.clock.advance(seconds=5)
     done = await depot.finish(begun.upload.id, b"12345")
-    assert done.key == await depot.store.get_key(depot.tenant, "k")
+    assert done.key == await depot.store.run(GetKey(tenant=depot.tenant, key="k"))
     assert done.key is not None
     assert (done.key.content_type, done.key.original_name, done.key.owner) == ("text/plain", "k.txt", OWNER)
     assert done.key.uploaded_at == depot.bench.clock.now()
@@ -52,8 +52,8 @@ async def test_more_than_was_set_aside_has_to_fit(depot: Depot) -> None:
     with pytest.raises(QuotaExceeded) as refused:
         await depot.finish(begun.upload.id, b"x" * 11)
     assert (refused.value.usage, refused.value.limit) == (5, 10)
-    assert await depot.store.get_upload(depot.tenant, begun.upload.id) == begun
-    assert (await depot.store.blob_figures()).blobs == 0
+    assert await depot.store.run(GetUpload(tenant=depot.tenant, id=begun.upload.id)) == begun
+    assert (await depot.store.run(GetBlobFigures())).blobs == 0
     await depot.finish(begun.upload.id, b"x" * 10)
     assert await depot.usage() == (10, 0, 1)
 
@@ -86,7 +86,7 @@ async def test_done_again_with_the_same_bytes_it_answers_the_same(depot: Depot, 
 async def test_many_who_finish_at_once_get_the_same_answer(depot: Depot) -> None:
     begun = await depot.begin(5, key="k")
     command = FinishUpload(tenant=depot.tenant, id=begun.upload.id, content=content_of(b"12345"), keep=HOUR)
-    answers = await asyncio.gather(*[depot.store.finish_upload(command) for _ in range(8)])
+    answers = await asyncio.gather(*[depot.store.run(command) for _ in range(8)])
     assert len({msgspec.json.encode(answer) for answer in answers}) == 1
     await depot.check()
     assert len(await depot.news("blob.stored")) == 1
@@ -97,7 +97,7 @@ async def test_of_two_uploads_for_one_key_the_first_sets_it(depot: Depot) -> Non
     await depot.finish(one.upload.id, content_of(b"one", "place-1"))
     with pytest.raises(KeyExists, match="the key 'k' already"):
         await depot.finish(other.upload.id, content_of(b"other", "place-2"))
-    assert await depot.store.get_upload(depot.tenant, other.upload.id) == other
+    assert await depot.store.run(GetUpload(tenant=depot.tenant, id=other.upload.id)) == other
     assert await depot.usage() == (3, 5, 1)
     assert await depot.trash() == []
     await depot.end(other.upload.id)
@@ -121,8 +121,8 @@ async def test_the_same_bytes_of_two_tenants_are_stored_once(depot: Depot) -> No
     for place, one in (("place-1", depot), ("place-2", other)):
         begun = await one.begin(5, id=new_id(), size=5, blob_id=id_of(b"12345"), place=place, multipart="m")
         answers.append(await one.finish(begun.upload.id, content_of(b"12345", place)))
-    assert [one.place for one in await depot.store.list_trash(limit=5)] == ["place-2"]
-    assert (await depot.store.blob_figures()).blobs == 1
+    assert [one.place for one in await depot.store.run(ListTrash(limit=5))] == ["place-2"]
+    assert (await depot.store.run(GetBlobFigures())).blobs == 1
     same = [msgspec.structs.replace(answer.upload, id="") for answer in answers]
     assert same[0] == same[1]
     assert await depot.references(id_of(b"12345")) == 2
@@ -134,10 +134,10 @@ async def test_the_same_bytes_at_once_are_stored_once(depot: Depot) -> None:
         FinishUpload(tenant=depot.tenant, id=one.upload.id, content=content_of(b"12345", one.place), keep=HOUR)
         for one in begun
     ]
-    await asyncio.gather(*map(depot.store.finish_upload, commands))
+    await asyncio.gather(*map(depot.store.run, commands))
     await depot.check()
-    assert (await depot.store.blob_figures()).blobs == 1
-    found = await depot.store.open_blob(depot.tenant, id_of(b"12345"))
+    assert (await depot.store.run(GetBlobFigures())).blobs == 1
+    found = await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"12345")))
     assert found is not None
     places = {f"place-{n}" for n in range(8)}
     assert {found[0].place, *await depot.trash()} == places
@@ -147,10 +147,10 @@ async def test_the_same_bytes_at_once_are_stored_once(depot: Depot) -> None:
 
 async def test_damaged_bytes_are_healed_by_the_same_upload(depot: Depot) -> None:
     await depot.put("k", content_of(b"12345", "place-1"))
-    await depot.store.note_scrub(NoteScrub(damaged=[(id_of(b"12345"), "place-1")]))
+    await depot.store.run(NoteScrub(damaged=[(id_of(b"12345"), "place-1")]))
     begun = await depot.begin(5, place="place-2")
     await depot.finish(begun.upload.id, content_of(b"12345", "place-2"))
-    found = await depot.store.open_key(depot.tenant, "k")
+    found = await depot.store.run(OpenKey(tenant=depot.tenant, key="k"))
     assert found is not None
     assert found[1] == content_of(b"12345", "place-2")
     assert await depot.trash() == ["place-1"]
@@ -159,7 +159,7 @@ async def test_damaged_bytes_are_healed_by_the_same_upload(depot: Depot) -> None
 async def test_the_object_of_a_blob_that_is_kept_inline_goes_to_the_trash(depot: Depot) -> None:
     begun = await depot.begin(5, place="place-1", multipart="m1")
     await depot.finish(begun.upload.id, b"12345")
-    (trash,) = await depot.store.list_trash(limit=5)
+    (trash,) = await depot.store.run(ListTrash(limit=5))
     assert (trash.place, trash.multipart) == ("place-1", "m1")
 
 
@@ -172,7 +172,7 @@ async def test_an_upload_that_is_given_up_is_gone_and_gives_back_once(depot: Dep
         await depot.end(begun.upload.id)
     assert await depot.state(begun.upload.id) is None
     assert await depot.usage() == (0, 0, 0)
-    (trash,) = await depot.store.list_trash(limit=5)
+    (trash,) = await depot.store.run(ListTrash(limit=5))
     assert (trash.place, trash.multipart) == ("place-1", "m1")
 
 
@@ -180,7 +180,7 @@ async def test_an_upload_that_failed_is_kept_with_its_error_for_a_while(depot: D
     begun = await depot.begin(10, key="k", place="place-1")
     for error in ("wrong_digest", "wrong_length"):
         await depot.end(begun.upload.id, error)
-    found = await depot.store.get_upload(depot.tenant, begun.upload.id)
+    found = await depot.store.run(GetUpload(tenant=depot.tenant, id=begun.upload.id))
     assert found is not None
     assert (found.upload.state, found.upload.error, found.reserved) == (UploadState.FAILED, "wrong_digest", 0)
     assert await depot.trash() == ["place-1"]
@@ -196,7 +196,7 @@ async def test_an_upload_that_is_done_cannot_be_ended(depot: Depot) -> None:
     done = await depot.finish(begun.upload.id, b"12345")
     for error in (None, "wrong_digest"):
         await depot.end(begun.upload.id, error)
-    found = await depot.store.get_upload(depot.tenant, begun.upload.id)
+    found = await depot.store.run(GetUpload(tenant=depot.tenant, id=begun.upload.id))
     assert found is not None
     assert found.upload == done.upload
     assert await depot.usage() == (5, 0, 0)
@@ -226,7 +226,7 @@ async def test_a_blob_is_kept_by_its_upload_until_that_is_swept(depot: Depot) ->
     assert await depot.condemned() == set()
     assert await depot.sweep() == 1
     assert await depot.usage() == (0, 0, 0)
-    assert await depot.store.open_blob(depot.tenant, id_of(b"12345")) is None
+    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"12345"))) is None
     assert await depot.condemned() == {id_of(b"12345")}
     assert await depot.trash() == []
     depot.bench.clock.advance(seconds=3601)
@@ -249,7 +249,7 @@ async def test_a_deleted_key_is_not_kept_by_the_upload_that_set_it(depot: Depot)
     begun = await depot.begin(5, key="k")
     await depot.finish(begun.upload.id, b"12345", keep=10 * HOUR)
     await depot.delete("k")
-    assert await depot.store.open_blob(depot.tenant, id_of(b"12345")) is None
+    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"12345"))) is None
     assert await depot.references(id_of(b"12345")) == 0
     depot.bench.clock.advance(seconds=3601)
     assert await depot.collect() == [5]
@@ -260,7 +260,7 @@ async def test_an_upload_under_way_keeps_the_blob_that_it_announced(depot: Depot
     begun = await depot.begin(5, blob_id=id_of(b"12345"))
     await depot.delete("k")
     assert await depot.references(id_of(b"12345")) == 1
-    assert await depot.store.open_blob(depot.tenant, id_of(b"12345")) is None
+    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"12345"))) is None
     depot.bench.clock.advance(seconds=3500)
     assert await depot.collect(grace=0) == []
     await depot.end(begun.upload.id)

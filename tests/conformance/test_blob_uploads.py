@@ -10,7 +10,17 @@ import pytest
 
 from ingot.blobs.errors import KeyChanged, KeyExists, QuotaExceeded, UploadEnded, UploadNotFound, UploadTaken
 from ingot.blobs.model import QuotaNews, UploadState
-from ingot.blobs.ports import BeginUpload, EndUpload, FinishUpload, NoteUpload, TakeUpload
+from ingot.blobs.ports import (
+    BeginUpload,
+    EndUpload,
+    FindBlob,
+    FinishUpload,
+    GetKey,
+    GetUpload,
+    ListVerifying,
+    NoteUpload,
+    TakeUpload,
+)
 from ingot.identity import TenantNotFound
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import HOUR, OWNER, Depot, content_of, depot, id_of
@@ -56,9 +66,9 @@ async def test_an_upload_is_there_as_it_was_begun(depot: Depot) -> None:
     assert (upload.expires_at - upload.created_at).total_seconds() == 3600
     assert (begun.tenant, begun.reserved, begun.place, begun.multipart) == (depot.tenant, 5, "place-1", "m1")
     assert (begun.if_match, begun.fence) == ("*", None)
-    assert await depot.store.get_upload(depot.tenant, upload.id) == begun
+    assert await depot.store.run(GetUpload(tenant=depot.tenant, id=upload.id)) == begun
     assert await depot.usage() == (0, 5, 0)
-    assert await depot.store.get_key(depot.tenant, "a") is None
+    assert await depot.store.run(GetKey(tenant=depot.tenant, key="a")) is None
 
 
 async def test_the_same_id_again_answers_with_the_upload_that_is_there(depot: Depot) -> None:
@@ -74,7 +84,7 @@ async def test_the_same_id_at_once_is_begun_once(depot: Depot) -> None:
     id = new_id()
     command = BeginUpload(id=id, tenant=depot.tenant, owner=OWNER, reserve=5, keep=HOUR)
     depot.begun.add(id)
-    answers = await asyncio.gather(*[depot.store.begin_upload(command) for _ in range(8)])
+    answers = await asyncio.gather(*[depot.store.run(command) for _ in range(8)])
     assert len({msgspec.json.encode(answer) for answer in answers}) == 1
     await depot.check()
     assert await depot.usage() == (0, 5, 0)
@@ -85,7 +95,7 @@ async def test_of_two_at_once_only_as_many_begin_as_fit(depot: Depot) -> None:
     await depot.put("k", b"x" * 30)
     commands = [BeginUpload(id=new_id(), tenant=depot.tenant, owner=OWNER, reserve=40, keep=HOUR) for _ in range(2)]
     depot.begun |= {command.id for command in commands}
-    answers = await asyncio.gather(*map(depot.store.begin_upload, commands), return_exceptions=True)
+    answers = await asyncio.gather(*map(depot.store.run, commands), return_exceptions=True)
     (refused,) = [answer for answer in answers if isinstance(answer, BaseException)]
     assert isinstance(refused, QuotaExceeded)
     assert (refused.scope, refused.usage, refused.limit) == ("tenant", 70, 100)
@@ -131,7 +141,7 @@ async def test_who_takes_an_upload_over_fences_out_the_writer_before(depot: Depo
         await depot.note(id, first.epoch, received=6, reserved=20)
     with pytest.raises(UploadTaken):
         await depot.finish(id, b"first", epoch=first.epoch)
-    assert await depot.store.get_upload(depot.tenant, id) == second
+    assert await depot.store.run(GetUpload(tenant=depot.tenant, id=id)) == second
     await depot.note(id, second.epoch, received=8)
     assert (await depot.finish(id, b"second", epoch=second.epoch)).upload.blob_id == id_of(b"second")
 
@@ -139,7 +149,7 @@ async def test_who_takes_an_upload_over_fences_out_the_writer_before(depot: Depo
 async def test_all_who_take_an_upload_get_epochs_of_their_own(depot: Depot) -> None:
     first = await depot.begin()
     command = TakeUpload(tenant=depot.tenant, id=first.upload.id)
-    taken = await asyncio.gather(*[depot.store.take_upload(command) for _ in range(8)])
+    taken = await asyncio.gather(*[depot.store.run(command) for _ in range(8)])
     assert len({first.epoch, *(one.epoch for one in taken)}) == 9
 
 
@@ -171,12 +181,12 @@ async def test_those_that_wait_to_be_read_back_for_longest_come_first(depot: Dep
         await depot.note(begun[place].upload.id, begun[place].epoch, verifying=True)
     depot.bench.clock.advance(seconds=1)
     await depot.note(begun[2].upload.id, begun[2].epoch, verifying=True)
-    found = await depot.store.list_verifying(limit=2)
+    found = await depot.store.run(ListVerifying(limit=2))
     assert [one.upload.id for one in found] == [begun[2].upload.id, begun[0].upload.id]
-    assert found[0] == await depot.store.get_upload(depot.tenant, begun[2].upload.id)
+    assert found[0] == await depot.store.run(GetUpload(tenant=depot.tenant, id=begun[2].upload.id))
     await depot.finish(begun[2].upload.id, b"1")
     await depot.end(begun[0].upload.id, "wrong_digest")
-    assert [one.upload.id for one in await depot.store.list_verifying(limit=5)] == [begun[1].upload.id]
+    assert [one.upload.id for one in await depot.store.run(ListVerifying(limit=5))] == [begun[1].upload.id]
 
 
 async def test_what_is_set_aside_grows_and_is_given_back(depot: Depot) -> None:
@@ -190,7 +200,7 @@ async def test_what_is_set_aside_grows_and_is_given_back(depot: Depot) -> None:
     with pytest.raises(QuotaExceeded) as refused:
         await depot.note(id, epoch, reserved=95, owner_quota=92)
     assert refused.value.scope == "token"
-    found = await depot.store.get_upload(depot.tenant, id)
+    found = await depot.store.run(GetUpload(tenant=depot.tenant, id=id))
     assert found is not None
     assert (found.reserved, found.upload.received) == (90, 10)
     assert (await depot.note(id, epoch, reserved=5)).reserved == 5
@@ -215,9 +225,9 @@ async def test_news_let_an_upload_live_on(depot: Depot) -> None:
 async def test_a_blob_is_read_through_an_upload_that_is_done(depot: Depot) -> None:
     other = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
     begun = await depot.begin(5, blob_id=id_of(b"12345"))
-    assert await depot.store.open_blob(depot.tenant, id_of(b"12345")) is None
+    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"12345"))) is None
     await depot.finish(begun.upload.id, b"12345")
-    found = await depot.store.open_blob(depot.tenant, id_of(b"12345"))
+    found = await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"12345")))
     assert found is not None
     assert found[0] == content_of(b"12345")
     (reference,) = found[1]
@@ -226,7 +236,7 @@ async def test_a_blob_is_read_through_an_upload_that_is_done(depot: Depot) -> No
         begun.upload.id,
         depot.bench.clock.now(),
     )
-    assert await other.store.open_blob(other.tenant, id_of(b"12345")) is None
+    assert await other.store.run(FindBlob(tenant=other.tenant, blob_id=id_of(b"12345"))) is None
 
 
 # -- events -------------------------------------------------------------------------------------------------
@@ -267,27 +277,27 @@ async def test_an_upload_of_another_tenant_is_not_there(depot: Depot) -> None:
     other = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
     begun = await depot.begin(5, place="place-1")
     id = begun.upload.id
-    assert await other.store.get_upload(other.tenant, id) is None
+    assert await other.store.run(GetUpload(tenant=other.tenant, id=id)) is None
     calls: list[Any] = [other.take(id), other.note(id, begun.epoch), other.finish(id, b"12345")]
     for call in calls:
         with pytest.raises(UploadNotFound):
             await call
     await other.end(id)
-    assert await depot.store.get_upload(depot.tenant, id) == begun
+    assert await depot.store.run(GetUpload(tenant=depot.tenant, id=id)) == begun
     own = await other.begin(7, id=id, place="place-2")
     assert (own.tenant, own.reserved, own.place) == (other.tenant, 7, "place-2")
     await other.end(id)
-    assert await depot.store.get_upload(depot.tenant, id) == begun
+    assert await depot.store.run(GetUpload(tenant=depot.tenant, id=id)) == begun
 
 
 async def test_a_tenant_that_is_not_there(depot: Depot) -> None:
     nobody, id, store = new_id(), new_id(), depot.store
     calls: list[Any] = [
-        lambda: store.begin_upload(BeginUpload(id=id, tenant=nobody, owner=OWNER, reserve=1, keep=HOUR)),
-        lambda: store.take_upload(TakeUpload(tenant=nobody, id=id)),
-        lambda: store.note_upload(NoteUpload(tenant=nobody, id=id, epoch=1, keep=HOUR)),
-        lambda: store.finish_upload(FinishUpload(tenant=nobody, id=id, content=content_of(b""), keep=HOUR)),
-        lambda: store.end_upload(EndUpload(tenant=nobody, id=id)),
+        lambda: store.run(BeginUpload(id=id, tenant=nobody, owner=OWNER, reserve=1, keep=HOUR)),
+        lambda: store.run(TakeUpload(tenant=nobody, id=id)),
+        lambda: store.run(NoteUpload(tenant=nobody, id=id, epoch=1, keep=HOUR)),
+        lambda: store.run(FinishUpload(tenant=nobody, id=id, content=content_of(b""), keep=HOUR)),
+        lambda: store.run(EndUpload(tenant=nobody, id=id)),
     ]
     for call in calls:
         with pytest.raises(TenantNotFound):

@@ -9,7 +9,7 @@ import pytest
 
 from ingot.blobs.errors import QuotaExceeded
 from ingot.blobs.model import UploadState
-from ingot.blobs.ports import BeginUpload, FinishUpload
+from ingot.blobs.ports import BeginUpload, FindBlob, FinishUpload, GetBlobFigures
 from ingot.jobs import Claim, Definition, FileNotFound, JobNotFound, JobStatus, LeaseLost
 from ingot.jobs.files import CHECKPOINTS_MAX
 from ingot.kernel.errors import InvalidInput
@@ -70,7 +70,7 @@ async def test_what_is_saved_is_a_file_at_once_and_no_event_tells_of_it(depot: D
     assert (await depot.finish(id, b"page 1")).upload.state is UploadState.DONE, "finished again it answers the same"
     assert await depot.usage(OWNER) == (6, 0, 0)
     assert await depot.news("blob.stored") == []
-    opened = await depot.store.open_blob(depot.tenant, id_of(b"page 1"))
+    opened = await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"page 1")))
     assert opened is not None
     assert [(one.kind, one.name, one.job_id) for one in opened[1]] == [("checkpoint", "checkpoint", found.job.id)]
 
@@ -99,7 +99,7 @@ async def test_of_two_at_once_with_one_name_one_stays(depot: Depot) -> None:
         FinishUpload(tenant=depot.tenant, id=one.upload.id, content=content_of(bytes([n])), keep=HOUR)
         for n, one in enumerate(begun)
     ]
-    done = await asyncio.gather(*map(depot.store.finish_upload, commands))
+    done = await asyncio.gather(*map(depot.store.run, commands))
     assert {one.upload.state for one in done} == {UploadState.DONE}
     await depot.check()
     assert await depot.usage() == (1, 0, 0)
@@ -110,7 +110,7 @@ async def test_an_attempt_that_saves_over_and_over_leaves_no_uploads_behind(depo
     found = await start(depot)
     ids = [await save(depot, found, bytes([n]), name) for n in range(3) for name in ("a", "b")]
     assert [await depot.state(id) for id in ids] == [None] * 4 + [UploadState.DONE] * 2
-    assert (await depot.store.blob_figures()).uploads == 2
+    assert (await depot.store.run(GetBlobFigures())).uploads == 2
 
 
 async def test_it_is_saved_and_read_under_its_fence_only(depot: Depot) -> None:
@@ -241,25 +241,23 @@ async def test_they_count_against_the_quota(depot: Depot) -> None:
 async def test_a_job_has_so_many_and_no_more_but_each_can_be_saved_again(depot: Depot) -> None:
     first = await start(depot)
     half = CHECKPOINTS_MAX // 2
-    done = await asyncio.gather(*[depot.store.begin_upload(begin(depot, first, f"{n}")) for n in range(half)])
+    done = await asyncio.gather(*[depot.store.run(begin(depot, first, f"{n}")) for n in range(half)])
     commands = [FinishUpload(tenant=depot.tenant, id=one.upload.id, content=content_of(b""), keep=HOUR) for one in done]
-    await asyncio.gather(*map(depot.store.finish_upload, commands))
+    await asyncio.gather(*map(depot.store.run, commands))
     await depot.bench.jobs.release(first)
     second = await claim(depot, first.job)
     orders = [begin(depot, second, f"{n}") for n in range(half - 1, CHECKPOINTS_MAX + 1)]
-    answers = await asyncio.gather(*map(depot.store.begin_upload, orders), return_exceptions=True)
+    answers = await asyncio.gather(*map(depot.store.run, orders), return_exceptions=True)
     (refused,) = [answer for answer in answers if isinstance(answer, BaseException)]
     assert isinstance(refused, InvalidInput)
     assert str(CHECKPOINTS_MAX) in str(refused)
     refused_name = orders[answers.index(refused)].name
     with pytest.raises(InvalidInput):
-        await depot.store.begin_upload(begin(depot, second, str(refused_name)))
+        await depot.store.run(begin(depot, second, str(refused_name)))
     for name in ("0", f"{half}"):
-        again = await depot.store.begin_upload(begin(depot, second, name))
-        await depot.store.finish_upload(
-            FinishUpload(tenant=depot.tenant, id=again.upload.id, content=content_of(b""), keep=HOUR)
-        )
-    await depot.store.begin_upload(begin(depot, await start(depot, type="other"), "0"))
+        again = await depot.store.run(begin(depot, second, name))
+        await depot.store.run(FinishUpload(tenant=depot.tenant, id=again.upload.id, content=content_of(b""), keep=HOUR))
+    await depot.store.run(begin(depot, await start(depot, type="other"), "0"))
 
 
 def begin(depot: Depot, claim: Claim, name: str) -> BeginUpload:

@@ -9,6 +9,7 @@ import pytest
 from ingot.blobs import collector as of_collector
 from ingot.blobs.collector import Collector
 from ingot.blobs.model import Trash
+from ingot.blobs.ports import GetBlobFigures, ListCondemned, ListTrash
 from ingot.kernel.errors import StoreError
 from tests.conformance.depot import Depot, depot, id_of
 
@@ -60,24 +61,24 @@ async def condemn(depot: Depot, count: int) -> list[str]:
 
 async def test_the_condemned_are_told_behind_one(depot: Depot) -> None:
     blobs = await condemn(depot, 5)
-    assert await depot.store.list_condemned(grace=0, limit=2, after=blobs[1]) == blobs[2:4]
-    assert await depot.store.list_condemned(grace=0, limit=2, after=blobs[4]) == []
-    assert await depot.store.list_condemned(grace=0, limit=2, after=id_of(b"never there")) == blobs[:2]
+    assert await depot.store.run(ListCondemned(grace=0, limit=2, after=blobs[1])) == blobs[2:4]
+    assert await depot.store.run(ListCondemned(grace=0, limit=2, after=blobs[4])) == []
+    assert await depot.store.run(ListCondemned(grace=0, limit=2, after=id_of(b"never there"))) == blobs[:2]
     await depot.put("again", b"3")
     depot.bench.clock.advance(seconds=1)
     await depot.delete("again")
-    found = await depot.store.list_condemned(grace=0, limit=10)
+    found = await depot.store.run(ListCondemned(grace=0, limit=10))
     assert sorted(found) == sorted(blobs), "each comes once"
-    behind = [await depot.store.list_condemned(grace=0, limit=10, after=one) for one in found]
+    behind = [await depot.store.run(ListCondemned(grace=0, limit=10, after=one)) for one in found]
     assert behind == [found[n + 1 :] for n in range(5)]
 
 
 async def test_the_trash_is_told_behind_a_place(depot: Depot) -> None:
     for n in (2, 0, 1):
         await depot.end((await depot.begin(place=f"place-{n}")).upload.id)
-    assert [one.place for one in await depot.store.list_trash(limit=2, after="place-0")] == ["place-1", "place-2"]
-    assert await depot.store.list_trash(limit=2, after="place-2") == []
-    assert len(await depot.store.list_trash(limit=9, after="")) == 3
+    assert [one.place for one in await depot.store.run(ListTrash(limit=2, after="place-0"))] == ["place-1", "place-2"]
+    assert await depot.store.run(ListTrash(limit=2, after="place-2")) == []
+    assert len(await depot.store.run(ListTrash(limit=9, after=""))) == 3
 
 
 async def test_objects_behind_some_that_cannot_be_deleted_are_deleted(depot: Depot) -> None:
@@ -105,7 +106,7 @@ async def test_blobs_behind_some_that_are_kept_are_collected(depot: Depot) -> No
     keeping.blob_ids.clear()
     for _ in range(ROUNDS_MAX):
         await collector.run_once()
-    assert (await depot.store.blob_figures()).blobs == 0
+    assert (await depot.store.run(GetBlobFigures())).blobs == 0
 
 
 async def test_a_keeper_that_cannot_be_asked_keeps_everything(depot: Depot) -> None:

@@ -22,7 +22,7 @@ from ingot.identity.credentials import (
 )
 from ingot.identity.grants import ALL, Grant
 from ingot.identity.model import TenantNotFound
-from ingot.identity.ports import NoteUse
+from ingot.identity.ports import FindToken, NoteUse
 from ingot.identity.tokens import Credentials, NewToken
 from ingot.identity.usage import Usage
 from ingot.kernel.clock import to_datetime
@@ -70,7 +70,7 @@ async def test_the_text_is_kept_nowhere(desk: Desk) -> None:
     assert listed == made.token
     assert made.text.endswith(listed.ending)
     assert made.text not in repr(listed)
-    found = await desk.bench.store.find_token(made.token.id)
+    found = await desk.bench.store.run(FindToken(token_id=made.token.id))
     assert found is not None
     assert made.text.encode() not in found.digest
 
@@ -192,7 +192,7 @@ async def test_the_latest_use_is_remembered(desk: Desk) -> None:
     token = await desk.token()
     worker = await desk.credentials.create_worker(None, "press")
     for at in (5, 9, 7):
-        await desk.bench.store.note_use(NoteUse(tokens={token.token.id: at, new_id(): at}, workers={"press": at}))
+        await desk.bench.store.run(NoteUse(tokens={token.token.id: at, new_id(): at}, workers={"press": at}))
     (listed,) = (await desk.credentials.list_tokens(desk.bench.tenant)).items
     (known,) = (await desk.credentials.list_workers(None)).items
     assert listed == msgspec.structs.replace(token.token, last_used_at=to_datetime(9))

@@ -14,6 +14,7 @@ from ingot.http.figures import JobFigures
 from ingot.jobs import AttemptOutcome, Claim, Definition, Done, Enqueued, JobStatus, LeaseLost, Settle, Settled
 from ingot.jobs.figures import Depth
 from ingot.jobs.orders import new_job
+from ingot.jobs.ports import ListDepths
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import IngotError
 from tests.factories import LEASE_SECONDS, Bench
@@ -204,7 +205,7 @@ async def test_tenants_beyond_so_many_are_told_together(bench: Bench) -> None:
         tenant = await bench.tenants.create(slug)
         bench.clock.advance(seconds=1)
         await bench.make_job(tenant=tenant.id)
-    depths = await bench.store.list_depths(tenants_max=2, lanes_max=100)
+    depths = await bench.store.run(ListDepths(tenants_max=2, lanes_max=100))
     assert told(depths) == {"alpha": {"queued": 1}, None: {"queued": 2}}
     assert {depth.tenant: depth.oldest_ready_seconds for depth in depths} == {"alpha": 2.0, None: 1.0}
 
@@ -214,7 +215,7 @@ async def test_the_first_lane_of_every_type_is_looked_at_before_the_second_of_an
     await bench.jobs.enqueue_many([new_job(bench.tenant, "z")])
     bench.clock.advance(seconds=9)
     await bench.jobs.enqueue_many([new_job(bench.tenant, "keyed", {"a": n}) for n in range(20)])
-    (depth,) = await bench.store.list_depths(tenants_max=1, lanes_max=2)
+    (depth,) = await bench.store.run(ListDepths(tenants_max=1, lanes_max=2))
     assert depth.oldest_ready_seconds == 9.0
 
 
@@ -223,7 +224,9 @@ async def test_no_more_lanes_are_looked_at_than_was_asked_for(bench: Bench) -> N
     await bench.make_job("keyed", {"a": "b"})
     bench.clock.advance(seconds=9)
     await bench.make_job("keyed", {"a": "a"})
-    ages = [(await bench.store.list_depths(tenants_max=1, lanes_max=most))[0].oldest_ready_seconds for most in (1, 2)]
+    ages = [
+        (await bench.store.run(ListDepths(tenants_max=1, lanes_max=most)))[0].oldest_ready_seconds for most in (1, 2)
+    ]
     assert ages == [0.0, 9.0]
 
 

@@ -13,6 +13,7 @@ import pytest
 from ingot.events import feeds
 from ingot.events.feeds import Feeds, told_of
 from ingot.events.model import Event
+from ingot.events.ports import NewestEvent
 from ingot.events.service import START
 from ingot.identity import TenantNotFound
 from ingot.jobs.orders import new_job
@@ -62,7 +63,7 @@ async def test_from_the_newest_event_on_nothing_is_missed_beside_many_writers(be
 
 async def test_a_place_is_the_id_of_an_event_that_can_have_been(bench: Bench) -> None:
     await bench.make_job()
-    newest = await bench.store.newest_event(bench.tenant, settled=False)
+    newest = await bench.store.run(NewestEvent(tenant=bench.tenant, settled=False))
     assert newest is not None
     assert await bench.events.check_place(bench.tenant, newest) == newest
     for wrong in (f"{int(newest, 16) + 1:016x}", newest.upper() + "0", newest[1:], "", "0" * 15 + "\n"):
@@ -103,7 +104,7 @@ async def test_from_every_place_all_that_follows_is_told_once(bench: Bench, monk
     ids: list[str] = []
     for together in (7, 1, 3, 6, 2):
         await bench.jobs.enqueue_many([new_job(tenant, "noop") for _ in range(together)])
-        newest = await bench.store.newest_event(tenant, settled=False)
+        newest = await bench.store.run(NewestEvent(tenant=tenant, settled=False))
         assert newest is not None
         ids += await told_until(steady, newest)
     assert [event.id for event in await bench.events.read(tenant, limit=1000)] == ids

@@ -37,7 +37,7 @@ async def test_a_renewed_lease_is_not_swept_at_its_old_end(bench: Bench) -> None
 async def test_a_renewed_lease_that_is_shorter_ends_sooner(bench: Bench) -> None:
     claim = await bench.make_claim()
     beat = Beat(job_id=claim.job.id, fence=claim.fence, lease=10 * MICROS)
-    await bench.store.renew(RenewLeases(beats=[beat]))
+    await bench.store.run(RenewLeases(beats=[beat]))
     bench.clock.advance(seconds=10)
     assert (await bench.jobs.tend()).swept == 1
 

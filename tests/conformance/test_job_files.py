@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ingot.blobs.model import BlobNews, UploadState
+from ingot.blobs.ports import FindBlob
 from ingot.jobs import Definition, Done, FileNotFound, JobNotFound, LeaseLost, OutputMissing, Settle, Settled
 from ingot.jobs.files import OUTPUTS_MAX
 from ingot.kernel.errors import IngotError, InvalidInput
@@ -100,7 +101,7 @@ async def test_outputs_are_there_with_the_success_of_their_attempt(depot: Depot)
     uploads = [await upload(depot, found, name, name.encode()) for name in ("b.txt", "a.txt")]
     late = await depot.begin(5, job_id=found.job.id, fence=found.fence, file="output", name="late", place="late")
     assert await depot.files(found.job.id) == []
-    assert await depot.store.open_blob(depot.tenant, id_of(b"a.txt")) is None
+    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"a.txt"))) is None
     assert await depot.news("blob.stored") == []
     usage = await depot.usage()
     settled = await depot.bench.jobs.complete(found, outputs=["a.txt", "b.txt"])
@@ -113,7 +114,7 @@ async def test_outputs_are_there_with_the_success_of_their_attempt(depot: Depot)
     ]
     told = {(one.blob_id, one.job_id, one.name) for one in await depot.news("blob.stored") if isinstance(one, BlobNews)}
     assert told == {(id_of(name.encode()), found.job.id, name) for name in ("a.txt", "b.txt")}
-    opened = await depot.store.open_blob(depot.tenant, id_of(b"a.txt"))
+    opened = await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"a.txt")))
     assert opened is not None
     assert [(one.kind, one.name, one.job_type) for one in opened[1]] == [("output", "a.txt", "noop")]
     assert await depot.references(id_of(b"a.txt")) == 1
@@ -240,7 +241,7 @@ async def test_an_attempt_makes_so_many_outputs_and_no_more(depot: Depot) -> Non
         depot.upload_of(depot.order(), "x", 0, job_id=found.job.id, fence=found.fence, file="output", place=None)
         for _ in range(OUTPUTS_MAX)
     ]
-    await asyncio.gather(*map(depot.store.begin_upload, orders))
+    await asyncio.gather(*map(depot.store.run, orders))
     with pytest.raises(InvalidInput, match=str(OUTPUTS_MAX)):
         await depot.begin(0, job_id=found.job.id, fence=found.fence, file="output", name="one more")
     await depot.begin(0, job_id=found.job.id, fence=found.fence, file="log", name="1")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ingot.blobs.errors import BlobNotFound, QuotaExceeded
+from ingot.blobs.ports import FindBlob
 from ingot.events.audit import PROCESS
 from ingot.identity import Limits
 from ingot.jobs import Definition, IdempotencyMismatch, JobLimitExceeded
@@ -55,7 +56,7 @@ async def test_an_input_keeps_its_blob(depot: Depot) -> None:
     (made,) = await depot.enqueue(depot.order(inputs={"a.txt": BLOB}))
     await depot.delete("k")
     assert await depot.collect(grace=0) == []
-    found = await depot.store.open_blob(depot.tenant, BLOB)
+    found = await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=BLOB))
     assert found is not None
     (reference,) = found[1]
     assert (reference.kind, reference.name, reference.job_id, reference.job_type) == (
@@ -87,7 +88,7 @@ async def test_a_blob_that_the_tenant_does_not_hold_is_no_input(depot: Depot, wh
     for files in ({"inputs": {"a.txt": BLOB}}, {"payload_blob": BLOB}):
         async with refuses(depot.bench, BlobNotFound):
             await depot.enqueue(depot.order(), depot.order(**files))
-    assert await depot.store.open_blob(depot.tenant, BLOB) is None
+    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=BLOB)) is None
 
 
 async def test_inputs_count_against_the_quotas_all_or_none(depot: Depot) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ingot.blobs.errors import QuotaExceeded, UploadEnded, UploadNotFound
 from ingot.blobs.model import BlobNews, UploadState
-from ingot.blobs.ports import FinishUpload
+from ingot.blobs.ports import FindBlob, FinishUpload, GetBlobFigures, GetUpload
 from ingot.jobs import FileNotFound
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
@@ -32,7 +32,7 @@ async def test_a_job_is_ready_with_the_upload_of_its_input(depot: Depot) -> None
     assert await depot.bench.jobs.claim("worker", ["noop"]) == []
     assert await depot.files(made.job.id) == []
     (begun,) = order.uploads
-    found = await depot.store.get_upload(depot.tenant, begun.id)
+    found = await depot.store.run(GetUpload(tenant=depot.tenant, id=begun.id))
     assert found is not None
     assert (found.upload.state, found.upload.job_id, found.upload.file, found.upload.name) == (
         UploadState.OPEN,
@@ -51,7 +51,7 @@ async def test_a_job_is_ready_with_the_upload_of_its_input(depot: Depot) -> None
     job = await depot.bench.reload(made.job)
     assert (job.status, job.inputs) == (QUEUED, {"in.txt": id_of(b"12345")})
     assert (await claim(depot, made.job)).job.inputs == {"in.txt": id_of(b"12345")}
-    assert await depot.store.open_blob(depot.tenant, id_of(b"12345")) is not None
+    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"12345"))) is not None
 
 
 async def test_who_waits_for_work_hears_of_it_with_the_upload(depot: Depot) -> None:
@@ -100,9 +100,7 @@ async def test_uploads_that_are_finished_at_once_make_it_ready_once(depot: Depot
     (made,) = await depot.enqueue(order)
     await asyncio.gather(
         *(
-            depot.store.finish_upload(
-                FinishUpload(tenant=depot.tenant, id=one.id, content=content_of(bytes([n])), keep=HOUR)
-            )
+            depot.store.run(FinishUpload(tenant=depot.tenant, id=one.id, content=content_of(bytes([n])), keep=HOUR))
             for n, one in enumerate(order.uploads)
         )
     )
@@ -147,7 +145,7 @@ async def test_a_job_whose_input_does_not_come_is_canceled(depot: Depot, how: st
     elif how == "is given up":
         await depot.end(never.id)
     else:
-        found = await depot.store.get_upload(depot.tenant, still.id)
+        found = await depot.store.run(GetUpload(tenant=depot.tenant, id=still.id))
         assert found is not None
         depot.bench.clock.advance(seconds=1800)
         await depot.note(still.id, found.epoch)
@@ -235,7 +233,7 @@ async def test_uploads_are_begun_all_or_none(depot: Depot) -> None:
     async with refuses(depot.bench, QuotaExceeded):
         await depot.enqueue(small)
     assert await depot.usage() == (0, 0, 0)
-    assert (await depot.store.blob_figures()).uploads == 0
+    assert (await depot.store.run(GetBlobFigures())).uploads == 0
     await depot.enqueue(depot.order(uploads=["a", "b"]))
     assert await depot.usage() == (0, 10, 0)
 
@@ -302,7 +300,7 @@ async def test_finishing_and_canceling_at_once_end_in_one_of_both(depot: Depot) 
         order = depot.order(uploads=["in"])
         await depot.enqueue(order)
         finish = FinishUpload(tenant=depot.tenant, id=order.uploads[0].id, content=content_of(bytes([n])), keep=HOUR)
-        calls = [depot.store.finish_upload(finish), depot.bench.jobs.cancel(depot.tenant, order.id)]
+        calls = [depot.store.run(finish), depot.bench.jobs.cancel(depot.tenant, order.id)]
         ended = await asyncio.gather(*(calls if n % 2 else reversed(calls)), return_exceptions=True)
         failed = [one for one in ended if isinstance(one, BaseException)]
         assert all(isinstance(one, UploadNotFound) for one in failed)

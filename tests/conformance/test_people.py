@@ -9,7 +9,19 @@ import pytest
 
 from ingot.identity.credentials import Unauthorized
 from ingot.identity.people import SessionNotFound, SignInRefused, UserNotFound
-from ingot.identity.ports import BeginLogin, EndSession, NoteUse, TakeLogin, TurnAway
+from ingot.identity.ports import (
+    BeginLogin,
+    EndSession,
+    FindMember,
+    FindSession,
+    FindToken,
+    ListPeopleTokens,
+    ListSessions,
+    ListTokens,
+    NoteUse,
+    TakeLogin,
+    TurnAway,
+)
 from ingot.identity.tokens import Credentials
 from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import InvalidInput
@@ -29,7 +41,7 @@ def folk(bench: Bench) -> Folk:
 
 async def test_who_signs_in_is_found_with_their_session(folk: Folk) -> None:
     command = folk.signing_in(person(name="Ann", picture="https://example.com/ann.png", groups=("b", "a", "b")))
-    user = await folk.store.sign_in(command)
+    user = await folk.store.run(command)
     assert (user.id, user.email, user.email_verified, user.enabled) == (command.user_id, "ann@example.com", True, True)
     assert (user.name, user.picture, user.groups) == ("Ann", "https://example.com/ann.png", ("a", "b"))
     assert to_micros(user.created_at) == to_micros(user.signed_in_at) == folk.bench.clock.micros()
@@ -46,7 +58,7 @@ async def test_who_signs_in_is_found_with_their_session(folk: Folk) -> None:
     assert to_micros(session.expires_at) == command.expires_at
     assert session.created_at == session.last_used_at == user.created_at
     assert (await folk.users.get(user.id)).user == user
-    assert await folk.store.list_sessions(user.id) == [session]
+    assert await folk.store.run(ListSessions(user=user.id)) == [session]
 
 
 async def test_who_comes_back_is_who_they_were_as_their_provider_sees_them_now(folk: Folk) -> None:
@@ -71,7 +83,7 @@ async def test_issuer_and_subject_tell_people_apart_and_an_email_does_not(folk: 
 
 async def test_a_sign_in_is_on_record_without_its_secret(folk: Folk) -> None:
     command = folk.signing_in(person())
-    user = await folk.store.sign_in(command)
+    user = await folk.store.run(command)
     (entry,) = await folk.acts()
     assert (entry.id, entry.action, entry.target) == (
         command.act.id,
@@ -91,11 +103,11 @@ async def test_who_is_not_enabled_is_refused_and_nothing_changes(folk: Folk) -> 
     await folk.sign_in("bob", b"of bob")
     acts = await folk.acts()
     with pytest.raises(SignInRefused):
-        await folk.store.sign_in(
+        await folk.store.run(
             folk.signing_in(person(name="Another", email="new@example.com"), b"refused", replaces=b"of bob")
         )
     assert (await folk.users.get(user.id)).user == disabled
-    assert await folk.store.find_session(b"refused") is None
+    assert await folk.store.run(FindSession(digest=b"refused")) is None
     await folk.session(b"of bob")
     assert await folk.acts() == acts
 
@@ -103,8 +115,8 @@ async def test_who_is_not_enabled_is_refused_and_nothing_changes(folk: Folk) -> 
 async def test_the_session_that_a_browser_had_ends_with_the_new_one(folk: Folk) -> None:
     await folk.sign_in("ann", b"old")
     await folk.sign_in("bob", b"of bob")
-    await folk.store.sign_in(folk.signing_in(person("ann"), b"new", replaces=b"old"))
-    assert await folk.store.find_session(b"old") is None
+    await folk.store.run(folk.signing_in(person("ann"), b"new", replaces=b"old"))
+    assert await folk.store.run(FindSession(digest=b"old")) is None
     await folk.session(b"new")
     await folk.session(b"of bob")
 
@@ -119,7 +131,7 @@ async def test_an_invitation_becomes_theirs_when_they_sign_in_with_its_email(fol
         (stays.id, None),
         (ann.id, ann.id),
     ]
-    assert await folk.store.find_member(tenant, invited.id) is None
+    assert await folk.store.run(FindMember(tenant=tenant, member_id=invited.id)) is None
     await folk.sign_in(email="elsewhere@example.com")
     assert await folk.roles(ann) == {"default": "member"}
 
@@ -162,14 +174,14 @@ async def test_a_session_ends_when_it_expires(folk: Folk) -> None:
     folk.bench.clock.advance(seconds=HOUR / MICROS - 1)
     await folk.session(b"digest")
     folk.bench.clock.advance(seconds=1)
-    assert await folk.store.find_session(b"digest") is None
-    assert await folk.store.list_sessions(ann.id) == []
+    assert await folk.store.run(FindSession(digest=b"digest")) is None
+    assert await folk.store.run(ListSessions(user=ann.id)) == []
 
 
 async def test_a_digest_that_nobody_has_finds_nothing(folk: Folk) -> None:
     await folk.sign_in("ann", b"digest")
     for digest in (b"", b"diges", b"digest2", b"DIGEST"):
-        assert await folk.store.find_session(digest) is None
+        assert await folk.store.run(FindSession(digest=digest)) is None
 
 
 async def test_a_session_is_ended_by_whose_it_is_or_by_who_manages_people(folk: Folk) -> None:
@@ -178,27 +190,27 @@ async def test_a_session_is_ended_by_whose_it_is_or_by_who_manages_people(folk: 
     acts = await folk.acts()
     for session_id, user in ((one.id, bob.id), (new_id(), None), (new_id(), ann.id)):
         with pytest.raises(SessionNotFound):
-            await folk.store.end_session(EndSession(id=session_id, user=user, act=folk.act()))
+            await folk.store.run(EndSession(id=session_id, user=user, act=folk.act()))
     assert await folk.acts() == acts
-    await folk.store.end_session(EndSession(id=one.id, user=ann.id, act=folk.act()))
-    assert await folk.store.find_session(b"of ann") is None
+    await folk.store.run(EndSession(id=one.id, user=ann.id, act=folk.act()))
+    assert await folk.store.run(FindSession(digest=b"of ann")) is None
     entry = await folk.last_act()
     assert (entry.action, entry.target, entry.who) == ("session.ended", f"session/{one.id}", ACT["who"])
     assert (seen(entry.before), seen(entry.after)) == ({"user": ann.id, "email": ann.email}, None)
     await folk.session(b"of bob")
-    await folk.store.end_session(EndSession(id=other.id, user=None, act=folk.act()))
-    assert await folk.store.find_session(b"of bob") is None
+    await folk.store.run(EndSession(id=other.id, user=None, act=folk.act()))
+    assert await folk.store.run(FindSession(digest=b"of bob")) is None
 
 
 async def test_who_may_not_come_in_any_more_is_in_the_groups_that_are_told(folk: Folk) -> None:
     await folk.bench.tenants.change(folk.bench.tenant, groups={"staff": "admin", "leavers": "viewer"})
     ann, bob = await folk.sign_in("ann", b"of ann", groups=("staff",)), await folk.sign_in("bob", b"of bob")
     acts = await folk.acts()
-    await folk.store.turn_away(TurnAway(person=person("nobody", groups=("leavers",)), act=folk.act()))
+    await folk.store.run(TurnAway(person=person("nobody", groups=("leavers",)), act=folk.act()))
     assert ((await folk.users.list()).items, await folk.acts()) == ([bob, ann], acts)
     command = TurnAway(person=person("ann", groups=("leavers",)), act=folk.act())
-    await folk.store.turn_away(command)
-    assert await folk.store.find_session(b"of ann") is None
+    await folk.store.run(command)
+    assert await folk.store.run(FindSession(digest=b"of ann")) is None
     await folk.session(b"of bob")
     known = (await folk.users.get(ann.id)).user
     assert (known.groups, known.signed_in_at, await folk.roles(ann)) == (
@@ -210,14 +222,14 @@ async def test_who_may_not_come_in_any_more_is_in_the_groups_that_are_told(folk:
     assert (entry.action, entry.target, entry.who) == ("user.turned_away", f"user/{ann.id}", f"user:{ann.id}")
     assert (entry.name, seen(entry.before), seen(entry.after)) == ("ann@example.com", built(ann), built(known))
     acts = await folk.acts()
-    await folk.store.turn_away(msgspec.structs.replace(command, act=folk.act()))
+    await folk.store.run(msgspec.structs.replace(command, act=folk.act()))
     assert await folk.acts() == acts, "what changes nothing is not on record"
 
 
 async def test_sessions_are_listed_newest_first(folk: Folk) -> None:
     ann, *_ = [await folk.sign_in("ann", digest) for digest in (b"1", b"2", b"3")]
     await folk.sign_in("bob", b"4")
-    listed = await folk.store.list_sessions(ann.id)
+    listed = await folk.store.run(ListSessions(user=ann.id))
     assert listed == [(await folk.session(digest)).session for digest in (b"3", b"2", b"1")]
 
 
@@ -226,20 +238,20 @@ async def test_the_latest_use_of_a_session_is_remembered(folk: Folk) -> None:
     session = (await folk.session(b"digest")).session
     now = folk.bench.clock.micros()
     for used, known in ((now + MICROS, now + MICROS), (now, now + MICROS), (now + 2 * MICROS, now + 2 * MICROS)):
-        await folk.store.note_use(NoteUse(tokens={}, workers={}, sessions={session.id: used, new_id(): used}))
+        await folk.store.run(NoteUse(tokens={}, workers={}, sessions={session.id: used, new_id(): used}))
         assert to_micros((await folk.session(b"digest")).session.last_used_at) == known
 
 
 async def test_expired_sessions_and_logins_are_forgotten(folk: Folk) -> None:
     first = folk.signing_in(person("ann"), b"same")
-    await folk.store.sign_in(first)
-    await folk.store.begin_login(BeginLogin(digest=b"same", expires_at=first.expires_at, next="/first"))
+    await folk.store.run(first)
+    await folk.store.run(BeginLogin(digest=b"same", expires_at=first.expires_at, next="/first"))
     folk.bench.clock.advance(seconds=HOUR // MICROS)
     second = folk.signing_in(person("bob"), b"same", session_id=first.session_id)
-    bob = await folk.store.sign_in(second)
-    await folk.store.begin_login(BeginLogin(digest=b"same", expires_at=second.expires_at, next="/second"))
+    bob = await folk.store.run(second)
+    await folk.store.run(BeginLogin(digest=b"same", expires_at=second.expires_at, next="/second"))
     assert (await folk.session(b"same")).owner.user == bob
-    assert await folk.store.take_login(TakeLogin(digest=b"same")) == "/second"
+    assert await folk.store.run(TakeLogin(digest=b"same")) == "/second"
 
 
 # -- setting out --------------------------------------------------------------------------------------------
@@ -248,23 +260,23 @@ async def test_expired_sessions_and_logins_are_forgotten(folk: Folk) -> None:
 async def test_who_set_out_comes_back_once_and_in_time(folk: Folk) -> None:
     soon = folk.bench.clock.micros() + MICROS
     for digest in (b"one", b"two"):
-        await folk.store.begin_login(BeginLogin(digest=digest, expires_at=soon, next="/jobs"))
-    assert await folk.store.take_login(TakeLogin(digest=b"three")) is None
-    assert await folk.store.take_login(TakeLogin(digest=b"one")) == "/jobs"
-    assert await folk.store.take_login(TakeLogin(digest=b"one")) is None
+        await folk.store.run(BeginLogin(digest=digest, expires_at=soon, next="/jobs"))
+    assert await folk.store.run(TakeLogin(digest=b"three")) is None
+    assert await folk.store.run(TakeLogin(digest=b"one")) == "/jobs"
+    assert await folk.store.run(TakeLogin(digest=b"one")) is None
     folk.bench.clock.advance(seconds=1)
-    assert await folk.store.take_login(TakeLogin(digest=b"two")) is None
+    assert await folk.store.run(TakeLogin(digest=b"two")) is None
     assert await folk.acts() == []
 
 
 async def test_a_link_is_no_other_sign_in_and_its_making_is_on_record(folk: Folk) -> None:
     soon = folk.bench.clock.micros() + MICROS
-    await folk.store.begin_login(BeginLogin(digest=b"link", expires_at=soon, link=True, act=folk.act()))
-    await folk.store.begin_login(BeginLogin(digest=b"plain", expires_at=soon))
-    assert await folk.store.take_login(TakeLogin(digest=b"link")) is None
-    assert await folk.store.take_login(TakeLogin(digest=b"plain", link=True)) is None
-    assert await folk.store.take_login(TakeLogin(digest=b"link", link=True)) == "/"
-    assert await folk.store.take_login(TakeLogin(digest=b"plain")) == "/"
+    await folk.store.run(BeginLogin(digest=b"link", expires_at=soon, link=True, act=folk.act()))
+    await folk.store.run(BeginLogin(digest=b"plain", expires_at=soon))
+    assert await folk.store.run(TakeLogin(digest=b"link")) is None
+    assert await folk.store.run(TakeLogin(digest=b"plain", link=True)) is None
+    assert await folk.store.run(TakeLogin(digest=b"link", link=True)) == "/"
+    assert await folk.store.run(TakeLogin(digest=b"plain")) == "/"
     (entry,) = await folk.acts()
     assert (entry.action, entry.target, entry.tenant) == ("link.created", "link", None)
     assert (seen(entry.before), seen(entry.after)) == (None, None)
@@ -284,7 +296,7 @@ async def test_who_is_let_out_loses_sessions_and_tokens_in_one_act(folk: Folk) -
     assert after == msgspec.structs.replace(before, enabled=False)
     assert (await folk.users.get(ann.id)).user == after
     for digest in (b"of ann", b"of ann too"):
-        assert await folk.store.find_session(digest) is None
+        assert await folk.store.run(FindSession(digest=digest)) is None
     assert [await folk.holds(token) for token in (*tokens, of_bob)] == [False, False, True]
     await folk.session(b"of bob")
     entry = await folk.last_act()
@@ -300,7 +312,7 @@ async def test_who_is_let_in_again_signs_in_and_their_tokens_stay_ended(folk: Fo
     enabled = await folk.users.enable(ann.id, enabled=True, act=folk.act())
     assert enabled.enabled
     assert (await folk.last_act()).action == "user.enabled"
-    assert await folk.store.find_session(b"old") is None
+    assert await folk.store.run(FindSession(digest=b"old")) is None
     assert not await folk.holds(token)
     await folk.sign_in("ann", b"new")
     assert (await folk.session(b"new")).owner.user.id == ann.id
@@ -327,7 +339,7 @@ async def test_who_is_not_there_or_not_let_in_gets_no_token(folk: Folk) -> None:
     for user in (ann, nobody):
         with pytest.raises(UserNotFound):
             await folk.token(user)
-    assert await folk.store.list_tokens(folk.bench.tenant, before=None, limit=10) == []
+    assert await folk.store.run(ListTokens(tenant=folk.bench.tenant, before=None, limit=10)) == []
 
 
 async def test_nobody_is_not_let_in_or_out(folk: Folk) -> None:
@@ -364,15 +376,15 @@ async def test_a_token_tells_who_it_belongs_to_with_their_roles_now(folk: Folk) 
     tenant = folk.bench.tenant
     ann = await folk.sign_in("ann")
     token = await folk.token(ann)
-    found = await folk.store.find_token(token)
+    found = await folk.store.run(FindToken(token_id=token))
     assert found is not None
     assert (found.token.user, found.owner) == (ann.id, await folk.users.get(ann.id))
     await folk.members.put(tenant, role="member", user=ann.id, act=folk.act())
-    found = await folk.store.find_token(token)
+    found = await folk.store.run(FindToken(token_id=token))
     assert found is not None
     assert found.owner is not None
     assert [role.role for role in found.owner.roles] == ["member"]
-    assert [one.user for one in await folk.store.list_tokens(tenant, before=None, limit=10)] == [ann.id]
+    assert [one.user for one in await folk.store.run(ListTokens(tenant=tenant, before=None, limit=10))] == [ann.id]
 
 
 async def test_the_tokens_of_a_person_are_listed_newest_first_in_all_tenants(folk: Folk) -> None:
@@ -380,10 +392,10 @@ async def test_the_tokens_of_a_person_are_listed_newest_first_in_all_tenants(fol
     ann, bob = await folk.sign_in("ann"), await folk.sign_in("bob")
     ids = [await folk.token(ann, tenant) for tenant in (None, other, None)]
     await folk.token(bob)
-    listed = await folk.store.list_people_tokens(ann.id, before=None, limit=10)
+    listed = await folk.store.run(ListPeopleTokens(user=ann.id, before=None, limit=10))
     assert [(token.id, token.user) for token in listed] == [(id, ann.id) for id in ids[::-1]]
     assert {token.tenant for token in listed} == {folk.bench.tenant, other}
-    assert await folk.store.list_people_tokens(ann.id, before=ids[1], limit=1) == [listed[-1]]
+    assert await folk.store.run(ListPeopleTokens(user=ann.id, before=ids[1], limit=1)) == [listed[-1]]
 
 
 async def test_what_people_do_is_not_among_the_acts_of_a_tenant(folk: Folk) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.tend import look
-from ingot.events.audit import Act, AuditFilter
+from ingot.events.audit import Act, AuditFilter, ListActs
 from ingot.identity import Limits, Tenant, TenantNotFound
 from ingot.identity.access import Access
 from ingot.identity.credentials import TokenNotFound, Unauthorized
@@ -77,9 +77,9 @@ async def furnish(bench: Bench, slug: str = "acme") -> Tenant:
 
 async def clear(bench: Bench, limit: int = 1000) -> list[Cleared]:
     """Rounds until nothing is left at once."""
-    rounds = [await bench.store.clear_tenants(ClearTenants(limit=limit))]
+    rounds = [await bench.store.run(ClearTenants(limit=limit))]
     while rounds[-1].more:
-        rounds.append(await bench.store.clear_tenants(ClearTenants(limit=limit)))
+        rounds.append(await bench.store.run(ClearTenants(limit=limit)))
     return rounds
 
 
@@ -108,7 +108,7 @@ async def test_a_removed_tenant_is_answered_and_not_found_any_more(bench: Bench)
             async with refuses(bench, TenantNotFound):
                 await call(name)
     async with refuses(bench, TenantNotFound):
-        await bench.store.remove_tenant(RemoveTenant(id=tenant.id, act=Act()))
+        await bench.store.run(RemoveTenant(id=tenant.id, act=Act()))
 
 
 async def test_the_tenant_default_stays(bench: Bench) -> None:
@@ -243,8 +243,8 @@ async def test_the_removal_is_on_record_and_stays_there(bench: Bench) -> None:
     act = Act(who="token:x", name="operator", address="10.0.0.1", request_id="r")
     await bench.tenants.remove("acme", act=act)
     await clear_all(bench)
-    (entry,) = await bench.store.list_acts(
-        AuditFilter(tenant=None, action="tenant.removed", target="tenant/acme"), before=None, limit=10
+    (entry,) = await bench.store.run(
+        ListActs(which=AuditFilter(tenant=None, action="tenant.removed", target="tenant/acme"), before=None, limit=10)
     )
     assert (entry.who, entry.name, entry.address) == ("token:x", "operator", "10.0.0.1")
     assert (entry.tenant, entry.action) == (tenant.id, "tenant.removed")
@@ -255,10 +255,15 @@ async def test_the_removal_is_on_record_and_stays_there(bench: Bench) -> None:
 async def test_of_eight_who_remove_it_at_once_one_does(bench: Bench) -> None:
     tenant = await bench.tenants.create("acme")
     commands = [RemoveTenant(id=tenant.id, act=Act()) for _ in range(8)]
-    answers = await asyncio.gather(*map(bench.store.remove_tenant, commands), return_exceptions=True)
+    answers = await asyncio.gather(*map(bench.store.run, commands), return_exceptions=True)
     assert sorted(type(answer).__name__ for answer in answers) == ["Tenant", *["TenantNotFound"] * 7]
     assert (
-        len(await bench.store.list_acts(AuditFilter(tenant=None, action="tenant.removed"), before=None, limit=10)) == 1
+        len(
+            await bench.store.run(
+                ListActs(which=AuditFilter(tenant=None, action="tenant.removed"), before=None, limit=10)
+            )
+        )
+        == 1
     )
 
 
@@ -360,7 +365,7 @@ async def test_attempts_that_end_beside_the_clearing_leave_nothing(bench: Bench,
         await asyncio.gather(
             bench.jobs.complete(claim),
             bench.jobs.collect(),
-            *(bench.store.clear_tenants(ClearTenants(limit=limit)) for limit in (1, 10, 1000)),
+            *(bench.store.run(ClearTenants(limit=limit)) for limit in (1, 10, 1000)),
         )
     await clear_all(bench)
     assert set((await tables_of_tenant(bench, tmp_path, tenant)).filled) == KEPT
@@ -375,7 +380,7 @@ async def test_clearing_goes_on_where_it_stood_when_the_store_is_opened_again(tm
     gone: list[str] = []
     for _ in range(200):
         async with open_bench(engine, tmp_path / "data", clock) as bench:
-            cleared = await bench.store.clear_tenants(ClearTenants(limit=10))
+            cleared = await bench.store.run(ClearTenants(limit=10))
             gone += cleared.gone
             if not cleared.left:
                 break
@@ -397,7 +402,7 @@ async def test_two_who_clear_at_once_leave_nothing(bench: Bench, engine: str, tm
 
         async def rounds(store: object) -> None:
             for _ in range(40):
-                gone.extend((await store.clear_tenants(ClearTenants(limit=20))).gone)  # type: ignore[attr-defined]
+                gone.extend((await store.run(ClearTenants(limit=20))).gone)  # type: ignore[attr-defined]
 
         for _ in range(3):
             await asyncio.gather(*(rounds(store) for store in (bench.store, other) for _ in range(2)))
@@ -453,4 +458,4 @@ async def test_the_loop_clears_and_says_when_nothing_is_left(bench: Bench) -> No
 
 async def test_an_unknown_tenant_cannot_be_removed(bench: Bench) -> None:
     async with refuses(bench, TenantNotFound):
-        await bench.store.remove_tenant(RemoveTenant(id=new_id(), act=Act()))
+        await bench.store.run(RemoveTenant(id=new_id(), act=Act()))

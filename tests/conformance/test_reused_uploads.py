@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ingot.blobs.errors import QuotaExceeded
+from ingot.blobs.ports import GetBlobFigures, GetUsage
 from ingot.jobs import Definition, Enqueued, NewJob
 from tests.conformance.depot import Depot, depot, id_of
 from tests.conformance.job_files import BLOCKED, QUEUED, claim, status
@@ -34,7 +35,7 @@ def told(enqueued: Enqueued) -> tuple[str, bool, bool]:
 
 
 async def uploads_of(depot: Depot) -> int:
-    return (await depot.store.blob_figures()).uploads
+    return (await depot.store.run(GetBlobFigures())).uploads
 
 
 async def send(depot: Depot, order: NewJob) -> None:
@@ -140,7 +141,7 @@ async def test_of_many_at_once_one_is_made(depot: Depot, together: bool) -> None
     assert [answer.created for answer in answers].count(True) == 1
     assert len({answer.job.id for answer in answers}) == 1
     assert await uploads_of(depot) == 2
-    assert (await depot.store.get_usage(depot.tenant)).reserved_bytes == 7
+    assert (await depot.store.run(GetUsage(tenant=depot.tenant))).reserved_bytes == 7
 
 
 async def test_two_tenants_have_a_job_each_and_one_copy(depot: Depot) -> None:
@@ -154,4 +155,4 @@ async def test_two_tenants_have_a_job_each_and_one_copy(depot: Depot) -> None:
     assert made[0].job.id != made[1].job.id
     for one, answer in zip((depot, other), made, strict=True):
         assert told(await ask(one, announced=FILES)) == (answer.job.id, False, True)
-    assert (await depot.store.blob_figures()).blobs == 2
+    assert (await depot.store.run(GetBlobFigures())).blobs == 2

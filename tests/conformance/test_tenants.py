@@ -89,7 +89,7 @@ async def test_a_change_to_a_taken_slug_is_refused(bench: Bench) -> None:
 
 async def test_a_tenant_that_is_not_there_cannot_be_changed(bench: Bench) -> None:
     async with refuses(bench, TenantNotFound):
-        await bench.store.change_tenant(ChangeTenant(id=new_id(), slug="acme", act=Act()))
+        await bench.store.run(ChangeTenant(id=new_id(), slug="acme", act=Act()))
 
 
 async def test_a_tenant_can_be_used_as_soon_as_it_is_made(bench: Bench) -> None:

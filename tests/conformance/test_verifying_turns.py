@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from ingot.blobs import verification
 from ingot.blobs.arrivals import KEEP
 from ingot.blobs.model import OpenUpload, Trash, UploadState
+from ingot.blobs.ports import GetUpload
 from ingot.blobs.tally import Tally
 from ingot.blobs.verification import LOST, VERIFIED_AT_ONCE, Verifier
 from ingot.kernel.clock import MICROS
@@ -45,7 +46,7 @@ async def verifying(depot: Depot, n: int, **announced: str) -> OpenUpload:
 
 async def until(depot: Depot, holds: Callable[[OpenUpload], bool], one: OpenUpload) -> OpenUpload:
     async def found() -> OpenUpload | None:
-        now = await depot.store.get_upload(depot.tenant, one.upload.id)
+        now = await depot.store.run(GetUpload(tenant=depot.tenant, id=one.upload.id))
         assert now is not None
         return now if holds(now) else None
 

@@ -7,21 +7,24 @@ import gc
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 
 from ingot.jobs import Claim, Jobs
 from ingot.jobs.crew import Heard
-from ingot.jobs.ports import WorkerStore
+from ingot.jobs.ports import ListDraining, WorkerStore
 from ingot.jobs.rounds import WorkerTending, WorkerWatch
 from ingot.jobs.workers import Listener, Workers
+from ingot.kernel.commands import Command
 from tests.conformance.watched_workers import WatchedWorkers
 from tests.factories import LEASE_SECONDS, Bench, open_store
 from tests.waiting import eventually
 
 TYPES = ["noop"]
 Waiting = asyncio.Task[Heard]
+
+A = TypeVar("A")
 
 
 class Room:
@@ -237,11 +240,12 @@ async def test_a_look_that_began_before_a_drain_does_not_undo_it(bench: Bench) -
     looked, go_on = asyncio.Event(), asyncio.Event()
 
     class Slow(WatchedWorkers):
-        async def list_draining(self) -> Any:
-            found = await self._store.list_draining()
-            looked.set()
-            await go_on.wait()
-            return found
+        async def run(self, command: Command[A]) -> A:
+            answer = await super().run(command)
+            if isinstance(command, ListDraining):
+                looked.set()
+                await go_on.wait()
+            return answer
 
     workers = Workers(cast("WorkerStore", Slow(bench.store)), bench.jobs, lease_seconds=LEASE_SECONDS)
     looking = asyncio.create_task(workers.look())

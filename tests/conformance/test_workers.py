@@ -15,7 +15,7 @@ from ingot.identity.tokens import Credentials
 from ingot.jobs import AttemptOutcome, Claim, JobStatus, LeaseLost, Progress
 from ingot.jobs.crew import Heard, Held, WorkerStatus
 from ingot.jobs.errors import WorkerNotFound
-from ingot.jobs.ports import Beat, HearWorker, RemoveWorker
+from ingot.jobs.ports import Beat, CheckLeases, HearWorker, RemoveWorker
 from ingot.jobs.workers import FORGET_SECONDS, GRACE_SECONDS, NOTE_SECONDS
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput
@@ -343,7 +343,7 @@ async def test_a_worker_that_holds_much_is_removed_in_bounded_steps(bench: Bench
     await register(bench)
     claims = [await bench.make_claim(worker="press/1") for _ in range(5)]
     command = RemoveWorker(tenant=bench.tenant, worker_id="press/1", limit=2, act=None)
-    assert [await bench.store.remove_worker(command) for _ in range(3)] == [False, False, True]
+    assert [await bench.store.run(command) for _ in range(3)] == [False, False, True]
     assert {(await bench.reload(claim)).status for claim in claims} == {JobStatus.QUEUED}
 
 
@@ -392,7 +392,7 @@ async def test_a_lease_is_checked_without_being_renewed(bench: Bench) -> None:
     bench.clock.advance(seconds=60)
     asked = [Held(job_id=claim.job.id, fence=claim.fence) for claim in (lost, held, canceled)]
     stale = Held(job_id=held.job.id, fence=held.fence - 1)
-    assert await bench.store.check_leases([*asked, stale]) == [
+    assert await bench.store.run(CheckLeases(leases=[*asked, stale])) == [
         asked[0],
         Held(job_id=held.job.id, fence=held.fence, lease_expires_at=held.lease_expires_at),
         Held(
@@ -409,5 +409,5 @@ async def test_a_heartbeat_that_changes_nothing_leaves_no_trace(bench: Bench) ->
     await register(bench)
     before = await bench.event_names()
     command = HearWorker(tenant=bench.tenant, worker_id="press/1", beats=[], grace=0, note_after=MICROS)
-    assert await bench.store.hear_worker(command) == Heard(jobs=[], drain=False)
+    assert await bench.store.run(command) == Heard(jobs=[], drain=False)
     assert await bench.event_names() == before

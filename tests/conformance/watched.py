@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from ingot.jobs import Claim, Jobs
 from ingot.jobs.ports import ClaimJobs, JobStore
+from ingot.kernel.commands import Command
 from tests.factories import LEASE_SECONDS
 
 
@@ -42,12 +43,16 @@ class WatchedStore:
         """The service in front of this store."""
         return Jobs(cast("JobStore", self), lease_seconds=LEASE_SECONDS)
 
-    def claim(self, command: ClaimJobs) -> Awaitable[list[Claim]]:
-        """Claim as the real store does; then note it, and hold or fail the answer where a test has said so."""
+    def run(self, command: Command[Any]) -> Awaitable[Any]:
+        """Run a command as the real store does, and watch claims."""
+        return self._claim(command) if isinstance(command, ClaimJobs) else self._store.run(command)
+
+    def _claim(self, command: ClaimJobs) -> Awaitable[list[Claim]]:
+        """Claim, note it, and hold or fail the answer where a test has said so."""
         self.looks += 1
         if command.worker_id in self.failing:
             raise self.failing[command.worker_id]
-        answer = asyncio.ensure_future(self._store.claim(command))
+        answer = asyncio.ensure_future(self._store.run(command))
         answer.add_done_callback(self._note)
         gate = self.held.get(command.worker_id)
         return answer if gate is None else self._answer_later(answer, gate)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from ingot.jobs.crew import Heard, Held
-from ingot.jobs.ports import HearWorker, WorkerStore
+from ingot.jobs.ports import CheckLeases, HearWorker, WorkerStore
+from ingot.kernel.commands import Command
+
+A = TypeVar("A")
 
 
 class WatchedWorkers:
@@ -21,11 +22,10 @@ class WatchedWorkers:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def hear_worker(self, command: HearWorker) -> Heard:
-        heard = await self._store.hear_worker(command)
-        self.answers.put_nowait(command.worker_id)
-        return heard
-
-    async def check_leases(self, leases: Sequence[Held]) -> list[Held]:
-        self.looks.append(len(leases))
-        return await self._store.check_leases(leases)
+    async def run(self, command: Command[A]) -> A:
+        if isinstance(command, CheckLeases):
+            self.looks.append(len(command.leases))
+        answer = await self._store.run(command)
+        if isinstance(command, HearWorker):
+            self.answers.put_nowait(command.worker_id)
+        return answer

@@ -13,10 +13,12 @@ import msgspec
 import uvloop
 
 from ingot.blobs import verification
+from ingot.blobs.ports import BeginUpload, CollectBlob, DeleteKey, EndUpload, FinishUpload, PutBlob, SweepUploads
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.sqlite import SQLiteStore
 from ingot.http.server import listen, url_of
 from ingot.kernel.clock import MICROS
+from ingot.kernel.commands import Command
 from ingot.objects.local import LocalStore
 from ingot.objects.s3 import BucketStore
 from ingot.objects.s3_writer import BucketWriter
@@ -32,11 +34,12 @@ GRACE_SECONDS = 0.2
 class Point(NamedTuple):
     """Where a process dies: before or after a call, of those that answer something when that is asked for.
 
-    The owner is what has that part with the settings of the process.
+    The owner is what has that part with the settings of the process; of a call with a command, those of one kind count.
     """
 
     owner: Callable[[Settings], Any]
     name: str
+    command: type[Command[Any]] | None = None
     after: bool = True
     answers: bool = False
 
@@ -62,18 +65,18 @@ def reading(_: Settings) -> Any:
 
 
 POINTS = {
-    "when an upload has begun, before the answer": Point(engine, "begin_upload"),
+    "when an upload has begun, before the answer": Point(engine, "run", BeginUpload),
     "in the middle of an object": Point(writer, "write"),
     "when a part is safe, before it is told": Point(writer, "sync"),
     "when an object is whole, before the row": Point(writer, "finish"),
-    "when a blob is stored, before the answer": Point(engine, "finish_upload"),
-    "when a small blob is stored, before the answer": Point(engine, "put_blob"),
+    "when a blob is stored, before the answer": Point(engine, "run", FinishUpload),
+    "when a small blob is stored, before the answer": Point(engine, "run", PutBlob),
     "when bytes were read back, before the end": Point(reading, "expect"),
-    "before a key is deleted": Point(engine, "delete_key", after=False),
-    "when a key is deleted, before the answer": Point(engine, "delete_key"),
-    "when an upload is given up, before the answer": Point(engine, "end_upload"),
-    "when uploads are swept, before blobs are": Point(engine, "sweep_uploads", answers=True),
-    "when a blob is taken away, before its object": Point(engine, "collect_blob", answers=True),
+    "before a key is deleted": Point(engine, "run", DeleteKey, after=False),
+    "when a key is deleted, before the answer": Point(engine, "run", DeleteKey),
+    "when an upload is given up, before the answer": Point(engine, "run", EndUpload),
+    "when uploads are swept, before blobs are": Point(engine, "run", SweepUploads, answers=True),
+    "when a blob is taken away, before its object": Point(engine, "run", CollectBlob, answers=True),
     "before an object is deleted": Point(objects, "delete", after=False),
     "when an object is deleted, before it is forgotten": Point(objects, "delete"),
 }
@@ -128,6 +131,8 @@ def _arm(point: Point, owner: Any, trap: Trap) -> None:
             trap.step()
 
     async def deadly(*args: Any, **options: Any) -> Any:
+        if point.command is not None and not isinstance(args[1], point.command):
+            return await original(*args, **options)
         if not point.after:
             trap.step()
         answer = await original(*args, **options)

@@ -27,7 +27,7 @@ async def main():
     async with rooms.open(settings=Settings(data=Path(sys.argv[1])), tend=False) as ingot:
         left = 1
         while left:
-            left = (await ingot.jobs._store.clear_tenants(ClearTenants(limit=3))).left
+            left = (await ingot.jobs._store.run(ClearTenants(limit=3))).left
             print(left, flush=True)
 
 asyncio.run(main())

@@ -103,7 +103,8 @@ MUTANTS = [
         breaks="many waiting heartbeats cost one look",
         file="jobs/workers.py",
         old="        for listener, heard in waiting:\n",
-        new="        for listener, heard in waiting:\n            await self._store.check_leases(heard.jobs)\n",
+        new="        for listener, heard in waiting:\n"
+        "            await self._store.run(CheckLeases(leases=heard.jobs))\n",
         caught_by=f"{WAITING}::test_what_others_do_is_found_by_one_look_for_all",
     ),
     Mutant(

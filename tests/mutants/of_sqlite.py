@@ -23,7 +23,7 @@ MUTANTS = [
     Mutant(
         name="settle without the fence",
         breaks="J4: a call on an attempt succeeds only with the current fence",
-        file="engines/sqlite/settle.py",
+        file="engines/sqlite/leases.py",
         old="    if state.fence != call.fence:\n",
         new="    if False:\n",
         caught_by=f"{SETTLE}::test_the_worker_of_an_earlier_attempt_cannot_settle_the_next",
@@ -106,7 +106,7 @@ MUTANTS = [
     Mutant(
         name="settle of another tenant's job",
         breaks="T3: not yours is not there",
-        file="engines/sqlite/settle.py",
+        file="engines/sqlite/leases.py",
         old="    if state is None or call.tenant not in (None, state.tenant):\n",
         new="    if state is None:\n",
         caught_by=f"{MACHINES}[sqlite-ManyTenants]",
@@ -221,7 +221,7 @@ MUTANTS = [
         breaks="a worker of one tenant is none for another",
         file="engines/sqlite/reads.py",
         old="for asker in (state.tenant, None))",
-        new="for asker in (None, *self.memory.tenants))",
+        new="for asker in (None, *reader.memory.tenants))",
         caught_by="tests/conformance/test_explain.py::test_a_worker_of_one_tenant_does_not_count_for_another",
     ),
     Mutant(
@@ -235,7 +235,7 @@ MUTANTS = [
     Mutant(
         name="a worker that settles what another claimed",
         breaks="a worker credential has no effect on another",
-        file="engines/sqlite/settle.py",
+        file="engines/sqlite/leases.py",
         old='if not is_of(state.worker_id or "", call.worker):',
         new="if call.worker is not None and state.worker_id is None:",
         caught_by="tests/conformance/test_whose_attempt.py"
@@ -276,9 +276,9 @@ MUTANTS = [
     Mutant(
         name="silence about events that were removed",
         breaks="past the retention a reader is told of the gap",
-        file="engines/sqlite/reads.py",
-        old="            if floor is not None and start < floor:\n",
-        new="            if False:\n",
+        file="engines/sqlite/events.py",
+        old="        if floor is not None and start < floor:\n",
+        new="        if False:\n",
         caught_by="tests/conformance/test_event_retention.py::test_who_is_behind_what_is_kept_is_told_and_can_go_on",
     ),
     Mutant(

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from ingot.blobs import scrub as of_scrub
 from ingot.blobs.arrivals import Arrival
+from ingot.blobs.ports import GetBlobFigures, OpenKey
 from ingot.blobs.scrub import AGAIN, UNREAD, Scrub
 from ingot.blobs.service import Blobs
 from ingot.kernel.clock import MICROS, SystemClock
@@ -38,7 +39,7 @@ async def put(bench: Bench, objects: LocalStore, n: int) -> str:
         yield b"%d" % n * 20_000
 
     await Blobs(bench.store, objects).put(f"{n}", parts(), Arrival(tenant=bench.tenant, owner="token:ann"))
-    found = await bench.store.open_key(bench.tenant, f"{n}")
+    found = await bench.store.run(OpenKey(tenant=bench.tenant, key=f"{n}"))
     assert found is not None
     assert found[1].place is not None
     return found[1].place
@@ -60,7 +61,7 @@ async def test_the_scrub_goes_on_behind_what_it_cannot_read(tmp_path: Path, monk
             with capture_logs() as logs:
                 assert [await scrub.run_once() for _ in range(5)] == [0, 1, 2, 0, 0]
             assert [line["event"] for line in logs] == ["blob_not_read"] * 3
-            figures = await bench.store.blob_figures()
+            figures = await bench.store.run(GetBlobFigures())
             assert (figures.damaged, figures.blobs) == (0, COUNT)
             objects.locked = set()
             bench.clock.advance(seconds=UNREAD / MICROS)

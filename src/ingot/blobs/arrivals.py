@@ -13,8 +13,9 @@ from ingot.blobs.errors import BlobTooLarge, QuotaExceeded, WrongDigest, WrongLe
 from ingot.blobs.hashing import Hasher
 from ingot.blobs.model import Content, FileKind, OpenUpload
 from ingot.blobs.pipeline import Pipeline
-from ingot.blobs.ports import BeginUpload, BlobStore, NoteUpload, ObjectWriter
+from ingot.blobs.ports import BeginUpload, NoteUpload, ObjectWriter
 from ingot.kernel.clock import MICROS
+from ingot.kernel.commands import Store
 from ingot.kernel.content_types import BINARY
 from ingot.kernel.ids import new_id
 
@@ -113,7 +114,7 @@ class Intake:
 
     def __init__(
         self,
-        store: BlobStore,
+        store: Store,
         begun: OpenUpload,
         writer: ObjectWriter,
         *,
@@ -165,7 +166,7 @@ class Intake:
             raise QuotaExceeded(scope=error.scope, usage=usage, limit=error.limit, asked=size) from None
 
     async def _note(self, reserved: int | None) -> None:
-        noted = await self._store.note_upload(
+        noted = await self._store.run(
             NoteUpload(
                 tenant=self._begun.tenant,
                 id=self._begun.upload.id,

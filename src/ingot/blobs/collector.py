@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from ingot.blobs.model import Collected
-from ingot.blobs.ports import BlobStore, CollectBlob, ForgetTrash, Keeper, ObjectStore, SweepUploads
+from ingot.blobs.ports import CollectBlob, ForgetTrash, Keeper, ListCondemned, ListTrash, ObjectStore, SweepUploads
 from ingot.blobs.tally import Tally
 from ingot.kernel.clock import MICROS
+from ingot.kernel.commands import Store
 from ingot.kernel.errors import IngotError
 from ingot.kernel.logs import report
 from ingot.kernel.loops import Loop
@@ -26,7 +27,7 @@ class Collector(Loop):
 
     def __init__(
         self,
-        store: BlobStore,
+        store: Store,
         objects: ObjectStore,
         *,
         every_seconds: float,
@@ -55,11 +56,11 @@ class Collector(Loop):
 
     async def preview(self) -> Collected:
         """What a round would take away now, at most so many as a step looks at."""
-        found = await self._store.list_condemned(grace=self.grace, limit=STEP)
+        found = await self._store.run(ListCondemned(grace=self.grace, limit=STEP))
         kept = await self._kept(found)
         sizes = [await self._take(blob_id, dry_run=True) for blob_id in found if blob_id not in kept]
         going = [size for size in sizes if size is not None]
-        trash = await self._store.list_trash(limit=STEP)
+        trash = await self._store.run(ListTrash(limit=STEP))
         return Collected(blobs=len(going), bytes=sum(going), objects=len(trash), dry_run=True)
 
     async def rest(self) -> None:
@@ -69,7 +70,7 @@ class Collector(Loop):
     async def _sweep(self) -> int:
         swept = 0
         for _ in range(STEPS_MAX):
-            some = await self._store.sweep_uploads(SweepUploads(limit=STEP))
+            some = await self._store.run(SweepUploads(limit=STEP))
             swept += some
             if some < STEP:
                 break
@@ -78,7 +79,7 @@ class Collector(Loop):
     async def _collect(self) -> tuple[int, int]:
         blobs = size = 0
         for _ in range(STEPS_MAX):
-            found = await self._store.list_condemned(grace=self.grace, limit=STEP, after=self._passed_blob)
+            found = await self._store.run(ListCondemned(grace=self.grace, limit=STEP, after=self._passed_blob))
             kept = await self._kept(found)
             taken = 0
             for blob_id in found:
@@ -97,7 +98,7 @@ class Collector(Loop):
         return blobs, size
 
     async def _take(self, blob_id: str, *, dry_run: bool = False) -> int | None:
-        return await self._store.collect_blob(CollectBlob(blob_id=blob_id, grace=self.grace, dry_run=dry_run))
+        return await self._store.run(CollectBlob(blob_id=blob_id, grace=self.grace, dry_run=dry_run))
 
     async def _kept(self, blob_ids: list[str]) -> set[str]:
         kept: set[str] = set()
@@ -109,7 +110,7 @@ class Collector(Loop):
         """Delete the objects that are nobody's. One that cannot be deleted now does not keep the others from it."""
         deleted = 0
         for _ in range(STEPS_MAX):
-            trash = await self._store.list_trash(limit=STEP, after=self._passed_place)
+            trash = await self._store.run(ListTrash(limit=STEP, after=self._passed_place))
             gone: list[str] = []
             for one in trash:
                 self._passed_place = one.place
@@ -119,7 +120,7 @@ class Collector(Loop):
                 except (IngotError, OSError) as error:
                     report("object_not_deleted", error, place=one.place)
             if gone:
-                await self._store.forget_trash(ForgetTrash(places=gone))
+                await self._store.run(ForgetTrash(places=gone))
             deleted += len(gone)
             if len(trash) < STEP:
                 self._passed_place = ""

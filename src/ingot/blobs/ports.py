@@ -1,7 +1,6 @@
 """What the blobs room asks of an engine, and of an object store.
 
-A write is one command, as in `ingot.jobs.ports`: run whole, with its events and its counts, durable when it is
-answered; one that raises has changed nothing. Bytes are always safe in the object store before a command names them.
+Bytes are always safe in the object store before a command names them.
 
 **Who refers to a blob keeps it:** a key, an upload that is not swept, a file of a job. When a reference goes, it leaves
 a tombstone with the time. A blob is collected when nothing refers to it and its youngest tombstone is older than the
@@ -16,7 +15,7 @@ either raises `QuotaExceeded`, and one that goes from below to or above 80 % of 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -37,14 +36,21 @@ from ingot.blobs.model import (
     Usage,
 )
 from ingot.events.audit import Act
+from ingot.kernel.commands import Command
 from ingot.kernel.content_types import BINARY
 
 
-class BeginUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class BeginUpload(Command[OpenUpload], frozen=True, kw_only=True):
     """Take in a blob. `id` is made by the caller; the same id again answers with the upload that is there.
 
     `reserve` bytes are set aside for it. `keep` is how long it lives without news, in microseconds. `place` is in the
     object store with the id `store_id`.
+
+    Begin an upload, and reserve its bytes.
+
+    Raises `QuotaExceeded`, `TenantNotFound`; `KeyExists` or `KeyChanged` when its key could not be set now. One for
+    a job raises `LeaseLost` unless the job runs in this tenant under this fence. `ObjectsElsewhere` when the
+    objects are in another store by now: a server that was opened later has it.
     """
 
     id: str
@@ -69,17 +75,23 @@ class BeginUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner_quota: int | None = None
 
 
-class TakeUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Go on with an open upload: whoever wrote before is fenced out."""
+class TakeUpload(Command[OpenUpload], frozen=True, kw_only=True):
+    """Give an open upload the next epoch, which begins with 1: whoever wrote before is fenced out.
+
+    Raises `UploadNotFound`, or `UploadEnded` unless it is open.
+    """
 
     tenant: str
     id: str
 
 
-class NoteUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NoteUpload(Command[OpenUpload], frozen=True, kw_only=True):
     """So much of it is safely here; it lives on for `keep`. With `reserved`, so much is set aside from now on.
 
     With a digest, that is announced from now on. With `verifying` no more bytes come.
+
+    Keep what is known of it. Raises `UploadNotFound`, `UploadEnded`, `UploadTaken` for an older epoch, or
+    `QuotaExceeded`; of a reservation that becomes smaller the rest is given back.
     """
 
     tenant: str
@@ -94,8 +106,20 @@ class NoteUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner_quota: int | None = None
 
 
-class FinishUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All bytes are here and were read: this is the blob. With an `epoch` only its writer may say so."""
+class FinishUpload(Command[Finished], frozen=True, kw_only=True):
+    """Store the blob whose bytes are here and were read. With an `epoch` only its writer may say so.
+
+    The blob is then under the key or with the job that the upload was for, and there is an event `blob.stored`.
+
+    What was reserved becomes what is used: exactly the size. Bytes that are here already, whoever's they are, stay
+    where they are, and the new object goes to the trash; unless those are damaged: then the new one takes their
+    place, and they go. Content without a place and without bytes stands for a blob that is here: `BlobNotFound`
+    when it is not. An object that the upload had and the content does not name goes to the trash.
+
+    Done again with the same bytes it answers the same; with others `UploadEnded`. Raises `UploadNotFound`,
+    `UploadTaken`, `KeyExists`, `KeyChanged`, `QuotaExceeded`, or `LeaseLost`: then the upload is still what it
+    was. An output of a job stays the upload's until the attempt under its fence has succeeded.
+    """
 
     tenant: str
     id: str
@@ -105,8 +129,13 @@ class FinishUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner_quota: int | None = None
 
 
-class EndUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Nothing comes of it: it failed with this code, and is kept so for `keep`; or it is given up, and gone."""
+class EndUpload(Command[None], frozen=True, kw_only=True):
+    """End an upload that is not done: its reservation is given back once, and its object goes to the trash.
+
+    With an `error` it failed, and is kept for `keep`; without it is given up, and gone.
+
+    One that is done, or is not there, stays as it is.
+    """
 
     tenant: str
     id: str
@@ -114,8 +143,13 @@ class EndUpload(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     keep: int = 0
 
 
-class PutBlob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A blob under a key, in one go: what is small comes so. `id` is that of an upload nobody needs to know of."""
+class PutBlob(Command[Key], frozen=True, kw_only=True):
+    """Store a small blob under a key: `BeginUpload` and `FinishUpload` as one, of which no upload is left.
+
+    Raises what they do. `id` is that of an upload nobody needs to know of.
+
+    The same `id` under the same key with the same bytes again, as after an unknown outcome, answers the same.
+    """
 
     id: str
     tenant: str
@@ -128,16 +162,26 @@ class PutBlob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner_quota: int | None = None
 
 
-class DeleteKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The key is there no more. With `if_match` only while it is that of this blob."""
+class DeleteKey(Command[Key], frozen=True, kw_only=True):
+    """Delete a key, give back its bytes, leave a tombstone, emit `blob.deleted`.
+
+    With `if_match` only while it is that of this blob.
+
+    Raises `KeyNotFound` or `KeyChanged`. The key can be set again at once.
+    """
 
     tenant: str
     key: str
     if_match: str | None = None
 
 
-class PurgeKeys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Delete up to `limit` keys of a tenant that this owner set; of all owners with `None`."""
+class PurgeKeys(Command[Purged], frozen=True, kw_only=True):
+    """Delete up to `limit` keys that this owner set, as `DeleteKey` does; of all owners with `None`.
+
+    It is on record as `keys.purged`. `more` when there may be more.
+
+    Raises `TenantNotFound`.
+    """
 
     tenant: str
     owner: str | None
@@ -145,16 +189,25 @@ class PurgeKeys(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     act: Act
 
 
-class SweepUploads(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """End up to `limit` uploads whose time is over, and those for an attempt that is not running any more."""
+class SweepUploads(Command[int], frozen=True, kw_only=True):
+    """End up to `limit` uploads whose time is over, or whose attempt runs no more, and answer how many.
+
+    They end as with `EndUpload`; those that ended before are dropped.
+
+    A done one is dropped with its reference, when its time is over, and leaves a tombstone. What is done for an
+    attempt stays for as long as that runs.
+    """
 
     limit: int
 
 
-class CollectBlob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CollectBlob(Command[int | None], frozen=True, kw_only=True):
     """Take this blob away unless something refers to it; `grace` microseconds after the last reference went.
 
     With `dry_run` nothing is changed, and only told what would be.
+
+    Take a blob away; answers its size, or `None` when it stays. Its tombstones are looked at in the same
+    transaction: those of a blob that is gone, or that something refers to again, go.
     """
 
     blob_id: str
@@ -162,171 +215,139 @@ class CollectBlob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     dry_run: bool = False
 
 
-class ForgetTrash(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The objects at these places are deleted."""
+class ForgetTrash(Command[None], frozen=True, kw_only=True):
+    """Forget the objects at these places: they are deleted."""
 
     places: Sequence[str]
 
 
-class NoteScrub(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NoteScrub(Command[None], frozen=True, kw_only=True):
     """These blobs were read whole: their bytes were right, or not.
 
     Each comes with the place where it was read, which is `None` for bytes that are in the database.
+
+    Keep when blobs were last read whole, and which are damaged.
+
+    A blob that is elsewhere by now, or gone, stays as it is: what is there was not read.
     """
 
     whole: Sequence[tuple[str, str | None]] = ()
     damaged: Sequence[tuple[str, str | None]] = ()
 
 
-class KeepObjects(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Objects are in the store with this id."""
+class KeepObjects(Command[Home], frozen=True, kw_only=True):
+    """Remember the id of the object store, unless there are objects in another one, and answer which it is.
+
+    The name of the database is made here, the first time, and is no other database's.
+    """
 
     store_id: str
 
 
-class BlobStore(Protocol):
-    """Where all is kept of blobs but their bytes. Every write is durable when it returns."""
+class GetKey(Command[Key | None], frozen=True, kw_only=True):
+    """The key with this name, or `None`."""
 
-    def begin_upload(self, command: BeginUpload) -> Awaitable[OpenUpload]:
-        """Begin an upload, and reserve its bytes.
+    tenant: str
+    key: str
 
-        Raises `QuotaExceeded`, `TenantNotFound`; `KeyExists` or `KeyChanged` when its key could not be set now. One for
-        a job raises `LeaseLost` unless the job runs in this tenant under this fence. `ObjectsElsewhere` when the
-        objects are in another store by now: a server that was opened later has it.
-        """
 
-    def take_upload(self, command: TakeUpload) -> Awaitable[OpenUpload]:
-        """Give an upload the next epoch; it begins with 1.
+class OpenKey(Command[tuple[Key, Content] | None], frozen=True, kw_only=True):
+    """The key with this name, and its bytes or where they are, as of one moment; or `None`."""
 
-        Raises `UploadNotFound`, or `UploadEnded` unless it is open.
-        """
+    tenant: str
+    key: str
 
-    def note_upload(self, command: NoteUpload) -> Awaitable[OpenUpload]:
-        """Keep what is known of it. Raises `UploadNotFound`, `UploadEnded`, `UploadTaken` for an older epoch, or
-        `QuotaExceeded`; of a reservation that becomes smaller the rest is given back.
-        """
 
-    def finish_upload(self, command: FinishUpload) -> Awaitable[Finished]:
-        """The blob is there, under the key or with the job that the upload was for; its event `blob.stored` too.
+class ListKeys(Command[list[Key]], frozen=True, kw_only=True):
+    """Keys that begin with a prefix, in the order of their UTF-8 bytes, behind `after`.
 
-        What was reserved becomes what is used: exactly the size. Bytes that are here already, whoever's they are, stay
-        where they are, and the new object goes to the trash; unless those are damaged: then the new one takes their
-        place, and they go. Content without a place and without bytes stands for a blob that is here: `BlobNotFound`
-        when it is not. An object that the upload had and the content does not name goes to the trash.
+    Costs the same whatever else there is.
+    """
 
-        Done again with the same bytes it answers the same; with others `UploadEnded`. Raises `UploadNotFound`,
-        `UploadTaken`, `KeyExists`, `KeyChanged`, `QuotaExceeded`, or `LeaseLost`: then the upload is still what it
-        was. An output of a job stays the upload's until the attempt under its fence has succeeded.
-        """
+    tenant: str
+    prefix: str
+    after: str
+    limit: int
 
-    def end_upload(self, command: EndUpload) -> Awaitable[None]:
-        """End an upload that is not done: its reservation is given back once, its object goes to the trash.
 
-        One that is done, or is not there, stays as it is.
-        """
+class FindBlob(Command[tuple[Content, list[Reference]] | None], frozen=True, kw_only=True):
+    """A blob that something in sight in this tenant refers to, and up to 100 of those references; else `None`.
 
-    def put_blob(self, command: PutBlob) -> Awaitable[Key]:
-        """`begin_upload` and `finish_upload` as one, of which no upload is left. Raises what they do.
+    Files of an attempt that is not complete, and uploads that are not done, do not count.
+    """
 
-        The same `id` under the same key with the same bytes again, as after an unknown outcome, answers the same.
-        """
+    tenant: str
+    blob_id: str
+    sight: Sight = EVERYTHING
 
-    def delete_key(self, command: DeleteKey) -> Awaitable[Key]:
-        """Delete a key, give back its bytes, leave a tombstone, emit `blob.deleted`.
 
-        Raises `KeyNotFound` or `KeyChanged`. The key can be set again at once.
-        """
+class GetUpload(Command[OpenUpload | None], frozen=True, kw_only=True):
+    """The upload with this id, or `None`."""
 
-    def purge_keys(self, command: PurgeKeys) -> Awaitable[Purged]:
-        """Delete some keys of an owner as `delete_key` does, on record as `keys.purged`. `more` when there may be more.
+    tenant: str
+    id: str
 
-        Raises `TenantNotFound`.
-        """
 
-    def sweep_uploads(self, command: SweepUploads) -> Awaitable[int]:
-        """End some uploads as `end_upload` does, and drop those that ended before; answers how many.
+class ListVerifying(Command[list[OpenUpload]], frozen=True, kw_only=True):
+    """Uploads whose bytes are to be read back, those that wait for longest first."""
 
-        A done one is dropped with its reference, when its time is over, and leaves a tombstone. What is done for an
-        attempt stays for as long as that runs.
-        """
+    limit: int
 
-    def collect_blob(self, command: CollectBlob) -> Awaitable[int | None]:
-        """Take a blob away; answers its size, or `None` when it stays. Its tombstones are looked at in the same
-        transaction: those of a blob that is gone, or that something refers to again, go.
-        """
 
-    def forget_trash(self, command: ForgetTrash) -> Awaitable[None]:
-        """Forget these objects."""
+class GetUsage(Command[Usage], frozen=True, kw_only=True):
+    """What a tenant uses, or one owner in it; for an owner without its quota.
 
-    def note_scrub(self, command: NoteScrub) -> Awaitable[None]:
-        """Keep when blobs were last read whole, and which are damaged.
+    One that is not there, or was removed, uses nothing.
+    """
 
-        A blob that is elsewhere by now, or gone, stays as it is: what is there was not read.
-        """
+    tenant: str
+    owner: str | None = None
 
-    def keep_objects(self, command: KeepObjects) -> Awaitable[Home]:
-        """Remember which object store this is, as long as there is no object in another one; answers which it is.
 
-        The name of the database is made here, the first time, and is no other database's.
-        """
+class PreviewPurge(Command[Purged], frozen=True, kw_only=True):
+    """How many keys a purge would delete in all, and their bytes."""
 
-    # -- reads ----------------------------------------------------------------------------------------------
+    tenant: str
+    owner: str | None
 
-    def get_key(self, tenant: str, key: str) -> Awaitable[Key | None]:
-        """The key with this name, or `None`."""
 
-    def open_key(self, tenant: str, key: str) -> Awaitable[tuple[Key, Content] | None]:
-        """The same, and its bytes or where they are, as of one moment."""
+class ListCondemned(Command[list[str]], frozen=True, kw_only=True):
+    """Blobs with a tombstone older than the grace, oldest first, whether something refers to them or not.
 
-    def list_keys(self, tenant: str, *, prefix: str, after: str, limit: int) -> Awaitable[list[Key]]:
-        """Keys that begin with a prefix, in the order of their UTF-8 bytes, behind `after`.
+    Those behind the blob `after`; all, when that has no tombstone any more.
+    """
 
-        Costs the same whatever else there is.
-        """
+    grace: int
+    limit: int
+    after: str | None = None
 
-    def open_blob(
-        self, tenant: str, blob_id: str, sight: Sight = EVERYTHING
-    ) -> Awaitable[tuple[Content, list[Reference]] | None]:
-        """A blob that something in sight in this tenant refers to, and up to 100 of those references; else `None`.
 
-        Files of an attempt that is not complete, and uploads that are not done, do not count.
-        """
+class ListTrash(Command[list[Trash]], frozen=True, kw_only=True):
+    """Objects to delete, in the order of their places, behind `after`."""
 
-    def get_upload(self, tenant: str, id: str) -> Awaitable[OpenUpload | None]:
-        """The upload with this id, or `None`."""
+    limit: int
+    after: str = ""
 
-    def list_verifying(self, *, limit: int) -> Awaitable[list[OpenUpload]]:
-        """Uploads whose bytes are to be read back, those that wait for longest first."""
 
-    def get_usage(self, tenant: str, owner: str | None = None) -> Awaitable[Usage]:
-        """What a tenant uses, or one owner in it; for an owner without its quota.
+class KnownPlaces(Command[set[str]], frozen=True, kw_only=True):
+    """Those of these places that a blob, an upload or the trash names, as of one moment."""
 
-        One that is not there, or was removed, uses nothing.
-        """
+    places: Sequence[str]
 
-    def preview_purge(self, tenant: str, owner: str | None) -> Awaitable[Purged]:
-        """How many keys a purge would delete in all, and their bytes."""
 
-    def list_condemned(self, *, grace: int, limit: int, after: str | None = None) -> Awaitable[list[str]]:
-        """Blobs with a tombstone older than the grace, oldest first, whether something refers to them or not.
+class ListToScrub(Command[list[Content]], frozen=True, kw_only=True):
+    """Blobs that were last read whole, or stored, before this time, those that wait for longest first."""
 
-        Those behind the blob `after`; all, when that has no tombstone any more.
-        """
+    before: int
+    limit: int
 
-    def list_trash(self, *, limit: int, after: str = "") -> Awaitable[list[Trash]]:
-        """Objects to delete, in the order of their places, behind `after`."""
 
-    def known_places(self, places: Sequence[str]) -> Awaitable[set[str]]:
-        """Those of these places that a blob, an upload or the trash names, as of one moment."""
+class GetBlobFigures(Command[BlobFigures], frozen=True, kw_only=True):
+    """How things stand with all blobs."""
 
-    def list_to_scrub(self, *, before: int, limit: int) -> Awaitable[list[Content]]:
-        """Blobs that were last read whole, or stored, before this time, those that wait for longest first."""
 
-    def blob_figures(self) -> Awaitable[BlobFigures]:
-        """How things stand with all blobs."""
-
-    def reusable_bytes(self) -> Awaitable[int | None]:
-        """How much the database can take in without more of its disk; `None` when it is on no disk of ours."""
+class GetReusableBytes(Command[int | None], frozen=True, kw_only=True):
+    """How much the database can take in without more of its disk; `None` when it is on no disk of ours."""
 
 
 class ObjectWriter(Protocol):

@@ -9,10 +9,11 @@ from typing import Final
 from ingot.blobs.errors import BlobDamaged
 from ingot.blobs.hashing import Hasher
 from ingot.blobs.model import Content
-from ingot.blobs.ports import BlobStore, NoteScrub, ObjectStore
+from ingot.blobs.ports import ListToScrub, NoteScrub, ObjectStore
 from ingot.blobs.reading import OpenBlob
 from ingot.blobs.tally import Tally
 from ingot.kernel.clock import MICROS, Clock
+from ingot.kernel.commands import Store
 from ingot.kernel.errors import IngotError
 from ingot.kernel.logs import report
 from ingot.kernel.loops import Loop
@@ -31,7 +32,7 @@ class Scrub(Loop):
 
     def __init__(
         self,
-        store: BlobStore,
+        store: Store,
         objects: ObjectStore,
         clock: Clock,
         *,
@@ -51,7 +52,7 @@ class Scrub(Loop):
         """Read some blobs that are due; how many. One that cannot be read now is due later: nobody knows its bytes."""
         now = self._clock.micros()
         self._unread = {id: until for id, until in self._unread.items() if until > now}
-        found = await self._store.list_to_scrub(before=now - AGAIN, limit=STEP + len(self._unread))
+        found = await self._store.run(ListToScrub(before=now - AGAIN, limit=STEP + len(self._unread)))
         due = [content for content in found if content.id not in self._unread][:STEP]
         read = 0
         for content in due:
@@ -89,10 +90,10 @@ class Scrub(Loop):
         self._tally.blobs_scrubbed += 1
         read = [(content.id, content.place)]
         if whole:
-            await self._store.note_scrub(NoteScrub(whole=read))
+            await self._store.run(NoteScrub(whole=read))
         else:
             self._tally.damage_found += 1
-            await self._store.note_scrub(NoteScrub(damaged=read))
+            await self._store.run(NoteScrub(damaged=read))
 
     async def _is_whole(self, content: Content) -> bool:
         hasher = Hasher()

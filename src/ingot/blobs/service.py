@@ -26,19 +26,27 @@ from ingot.blobs.model import (
 )
 from ingot.blobs.ports import (
     BeginUpload,
-    BlobStore,
     DeleteKey,
     EndUpload,
+    FindBlob,
     FinishUpload,
+    GetBlobFigures,
+    GetKey,
+    GetReusableBytes,
+    GetUsage,
+    ListKeys,
     NoteScrub,
     ObjectStore,
     ObjectWriter,
+    OpenKey,
+    PreviewPurge,
     PurgeKeys,
     PutBlob,
 )
 from ingot.blobs.reading import OpenBlob
 from ingot.blobs.tally import Tally
 from ingot.events.audit import Act, acting
+from ingot.kernel.commands import Store
 from ingot.kernel.errors import StorageFull
 from ingot.kernel.ids import new_id
 from ingot.kernel.logs import report
@@ -53,7 +61,7 @@ class Blobs:
     """The blobs of all tenants, over an engine and an object store."""
 
     def __init__(
-        self, store: BlobStore, objects: ObjectStore, *, tally: Tally | None = None, bytes_max: int = BLOB_BYTES_MAX
+        self, store: Store, objects: ObjectStore, *, tally: Tally | None = None, bytes_max: int = BLOB_BYTES_MAX
     ) -> None:
         self._store = store
         self._objects = objects
@@ -84,7 +92,7 @@ class Blobs:
         await expect_room_inside(self._store, self._objects, len(data))
         content = content_of(data)
         expect(content, size=told.size, blob_id=told.blob_id, sha256=told.sha256)
-        return await self._store.put_blob(
+        return await self._store.run(
             PutBlob(
                 id=new_id(),
                 tenant=told.tenant,
@@ -129,7 +137,7 @@ class Blobs:
                 epoch=begun.epoch,
                 owner_quota=told.owner_quota,
             )
-            finished = await self._store.finish_upload(finish)
+            finished = await self._store.run(finish)
         except BaseException:
             await asyncio.shield(self._give_up(told.tenant, begun.upload.id, writer))
             raise
@@ -139,18 +147,18 @@ class Blobs:
     async def _begin(self, command: BeginUpload, *, least: int) -> OpenUpload:
         """Begin an upload. For bytes of which nobody says how many they are, as much is set aside as there is room."""
         try:
-            return await self._store.begin_upload(command)
+            return await self._store.run(command)
         except QuotaExceeded:
             if command.size is not None:
                 raise
-            return await self._store.begin_upload(msgspec.structs.replace(command, reserve=least))
+            return await self._store.run(msgspec.structs.replace(command, reserve=least))
 
     async def _give_up(self, tenant: str, upload: str, writer: ObjectWriter | None) -> None:
         """Leave nothing behind. What cannot be ended now is swept later."""
         try:
             if writer is not None:
                 await writer.abort()
-            await self._store.end_upload(EndUpload(tenant=tenant, id=upload))
+            await self._store.run(EndUpload(tenant=tenant, id=upload))
         except Exception as error:
             report("upload_not_ended", error)
 
@@ -158,7 +166,7 @@ class Blobs:
 
     async def get(self, tenant: str, key: str) -> Key:
         """What is known of a key. Raises `KeyNotFound`."""
-        found = await self._store.get_key(tenant, key)
+        found = await self._store.run(GetKey(tenant=tenant, key=key))
         if found is None:
             raise _no_key(key)
         return found
@@ -166,7 +174,7 @@ class Blobs:
     async def open_key(self, tenant: str, key: str) -> tuple[Key, OpenBlob]:
         """A key and its blob, to be read. Raises `KeyNotFound` or `BlobDamaged`."""
         with self.tally.operation("get"):
-            found = await self._store.open_key(tenant, key)
+            found = await self._store.run(OpenKey(tenant=tenant, key=key))
             if found is None:
                 raise _no_key(key)
             return found[0], self._opened(found[1])
@@ -176,7 +184,7 @@ class Blobs:
         with self.tally.operation("list"):
             known, most = checks.prefix(prefix), check_limit(limit)
             after = read_place(cursor, bound_to=(tenant, known), fits=lambda place: place.startswith(known)) or ""
-            found = await self._store.list_keys(tenant, prefix=known, after=after, limit=most)
+            found = await self._store.run(ListKeys(tenant=tenant, prefix=known, after=after, limit=most))
             more = write_cursor(found[-1].key, bound_to=(tenant, known)) if len(found) == most else None
             return Page(items=found, next_cursor=more)
 
@@ -185,7 +193,7 @@ class Blobs:
         with self.tally.operation("delete"):
             command = DeleteKey(tenant=tenant, key=checks.key(key), if_match=if_match)
             try:
-                return await self._store.delete_key(command)
+                return await self._store.run(command)
             except KeyNotFound:
                 raise _no_key(key) from None
 
@@ -193,13 +201,11 @@ class Blobs:
         """Delete all keys that an owner set, of all owners with `None`; or tell how many that would be."""
         with self.tally.operation("purge"):
             if dry_run:
-                return await self._store.preview_purge(tenant, owner)
+                return await self._store.run(PreviewPurge(tenant=tenant, owner=owner))
             keys = size = 0
             more = True
             while more:
-                step = await self._store.purge_keys(
-                    PurgeKeys(tenant=tenant, owner=owner, limit=PURGE_KEYS, act=acting(act))
-                )
+                step = await self._store.run(PurgeKeys(tenant=tenant, owner=owner, limit=PURGE_KEYS, act=acting(act)))
                 keys, size, more = keys + step.keys, size + step.bytes, step.more
             return Purged(keys=keys, bytes=size)
 
@@ -218,14 +224,18 @@ class Blobs:
 
     async def usage(self, tenant: str, owner: str | None = None) -> Usage:
         """What a tenant uses, or one owner in it."""
-        return await self._store.get_usage(tenant, owner)
+        return await self._store.run(GetUsage(tenant=tenant, owner=owner))
 
     async def figures(self) -> BlobFigures:
         """How things stand with the blobs of all tenants."""
-        return await self._store.blob_figures()
+        return await self._store.run(GetBlobFigures())
 
     async def _found(self, tenant: str, blob_id: str, sight: Sight) -> tuple[Content, list[Reference]]:
-        found = await self._store.open_blob(tenant, blob_id, sight) if checks.is_digest(blob_id) else None
+        found = (
+            await self._store.run(FindBlob(tenant=tenant, blob_id=blob_id, sight=sight))
+            if checks.is_digest(blob_id)
+            else None
+        )
         if found is None:
             raise BlobNotFound(f"there is no blob {blob_id[:64]!r} here")
         return found
@@ -243,7 +253,7 @@ class Blobs:
 
     async def _note_damage(self, content: Content) -> None:
         try:
-            await self._store.note_scrub(NoteScrub(damaged=[(content.id, content.place)]))
+            await self._store.run(NoteScrub(damaged=[(content.id, content.place)]))
         except Exception as error:
             report("damage_not_noted", error, blob_id=content.id)
 
@@ -252,7 +262,7 @@ def _no_key(key: str) -> KeyNotFound:
     return KeyNotFound(f"there is no key {key[:64]!r}")
 
 
-async def expect_room_inside(store: BlobStore, objects: ObjectStore, size: int) -> None:
+async def expect_room_inside(store: Store, objects: ObjectStore, size: int) -> None:
     """Raise `StorageFull` unless the database has room, on the disk or in what it has of it already.
 
     Its file does not become smaller when something is deleted.
@@ -260,7 +270,7 @@ async def expect_room_inside(store: BlobStore, objects: ObjectStore, size: int) 
     try:
         objects.expect_room(size)
     except StorageFull:
-        left = await store.reusable_bytes()
+        left = await store.run(GetReusableBytes())
         if left is not None and left < REUSABLE_BYTES_MIN:
             raise
 

@@ -23,8 +23,9 @@ import structlog
 
 from ingot.blobs.arrivals import KEEP
 from ingot.blobs.model import Trash
-from ingot.blobs.ports import BlobStore, ObjectStore
+from ingot.blobs.ports import KnownPlaces, ObjectStore
 from ingot.blobs.tally import Tally
+from ingot.kernel.commands import Store
 from ingot.kernel.errors import IngotError
 from ingot.kernel.logs import report
 from ingot.kernel.loops import Loop
@@ -50,7 +51,7 @@ class Stocktaking(Loop):
 
     def __init__(
         self,
-        store: BlobStore,
+        store: Store,
         objects: ObjectStore,
         *,
         database: str,
@@ -99,7 +100,7 @@ class Stocktaking(Loop):
         if not places:
             return 0
         deleted = 0
-        for place in sorted(places - await self._store.known_places(sorted(places))):
+        for place in sorted(places - await self._store.run(KnownPlaces(places=sorted(places)))):
             try:
                 await self._objects.delete(Trash(place=place))
                 deleted += 1

@@ -28,8 +28,10 @@ from ingot.blobs.hashing import content_of
 from ingot.blobs.model import Content, Finished, OpenUpload, Trash, Upload, UploadState
 from ingot.blobs.ports import (
     BeginUpload,
-    BlobStore,
     EndUpload,
+    FindBlob,
+    GetKey,
+    GetUpload,
     NoteUpload,
     ObjectStore,
     ObjectWriter,
@@ -43,6 +45,7 @@ from ingot.blobs.receiving import Receiving
 from ingot.blobs.service import BLOB_BYTES_MAX, expect_room_inside
 from ingot.blobs.tally import Tally
 from ingot.blobs.verification import WRONG, Verifier
+from ingot.kernel.commands import Store
 from ingot.kernel.errors import IngotError, InvalidInput, StoreError
 from ingot.kernel.ids import is_id
 from ingot.kernel.logs import report
@@ -71,7 +74,7 @@ class Uploads:
 
     def __init__(
         self,
-        store: BlobStore,
+        store: Store,
         objects: ObjectStore,
         signing: SigningStore | None = None,
         *,
@@ -101,12 +104,12 @@ class Uploads:
         """Begin an upload, of a size that is known.
 
         One whose BLAKE3 the tenant holds already is done at once, and so is one that comes with all of its `data`,
-        which is small. Raises what `BlobStore.begin_upload` does.
+        which is small. Raises what `BeginUpload` does.
         """
         with self.tally.operation("upload"):
             prepared = await self.prepare(arrival, key=key, if_match=if_match, file=file, data=data)
             try:
-                begun = await self._store.begin_upload(prepared.command)
+                begun = await self._store.run(prepared.command)
             except BaseException:
                 await asyncio.shield(self.forget(prepared))
                 raise
@@ -179,7 +182,7 @@ class Uploads:
                 with suppress(BlobNotFound, UploadEnded):  # Somebody has just taken it away, or ended the upload.
                     return Begun(upload=(await self.verifier.finish(found, known)).upload)
             if found.place is None:  # The blob was here when it began, and nobody can send it.
-                await self._store.end_upload(EndUpload(tenant=tenant, id=id))
+                await self._store.run(EndUpload(tenant=tenant, id=id))
         return await self.again(tenant, id)
 
     async def forget(self, prepared: Prepared) -> None:
@@ -207,14 +210,14 @@ class Uploads:
         except BaseException as error:
             if isinstance(error, StoreError | asyncio.CancelledError) and begun.place is not None:
                 raise
-            await asyncio.shield(self._store.end_upload(EndUpload(tenant=begun.tenant, id=begun.upload.id)))
+            await asyncio.shield(self._store.run(EndUpload(tenant=begun.tenant, id=begun.upload.id)))
             raise
 
     async def _known(self, told: Arrival) -> Content | None:
         """The blob, when this tenant has it and need not send it again."""
         if told.blob_id is None:
             return None
-        found = await self._store.open_blob(told.tenant, told.blob_id)
+        found = await self._store.run(FindBlob(tenant=told.tenant, blob_id=told.blob_id))
         if found is None or found[0].damaged:
             return None
         expect(found[0], size=told.size, blob_id=told.blob_id, sha256=told.sha256)
@@ -272,7 +275,7 @@ class Uploads:
         """Take the upload over. What the writer before has is safe, and told, by then."""
         await self._found(tenant, id)
         await self._stop_receiving(id)
-        return await self._store.take_upload(TakeUpload(tenant=tenant, id=id))
+        return await self._store.run(TakeUpload(tenant=tenant, id=id))
 
     async def _stop_receiving(self, id: str) -> None:
         if (before := self._receiving.get(id)) is not None:
@@ -308,7 +311,7 @@ class Uploads:
         else:
             await writer.sync()
             await writer.abort()
-        return await self._store.note_upload(
+        return await self._store.run(
             NoteUpload(tenant=begun.tenant, id=begun.upload.id, epoch=begun.epoch, keep=KEEP, received=writer.offset)
         )
 
@@ -345,7 +348,7 @@ class Uploads:
         """All bytes are sent: read them back, and have the blob be there when they are what was announced.
 
         A large one is read afterwards: then the answer is an upload that is `verifying`. Done again, it answers how it
-        ended. Raises `UploadIncomplete`, `WrongDigest`, `WrongLength`, and what `BlobStore.finish_upload` does.
+        ended. Raises `UploadIncomplete`, `WrongDigest`, `WrongLength`, and what `FinishUpload` does.
         """
         with self.tally.operation("complete"):
             found = await self._found(tenant, id)
@@ -386,7 +389,7 @@ class Uploads:
         with self.tally.operation("give_up"):
             await self._found(tenant, id)
             await self._stop_receiving(id)
-            await self._store.end_upload(EndUpload(tenant=tenant, id=id))
+            await self._store.run(EndUpload(tenant=tenant, id=id))
 
     async def _gathered(self, found: OpenUpload, blob_id: str | None, sha256: str | None) -> OpenUpload:
         """The upload with its object whole, and with what was announced last. Raises `UploadIncomplete`."""
@@ -398,7 +401,7 @@ class Uploads:
         for announced, known in ((blob_id, found.upload.blob_id), (sha256, found.upload.sha256)):
             if announced is not None and known not in (None, announced):
                 raise WrongDigest(f"{announced[:64]} is announced now, and {known} was before")
-        return await self._store.note_upload(
+        return await self._store.run(
             NoteUpload(
                 tenant=found.tenant,
                 id=found.upload.id,
@@ -424,12 +427,16 @@ class Uploads:
         return size
 
     async def _done(self, found: OpenUpload) -> Finished:
-        key = None if found.upload.key is None else await self._store.get_key(found.tenant, found.upload.key)
+        key = (
+            None
+            if found.upload.key is None
+            else await self._store.run(GetKey(tenant=found.tenant, key=found.upload.key))
+        )
         ours = key is not None and key.blob_id == found.upload.blob_id
         return Finished(upload=found.upload, key=key if ours else None)
 
     async def _found(self, tenant: str, id: str) -> OpenUpload:
-        found = await self._store.get_upload(tenant, _id(id))
+        found = await self._store.run(GetUpload(tenant=tenant, id=_id(id)))
         if found is None:
             raise UploadNotFound(f"there is no upload {id[:64]!r}")
         return found

@@ -20,9 +20,10 @@ from ingot.blobs.errors import (
 )
 from ingot.blobs.hashing import rehash
 from ingot.blobs.model import INLINE_BYTES_MAX, Content, Finished, OpenUpload, Trash
-from ingot.blobs.ports import BlobStore, EndUpload, FinishUpload, NoteUpload, ObjectStore, SigningStore
+from ingot.blobs.ports import EndUpload, FinishUpload, ListVerifying, NoteUpload, ObjectStore, SigningStore
 from ingot.blobs.tally import Tally
 from ingot.kernel.clock import MICROS, Clock, to_micros
+from ingot.kernel.commands import Store
 from ingot.kernel.errors import IngotError, StoreError
 from ingot.kernel.logs import report
 from ingot.kernel.loops import Loop
@@ -38,7 +39,7 @@ log = structlog.get_logger("ingot.blobs")
 class Verifier:
     """Reads back what was uploaded, and ends the upload."""
 
-    def __init__(self, store: BlobStore, objects: ObjectStore, signing: SigningStore | None, tally: Tally) -> None:
+    def __init__(self, store: Store, objects: ObjectStore, signing: SigningStore | None, tally: Tally) -> None:
         self._store = store
         self._objects = objects
         self._signing = signing
@@ -67,15 +68,15 @@ class Verifier:
             raise
 
     async def finish(self, found: OpenUpload, content: Content) -> Finished:
-        """These are its bytes, or a blob that is here already. Raises what `BlobStore.finish_upload` does."""
-        finished = await self._store.finish_upload(
+        """These are its bytes, or a blob that is here already. Raises what `FinishUpload` does."""
+        finished = await self._store.run(
             FinishUpload(tenant=found.tenant, id=found.upload.id, content=content, keep=KEEP)
         )
         self._tally.uploads_completed += 1
         return finished
 
     async def _fail(self, found: OpenUpload, error: IngotError) -> None:
-        await self._store.end_upload(EndUpload(tenant=found.tenant, id=found.upload.id, error=error.code, keep=KEEP))
+        await self._store.run(EndUpload(tenant=found.tenant, id=found.upload.id, error=error.code, keep=KEEP))
 
     async def _sealed(self, found: OpenUpload) -> str:
         """Where the object is that no client can write to: a copy, where the store lets them write twice."""
@@ -97,7 +98,7 @@ class Verifier:
         verifying = asyncio.ensure_future(self._verify_unheard(found))
         try:
             while not (await asyncio.wait([verifying], timeout=RENEW_SECONDS))[0]:
-                await self._store.note_upload(
+                await self._store.run(
                     NoteUpload(tenant=found.tenant, id=found.upload.id, epoch=found.epoch, keep=KEEP, verifying=True)
                 )
             verifying.result()
@@ -124,7 +125,7 @@ class Verifier:
         """Go on with verifications of which nothing was heard for a while: who did them is gone."""
         found = [
             one
-            for one in await self._store.list_verifying(limit=100)
+            for one in await self._store.run(ListVerifying(limit=100))
             if one.upload.id not in self._tasks and now - (to_micros(one.upload.expires_at) - KEEP) > LOST
         ]
         for one in found:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ingot.events import checks
-from ingot.events.audit import AuditFilter, AuditLog, Entry
+from ingot.events.audit import AuditFilter, Entry, ListActs
+from ingot.kernel.commands import Store
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, page_by_id, read_place
 from ingot.kernel.values import storable, text
 
@@ -11,7 +12,7 @@ from ingot.kernel.values import storable, text
 class Audit:
     """What was done, by whom and from where, newest first."""
 
-    def __init__(self, log: AuditLog) -> None:
+    def __init__(self, log: Store) -> None:
         self._log = log
 
     async def list(
@@ -36,7 +37,7 @@ class Audit:
         )
         bound_to = ("audit", which.tenant, which.action, which.who, which.target)
         before = read_place(cursor, bound_to=bound_to)
-        found = await self._log.list_acts(which, before=before, limit=check_limit(limit))
+        found = await self._log.run(ListActs(which=which, before=before, limit=check_limit(limit)))
         return page_by_id(found, limit=limit, bound_to=bound_to)
 
 

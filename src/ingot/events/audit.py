@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
+from ingot.kernel.commands import Command
 from ingot.kernel.ids import new_id
 from ingot.kernel.values import instance, storable, text
 
@@ -67,8 +67,9 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
 
 
-class AuditLog(Protocol):
-    """Where acts are kept. Nothing is ever changed or taken away there."""
+class ListActs(Command[list[Entry]], frozen=True, kw_only=True):
+    """Entries, newest first, from below the id `before`."""
 
-    def list_acts(self, which: AuditFilter, *, before: str | None, limit: int) -> Awaitable[list[Entry]]:
-        """Entries, newest first, from below the id `before`."""
+    which: AuditFilter
+    before: str | None
+    limit: int

@@ -28,7 +28,7 @@ class EventRetention(Loop):
 
     async def run_once(self) -> Forgotten:
         """Remove one round."""
-        forgotten = await self._log.forget_events(ForgetEvents(keep=self._keep, limit=BATCHES))
+        forgotten = await self._log.run(ForgetEvents(keep=self._keep, limit=BATCHES))
         self._more = forgotten.more
         return forgotten
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from ingot.events import checks
 from ingot.events.model import Event, Forgotten, Published
-from ingot.events.ports import EventLog, ForgetEvents, PublishEvent
+from ingot.events.ports import EventLog, ForgetEvents, NewestEvent, PublishEvent, ReadEvents
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, InvalidCursor, check_limit
 from ingot.kernel.values import text
 
@@ -29,16 +29,16 @@ class Events:
         """
         if after is not None:
             text(after, what="event id", hint="Pass event.id, a text.")
-        return await self._log.read_events(checks.tenant(tenant), after=after, limit=check_limit(limit))
+        return await self._log.run(ReadEvents(tenant=checks.tenant(tenant), after=after, limit=check_limit(limit)))
 
     async def newest(self, tenant: str) -> str:
         """Where the log ends now: reading on from there misses nothing that comes later. `START` of an empty log."""
-        return await self._log.newest_event(checks.tenant(tenant)) or START
+        return await self._log.run(NewestEvent(tenant=checks.tenant(tenant))) or START
 
     async def check_place(self, tenant: str, after: str) -> str:
         """The id of an event to go on from. Raises `InvalidCursor` for one that no event of the tenant has yet."""
         known = _ID.fullmatch(text(after, what="event id", hint="Pass event.id, a text."))
-        newest = await self._log.newest_event(checks.tenant(tenant), settled=False)
+        newest = await self._log.run(NewestEvent(tenant=checks.tenant(tenant), settled=False))
         if not known or after > (newest or START):
             raise InvalidCursor(
                 f"{after[:64]!r} is not the id of an event here", hint="Leave it out to begin from now."
@@ -53,7 +53,7 @@ class Events:
         """
         checked, text_of_data = checks.event_name(name), checks.event_data(data)
         key = checks.dedupe_key(dedupe_key)
-        return await self._log.publish(
+        return await self._log.run(
             PublishEvent(
                 tenant=checks.tenant(tenant),
                 name=checked,
@@ -65,4 +65,4 @@ class Events:
 
     async def forget(self, *, keep: int | None, limit: int) -> Forgotten:
         """Remove old events and keys now; the retention loop does this by itself."""
-        return await self._log.forget_events(ForgetEvents(keep=keep, limit=limit))
+        return await self._log.run(ForgetEvents(keep=keep, limit=limit))

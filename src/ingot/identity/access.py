@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -12,9 +12,18 @@ from ingot.identity import secrets
 from ingot.identity.credentials import Caller, SessionStale, TokenLimits, Unauthorized
 from ingot.identity.grants import Grant, common
 from ingot.identity.people import PeopleRules
-from ingot.identity.ports import CredentialStore, FoundSession, NoteUse, Owner, PeopleStore
+from ingot.identity.ports import (
+    FindSession,
+    FindToken,
+    FindWorkerCredential,
+    FoundSession,
+    IsWorkerName,
+    NoteUse,
+    Owner,
+)
 from ingot.identity.roles import caller_of, grants_in
 from ingot.kernel.clock import MICROS, Clock, to_micros
+from ingot.kernel.commands import Store
 
 KNOWN_SECONDS: Final = 2.0  # A revoked credential is refused after this time, everywhere.
 KNOWN_MAX: Final = 10_000
@@ -28,10 +37,6 @@ Asking = Callable[[], None]
 
 def _nothing() -> None:
     """Asking costs nothing."""
-
-
-class AccessStore(CredentialStore, PeopleStore, Protocol):
-    """Where credentials and people are kept."""
 
 
 class Known(msgspec.Struct, Generic[T]):
@@ -73,7 +78,7 @@ class Recent(Generic[T]):
 class Access:
     """Finds callers by their credentials, and remembers them for a moment."""
 
-    def __init__(self, store: AccessStore, clock: Clock, rules: PeopleRules | None = None) -> None:
+    def __init__(self, store: Store, clock: Clock, rules: PeopleRules | None = None) -> None:
         self._store = store
         self._clock = clock
         self.rules = rules or PeopleRules()
@@ -138,7 +143,7 @@ class Access:
         name, now = worker_id.partition("/")[0], self._clock.micros()
         there, until = self._names.get(name, (False, 0))
         if until <= now:
-            there = await self._store.is_worker_name(name)
+            there = await self._store.run(IsWorkerName(name=name))
             self._names[name] = there, now + round(KNOWN_SECONDS * MICROS)
             if len(self._names) > KNOWN_MAX:
                 self._names.popitem(last=False)
@@ -153,7 +158,7 @@ class Access:
         found = None
         if (token_id := secrets.id_of_token(token)) is not None:
             asking()
-            found = await self._store.find_token(token_id)
+            found = await self._store.run(FindToken(token_id=token_id))
         if found is None or not secrets.matches(token, found.digest) or found.token.revoked_at is not None:
             raise Unauthorized("there is no such token, or it was revoked")
         known = found.token
@@ -184,7 +189,7 @@ class Access:
         found = None
         if secrets.is_worker_secret(secret):
             asking()
-            found = await self._store.find_worker_credential(worker_id)
+            found = await self._store.run(FindWorkerCredential(credential_id=worker_id))
         if found is None or not secrets.matches(secret, found.digest) or not found.credential.enabled:
             raise Unauthorized("there is no such worker, its secret is another one, or it is disabled")
         known = found.credential
@@ -202,7 +207,7 @@ class Access:
         found = None
         if secrets.is_session_secret(secret):
             asking()
-            found = await self._store.find_session(secrets.digest(secret))
+            found = await self._store.run(FindSession(digest=secrets.digest(secret)))
         if found is None or not self.rules.knows(found.owner.user):
             raise Unauthorized("there is no such session, or it has ended", hint="Sign in again at /auth/login.")
         return found

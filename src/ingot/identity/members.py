@@ -7,7 +7,8 @@ from typing import Final
 from ingot.events.audit import Act, acting
 from ingot.identity.access import Access
 from ingot.identity.people import ROLES, Member, MemberNotFound, Role, UserNotFound, compared
-from ingot.identity.ports import PeopleStore, PutMember, RemoveMember
+from ingot.identity.ports import FindMember, ListMembers, PutMember, RemoveMember
+from ingot.kernel.commands import Store
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, page_by_id, read_place
@@ -21,7 +22,7 @@ WHO_HINT: Final = "Give the id of a person in `user`, or in `email` that of some
 class Members:
     """Who has a role in a tenant."""
 
-    def __init__(self, store: PeopleStore, access: Access) -> None:
+    def __init__(self, store: Store, access: Access) -> None:
         self._store = store
         self._access = access
 
@@ -60,13 +61,13 @@ class Members:
 
         Raises `MemberNotFound`, `TenantNotFound`, or `MemberByGroup` where there is no role of their own.
         """
-        removed = await self._store.remove_member(RemoveMember(tenant=tenant, id=_known(member_id), act=acting(act)))
+        removed = await self._store.run(RemoveMember(tenant=tenant, id=_known(member_id), act=acting(act)))
         self._access.forget()
         return removed
 
     async def get(self, tenant: str, member_id: str) -> Member:
         """The member with this id. Raises `MemberNotFound` or `TenantNotFound`."""
-        found = await self._store.find_member(tenant, _known(member_id))
+        found = await self._store.run(FindMember(tenant=tenant, member_id=_known(member_id)))
         if found is None:
             raise MemberNotFound(f"there is no member {member_id[:64]!r} in this tenant")
         return found
@@ -75,11 +76,11 @@ class Members:
         """A page of those with a role in a tenant, by id."""
         bound_to = ("members", tenant)
         after = read_place(cursor, bound_to=bound_to)
-        found = await self._store.list_members(tenant, after=after, limit=check_limit(limit))
+        found = await self._store.run(ListMembers(tenant=tenant, after=after, limit=check_limit(limit)))
         return page_by_id(found, limit=limit, bound_to=bound_to)
 
     async def _put(self, command: PutMember) -> Member:
-        member = await self._store.put_member(command)
+        member = await self._store.run(command)
         self._access.forget()
         return member
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -11,17 +11,21 @@ from ingot.events.audit import Act
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Limits, Tenant
 from ingot.identity.people import Member, Person, Role, Session, TenantRole, User
+from ingot.kernel.commands import Command, Store
 
 
-class CreateTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """Make this tenant."""
+class CreateTenant(Command[Tenant], frozen=True, kw_only=True):
+    """Create this tenant. Raises `TenantExists` when its slug is taken; then nothing changes."""
 
     tenant: Tenant
     act: Act
 
 
-class ChangeTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """Give the tenant with this id these values. What is `None` stays as it was."""
+class ChangeTenant(Command[Tenant], frozen=True, kw_only=True):
+    """Give the tenant with this id these values. What is `None` stays as it was.
+
+    Raises `TenantNotFound`, or `TenantExists` when the new slug is taken.
+    """
 
     id: str
     slug: str | None = None
@@ -32,17 +36,15 @@ class ChangeTenant(msgspec.Struct, frozen=True, kw_only=True):
     act: Act
 
 
-class RemoveTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """Take away the tenant with this id, and let nobody act in it any more."""
+class RemoveTenant(Command[Tenant], frozen=True, kw_only=True):
+    """Remove the tenant with this id, and answer what it was. Raises `TenantNotFound`.
+
+    From then on it is not found, its slug is free, its tokens and worker credentials are gone, none of its jobs is
+    handed out and nothing new is accepted for it. What it held is cleared by and by; its acts stay on record.
+    """
 
     id: str
     act: Act
-
-
-class ClearTenants(msgspec.Struct, frozen=True, kw_only=True):
-    """Take away up to about `limit` rows of what removed tenants have left behind."""
-
-    limit: int
 
 
 class Cleared(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,33 +59,30 @@ class Cleared(msgspec.Struct, frozen=True, kw_only=True):
     more: bool = False
 
 
-class TenantStore(Protocol):
-    """Where tenants are kept. Every write is durable when the call returns, and on record when it changed something."""
+class ClearTenants(Command[Cleared], frozen=True, kw_only=True):
+    """Remove up to about `limit` rows of what removed tenants held: all but running jobs, which are asked to stop.
 
-    def create_tenant(self, command: CreateTenant) -> Awaitable[Tenant]:
-        """Make a tenant. Raises `TenantExists` when its slug is taken; then nothing changes."""
+    They go as finished ones do, once their attempts have ended. Safe to do at several places at once.
+    """
 
-    def change_tenant(self, command: ChangeTenant) -> Awaitable[Tenant]:
-        """Change some of a tenant's values. Raises `TenantNotFound`, or `TenantExists` when the new slug is taken."""
+    limit: int
 
-    def get_tenant(self, id_or_slug: str) -> Awaitable[Tenant | None]:
-        """The tenant with this id or slug, or `None`."""
 
-    def list_tenants(self, *, after: str = "", limit: int | None = None) -> Awaitable[list[Tenant]]:
-        """Tenants by slug, from behind one; all of them, or so many."""
+class GetTenant(Command[Tenant | None], frozen=True, kw_only=True):
+    """The tenant with this id or slug, or `None`."""
 
-    def remove_tenant(self, command: RemoveTenant) -> Awaitable[Tenant]:
-        """Remove a tenant, and answer what it was. Raises `TenantNotFound`.
+    id_or_slug: str
 
-        From then on it is not found, its slug is free, its tokens and worker credentials are gone, none of its jobs is
-        handed out and nothing new is accepted for it. What it held is cleared by and by; its acts stay on record.
-        """
 
-    def clear_tenants(self, command: ClearTenants) -> Awaitable[Cleared]:
-        """Take away a bounded part of what removed tenants held: all of it but running jobs, which are asked to stop.
+class ListTenants(Command[list[Tenant]], frozen=True, kw_only=True):
+    """Tenants by slug, from behind one; all of them, or so many."""
 
-        They go as finished ones do, once their attempts have ended. Safe to do at several places at once.
-        """
+    after: str = ""
+    limit: int | None = None
+
+
+class TenantStore(Store, Protocol):
+    """An engine that keeps tenants, and tells who was removed."""
 
     def on_removed(self, tell: Callable[[str], None]) -> None:
         """Call `tell(tenant)` on the event loop when a tenant is known to be removed, wherever that was done.
@@ -92,34 +91,45 @@ class TenantStore(Protocol):
         """
 
 
-class CreateToken(msgspec.Struct, frozen=True, kw_only=True):
-    """Keep this token. `digest` is all that is kept of its text. The time it was made is the store's."""
+class CreateToken(Command[Token], frozen=True, kw_only=True):
+    """Keep this token. `digest` is all that is kept of its text. The store sets the time it was created.
+
+    Raises `TenantNotFound`, or `UserNotFound` for a person who does not exist or is not let in.
+    """
 
     token: Token
     digest: bytes
     act: Act
 
 
-class RevokeToken(msgspec.Struct, frozen=True, kw_only=True):
-    """The token holds no longer. `tenant` restricts whose it may be; `None` is any."""
+class RevokeToken(Command[Token], frozen=True, kw_only=True):
+    """Revoke a token; one that was revoked before stays as it is. Raises `TokenNotFound`.
+
+    `tenant` restricts whose it may be; `None` is any.
+    """
 
     id: str
     tenant: str | None
     act: Act
 
 
-class CreateWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
-    """Keep this credential. `digest` is all that is kept of its secret."""
+class CreateWorkerCredential(Command[WorkerCredential], frozen=True, kw_only=True):
+    """Keep this credential. `digest` is all that is kept of its secret.
+
+    Raises `CredentialExists`, whoever has it, or `TenantNotFound`.
+    """
 
     credential: WorkerCredential
     digest: bytes
     act: Act
 
 
-class ChangeWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeWorkerCredential(Command[WorkerCredential], frozen=True, kw_only=True):
     """Enable or disable a credential, or give it another secret. `tenant` restricts whose it may be; `None` is any.
 
     With a credential that is disabled or gets another secret, its workers are out: what they run is given back.
+
+    Change a credential. Raises `CredentialNotFound`.
     """
 
     id: str
@@ -137,12 +147,12 @@ class ChangeWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
         return "worker_credential.enabled" if self.enabled else "worker_credential.disabled"
 
 
-class NoteUse(msgspec.Struct, frozen=True, kw_only=True):
-    """These credentials were used, at the latest at these instants."""
+class NoteUse(Command[None], frozen=True, kw_only=True):
+    """Remember when these credentials were last used. An earlier instant than is known changes nothing."""
 
     tokens: dict[str, int]
     workers: dict[str, int]
-    sessions: dict[str, int] = {}
+    sessions: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,49 +177,46 @@ class FoundWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
     digest: bytes
 
 
-class CredentialStore(Protocol):
-    """Where credentials are kept. Every write is durable when the call returns.
+class FindToken(Command[FoundToken | None], frozen=True, kw_only=True):
+    """The token with this id, or `None`."""
 
-    What it changed is on record then, but for uses.
-    """
-
-    def create_token(self, command: CreateToken) -> Awaitable[Token]:
-        """Keep a token. Raises `TenantNotFound`, or `UserNotFound` for a person who is not there or not let in."""
-
-    def revoke_token(self, command: RevokeToken) -> Awaitable[Token]:
-        """Revoke a token; one that was revoked before stays as it is. Raises `TokenNotFound`."""
-
-    def find_token(self, token_id: str) -> Awaitable[FoundToken | None]:
-        """The token with this id, or `None`."""
-
-    def list_tokens(self, tenant: str | None, *, before: str | None, limit: int) -> Awaitable[list[Token]]:
-        """Tokens of a tenant, or those of the operator for `None`, newest first, from below the id `before`."""
-
-    def create_worker_credential(self, command: CreateWorkerCredential) -> Awaitable[WorkerCredential]:
-        """Keep a credential. Raises `CredentialExists`, whoever has it, or `TenantNotFound`."""
-
-    def change_worker_credential(self, command: ChangeWorkerCredential) -> Awaitable[WorkerCredential]:
-        """Change a credential. Raises `CredentialNotFound`."""
-
-    def find_worker_credential(self, credential_id: str) -> Awaitable[FoundWorkerCredential | None]:
-        """The credential with this id, or `None`."""
-
-    def is_worker_name(self, name: str) -> Awaitable[bool]:
-        """Whether the workers of a credential, or of a role of the database, go by this name."""
-
-    def list_worker_credentials(
-        self, tenant: str | None, *, after: str | None, limit: int
-    ) -> Awaitable[list[WorkerCredential]]:
-        """Credentials of a tenant, or the shared ones for `None`, by id, from behind `after`."""
-
-    def note_use(self, command: NoteUse) -> Awaitable[None]:
-        """Remember when credentials were last used. An earlier instant than is known changes nothing."""
+    token_id: str
 
 
-class BeginLogin(msgspec.Struct, frozen=True, kw_only=True):
+class ListTokens(Command[list[Token]], frozen=True, kw_only=True):
+    """Tokens of a tenant, or those of the operator for `None`, newest first, from below the id `before`."""
+
+    tenant: str | None
+    before: str | None
+    limit: int
+
+
+class FindWorkerCredential(Command[FoundWorkerCredential | None], frozen=True, kw_only=True):
+    """The credential with this id, or `None`."""
+
+    credential_id: str
+
+
+class IsWorkerName(Command[bool], frozen=True, kw_only=True):
+    """Whether the workers of a credential, or of a role of the database, go by this name."""
+
+    name: str
+
+
+class ListWorkerCredentials(Command[list[WorkerCredential]], frozen=True, kw_only=True):
+    """Credentials of a tenant, or the shared ones for `None`, by id, from behind `after`."""
+
+    tenant: str | None
+    after: str | None
+    limit: int
+
+
+class BeginLogin(Command[None], frozen=True, kw_only=True):
     """Somebody has set out to sign in, and will come back with the secret of this digest, once, and in time.
 
     `link` is for one that the operator made: who comes with it is the operator. `next` is where to go then.
+
+    Remember that somebody set out; what has expired is forgotten.
     """
 
     digest: bytes
@@ -219,18 +226,20 @@ class BeginLogin(msgspec.Struct, frozen=True, kw_only=True):
     act: Act | None = None  # Of a link: that it was made is on record.
 
 
-class TakeLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody has come back with this digest."""
+class TakeLogin(Command[str | None], frozen=True, kw_only=True):
+    """End a sign-in that was begun, and answer where to go then; `None` for one that is not known any more."""
 
     digest: bytes
     link: bool = False
 
 
-class SignIn(msgspec.Struct, frozen=True, kw_only=True):
+class SignIn(Command[User], frozen=True, kw_only=True):
     """Sign a person in: what is known of them is what their provider says now, and invitations to their email theirs.
 
     The session gets this id, and is found by the digest of its secret. `replaces` is the digest of the one that the
     browser had before, which ends. On record it is the person themselves who did it.
+
+    Make a session. Raises `SignInRefused` for a person who is not enabled; then nothing changes.
     """
 
     person: Person
@@ -244,36 +253,40 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True):
     act: Act
 
 
-class TurnAway(msgspec.Struct, frozen=True, kw_only=True):
+class TurnAway(Command[None], frozen=True, kw_only=True):
     """A person is in no group any more that may come in: who is known here is in these alone, and their sessions end.
 
     On record it is the person themselves who did it.
+
+    Keep the groups of a person who may not come in, and end their sessions; of who was never here nothing.
     """
 
     person: Person
     act: Act
 
 
-class EndSession(msgspec.Struct, frozen=True, kw_only=True):
-    """End a session. `user` restricts whose it may be; `None` is anybody's."""
+class EndSession(Command[None], frozen=True, kw_only=True):
+    """End a session. `user` restricts whose it may be; `None` is anybody's. Raises `SessionNotFound`."""
 
     id: str
     user: str | None
     act: Act
 
 
-class EnableUser(msgspec.Struct, frozen=True, kw_only=True):
-    """Let a person in, or out: then their sessions and tokens end."""
+class EnableUser(Command[User], frozen=True, kw_only=True):
+    """Let a person in, or out: then their sessions and tokens end. Raises `UserNotFound`."""
 
     id: str
     enabled: bool
     act: Act
 
 
-class PutMember(msgspec.Struct, frozen=True, kw_only=True):
+class PutMember(Command[Member], frozen=True, kw_only=True):
     """Give a role in a tenant, of their own, to a person, or to who will sign in with an email.
 
     `user` is a person's id; or `email` is given, in lower case, and `invitation` is the id it gets when it is new.
+
+    Give a role. Raises `TenantNotFound` or `UserNotFound`.
     """
 
     tenant: str
@@ -284,8 +297,11 @@ class PutMember(msgspec.Struct, frozen=True, kw_only=True):
     act: Act
 
 
-class RemoveMember(msgspec.Struct, frozen=True, kw_only=True):
-    """Take the role of a person, or an invitation, from a tenant. The tokens that the person has there end."""
+class RemoveMember(Command[Member], frozen=True, kw_only=True):
+    """Take the role of a person, or an invitation, from a tenant. The tokens that the person has there end.
+
+    Raises `MemberNotFound`, or `MemberByGroup` where there is no role of their own to take.
+    """
 
     tenant: str
     id: str
@@ -299,50 +315,50 @@ class FoundSession(msgspec.Struct, frozen=True, kw_only=True):
     owner: Owner
 
 
-class PeopleStore(Protocol):
-    """Where people are kept. Every write is durable when the call returns."""
+class FindSession(Command[FoundSession | None], frozen=True, kw_only=True):
+    """The session with this digest, or `None` when it ended, has expired, or its person is not enabled."""
 
-    def begin_login(self, command: BeginLogin) -> Awaitable[None]:
-        """Remember that somebody set out; what has expired is forgotten."""
+    digest: bytes
 
-    def take_login(self, command: TakeLogin) -> Awaitable[str | None]:
-        """Where to go after a sign-in that was begun, and is now over; `None` for one that is not known any more."""
 
-    def sign_in(self, command: SignIn) -> Awaitable[User]:
-        """Make a session. Raises `SignInRefused` for a person who is not enabled; then nothing changes."""
+class ListSessions(Command[list[Session]], frozen=True, kw_only=True):
+    """The sessions of a person that hold, newest first; a bounded number of them."""
 
-    def turn_away(self, command: TurnAway) -> Awaitable[None]:
-        """Keep the groups of a person who may not come in, and end their sessions; of who was never here nothing."""
+    user: str
 
-    def find_session(self, digest: bytes) -> Awaitable[FoundSession | None]:
-        """The session with this digest, or `None` when it ended, has expired, or its person is not enabled."""
 
-    def end_session(self, command: EndSession) -> Awaitable[None]:
-        """End a session. Raises `SessionNotFound`."""
+class FindUser(Command[Owner | None], frozen=True, kw_only=True):
+    """The person with this id, or `None`."""
 
-    def list_sessions(self, user: str) -> Awaitable[list[Session]]:
-        """The sessions of a person that hold, newest first; a bounded number of them."""
+    user_id: str
 
-    def enable_user(self, command: EnableUser) -> Awaitable[User]:
-        """Let a person in or out. Raises `UserNotFound`."""
 
-    def find_user(self, user_id: str) -> Awaitable[Owner | None]:
-        """The person with this id, or `None`."""
+class ListUsers(Command[list[User]], frozen=True, kw_only=True):
+    """People, those with this email or all, newest first, from below the id `before`."""
 
-    def list_users(self, *, email: str | None, before: str | None, limit: int) -> Awaitable[list[User]]:
-        """People, those with this email or all, newest first, from below the id `before`."""
+    email: str | None
+    before: str | None
+    limit: int
 
-    def put_member(self, command: PutMember) -> Awaitable[Member]:
-        """Give a role. Raises `TenantNotFound` or `UserNotFound`."""
 
-    def remove_member(self, command: RemoveMember) -> Awaitable[Member]:
-        """Take a role. Raises `MemberNotFound`, or `MemberByGroup` where there is none of their own to take."""
+class FindMember(Command[Member | None], frozen=True, kw_only=True):
+    """The member with this id, of a person or an invitation, or `None`."""
 
-    def find_member(self, tenant: str, member_id: str) -> Awaitable[Member | None]:
-        """The member with this id, of a person or an invitation, or `None`."""
+    tenant: str
+    member_id: str
 
-    def list_members(self, tenant: str, *, after: str | None, limit: int) -> Awaitable[list[Member]]:
-        """Everybody with a role in a tenant, invitations too, by id, from behind `after`."""
 
-    def list_people_tokens(self, user: str, *, before: str | None, limit: int) -> Awaitable[list[Token]]:
-        """Tokens that a person made, in all tenants, newest first, from below the id `before`."""
+class ListMembers(Command[list[Member]], frozen=True, kw_only=True):
+    """Everybody with a role in a tenant, invitations too, by id, from behind `after`."""
+
+    tenant: str
+    after: str | None
+    limit: int
+
+
+class ListPeopleTokens(Command[list[Token]], frozen=True, kw_only=True):
+    """Tokens that a person made, in all tenants, newest first, from below the id `before`."""
+
+    user: str
+    before: str | None
+    limit: int

@@ -32,7 +32,7 @@ class Removal(Loop):
     async def run_once(self) -> Cleared:
         """Take away one part; it is told of whom nothing is left."""
         self._removed.clear()
-        cleared = await self._store.clear_tenants(ClearTenants(limit=ROWS))
+        cleared = await self._store.run(ClearTenants(limit=ROWS))
         self._more = cleared.more
         for tenant in cleared.gone:
             log.info("tenant_cleared", tenant_id=tenant)

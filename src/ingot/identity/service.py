@@ -13,7 +13,7 @@ from ingot.events.audit import Act, acting
 from ingot.identity.members import check_role
 from ingot.identity.model import FRACTIONAL_LIMITS, WEIGHT_MAX, Limits, Tenant, TenantExists, TenantNotFound
 from ingot.identity.people import Role
-from ingot.identity.ports import ChangeTenant, CreateTenant, RemoveTenant, TenantStore
+from ingot.identity.ports import ChangeTenant, CreateTenant, GetTenant, ListTenants, RemoveTenant, TenantStore
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
@@ -53,26 +53,26 @@ class Tenants:
             limits=Limits() if limits is None else limits,
             groups={} if groups is None else groups,
         )
-        return self._told(await self._store.create_tenant(CreateTenant(tenant=_checked(tenant), act=acting(act))))
+        return self._told(await self._store.run(CreateTenant(tenant=_checked(tenant), act=acting(act))))
 
     async def get(self, id_or_slug: str) -> Tenant:
         """The tenant with this id or slug. Raises `TenantNotFound`."""
         text(id_or_slug, what="id or slug", hint="Pass tenant.id or tenant.slug, a text.")
         known = is_id(id_or_slug) or _SLUG.fullmatch(id_or_slug)
-        tenant = await self._store.get_tenant(id_or_slug) if known else None
+        tenant = await self._store.run(GetTenant(id_or_slug=id_or_slug)) if known else None
         if tenant is None:
             raise TenantNotFound(f"there is no tenant {id_or_slug[:64]!r}")
         return tenant
 
     async def list(self) -> list[Tenant]:
         """All tenants, by slug."""
-        return await self._store.list_tenants()
+        return await self._store.run(ListTenants())
 
     async def page(self, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT) -> Page[Tenant]:
         """A page of all tenants, by slug."""
         bound_to = ("tenants",)
         after = "" if cursor is None else read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
-        found = await self._store.list_tenants(after=storable(after, what="cursor"), limit=check_limit(limit))
+        found = await self._store.run(ListTenants(after=storable(after, what="cursor"), limit=check_limit(limit)))
         more = write_cursor(found[-1].slug, bound_to=bound_to) if len(found) == limit else None
         return Page(items=found, next_cursor=more)
 
@@ -95,7 +95,7 @@ class Tenants:
         given = {name: value for name, value in wanted.items() if value is not None}
         _checked(msgspec.structs.replace(old, **given))
         command = ChangeTenant(id=old.id, act=acting(act), **given)  # type: ignore[arg-type]
-        return self._told(await self._store.change_tenant(command))
+        return self._told(await self._store.run(command))
 
     async def remove(self, id_or_slug: str, *, act: Act | None = None) -> Tenant:
         """Remove a tenant and all it holds; answers what it was. Raises `TenantNotFound` or `InvalidInput`.
@@ -105,7 +105,7 @@ class Tenants:
         tenant = await self.get(id_or_slug)
         if tenant.slug == DEFAULT_SLUG:
             raise InvalidInput("the tenant `default` stays", hint="Remove another one; nothing was changed.")
-        return await self._store.remove_tenant(RemoveTenant(id=tenant.id, act=acting(act)))
+        return await self._store.run(RemoveTenant(id=tenant.id, act=acting(act)))
 
     def on_changed(self, tell: Callable[[], None]) -> None:
         """Call `tell()` after a tenant was made or changed here: its groups may give people other roles."""

@@ -12,8 +12,9 @@ from ingot.events.audit import Act, acting
 from ingot.identity import secrets
 from ingot.identity.access import Access
 from ingot.identity.people import LOCAL_ISSUER, LOCAL_SUBJECT, Person, Session, SessionNotFound, SignInRefused, User
-from ingot.identity.ports import BeginLogin, EndSession, PeopleStore, SignIn, TakeLogin, TurnAway
+from ingot.identity.ports import BeginLogin, EndSession, FindSession, ListSessions, SignIn, TakeLogin, TurnAway
 from ingot.kernel.clock import MICROS, Clock, to_datetime, to_micros
+from ingot.kernel.commands import Store
 from ingot.kernel.hidden import Unshown, is_secret
 from ingot.kernel.ids import is_id, new_id
 
@@ -64,7 +65,7 @@ class SignedIn(Unshown, frozen=True, kw_only=True):
 class Sessions:
     """Who is signed in, and how they came to be."""
 
-    def __init__(self, store: PeopleStore, access: Access, clock: Clock) -> None:
+    def __init__(self, store: Store, access: Access, clock: Clock) -> None:
         self._store = store
         self._access = access
         self._clock = clock
@@ -73,7 +74,7 @@ class Sessions:
         """Somebody sets out to sign in, and wants to go to a page of ours then."""
         login = Login(secrets.new_login_secret())
         expires_at = self._clock.micros() + round(LOGIN_SECONDS * MICROS)
-        await self._store.begin_login(
+        await self._store.run(
             BeginLogin(digest=secrets.digest(login.secret), expires_at=expires_at, next=own_page(page))
         )
         return login
@@ -82,7 +83,7 @@ class Sessions:
         """Make a link for the operator, for one use."""
         secret = secrets.new_login_secret()
         expires_at = self._clock.micros() + round(LINK_SECONDS * MICROS)
-        await self._store.begin_login(
+        await self._store.run(
             BeginLogin(digest=secrets.digest(secret), expires_at=expires_at, next=HOME, link=True, act=acting(act))
         )
         return Link(secret=secret, expires_at=to_datetime(expires_at))
@@ -110,7 +111,7 @@ class Sessions:
     async def sign_in(self, person: Person, *, agent: str | None, old: str | None, act: Act) -> SignedIn:
         """Make a session for a person, in the place of the one that their browser had. Raises `SignInRefused`."""
         secret = secrets.new_session_secret()
-        user = await self._store.sign_in(
+        user = await self._store.run(
             SignIn(
                 person=person,
                 user_id=new_id(),
@@ -128,21 +129,21 @@ class Sessions:
 
     async def turn_away(self, person: Person, *, act: Act) -> None:
         """A person may not come in any more: what they did by their groups, with tokens of theirs too, has an end."""
-        await self._store.turn_away(TurnAway(person=person, act=acting(act)))
+        await self._store.run(TurnAway(person=person, act=acting(act)))
         self._access.forget()
 
     async def end(self, session_id: str, *, user: str | None, act: Act) -> None:
         """End a session of a person, or of anybody. Raises `SessionNotFound`."""
         if not is_id(session_id):
             raise SessionNotFound(f"there is no session {session_id[:64]!r}")
-        await self._store.end_session(EndSession(id=session_id, user=user, act=acting(act)))
+        await self._store.run(EndSession(id=session_id, user=user, act=acting(act)))
         self._access.forget()
 
     async def leave(self, secret: str | None, *, act: Act) -> None:
         """Somebody signs out: their session ends, if that is one, also when it is too old for anything else."""
         if secret is None or not secrets.is_session_secret(secret):
             return
-        found = await self._store.find_session(secrets.digest(secret))
+        found = await self._store.run(FindSession(digest=secrets.digest(secret)))
         if found is not None:
             user = found.owner.user
             with suppress(SessionNotFound):  # It ended at the same moment.
@@ -155,10 +156,10 @@ class Sessions:
     async def list(self, user: str) -> list[Session]:
         """The sessions of a person that hold, newest first."""
         oldest = self._clock.micros() - round(self._access.rules.idle_seconds * MICROS)
-        return [one for one in await self._store.list_sessions(user) if to_micros(one.last_used_at) > oldest]
+        return [one for one in await self._store.run(ListSessions(user=user)) if to_micros(one.last_used_at) > oldest]
 
     async def _take(self, secret: str, *, link: bool) -> str:
-        page = await self._store.take_login(TakeLogin(digest=secrets.digest(secret), link=link))
+        page = await self._store.run(TakeLogin(digest=secrets.digest(secret), link=link))
         if page is None:
             if link:
                 raise SignInRefused("the link was used before, or is too old", hint=ANOTHER_LINK)

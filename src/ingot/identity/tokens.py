@@ -10,7 +10,7 @@ import msgspec
 
 from ingot.events.audit import Act, acting
 from ingot.identity import secrets
-from ingot.identity.access import Access, AccessStore
+from ingot.identity.access import Access
 from ingot.identity.credentials import (
     Caller,
     CredentialNotFound,
@@ -25,9 +25,15 @@ from ingot.identity.ports import (
     ChangeWorkerCredential,
     CreateToken,
     CreateWorkerCredential,
+    FindToken,
+    FindWorkerCredential,
+    ListPeopleTokens,
+    ListTokens,
+    ListWorkerCredentials,
     RevokeToken,
 )
 from ingot.kernel.clock import Clock, to_datetime, to_micros
+from ingot.kernel.commands import Store
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.hidden import Unshown
 from ingot.kernel.ids import is_id, new_id
@@ -59,7 +65,7 @@ class NewWorkerCredential(Unshown, frozen=True, kw_only=True):
 class Credentials:
     """The tokens and worker credentials of this store."""
 
-    def __init__(self, store: AccessStore, access: Access, clock: Clock) -> None:
+    def __init__(self, store: Store, access: Access, clock: Clock) -> None:
         self._store = store
         self._access = access
         self._clock = clock
@@ -104,7 +110,7 @@ class Credentials:
             created_by=None if by is None else by.name,
             expires_at=self._later(expires_at),
         )
-        kept = await self._store.create_token(CreateToken(token=token, digest=secrets.digest(full), act=acting(act)))
+        kept = await self._store.run(CreateToken(token=token, digest=secrets.digest(full), act=acting(act)))
         return NewToken(token=kept, text=full)
 
     async def ensure_operator(self, given: str | None) -> NewToken | None:
@@ -116,9 +122,9 @@ class Credentials:
                     "the operator's token is not written as a token is",
                     hint="Leave INGOT_OPERATOR_TOKEN out: the first start makes one and writes it to operator.token.",
                 )
-            if await self._store.find_token(token_id) is not None:
+            if await self._store.run(FindToken(token_id=token_id)) is not None:
                 return None
-        elif await self._store.list_tokens(None, before=None, limit=1):
+        elif await self._store.run(ListTokens(tenant=None, before=None, limit=1)):
             return None
         full = given or secrets.new_token(new_id())
         token = Token(
@@ -129,7 +135,7 @@ class Credentials:
             ending=secrets.ending(full),
             created_at=to_datetime(self._clock.micros()),
         )
-        kept = await self._store.create_token(CreateToken(token=token, digest=secrets.digest(full), act=acting(None)))
+        kept = await self._store.run(CreateToken(token=token, digest=secrets.digest(full), act=acting(None)))
         return NewToken(token=kept, text=full)
 
     async def revoke_token(
@@ -143,13 +149,13 @@ class Credentials:
             raise TokenNotFound(f"there is no token {token_id[:64]!r}")
         if user is not None and (await self.get_token(tenant, token_id)).user != user:
             raise TokenNotFound(f"there is no token {token_id!r} of yours")
-        revoked = await self._store.revoke_token(RevokeToken(id=token_id, tenant=tenant, act=acting(act)))
+        revoked = await self._store.run(RevokeToken(id=token_id, tenant=tenant, act=acting(act)))
         self._access.forget()
         return revoked
 
     async def get_token(self, tenant: str | None, token_id: str) -> Token:
         """The token with this id, of a tenant or of any. Raises `TokenNotFound`."""
-        found = await self._store.find_token(token_id) if is_id(text(token_id, what="token id")) else None
+        found = await self._store.run(FindToken(token_id=token_id)) if is_id(text(token_id, what="token id")) else None
         if found is None or tenant not in (None, found.token.tenant):
             raise TokenNotFound(f"there is no token {token_id[:64]!r}")
         return found.token
@@ -160,7 +166,7 @@ class Credentials:
         """A page of the tokens of a tenant, or of the operator's, newest first."""
         bound_to = ("tokens", tenant)
         before = read_place(cursor, bound_to=bound_to)
-        found = await self._store.list_tokens(tenant, before=before, limit=check_limit(limit))
+        found = await self._store.run(ListTokens(tenant=tenant, before=before, limit=check_limit(limit)))
         return page_by_id(found, limit=limit, bound_to=bound_to)
 
     async def list_tokens_of(
@@ -169,7 +175,7 @@ class Credentials:
         """A page of the tokens that a person made, in all tenants, newest first."""
         bound_to = ("tokens of", user)
         before = read_place(cursor, bound_to=bound_to)
-        found = await self._store.list_people_tokens(user, before=before, limit=check_limit(limit))
+        found = await self._store.run(ListPeopleTokens(user=user, before=before, limit=check_limit(limit)))
         return page_by_id(found, limit=limit, bound_to=bound_to)
 
     # -- workers --------------------------------------------------------------------------------------------
@@ -199,11 +205,11 @@ class Credentials:
             created_by=None if by is None else by.name,
         )
         command = CreateWorkerCredential(credential=credential, digest=secrets.digest(secret), act=acting(act))
-        return NewWorkerCredential(credential=await self._store.create_worker_credential(command), secret=secret)
+        return NewWorkerCredential(credential=await self._store.run(command), secret=secret)
 
     async def get_worker(self, tenant: str | None, credential_id: str) -> WorkerCredential:
         """The credential with this id, of a tenant or of any. Raises `CredentialNotFound`."""
-        found = await self._store.find_worker_credential(_known_credential(credential_id))
+        found = await self._store.run(FindWorkerCredential(credential_id=_known_credential(credential_id)))
         if found is None or tenant not in (None, found.credential.tenant):
             raise CredentialNotFound(f"there is no worker credential {credential_id[:64]!r}")
         return found.credential
@@ -215,7 +221,7 @@ class Credentials:
 
         Raises `CredentialNotFound` or `Forbidden`.
         """
-        known = await self._store.find_worker_credential(_known_credential(credential_id))
+        known = await self._store.run(FindWorkerCredential(credential_id=_known_credential(credential_id)))
         if by is not None and known is not None and tenant in (None, known.credential.tenant):
             _expect_running(by, known.credential.types)
         secret = secrets.new_worker_secret()
@@ -244,11 +250,11 @@ class Credentials:
         """A page of the credentials of a tenant, or of the shared ones, by id."""
         bound_to = ("worker credentials", tenant)
         after = read_place(cursor, bound_to=bound_to, fits=_is_credential_id)
-        found = await self._store.list_worker_credentials(tenant, after=after, limit=check_limit(limit))
+        found = await self._store.run(ListWorkerCredentials(tenant=tenant, after=after, limit=check_limit(limit)))
         return page_by_id(found, limit=limit, bound_to=bound_to)
 
     async def _change(self, command: ChangeWorkerCredential) -> WorkerCredential:
-        changed = await self._store.change_worker_credential(command)
+        changed = await self._store.run(command)
         self._access.forget()
         return changed
 

@@ -6,7 +6,8 @@ import asyncio
 from typing import Final
 
 from ingot.identity.access import Access
-from ingot.identity.ports import CredentialStore, NoteUse
+from ingot.identity.ports import NoteUse
+from ingot.kernel.commands import Store
 from ingot.kernel.loops import Loop
 
 EVERY_SECONDS: Final = 60.0
@@ -17,7 +18,7 @@ class Usage(Loop):
 
     name = "identity.usage"
 
-    def __init__(self, store: CredentialStore, access: Access) -> None:
+    def __init__(self, store: Store, access: Access) -> None:
         super().__init__()
         self._store = store
         self._access = access
@@ -26,7 +27,7 @@ class Usage(Loop):
         """Write down what was used since the last round."""
         used = self._access.take_used()
         if used.tokens or used.workers or used.sessions:
-            await self._store.note_use(used)
+            await self._store.run(used)
         return used
 
     async def rest(self) -> None:

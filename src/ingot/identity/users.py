@@ -6,7 +6,8 @@ from ingot.events.audit import Act, acting
 from ingot.identity.access import Access
 from ingot.identity.members import check_email
 from ingot.identity.people import User, UserNotFound
-from ingot.identity.ports import EnableUser, Owner, PeopleStore
+from ingot.identity.ports import EnableUser, FindUser, ListUsers, Owner
+from ingot.kernel.commands import Store
 from ingot.kernel.ids import is_id
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, page_by_id, read_place
 from ingot.kernel.values import flag, text
@@ -15,13 +16,13 @@ from ingot.kernel.values import flag, text
 class Users:
     """The people who have signed in here."""
 
-    def __init__(self, store: PeopleStore, access: Access) -> None:
+    def __init__(self, store: Store, access: Access) -> None:
         self._store = store
         self._access = access
 
     async def get(self, user_id: str) -> Owner:
         """The person with this id, and their roles. Raises `UserNotFound`."""
-        found = await self._store.find_user(_known(user_id))
+        found = await self._store.run(FindUser(user_id=_known(user_id)))
         if found is None:
             raise UserNotFound(f"there is no person {user_id[:64]!r}")
         return found
@@ -33,13 +34,13 @@ class Users:
         wanted = None if email is None else check_email(email)
         bound_to = ("users", wanted)
         before = read_place(cursor, bound_to=bound_to)
-        found = await self._store.list_users(email=wanted, before=before, limit=check_limit(limit))
+        found = await self._store.run(ListUsers(email=wanted, before=before, limit=check_limit(limit)))
         return page_by_id(found, limit=limit, bound_to=bound_to)
 
     async def enable(self, user_id: str, *, enabled: bool, act: Act) -> User:
         """Let a person in, or out: then their sessions and tokens end, here at once. Raises `UserNotFound`."""
         command = EnableUser(id=_known(user_id), enabled=flag(enabled, what="enabled"), act=acting(act))
-        user = await self._store.enable_user(command)
+        user = await self._store.run(command)
         self._access.forget()
         return user
 

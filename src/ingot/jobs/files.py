@@ -1,15 +1,42 @@
-"""Files of jobs: what they are given, make and save for their next attempts, and what they wrote when it was much."""
+"""Files of jobs: what they are given, make and save for their next attempts, and what they wrote when it was much.
+
+They are written by the commands of jobs and uploads:
+
+`Enqueue` refers to the inputs of an order, and to its payload: blobs that something in the tenant refers to
+(`BlobNotFound` otherwise), counted in its usage and that of who made the job (`QuotaExceeded`); the process itself
+is `PROCESS`. Their content type is that of a key, an upload or a file that refers to them. An order with `uploads`
+begins these in the same transaction, and its job is blocked until the last of them is finished and no job it waits
+for is left: it is queued in the transaction that finishes it, and they are in its `inputs`. When one of them fails,
+is given up or is swept, the job is canceled, with the reason, which names it, in `last_error`; when the job is
+canceled, they end. A job whose input never came cannot be retried: `FileNotFound`. To `reuse` an upload that
+announces its blob is that blob as an input; a job with one that does not is not made by reuse, and not reused. An
+order that is answered by a job that was there before begins no uploads, and counts for nothing.
+
+`SettleJobs` with an attempt that succeeded makes the outputs that were finished under its fence files of the job,
+in the same transaction, in place of all those of an earlier run, with an event `blob.stored` for each; of two with
+the same name the one that was finished last. It refuses with `OutputMissing` when one that it names is not there.
+Whatever else was uploaded for the attempt is swept. Beginning more than `OUTPUTS_MAX` outputs of one attempt is
+`InvalidInput`.
+
+Finishing the upload of a `log` or a `checkpoint` makes it a file of the job at once, in place of one with its name;
+of a checkpoint no event tells. An attempt that succeeds removes all checkpoints of its job in the same transaction,
+and gives their bytes back; however else one ends, they stay for the next. Beginning a checkpoint that would be one
+more than `CHECKPOINTS_MAX` of the job is `InvalidInput`; one with the name of another never is. What this attempt
+has finished under its name is an upload no longer then, so that there are never more of them than names.
+
+Files go with their job, and their bytes are given back then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from datetime import datetime
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 from uuid import UUID
 
 import msgspec
 
 from ingot.blobs.model import Content
+from ingot.kernel.commands import Command
 from ingot.kernel.errors import Conflict, NotFound
 
 INPUTS_MAX: Final = 100  # Of a job, those that are still to come with them.
@@ -67,44 +94,31 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
 
 
-class FileStore(Protocol):
-    """What an engine tells of the files of jobs. They are written by the commands of jobs and uploads.
+class ListFiles(Command[list[JobFile]], frozen=True, kw_only=True):
+    """The files of a job, by kind and name. Raises `JobNotFound`."""
 
-    `Enqueue` refers to the inputs of an order, and to its payload: blobs that something in the tenant refers to
-    (`BlobNotFound` otherwise), counted in its usage and that of who made the job (`QuotaExceeded`); the process itself
-    is `PROCESS`. Their content type is that of a key, an upload or a file that refers to them. An order with `uploads`
-    begins these in the same transaction, and its job is blocked until the last of them is finished and no job it waits
-    for is left: it is queued in the transaction that finishes it, and they are in its `inputs`. When one of them fails,
-    is given up or is swept, the job is canceled, with the reason, which names it, in `last_error`; when the job is
-    canceled, they end. A job whose input never came cannot be retried: `FileNotFound`. To `reuse` an upload that
-    announces its blob is that blob as an input; a job with one that does not is not made by reuse, and not reused. An
-    order that is answered by a job that was there before begins no uploads, and counts for nothing.
+    tenant: str
+    job_id: str
 
-    `SettleJobs` with an attempt that succeeded makes the outputs that were finished under its fence files of the job,
-    in the same transaction, in place of all those of an earlier run, with an event `blob.stored` for each; of two with
-    the same name the one that was finished last. It refuses with `OutputMissing` when one that it names is not there.
-    Whatever else was uploaded for the attempt is swept. Beginning more than `OUTPUTS_MAX` outputs of one attempt is
-    `InvalidInput`.
 
-    Finishing the upload of a `log` or a `checkpoint` makes it a file of the job at once, in place of one with its name;
-    of a checkpoint no event tells. An attempt that succeeds removes all checkpoints of its job in the same transaction,
-    and gives their bytes back; however else one ends, they stay for the next. Beginning a checkpoint that would be one
-    more than `CHECKPOINTS_MAX` of the job is `InvalidInput`; one with the name of another never is. What this attempt
-    has finished under its name is an upload no longer then, so that there are never more of them than names.
+class FindRunning(Command[RunningJob], frozen=True, kw_only=True):
+    """The job that runs under this fence; restricted as a `Settle` is. Raises `JobNotFound` or `LeaseLost`."""
 
-    Files go with their job, and their bytes are given back then.
+    job_id: str
+    fence: int
+    tenant: str | None
+    worker: str | None
+
+
+class OpenFile(Command[tuple[JobFile, Content]], frozen=True, kw_only=True):
+    """An input, the payload or a checkpoint, for the attempt under this fence; restricted as a `Settle` is.
+
+    Raises `JobNotFound`, `LeaseLost` or `FileNotFound`.
     """
 
-    def list_files(self, tenant: str, job_id: str) -> Awaitable[list[JobFile]]:
-        """The files of a job, by kind and name. Raises `JobNotFound`."""
-
-    def find_running(self, job_id: str, fence: int, *, tenant: str | None, worker: str | None) -> Awaitable[RunningJob]:
-        """The job that runs under this fence; restricted as a `Settle` is. Raises `JobNotFound` or `LeaseLost`."""
-
-    def open_file(
-        self, job_id: str, fence: int, kind: JobFileKind, name: str, *, tenant: str | None, worker: str | None
-    ) -> Awaitable[tuple[JobFile, Content]]:
-        """An input, the payload or a checkpoint, for the attempt under this fence; restricted as a `Settle` is.
-
-        Raises `JobNotFound`, `LeaseLost` or `FileNotFound`.
-        """
+    job_id: str
+    fence: int
+    kind: JobFileKind
+    name: str
+    tenant: str | None
+    worker: str | None

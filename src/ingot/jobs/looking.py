@@ -14,11 +14,26 @@ from ingot.jobs import checks
 from ingot.jobs.errors import AttemptNotFound, BatchNotFound, JobNotFound
 from ingot.jobs.explain import explain
 from ingot.jobs.figures import LANES_MAX, TENANTS_MAX, Depth, Load
-from ingot.jobs.files import JobFile
+from ingot.jobs.files import JobFile, ListFiles
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.logs import Followers
 from ingot.jobs.model import Attempt, Batch, Doomed, Explanation, HistoryEntry, Job, JobLog, JobStatus, Source, Summary
-from ingot.jobs.ports import JobFilter, JobStore
+from ingot.jobs.ports import (
+    CountJobs,
+    FindWaiting,
+    GetBatch,
+    GetJob,
+    JobFilter,
+    JobStore,
+    ListAttempts,
+    ListDepths,
+    ListHistory,
+    ListJobs,
+    PreviewRetention,
+    ReadLog,
+    SummarizeJobs,
+    TallyJobs,
+)
 from ingot.kernel import values
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
 
@@ -38,7 +53,7 @@ class Looking:
 
     async def get(self, tenant: str, job_id: str) -> Job:
         """The job as it stands. Raises `JobNotFound`, for another tenant's job too."""
-        job = await self._store.get_job(checks.tenant(tenant), checks.job_id(job_id))
+        job = await self._store.run(GetJob(tenant=checks.tenant(tenant), job_id=checks.job_id(job_id)))
         if job is None:
             raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
         return job
@@ -88,7 +103,7 @@ class Looking:
 
     async def attempts(self, tenant: str, job_id: str) -> Sequence[Attempt]:
         """The attempts of a job, oldest first. Raises `JobNotFound`."""
-        attempts = await self._store.list_attempts(checks.tenant(tenant), checks.job_id(job_id))
+        attempts = await self._store.run(ListAttempts(tenant=checks.tenant(tenant), job_id=checks.job_id(job_id)))
         if not attempts:
             await self.get(tenant, job_id)
         return attempts
@@ -101,7 +116,9 @@ class Looking:
         if attempt is not None:
             values.whole_number(attempt, what="attempt", least=0, most=values.NUMBER_MAX)
         values.whole_number(after, what="after", least=0, most=values.NUMBER_MAX)
-        log = await self._store.read_log(checks.tenant(tenant), checks.job_id(job_id), attempt, after=after)
+        log = await self._store.run(
+            ReadLog(tenant=checks.tenant(tenant), job_id=checks.job_id(job_id), attempt=attempt, after=after)
+        )
         if log is None:
             job = await self.get(tenant, job_id)
             raise AttemptNotFound(f"the job has had {job.attempts} attempts, and none with the number {attempt}")
@@ -109,7 +126,7 @@ class Looking:
 
     async def files(self, tenant: str, job_id: str) -> Sequence[JobFile]:
         """The files of a job, by kind and name. Raises `JobNotFound`."""
-        return await self._store.list_files(checks.tenant(tenant), checks.job_id(job_id))
+        return await self._store.run(ListFiles(tenant=checks.tenant(tenant), job_id=checks.job_id(job_id)))
 
     async def summary(
         self,
@@ -129,9 +146,9 @@ class Looking:
         """
         where = _job_filter(tenant, status, type, tag, source, created_after, created_before)
         if where == JobFilter(tenant=where.tenant, status=where.status, type=where.type):
-            found = await self._store.summarize(where.tenant, where.type)
+            found = await self._store.run(SummarizeJobs(tenant=where.tenant, type=where.type))
         else:
-            fitting, more = await self._store.tally(where)
+            fitting, more = await self._store.run(TallyJobs(where=where))
             counts = {each: fitting.get(each, 0) for each in JobStatus}
             running = counts[JobStatus.RUNNING]
             found = Summary(counts=counts, running=running, oldest_queued_seconds=None, more=more)
@@ -139,7 +156,7 @@ class Looking:
 
     async def depths(self) -> Sequence[Depth]:
         """The jobs of all tenants by status, and how long the oldest ready of each has waited. Bounded in cost."""
-        return await self._store.list_depths(tenants_max=TENANTS_MAX, lanes_max=LANES_MAX)
+        return await self._store.run(ListDepths(tenants_max=TENANTS_MAX, lanes_max=LANES_MAX))
 
     async def load(self) -> Load:
         """How much the store has to do at this moment."""
@@ -147,7 +164,7 @@ class Looking:
 
     async def explain(self, tenant: str, job_id: str) -> Explanation:
         """Why a job is not running, in words and as data. Raises `JobNotFound`."""
-        waiting = await self._store.find_waiting(checks.tenant(tenant), checks.job_id(job_id))
+        waiting = await self._store.run(FindWaiting(tenant=checks.tenant(tenant), job_id=checks.job_id(job_id)))
         if waiting is None:
             raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
         return explain(waiting)
@@ -155,14 +172,14 @@ class Looking:
     async def batch(self, tenant: str, batch: str) -> Batch:
         """The jobs enqueued under this name, in numbers. Raises `BatchNotFound`."""
         name = values.within(values.text(batch, what="batch"), what="batch", chars_max=checks.BATCH_CHARS_MAX)
-        found = await self._store.get_batch(checks.tenant(tenant), name)
+        found = await self._store.run(GetBatch(tenant=checks.tenant(tenant), batch=name))
         if found is None:
             raise BatchNotFound(f"there is no batch {name!r} in this tenant")
         return found
 
     async def preview_retention(self, tenant: str) -> Sequence[Doomed]:
         """What collections would remove of a tenant's finished jobs now, by type. Changes nothing."""
-        return await self._store.preview_retention(checks.tenant(tenant))
+        return await self._store.run(PreviewRetention(tenant=checks.tenant(tenant)))
 
     async def history(
         self, tenant: str, *, type: str | None = None, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
@@ -171,12 +188,14 @@ class Looking:
         tenant, type = checks.tenant(tenant), checks.filter_text(type, what="type")
         bound_to = ("history", tenant, type)
         before = None if cursor is None else read_cursor(values.text(cursor, what="cursor"), bound_to=bound_to)
-        entries, position = await self._store.list_history(tenant, type, before=before, limit=check_limit(limit))
+        entries, position = await self._store.run(
+            ListHistory(tenant=tenant, type=type, before=before, limit=check_limit(limit))
+        )
         return Page(items=entries, next_cursor=None if position is None else write_cursor(position, bound_to=bound_to))
 
     async def counts(self, tenant: str) -> Mapping[str, Mapping[JobStatus, int]]:
         """Exact counts of a tenant's jobs by type and status. What there is none of is left out."""
-        return await self._store.count_jobs(checks.tenant(tenant))
+        return await self._store.run(CountJobs(tenant=checks.tenant(tenant)))
 
 
 async def _read_page(store: JobStore, where: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
@@ -184,7 +203,7 @@ async def _read_page(store: JobStore, where: JobFilter, before: str | None, limi
     jobs: list[Job] = []
     weight, step = 0, min(limit, PAGE_STEP_JOBS)
     while True:
-        found, before = await store.list_jobs(where, before=before, limit=step)
+        found, before = await store.run(ListJobs(where=where, before=before, limit=step))
         jobs += found
         weight += sum(len(job.payload) + len(job.metadata) + len(job.result) for job in found)
         if before is None or len(found) < step or len(jobs) == limit or weight >= PAGE_BYTES_MAX:

@@ -25,7 +25,7 @@ class Maintenance(Loop):
 
     async def run_once(self) -> Tended:
         """Do what is due now."""
-        return await self._store.tend(Tend())
+        return await self._store.run(Tend())
 
     async def rest(self) -> None:
         """Wait for the next instant on the agenda, or until it comes closer."""

@@ -1,9 +1,4 @@
-"""What the jobs room asks of an engine: commands, and the store that runs each of them whole.
-
-A write is one command. The engine runs it in one transaction (the change, its event and its counts) and
-answers only when it is durable. A command that raises has changed nothing. Instants and durations inside
-commands are microseconds; the store's own clock says when now is.
-"""
+"""What the jobs room asks of an engine: its commands (see `ingot.kernel.commands`), and what the store tells it."""
 
 from __future__ import annotations
 
@@ -15,7 +10,6 @@ import msgspec
 from ingot.events.audit import Act
 from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey
 from ingot.jobs.figures import Depth, Listener, Load
-from ingot.jobs.files import FileStore
 from ingot.jobs.model import (
     Attempt,
     Batch,
@@ -38,17 +32,51 @@ from ingot.jobs.model import (
     Tended,
     Waiting,
 )
+from ingot.kernel.commands import Command, Store
 from ingot.kernel.errors import IngotError
 
 
-class Enqueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Accept these jobs, all or none."""
+class Enqueue(Command[list[Enqueued]], frozen=True, kw_only=True):
+    """Accept these jobs, all or none, in the order given.
+
+    A job whose `idempotency_key` made a job of the same tenant and type before is not made again: the
+    answer is that job with `created=False`, whatever its status, as long as its row lives. With another
+    payload: `IdempotencyMismatch`. A `dedupe_key` held by a blocked, queued or running job of the tenant:
+    `DuplicateJob` with the holder's id. An unknown tenant: `TenantNotFound`. Without a priority or
+    `max_attempts` of its own a job takes those of its definition. A `run_at` in the past means now. An order
+    whose id is there already, as when it is sent again after an unknown outcome, answers with that job.
+
+    A job with `after` is blocked until every job it names has succeeded, and is queued then, or at its `run_at`
+    when that is later. When one of them is dead or canceled, at whatever time, it is canceled, unless it says
+    `on_dead=run`: then that one is as good as succeeded. Jobs may wait for jobs of the same command.
+    `ParentNotFound` for one that is not there or not in the tenant. What waits is moved soon after the
+    last it waited for ended, in bounded steps; canceling passes on to those that wait for what was canceled.
+
+    When its definition says `reuse` and a job of the tenant asks for the same as one before it that is blocked,
+    queued, running or succeeded, the answer is that one with `reused=True`; with `force` it is made, and is the one
+    to be reused from then on.
+
+    `JobLimitExceeded` when the tenant would have more than `max_unfinished_jobs` blocked, queued or running;
+    `RateLimited` when it enqueues faster than `rate` and `burst`. Both count new jobs only, and a retry too.
+    """
 
     orders: Sequence[NewJob]
 
 
-class ClaimJobs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Lease up to `limit` due jobs of these types to a worker. `tenant=None` serves every tenant."""
+class ClaimJobs(Command[list[Claim]], frozen=True, kw_only=True):
+    """Lease up to `limit` due jobs of these types to a worker: by priority, then `run_at`, then id.
+
+    `tenant=None` serves every tenant.
+
+    Two calls never receive the same attempt. Every claim has a fence higher than any fence the job had
+    before, across restarts too, below 2**53, and writes the attempt's row. Claims also do what `Tend` does,
+    when it is time for it; when more jobs become due together than one round promotes, they join the ready
+    work in the order of their times. `TenantNotFound` for a tenant that is not there.
+
+    Tenants with ready work take turns by weight; inside a tenant the order is strict. No more jobs run at once
+    than the tenant's `max_running_jobs` and the definition's `max_running` and `max_running_per_key` say, whoever
+    claims; work that has to wait for that is passed over. Types that are paused are not handed out.
+    """
 
     worker_id: str
     types: Sequence[str]
@@ -71,8 +99,13 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stage: str | None = None
 
 
-class RenewLeases(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Renew each of these leases; each is judged by itself."""
+class RenewLeases(Command[list[Heartbeat | IngotError]], frozen=True, kw_only=True):
+    """Renew each of these leases, and answer for each in order. One that fails stops no other.
+
+    `JobNotFound` for a job that is not there or not in the tenant, `LeaseLost` unless the fence is the
+    current one of a running job, and the attempt that of the worker when one is named. A lease that ran out
+    but was not swept is renewed. A new progress is kept and told in an event, at most once a second per job.
+    """
 
     beats: Sequence[Beat]
 
@@ -88,27 +121,46 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     worker: str | None = None
 
 
-class AppendLogs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Append each of these texts to the log of its attempt; each is judged by itself."""
+class AppendLogs(Command[list[int | IngotError]], frozen=True, kw_only=True):
+    """Append each of these texts to the log of its attempt, and answer for each in order where the log ends now.
+
+    Errors as in `RenewLeases`, and then nothing is kept. Of a text whose `offset` lies before the end of the log only
+    what is new is kept, so that a repeat adds nothing; one that lies behind it leaves a gap. Of each attempt the
+    last `LOG_CHARS_KEPT` characters can be read, for as long as the job is there. No events are written.
+    """
 
     entries: Sequence[LogEntry]
 
 
-class SettleJobs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Record how each of these attempts ended; each is judged by itself."""
+class SettleJobs(Command[list[Settled | IngotError]], frozen=True, kw_only=True):
+    """Record how each of these attempts ended, and answer for each in order. One that fails stops no other.
+
+    The job moves as `judge` says. Errors as in `RenewLeases`; but the same outcome sent again with the same
+    fence gets its first answer again, for as long as the attempt's row lives. Another outcome: `LeaseLost`.
+    """
 
     settles: Sequence[Settle]
 
 
-class CancelJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Somebody wants this job to stop."""
+class CancelJob(Command[Job], frozen=True, kw_only=True):
+    """Cancel a waiting job at once; for a running one record that it should stop.
+
+    Canceling again changes nothing. `JobFinished` when it succeeded or died before. A canceled job never
+    becomes anything else by itself.
+    """
 
     tenant: str
     job_id: str
 
 
-class RetryJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Run a finished job again. What is `None` stays as it was; `run_at=None` is at once."""
+class RetryJob(Command[Job], frozen=True, kw_only=True):
+    """Put a finished job back in the queue, with an event that says so.
+
+    What is `None` stays as it was; `run_at=None` is at once.
+
+    `JobNotFinished` otherwise. `DuplicateJob` when its dedupe key is held by another unfinished job.
+    With `reset_attempts` failures and crashes begin at zero again; `attempts` never does.
+    """
 
     tenant: str
     job_id: str
@@ -118,8 +170,11 @@ class RetryJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run_at: int | None = None
 
 
-class ChangeJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Change a waiting job. What is `None` stays as it was. Tags can be changed in any state."""
+class ChangeJob(Command[Job], frozen=True, kw_only=True):
+    """Change priority, time or attempts of a waiting job (`JobNotQueued` otherwise), or the tags of any.
+
+    What is `None` stays as it was.
+    """
 
     tenant: str
     job_id: str
@@ -129,32 +184,47 @@ class ChangeJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tags: Sequence[str] | None = None
 
 
-class Tend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Move work that has become due to the ready work, and sweep leases that have run out."""
+class Tend(Command[Tended], frozen=True, kw_only=True):
+    """Promote work that has become due, and sweep leases that have run out, a bounded number of each.
+
+    A swept job is judged as lost: back in the queue after 0 to 5 seconds, or dead at its crash cap, or
+    canceled when that was asked for. Nothing is swept within one lease length of the store coming up.
+    """
 
 
-class Collect(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Remove finished jobs that have been kept long enough, looking at up to `limit` of them."""
+class Collect(Command[Collected], frozen=True, kw_only=True):
+    """Remove up to `limit` finished jobs whose retention is over, of any tenant, of a type from the oldest on.
+
+    One that ended before, and was retried, may go as early as if it had ended then, once its retention is over.
+
+    How long a job is kept is what its definition says now, or else its tenant's limits, counted from the moment it
+    finished last. A removed job is gone with its attempts and tags, its idempotency key is free, and it is counted
+    no more; with `keep_history` one entry stays. A job that is not finished, or was retried meanwhile, is never
+    touched. No events are written.
+    """
 
     limit: int
 
 
-class PutDefinition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Make or replace the definition of a type."""
+class PutDefinition(Command[Definition], frozen=True, kw_only=True):
+    """Create or replace the definition of a type. It holds for attempts that end, and jobs that come, from now on."""
 
     definition: Definition
     act: Act
 
 
-class EnsureDefinition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Have a definition of a type for all tenants, of the version of this one at least."""
+class EnsureDefinition(Command[Definition], frozen=True, kw_only=True):
+    """Create a definition for all tenants if there is none, and raise its version if that is lower than this one.
+
+    Nothing else of it is changed. Of many that ask at once one changes it, and who puts one meanwhile is heard.
+    """
 
     definition: Definition
     act: Act
 
 
-class PauseType(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Hand out no more of a tenant's jobs of this type."""
+class PauseType(Command[Pause], frozen=True, kw_only=True):
+    """Hand out no more of a tenant's jobs of this type. One that is paused stays as it was. `TenantNotFound`."""
 
     tenant: str
     type: str
@@ -162,8 +232,8 @@ class PauseType(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     act: Act
 
 
-class ResumeType(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Hand out a tenant's jobs of this type again."""
+class ResumeType(Command[None], frozen=True, kw_only=True):
+    """Hand out a tenant's jobs of this type again, and tell waiting claims. One that is not paused stays as it is."""
 
     tenant: str
     type: str
@@ -182,205 +252,158 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     created_before: int | None = None
 
 
-class JobStore(FileStore, Protocol):
-    """Where jobs are kept. Safe to call from many tasks at once; every write is durable when it returns."""
+class ReadLog(Command[JobLog | None], frozen=True, kw_only=True):
+    """What an attempt wrote from the character `after` on, up to the next gap, all as of one moment.
 
-    def enqueue(self, command: Enqueue) -> Awaitable[list[Enqueued]]:
-        """Accept jobs, all or none, in the order given.
+    Without an `attempt` it is the newest. Every job has an attempt 0, which never began. `None` when the job is not
+    there or not in this tenant, or has had no such attempt.
+    """
 
-        A job whose `idempotency_key` made a job of the same tenant and type before is not made again: the
-        answer is that job with `created=False`, whatever its status, as long as its row lives. With another
-        payload: `IdempotencyMismatch`. A `dedupe_key` held by a blocked, queued or running job of the tenant:
-        `DuplicateJob` with the holder's id. An unknown tenant: `TenantNotFound`. Without a priority or
-        `max_attempts` of its own a job takes those of its definition. A `run_at` in the past means now. An order
-        whose id is there already, as when it is sent again after an unknown outcome, answers with that job.
+    tenant: str
+    job_id: str
+    attempt: int | None
+    after: int
 
-        A job with `after` is blocked until every job it names has succeeded, and is queued then, or at its `run_at`
-        when that is later. When one of them is dead or canceled, at whatever time, it is canceled, unless it says
-        `on_dead=run`: then that one is as good as succeeded. Jobs may wait for jobs of the same command.
-        `ParentNotFound` for one that is not there or not in the tenant. What waits is moved soon after the
-        last it waited for ended, in bounded steps; canceling passes on to those that wait for what was canceled.
 
-        When its definition says `reuse` and a job of the tenant asks for the same as one before it that is blocked,
-        queued, running or succeeded, the answer is that one with `reused=True`; with `force` it is made, and is the one
-        to be reused from then on.
+class PreviewRetention(Command[list[Doomed]], frozen=True, kw_only=True):
+    """What collections would remove of a tenant's jobs now, by type, counting a bounded number of each.
 
-        `JobLimitExceeded` when the tenant would have more than `max_unfinished_jobs` blocked, queued or running;
-        `RateLimited` when it enqueues faster than `rate` and `burst`. Both count new jobs only, and a retry too.
-        """
+    `TenantNotFound` for a tenant that is not there.
+    """
 
-    def claim(self, command: ClaimJobs) -> Awaitable[list[Claim]]:
-        """Lease up to `limit` due jobs: by priority, then `run_at`, then id, never more than `limit`.
+    tenant: str
 
-        Two calls never receive the same attempt. Every claim has a fence higher than any fence the job had
-        before, across restarts too, below 2**53, and writes the attempt's row. Claims also do what `tend` does,
-        when it is time for it; when more jobs become due together than one round promotes, they join the ready
-        work in the order of their times. `TenantNotFound` for a tenant that is not there.
 
-        Tenants with ready work take turns by weight; inside a tenant the order is strict. No more jobs run at once
-        than the tenant's `max_running_jobs` and the definition's `max_running` and `max_running_per_key` say, whoever
-        claims; work that has to wait for that is passed over. Types that are paused are not handed out.
-        """
+class ListHistory(Command[tuple[list[HistoryEntry], str | None]], frozen=True, kw_only=True):
+    """Entries after the position `before`, last finished first, and the position to go on from (`None`: no more).
 
-    def renew(self, command: RenewLeases) -> Awaitable[list[Heartbeat | IngotError]]:
-        """Renew leases, one answer for each in order.
+    `TenantNotFound` for a tenant that is not there.
+    """
 
-        `JobNotFound` for a job that is not there or not in the tenant, `LeaseLost` unless the fence is the
-        current one of a running job, and the attempt that of the worker when one is named. A lease that ran out
-        but was not swept is renewed. A new progress is kept and told in an event, at most once a second per job.
-        """
+    tenant: str
+    type: str | None
+    before: str | None
+    limit: int
 
-    def append_logs(self, command: AppendLogs) -> Awaitable[list[int | IngotError]]:
-        """Append to the logs of attempts, one answer for each in order: where the log of the attempt ends now.
 
-        Errors as in `renew`, and then nothing is kept. Of a text whose `offset` lies before the end of the log only
-        what is new is kept, so that a repeat adds nothing; one that lies behind it leaves a gap. Of each attempt the
-        last `LOG_CHARS_KEPT` characters can be read, for as long as the job is there. No events are written.
-        """
+class GetDefinition(Command[Definition], frozen=True, kw_only=True):
+    """The definition that holds: the tenant's own, or the one for all, or the defaults."""
 
-    def read_log(self, tenant: str, job_id: str, attempt: int | None, *, after: int) -> Awaitable[JobLog | None]:
-        """What an attempt wrote from the character `after` on, up to the next gap, all as of one moment.
+    tenant: str | None
+    type: str
 
-        Without an `attempt` it is the newest. Every job has an attempt 0, which never began. `None` when the job is not
-        there or not in this tenant, or has had no such attempt.
-        """
 
-    def settle(self, command: SettleJobs) -> Awaitable[list[Settled | IngotError]]:
-        """Record how attempts ended, one answer for each in order; one that fails stops no other.
+class ListDefinitions(Command[list[Definition]], frozen=True, kw_only=True):
+    """The stored definitions a tenant can see: its own and those for all, by type."""
 
-        The job moves as `judge` says. Errors as in `renew`; but the same outcome sent again with the same
-        fence gets its first answer again, for as long as the attempt's row lives. Another outcome: `LeaseLost`.
-        """
+    tenant: str | None
 
-    def cancel(self, command: CancelJob) -> Awaitable[Job]:
-        """Cancel a waiting job at once; for a running one record that it should stop.
 
-        Canceling again changes nothing. `JobFinished` when it succeeded or died before. A canceled job never
-        becomes anything else by itself.
-        """
+class ListPauses(Command[list[Pause]], frozen=True, kw_only=True):
+    """The types of a tenant that are paused, by type."""
 
-    def retry(self, command: RetryJob) -> Awaitable[Job]:
-        """Put a finished job back in the queue, with an event that says so.
+    tenant: str
 
-        `JobNotFinished` otherwise. `DuplicateJob` when its dedupe key is held by another unfinished job.
-        With `reset_attempts` failures and crashes begin at zero again; `attempts` never does.
-        """
 
-    def change(self, command: ChangeJob) -> Awaitable[Job]:
-        """Change priority, time or attempts of a waiting job (`JobNotQueued` otherwise), or the tags of any."""
+class ListLeases(Command[list[tuple[str, int]]], frozen=True, kw_only=True):
+    """Up to `limit` running jobs, each with its fence, of a worker or of any instance of a credential.
 
-    def tend(self, command: Tend) -> Awaitable[Tended]:
-        """Promote due work and sweep expired leases, a bounded number of each.
+    They are those of one tenant, or of all for `None`.
+    """
 
-        A swept job is judged as lost: back in the queue after 0 to 5 seconds, or dead at its crash cap, or
-        canceled when that was asked for. Nothing is swept within one lease length of the store coming up.
-        """
+    worker: str
+    tenant: str | None
+    limit: int
 
-    def collect(self, command: Collect) -> Awaitable[Collected]:
-        """Remove up to `limit` finished jobs whose retention is over, of any tenant, of a type from the oldest on.
 
-        One that ended before, and was retried, may go as early as if it had ended then, once its retention is over.
+class GetJob(Command[Job | None], frozen=True, kw_only=True):
+    """The job, or `None` when it is not there or not in this tenant."""
 
-        How long a job is kept is what its definition says now, or else its tenant's limits, counted from the moment it
-        finished last. A removed job is gone with its attempts and tags, its idempotency key is free, and it is counted
-        no more; with `keep_history` one entry stays. A job that is not finished, or was retried meanwhile, is never
-        touched. No events are written.
-        """
+    tenant: str
+    job_id: str
 
-    def preview_retention(self, tenant: str) -> Awaitable[list[Doomed]]:
-        """What collections would remove of a tenant's jobs now, by type, counting a bounded number of each.
 
-        `TenantNotFound` for a tenant that is not there.
-        """
+class ListJobs(Command[tuple[list[Job], str | None]], frozen=True, kw_only=True):
+    """Jobs after the position `before`, newest first, and the position to go on from (`None`: no more).
 
-    def list_history(
-        self, tenant: str, type: str | None, *, before: str | None, limit: int
-    ) -> Awaitable[tuple[list[HistoryEntry], str | None]]:
-        """Entries after the position `before`, last finished first, and the position to go on from (`None`: no more).
+    Every listed job fits the filter, as it is listed. Looks at a bounded number of rows, so a page may be short,
+    or empty, although there are more. `TenantNotFound` for a tenant that is not there.
 
-        `TenantNotFound` for a tenant that is not there.
-        """
+    From the first page to the last no job is listed twice, and every job is listed that was there before the first
+    page was read and fits the filter all the while. Jobs that come meanwhile, or that begin or cease to fit, may be
+    listed or not. A job keeps its place for good: the order is that in which jobs were accepted, or that of their
+    ids, which new ones made by one process continue.
+    """
 
-    def put_definition(self, command: PutDefinition) -> Awaitable[Definition]:
-        """Make or replace a definition. It holds for attempts that end, and jobs that come, from now on."""
+    where: JobFilter
+    before: str | None
+    limit: int
 
-    def ensure_definition(self, command: EnsureDefinition) -> Awaitable[Definition]:
-        """The definition of a type for all, made when there is none, and raised to this version when its own is lower.
 
-        Nothing else of it is changed. Of many that ask at once one changes it, and who puts one meanwhile is heard.
-        """
+class ListAttempts(Command[list[Attempt]], frozen=True, kw_only=True):
+    """The attempts of a job, oldest first; none when the job is not there or not in this tenant."""
 
-    def get_definition(self, tenant: str | None, type: str) -> Awaitable[Definition]:
-        """The definition that holds: the tenant's own, or the one for all, or the defaults."""
+    tenant: str
+    job_id: str
 
-    def list_definitions(self, tenant: str | None) -> Awaitable[list[Definition]]:
-        """The stored definitions a tenant can see: its own and those for all, by type."""
 
-    def pause(self, command: PauseType) -> Awaitable[Pause]:
-        """Pause a type; one that is paused stays as it was. `TenantNotFound` for a tenant that is not there."""
+class SummarizeJobs(Command[Summary], frozen=True, kw_only=True):
+    """Exact counts of a tenant's jobs by status, and the age of the work that has been ready longest.
 
-    def resume(self, command: ResumeType) -> Awaitable[None]:
-        """Resume a type; one that is not paused stays as it is. Waiting claims are told of its ready work."""
+    With a `type`, of the jobs of that type. `TenantNotFound` for a tenant that is not there.
+    """
 
-    def list_pauses(self, tenant: str) -> Awaitable[list[Pause]]:
-        """The types of a tenant that are paused, by type."""
+    tenant: str
+    type: str | None = None
 
-    def list_leases(self, worker: str, tenant: str | None, *, limit: int) -> Awaitable[list[tuple[str, int]]]:
-        """Up to `limit` running jobs, each with its fence, of a worker or of any instance of a credential.
 
-        They are those of one tenant, or of all for `None`.
-        """
+class TallyJobs(Command[tuple[dict[JobStatus, int], bool]], frozen=True, kw_only=True):
+    """How many jobs fit a filter, by status, and whether there may be more, for only so many rows are looked at.
 
-    def get_job(self, tenant: str, job_id: str) -> Awaitable[Job | None]:
-        """The job, or `None` when it is not there or not in this tenant."""
+    States without jobs are left out. `TenantNotFound` for a tenant that is not there.
+    """
 
-    def list_jobs(self, where: JobFilter, *, before: str | None, limit: int) -> Awaitable[tuple[list[Job], str | None]]:
-        """Jobs after the position `before`, newest first, and the position to go on from (`None`: no more).
+    where: JobFilter
 
-        Every listed job fits the filter, as it is listed. Looks at a bounded number of rows, so a page may be short,
-        or empty, although there are more. `TenantNotFound` for a tenant that is not there.
 
-        From the first page to the last no job is listed twice, and every job is listed that was there before the first
-        page was read and fits the filter all the while. Jobs that come meanwhile, or that begin or cease to fit, may be
-        listed or not. A job keeps its place for good: the order is that in which jobs were accepted, or that of their
-        ids, which new ones made by one process continue.
-        """
+class FindWaiting(Command[Waiting | None], frozen=True, kw_only=True):
+    """What keeps a job from running, or `None` when it is not there or not in this tenant. Bounded in cost."""
 
-    def list_attempts(self, tenant: str, job_id: str) -> Awaitable[list[Attempt]]:
-        """The attempts of a job, oldest first; none when the job is not there or not in this tenant."""
+    tenant: str
+    job_id: str
 
-    def summarize(self, tenant: str, type: str | None = None) -> Awaitable[Summary]:
-        """Exact counts of a tenant's jobs by status, and the age of the work that has been ready longest.
 
-        With a `type`, of the jobs of that type. `TenantNotFound` for a tenant that is not there.
-        """
+class GetBatch(Command[Batch | None], frozen=True, kw_only=True):
+    """The jobs of a batch in numbers, or `None` when the tenant has none of that name.
 
-    def tally(self, where: JobFilter) -> Awaitable[tuple[dict[JobStatus, int], bool]]:
-        """How many jobs fit a filter, by status, and whether there may be more, for only so many rows are looked at.
+    Whenever the last unfinished job of a batch ends, an event `batch.completed` tells these numbers.
+    """
 
-        States without jobs are left out. `TenantNotFound` for a tenant that is not there.
-        """
+    tenant: str
+    batch: str
 
-    def find_waiting(self, tenant: str, job_id: str) -> Awaitable[Waiting | None]:
-        """What keeps a job from running, or `None` when it is not there or not in this tenant. Bounded in cost."""
 
-    def get_batch(self, tenant: str, batch: str) -> Awaitable[Batch | None]:
-        """The jobs of a batch in numbers, or `None` when the tenant has none of that name.
+class CountJobs(Command[dict[str, dict[JobStatus, int]]], frozen=True, kw_only=True):
+    """Exact counts of a tenant's jobs by type, in order, and by status. Types and states without jobs are left out.
 
-        Whenever the last unfinished job of a batch ends, an event `batch.completed` tells these numbers.
-        """
+    `TenantNotFound` for a tenant that is not there.
+    """
 
-    def count_jobs(self, tenant: str) -> Awaitable[dict[str, dict[JobStatus, int]]]:
-        """Exact counts of a tenant's jobs by type, in order, and by status. Types and states without jobs are left out.
+    tenant: str
 
-        `TenantNotFound` for a tenant that is not there.
-        """
 
-    def list_depths(self, *, tenants_max: int, lanes_max: int) -> Awaitable[list[Depth]]:
-        """The jobs of every tenant by status, exact, those of the oldest `tenants_max` tenants each by itself.
+class ListDepths(Command[list[Depth]], frozen=True, kw_only=True):
+    """The jobs of every tenant by status, exact, those of the oldest `tenants_max` tenants each by itself.
 
-        What has been ready longest is looked for in so many lanes, of every tenant and type in turn.
-        """
+    What has been ready longest is looked for in so many lanes, of every tenant and type in turn.
+    """
+
+    tenants_max: int
+    lanes_max: int
+
+
+class JobStore(Store, Protocol):
+    """An engine that keeps jobs, and tells what happens to them."""
 
     def measure(self) -> Awaitable[Load]:
         """How much there is to do at this moment."""
@@ -401,8 +424,13 @@ class JobStore(FileStore, Protocol):
         """How long until work becomes due or a lease runs out; `None` when nothing is known. Costs no query."""
 
 
-class RegisterWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker is there, and ready for work. `tenant=None` is one that serves every tenant."""
+class RegisterWorker(Command[Worker], frozen=True, kw_only=True):
+    """Keep a worker, or what it says of itself now. It is online after that, and drains no more.
+
+    `tenant=None` is one that serves every tenant.
+
+    An event tells of one that was not there, or offline. `TenantNotFound` for a tenant that is not there.
+    """
 
     tenant: str | None
     worker_id: str
@@ -413,11 +441,17 @@ class RegisterWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by: str | None = None
 
 
-class HearWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class HearWorker(Command[Heard], frozen=True, kw_only=True):
     """A worker lives, and is at work on these jobs, each named once, and on no others.
 
     What it has held for longer than `grace` and does not name it knows nothing of. That it was seen is written down
     when the last time is `note_after` ago.
+
+    Renew the leases that a worker names, each judged as in `RenewLeases`, and give back those it does not.
+
+    These are the leases of this very id, of its tenant or, of a shared worker, of all tenants, that were claimed
+    longer than `grace` ago. They are released as in `SettleJobs`, which counts against nothing. A worker
+    that was offline is online again, with an event. `WorkerNotFound`, and then nothing is done.
     """
 
     tenant: str | None
@@ -427,18 +461,25 @@ class HearWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     note_after: int
 
 
-class DrainWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker is to take no more work. Without an act it says so of itself, and nothing is put on record."""
+class DrainWorker(Command[Worker], frozen=True, kw_only=True):
+    """Have a worker take no more work; again changes nothing. `WorkerNotFound`.
+
+    Without an act the worker says so of itself, and nothing is put on record.
+    """
 
     tenant: str | None
     worker_id: str
     act: Act | None
 
 
-class RemoveWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RemoveWorker(Command[bool], frozen=True, kw_only=True):
     """A worker is gone, and comes not back. Up to `limit` jobs that it holds are given back.
 
     Without an act it says so of itself, and nothing is put on record.
+
+    Give back what a worker holds and forget it, with an event when it was not offline. `WorkerNotFound`.
+
+    `False` when it holds more than the limit: then it is still there, and to be removed again.
     """
 
     tenant: str | None
@@ -447,59 +488,48 @@ class RemoveWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     act: Act | None
 
 
-class TendWorkers(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Find up to `limit` workers that were silent for so long, and forget as many that were offline for so long."""
+class TendWorkers(Command[CrewTended], frozen=True, kw_only=True):
+    """Take workers that were silent for `silent_after` for offline, each with an event; up to `limit` of them.
+
+    As many that were offline for `forget_after` are forgotten.
+
+    None is taken for offline within one lease length of the store coming up.
+    """
 
     silent_after: int
     forget_after: int
     limit: int
 
 
-class WorkerStore(Protocol):
-    """Where workers are kept, by tenant and id. Every write is durable when it returns."""
+class GetWorker(Command[Worker | None], frozen=True, kw_only=True):
+    """The worker, or `None`."""
+
+    tenant: str | None
+    worker_id: str
+
+
+class ListWorkers(Command[list[Worker]], frozen=True, kw_only=True):
+    """Workers of a tenant, or the shared ones for `None`, by id, from behind `after`.
+
+    `TenantNotFound` for a tenant that is not there.
+    """
+
+    tenant: str | None
+    after: str | None
+    limit: int
+
+
+class ListDraining(Command[list[WorkerKey]], frozen=True, kw_only=True):
+    """All workers, of all tenants, that are to take no more work and are not offline."""
+
+
+class CheckLeases(Command[list[Held]], frozen=True, kw_only=True):
+    """How these leases stand now, one answer for each in order. Renews nothing. One look for all of them."""
+
+    leases: Sequence[Held]
+
+
+class WorkerStore(Store, Protocol):
+    """An engine that keeps workers, by tenant and id."""
 
     alone: bool  # Whether nobody else writes to it, so that a process knows all by itself.
-
-    def register_worker(self, command: RegisterWorker) -> Awaitable[Worker]:
-        """Keep a worker, or what it says of itself now. It is online after that, and drains no more.
-
-        An event tells of one that was not there, or offline. `TenantNotFound` for a tenant that is not there.
-        """
-
-    def hear_worker(self, command: HearWorker) -> Awaitable[Heard]:
-        """Renew the leases that a worker names, each judged as in `JobStore.renew`, and give back those it does not.
-
-        These are the leases of this very id, of its tenant or, of a shared worker, of all tenants, that were claimed
-        longer than `grace` ago. They are released as in `JobStore.settle`, which counts against nothing. A worker
-        that was offline is online again, with an event. `WorkerNotFound`, and then nothing is done.
-        """
-
-    def drain_worker(self, command: DrainWorker) -> Awaitable[Worker]:
-        """Have a worker take no more work; again changes nothing. `WorkerNotFound`."""
-
-    def remove_worker(self, command: RemoveWorker) -> Awaitable[bool]:
-        """Give back what a worker holds and forget it, with an event when it was not offline. `WorkerNotFound`.
-
-        `False` when it holds more than the limit: then it is still there, and to be removed again.
-        """
-
-    def tend_workers(self, command: TendWorkers) -> Awaitable[CrewTended]:
-        """Take workers that were silent for offline, each with an event, and forget those that stayed so.
-
-        None is taken for offline within one lease length of the store coming up.
-        """
-
-    def get_worker(self, tenant: str | None, worker_id: str) -> Awaitable[Worker | None]:
-        """The worker, or `None`."""
-
-    def list_workers(self, tenant: str | None, *, after: str | None, limit: int) -> Awaitable[list[Worker]]:
-        """Workers of a tenant, or the shared ones for `None`, by id, from behind `after`.
-
-        `TenantNotFound` for a tenant that is not there.
-        """
-
-    def list_draining(self) -> Awaitable[list[WorkerKey]]:
-        """All workers, of all tenants, that are to take no more work and are not offline."""
-
-    def check_leases(self, leases: Sequence[Held]) -> Awaitable[list[Held]]:
-        """How these leases stand now, one answer for each in order. Renews nothing. One look for all of them."""

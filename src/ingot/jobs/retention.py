@@ -25,7 +25,7 @@ class Retention(Loop):
 
     async def run_once(self) -> Collected:
         """Remove one batch."""
-        collected = await self._store.collect(Collect(limit=BATCH_JOBS))
+        collected = await self._store.run(Collect(limit=BATCH_JOBS))
         self._more = collected.more
         return collected
 

@@ -14,7 +14,7 @@ from ingot.jobs import checks
 from ingot.jobs.calls import checked_beat, checked_entry, checked_settle
 from ingot.jobs.crew import WorkerKey
 from ingot.jobs.figures import Listener
-from ingot.jobs.files import JobFile, JobFileKind, RunningJob
+from ingot.jobs.files import FindRunning, JobFile, JobFileKind, OpenFile, RunningJob
 from ingot.jobs.logs import Followers
 from ingot.jobs.looking import Looking
 from ingot.jobs.model import (
@@ -46,7 +46,11 @@ from ingot.jobs.ports import (
     Collect,
     Enqueue,
     EnsureDefinition,
+    GetDefinition,
     JobStore,
+    ListDefinitions,
+    ListLeases,
+    ListPauses,
     LogEntry,
     PauseType,
     PutDefinition,
@@ -136,7 +140,7 @@ class Jobs(Looking):
         return await self._enqueue(checked) if checked else []
 
     async def _enqueue(self, orders: Sequence[NewJob]) -> list[Enqueued]:
-        made = await self._store.enqueue(Enqueue(orders=orders))
+        made = await self._store.run(Enqueue(orders=orders))
         for listener in self._listeners:
             _tell(listener.enqueued, made)
         return made
@@ -203,7 +207,7 @@ class Jobs(Looking):
 
     async def _claim_once(self, command: ClaimJobs) -> list[Claim]:
         """Claim; and when the caller goes away meanwhile, give back what nobody will work on."""
-        answer = asyncio.ensure_future(self._store.claim(command))
+        answer = asyncio.ensure_future(self._store.run(command))
         try:
             claims = await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -220,7 +224,7 @@ class Jobs(Looking):
         with suppress(IngotError):  # What a failing store keeps is swept when its lease runs out.
             if claims := await answer:
                 settles = [Settle(job_id=claim.job.id, fence=claim.fence, outcome=Release()) for claim in claims]
-                await self._store.settle(SettleJobs(settles=settles))
+                await self._store.run(SettleJobs(settles=settles))
 
     async def heartbeat(
         self,
@@ -265,7 +269,7 @@ class Jobs(Looking):
         values.whole_number(len(given), what="the number of heartbeats", least=1, most=checks.BATCH_JOBS_MAX)
         checked = [_or_error(checked_beat, beat) for beat in given]
         good = [beat for beat in checked if isinstance(beat, Beat)]
-        answers = iter(await self._store.renew(RenewLeases(beats=good)) if good else ())
+        answers = iter(await self._store.run(RenewLeases(beats=good)) if good else ())
         return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
 
     async def append_log(
@@ -295,7 +299,7 @@ class Jobs(Looking):
         values.whole_number(len(given), what="the number of entries", least=1, most=checks.BATCH_JOBS_MAX)
         checked = [_or_error(checked_entry, entry) for entry in given]
         good = [entry for entry in checked if isinstance(entry, LogEntry)]
-        answers = iter(await self._store.append_logs(AppendLogs(entries=good)) if good else ())
+        answers = iter(await self._store.run(AppendLogs(entries=good)) if good else ())
         for entry in good:
             self.log_followers.wake(entry.job_id)
         return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
@@ -316,7 +320,7 @@ class Jobs(Looking):
         values.whole_number(len(given), what="the number of settles", least=1, most=checks.BATCH_JOBS_MAX)
         checked = [_or_error(checked_settle, settle) for settle in given]
         good = [settle for settle in checked if isinstance(settle, Settle)]
-        settled = await self._store.settle(SettleJobs(settles=good)) if good else []
+        settled = await self._store.run(SettleJobs(settles=good)) if good else []
         for listener in self._listeners:
             _tell(listener.settled, settled)
         for settle in good:
@@ -360,9 +364,9 @@ class Jobs(Looking):
         checks.worker_id(worker)
         checks.tenant_or_any(tenant)
         given_back = 0
-        while leases := await self._store.list_leases(worker, tenant, limit=checks.BATCH_JOBS_MAX):
+        while leases := await self._store.run(ListLeases(worker=worker, tenant=tenant, limit=checks.BATCH_JOBS_MAX)):
             settles = [Settle(job_id=job_id, fence=fence, outcome=Release()) for job_id, fence in leases]
-            answers = await self._store.settle(SettleJobs(settles=settles))
+            answers = await self._store.run(SettleJobs(settles=settles))
             given_back += sum(isinstance(answer, Settled) for answer in answers)
         return given_back
 
@@ -373,7 +377,9 @@ class Jobs(Looking):
     ) -> RunningJob:
         """The job whose attempt runs under this fence. Raises `JobNotFound` or `LeaseLost`."""
         checks.job_id(job_id)
-        return await self._store.find_running(job_id, checks.fence(fence), tenant=tenant, worker=worker)
+        return await self._store.run(
+            FindRunning(job_id=job_id, fence=checks.fence(fence), tenant=tenant, worker=worker)
+        )
 
     async def open_file(
         self,
@@ -390,13 +396,15 @@ class Jobs(Looking):
         Raises `JobNotFound`, `LeaseLost` or `FileNotFound`.
         """
         checks.job_id(job_id)
-        return await self._store.open_file(job_id, checks.fence(fence), kind, name, tenant=tenant, worker=worker)
+        return await self._store.run(
+            OpenFile(job_id=job_id, fence=checks.fence(fence), kind=kind, name=name, tenant=tenant, worker=worker)
+        )
 
     # -- steering work --------------------------------------------------------------------------------------
 
     async def cancel(self, tenant: str, job_id: str) -> Job:
         """Stop a waiting job at once, ask a running one to stop. Raises `JobNotFound` or `JobFinished`."""
-        job = await self._store.cancel(CancelJob(tenant=checks.tenant(tenant), job_id=checks.job_id(job_id)))
+        job = await self._store.run(CancelJob(tenant=checks.tenant(tenant), job_id=checks.job_id(job_id)))
         if job.cancel_requested:
             for tell in self.on_cancel:
                 tell(job)
@@ -417,7 +425,7 @@ class Jobs(Looking):
 
         Raises `JobNotFound`, `JobNotFinished`, `DuplicateJob`, `JobLimitExceeded` or `RateLimited`.
         """
-        return await self._store.retry(
+        return await self._store.run(
             RetryJob(
                 tenant=checks.tenant(tenant),
                 job_id=checks.job_id(job_id),
@@ -439,7 +447,7 @@ class Jobs(Looking):
         tags: Iterable[str] | None = None,
     ) -> Job:
         """Change a waiting job; tags can be changed in any state. Raises `JobNotFound` or `JobNotQueued`."""
-        return await self._store.change(
+        return await self._store.run(
             ChangeJob(
                 tenant=checks.tenant(tenant),
                 job_id=checks.job_id(job_id),
@@ -452,18 +460,18 @@ class Jobs(Looking):
 
     async def tend(self) -> Tended:
         """Promote due work and sweep expired leases now; the maintenance loop does this by itself."""
-        return await self._store.tend(Tend())
+        return await self._store.run(Tend())
 
     async def collect(self, limit: int = 1000) -> Collected:
         """Remove finished jobs that have been kept long enough now; the retention loop does this by itself."""
         most = checks.COLLECT_JOBS_MAX
-        return await self._store.collect(Collect(limit=values.whole_number(limit, what="limit", least=1, most=most)))
+        return await self._store.run(Collect(limit=values.whole_number(limit, what="limit", least=1, most=most)))
 
     # -- pausing ----------------------------------------------------------------------------------------
 
     async def pause(self, tenant: str, type: str, *, by: str | None = None, act: Act | None = None) -> Pause:
         """Hand out no more jobs of this type; those that run go on, new ones are accepted. Again changes nothing."""
-        return await self._store.pause(
+        return await self._store.run(
             PauseType(
                 tenant=checks.tenant(tenant),
                 type=checks.job_type(type),
@@ -475,18 +483,18 @@ class Jobs(Looking):
     async def resume(self, tenant: str, type: str, *, act: Act | None = None) -> None:
         """Hand out jobs of this type again. Again changes nothing."""
         command = ResumeType(tenant=checks.tenant(tenant), type=checks.job_type(type), act=acting(act))
-        await self._store.resume(command)
+        await self._store.run(command)
 
     async def pauses(self, tenant: str) -> Sequence[Pause]:
         """The types that are paused, by type."""
-        return await self._store.list_pauses(checks.tenant(tenant))
+        return await self._store.run(ListPauses(tenant=checks.tenant(tenant)))
 
     # -- definitions ----------------------------------------------------------------------------------------
 
     async def define(self, definition: Definition, *, act: Act | None = None) -> Definition:
         """Make or replace the definition of a type, for one tenant or for all."""
         command = PutDefinition(definition=checks.definition(definition), act=acting(act))
-        return await self._store.put_definition(command)
+        return await self._store.run(command)
 
     async def ensure_definition(self, definition: Definition, *, act: Act | None = None) -> Definition:
         """Have a definition of a type for all tenants, and answer it.
@@ -496,15 +504,15 @@ class Jobs(Looking):
         wanted = checks.definition(definition)
         if wanted.tenant is not None:
             raise InvalidInput("a definition that is ensured is for all tenants", hint="Leave out the tenant.")
-        return await self._store.ensure_definition(EnsureDefinition(definition=wanted, act=acting(act)))
+        return await self._store.run(EnsureDefinition(definition=wanted, act=acting(act)))
 
     async def definition(self, type: str, *, tenant: str | None = None) -> Definition:
         """The definition that holds for a type: the tenant's own, the one for all, or the defaults."""
-        return await self._store.get_definition(checks.tenant_or_any(tenant), checks.job_type(type))
+        return await self._store.run(GetDefinition(tenant=checks.tenant_or_any(tenant), type=checks.job_type(type)))
 
     async def definitions(self, *, tenant: str | None = None) -> Sequence[Definition]:
         """The stored definitions a tenant can see, by type."""
-        return await self._store.list_definitions(checks.tenant_or_any(tenant))
+        return await self._store.run(ListDefinitions(tenant=checks.tenant_or_any(tenant)))
 
 
 def _tell(tell: Callable[[T], None], news: T) -> None:

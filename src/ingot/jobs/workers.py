@@ -18,8 +18,12 @@ from ingot.jobs.errors import JobNotFound, WorkerNotFound
 from ingot.jobs.model import Job
 from ingot.jobs.ports import (
     Beat,
+    CheckLeases,
     DrainWorker,
+    GetWorker,
     HearWorker,
+    ListDraining,
+    ListWorkers,
     RegisterWorker,
     RemoveWorker,
     TendWorkers,
@@ -116,7 +120,7 @@ class Workers:
             metadata=None if metadata is None else checks.metadata(metadata),
             by=checks.short_text(by, what="by"),
         )
-        worker = await self._store.register_worker(command)
+        worker = await self._store.run(command)
         self._note_drain((tenant, worker.id), draining=False)
         return worker
 
@@ -146,7 +150,7 @@ class Workers:
         deadline = loop.time() + min(wait_seconds, self.heartbeat_seconds)
         listener = self._listen((tenant, worker_id), command.beats)
         try:
-            heard = listener.heard = _answered(named, await self._store.hear_worker(command))
+            heard = listener.heard = _answered(named, await self._store.run(command))
             if heard.drain and listener.key not in self._jobs.draining:
                 self._note_drain(listener.key, draining=True)
             while (
@@ -177,7 +181,7 @@ class Workers:
             worker_id=checks.worker_id(worker_id),
             act=None if itself else acting(act),
         )
-        worker = await self._store.drain_worker(command)
+        worker = await self._store.run(command)
         self._note_drain((tenant, worker_id), draining=True)
         return worker
 
@@ -192,7 +196,7 @@ class Workers:
             limit=REMOVE_JOBS_MAX,
             act=None if itself else acting(act),
         )
-        while not await self._store.remove_worker(command):
+        while not await self._store.run(command):
             pass
         self._note_drain((tenant, worker_id), draining=False)
         for listener in self._listeners.values():
@@ -204,7 +208,9 @@ class Workers:
 
     async def get(self, tenant: str | None, worker_id: str) -> Worker:
         """The worker as it stands. Raises `WorkerNotFound`, for another tenant's too."""
-        worker = await self._store.get_worker(checks.tenant_or_any(tenant), checks.worker_id(worker_id))
+        worker = await self._store.run(
+            GetWorker(tenant=checks.tenant_or_any(tenant), worker_id=checks.worker_id(worker_id))
+        )
         if worker is None:
             raise WorkerNotFound(f"there is no worker {worker_id[:64]!r} in this tenant")
         return worker
@@ -215,7 +221,7 @@ class Workers:
         """A page of the workers of a tenant, or of the shared ones, by id."""
         bound_to = ("workers", checks.tenant_or_any(tenant))
         after = read_place(cursor, bound_to=bound_to, fits=checks.is_worker_id)
-        found = await self._store.list_workers(tenant, after=after, limit=check_limit(limit))
+        found = await self._store.run(ListWorkers(tenant=tenant, after=after, limit=check_limit(limit)))
         return page_by_id(found, limit=limit, bound_to=bound_to)
 
     async def counts(self, tenant: str | None) -> dict[WorkerStatus, int]:
@@ -238,7 +244,7 @@ class Workers:
             forget_after=round(FORGET_SECONDS * MICROS),
             limit=TEND_WORKERS_MAX,
         )
-        tended = await self._store.tend_workers(command)
+        tended = await self._store.run(command)
         if tended.silent:
             await self.look_for_drains()
         return tended
@@ -252,7 +258,11 @@ class Workers:
             if (heard := listener.heard) is not None and (heard.jobs or listener.key in self._jobs.draining)
         ]
         leases = [held for _, heard in waiting for held in heard.jobs if not held.lost]
-        now = {(held.job_id, held.fence): held for held in await self._store.check_leases(leases)} if leases else {}
+        now = (
+            {(held.job_id, held.fence): held for held in await self._store.run(CheckLeases(leases=leases))}
+            if leases
+            else {}
+        )
         for listener, heard in waiting:
             told = _stands(heard, now, drain=listener.key in self._jobs.draining)
             if _matters(told) - _matters(heard):
@@ -261,7 +271,7 @@ class Workers:
     async def look_for_drains(self) -> None:
         """Learn which workers are to take no more work."""
         before = self._drains_changed
-        found = await self._store.list_draining()
+        found = await self._store.run(ListDraining())
         if before == self._drains_changed:  # Otherwise we know better.
             self._jobs.set_draining(found)
 
@@ -299,7 +309,11 @@ class Workers:
 
     async def _look_again(self, key: WorkerKey, heard: Heard) -> Heard:
         leases = [held for held in heard.jobs if not held.lost]
-        now = {(held.job_id, held.fence): held for held in await self._store.check_leases(leases)} if leases else {}
+        now = (
+            {(held.job_id, held.fence): held for held in await self._store.run(CheckLeases(leases=leases))}
+            if leases
+            else {}
+        )
         return _stands(heard, now, drain=key in self._jobs.draining)
 
     def _note_told(self, key: WorkerKey, heard: Heard) -> None:

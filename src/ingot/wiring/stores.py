@@ -64,7 +64,7 @@ async def expect_objects(store: Store, objects: Objects) -> Home:
     Raises `ObjectsElsewhere` when the bytes of the blobs are not here: they would all be missing. `StoreMisconfigured`
     when what is here is another database's: each would take away what the other one has.
     """
-    home = await store.keep_objects(KeepObjects(store_id=objects.store_id))
+    home = await store.run(KeepObjects(store_id=objects.store_id))
     if home.store_id != objects.store_id:
         raise ObjectsElsewhere
     if await objects.belong_to(home.database) != home.database:

@@ -22,7 +22,7 @@ from ingot.blobs.arrivals import Arrival
 from ingot.blobs.collector import Collector
 from ingot.blobs.errors import BlobDamaged, WrongDigest
 from ingot.blobs.model import INLINE_BYTES_MAX, BlobNews, Collected, Purged, Trash, UploadState, Usage
-from ingot.blobs.ports import Plan
+from ingot.blobs.ports import FindBlob, GetUpload, ListToScrub, ListTrash, Plan
 from ingot.blobs.stocktaking import Stocktaking
 from ingot.events.audit import Act
 from ingot.identity import Limits, Tenants
@@ -290,14 +290,14 @@ class Warehouse:
         done, told = await self._both(self.collector.run_once(), self.model.collect)
         assert done is not None
         assert (done.uploads, done.blobs, done.bytes) == told, f"{done} instead of {told}"
-        assert await self.store.list_trash(limit=1) == []
+        assert await self.store.run(ListTrash(limit=1)) == []
 
     async def preview(self) -> None:
         """What a round would take away. Nothing goes."""
         self.model.now = self.clock.micros()
         going = self.model.condemned()
         size = sum(len(self.model.blobs[blob_id].data) for blob_id in going)
-        trash = len(await self.store.list_trash(limit=1000))
+        trash = len(await self.store.run(ListTrash(limit=1000)))
         seen = await self.collector.preview()
         assert seen == Collected(blobs=len(going), bytes=size, objects=trash, dry_run=True)
 
@@ -439,7 +439,7 @@ class Warehouse:
         return counted
 
     async def _row(self, upload: Coming) -> Any:
-        row = await self.store.get_upload(upload.tenant, upload.id)
+        row = await self.store.run(GetUpload(tenant=upload.tenant, id=upload.id))
         assert row is not None, "an upload that is not swept is there"
         return row
 
@@ -451,10 +451,10 @@ class Warehouse:
             if self.receives or one.state is UploadState.DONE:
                 assert found.received == one.received
             (stranger,) = set(self.model.tenants) - {one.tenant}
-            assert await self.store.get_upload(stranger, one.id) is None
+            assert await self.store.run(GetUpload(tenant=stranger, id=one.id)) is None
 
     async def _contents(self) -> dict[str, Any]:
-        found = await self.store.list_to_scrub(before=self.clock.micros() + 1, limit=SCRUBBED_MAX)
+        found = await self.store.run(ListToScrub(before=self.clock.micros() + 1, limit=SCRUBBED_MAX))
         return {content.id: content for content in found}
 
     async def _check_blobs(self) -> None:
@@ -476,7 +476,7 @@ class Warehouse:
     async def _check_seen(self, blob_id: str) -> None:
         """Nobody sees a blob but through what refers to it in its tenant."""
         for tenant in self.model.tenants:
-            seen = await self.store.open_blob(tenant, blob_id)
+            seen = await self.store.run(FindBlob(tenant=tenant, blob_id=blob_id))
             names = set() if seen is None else {one.name for one in seen[1]}
             assert names == self.model.seen(tenant, blob_id)
 
@@ -490,7 +490,7 @@ class Warehouse:
         assert whole | self._strays <= places <= known | self._strays
 
     async def _trash(self) -> list[Trash]:
-        return await self.store.list_trash(limit=1000)
+        return await self.store.run(ListTrash(limit=1000))
 
     async def _places(self) -> set[str]:
         if isinstance(self.objects, LocalStore):

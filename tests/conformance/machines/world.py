@@ -73,7 +73,7 @@ class World:
         for tenant in self.model.tenants:
             for data in INPUTS:
                 put = PutBlob(id=new_id(), tenant=tenant, owner="token:x", key=data.decode(), content=content_of(data))
-                await store.put_blob(put)
+                await store.run(put)
 
     async def reopen(self, *, set_back_seconds: float) -> None:
         """Close the store and open it again, perhaps with a clock that was set back meanwhile."""

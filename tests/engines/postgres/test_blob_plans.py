@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from ingot.blobs.ports import ListKeys
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.sql import SQL
 from ingot.kernel.clock import MICROS
@@ -125,5 +126,5 @@ async def test_calls_touch_a_few_pages_and_a_page_of_keys_costs_the_same_whereve
                 await session.execute(f"SET LOCAL ingot.tenant = '{yard.tenant}'")
                 touched[statement] = await pages(session, statement, new_id())
     assert {name: number for name, number in touched.items() if number > PAGES_MAX} == {}
-    keys = await yard.depot.store.list_keys(yard.tenant, prefix="k/5000", after="", limit=100)
+    keys = await yard.depot.store.run(ListKeys(tenant=yard.tenant, prefix="k/5000", after="", limit=100))
     assert [key.key for key in keys] == ["k/5000", *(f"k/5000{n}" for n in range(10))]

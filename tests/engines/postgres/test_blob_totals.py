@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ingot.blobs.ports import DeleteKey, PutBlob, SweepUploads
+from ingot.blobs.ports import DeleteKey, GetBlobFigures, PutBlob, SweepUploads
 from ingot.engines.postgres import PostgresStore
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import content_of
@@ -20,14 +20,14 @@ async def test_totals_stay_right_while_they_are_summed_up_by_several(yard: Yard)
 
     async def sum_up(store: PostgresStore) -> None:
         for _ in range(BLOBS):
-            await store.sweep_uploads(SweepUploads(limit=1))
+            await store.run(SweepUploads(limit=1))
 
     async def store_and_delete(store: PostgresStore, number: int) -> None:
         for n in range(BLOBS):
             key, content = f"{number}/{n}", content_of(b"%d" % (n * number))
-            await store.put_blob(PutBlob(id=new_id(), tenant=yard.tenant, owner="token:a", key=key, content=content))
+            await store.run(PutBlob(id=new_id(), tenant=yard.tenant, owner="token:a", key=key, content=content))
             if n % 3 == 0:
-                await store.delete_key(DeleteKey(tenant=yard.tenant, key=key))
+                await store.run(DeleteKey(tenant=yard.tenant, key=key))
 
     await asyncio.gather(*map(sum_up, servers), *map(store_and_delete, servers, range(1, SERVERS + 1)))
     await asyncio.gather(*map(sum_up, servers))
@@ -37,9 +37,9 @@ async def test_totals_stay_right_while_they_are_summed_up_by_several(yard: Yard)
     (counted,) = await owner.fetch("SELECT count(*), sum(size) FROM ingot.blobs")
     assert told == [*counted]
     assert rows > 1
-    figures = await yard.depot.store.blob_figures()
+    figures = await yard.depot.store.run(GetBlobFigures())
     assert [figures.blobs, figures.bytes] == told
-    await yard.depot.store.sweep_uploads(SweepUploads(limit=1))
+    await yard.depot.store.run(SweepUploads(limit=1))
     ((*after,),) = await owner.fetch(TOTALS)
     assert after == [1, *told]
 
@@ -49,6 +49,6 @@ async def test_who_stores_a_blob_waits_for_nobody_who_stores_another(yard: Yard)
     async with holder.transaction():
         await holder.execute("SELECT * FROM ingot.blob_totals FOR UPDATE")
         await yard.depot.put("a", b"some bytes")
-        await yard.depot.store.sweep_uploads(SweepUploads(limit=1))
-        figures = await yard.depot.store.blob_figures()
+        await yard.depot.store.run(SweepUploads(limit=1))
+        figures = await yard.depot.store.run(GetBlobFigures())
     assert (figures.blobs, figures.bytes) == (1, 10)

@@ -15,7 +15,21 @@ import pytest
 
 from ingot.blobs.errors import KeyExists, KeyNotFound, QuotaExceeded
 from ingot.blobs.model import Finished, Key
-from ingot.blobs.ports import BeginUpload, CollectBlob, DeleteKey, FinishUpload, NoteScrub, PutBlob
+from ingot.blobs.ports import (
+    BeginUpload,
+    CollectBlob,
+    DeleteKey,
+    FindBlob,
+    FinishUpload,
+    GetKey,
+    GetUpload,
+    GetUsage,
+    ListCondemned,
+    ListTrash,
+    NoteScrub,
+    OpenKey,
+    PutBlob,
+)
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.identity import Limits
 from ingot.kernel.errors import OutcomeUnknown
@@ -49,16 +63,16 @@ async def test_servers_at_once_never_exceed_a_quota_and_use_it_up(yard: Yard) ->
     calls: list[Any] = []
     for n in range(60):
         store = stores[n % SERVERS]
-        calls.append(store.put_blob(put(yard, f"k{n}", n.to_bytes(4), owner=f"token:{n % 2}", owner_quota=52)))
+        calls.append(store.run(put(yard, f"k{n}", n.to_bytes(4), owner=f"token:{n % 2}", owner_quota=52)))
         begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner="token:2", reserve=4, keep=HOUR)
-        calls.append(store.begin_upload(begin))
+        calls.append(store.run(begin))
     answers = await asyncio.gather(*calls, return_exceptions=True)
     done = [answer for answer in answers if not isinstance(answer, BaseException)]
     assert {type(answer) for answer in answers if isinstance(answer, BaseException)} == {QuotaExceeded}
-    usage = await stores[0].get_usage(yard.tenant)
+    usage = await stores[0].run(GetUsage(tenant=yard.tenant))
     assert usage.bytes + usage.reserved_bytes == 4 * len(done) == 100
     for owner in ("token:0", "token:1"):
-        assert (await stores[0].get_usage(yard.tenant, owner)).bytes <= 52
+        assert (await stores[0].run(GetUsage(tenant=yard.tenant, owner=owner))).bytes <= 52
     assert await yard.is_counted()
 
 
@@ -74,17 +88,17 @@ async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(yar
             try:
                 match (n + step) % 4:
                     case 0 | 1:
-                        await store.put_blob(put(yard, key, data, f"{n} {step}", if_match="*", **about))
+                        await store.run(put(yard, key, data, f"{n} {step}", if_match="*", **about))
                     case 2:
-                        await store.delete_key(DeleteKey(tenant=tenant, key=key))
+                        await store.run(DeleteKey(tenant=tenant, key=key))
                     case 3:
                         begin = BeginUpload(id=new_id(), reserve=9, keep=HOUR, key=key, if_match="*", **about)
-                        await store.begin_upload(begin)
+                        await store.run(begin)
                         content = content_of(data, f"{n} {step} up")
-                        await store.finish_upload(FinishUpload(tenant=tenant, id=begin.id, content=content, keep=HOUR))
+                        await store.run(FinishUpload(tenant=tenant, id=begin.id, content=content, keep=HOUR))
             except KeyNotFound:
                 pass
-            await store.collect_blob(CollectBlob(blob_id=id_of(data), grace=0))
+            await store.run(CollectBlob(blob_id=id_of(data), grace=0))
 
     await asyncio.gather(*map(work, range(12)))
     assert await yard.is_counted()
@@ -108,15 +122,15 @@ async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(yar
 async def test_a_crowd_shares_few_transactions_and_the_refused_hold_up_nobody(yard: Yard) -> None:
     store, noting = await yard.server(), Noting()
     store.listen(noting)
-    await store.put_blob(put(yard, "k7"))
+    await store.run(put(yard, "k7"))
     answers = await asyncio.gather(
-        *(store.put_blob(put(yard, f"k{n}", f"{n}".encode())) for n in range(200)), return_exceptions=True
+        *(store.run(put(yard, f"k{n}", f"{n}".encode())) for n in range(200)), return_exceptions=True
     )
     assert [n for n, answer in enumerate(answers) if isinstance(answer, KeyExists)] == [7]
     assert sum(isinstance(answer, Key) for answer in answers) == 199
     assert noting.sizes["put_blob"] == [1, 200]
     gone = await asyncio.gather(
-        *(store.delete_key(DeleteKey(tenant=yard.tenant, key=f"k{n}")) for n in range(201)), return_exceptions=True
+        *(store.run(DeleteKey(tenant=yard.tenant, key=f"k{n}")) for n in range(201)), return_exceptions=True
     )
     assert [n for n, answer in enumerate(gone) if isinstance(answer, KeyNotFound)] == [200]
     assert noting.sizes["delete_key"] == [201]
@@ -131,16 +145,16 @@ async def test_finishes_of_uploads_go_together(yard: Yard) -> None:
         for n in range(50)
     ]
     for one in begun:
-        await store.begin_upload(one)
+        await store.run(one)
     finishes = [
         FinishUpload(tenant=yard.tenant, id=one.id, content=content_of(b"the same", one.place), keep=HOUR)
         for one in begun
     ]
-    answers = await asyncio.gather(*map(store.finish_upload, finishes), return_exceptions=True)
+    answers = await asyncio.gather(*map(store.run, finishes), return_exceptions=True)
     assert sum(isinstance(answer, Finished) for answer in answers) == 40
     assert {n for n, answer in enumerate(answers) if isinstance(answer, KeyExists)} == set(range(40, 50))
     assert noting.sizes["finish_upload"] == [50]
-    assert len(await store.list_trash(limit=100)) == 39, "one object is the blob's, and those refused keep theirs"
+    assert len(await store.run(ListTrash(limit=100))) == 39, "one object is the blob's, and those refused keep theirs"
     assert await yard.is_counted()
 
 
@@ -149,18 +163,18 @@ async def test_finishes_of_uploads_go_together(yard: Yard) -> None:
 
 async def test_what_was_done_before_its_answer_was_lost_is_done_once(yard: Yard) -> None:
     store = await yard.server(losing(yard.bench.clock, "put_blobs"))
-    key = await store.put_blob(put(yard, "k", b"12345", "place-1"))
-    assert key == await store.get_key(yard.tenant, "k")
-    assert await store.list_trash(limit=10) == []
+    key = await store.run(put(yard, "k", b"12345", "place-1"))
+    assert key == await store.run(GetKey(tenant=yard.tenant, key="k"))
+    assert await store.run(ListTrash(limit=10)) == []
     begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=9, keep=HOUR, key="up", place="place-2")
     store = await yard.server(losing(yard.bench.clock, "begin_upload"))
-    begun = await store.begin_upload(begin)
-    assert begun == await store.get_upload(yard.tenant, begin.id)
+    begun = await store.run(begin)
+    assert begun == await store.run(GetUpload(tenant=yard.tenant, id=begin.id))
     store = await yard.server(losing(yard.bench.clock, "finish_uploads"))
     finish = FinishUpload(tenant=yard.tenant, id=begin.id, content=content_of(b"other", "place-2"), keep=HOUR)
-    done = await store.finish_upload(finish)
-    assert done.key == await store.get_key(yard.tenant, "up")
-    assert await store.list_trash(limit=10) == []
+    done = await store.run(finish)
+    assert done.key == await store.run(GetKey(tenant=yard.tenant, key="up"))
+    assert await store.run(ListTrash(limit=10)) == []
     assert len(await yard.depot.news("blob.stored")) == 2
     assert await yard.is_counted()
 
@@ -169,11 +183,11 @@ async def test_a_delete_whose_answer_was_lost_is_not_told_as_refused(yard: Yard)
     await yard.depot.put("k", b"12345")
     store = await yard.server(losing(yard.bench.clock, "delete_keys"))
     with pytest.raises(OutcomeUnknown):
-        await store.delete_key(DeleteKey(tenant=yard.tenant, key="k"))
-    assert await store.get_key(yard.tenant, "k") is None
+        await store.run(DeleteKey(tenant=yard.tenant, key="k"))
+    assert await store.run(GetKey(tenant=yard.tenant, key="k")) is None
     assert len(await yard.depot.news("blob.deleted")) == 1
     with pytest.raises(KeyNotFound):
-        await store.delete_key(DeleteKey(tenant=yard.tenant, key="k"))
+        await store.run(DeleteKey(tenant=yard.tenant, key="k"))
 
 
 # -- one session in the middle of something -----------------------------------------------------------------
@@ -199,12 +213,12 @@ async def test_a_blob_to_which_a_reference_is_being_made_is_not_collected(yard: 
     change = session.transaction()
     await change.start()
     await session.fetch(PUT, yard.tenant, "new", BLOB, "new")
-    assert await store.collect_blob(CollectBlob(blob_id=blob, grace=0)) is None, "nobody waits for it either"
+    assert await store.run(CollectBlob(blob_id=blob, grace=0)) is None, "nobody waits for it either"
     await (change.commit() if commits else change.rollback())
-    assert await store.collect_blob(CollectBlob(blob_id=blob, grace=0)) == (None if commits else 5)
-    found = await store.open_key(yard.tenant, "new")
+    assert await store.run(CollectBlob(blob_id=blob, grace=0)) == (None if commits else 5)
+    found = await store.run(OpenKey(tenant=yard.tenant, key="new"))
     assert (found is not None and found[1].place == "old") == commits
-    assert [one.place for one in await store.list_trash(limit=10)] == (["new"] if commits else ["old"])
+    assert [one.place for one in await store.run(ListTrash(limit=10))] == (["new"] if commits else ["old"])
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -218,19 +232,19 @@ async def test_a_reference_to_a_blob_that_is_being_collected_finds_it_gone_or_st
     await change.start()
     assert await session.fetchval(COLLECT, BLOB) == 5
     begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, keep=HOUR, place="new")
-    await store.begin_upload(begin)
+    await store.run(begin)
     content = content_of(b"12345", "new")
     finish = FinishUpload(tenant=yard.tenant, id=begin.id, content=content, keep=HOUR)
-    finishing = asyncio.ensure_future(store.finish_upload(finish))
+    finishing = asyncio.ensure_future(store.run(finish))
     await yard.somebody_waits()
     await (change.commit() if commits else change.rollback())
     async with asyncio.timeout(WAIT_SECONDS):
         await finishing
-    found = await store.open_blob(yard.tenant, BLOB.hex())
+    found = await store.run(FindBlob(tenant=yard.tenant, blob_id=BLOB.hex()))
     assert found is not None
     assert found[0].place == ("new" if commits else "old")
-    assert [one.place for one in await store.list_trash(limit=10)] == (["old"] if commits else ["new"])
-    assert await store.collect_blob(CollectBlob(blob_id=BLOB.hex(), grace=0)) is None
+    assert [one.place for one in await store.run(ListTrash(limit=10))] == (["old"] if commits else ["new"])
+    assert await store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) is None
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -240,15 +254,15 @@ async def test_the_same_bytes_of_two_at_once_are_stored_once(yard: Yard, commits
     change = session.transaction()
     await change.start()
     await session.fetch(PUT, other, "k", BLOB, "first")
-    putting = asyncio.ensure_future(store.put_blob(put(yard, "k", b"12345", "second")))
+    putting = asyncio.ensure_future(store.run(put(yard, "k", b"12345", "second")))
     await yard.somebody_waits()
     await (change.commit() if commits else change.rollback())
     async with asyncio.timeout(WAIT_SECONDS):
         await putting
-    found = await store.open_key(yard.tenant, "k")
+    found = await store.run(OpenKey(tenant=yard.tenant, key="k"))
     assert found is not None
     assert found[1].place == ("first" if commits else "second")
-    assert [one.place for one in await store.list_trash(limit=10)] == (["second"] if commits else [])
+    assert [one.place for one in await store.run(ListTrash(limit=10))] == (["second"] if commits else [])
 
 
 async def test_a_reference_that_goes_while_the_collector_looks_leaves_its_tombstone(yard: Yard) -> None:
@@ -258,26 +272,26 @@ async def test_a_reference_that_goes_while_the_collector_looks_leaves_its_tombst
     session = await yard.session()
     async with standing_still(session):
         await session.fetch("SELECT * FROM ingot.delete_keys(ARRAY[$1::uuid], '{k}', '{NULL}')", yard.tenant)
-        assert await yard.depot.store.collect_blob(CollectBlob(blob_id=BLOB.hex(), grace=0)) is None
-    assert await yard.depot.store.list_condemned(grace=0, limit=10) == [BLOB.hex()]
-    assert await yard.depot.store.collect_blob(CollectBlob(blob_id=BLOB.hex(), grace=0)) == 5
+        assert await yard.depot.store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) is None
+    assert await yard.depot.store.run(ListCondemned(grace=0, limit=10)) == [BLOB.hex()]
+    assert await yard.depot.store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) == 5
 
 
 async def test_two_that_mend_a_damaged_blob_at_once_leave_one_object(yard: Yard) -> None:
     await yard.depot.put("k", content_of(b"12345", "damaged"))
-    await yard.depot.store.note_scrub(NoteScrub(damaged=[(BLOB.hex(), "damaged")]))
+    await yard.depot.store.run(NoteScrub(damaged=[(BLOB.hex(), "damaged")]))
     store, session = await yard.server(), await yard.session()
     other = (await yard.bench.tenants.create("other")).id
     async with standing_still(session):
         await session.fetch(PUT, other, "k", BLOB, "first")
-        putting = asyncio.ensure_future(store.put_blob(put(yard, "more", b"12345", "second")))
+        putting = asyncio.ensure_future(store.run(put(yard, "more", b"12345", "second")))
         await yard.somebody_waits()
     async with asyncio.timeout(WAIT_SECONDS):
         await putting
-    found = await store.open_key(yard.tenant, "k")
+    found = await store.run(OpenKey(tenant=yard.tenant, key="k"))
     assert found is not None
     assert (found[1].place, found[1].damaged) == ("first", False)
-    assert sorted(one.place for one in await store.list_trash(limit=10)) == ["damaged", "second"]
+    assert sorted(one.place for one in await store.run(ListTrash(limit=10))) == ["damaged", "second"]
 
 
 async def test_events_of_a_tenant_are_told_in_the_order_in_which_things_were_done(yard: Yard) -> None:
@@ -285,10 +299,10 @@ async def test_events_of_a_tenant_are_told_in_the_order_in_which_things_were_don
     tenants = sorted([(await yard.bench.tenants.create(f"tenant-{n}")).id for n in range(3)])
     store, blocker, quick = await yard.server(), await yard.session(), await yard.session()
     for tenant in tenants:
-        await store.put_blob(put(yard, "k", tenant=tenant))
+        await store.run(put(yard, "k", tenant=tenant))
     async with standing_still(blocker):
         await blocker.fetch(PUT, tenants[1], "other", BLOB, "blocker")
-        slow = asyncio.gather(*(store.put_blob(put(yard, "k", b"last", tenant=one, if_match="*")) for one in tenants))
+        slow = asyncio.gather(*(store.run(put(yard, "k", b"last", tenant=one, if_match="*")) for one in tenants))
         await yard.somebody_waits()  # It has a number, and the first tenant.
         await quick.fetch(PUT, tenants[2], "quick", bytes(32), "quick")
     async with asyncio.timeout(WAIT_SECONDS):
@@ -302,7 +316,7 @@ async def test_an_attempt_does_not_end_while_its_upload_is_finished(yard: Yard) 
     claim = await yard.bench.make_claim()
     about: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": "out"}
     begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, keep=HOUR, **about)
-    await yard.depot.store.begin_upload(begin)
+    await yard.depot.store.run(begin)
     session = await yard.session()
     async with standing_still(session):
         await session.fetch(

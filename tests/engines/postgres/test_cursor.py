@@ -163,7 +163,7 @@ async def test_a_reader_with_a_cursor_gets_the_late_one_too(office: Office) -> N
 async def test_a_transaction_that_ends_while_a_reader_waits_is_read_by_it(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingot.engines.postgres.reads.HORIZON_SECONDS_MAX", 60.0)
+    monkeypatch.setattr("ingot.engines.postgres.events.HORIZON_SECONDS_MAX", 60.0)
     late, first = await office.begin(), new_id()
     await late.fetch(ENQUEUE, first, office.tenant)
     second = await office.make_job()

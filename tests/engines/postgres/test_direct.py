@@ -220,16 +220,16 @@ async def test_a_worker_is_told_the_files_of_a_job_and_what_it_made_is_there_whe
     depot = Depot(town.bench, town.tenants[0])
     store, blob = depot.store, id_of(b"the same bytes in every tenant")
     order = depot.order("direct", inputs={"in.txt": blob}, payload_blob=blob)
-    await town.bench.store.enqueue(Enqueue(orders=[order]))
+    await town.bench.store.run(Enqueue(orders=[order]))
     async with directly(town) as direct:
         (claim,) = await direct.claim("direct", 1)
         usual = (True, 0, None, None, None)
         assert (claim.job.inputs, claim.job.payload_blob) == ({"in.txt": blob}, blob)
         for_job: dict[str, Any] = {"job_id": order.id, "fence": claim.fence, "file": "output"}
         begin = depot.upload_of(order, "out.txt", 4, **for_job)
-        await store.begin_upload(begin)
+        await store.run(begin)
         content = content_of(b"1234", begin.place)
-        await store.finish_upload(FinishUpload(tenant=depot.tenant, id=begin.id, content=content, keep=LEASE))
+        await store.run(FinishUpload(tenant=depot.tenant, id=begin.id, content=content, keep=LEASE))
         assert await direct.settle([(order.id, claim.fence + 1, "succeeded", *usual)]) == {}
         assert [kind for kind, _, _ in await depot.files(order.id)] == ["input", "payload"]
         answers = await direct.settle([(order.id, claim.fence, "succeeded", *usual)])

@@ -109,7 +109,7 @@ async def test_a_retry_that_loses_its_dedupe_key_is_refused_by_its_name(meeting:
     try:
         await meeting.first.execute("BEGIN")
         await meeting.first.fetch(ENQUEUE, new_id(), meeting.tenant, "other", 0, f"key-{job.id}")
-        retrying = asyncio.ensure_future(store.retry(RetryJob(tenant=meeting.tenant, job_id=job.id)))
+        retrying = asyncio.ensure_future(store.run(RetryJob(tenant=meeting.tenant, job_id=job.id)))
         await until_blocked(meeting.owner, meeting.first, retrying)
         await meeting.first.execute("COMMIT")
         with pytest.raises(DuplicateJob):

@@ -16,7 +16,17 @@ import pytest
 
 from ingot.blobs.errors import BlobNotFound, QuotaExceeded, UploadNotFound
 from ingot.blobs.model import Content
-from ingot.blobs.ports import BeginUpload, CollectBlob, DeleteKey, EndUpload, FinishUpload, PutBlob, SweepUploads
+from ingot.blobs.ports import (
+    BeginUpload,
+    CollectBlob,
+    DeleteKey,
+    EndUpload,
+    FinishUpload,
+    GetUpload,
+    GetUsage,
+    PutBlob,
+    SweepUploads,
+)
 from ingot.engines.postgres import PostgresStore, let_in
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.identity import Limits
@@ -48,7 +58,7 @@ async def standing_still(connection: Raw) -> AsyncIterator[None]:
 
 async def enqueue(store: PostgresStore, *orders: NewJob) -> list[str]:
     """The ids of jobs that were made together."""
-    return [made.job.id for made in await store.enqueue(Enqueue(orders=orders))]
+    return [made.job.id for made in await store.run(Enqueue(orders=orders))]
 
 
 def finish(yard: Yard, upload: BeginUpload, data: bytes = DATA) -> FinishUpload:
@@ -105,8 +115,8 @@ async def test_an_input_whose_blob_is_being_collected_is_kept_or_not_there(yard:
     await (change.commit() if commits else change.rollback())
     async with asyncio.timeout(WAIT_SECONDS):
         (job_id,) = await making
-    await yard.depot.store.delete_key(gone(yard, "k"))
-    assert await store.collect_blob(CollectBlob(blob_id=BLOB, grace=0)) is None
+    await yard.depot.store.run(gone(yard, "k"))
+    assert await store.run(CollectBlob(blob_id=BLOB, grace=0)) is None
     assert await yard.depot.files(job_id) == [("input", "in", BLOB)]
     assert await is_whole(yard)
 
@@ -119,10 +129,10 @@ async def test_the_collector_leaves_a_blob_that_an_order_names_at_this_moment(ya
     await change.start()
     await app.fetch(KEEP, msgspec.json.encode([{"type": "noop", "inputs": {"in": BLOB}}]).decode())
     await yard.depot.delete("k")  # An application holds up nobody.
-    assert await store.collect_blob(CollectBlob(blob_id=BLOB, grace=0)) is None
+    assert await store.run(CollectBlob(blob_id=BLOB, grace=0)) is None
     await (change.commit() if commits else change.rollback())
-    assert await store.collect_blob(CollectBlob(blob_id=BLOB, grace=0)) == (None if commits else len(DATA))
-    assert (await store.get_usage(yard.tenant)).bytes == (len(DATA) if commits else 0)
+    assert await store.run(CollectBlob(blob_id=BLOB, grace=0)) == (None if commits else len(DATA))
+    assert (await store.run(GetUsage(tenant=yard.tenant))).bytes == (len(DATA) if commits else 0)
     assert await is_whole(yard)
 
 
@@ -140,15 +150,15 @@ async def test_orders_deletes_and_the_collector_never_leave_a_job_without_its_bl
             try:
                 match (n + step) % 4:
                     case 0:
-                        await store.put_blob(put(yard, key, content))
+                        await store.run(put(yard, key, content))
                     case 1:
-                        await store.delete_key(gone(yard, key))
+                        await store.run(gone(yard, key))
                     case _:
                         await enqueue(store, yard.depot.order(inputs={"in": id_of(data)}))
                         made += 1
             except IngotError:
                 pass
-            await store.collect_blob(CollectBlob(blob_id=id_of(data), grace=0))
+            await store.run(CollectBlob(blob_id=id_of(data), grace=0))
 
     refusals: set[str | None] = {"IN048"}
 
@@ -177,7 +187,7 @@ async def test_servers_at_once_never_exceed_a_quota_with_inputs_and_uploads(yard
     calls = [enqueue(stores[n % SERVERS], order) for n, order in enumerate(orders)]
     answers = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(one) for one in answers if isinstance(one, BaseException)} == {QuotaExceeded}
-    usage = await stores[0].get_usage(yard.tenant)
+    usage = await stores[0].run(GetUsage(tenant=yard.tenant))
     assert usage.bytes + usage.reserved_bytes == 100
     assert len([one for one in answers if not isinstance(one, BaseException)]) == 19
     assert await is_whole(yard)
@@ -206,14 +216,14 @@ async def test_a_cancel_waits_for_the_end_of_the_last_upload(yard: Yard, commits
     change = session.transaction()
     await change.start()
     await session.fetch(FINISH, yard.tenant, order.uploads[0].id, bytes.fromhex(BLOB))
-    canceling = asyncio.ensure_future(store.cancel(CancelJob(tenant=yard.tenant, job_id=order.id)))
+    canceling = asyncio.ensure_future(store.run(CancelJob(tenant=yard.tenant, job_id=order.id)))
     await yard.somebody_waits()
     await (change.commit() if commits else change.rollback())
     async with asyncio.timeout(WAIT_SECONDS):
         assert (await canceling).status is JobStatus.CANCELED
     assert len(await yard.depot.files(order.id)) == commits
-    assert (await store.get_upload(yard.tenant, order.uploads[0].id) is None) != commits
-    assert (await store.get_usage(yard.tenant)).reserved_bytes == 0
+    assert (await store.run(GetUpload(tenant=yard.tenant, id=order.uploads[0].id)) is None) != commits
+    assert (await store.run(GetUsage(tenant=yard.tenant))).reserved_bytes == 0
     names = [event.name for event in await yard.bench.events.read(yard.tenant)]
     assert names == ["job.created", *(["blob.stored", "job.updated"] if commits else []), "job.canceled"]
     assert await is_whole(yard)
@@ -225,7 +235,7 @@ async def test_the_end_of_an_upload_waits_for_a_cancel(yard: Yard) -> None:
     await enqueue(store, order)
     async with standing_still(session):
         await session.fetch("SELECT ingot.cancel($1, $2)", yard.tenant, order.id)
-        finishing = asyncio.ensure_future(store.finish_upload(finish(yard, order.uploads[0])))
+        finishing = asyncio.ensure_future(store.run(finish(yard, order.uploads[0])))
         await yard.somebody_waits()
     async with asyncio.timeout(WAIT_SECONDS):
         with pytest.raises(UploadNotFound):
@@ -274,13 +284,13 @@ async def test_servers_that_finish_end_sweep_and_cancel_at_once_agree(yard: Yard
     async def work(n: int, order: NewJob) -> None:
         one, two, three = (stores[(n + k) % SERVERS] for k in range(3))
         first, second = order.uploads
-        calls: list[Any] = [one.finish_upload(finish(yard, first)), two.finish_upload(finish(yard, second, b"more"))]
+        calls: list[Any] = [one.run(finish(yard, first)), two.run(finish(yard, second, b"more"))]
         if n % 3 == 0:
-            calls.append(three.cancel(CancelJob(tenant=yard.tenant, job_id=order.id)))
+            calls.append(three.run(CancelJob(tenant=yard.tenant, job_id=order.id)))
         elif n % 3 == 1:
-            calls.append(three.end_upload(EndUpload(tenant=yard.tenant, id=second.id, error="wrong_digest", keep=HOUR)))
+            calls.append(three.run(EndUpload(tenant=yard.tenant, id=second.id, error="wrong_digest", keep=HOUR)))
         else:
-            calls.append(three.sweep_uploads(SweepUploads(limit=10)))
+            calls.append(three.run(SweepUploads(limit=10)))
         for answer in await asyncio.gather(*calls, return_exceptions=True):
             assert not isinstance(answer, BaseException) or isinstance(answer, IngotError), answer
             assert not isinstance(answer, StoreBusy)
@@ -308,7 +318,7 @@ async def test_another_server_hears_that_an_upload_made_a_job_ready(yard: Yard) 
     for store in (one, two):
         store.watch.start()
     async with asyncio.timeout(WAIT_SECONDS):
-        await one.finish_upload(finish(yard, order.uploads[0]))
+        await one.run(finish(yard, order.uploads[0]))
         await heard.wait()
 
 
@@ -319,8 +329,8 @@ async def make(yard: Yard, store: PostgresStore, claim: Claim, name: str, data: 
     """Upload an output of an attempt."""
     about: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": name}
     begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, keep=HOUR, place=new_id(), **about)
-    await store.begin_upload(begin)
-    await store.finish_upload(finish(yard, begin, data))
+    await store.run(begin)
+    await store.run(finish(yard, begin, data))
 
 
 def done(claim: Claim, *outputs: str) -> Settle:
@@ -334,8 +344,8 @@ async def test_attempts_that_end_on_several_servers_at_once_have_their_outputs(y
     for n, claim in enumerate(claims):
         if n % 3:
             await make(yard, stores[n % SERVERS], claim, "out", bytes([n % 5]))
-    calls: list[Any] = [stores[n % SERVERS].settle(SettleJobs(settles=[done(claim)])) for n, claim in enumerate(claims)]
-    calls += [store.sweep_uploads(SweepUploads(limit=100)) for store in stores]
+    calls: list[Any] = [stores[n % SERVERS].run(SettleJobs(settles=[done(claim)])) for n, claim in enumerate(claims)]
+    calls += [store.run(SweepUploads(limit=100)) for store in stores]
     await asyncio.gather(*calls)
     files = [await yard.depot.files(claim.job.id) for claim in claims]
     assert files == [[("output", "out", id_of(bytes([n % 5])))] if n % 3 else [] for n in range(len(claims))]
@@ -347,7 +357,7 @@ async def test_a_settle_whose_answer_was_lost_is_done_once(yard: Yard) -> None:
     store = await yard.server(losing(yard.bench.clock, "ingot.settle"))
     claim = await yard.bench.make_claim()
     await make(yard, store, claim, "out")
-    (answer,) = await store.settle(SettleJobs(settles=[done(claim, "out")]))
+    (answer,) = await store.run(SettleJobs(settles=[done(claim, "out")]))
     assert not isinstance(answer, IngotError)
     assert await yard.depot.files(claim.job.id) == [("output", "out", BLOB)]
     assert len(await yard.depot.news("blob.stored")) == 1
@@ -358,9 +368,9 @@ async def test_an_order_with_files_whose_answer_was_lost_is_made_once(yard: Yard
     await yard.depot.put("k", DATA)
     store = await yard.server(losing(yard.bench.clock, "ingot.enqueue"))
     order = yard.depot.order(inputs={"in": BLOB}, uploads=["more"], idempotency_key="once")
-    (made,) = await store.enqueue(Enqueue(orders=[order]))
+    (made,) = await store.run(Enqueue(orders=[order]))
     assert (made.job.id, made.created, made.job.status) == (order.id, True, JobStatus.BLOCKED)
-    usage = await store.get_usage(yard.tenant)
+    usage = await store.run(GetUsage(tenant=yard.tenant))
     assert (usage.bytes, usage.reserved_bytes) == (10, 5)
     assert await is_whole(yard)
 
@@ -394,23 +404,23 @@ async def test_an_application_gives_jobs_their_inputs(yard: Yard) -> None:
         ("a.txt", BLOB, "text/plain"),
         ("b.txt", BLOB, "text/plain"),
     ]
-    assert (await yard.depot.store.get_usage(yard.tenant, job.created_by)).bytes == 2 * len(DATA)
-    assert (await yard.depot.store.get_usage(yard.tenant)).bytes == 3 * len(DATA)
+    assert (await yard.depot.store.run(GetUsage(tenant=yard.tenant, owner=job.created_by))).bytes == 2 * len(DATA)
+    assert (await yard.depot.store.run(GetUsage(tenant=yard.tenant))).bytes == 3 * len(DATA)
     assert await is_whole(yard)
     store = await yard.server()
-    (claim,) = await store.claim(ClaimJobs(worker_id="worker", types=["noop"], limit=1, lease=HOUR))
+    (claim,) = await store.run(ClaimJobs(worker_id="worker", types=["noop"], limit=1, lease=HOUR))
     assert claim.job.inputs == inputs
-    await yard.depot.store.delete_key(gone(yard, "k"))  # Whoever changes what is kept counts what is owed.
+    await yard.depot.store.run(gone(yard, "k"))  # Whoever changes what is kept counts what is owed.
     owner = await yard.session(server=False)
     assert await owner.fetchval("SELECT count(*) FROM ingot.usage_owed") == 0
-    assert (await yard.depot.store.get_usage(yard.tenant)).bytes == 2 * len(DATA)
+    assert (await yard.depot.store.run(GetUsage(tenant=yard.tenant))).bytes == 2 * len(DATA)
     assert await is_whole(yard)
 
 
 async def test_an_application_is_refused_what_is_not_there_or_does_not_fit(yard: Yard) -> None:
     await yard.depot.put("k", DATA)
     other = (await yard.bench.tenants.create("other")).id
-    await yard.depot.store.put_blob(put(yard, "theirs", content_of(b"theirs"), tenant=other))
+    await yard.depot.store.run(put(yard, "theirs", content_of(b"theirs"), tenant=other))
     await yard.bench.tenants.change(yard.tenant, limits=Limits(quota_bytes=3 * len(DATA)))
     app = await app_of(yard)
     for blob in (id_of(b"theirs"), id_of(b"nobody's")):

@@ -303,10 +303,10 @@ async def test_jobs_move_through_the_store_as_the_judge_says(hall: Hall, asked: 
         for id, case in zip(ids, asked, strict=True)
         if not isinstance(case.outcome, Lost)
     ]
-    answers = await hall.store.settle(SettleJobs(settles=told)) if told else []
+    answers = await hall.store.run(SettleJobs(settles=told)) if told else []
     assert [answer for answer in answers if isinstance(answer, IngotError)] == []
     hall.store.memory.expires_at(now)
-    await hall.store.tend(Tend())
+    await hall.store.run(Tend())
     statuses = {answer.job_id: answer.status for answer in answers if not isinstance(answer, IngotError)}
     for id, case in zip(ids, asked, strict=True):
         job = await hall.bench.jobs.get(hall.bench.tenant, id)

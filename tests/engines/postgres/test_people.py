@@ -11,10 +11,23 @@ from typing import Any, Final
 import pytest
 
 from ingot.engines.postgres import PostgresStore, credentials, people
-from ingot.engines.postgres.connection import Database, Record
+from ingot.engines.postgres.connection import Record
+from ingot.engines.postgres.context import Context
 from ingot.events.audit import Act
 from ingot.identity.people import MemberNotFound, SignInRefused, UserNotFound
-from ingot.identity.ports import BeginLogin, CreateToken, EnableUser, EndSession, PutMember, RemoveMember, TakeLogin
+from ingot.identity.ports import (
+    BeginLogin,
+    CreateToken,
+    EnableUser,
+    EndSession,
+    FindMember,
+    FindSession,
+    ListPeopleTokens,
+    ListSessions,
+    PutMember,
+    RemoveMember,
+    TakeLogin,
+)
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
 from tests.conformance.folk import Folk, built, person, seen, token_of
@@ -35,12 +48,12 @@ async def folk(tmp_path: Path) -> AsyncIterator[Folk]:
 async def test_a_sign_in_sent_twice_makes_one_person_and_one_session(folk: Folk) -> None:
     invited = await folk.members.put(folk.bench.tenant, role="member", email="ann@example.com", act=folk.act())
     command = folk.signing_in(person(groups=("a",)))
-    user = await folk.store.sign_in(command)
-    assert await folk.store.sign_in(command) == user
-    assert len(await folk.store.list_sessions(user.id)) == 1
+    user = await folk.store.run(command)
+    assert await folk.store.run(command) == user
+    assert len(await folk.store.run(ListSessions(user=user.id))) == 1
     assert [entry.action for entry in await folk.acts()] == ["session.created", "member.put"]
     assert await folk.roles(user) == {"default": "member"}
-    assert await folk.store.find_member(folk.bench.tenant, invited.id) is None
+    assert await folk.store.run(FindMember(tenant=folk.bench.tenant, member_id=invited.id)) is None
 
 
 async def test_a_session_ended_twice_by_one_command_is_ended(folk: Folk) -> None:
@@ -48,15 +61,15 @@ async def test_a_session_ended_twice_by_one_command_is_ended(folk: Folk) -> None
     session = (await folk.session(b"digest")).session
     command = EndSession(id=session.id, user=ann.id, act=folk.act())
     for _ in range(2):
-        await folk.store.end_session(command)
+        await folk.store.run(command)
     assert [entry.action for entry in await folk.acts()] == ["session.ended", "session.created"]
 
 
 async def test_a_person_let_out_twice_by_one_command_was_let_in_before(folk: Folk) -> None:
     ann = await folk.sign_in()
     command = EnableUser(id=ann.id, enabled=False, act=folk.act())
-    after = await folk.store.enable_user(command)
-    assert await folk.store.enable_user(command) == after
+    after = await folk.store.run(command)
+    assert await folk.store.run(command) == after
     entry = await folk.last_act()
     assert (seen(entry.before), seen(entry.after)) == (built(ann), built(after))
     assert len(await folk.acts()) == 2
@@ -67,12 +80,12 @@ async def test_a_role_given_or_taken_twice_by_one_command_is_on_record_once(folk
     ann = await folk.sign_in()
     given = PutMember(tenant=tenant, role="member", user=ann.id, invitation=new_id(), act=folk.act())
     invited = PutMember(tenant=tenant, role="member", email="new@example.com", invitation=new_id(), act=folk.act())
-    members = [await folk.store.put_member(command) for command in (given, invited, given, invited)]
+    members = [await folk.store.run(command) for command in (given, invited, given, invited)]
     assert members[:2] == members[2:]
     for member in members[:2]:
         taken = RemoveMember(tenant=tenant, id=member.id, act=folk.act())
         for _ in range(2):
-            assert await folk.store.remove_member(taken) == member
+            assert await folk.store.run(taken) == member
         with pytest.raises(MemberNotFound):
             await folk.members.remove(tenant, member.id, act=folk.act())
     acts = await folk.acts(tenant)
@@ -84,10 +97,10 @@ async def test_a_link_made_twice_by_one_command_is_one(folk: Folk) -> None:
     soon = folk.bench.clock.micros() + MICROS
     command = BeginLogin(digest=b"link", expires_at=soon, next="/jobs", link=True, act=folk.act())
     for _ in range(2):
-        await folk.store.begin_login(command)
+        await folk.store.run(command)
     assert len(await folk.acts()) == 1
-    assert await folk.store.take_login(TakeLogin(digest=b"link", link=True)) == "/jobs"
-    assert await folk.store.take_login(TakeLogin(digest=b"link", link=True)) is None
+    assert await folk.store.run(TakeLogin(digest=b"link", link=True)) == "/jobs"
+    assert await folk.store.run(TakeLogin(digest=b"link", link=True)) is None
 
 
 async def test_a_tenant_made_or_changed_twice_keeps_its_groups(folk: Folk) -> None:
@@ -112,12 +125,12 @@ class Half:
 
 
 @asynccontextmanager
-async def half_way(folk: Folk) -> AsyncIterator[Database]:
+async def half_way(folk: Folk) -> AsyncIterator[Context]:
     assert isinstance(folk.store, PostgresStore)
     async with folk.store.database.pool.acquire() as connection:
         await connection.fetch("SELECT 1")  # So that it has the time of the test.
         async with connection.transaction():
-            yield Half(connection)  # type: ignore[misc]
+            yield Context(Half(connection), folk.store.memory)  # type: ignore[arg-type]
 
 
 async def waiting(folk: Folk, calls: int) -> None:
@@ -142,8 +155,8 @@ async def test_who_is_let_out_at_this_moment_gets_no_session_and_no_token(folk: 
         await waiting(folk, 2)
     refused = await asyncio.gather(*later, return_exceptions=True)
     assert [type(error) for error in refused] == [SignInRefused, UserNotFound]
-    assert await folk.store.find_session(b"late") is None
-    assert await folk.store.list_people_tokens(ann.id, before=None, limit=10) == []
+    assert await folk.store.run(FindSession(digest=b"late")) is None
+    assert await folk.store.run(ListPeopleTokens(user=ann.id, before=None, limit=10)) == []
 
 
 async def test_a_session_and_a_token_that_are_made_at_this_moment_end_with_who_is_let_out(folk: Folk) -> None:
@@ -156,7 +169,7 @@ async def test_a_session_and_a_token_that_are_made_at_this_moment_end_with_who_i
         await waiting(folk, 1)
     assert not (await later).enabled
     await folk.users.enable(ann.id, enabled=True, act=folk.act())
-    assert await folk.store.find_session(b"early") is None
+    assert await folk.store.run(FindSession(digest=b"early")) is None
     assert not await folk.holds(token.id)
 
 

@@ -35,7 +35,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 async def clear(bench: Bench) -> tuple[str, ...]:
     """Rounds until there is nothing to do at once; answers who is gone."""
-    while (cleared := await bench.store.clear_tenants(ClearTenants(limit=1000))).more:
+    while (cleared := await bench.store.run(ClearTenants(limit=1000))).more:
         pass
     return cleared.gone
 
@@ -100,7 +100,7 @@ async def test_what_began_before_the_removal_and_ends_after_it_is_cleared_too(be
     await late.execute("COMMIT")
     await late.close()
     bench.clock.advance(seconds=1)
-    assert (await bench.store.clear_tenants(ClearTenants(limit=1000))).rows > 0
+    assert (await bench.store.run(ClearTenants(limit=1000))).rows > 0
     assert await clear(bench) == ()
     bench.clock.advance(seconds=SETTLED_SECONDS)
     assert await clear(bench) == (tenant.id,)
@@ -167,7 +167,7 @@ async def test_a_claim_that_is_under_way_keeps_its_job(bench: Bench, tmp_path: P
 async def test_a_removal_that_is_sent_again_gets_its_first_answer(bench: Bench) -> None:
     tenant = await bench.tenants.create("acme")
     command = RemoveTenant(id=tenant.id, act=Act())
-    assert [await bench.store.remove_tenant(command) for _ in range(2)] == [tenant, tenant]
+    assert [await bench.store.run(command) for _ in range(2)] == [tenant, tenant]
 
 
 async def test_a_look_forgets_what_is_known_of_a_removed_tenant(bench: Bench) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ingot.engines.postgres import PostgresStore
 from ingot.jobs import Done, JobNotFound, JobStatus
-from ingot.jobs.ports import CancelJob, JobFilter
+from ingot.jobs.ports import CancelJob, JobFilter, ListJobs
 from ingot.kernel.errors import IngotError, StoreError
 from ingot.kernel.ids import new_id
 from tests.engines.postgres.isolation import READABLE, rows_of
@@ -44,7 +44,7 @@ async def test_a_connection_forgets_its_tenant_after_an_error(town: Town, failin
 async def test_a_connection_forgets_its_tenant_after_a_refusal(town: Town) -> None:
     async with store_with_one_connection(town) as store:
         with pytest.raises(JobNotFound):
-            await store.cancel(CancelJob(tenant=town.tenants[0], job_id=new_id()))
+            await store.run(CancelJob(tenant=town.tenants[0], job_id=new_id()))
         assert await seen_by(store) == NOTHING
 
 
@@ -71,7 +71,7 @@ async def test_a_text_that_is_no_id_never_gets_into_a_statement(town: Town) -> N
 async def test_a_connection_that_is_not_reset_keeps_no_tenant(town: Town) -> None:
     async with store_with_one_connection(town) as store:
         for tenant in town.tenants:
-            assert len((await store.list_jobs(JobFilter(tenant=tenant), before=None, limit=100))[0]) == 8
+            assert len((await store.run(ListJobs(where=JobFilter(tenant=tenant), before=None, limit=100)))[0]) == 8
         assert await seen_by(store) == NOTHING
 
 

@@ -141,7 +141,7 @@ async def test_a_direct_worker_hears_nothing_of_another_tenant(town: Town) -> No
     async with store_with_one_connection(town) as store:
         await store.watch.run_once()
         store.watch.start()
-        await store.enqueue(Enqueue(orders=[new_job(town.tenants[1], "secret")]))
+        await store.run(Enqueue(orders=[new_job(town.tenants[1], "secret")]))
     await worker.fetch("SELECT 1 AS after_what_was_told")
     assert [text for text in heard if town.tenants[1] in str(text)] == []
 

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ingot.blobs.model import Key
-from ingot.blobs.ports import CollectBlob, DeleteKey, PutBlob
+from ingot.blobs.ports import CollectBlob, DeleteKey, FindBlob, GetBlobFigures, PutBlob
 from ingot.jobs import Claim, Definition
 from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import new_id
@@ -79,7 +79,7 @@ async def test_a_thousand_small_blobs_go_through_few_commits(tmp_path: Path) -> 
 
             async def put_some() -> None:
                 for number in numbers:
-                    await depot.store.put_blob(put(depot.tenant, number))
+                    await depot.store.run(put(depot.tenant, number))
 
             await asyncio.gather(*[put_some() for _ in range(AT_ONCE)])
             assert sum(commits.sizes) == PUTS
@@ -95,12 +95,12 @@ async def test_one_that_cannot_be_written_spoils_no_other(depot: Depot) -> None:
     depot.bench.store.gather()
     commands = [put(depot.tenant, 1), bad, put(depot.tenant, 2)]
     with capture_logs():
-        answers = await asyncio.gather(*map(depot.store.put_blob, commands), return_exceptions=True)
+        answers = await asyncio.gather(*map(depot.store.run, commands), return_exceptions=True)
     assert [type(answer) for answer in answers] == [Key, StoreError, Key]
     await depot.check()
     assert await depot.usage() == (2048, 0, 2)
     assert len(await depot.news("blob.stored")) == 2
-    figures = await depot.store.blob_figures()
+    figures = await depot.store.run(GetBlobFigures())
     assert (figures.blobs, figures.bytes) == (2, 2048)
 
 
@@ -142,7 +142,7 @@ async def claim_with_file(depot: Depot, data: bytes) -> Claim:
     await depot.put("k", data)
     add_file(depot, claim, data)
     check(depot)
-    await depot.store.delete_key(DeleteKey(tenant=depot.tenant, key="k"))
+    await depot.store.run(DeleteKey(tenant=depot.tenant, key="k"))
     check(depot)
     return claim
 
@@ -150,16 +150,16 @@ async def claim_with_file(depot: Depot, data: bytes) -> Claim:
 async def test_a_file_of_a_job_keeps_its_blob(depot: Depot) -> None:
     claim = await claim_with_file(depot, b"12345")
     depot.bench.clock.advance(days=1)
-    assert await depot.store.collect_blob(CollectBlob(blob_id=id_of(b"12345"), grace=0)) is None
+    assert await depot.store.run(CollectBlob(blob_id=id_of(b"12345"), grace=0)) is None
     assert await depot.condemned() == set()
     assert await depot.references(id_of(b"12345")) == 1
-    found = await depot.store.open_blob(depot.tenant, id_of(b"12345"))
+    found = await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"12345")))
     assert found is not None
     (reference,) = found[1]
     assert (reference.kind, reference.name) == ("output", "a")
     assert (reference.job_id, reference.job_type) == (claim.job.id, "filed")
     other = (await depot.bench.tenants.create("other")).id
-    assert await depot.store.open_blob(other, id_of(b"12345")) is None
+    assert await depot.store.run(FindBlob(tenant=other, blob_id=id_of(b"12345"))) is None
 
 
 async def test_the_files_of_a_job_go_with_it(depot: Depot) -> None:
@@ -173,7 +173,7 @@ async def test_the_files_of_a_job_go_with_it(depot: Depot) -> None:
     assert await depot.usage() == (0, 0, 0)
     assert await depot.condemned() == {id_of(b"12345")}
     depot.bench.clock.advance(days=1)
-    assert await depot.store.collect_blob(CollectBlob(blob_id=id_of(b"12345"), grace=HOUR)) == 5
+    assert await depot.store.run(CollectBlob(blob_id=id_of(b"12345"), grace=HOUR)) == 5
 
 
 async def test_of_a_blob_that_is_gone_nothing_is_left(depot: Depot) -> None:

@@ -19,6 +19,7 @@ from ingot.identity.ports import CreateTenant
 from ingot.jobs import Definition, Done, Enqueued, Job, JobNotFound, JobStatus, RateLimited, Settle, Settled
 from ingot.jobs.orders import new_job
 from ingot.jobs.ports import CancelJob, Enqueue, SettleJobs
+from ingot.kernel.commands import Command
 from ingot.kernel.errors import IngotError, StoreBusy, StoreError, TooMany
 from ingot.kernel.ids import new_id
 from tests.engines.sqlite.commit_gate import CommitGate
@@ -83,10 +84,10 @@ async def test_a_command_the_file_does_not_take_spoils_no_other(bench: Bench, va
     claim = await bench.make_claim("held")
     answers = await asyncio.gather(
         bench.make_job("good"),
-        bench.store.enqueue(_broken(bench, **values)),
+        bench.store.run(_broken(bench, **values)),
         bench.make_job("good"),
-        bench.store.settle(SettleJobs(settles=[Settle(job_id=claim.job.id, fence=claim.fence, outcome=Done())])),
-        bench.store.cancel(CancelJob(tenant=bench.tenant, job_id=new_id())),
+        bench.store.run(SettleJobs(settles=[Settle(job_id=claim.job.id, fence=claim.fence, outcome=Done())])),
+        bench.store.run(CancelJob(tenant=bench.tenant, job_id=new_id())),
         return_exceptions=True,
     )
     assert [type(answer) for answer in answers] == [Job, StoreError, Job, list, JobNotFound]
@@ -100,7 +101,7 @@ async def test_a_command_the_file_does_not_take_spoils_no_other(bench: Bench, va
 async def test_a_batch_with_one_order_the_file_does_not_take_is_refused_whole(bench: Bench) -> None:
     orders = [new_job(bench.tenant, "good"), _unchecked(bench, priority=9), new_job(bench.tenant, "good")]
     with pytest.raises(StoreError):
-        await bench.store.enqueue(Enqueue(orders=orders))
+        await bench.store.run(Enqueue(orders=orders))
     assert (await bench.jobs.list(bench.tenant)).items == []
     assert await bench.event_names() == []
 
@@ -112,7 +113,7 @@ async def test_caps_hold_in_a_group_that_is_run_one_by_one(bench: Bench, limits:
     first = asyncio.create_task(bench.make_job())
     await gate.reached()
     calls: list[Any] = [bench.make_job() for _ in range(3)]
-    calls += [bench.store.enqueue(_broken(bench, priority=9)), *(bench.make_job() for _ in range(5))]
+    calls += [bench.store.run(_broken(bench, priority=9)), *(bench.make_job() for _ in range(5))]
     waiting = asyncio.gather(*calls, return_exceptions=True)
     await asyncio.sleep(0)
     gate.open()
@@ -125,7 +126,7 @@ async def test_caps_hold_in_a_group_that_is_run_one_by_one(bench: Bench, limits:
 async def test_a_group_that_failed_and_was_run_again_counts_once_against_the_rate(bench: Bench) -> None:
     await bench.tenants.change(bench.tenant, limits=Limits(rate=0.001, burst=3))
     await asyncio.gather(
-        bench.make_job(), bench.store.enqueue(_broken(bench, priority=9)), bench.make_job(), return_exceptions=True
+        bench.make_job(), bench.store.run(_broken(bench, priority=9)), bench.make_job(), return_exceptions=True
     )
     await bench.make_job()
     with pytest.raises(RateLimited):
@@ -134,7 +135,7 @@ async def test_a_group_that_failed_and_was_run_again_counts_once_against_the_rat
 
 async def test_after_a_failed_group_the_store_goes_on_as_before(bench: Bench) -> None:
     await asyncio.gather(
-        bench.make_job("a", delay=60), bench.store.enqueue(_broken(bench, priority=9)), return_exceptions=True
+        bench.make_job("a", delay=60), bench.store.run(_broken(bench, priority=9)), return_exceptions=True
     )
     job = await bench.make_job("a", idempotency_key="k", dedupe_key="d")
     (claim,) = await bench.jobs.claim("worker", ["a", "broken"], limit=10)
@@ -177,7 +178,7 @@ def test_the_queue_holds_ten_thousand_commands() -> None:
 async def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
     async with open_bench("sqlite", tmp_path / "data") as bench:
         answers = [
-            asyncio.ensure_future(bench.store.enqueue(Enqueue(orders=[new_job(bench.tenant, "noop", n)])))
+            asyncio.ensure_future(bench.store.run(Enqueue(orders=[new_job(bench.tenant, "noop", n)])))
             for n in range(1000)
         ]
         await bench.store.close()
@@ -185,6 +186,14 @@ async def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
         ids = {answer.result()[0].job.id for answer in answers}
     async with open_bench("sqlite", tmp_path / "data") as bench:
         assert {job.id for job in (await bench.jobs.list(bench.tenant, limit=1000)).items} == ids
+
+
+async def test_a_command_that_the_engine_does_not_know_is_refused(bench: Bench) -> None:
+    class Unheard(Command[None], frozen=True):
+        """A command that no engine has a function for."""
+
+    with pytest.raises(TypeError, match="Unheard"):
+        await bench.store.run(Unheard())
 
 
 async def test_a_closed_store_refuses_commands_and_reads_by_name(bench: Bench) -> None:
@@ -234,7 +243,7 @@ async def test_after_a_failed_transaction_the_store_trusts_its_file_only(bench: 
     ghost = Tenant(id=new_id(), slug="ghost")
     bench.sqlite.connection.set_commit_hook(lambda: True)
     answers = await asyncio.gather(
-        bench.store.create_tenant(CreateTenant(tenant=ghost, act=Act())),
+        bench.store.run(CreateTenant(tenant=ghost, act=Act())),
         bench.jobs.define(Definition(type="b", priority=1)),
         bench.make_job("b", delay=5),
         bench.jobs.claim("worker", ["a"]),

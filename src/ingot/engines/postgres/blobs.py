@@ -28,6 +28,7 @@ from ingot.engines.postgres import follow
 from ingot.engines.postgres.audit import act_text
 from ingot.engines.postgres.blob_rows import UploadRow, digest_of, key_of
 from ingot.engines.postgres.connection import REFUSALS, Database, Record
+from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.memory import Memory
 from ingot.identity.model import TenantNotFound
 from ingot.jobs.errors import LeaseLost
@@ -201,81 +202,81 @@ async def _send(
 # -- one by one ---------------------------------------------------------------------------------------------
 
 
-async def begin_upload(db: Database, memory: Memory, command: BeginUpload) -> OpenUpload:
+async def begin_upload(context: Context, command: BeginUpload) -> OpenUpload:
     """Begin an upload, and reserve its bytes."""
     if not is_id(command.tenant):
         raise TenantNotFound
     if command.job_id is not None and not is_id(command.job_id):
         raise LeaseLost
     limits = OUTPUTS_MAX, CHECKPOINTS_MAX
-    begun = await _upload(db, BEGIN, msgspec.json.encode(command).decode(), *limits)
-    memory.told([command.tenant])
+    begun = await _upload(context, BEGIN, msgspec.json.encode(command).decode(), *limits)
+    context.memory.told([command.tenant])
     return begun
 
 
-async def take_upload(db: Database, command: TakeUpload) -> OpenUpload:
+async def take_upload(context: Context, command: TakeUpload) -> OpenUpload:
     """Give an upload the next epoch."""
     _check(command)
-    return await _upload(db, TAKE, command.tenant, command.id)
+    return await _upload(context, TAKE, command.tenant, command.id)
 
 
-async def note_upload(db: Database, memory: Memory, command: NoteUpload) -> OpenUpload:
+async def note_upload(context: Context, command: NoteUpload) -> OpenUpload:
     """Keep what is known of an upload."""
     _check(command)
     row = (command.tenant, command.id, command.epoch, command.keep, command.received, command.reserved)
     announced = [None if text is None else bytes.fromhex(text) for text in (command.blob_id, command.sha256)]
-    noted = await _upload(db, NOTE, *row, command.verifying, command.owner_quota, *announced)
+    noted = await _upload(context, NOTE, *row, command.verifying, command.owner_quota, *announced)
     if command.reserved is not None:
-        memory.told([command.tenant])
+        context.memory.told([command.tenant])
     return noted
 
 
-async def end_upload(db: Database, memory: Memory, command: EndUpload) -> None:
+async def end_upload(context: Context, command: EndUpload) -> None:
     """End an upload that is not done."""
     if not is_id(command.tenant):
         raise TenantNotFound
     if is_id(command.id):
-        rows = await db.call(END, command.tenant, command.id, command.error, command.keep)
-        follow.note_moves(memory, [follow.Moved.read(text) for (text,) in rows])
+        rows = await context.database.call(END, command.tenant, command.id, command.error, command.keep)
+        follow.note_moves(context.memory, [follow.Moved.read(text) for (text,) in rows])
 
 
-async def sweep_uploads(db: Database, memory: Memory, command: SweepUploads) -> int:
+async def sweep_uploads(context: Context, command: SweepUploads) -> int:
     """End uploads whose time is over."""
-    ((swept, canceled),) = await db.call(SWEEP, command.limit)
-    follow.note_moves(memory, map(follow.Moved.read, canceled))
+    ((swept, canceled),) = await context.database.call(SWEEP, command.limit)
+    follow.note_moves(context.memory, map(follow.Moved.read, canceled))
     return int(swept)
 
 
-async def purge_keys(db: Database, memory: Memory, command: PurgeKeys) -> Purged:
+async def purge_keys(context: Context, command: PurgeKeys) -> Purged:
     """Delete some keys of an owner."""
     if not is_id(command.tenant):
         raise TenantNotFound
     row = (command.tenant, command.owner, command.limit, act_text(command.act))
-    ((keys, size),) = await db.call(PURGE, *row)
-    memory.told([command.tenant])
+    ((keys, size),) = await context.database.call(PURGE, *row)
+    context.memory.told([command.tenant])
     return Purged(keys=keys, bytes=size, more=keys >= command.limit)
 
 
-async def collect_blob(db: Database, command: CollectBlob) -> int | None:
+async def collect_blob(context: Context, command: CollectBlob) -> int | None:
     """Take a blob away that nothing refers to."""
-    ((size,),) = await db.call(COLLECT, digest_of(command.blob_id), command.grace, command.dry_run)
+    ((size,),) = await context.database.call(COLLECT, digest_of(command.blob_id), command.grace, command.dry_run)
     return None if size is None else int(size)
 
 
-async def forget_trash(db: Database, command: ForgetTrash) -> None:
+async def forget_trash(context: Context, command: ForgetTrash) -> None:
     """Forget objects that are deleted."""
-    await db.call(FORGET, list(command.places))
+    await context.database.call(FORGET, list(command.places))
 
 
-async def note_scrub(db: Database, command: NoteScrub) -> None:
+async def note_scrub(context: Context, command: NoteScrub) -> None:
     """Keep which blobs were whole, and which were not."""
     read = [*command.whole, *command.damaged]
     damages = [False] * len(command.whole) + [True] * len(command.damaged)
-    await db.call(SCRUB, [bytes.fromhex(id) for id, _ in read], [place for _, place in read], damages)
+    await context.database.call(SCRUB, [bytes.fromhex(id) for id, _ in read], [place for _, place in read], damages)
 
 
-async def _upload(db: Database, statement: str, *values: Any) -> OpenUpload:
-    ((text,),) = await db.call(statement, *values)
+async def _upload(context: Context, statement: str, *values: Any) -> OpenUpload:
+    ((text,),) = await context.database.call(statement, *values)
     return UploadRow.read(text).open_upload()
 
 

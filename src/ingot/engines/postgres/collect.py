@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from typing import Final
 
-from ingot.engines.postgres.connection import Database, Record
+from ingot.engines.history import read_position, write_position
+from ingot.engines.postgres.connection import Record
+from ingot.engines.postgres.context import Context
+from ingot.engines.postgres.identity import check_tenant
+from ingot.engines.postgres.pages import ABOVE_ALL_IDS
 from ingot.engines.postgres.rows import STATUSES
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs.model import Collected, Doomed, HistoryEntry
-from ingot.jobs.ports import Collect
+from ingot.jobs.ports import Collect, ListHistory, PreviewRetention
 from ingot.kernel.clock import to_datetime
 
 PREVIEW_JOBS_MAX: Final = 10_000
+ABOVE_ALL_INSTANTS: Final = 2**62
 
 
-async def collect(db: Database, command: Collect) -> Collected:
+async def collect(context: Context, command: Collect) -> Collected:
     """Remove a bounded number of jobs."""
-    (row,) = await db.call("SELECT * FROM ingot.collect($1)", command.limit)
+    (row,) = await context.database.call("SELECT * FROM ingot.collect($1)", command.limit)
     return Collected(removed=row["removed"], kept=row["kept"], more=row["more"])
 
 
-async def preview(db: Database, tenant: str) -> list[Doomed]:
+async def preview(context: Context, command: PreviewRetention) -> list[Doomed]:
     """What would be removed of a tenant's jobs, by type."""
+    tenant = command.tenant
+    await check_tenant(context, tenant)
     return [
         Doomed(
             type=row["type"],
@@ -29,12 +36,26 @@ async def preview(db: Database, tenant: str) -> list[Doomed]:
             oldest_finished_at=to_datetime(row["oldest"]),
             more=row["named"] > PREVIEW_JOBS_MAX,
         )
-        for row in await db.read(tenant, SQL.preview_retention, tenant, PREVIEW_JOBS_MAX)
+        for row in await context.database.read(tenant, SQL.preview_retention, tenant, PREVIEW_JOBS_MAX)
     ]
 
 
-def entry_of(row: Record, tenant: str) -> HistoryEntry:
-    """An entry of the history."""
+async def list_history(context: Context, command: ListHistory) -> tuple[list[HistoryEntry], str | None]:
+    """Entries of the history, last finished first, and the position to go on from."""
+    tenant, limit = command.tenant, command.limit
+    await check_tenant(context, tenant)
+    position = (ABOVE_ALL_INSTANTS, ABOVE_ALL_IDS) if command.before is None else read_position(command.before)
+    values = (tenant, *position, limit + 1)
+    if command.type is None:
+        rows = await context.database.read(tenant, SQL.page_of_history, *values)
+    else:
+        rows = await context.database.read(tenant, SQL.page_of_history_by_type, *values, command.type)
+    entries = [_entry_of(row, tenant) for row in rows[:limit]]
+    last = rows[limit - 1] if len(rows) > limit else None
+    return entries, None if last is None else write_position(last["finished_at"], last["id"])
+
+
+def _entry_of(row: Record, tenant: str) -> HistoryEntry:
     return HistoryEntry(
         id=row["id"],
         tenant=tenant,

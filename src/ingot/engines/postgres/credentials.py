@@ -8,15 +8,20 @@ import msgspec
 
 from ingot.engines.credentials import TokenRow, WorkerCredentialRow
 from ingot.engines.postgres.audit import act_text
-from ingot.engines.postgres.connection import Database
+from ingot.engines.postgres.context import Context
+from ingot.engines.postgres.identity import check_tenant_id
 from ingot.identity.credentials import CredentialNotFound, Token, TokenNotFound, WorkerCredential
-from ingot.identity.model import TenantNotFound
 from ingot.identity.ports import (
     ChangeWorkerCredential,
     CreateToken,
     CreateWorkerCredential,
+    FindToken,
+    FindWorkerCredential,
     FoundToken,
     FoundWorkerCredential,
+    IsWorkerName,
+    ListTokens,
+    ListWorkerCredentials,
     NoteUse,
     RevokeToken,
 )
@@ -26,11 +31,11 @@ from ingot.kernel.ids import is_id
 ABOVE_ALL_IDS: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
-async def create_token(db: Database, command: CreateToken) -> Token:
+async def create_token(context: Context, command: CreateToken) -> Token:
     """Keep a token."""
     token = command.token
-    _check_tenant(token.tenant)
-    await db.call(
+    check_tenant_id(token.tenant)
+    await context.database.call(
         "SELECT ingot.create_token($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         token.id,
         token.tenant,
@@ -44,91 +49,90 @@ async def create_token(db: Database, command: CreateToken) -> Token:
         act_text(command.act),
         token.user,
     )
-    return await _token(db, token.id)
+    return await _token(context, token.id)
 
 
-async def revoke_token(db: Database, command: RevokeToken) -> Token:
+async def revoke_token(context: Context, command: RevokeToken) -> Token:
     """End a token."""
     if command.tenant is not None and not is_id(command.tenant):
         raise TokenNotFound
-    await db.call("SELECT ingot.revoke_token($1, $2, $3)", command.id, command.tenant, act_text(command.act))
-    return await _token(db, command.id)
+    await context.database.call(
+        "SELECT ingot.revoke_token($1, $2, $3)", command.id, command.tenant, act_text(command.act)
+    )
+    return await _token(context, command.id)
 
 
-async def find_token(db: Database, token_id: str) -> FoundToken | None:
+async def find_token(context: Context, command: FindToken) -> FoundToken | None:
     """The token with this id."""
-    ((text,),) = await db.call("SELECT ingot.find_token($1)", token_id)
+    ((text,),) = await context.database.call("SELECT ingot.find_token($1)", command.token_id)
     return None if text is None else TokenRow.read(text).found()
 
 
-async def list_tokens(db: Database, tenant: str | None, *, before: str | None, limit: int) -> list[Token]:
+async def list_tokens(context: Context, command: ListTokens) -> list[Token]:
     """Tokens of a tenant, or of the operator."""
-    _check_tenant(tenant)
-    rows = await db.call("SELECT ingot.list_tokens($1, $2, $3)", tenant, before or ABOVE_ALL_IDS, limit)
+    check_tenant_id(command.tenant)
+    row = (command.tenant, command.before or ABOVE_ALL_IDS, command.limit)
+    rows = await context.database.call("SELECT ingot.list_tokens($1, $2, $3)", *row)
     return [TokenRow.read(text).token() for (text,) in rows]
 
 
-async def create_worker_credential(db: Database, command: CreateWorkerCredential) -> WorkerCredential:
+async def create_worker_credential(context: Context, command: CreateWorkerCredential) -> WorkerCredential:
     """Keep a worker credential."""
     made = command.credential
-    _check_tenant(made.tenant)
+    check_tenant_id(made.tenant)
     row = (made.id, made.tenant, command.digest, list(made.types), made.ending, made.created_by)
-    await db.call("SELECT ingot.create_worker_credential($1, $2, $3, $4, $5, $6, $7)", *row, act_text(command.act))
-    return await _worker(db, made.id)
+    await context.database.call(
+        "SELECT ingot.create_worker_credential($1, $2, $3, $4, $5, $6, $7)", *row, act_text(command.act)
+    )
+    return await _worker(context, made.id)
 
 
-async def change_worker_credential(db: Database, command: ChangeWorkerCredential) -> WorkerCredential:
+async def change_worker_credential(context: Context, command: ChangeWorkerCredential) -> WorkerCredential:
     """Enable, disable, or give another secret."""
     if command.tenant is not None and not is_id(command.tenant):
         raise CredentialNotFound
     row = (command.id, command.tenant, command.enabled, command.digest, command.ending)
     of_act = (command.action, act_text(command.act))
-    await db.call("SELECT ingot.change_worker_credential($1, $2, $3, $4, $5, $6, $7)", *row, *of_act)
-    return await _worker(db, command.id)
+    await context.database.call("SELECT ingot.change_worker_credential($1, $2, $3, $4, $5, $6, $7)", *row, *of_act)
+    return await _worker(context, command.id)
 
 
-async def find_worker_credential(db: Database, credential_id: str) -> FoundWorkerCredential | None:
+async def find_worker_credential(context: Context, command: FindWorkerCredential) -> FoundWorkerCredential | None:
     """The credential with this id."""
-    ((text,),) = await db.call("SELECT ingot.find_worker_credential($1)", credential_id)
+    ((text,),) = await context.database.call("SELECT ingot.find_worker_credential($1)", command.credential_id)
     return None if text is None else WorkerCredentialRow.read(text).found()
 
 
-async def is_worker_name(db: Database, name: str) -> bool:
+async def is_worker_name(context: Context, command: IsWorkerName) -> bool:
     """Whether there is such a credential, or such a role of a worker."""
-    ((found,),) = await db.call("SELECT ingot.is_worker_name($1)", name)
+    ((found,),) = await context.database.call("SELECT ingot.is_worker_name($1)", command.name)
     return bool(found)
 
 
-async def list_worker_credentials(
-    db: Database, tenant: str | None, *, after: str | None, limit: int
-) -> list[WorkerCredential]:
+async def list_worker_credentials(context: Context, command: ListWorkerCredentials) -> list[WorkerCredential]:
     """Credentials of a tenant, or the shared ones."""
-    _check_tenant(tenant)
-    rows = await db.call("SELECT ingot.list_worker_credentials($1, $2, $3)", tenant, after or "", limit)
+    check_tenant_id(command.tenant)
+    row = (command.tenant, command.after or "", command.limit)
+    rows = await context.database.call("SELECT ingot.list_worker_credentials($1, $2, $3)", *row)
     return [WorkerCredentialRow.read(text).credential() for (text,) in rows]
 
 
-async def note_use(db: Database, command: NoteUse) -> None:
+async def note_use(context: Context, command: NoteUse) -> None:
     """Remember when credentials were last used."""
     used = (command.tokens, command.workers, command.sessions)
     row = [part for kind in used for part in ([*kind], [*kind.values()])]
-    await db.call("SELECT ingot.note_use($1, $2, $3, $4, $5, $6)", *row)
+    await context.database.call("SELECT ingot.note_use($1, $2, $3, $4, $5, $6)", *row)
 
 
-def _check_tenant(tenant: str | None) -> None:
-    if tenant is not None and not is_id(tenant):
-        raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
-
-
-async def _token(db: Database, token_id: str) -> Token:
-    found = await find_token(db, token_id)
+async def _token(context: Context, token_id: str) -> Token:
+    found = await find_token(context, FindToken(token_id=token_id))
     if found is None:  # Its tenant was removed at this moment.
         raise TokenNotFound(f"there is no token {token_id[:64]!r}")
     return found.token
 
 
-async def _worker(db: Database, credential_id: str) -> WorkerCredential:
-    found = await find_worker_credential(db, credential_id)
+async def _worker(context: Context, credential_id: str) -> WorkerCredential:
+    found = await find_worker_credential(context, FindWorkerCredential(credential_id=credential_id))
     if found is None:  # Its tenant was removed at this moment.
         raise CredentialNotFound(f"there is no worker credential {credential_id[:64]!r}")
     return found.credential

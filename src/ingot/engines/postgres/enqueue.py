@@ -312,7 +312,7 @@ async def _check_parents(db: Database, orders: Sequence[NewJob]) -> None:
 async def _learn_rules(db: Database, memory: Memory, orders: Sequence[NewJob]) -> None:
     """See with which rules these orders must be made."""
     for tenant, type in {(order.tenant, order.type) for order in orders}:
-        definition = await definitions.get_definition(db, tenant, type)
+        definition = await definitions.find_definition(db, tenant, type)
         if definition.limit_key is not None or definition.reuse:
             memory.rules[tenant, type] = definition
         else:

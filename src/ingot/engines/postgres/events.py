@@ -1,20 +1,32 @@
-"""Events that users publish, and events that have been kept long enough."""
+"""Events: publishing them, reading them, and removing those that have been kept long enough."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 from typing import Final
 
-from ingot.engines.events import PLACES, write_event_id
+import msgspec
+
+from ingot.engines.events import PLACES, read_event_id, write_event_id
 from ingot.engines.postgres.connection import Database, Record
+from ingot.engines.postgres.context import Context
+from ingot.engines.postgres.identity import check_tenant
 from ingot.engines.postgres.memory import Memory
-from ingot.events.model import Forgotten, Published
-from ingot.events.ports import KEY_KEPT, ForgetEvents, PublishEvent
+from ingot.engines.postgres.rows import NewsRow
+from ingot.engines.postgres.sql import SQL
+from ingot.events.errors import Gap
+from ingot.events.model import Event, Forgotten, Published
+from ingot.events.ports import KEY_KEPT, ForgetEvents, NewestEvent, PublishEvent, ReadEvents
+from ingot.kernel.clock import to_datetime
 from ingot.kernel.errors import IdempotencyMismatch, IngotError, StoreBusy
 
 CALL: Final = "SELECT * FROM ingot.publish($1, $2, $3, $4, $5, $6)"
 FORGET: Final = "SELECT * FROM ingot.forget_events($1, $2, $3)"
 BYTES_PER_ROW: Final = 1024  # So many bytes weigh as much as a small event: who reads one reads all that came with it.
+HORIZON_SECONDS_MAX: Final = 0.25
+HORIZON_PAUSE_SECONDS: Final = 0.002
 
 Answer = Published | IngotError
 
@@ -74,7 +86,46 @@ def _answer(row: Record) -> Answer:
     return Published(id=write_event_id(*divmod(row["event"], PLACES)), created=row["created"])
 
 
-async def forget(db: Database, command: ForgetEvents) -> Forgotten:
+async def forget(context: Context, command: ForgetEvents) -> Forgotten:
     """Remove a bounded number of batches and keys."""
-    (row,) = await db.call(FORGET, command.keep, command.limit, KEY_KEPT)
+    (row,) = await context.database.call(FORGET, command.keep, command.limit, KEY_KEPT)
     return Forgotten(batches=row["batches"], keys=row["keys"], more=row["more"])
+
+
+async def read_events(context: Context, command: ReadEvents) -> list[Event]:
+    """Events of a tenant, oldest first. What is committed but above a transaction that still runs is waited for."""
+    tenant, limit = command.tenant, command.limit
+    await check_tenant(context, tenant)
+    start = (0, -1) if command.after is None else read_event_id(command.after)
+    deadline, pause = time.monotonic() + HORIZON_SECONDS_MAX, HORIZON_PAUSE_SECONDS
+    while True:
+        rows = await context.database.read(tenant, SQL.read_events, tenant, start[0], limit + 1)
+        if command.after is not None and rows and start < divmod(rows[0]["floor"] or 0, PLACES):
+            raise Gap(write_event_id(*divmod(rows[0]["floor"], PLACES)))
+        hidden = next((place for place, row in enumerate(rows) if not row["settled"]), None)
+        events: list[Event] = []
+        for row in rows[:hidden]:
+            if len(events) >= limit:
+                break
+            entries = msgspec.json.decode(row["entries"], type=list[NewsRow])
+            told = ((entry.name, news) for entry in entries for news in entry.news())
+            for place, (name, news) in enumerate(told):
+                if (row["position"], place) > start and len(events) < limit:
+                    event_id = write_event_id(row["position"], place)
+                    data = msgspec.Raw(msgspec.json.encode(news))
+                    at = to_datetime(row["at"])
+                    events.append(Event(id=event_id, tenant=tenant, name=name, at=at, data=data))
+        if hidden is None or len(events) >= limit or time.monotonic() > deadline:
+            return events
+        await asyncio.sleep(pause)
+        pause *= 2
+
+
+async def newest_event(context: Context, command: NewestEvent) -> str | None:
+    """The id of a tenant's newest event."""
+    await check_tenant(context, command.tenant)
+    rows = await context.database.read(command.tenant, SQL.newest_events, command.tenant, command.settled)
+    if not rows:
+        return None
+    entries = msgspec.json.decode(rows[0]["entries"], type=list[NewsRow])
+    return write_event_id(rows[0]["position"], sum(len(entry.news()) for entry in entries) - 1)

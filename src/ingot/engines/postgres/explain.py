@@ -5,17 +5,21 @@ from __future__ import annotations
 import msgspec
 
 from ingot.engines.postgres.connection import Database
-from ingot.engines.postgres.memory import Memory
+from ingot.engines.postgres.context import Context
+from ingot.engines.postgres.jobs import can_be
 from ingot.engines.postgres.rows import STATUSES, job_of, pause_of
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs.model import AHEAD_MAX, HeldLimit, Job, JobStatus, Waiting
+from ingot.jobs.ports import FindWaiting
 from ingot.kernel.clock import to_datetime, to_datetime_or_none, to_micros
-from ingot.kernel.ids import is_id
 
 
-async def find_waiting(db: Database, memory: Memory, tenant: str, job_id: str) -> Waiting | None:
+async def find_waiting(context: Context, command: FindWaiting) -> Waiting | None:
     """Look at everything that could be in the way of a job."""
-    rows = await db.read(tenant, SQL.get_job, job_id) if is_id(tenant) and is_id(job_id) else []
+    db, memory, tenant = context.database, context.memory, command.tenant
+    if not can_be(context, tenant, command.job_id):
+        return None
+    rows = await db.read(tenant, SQL.get_job, command.job_id)
     if not rows:
         return None
     job, limit_key = job_of(rows[0]), rows[0]["limit_key"]

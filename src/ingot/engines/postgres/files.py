@@ -6,49 +6,50 @@ from typing import Final
 
 from ingot.blobs.model import Content
 from ingot.engines.postgres.blob_rows import content_of
-from ingot.engines.postgres.connection import Database, Record
+from ingot.engines.postgres.connection import Record
+from ingot.engines.postgres.context import Context
+from ingot.engines.postgres.jobs import can_be
 from ingot.engines.postgres.settle import why_lost
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs.errors import JobNotFound
-from ingot.jobs.files import READABLE, FileNotFound, JobFile, JobFileKind, RunningJob
-from ingot.jobs.model import Done, Settle
+from ingot.jobs.files import READABLE, FileNotFound, FindRunning, JobFile, JobFileKind, ListFiles, OpenFile, RunningJob
 from ingot.kernel.clock import to_datetime
 
 OPEN: Final = "SELECT * FROM ingot.open_file($1, $2, $3)"
 
 
-async def list_files(db: Database, tenant: str, job_id: str) -> list[JobFile]:
+async def list_files(context: Context, command: ListFiles) -> list[JobFile]:
     """The files of a job."""
-    rows = await db.read(tenant, SQL.files_of_job, job_id)
+    tenant, job_id = command.tenant, command.job_id
+    known = can_be(context, tenant, job_id)
+    rows = await context.database.read(tenant, SQL.files_of_job, job_id) if known else []
     if not rows:
         raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
     return [_file_of(row, row["blob"], row["kind"], row["name"]) for row in rows if row["name"] is not None]
 
 
-async def find_running(db: Database, job_id: str, fence: int, *, tenant: str | None, worker: str | None) -> RunningJob:
+async def find_running(context: Context, command: FindRunning) -> RunningJob:
     """The job that runs under a fence."""
-    row = await _find(db, job_id, fence, None, None, tenant=tenant, worker=worker)
-    return RunningJob(job_id=job_id, tenant=row["tenant"], type=row["type"], attempt=row["attempts"])
+    row = await _find(context, command)
+    return RunningJob(job_id=command.job_id, tenant=row["tenant"], type=row["type"], attempt=row["attempts"])
 
 
-async def open_file(
-    db: Database, job_id: str, fence: int, kind: JobFileKind, name: str, *, tenant: str | None, worker: str | None
-) -> tuple[JobFile, Content]:
+async def open_file(context: Context, command: OpenFile) -> tuple[JobFile, Content]:
     """What the job that runs under a fence was given, or saved before."""
-    row = await _find(db, job_id, fence, kind, name, tenant=tenant, worker=worker)
+    kind, name = command.kind, command.name
+    row = await _find(context, command, kind, name)
     if kind not in READABLE or row["digest"] is None:
         raise FileNotFound(f"the job has no {kind} {name[:64]!r}")
     return _file_of(row, row["digest"], kind, name), content_of(row)
 
 
 async def _find(
-    db: Database, job_id: str, fence: int, kind: str | None, name: str | None, *, tenant: str | None, worker: str | None
+    context: Context, command: FindRunning | OpenFile, kind: str | None = None, name: str | None = None
 ) -> Record:
     """A job and a file of it. Raises `JobNotFound`, or `LeaseLost` unless it runs under this fence."""
-    rows = await db.call(OPEN, job_id, kind, name)
+    rows = await context.database.call(OPEN, command.job_id, kind, name)
     row = rows[0] if rows else None
-    asked = Settle(job_id=job_id, fence=fence, outcome=Done(), tenant=tenant, worker=worker)
-    lost = why_lost(asked, row, holder=None if row is None else row["holder"])
+    lost = why_lost(command, row, holder=None if row is None else row["holder"])
     if lost is not None or row is None:
         raise lost or JobNotFound
     return row

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ingot.engines.postgres.connection import Database
-from ingot.engines.postgres.memory import Memory
+from ingot.engines.postgres.context import Context
+from ingot.engines.postgres.jobs import can_be
 from ingot.engines.postgres.rows import job_of
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs.errors import JobNotFound
@@ -13,21 +13,19 @@ from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Job, JobStatus
 from ingot.jobs.ports import CancelJob, ChangeJob, RetryJob
 from ingot.kernel.clock import MICROS, to_micros
-from ingot.kernel.ids import is_id
 
 CLOCKS_DIFFER: Final = MICROS  # What is due by the database's clock may seem not to be by ours, and is told either way.
 
 
-async def cancel(db: Database, memory: Memory, command: CancelJob) -> Job:
+async def cancel(context: Context, command: CancelJob) -> Job:
     """Cancel a waiting job, ask a running one to stop."""
-    return await _call(db, memory, "SELECT ingot.cancel($1, $2)", command)
+    return await _call(context, "SELECT ingot.cancel($1, $2)", command)
 
 
-async def retry(db: Database, memory: Memory, command: RetryJob) -> Job:
+async def retry(context: Context, command: RetryJob) -> Job:
     """Put a finished job back in the queue."""
     return await _call(
-        db,
-        memory,
+        context,
         "SELECT ingot.retry($1, $2, $3, $4, $5, $6)",
         command,
         command.reset_attempts,
@@ -38,11 +36,10 @@ async def retry(db: Database, memory: Memory, command: RetryJob) -> Job:
     )
 
 
-async def change(db: Database, memory: Memory, command: ChangeJob) -> Job:
+async def change(context: Context, command: ChangeJob) -> Job:
     """Change a waiting job, or the tags of any."""
     return await _call(
-        db,
-        memory,
+        context,
         "SELECT ingot.change($1, $2, $3, $4, $5, $6)",
         command,
         command.priority,
@@ -53,11 +50,12 @@ async def change(db: Database, memory: Memory, command: ChangeJob) -> Job:
 
 
 async def _call(
-    db: Database, memory: Memory, call: str, command: CancelJob | RetryJob | ChangeJob, *values: Any, once: bool = False
+    context: Context, call: str, command: CancelJob | RetryJob | ChangeJob, *values: Any, once: bool = False
 ) -> Job:
-    if not (is_id(command.tenant) and is_id(command.job_id)) or command.tenant in memory.removed:
+    memory = context.memory
+    if not can_be(context, command.tenant, command.job_id):
         raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
-    called, rows = await db.call_and_read(
+    called, rows = await context.database.call_and_read(
         call, (command.tenant, command.job_id, *values), command.tenant, SQL.get_job, command.job_id, once=once
     )
     if not rows:  # It was finished, and has been removed since.

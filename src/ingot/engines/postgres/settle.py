@@ -14,7 +14,7 @@ from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.memory import NIL, Memory
 from ingot.engines.postgres.rows import STATUSES
 from ingot.jobs.errors import JobNotFound, LeaseLost
-from ingot.jobs.files import OutputMissing
+from ingot.jobs.files import FindRunning, OpenFile, OutputMissing
 from ingot.jobs.lanes import Lane
 from ingot.jobs.lifecycle import is_of
 from ingot.jobs.logs import LOG_CHARS_KEPT
@@ -220,7 +220,9 @@ def _lost(call: Settle | Beat | LogEntry, row: Record | None) -> IngotError:
     return why_lost(call, row, holder=None) or LeaseLost("the attempt is another worker's")
 
 
-def why_lost(call: Settle | Beat | LogEntry, row: Record | None, *, holder: str | None) -> IngotError | None:
+def why_lost(
+    call: Settle | Beat | LogEntry | FindRunning | OpenFile, row: Record | None, *, holder: str | None
+) -> IngotError | None:
     """Why a call is not about the attempt that runs; `None` when it is, and that of its worker when that is known."""
     if row is None or call.tenant not in (None, row["tenant"]):
         return JobNotFound(f"there is no job {call.job_id[:64]!r} in this tenant")

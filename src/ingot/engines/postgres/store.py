@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import asyncpg
 
-from ingot.engines.postgres import (
-    claim,
-    collect,
-    credentials,
-    definitions,
-    enqueue,
-    events,
-    identity,
-    manage,
-    people,
-    removal,
-    settle,
-    tend,
-    workers,
-)
-from ingot.engines.postgres.batches import Batches
-from ingot.engines.postgres.blob_store import Blobs
+from ingot.engines.postgres import tend
+from ingot.engines.postgres.blob_batches import BlobBatches
+from ingot.engines.postgres.commands import COMMANDS
 from ingot.engines.postgres.connection import (
     CONNECTIONS_MAX,
     SERVER,
@@ -35,68 +20,19 @@ from ingot.engines.postgres.connection import (
     open_pool,
     place,
 )
+from ingot.engines.postgres.context import BoundCommands, Context
 from ingot.engines.postgres.figures import Horizon
 from ingot.engines.postgres.follow import Follow
+from ingot.engines.postgres.job_batches import JobBatches
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.migrate import check, migrations
 from ingot.engines.postgres.watch import Watch
-from ingot.events.model import Forgotten, Published
-from ingot.events.ports import ForgetEvents, PublishEvent
-from ingot.identity.credentials import Token, WorkerCredential
-from ingot.identity.model import Tenant
-from ingot.identity.people import Member, User
-from ingot.identity.ports import (
-    BeginLogin,
-    ChangeTenant,
-    ChangeWorkerCredential,
-    Cleared,
-    ClearTenants,
-    CreateTenant,
-    CreateToken,
-    CreateWorkerCredential,
-    EnableUser,
-    EndSession,
-    NoteUse,
-    PutMember,
-    RemoveMember,
-    RemoveTenant,
-    RevokeToken,
-    SignIn,
-    TakeLogin,
-    TurnAway,
-)
-from ingot.jobs.crew import CrewTended, Heard, Worker
 from ingot.jobs.figures import Listener, Load
-from ingot.jobs.model import Claim, Collected, Definition, Enqueued, Heartbeat, Job, Pause, Settled, Tended
-from ingot.jobs.ports import (
-    AppendLogs,
-    CancelJob,
-    ChangeJob,
-    ClaimJobs,
-    Collect,
-    DrainWorker,
-    Enqueue,
-    EnsureDefinition,
-    HearWorker,
-    LogEntry,
-    PauseType,
-    PutDefinition,
-    RegisterWorker,
-    RemoveWorker,
-    RenewLeases,
-    ResumeType,
-    RetryJob,
-    SettleJobs,
-    Tend,
-    TendWorkers,
-)
 from ingot.kernel.clock import MICROS, Clock
-from ingot.kernel.errors import IngotError, StoreMisconfigured, StoreTooNew
-from ingot.kernel.logs import for_all
+from ingot.kernel.commands import Command
+from ingot.kernel.errors import StoreMisconfigured, StoreTooNew
 
-LOG_CHARS_PER_ROW: Final = 1024
-Scope = tuple[tuple[str, ...], str | None]
-
+A = TypeVar("A")
 
 ABOUT_US: Final = """
 SELECT current_user, current_setting('synchronous_commit'), current_setting('server_encoding'),
@@ -104,49 +40,26 @@ SELECT current_user, current_setting('synchronous_commit'), current_setting('ser
 """
 
 
-class PostgresStore(Blobs):
+class PostgresStore:
     """Jobs, tenants and events in one PostgreSQL database. Made by `open`; used on one event loop."""
 
     engine: Literal["postgres"] = "postgres"
     alone = False
 
     def __init__(self, db: Database, memory: Memory, follow: Follow, watch: Watch) -> None:
+        context = Context(db, memory)
         self.database = db
         self.memory = memory
         self.follow = follow
         self.watch = watch
-        self._enqueues: Batches[Enqueue, list[Enqueued]] = Batches(
-            partial(enqueue.enqueue, db, memory),
-            weigh=lambda command: len(command.orders),
-            told=partial(memory.tell_committed, "enqueue"),
-        )
-        # What orders have to do with files waits for others of their tenant; those without do not wait with them.
-        self._filed: Batches[Enqueue, list[Enqueued]] = Batches(
-            partial(enqueue.enqueue, db, memory),
-            weigh=lambda command: sum(map(enqueue.weigh, command.orders)),
-            told=partial(memory.tell_committed, "enqueue"),
-        )
-        self._settles: Batches[SettleJobs, list[Settled | IngotError]] = Batches(
-            partial(settle.settle, db, memory),
-            weigh=lambda command: len(command.settles),
-            rows_max=memory.rows_max,
-            told=partial(memory.tell_committed, "settle"),
-        )
-        self._renews: Batches[RenewLeases, list[Heartbeat | IngotError]] = Batches(
-            partial(settle.renew, db, memory),
-            weigh=lambda command: len(command.beats),
-            told=partial(memory.tell_committed, "renew"),
-        )
-        self._logs: Batches[AppendLogs, list[int | IngotError]] = Batches(
-            partial(settle.append_logs, db), weigh=lambda command: sum(map(_weight_of_log, command.entries))
-        )
-        self._publishes: Batches[PublishEvent, Published] = Batches(
-            partial(events.publish, db, memory), weigh=events.weigh
-        )
-        self._claims: dict[Scope, Batches[ClaimJobs, list[Claim]]] = {}
-        self._tending: asyncio.Task[Tended] | None = None
+        self.jobs = JobBatches(context, follow)
+        self.blobs = BlobBatches(context)
+        self.commands: BoundCommands = {
+            **{kind: partial(function, context) for kind, function in COMMANDS.items()},
+            **self.jobs.commands,
+            **self.blobs.commands,
+        }
         self._horizon = Horizon()
-        self._open_blobs()
 
     @classmethod
     async def open(
@@ -197,16 +110,28 @@ class PostgresStore(Blobs):
         """Finish what is queued, then let the connections go."""
         self.stop_waiting()
         await self.watch.stop()
-        for batches in (self._enqueues, self._filed, self._settles, self._renews, self._logs, self._publishes):
-            await batches.close()
-        for of_blobs in self._blob_batches:
-            await of_blobs.close()
-        for claims in self._claims.values():
-            await claims.close()
-        if self._tending is not None:
-            await asyncio.wait([self._tending])
+        await self.jobs.close()
+        await self.blobs.close()
         await self.follow.settle_down()
         await self.database.close()
+
+    def run(self, command: Command[A]) -> Awaitable[A]:
+        """Run a command, and answer when it is done and durable. `TypeError` for one that this engine does not have."""
+        try:
+            run = self.commands[type(command)]
+        except KeyError:
+            raise TypeError(f"The engine on PostgreSQL has no command {type(command).__name__}.") from None
+        return run(command)
+
+    async def measure(self) -> Load:
+        """See `JobStore`."""
+        return Load(
+            waiting_commands=self.jobs.waiting + self.blobs.waiting,
+            horizon_seconds=await self._horizon.measure(self.database),
+            connections=self.database.pool.get_size(),
+            connections_used=self.database.pool.get_size() - self.database.pool.get_idle_size(),
+            connections_max=self.database.pool.get_max_size(),
+        )
 
     # -- hints ----------------------------------------------------------------------------------------------
 
@@ -222,21 +147,13 @@ class PostgresStore(Blobs):
         """See `JobStore`."""
         self.memory.listeners.append(listener)
 
-    async def measure(self) -> Load:
-        """See `JobStore`."""
-        waiting = self._enqueues.waiting + self._filed.waiting + self._settles.waiting + self._renews.waiting
-        waiting += sum(batches.waiting for batches in self._blob_batches)
-        return Load(
-            waiting_commands=waiting + sum(claims.waiting for claims in self._claims.values()),
-            horizon_seconds=await self._horizon.measure(self.database),
-            connections=self.database.pool.get_size(),
-            connections_used=self.database.pool.get_size() - self.database.pool.get_idle_size(),
-            connections_max=self.database.pool.get_max_size(),
-        )
-
     def on_event(self, tell: Callable[[str], None]) -> None:
         """See `EventLog`."""
         self.memory.on_event.append(tell)
+
+    def on_removed(self, tell: Callable[[str], None]) -> None:
+        """See `TenantStore`."""
+        self.memory.on_removed.append(tell)
 
     def seconds_to_agenda(self) -> float | None:
         """See `JobStore`."""
@@ -245,202 +162,6 @@ class PostgresStore(Blobs):
 
     def gather(self) -> None:
         """See `JobStore`. What comes while a batch is under way is gathered anyway."""
-
-    # -- commands -------------------------------------------------------------------------------------------
-
-    def enqueue(self, command: Enqueue) -> Awaitable[list[Enqueued]]:
-        """See `JobStore`."""
-        with_files = any(map(enqueue.has_files, command.orders))
-        return (self._filed if with_files else self._enqueues).submit(command)
-
-    async def claim(self, command: ClaimJobs) -> list[Claim]:
-        """See `JobStore`."""
-        if command.tenant is not None:
-            await identity.check_tenant(self.database, self.memory, command.tenant)
-        self.memory.ask(command.types, command.tenant)
-        await self._tend_when_due()
-        scope = tuple(command.types), command.tenant
-        batches = self._claims.get(scope)
-        if batches is None:
-            for idle in [key for key, known in self._claims.items() if known.idle]:
-                del self._claims[idle]
-            batches = self._claims[scope] = Batches(
-                partial(claim.claim, self.database, self.memory),
-                weigh=lambda command: command.limit,
-                rows_max=self.memory.rows_max,
-                told=partial(self.memory.tell_committed, "claim"),
-            )
-        return await batches.submit(command)
-
-    async def _tend_when_due(self) -> None:
-        """Claims do what is due themselves, all of them together."""
-        await self.follow.settle_down()
-        agenda = self.memory.agenda()
-        if self.memory.look_is_old() or (agenda is not None and agenda <= self.memory.now()):
-            await self._tend_together()
-            await self.follow.settle_down()
-
-    async def _tend_together(self) -> Tended:
-        if self._tending is None or self._tending.done():
-            self._tending = asyncio.create_task(tend.tend(self.database, self.memory), context=for_all())
-        return await asyncio.shield(self._tending)
-
-    def renew(self, command: RenewLeases) -> Awaitable[list[Heartbeat | IngotError]]:
-        """See `JobStore`."""
-        return self._renews.submit(command)
-
-    def append_logs(self, command: AppendLogs) -> Awaitable[list[int | IngotError]]:
-        """See `JobStore`."""
-        return self._logs.submit(command)
-
-    def settle(self, command: SettleJobs) -> Awaitable[list[Settled | IngotError]]:
-        """See `JobStore`."""
-        return self._settles.submit(command)
-
-    def cancel(self, command: CancelJob) -> Awaitable[Job]:
-        """See `JobStore`."""
-        return manage.cancel(self.database, self.memory, command)
-
-    def retry(self, command: RetryJob) -> Awaitable[Job]:
-        """See `JobStore`."""
-        return manage.retry(self.database, self.memory, command)
-
-    def change(self, command: ChangeJob) -> Awaitable[Job]:
-        """See `JobStore`."""
-        return manage.change(self.database, self.memory, command)
-
-    async def tend(self, command: Tend) -> Tended:  # noqa: ARG002 - one of the port's commands
-        """See `JobStore`."""
-        await self.follow.settle_down()
-        tended = await self._tend_together()
-        await self.follow.settle_down()
-        return tended
-
-    def collect(self, command: Collect) -> Awaitable[Collected]:
-        """See `JobStore`."""
-        return collect.collect(self.database, command)
-
-    async def publish(self, command: PublishEvent) -> Published:
-        """See `EventLog`."""
-        await identity.check_tenant(self.database, self.memory, command.tenant)
-        return await self._publishes.submit(command)
-
-    def forget_events(self, command: ForgetEvents) -> Awaitable[Forgotten]:
-        """See `EventLog`."""
-        return events.forget(self.database, command)
-
-    def put_definition(self, command: PutDefinition) -> Awaitable[Definition]:
-        """See `JobStore`."""
-        return definitions.put_definition(self.database, self.memory, command)
-
-    def ensure_definition(self, command: EnsureDefinition) -> Awaitable[Definition]:
-        """See `JobStore`."""
-        return definitions.ensure_definition(self.database, self.memory, command)
-
-    def pause(self, command: PauseType) -> Awaitable[Pause]:
-        """See `JobStore`."""
-        return definitions.pause(self.database, command)
-
-    def resume(self, command: ResumeType) -> Awaitable[None]:
-        """See `JobStore`."""
-        return definitions.resume(self.database, self.memory, command)
-
-    def create_tenant(self, command: CreateTenant) -> Awaitable[Tenant]:
-        """See `TenantStore`."""
-        return identity.create_tenant(self.database, self.memory, command)
-
-    def change_tenant(self, command: ChangeTenant) -> Awaitable[Tenant]:
-        """See `TenantStore`."""
-        return identity.change_tenant(self.database, self.memory, command)
-
-    def remove_tenant(self, command: RemoveTenant) -> Awaitable[Tenant]:
-        """See `TenantStore`."""
-        return removal.remove_tenant(self.database, self.memory, command)
-
-    def clear_tenants(self, command: ClearTenants) -> Awaitable[Cleared]:
-        """See `TenantStore`."""
-        return removal.clear_tenants(self.database, command)
-
-    def on_removed(self, tell: Callable[[str], None]) -> None:
-        """See `TenantStore`."""
-        self.memory.on_removed.append(tell)
-
-    def create_token(self, command: CreateToken) -> Awaitable[Token]:
-        """See `CredentialStore`."""
-        return credentials.create_token(self.database, command)
-
-    def revoke_token(self, command: RevokeToken) -> Awaitable[Token]:
-        """See `CredentialStore`."""
-        return credentials.revoke_token(self.database, command)
-
-    def create_worker_credential(self, command: CreateWorkerCredential) -> Awaitable[WorkerCredential]:
-        """See `CredentialStore`."""
-        return credentials.create_worker_credential(self.database, command)
-
-    def change_worker_credential(self, command: ChangeWorkerCredential) -> Awaitable[WorkerCredential]:
-        """See `CredentialStore`."""
-        return credentials.change_worker_credential(self.database, command)
-
-    def note_use(self, command: NoteUse) -> Awaitable[None]:
-        """See `CredentialStore`."""
-        return credentials.note_use(self.database, command)
-
-    def begin_login(self, command: BeginLogin) -> Awaitable[None]:
-        """See `PeopleStore`."""
-        return people.begin_login(self.database, command)
-
-    def take_login(self, command: TakeLogin) -> Awaitable[str | None]:
-        """See `PeopleStore`."""
-        return people.take_login(self.database, command)
-
-    def sign_in(self, command: SignIn) -> Awaitable[User]:
-        """See `PeopleStore`."""
-        return people.sign_in(self.database, command)
-
-    def turn_away(self, command: TurnAway) -> Awaitable[None]:
-        """See `PeopleStore`."""
-        return people.turn_away(self.database, command)
-
-    def end_session(self, command: EndSession) -> Awaitable[None]:
-        """See `PeopleStore`."""
-        return people.end_session(self.database, command)
-
-    def enable_user(self, command: EnableUser) -> Awaitable[User]:
-        """See `PeopleStore`."""
-        return people.enable_user(self.database, command)
-
-    def put_member(self, command: PutMember) -> Awaitable[Member]:
-        """See `PeopleStore`."""
-        return people.put_member(self.database, command)
-
-    def remove_member(self, command: RemoveMember) -> Awaitable[Member]:
-        """See `PeopleStore`."""
-        return people.remove_member(self.database, command)
-
-    def register_worker(self, command: RegisterWorker) -> Awaitable[Worker]:
-        """See `WorkerStore`."""
-        return workers.register(self.database, command)
-
-    def hear_worker(self, command: HearWorker) -> Awaitable[Heard]:
-        """See `WorkerStore`."""
-        return workers.hear(self.database, self.memory, command)
-
-    def drain_worker(self, command: DrainWorker) -> Awaitable[Worker]:
-        """See `WorkerStore`."""
-        return workers.drain(self.database, command)
-
-    def remove_worker(self, command: RemoveWorker) -> Awaitable[bool]:
-        """See `WorkerStore`."""
-        return workers.remove(self.database, self.memory, command)
-
-    def tend_workers(self, command: TendWorkers) -> Awaitable[CrewTended]:
-        """See `WorkerStore`."""
-        return workers.tend(self.database, self.memory, command)
-
-
-def _weight_of_log(entry: LogEntry) -> int:
-    """A long text counts as many rows, so that what goes together stays small."""
-    return 1 + len(entry.text) // LOG_CHARS_PER_ROW
 
 
 async def _check(connection: Any) -> None:

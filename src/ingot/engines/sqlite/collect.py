@@ -1,4 +1,4 @@
-"""Removing finished jobs that have been kept long enough."""
+"""Finished jobs: removing those that have been kept long enough, and the history of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import Final
 
 import msgspec
 
+from ingot.engines.history import read_position, write_position
 from ingot.engines.sqlite.job_files import drop_job_files
+from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
-from ingot.jobs.model import Collected, HistoryEntry, JobStatus
-from ingot.jobs.ports import Collect
+from ingot.jobs.model import Collected, Doomed, HistoryEntry, JobStatus
+from ingot.jobs.ports import Collect, ListHistory, PreviewRetention
 from ingot.kernel.clock import MICROS, to_datetime
 
 KEPT_SECONDS_MAX: Final = 10**10  # More than three hundred years, and still an instant that can be counted back to.
 ERROR_CHARS_KEPT: Final = 200
+PREVIEW_JOBS_MAX: Final = 10_000
+ABOVE_ALL_INSTANTS: Final = 2**62
 REMOVALS: Final = (
     SQL.remove_idempotency_keys,
     SQL.remove_reuse_keys,
@@ -145,3 +149,37 @@ def remove_jobs(tx: Transaction, jobs: list[int]) -> None:
     numbers = as_json(jobs)
     for statement in REMOVALS:
         tx.execute(statement, numbers)
+
+
+def preview_retention(reader: Reader, command: PreviewRetention) -> list[Doomed]:
+    """Count what would be removed of a tenant's jobs now, by type."""
+    tenant, now = reader.number_of(command.tenant), reader.clock.micros()
+    found: list[Doomed] = []
+    with reader.snapshot():  # One for all looks.
+        for kind in reader.read(list[Kind], SQL.kinds_to_collect, tenant) or ():
+            which = (kind.number, kind.type, kind.cutoff(now))
+            endings = reader.read(list[tuple[int, int]], SQL.endings_before, *which, PREVIEW_JOBS_MAX + 1) or []
+            batches = first_batches(endings, PREVIEW_JOBS_MAX + 1)
+            named = reader.read(dict[int, list[int]], SQL.jobs_of_endings, as_json(batches)) or {}
+            numbers = [number for batch in batches for number in named[batch]]
+            looked = as_json(numbers[:PREVIEW_JOBS_MAX])
+            rows = reader.read(list[tuple[int, JobStatus, int]], SQL.jobs_finished_before, looked, *which)
+            if rows:
+                oldest = to_datetime(min(finished_at for _, _, finished_at in rows))
+                more = len(numbers) > PREVIEW_JOBS_MAX
+                found.append(Doomed(type=kind.type, jobs=len(rows), oldest_finished_at=oldest, more=more))
+    return found
+
+
+def list_history(reader: Reader, command: ListHistory) -> tuple[list[HistoryEntry], str | None]:
+    """Read a page of the history, last finished first, and the position to go on from."""
+    number, limit = reader.number_of(command.tenant), command.limit
+    position = (ABOVE_ALL_INSTANTS, "") if command.before is None else read_position(command.before)
+    values = (number, *position, limit + 1)
+    if command.type is None:
+        rows = reader.read(list[Entry], SQL.page_of_history, *values) or []
+    else:
+        rows = reader.read(list[Entry], SQL.page_of_history_by_type, *values, command.type) or []
+    entries = [row.entry(command.tenant) for row in rows[:limit]]
+    last = rows[limit - 1] if len(rows) > limit else None
+    return entries, None if last is None else write_position(last.finished_at, last.id)

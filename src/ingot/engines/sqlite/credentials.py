@@ -5,12 +5,26 @@ from __future__ import annotations
 import apsw
 
 from ingot.engines.credentials import TokenRow, WorkerCredentialRow
+from ingot.engines.sqlite.readers import ABOVE_ALL_TEXTS, Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity.credentials import CredentialExists, CredentialNotFound, Token, TokenNotFound, WorkerCredential
 from ingot.identity.model import TenantNotFound
 from ingot.identity.people import UserNotFound
-from ingot.identity.ports import ChangeWorkerCredential, CreateToken, CreateWorkerCredential, NoteUse, RevokeToken
+from ingot.identity.ports import (
+    ChangeWorkerCredential,
+    CreateToken,
+    CreateWorkerCredential,
+    FindToken,
+    FindWorkerCredential,
+    FoundToken,
+    FoundWorkerCredential,
+    IsWorkerName,
+    ListTokens,
+    ListWorkerCredentials,
+    NoteUse,
+    RevokeToken,
+)
 from ingot.kernel.clock import to_micros
 
 
@@ -110,3 +124,35 @@ def _worker(tx: Transaction, worker_id: str) -> WorkerCredential:
     if text is None:
         raise CredentialNotFound(f"there is no worker credential {worker_id[:64]!r}")
     return WorkerCredentialRow.read(text).credential()
+
+
+def find_token(reader: Reader, command: FindToken) -> FoundToken | None:
+    """Find a token by its id."""
+    row = reader.read(TokenRow, SQL.token_by_id, command.token_id)
+    return None if row is None else row.found()
+
+
+def list_tokens(reader: Reader, command: ListTokens) -> list[Token]:
+    """Read a page of the tokens of a tenant, or of the operator."""
+    reader.check_tenant(command.tenant)
+    values = (command.tenant, command.before or ABOVE_ALL_TEXTS, command.limit)
+    return [row.token() for row in reader.read(list[TokenRow], SQL.tokens_of_tenant, *values) or ()]
+
+
+def find_worker_credential(reader: Reader, command: FindWorkerCredential) -> FoundWorkerCredential | None:
+    """Find a worker credential by its id."""
+    row = reader.read(WorkerCredentialRow, SQL.worker_credential_by_id, command.credential_id)
+    return None if row is None else row.found()
+
+
+def is_worker_name(reader: Reader, command: IsWorkerName) -> bool:
+    """Whether there is a worker credential of this name."""
+    return reader.read(WorkerCredentialRow, SQL.worker_credential_by_id, command.name) is not None
+
+
+def list_worker_credentials(reader: Reader, command: ListWorkerCredentials) -> list[WorkerCredential]:
+    """Read a page of the worker credentials of a tenant, or of the shared ones."""
+    reader.check_tenant(command.tenant)
+    values = (command.tenant, command.after or "", command.limit)
+    rows = reader.read(list[WorkerCredentialRow], SQL.worker_credentials_of_tenant, *values)
+    return [row.credential() for row in rows or ()]

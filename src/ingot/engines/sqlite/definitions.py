@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity.model import TenantNotFound
 from ingot.jobs.ensuring import ensured
 from ingot.jobs.model import Definition, Pause
-from ingot.jobs.ports import EnsureDefinition, PauseType, PutDefinition, ResumeType
+from ingot.jobs.ports import (
+    EnsureDefinition,
+    GetDefinition,
+    ListDefinitions,
+    ListPauses,
+    PauseType,
+    PutDefinition,
+    ResumeType,
+)
 from ingot.kernel.clock import to_datetime
 
 
@@ -59,3 +68,23 @@ def resume(tx: Transaction, command: ResumeType) -> None:
         tx.execute(SQL.delete_pause, tx.memory.tenants[command.tenant], command.type)
         tx.tell_room(command.tenant, command.type)
         tx.audit(command.act, "type.resumed", f"type/{command.type}", tenant=command.tenant, before=known)
+
+
+def get_definition(reader: Reader, command: GetDefinition) -> Definition:
+    """Find the definition of a type that holds for a tenant."""
+    reader.check_tenant(command.tenant)
+    known = reader.read(Definition, SQL.definitions_of_type, command.type, command.tenant or "")
+    return known or Definition(type=command.type)
+
+
+def list_definitions(reader: Reader, command: ListDefinitions) -> list[Definition]:
+    """Read the definitions that a tenant can see."""
+    reader.check_tenant(command.tenant)
+    return reader.read(list[Definition], SQL.definitions_of_tenant, command.tenant or "") or []
+
+
+def list_pauses(reader: Reader, command: ListPauses) -> list[Pause]:
+    """Read which types of a tenant are paused."""
+    reader.check_tenant(command.tenant)
+    rows = reader.read(list[tuple[str, int, str | None]], SQL.pauses_of_tenant, command.tenant) or ()
+    return [Pause(type=type, since=to_datetime(since), by=by) for type, since, by in rows]

@@ -1,4 +1,4 @@
-"""Events that users publish, and events that have been kept long enough."""
+"""Events: those that users publish, reading them all, and those that have been kept long enough."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Final
 
 import msgspec
 
-from ingot.engines.events import write_event_id
+from ingot.engines.events import read_event_id, write_event_id
+from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import EVENTS_PER_ROW_MAX, Transaction
-from ingot.events.model import Forgotten, Published
-from ingot.events.ports import KEY_KEPT, ForgetEvents, PublishEvent
+from ingot.events.errors import Gap
+from ingot.events.model import Event, Forgotten, Published
+from ingot.events.ports import KEY_KEPT, ForgetEvents, NewestEvent, PublishEvent, ReadEvents
 from ingot.identity.model import TenantNotFound
+from ingot.kernel.clock import to_datetime
 from ingot.kernel.errors import IdempotencyMismatch, IngotError
 
 BATCH_BYTES_MAX: Final = 256 * 1024  # Somebody who reads one event reads the batch it is in.
@@ -118,3 +121,35 @@ def _forget_of(tx: Transaction, number: int, cutoff: int, limit: int) -> int:
         tx.execute(SQL.put_event_floor, number, gone[-1], last)
         tx.execute(SQL.remove_events, number, gone[-1])
     return len(gone)
+
+
+def read_events(reader: Reader, command: ReadEvents) -> list[Event]:
+    """Read a page of events, oldest first. Raises `Gap`."""
+    tenant, after, limit = command.tenant, command.after, command.limit
+    reader.check_tenant(tenant)
+    start = (0, -1) if after is None else read_event_id(after)
+    events: list[Event] = []
+    with reader.snapshot():  # One for the events and what is missing of them.
+        floor = None if after is None else reader.execute(SQL.event_floor, tenant).fetchone()
+        if floor is not None and start < floor:
+            raise Gap(write_event_id(*floor))
+        rows = reader.execute(SQL.read_events, tenant, start[0], limit + 1)
+        for batch, at, entries in rows:
+            for place, (name, data) in enumerate(msgspec.json.decode(entries, type=list[tuple[str, msgspec.Raw]])):
+                if (batch, place) > start:
+                    event_id, moment = write_event_id(batch, place), to_datetime(at)
+                    events.append(Event(id=event_id, tenant=tenant, name=name, at=moment, data=data.copy()))
+            if len(events) >= limit:
+                rows.close(True)
+                break
+    return events[:limit]
+
+
+def newest_event(reader: Reader, command: NewestEvent) -> str | None:
+    """Find the id of a tenant's newest event; all that are committed are settled."""
+    reader.check_tenant(command.tenant)
+    row = reader.execute(SQL.newest_events, command.tenant).fetchone()
+    if row is None:
+        return None
+    batch, entries = row
+    return write_event_id(batch, len(msgspec.json.decode(entries, type=list[msgspec.Raw])) - 1)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import apsw
 
+from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity.model import Tenant, TenantExists, TenantNotFound
-from ingot.identity.ports import ChangeTenant, CreateTenant
+from ingot.identity.ports import ChangeTenant, CreateTenant, GetTenant, ListTenants
+
+ALL_ROWS: Final = -1  # For a LIMIT.
 
 
 def create_tenant(tx: Transaction, command: CreateTenant) -> Tenant:
@@ -55,3 +60,14 @@ def change_tenant(tx: Transaction, command: ChangeTenant) -> Tenant:
         for type in tx.memory.types_ready_for(tenant.id):
             tx.tell_room(tenant.id, type)
     return tenant
+
+
+def get_tenant(reader: Reader, command: GetTenant) -> Tenant | None:
+    """Find a tenant by id or slug."""
+    return reader.read(Tenant, SQL.tenant_by_name, command.id_or_slug)
+
+
+def list_tenants(reader: Reader, command: ListTenants) -> list[Tenant]:
+    """Read a page of tenants, or all of them."""
+    limit = ALL_ROWS if command.limit is None else command.limit
+    return reader.read(list[Tenant], SQL.page_of_tenants, command.after, limit) or []

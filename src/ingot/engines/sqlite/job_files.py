@@ -7,15 +7,29 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from ingot.blobs.errors import BlobNotFound, UploadEnded
-from ingot.blobs.model import BlobNews
-from ingot.engines.sqlite.blob_rows import Kept, MadeRow, OutputRow
+from ingot.blobs.model import BlobNews, Content
+from ingot.engines.sqlite.blob_reads import find_content
+from ingot.engines.sqlite.blob_rows import JobFileRow, Kept, MadeRow, OutputRow
+from ingot.engines.sqlite.leases import Call, find_held
 from ingot.engines.sqlite.quota import charge, give_back
+from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.rows import State
 from ingot.engines.sqlite.shelf import Pair, Shelf
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.events.audit import PROCESS
-from ingot.jobs.files import PAYLOAD, OutputMissing
+from ingot.jobs.errors import JobNotFound
+from ingot.jobs.files import (
+    PAYLOAD,
+    READABLE,
+    FileNotFound,
+    FindRunning,
+    JobFile,
+    ListFiles,
+    OpenFile,
+    OutputMissing,
+    RunningJob,
+)
 from ingot.jobs.model import NewJob
 from ingot.kernel.errors import IngotError
 
@@ -199,3 +213,38 @@ def drop_job_files(tx: Transaction, jobs: Sequence[int]) -> None:
         give_back(tx, tenant, owner, Kept(bytes=size))
     tx.write_rows(SQL.put_tombstones, [(blob, tx.now) for blob in {blob: None for _, _, blob, _ in files}])
     tx.execute(SQL.remove_job_files, numbers)
+
+
+def list_files(reader: Reader, command: ListFiles) -> list[JobFile]:
+    """Read the files of a job. Raises `JobNotFound`."""
+    with reader.snapshot():  # One for the job and its files.
+        number = reader.execute(SQL.number_of_job, command.job_id, command.tenant).get
+        rows = None if number is None else reader.read(list[JobFileRow], SQL.files_of_job, number)
+    if rows is None:
+        raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
+    return [row.file() for row in rows]
+
+
+def find_running(reader: Reader, command: FindRunning) -> RunningJob:
+    """Find the job that runs under a fence. Raises `JobNotFound` or `LeaseLost`."""
+    state = _running(reader, command)
+    return RunningJob(job_id=state.id, tenant=state.tenant, type=state.type, attempt=state.attempts)
+
+
+def open_file(reader: Reader, command: OpenFile) -> tuple[JobFile, Content]:
+    """Find a file for the attempt under a fence. Raises `JobNotFound`, `LeaseLost` or `FileNotFound`."""
+    kind, name = command.kind, command.name
+    with reader.snapshot():  # One for the attempt, the file and its bytes.
+        state = _running(reader, command)
+        row = None
+        if kind in READABLE:
+            row = reader.read(JobFileRow, SQL.file_of_job, state.number, kind, name)
+        content = None if row is None else find_content(reader, bytes.fromhex(row.blob_id))
+    if row is None or content is None:
+        raise FileNotFound(f"the job has no {kind} {name[:64]!r}")
+    return row.file(), content
+
+
+def _running(reader: Reader, call: Call) -> State:
+    states = reader.read(list[State], SQL.state_of_jobs, as_json([call.job_id])) or []
+    return find_held({state.id: state for state in states}, call)

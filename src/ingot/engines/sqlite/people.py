@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import msgspec
 
-from ingot.engines.people import EXPIRED_ROWS_MAX, UserRow, lower
+from ingot.engines.credentials import TokenRow
+from ingot.engines.people import (
+    EXPIRED_ROWS_MAX,
+    SESSIONS_MAX,
+    FoundSessionRow,
+    OwnerRow,
+    SessionRow,
+    UserRow,
+    lower,
+)
+from ingot.engines.sqlite.readers import ABOVE_ALL_TEXTS, Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.identity.credentials import Token
 from ingot.identity.model import TenantNotFound
 from ingot.identity.people import (
     Member,
     MemberByGroup,
     MemberNotFound,
+    Session,
     SessionNotFound,
     SignInRefused,
     User,
@@ -21,6 +33,15 @@ from ingot.identity.ports import (
     BeginLogin,
     EnableUser,
     EndSession,
+    FindMember,
+    FindSession,
+    FindUser,
+    FoundSession,
+    ListMembers,
+    ListPeopleTokens,
+    ListSessions,
+    ListUsers,
+    Owner,
     PutMember,
     RemoveMember,
     SignIn,
@@ -163,3 +184,53 @@ def _user(tx: Transaction, user_id: str) -> User:
 def _member(tx: Transaction, tenant: int, member_id: str) -> Member | None:
     found = tx.read(list[Member], SQL.members_by_id, tenant, as_json([member_id]))
     return found[0] if found else None
+
+
+def find_session(reader: Reader, command: FindSession) -> FoundSession | None:
+    """Find a session that holds, and its person."""
+    row = reader.read(FoundSessionRow, SQL.session_by_digest, command.digest, reader.clock.micros())
+    return None if row is None else row.found()
+
+
+def list_sessions(reader: Reader, command: ListSessions) -> list[Session]:
+    """Read the sessions of a person that hold."""
+    rows = reader.read(list[SessionRow], SQL.sessions_of_user, command.user, reader.clock.micros(), SESSIONS_MAX)
+    return [row.session() for row in rows or ()]
+
+
+def find_user(reader: Reader, command: FindUser) -> Owner | None:
+    """Find a person, with their roles."""
+    row = reader.read(OwnerRow, SQL.owner_by_id, command.user_id)
+    return None if row is None else row.owner()
+
+
+def list_users(reader: Reader, command: ListUsers) -> list[User]:
+    """Read a page of people, newest first."""
+    page = (command.before or ABOVE_ALL_TEXTS, command.limit)
+    if command.email is None:
+        rows = reader.read(list[UserRow], SQL.page_of_users, *page)
+    else:
+        rows = reader.read(list[UserRow], SQL.page_of_users_by_email, lower(command.email), *page)
+    return [row.user() for row in rows or ()]
+
+
+def find_member(reader: Reader, command: FindMember) -> Member | None:
+    """Find a member of a tenant, or an invitation."""
+    tenant = reader.number_of(command.tenant)
+    found = reader.read(list[Member], SQL.members_by_id, tenant, as_json([command.member_id]))
+    return found[0] if found else None
+
+
+def list_members(reader: Reader, command: ListMembers) -> list[Member]:
+    """Read a page of the members of a tenant."""
+    tenant = reader.number_of(command.tenant)
+    with reader.snapshot():  # One for who they are and what they are.
+        ids = reader.read(list[str], SQL.page_of_members, tenant, command.after or "", command.limit)
+        found = reader.read(list[Member], SQL.members_by_id, tenant, as_json(ids))
+    return found or []
+
+
+def list_people_tokens(reader: Reader, command: ListPeopleTokens) -> list[Token]:
+    """Read a page of the tokens that a person made."""
+    values = (command.user, command.before or ABOVE_ALL_TEXTS, command.limit)
+    return [row.token() for row in reader.read(list[TokenRow], SQL.tokens_of_user, *values) or ()]

@@ -46,6 +46,7 @@ def remove_tenant(tx: Transaction, command: RemoveTenant) -> Tenant:
     for statement in AT_ONCE:
         tx.execute(statement, number)
     tx.memory.remove_tenant(tenant.id, tx.execute(SQL.remove_tenant, number, tx.now).get)
+    tx.staged.removed.append(tenant.id)
     tx.audit(command.act, "tenant.removed", f"tenant/{tenant.slug}", tenant=tenant.id, before=tenant)
     return tenant
 

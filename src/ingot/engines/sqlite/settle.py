@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ingot.engines.sqlite.follow import follow
 from ingot.engines.sqlite.job_files import Made
+from ingot.engines.sqlite.leases import Call, find_held
 from ingot.engines.sqlite.rows import OutcomeRow, State
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json, spread
-from ingot.jobs.errors import JobNotFound, LeaseLost
+from ingot.jobs.errors import LeaseLost
 from ingot.jobs.lifecycle import FINISHED, Verdict, is_of, judge
 from ingot.jobs.logs import LOG_CHARS_KEPT, fresh_part
 from ingot.jobs.model import (
@@ -32,19 +33,6 @@ from ingot.kernel.errors import IngotError
 PROGRESS_EVENTS_EVERY = MICROS
 
 
-class Call(Protocol):
-    """What is said of an attempt, by whom it may be said."""
-
-    @property
-    def job_id(self) -> str: ...
-    @property
-    def fence(self) -> int: ...
-    @property
-    def tenant(self) -> str | None: ...
-    @property
-    def worker(self) -> str | None: ...
-
-
 A = TypeVar("A")
 C = TypeVar("C", bound=Call)
 
@@ -64,7 +52,7 @@ def renew(tx: Transaction, commands: Sequence[RenewLeases]) -> list[list[Heartbe
     renewed: dict[str, State] = {}
 
     def renew_one(beat: Beat) -> Heartbeat:
-        state = held(states, beat)
+        state = find_held(states, beat)
         state.lease_expires_at = tx.now + beat.lease
         tx.memory.expires_at(state.lease_expires_at)
         if beat.percent is not None:
@@ -94,7 +82,7 @@ def append_logs(tx: Transaction, commands: Sequence[AppendLogs]) -> list[list[in
     chunks: dict[tuple[int, int], list[tuple[object, ...]]] = {}
 
     def append_one(entry: LogEntry) -> int:
-        attempt = held(states, entry).number, entry.fence
+        attempt = find_held(states, entry).number, entry.fence
         start, text = fresh_part(entry.text, entry.offset, end=ends[attempt])
         if text:
             chunks.setdefault(attempt, []).append((*attempt, start, len(text), text))
@@ -120,20 +108,6 @@ def _answers(answer: Callable[[C], A], groups: Sequence[Sequence[C]]) -> list[li
                 answers.append(error)
         results.append(answers)
     return results
-
-
-def held(states: dict[str, State], call: Call) -> State:
-    """The job this call speaks of. Raises unless the call's fence is the current one of a running job."""
-    state = states.get(call.job_id)
-    if state is None or call.tenant not in (None, state.tenant):
-        raise JobNotFound(f"there is no job {call.job_id[:64]!r} in this tenant")
-    if state.status is not JobStatus.RUNNING:
-        raise LeaseLost(f"the job is {state.status} now")
-    if state.fence != call.fence:
-        raise LeaseLost(f"the job is held under fence {state.fence} now; this call came with {call.fence}")
-    if not is_of(state.worker_id or "", call.worker):
-        raise LeaseLost("the attempt is another worker's")
-    return state
 
 
 class _Settling:
@@ -164,7 +138,7 @@ class _Settling:
     def settle(self, settle: Settle) -> Settled:
         """Answer one settle. Raises `JobNotFound`, `LeaseLost` or `OutputMissing`."""
         try:
-            state = held(self._states, settle)
+            state = find_held(self._states, settle)
         except LeaseLost:
             again = self._answer_again(settle)
             if again is None:

@@ -54,6 +54,7 @@ class Staged:
         self.endings: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
         self.ended: list[End] = []
         self.canceled: Counter[str] = Counter()  # While they waited, by type.
+        self.removed: list[str] = []  # Tenants.
         self.batches: defaultdict[BatchKey, Counter[JobStatus | None]] = defaultdict(Counter)  # New jobs are `None`.
         self.usage: defaultdict[tuple[str, str], Kept] = defaultdict(Kept)  # By tenant and owner: more, or less.
         self.blobs: Counter[str] = Counter()  # More blobs, and their bytes.
@@ -70,6 +71,7 @@ class Staged:
             self.endings[kind] += numbers
         self.ended += other.ended
         self.canceled += other.canceled
+        self.removed += other.removed
         for batch, ends in other.batches.items():
             self.batches[batch].update(ends)
         for owner, kept in other.usage.items():

@@ -6,14 +6,24 @@ from collections.abc import Sequence
 
 from ingot.blobs.errors import UploadEnded, UploadTaken
 from ingot.blobs.model import BlobNews, Content, Finished, OpenUpload, UploadState
-from ingot.blobs.ports import BeginUpload, EndUpload, FinishUpload, NoteUpload, SweepUploads, TakeUpload
+from ingot.blobs.ports import (
+    BeginUpload,
+    EndUpload,
+    FinishUpload,
+    GetUpload,
+    ListVerifying,
+    NoteUpload,
+    SweepUploads,
+    TakeUpload,
+)
 from ingot.engines.sqlite.blob_rows import BlobRow, Kept, KeyRow, UploadRow
 from ingot.engines.sqlite.follow import abandon, go_on
 from ingot.engines.sqlite.job_files import drop_uploads
 from ingot.engines.sqlite.quota import charge
+from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.shelf import Pair, Shelf, run_all
 from ingot.engines.sqlite.sql import SQL
-from ingot.engines.sqlite.transaction import Transaction
+from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.jobs.files import CHECKPOINTS_MAX, OUTPUTS_MAX
 from ingot.kernel.errors import IngotError
 
@@ -248,3 +258,16 @@ def _with_uploads(tx: Transaction, commands: Sequence[TakeUpload | NoteUpload | 
     shelf = Shelf(tx)
     shelf.load_uploads((command.tenant, command.id) for command in commands)
     return shelf
+
+
+def get_upload(reader: Reader, command: GetUpload) -> OpenUpload | None:
+    """Find an upload."""
+    asked = as_json([(reader.number_of(command.tenant), command.id)])
+    rows = reader.read(list[UploadRow], SQL.uploads_by_id, asked)
+    return rows[0].open_upload() if rows else None
+
+
+def list_verifying(reader: Reader, command: ListVerifying) -> list[OpenUpload]:
+    """Read which uploads are to be read back."""
+    rows = reader.read(list[UploadRow], SQL.uploads_verifying, command.limit)
+    return [row.open_upload() for row in rows or ()]

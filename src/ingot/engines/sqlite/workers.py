@@ -6,21 +6,29 @@ import msgspec
 
 from ingot.engines.crew import WorkerRow, held
 from ingot.engines.sqlite import settle
+from ingot.engines.sqlite.memory import Memory
+from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity.model import TenantNotFound
-from ingot.jobs.crew import CrewTended, Heard, Worker, WorkerNews, WorkerStatus
+from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey, WorkerNews, WorkerStatus
 from ingot.jobs.errors import WorkerNotFound
 from ingot.jobs.model import Release, Settle
 from ingot.jobs.ports import (
+    CheckLeases,
     DrainWorker,
+    GetWorker,
     HearWorker,
+    ListDraining,
+    ListLeases,
+    ListWorkers,
     RegisterWorker,
     RemoveWorker,
     RenewLeases,
     SettleJobs,
     TendWorkers,
 )
+from ingot.kernel.clock import to_datetime
 
 SHARED, NOBODY = 0, -1
 RELEASE_JOBS_MAX = 1000
@@ -123,7 +131,11 @@ def _give_back(tx: Transaction, key: tuple[int, str], *, before: int, named: lis
 
 
 def _key(tx: Transaction, tenant: str | None, worker_id: str) -> tuple[int, str]:
-    return SHARED if tenant is None else tx.memory.tenants.get(tenant, NOBODY), worker_id
+    return _number(tx.memory, tenant), worker_id
+
+
+def _number(memory: Memory, tenant: str | None) -> int:
+    return SHARED if tenant is None else memory.tenants.get(tenant, NOBODY)
 
 
 def _find(tx: Transaction, key: tuple[int, str]) -> WorkerRow | None:
@@ -142,3 +154,41 @@ def _tell(tx: Transaction, name: str, tenant: str | None, news: WorkerNews) -> N
     """Append an event about a worker. One that serves all is nobody's news."""
     if tenant is not None:
         tx.staged.events[tenant].append((name, news))
+
+
+def get_worker(reader: Reader, command: GetWorker) -> Worker | None:
+    """Find a worker."""
+    row = reader.read(WorkerRow, SQL.worker_by_id, _number(reader.memory, command.tenant), command.worker_id)
+    return None if row is None else row.worker()
+
+
+def list_workers(reader: Reader, command: ListWorkers) -> list[Worker]:
+    """Read a page of the workers of a tenant, or of the shared ones."""
+    reader.check_tenant(command.tenant)
+    values = (_number(reader.memory, command.tenant), command.after or "", command.limit)
+    return [row.worker() for row in reader.read(list[WorkerRow], SQL.workers_of_tenant, *values) or ()]
+
+
+def list_draining(reader: Reader, _: ListDraining) -> list[WorkerKey]:
+    """Read which workers are to take no more work."""
+    return reader.read(list[WorkerKey], SQL.draining_workers) or []
+
+
+def list_leases(reader: Reader, command: ListLeases) -> list[tuple[str, int]]:
+    """Read which jobs a worker runs, each with its fence."""
+    values = (command.worker, _number(reader.memory, command.tenant), command.limit)
+    return reader.read(list[tuple[str, int]], SQL.leases_of_worker, *values) or []
+
+
+def check_leases(reader: Reader, command: CheckLeases) -> list[Held]:
+    """Read how leases stand."""
+    asked = as_json([(lease.job_id, lease.fence) for lease in command.leases])
+    rows = reader.read(list[tuple[str, int, int, bool]], SQL.leases_held, asked) or ()
+    found = {(job_id, fence): (to_datetime(expires_at), cancel) for job_id, fence, expires_at, cancel in rows}
+    answers = []
+    for lease in command.leases:
+        expires_at, cancel = found.get((lease.job_id, lease.fence), (None, False))
+        answers.append(
+            Held(job_id=lease.job_id, fence=lease.fence, lease_expires_at=expires_at, cancel_requested=cancel)
+        )
+    return answers

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from ingot.engines.sqlite.memory import Memory
 from ingot.engines.sqlite.transaction import End, Later, Staged, Transaction
 from ingot.jobs.figures import Load
 from ingot.kernel.clock import Clock
+from ingot.kernel.commands import Command
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError
 from ingot.kernel.logs import report
 
@@ -68,6 +69,7 @@ class Told(msgspec.Struct):
     canceled: Counter[str]
     commands: int  # How many were committed together.
     tenants: Collection[str] = ()  # Those that have new events.
+    removed: Collection[str] = ()  # Tenants.
 
 
 class Writer:
@@ -79,7 +81,7 @@ class Writer:
         memory: Memory,
         *,
         clock: Clock,
-        handlers: dict[type, Handler],
+        handlers: Mapping[type[Command[Any]], Handler],
         tell: Callable[[Told], None],
     ) -> None:
         self._connection = connection
@@ -98,8 +100,13 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="ingot-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, command: Any) -> asyncio.Future[Any]:
-        """Queue a command; the future is done when its transaction is durable."""
+    def submit(self, command: Command[Any]) -> asyncio.Future[Any]:
+        """Queue a command; the future is done when its transaction is durable.
+
+        Raises `TypeError` for one that no handler runs.
+        """
+        if type(command) not in self._handlers:
+            raise TypeError(f"{type(command).__name__} is not a command that this store runs")
         if asyncio.get_running_loop() is not self._loop:
             raise StoreError("The store was opened on another event loop.", hint="Use it where it was opened.")
         answer: asyncio.Future[Any] = self._loop.create_future()
@@ -191,7 +198,7 @@ class Writer:
             agenda = None  # Whoever looked at it meanwhile may have seen what was undone: tell it anew.
         after = self._memory.agenda()
         sooner = after if after is not None and (agenda is None or after < agenda) else None
-        told = Told(staged.ready, sooner, staged.ended, staged.canceled, commands, staged.events)
+        told = Told(staged.ready, sooner, staged.ended, staged.canceled, commands, staged.events, staged.removed)
         self._loop.call_soon_threadsafe(self._deliver, batch, results, told)
 
     def _commit(self, batch: list[Waiting]) -> tuple[list[Any], Staged]:

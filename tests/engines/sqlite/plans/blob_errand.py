@@ -4,7 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingot.blobs.ports import CollectBlob, ForgetTrash, KeepObjects, NoteScrub, PurgeKeys
+from ingot.blobs.ports import (
+    CollectBlob,
+    FindBlob,
+    ForgetTrash,
+    GetBlobFigures,
+    GetReusableBytes,
+    GetUsage,
+    KeepObjects,
+    KnownPlaces,
+    ListCondemned,
+    ListKeys,
+    ListToScrub,
+    ListTrash,
+    ListVerifying,
+    NoteScrub,
+    OpenKey,
+    PreviewPurge,
+    PurgeKeys,
+)
 from ingot.events.audit import Act
 from ingot.identity.ports import ClearTenants
 from ingot.jobs import Definition
@@ -39,18 +57,18 @@ async def _keys(errand: Errand) -> None:
     for n in range(PAGE):
         await errand.put(f"{FOLDER}{n:03}", f"errand {n}".encode(), id=new_id())
     await errand.put(f"{FOLDER}large", content_of(b"large", "place-1"))
-    await store.note_scrub(NoteScrub(whole=[(id_of(b"errand 1"), None)], damaged=[(id_of(b"large"), "place-1")]))
+    await store.run(NoteScrub(whole=[(id_of(b"errand 1"), None)], damaged=[(id_of(b"large"), "place-1")]))
     await errand.put(f"{FOLDER}large", content_of(b"large", "place-2"), if_match="*")
     for prefix in ("", FOLDER, "no such folder"):
-        await store.list_keys(tenant, prefix=prefix, after="", limit=PAGE)
-    assert len(await store.list_keys(tenant, prefix=FOLDER, after=f"{FOLDER}040", limit=PAGE)) == 10
-    assert await store.open_key(tenant, f"{FOLDER}large") is not None
-    assert await store.open_blob(tenant, id_of(b"large")) is not None
+        await store.run(ListKeys(tenant=tenant, prefix=prefix, after="", limit=PAGE))
+    assert len(await store.run(ListKeys(tenant=tenant, prefix=FOLDER, after=f"{FOLDER}040", limit=PAGE))) == 10
+    assert await store.run(OpenKey(tenant=tenant, key=f"{FOLDER}large")) is not None
+    assert await store.run(FindBlob(tenant=tenant, blob_id=id_of(b"large"))) is not None
     await errand.delete(f"{FOLDER}large")
     await errand.put(f"{FOLDER}bob", b"bob's", owner="token:bob")
-    await store.preview_purge(tenant, "token:bob")
-    await store.get_usage(tenant)
-    await store.purge_keys(PurgeKeys(tenant=tenant, owner="token:bob", limit=PAGE, act=Act()))
+    await store.run(PreviewPurge(tenant=tenant, owner="token:bob"))
+    await store.run(GetUsage(tenant=tenant))
+    await store.run(PurgeKeys(tenant=tenant, owner="token:bob", limit=PAGE, act=Act()))
 
 
 async def _uploads(errand: Errand) -> None:
@@ -60,7 +78,7 @@ async def _uploads(errand: Errand) -> None:
     await errand.bench.jobs.complete(claim)
     taken = await errand.take(begun[0].upload.id)
     await errand.note(begun[0].upload.id, taken.epoch, received=5, verifying=True, keep=1)
-    assert len(await errand.store.list_verifying(limit=PAGE)) == 1
+    assert len(await errand.store.run(ListVerifying(limit=PAGE))) == 1
     await errand.finish(begun[0].upload.id, b"errand", keep=1)
     await errand.end(begun[1].upload.id, "wrong_digest", keep=1)
     await errand.end(begun[2].upload.id)
@@ -70,16 +88,16 @@ async def _uploads(errand: Errand) -> None:
 
 async def _tidy(errand: Errand) -> None:
     store, now = errand.store, errand.bench.clock.micros()
-    assert len(await store.list_condemned(grace=0, limit=2)) == 2
-    assert await store.collect_blob(CollectBlob(blob_id=id_of(b"errand"), grace=0)) == 6
-    assert await store.collect_blob(CollectBlob(blob_id=id_of(b"errand 1"), grace=HOUR)) is None
-    trash = await store.list_trash(limit=PAGE)
+    assert len(await store.run(ListCondemned(grace=0, limit=2))) == 2
+    assert await store.run(CollectBlob(blob_id=id_of(b"errand"), grace=0)) == 6
+    assert await store.run(CollectBlob(blob_id=id_of(b"errand 1"), grace=HOUR)) is None
+    trash = await store.run(ListTrash(limit=PAGE))
     assert len(trash) == PAGE
-    await store.forget_trash(ForgetTrash(places=[one.place for one in trash]))
-    assert await store.known_places([*(one.place for one in trash), *("nowhere",) * PAGE]) == set()
-    await store.list_to_scrub(before=now, limit=PAGE)
-    await store.blob_figures()
-    await store.reusable_bytes()
+    await store.run(ForgetTrash(places=[one.place for one in trash]))
+    assert await store.run(KnownPlaces(places=[*(one.place for one in trash), *("nowhere",) * PAGE])) == set()
+    await store.run(ListToScrub(before=now, limit=PAGE))
+    await store.run(GetBlobFigures())
+    await store.run(GetReusableBytes())
 
 
 async def _files(errand: Errand) -> None:
@@ -122,7 +140,7 @@ async def _inputs(errand: Errand) -> None:
 async def _keep(store: Any) -> None:
     """Where the objects are, and that they are not elsewhere."""
     for store_id in ("here", "here", "there"):
-        await store.keep_objects(KeepObjects(store_id=store_id))
+        await store.run(KeepObjects(store_id=store_id))
 
 
 async def _remove(bench: Bench) -> None:
@@ -130,7 +148,7 @@ async def _remove(bench: Bench) -> None:
     for n in range(3):
         await gone.put(f"{n}", b"gone")
         await gone.begin(1)
-    await gone.store.purge_keys(PurgeKeys(tenant=gone.tenant, owner=None, limit=1, act=Act()))
+    await gone.store.run(PurgeKeys(tenant=gone.tenant, owner=None, limit=1, act=Act()))
     await bench.tenants.remove(gone.tenant)
-    while (await bench.store.clear_tenants(ClearTenants(limit=PAGE))).more:
+    while (await bench.store.run(ClearTenants(limit=PAGE))).more:
         pass

@@ -11,7 +11,18 @@ from ingot.identity.access import Access
 from ingot.identity.grants import Grant
 from ingot.identity.members import Members
 from ingot.identity.people import LOCAL_ISSUER, Person
-from ingot.identity.ports import BeginLogin, ClearTenants, CreateToken, EndSession, NoteUse, SignIn, TakeLogin
+from ingot.identity.ports import (
+    BeginLogin,
+    ClearTenants,
+    CreateToken,
+    EndSession,
+    FindSession,
+    ListPeopleTokens,
+    ListSessions,
+    NoteUse,
+    SignIn,
+    TakeLogin,
+)
 from ingot.identity.tokens import Credentials
 from ingot.identity.users import Users
 from ingot.jobs import (
@@ -30,6 +41,7 @@ from ingot.jobs import (
 )
 from ingot.jobs.checks import LOG_CHARS_MAX, RETENTION_SECONDS_MAX
 from ingot.jobs.orders import new_job
+from ingot.jobs.ports import CheckLeases, ListDraining
 from ingot.jobs.workers import GRACE_SECONDS
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
@@ -86,7 +98,7 @@ async def _credentials(bench: Bench) -> None:
     worker = await credentials.create_worker(bench.tenant, "press")
     await access.of_worker("press", worker.secret)
     now = bench.clock.micros()
-    await bench.store.note_use(NoteUse(tokens={token.token.id: now}, workers={"press": now}))
+    await bench.store.run(NoteUse(tokens={token.token.id: now}, workers={"press": now}))
     await credentials.list_tokens(bench.tenant)
     await credentials.list_workers(bench.tenant)
     await credentials.revoke_token(bench.tenant, token.token.id)
@@ -101,8 +113,8 @@ async def _people(bench: Bench) -> None:
     access = Access(store, bench.clock)
     members, users = Members(store, access), Users(store, access)
     await bench.tenants.change(tenant, groups={"errands": "viewer"})
-    await store.begin_login(BeginLogin(digest=b"login", expires_at=later, link=True, act=Act()))
-    await store.take_login(TakeLogin(digest=b"login", link=True))
+    await store.run(BeginLogin(digest=b"login", expires_at=later, link=True, act=Act()))
+    await store.run(TakeLogin(digest=b"login", link=True))
     first = await members.put(tenant, role="member", email="ann@example.com", act=Act())
     await members.put(tenant, role="admin", email="ann@example.com", act=Act())
     sign_in = SignIn(
@@ -118,9 +130,9 @@ async def _people(bench: Bench) -> None:
         replaces=b"before",
         act=Act(),
     )
-    ann = await store.sign_in(sign_in)
-    assert await store.find_session(b"session") is not None
-    await store.note_use(NoteUse(tokens={}, workers={}, sessions={sign_in.session_id: later}))
+    ann = await store.run(sign_in)
+    assert await store.run(FindSession(digest=b"session")) is not None
+    await store.run(NoteUse(tokens={}, workers={}, sessions={sign_in.session_id: later}))
     invited = await members.put(tenant, role="viewer", email="bob@example.com", act=Act())
     assert first.id != invited.id
     assert len((await members.list(tenant)).items) == 2
@@ -130,10 +142,10 @@ async def _people(bench: Bench) -> None:
     await users.list()
     await users.list(email="ann@example.com")
     await users.get(ann.id)
-    await store.list_sessions(ann.id)
-    await store.list_people_tokens(ann.id, before=None, limit=BATCH)
-    await store.create_token(CreateToken(token=token_of(ann, tenant), digest=b"digest", act=Act()))
-    await store.end_session(EndSession(id=sign_in.session_id, user=ann.id, act=Act()))
+    await store.run(ListSessions(user=ann.id))
+    await store.run(ListPeopleTokens(user=ann.id, before=None, limit=BATCH))
+    await store.run(CreateToken(token=token_of(ann, tenant), digest=b"digest", act=Act()))
+    await store.run(EndSession(id=sign_in.session_id, user=ann.id, act=Act()))
     await users.enable(ann.id, enabled=False, act=Act())
 
 
@@ -179,13 +191,13 @@ async def _crew(bench: Bench) -> None:
     held, unnamed = await bench.jobs.claim("press/1", [TYPE], tenant=tenant, limit=2)
     bench.clock.advance(seconds=GRACE_SECONDS + 1)
     heard = await bench.workers.heartbeat(tenant, "press/1", [bench.jobs.beat(held.job.id, held.fence)])
-    await bench.store.check_leases(heard.jobs)
+    await bench.store.run(CheckLeases(leases=heard.jobs))
     with suppress(LeaseLost):
         await bench.jobs.complete(unnamed)
     await bench.workers.list(tenant)
     await bench.workers.get(tenant, "press/1")
     await bench.workers.drain(tenant, "press/2")
-    await bench.store.list_draining()
+    await bench.store.run(ListDraining())
     await bench.workers.remove(tenant, "press/1")
     bench.clock.advance(seconds=LEASE_SECONDS)
     assert (await bench.workers.tend()).silent == 2
@@ -286,9 +298,9 @@ async def _remove(bench: Bench) -> None:
     await bench.jobs.enqueue_many([new_job(tenant, "last", n) for n in range(BATCH)])
     (claim,) = await bench.jobs.claim("w1", ["last"], tenant=tenant)
     await bench.tenants.remove(tenant)
-    while (cleared := await bench.store.clear_tenants(ClearTenants(limit=BATCH))).more:
+    while (cleared := await bench.store.run(ClearTenants(limit=BATCH))).more:
         pass
     assert cleared.left == 1
     await bench.jobs.release(claim)
     while cleared.left:
-        cleared = await bench.store.clear_tenants(ClearTenants(limit=BATCH))
+        cleared = await bench.store.run(ClearTenants(limit=BATCH))

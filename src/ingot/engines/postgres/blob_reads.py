@@ -1,0 +1,178 @@
+"""Reading blobs, keys and uploads, and where objects are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ingot.blobs.model import BlobFigures, Content, Home, Key, OpenUpload, Purged, Reference, Trash, Usage
+from ingot.blobs.ports import (
+    FindBlob,
+    GetBlobFigures,
+    GetKey,
+    GetReusableBytes,
+    GetUpload,
+    GetUsage,
+    KeepObjects,
+    KnownPlaces,
+    ListCondemned,
+    ListKeys,
+    ListToScrub,
+    ListTrash,
+    ListVerifying,
+    OpenKey,
+    PreviewPurge,
+)
+from ingot.engines.postgres.blob_rows import ReferenceRow, UploadRow, content_of, digest_of, key_of
+from ingot.engines.postgres.connection import Record
+from ingot.engines.postgres.context import Context
+from ingot.engines.postgres.identity import check_tenant
+from ingot.engines.postgres.sql import SQL
+from ingot.identity.model import TenantNotFound
+from ingot.kernel.clock import to_datetime_or_none
+from ingot.kernel.ids import is_id
+
+REFERENCES_MAX: Final = 100
+FIGURE_ROWS_MAX: Final = 10_000  # What is not counted as it changes is counted up to here.
+CODE_POINT_MAX: Final = 0x10FFFF
+SURROGATES: Final = range(0xD800, 0xE000)
+
+
+async def get_key(context: Context, command: GetKey) -> Key | None:
+    """The key with this name."""
+    await check_tenant(context, command.tenant)
+    rows = await context.database.read(command.tenant, SQL.get_key, command.tenant, command.key)
+    return key_of(rows[0], command.key) if rows else None
+
+
+async def open_key(context: Context, command: OpenKey) -> tuple[Key, Content] | None:
+    """The key with this name, and its bytes or where they are."""
+    await check_tenant(context, command.tenant)
+    rows = await context.database.call("SELECT * FROM ingot.open_key($1, $2)", command.tenant, command.key)
+    return (key_of(rows[0], command.key), content_of(rows[0])) if rows else None
+
+
+async def list_keys(context: Context, command: ListKeys) -> list[Key]:
+    """Keys that begin with a prefix, in order."""
+    tenant = command.tenant
+    await check_tenant(context, tenant)
+    row = (tenant, command.prefix, command.after, command.limit)
+    end = _behind(command.prefix)
+    if end is None:
+        rows = await context.database.read(tenant, SQL.page_of_keys, *row)
+    else:
+        rows = await context.database.read(tenant, SQL.page_of_keys_below, *row, end)
+    return [key_of(found, found["key"]) for found in rows]
+
+
+async def find_blob(context: Context, command: FindBlob) -> tuple[Content, list[Reference]] | None:
+    """A blob that something in sight refers to, and some of the references."""
+    await check_tenant(context, command.tenant)
+    digest = digest_of(command.blob_id)
+    if digest is None:
+        return None
+    sight = command.sight
+    row = (command.tenant, digest, REFERENCES_MAX, sight.keys, sight.uploads, sight.types)
+    rows = await context.database.call("SELECT * FROM ingot.open_blob($1, $2, $3, $4, $5, $6)", *row)
+    if not rows:
+        return None
+    references = msgspec.json.decode(rows[0]["refers"], type=list[ReferenceRow])
+    return content_of(rows[0]), [one.reference() for one in references]
+
+
+async def get_upload(context: Context, command: GetUpload) -> OpenUpload | None:
+    """The upload with this id."""
+    await check_tenant(context, command.tenant)
+    if not is_id(command.id):
+        return None
+    rows = await context.database.read(command.tenant, SQL.get_upload, command.tenant, command.id)
+    return UploadRow.read(rows[0][0]).open_upload() if rows else None
+
+
+async def list_verifying(context: Context, command: ListVerifying) -> list[OpenUpload]:
+    """Uploads whose bytes are to be read back."""
+    rows = await context.database.call("SELECT ingot.list_verifying($1)", command.limit)
+    return [UploadRow.read(text).open_upload() for (text,) in rows]
+
+
+async def get_usage(context: Context, command: GetUsage) -> Usage:
+    """What a tenant uses, or one owner in it."""
+    try:
+        row = await _usage(context, command)
+    except TenantNotFound:
+        return Usage()
+    return Usage(bytes=row["bytes"], reserved_bytes=row["reserved"], keys=row["keys"], quota_bytes=row["quota"])
+
+
+async def preview_purge(context: Context, command: PreviewPurge) -> Purged:
+    """How many keys a purge would delete, and their bytes."""
+    row = await _usage(context, command)
+    return Purged(keys=row["keys"], bytes=row["key_bytes"], dry_run=True)
+
+
+async def _usage(context: Context, command: GetUsage | PreviewPurge) -> Record:
+    await check_tenant(context, command.tenant)
+    row = (command.tenant, command.owner or "")
+    (usage,) = await context.database.call("SELECT * FROM ingot.get_usage($1, $2)", *row)
+    return usage
+
+
+async def keep_objects(context: Context, command: KeepObjects) -> Home:
+    """Remember which object store this is."""
+    (row,) = await context.database.call("SELECT * FROM ingot.keep_objects($1)", command.store_id)
+    return Home(store_id=row["store_id"], database=row["database"])
+
+
+async def list_condemned(context: Context, command: ListCondemned) -> list[str]:
+    """Blobs with a tombstone older than the grace, oldest first."""
+    passed = None if command.after is None else bytes.fromhex(command.after)
+    row = (command.grace, command.limit, passed)
+    return [digest.hex() for (digest,) in await context.database.call("SELECT ingot.list_condemned($1, $2, $3)", *row)]
+
+
+async def list_trash(context: Context, command: ListTrash) -> list[Trash]:
+    """Objects to delete, in the order of their places."""
+    rows = await context.database.call("SELECT * FROM ingot.list_trash($1, $2)", command.limit, command.after)
+    return [Trash(place=row["place"], multipart=row["multipart"]) for row in rows]
+
+
+async def known_places(context: Context, command: KnownPlaces) -> set[str]:
+    """Those of these places that something names."""
+    rows = await context.database.call("SELECT ingot.known_places($1)", list(command.places))
+    return {place for (place,) in rows}
+
+
+async def list_to_scrub(context: Context, command: ListToScrub) -> list[Content]:
+    """Blobs that were last read whole before this time."""
+    rows = await context.database.call("SELECT * FROM ingot.list_to_scrub($1, $2)", command.before, command.limit)
+    return [content_of(row) for row in rows]
+
+
+async def blob_figures(context: Context, _: GetBlobFigures) -> BlobFigures:
+    """How things stand with all blobs."""
+    (row,) = await context.database.call("SELECT * FROM ingot.blob_figures($1)", FIGURE_ROWS_MAX)
+    return BlobFigures(
+        blobs=row["blobs"],
+        bytes=row["bytes"],
+        damaged=row["damaged"],
+        tombstones=row["tombstones"],
+        trash=row["trash"],
+        uploads=row["uploads"],
+        verified_before=to_datetime_or_none(row["verified_before"]),
+    )
+
+
+async def reusable_bytes(_: Context, __: GetReusableBytes) -> int | None:
+    """Nobody here knows: the database is on no disk of ours."""
+    return None
+
+
+def _behind(prefix: str) -> str | None:
+    """The first text behind all that begin with this, in the order of code points, which is that of UTF-8 bytes."""
+    while prefix:
+        last = ord(prefix[-1]) + 1
+        if last <= CODE_POINT_MAX:
+            return prefix[:-1] + chr(SURROGATES.stop if last in SURROGATES else last)
+        prefix = prefix[:-1]
+    return None

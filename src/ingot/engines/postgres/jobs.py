@@ -1,0 +1,123 @@
+"""Reading jobs as their tenant: the database shows its rows and no others."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ingot.engines.postgres.context import Context
+from ingot.engines.postgres.identity import check_tenant
+from ingot.engines.postgres.memory import NIL
+from ingot.engines.postgres.pages import read_counts, read_page, read_tally
+from ingot.engines.postgres.rows import STATUSES, attempt_of, job_of
+from ingot.engines.postgres.sql import SQL
+from ingot.jobs.logs import read_chunks
+from ingot.jobs.model import Attempt, Batch, Job, JobLog, JobStatus, Summary
+from ingot.jobs.ports import (
+    CountJobs,
+    GetBatch,
+    GetJob,
+    ListAttempts,
+    ListJobs,
+    ListLeases,
+    ReadLog,
+    SummarizeJobs,
+    TallyJobs,
+)
+from ingot.kernel.clock import MICROS
+from ingot.kernel.ids import is_id
+
+LEASES: Final = "SELECT * FROM ingot.leases_of_worker($1, $2, $3)"
+
+
+def can_be(context: Context, tenant: str, job_id: str) -> bool:
+    """Whether there can be such a job: none is there of a tenant that was removed."""
+    return is_id(tenant) and is_id(job_id) and tenant not in context.memory.removed
+
+
+async def get_job(context: Context, command: GetJob) -> Job | None:
+    """The job with this id."""
+    if not can_be(context, command.tenant, command.job_id):
+        return None
+    rows = await context.database.read(command.tenant, SQL.get_job, command.job_id)
+    return job_of(rows[0]) if rows else None
+
+
+async def list_jobs(context: Context, command: ListJobs) -> tuple[list[Job], str | None]:
+    """A page of jobs, newest first, and the position to go on from."""
+    where, before, limit = command.where, command.before, command.limit
+    await check_tenant(context, where.tenant)
+    return await context.database.look(where.tenant, lambda reads: read_page(reads, where, before=before, limit=limit))
+
+
+async def list_attempts(context: Context, command: ListAttempts) -> list[Attempt]:
+    """The attempts of a job, oldest first."""
+    if not can_be(context, command.tenant, command.job_id):
+        return []
+    rows = await context.database.read(command.tenant, SQL.attempts_of_job, command.job_id)
+    return [attempt_of(row) for row in rows]
+
+
+async def read_log(context: Context, command: ReadLog) -> JobLog | None:
+    """What an attempt wrote, from a character on."""
+    if not can_be(context, command.tenant, command.job_id):
+        return None
+    asked = (command.job_id, command.attempt, command.after)
+    rows = await context.database.read(command.tenant, SQL.log_of_attempt, *asked)
+    if not rows:
+        return None
+    (row,) = rows
+    start, text = read_chunks(list(zip(row["starts"] or (), row["texts"] or (), strict=True)), after=command.after)
+    return JobLog(
+        job_id=row["job_id"],
+        attempt=row["number"],
+        fence=row["fence"],
+        start=start,
+        to=start + len(text),
+        text=text,
+        live=row["live"],
+        attempts=row["attempts"],
+        status=STATUSES[row["status"]],
+    )
+
+
+async def summarize(context: Context, command: SummarizeJobs) -> Summary:
+    """Exact counts of a tenant's jobs by status, and the age of the oldest ready work."""
+    tenant = command.tenant
+    await check_tenant(context, tenant)
+    ((counts_text, oldest, now),) = await context.database.read(tenant, SQL.summary_of_tenant, tenant, command.type)
+    counted = msgspec.json.decode(counts_text or "{}", type=dict[JobStatus, int])
+    age = None if oldest is None else max(0.0, (now - oldest) / MICROS)
+    counts = {status: counted.get(status, 0) for status in JobStatus}
+    return Summary(counts=counts, running=counts[JobStatus.RUNNING], oldest_queued_seconds=age)
+
+
+async def tally(context: Context, command: TallyJobs) -> tuple[dict[JobStatus, int], bool]:
+    """How many jobs fit a filter, by status, and whether there may be more."""
+    await check_tenant(context, command.where.tenant)
+    return await context.database.look(command.where.tenant, lambda reads: read_tally(reads, command.where))
+
+
+async def count_jobs(context: Context, command: CountJobs) -> dict[str, dict[JobStatus, int]]:
+    """Exact counts of a tenant's jobs by type and status."""
+    await check_tenant(context, command.tenant)
+    return await context.database.look(command.tenant, lambda reads: read_counts(reads, command.tenant))
+
+
+async def get_batch(context: Context, command: GetBatch) -> Batch | None:
+    """The jobs of a batch in numbers."""
+    tenant, batch = command.tenant, command.batch
+    await check_tenant(context, tenant)
+    ((total, succeeded, dead, canceled),) = await context.database.read(tenant, SQL.get_batch, tenant, batch)
+    unfinished = total - succeeded - dead - canceled
+    if total == 0:
+        return None
+    return Batch(batch=batch, total=total, unfinished=unfinished, succeeded=succeeded, dead=dead, canceled=canceled)
+
+
+async def list_leases(context: Context, command: ListLeases) -> list[tuple[str, int]]:
+    """Running jobs of a worker, each with its fence."""
+    tenant = command.tenant if command.tenant is None or is_id(command.tenant) else NIL
+    rows = await context.database.call(LEASES, command.worker, tenant, command.limit)
+    return [(row["id"], row["fence"]) for row in rows]

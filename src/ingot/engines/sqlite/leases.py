@@ -1,0 +1,37 @@
+"""Leases: which attempt holds a job, and who may speak for it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ingot.engines.sqlite.rows import State
+from ingot.jobs.errors import JobNotFound, LeaseLost
+from ingot.jobs.lifecycle import is_of
+from ingot.jobs.model import JobStatus
+
+
+class Call(Protocol):
+    """What is said of an attempt, by whom it may be said."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def tenant(self) -> str | None: ...
+    @property
+    def worker(self) -> str | None: ...
+
+
+def find_held(states: dict[str, State], call: Call) -> State:
+    """The job this call speaks of. Raises unless the call's fence is the current one of a running job."""
+    state = states.get(call.job_id)
+    if state is None or call.tenant not in (None, state.tenant):
+        raise JobNotFound(f"there is no job {call.job_id[:64]!r} in this tenant")
+    if state.status is not JobStatus.RUNNING:
+        raise LeaseLost(f"the job is {state.status} now")
+    if state.fence != call.fence:
+        raise LeaseLost(f"the job is held under fence {state.fence} now; this call came with {call.fence}")
+    if not is_of(state.worker_id or "", call.worker):
+        raise LeaseLost("the attempt is another worker's")
+    return state

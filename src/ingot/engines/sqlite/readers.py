@@ -1,0 +1,103 @@
+"""Reading: on connections and threads of their own, beside the writer, never in its way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import apsw
+import msgspec
+
+from ingot.engines.sqlite.connection import explain, open_reader
+from ingot.engines.sqlite.memory import Memory
+from ingot.identity.model import TenantNotFound
+from ingot.kernel.clock import Clock
+from ingot.kernel.commands import Command
+from ingot.kernel.errors import StoreError
+
+THREADS: Final = 2
+ABOVE_ALL_TEXTS: Final = "\U0010ffff"  # For pages of texts in falling order.
+
+T = TypeVar("T")
+
+
+class Reader:
+    """What reads use, on one thread: a connection of their own, and the memory of the writer."""
+
+    def __init__(self, connection: apsw.Connection, memory: Memory, clock: Clock) -> None:
+        self.connection = connection
+        self.memory = memory
+        self.clock = clock
+
+    def execute(self, statement: str, *values: Any) -> apsw.Cursor:
+        """Run one statement."""
+        return self.connection.execute(statement, values)
+
+    def read(self, type: type[T], statement: str, *values: Any) -> T | None:
+        """Run a statement that answers one JSON text, and decode it; `None` when it answers nothing."""
+        text = self.connection.execute(statement, values).get
+        return None if text is None else msgspec.json.decode(text, type=type)
+
+    def snapshot(self) -> AbstractContextManager[object]:
+        """Have all statements inside see the store as of one moment."""
+        return self.connection
+
+    def number_of(self, tenant: str) -> int:
+        """Return the number of a tenant. Raises `TenantNotFound`."""
+        try:
+            return self.memory.tenants[tenant]
+        except KeyError:
+            raise TenantNotFound(f"there is no tenant {tenant[:64]!r}") from None
+
+    def check_tenant(self, tenant: str | None) -> None:
+        """Raise `TenantNotFound` for a tenant that is not there; `None` stands for no tenant."""
+        if tenant is not None:
+            self.number_of(tenant)
+
+
+Read = Callable[[Reader, Any], Any]
+
+
+class Readers:
+    """Threads that run reads, each with a connection that it opens when it is first used."""
+
+    def __init__(self, path: Path, memory: Memory, *, clock: Clock, vfs: str | None) -> None:
+        self._path = path
+        self._memory = memory
+        self._clock = clock
+        self._vfs = vfs
+        self._local = threading.local()
+        self._connections: list[apsw.Connection] = []
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="ingot-reader")
+
+    def submit(self, read: Read, command: Command[Any]) -> Awaitable[Any]:
+        """Run a read on one of the threads. Raises `StoreError` once they are closed."""
+        try:
+            return asyncio.get_running_loop().run_in_executor(self._threads, self._answer, read, command)
+        except RuntimeError:  # The threads have been ended.
+            raise StoreError("The store is closed.") from None
+
+    def close(self) -> None:
+        """End the threads and close their connections. Blocks."""
+        self._threads.shutdown()
+        for connection in self._connections:
+            connection.close()
+
+    def _answer(self, read: Read, command: Command[Any]) -> Any:
+        try:
+            return read(self._reader(), command)
+        except apsw.Error as error:
+            raise explain(error, doing="read") from error
+
+    def _reader(self) -> Reader:
+        """Return the reader of this thread."""
+        if not hasattr(self._local, "reader"):
+            connection = open_reader(self._path, vfs=self._vfs)
+            self._connections.append(connection)
+            self._local.reader = Reader(connection, self._memory, self._clock)
+        return self._local.reader  # type: ignore[no-any-return]
