@@ -25,6 +25,7 @@ from ingot.blobs.ports import (
     PreviewPurge,
 )
 from ingot.engines.postgres.blob_rows import ReferenceRow, UploadRow, content_of, digest_of, key_of
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Record
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant
@@ -49,7 +50,7 @@ async def get_key(context: Context, command: GetKey) -> Key | None:
 async def open_key(context: Context, command: OpenKey) -> tuple[Key, Content] | None:
     """The key with this name, and its bytes or where they are."""
     await check_tenant(context, command.tenant)
-    rows = await context.database.call("SELECT * FROM ingot.open_key($1, $2)", command.tenant, command.key)
+    rows = await context.database.call(CALL.open_key, command.tenant, command.key)
     return (key_of(rows[0], command.key), content_of(rows[0])) if rows else None
 
 
@@ -74,7 +75,7 @@ async def find_blob(context: Context, command: FindBlob) -> tuple[Content, list[
         return None
     sight = command.sight
     row = (command.tenant, digest, REFERENCES_MAX, sight.keys, sight.uploads, sight.types)
-    rows = await context.database.call("SELECT * FROM ingot.open_blob($1, $2, $3, $4, $5, $6)", *row)
+    rows = await context.database.call(CALL.open_blob, *row)
     if not rows:
         return None
     references = msgspec.json.decode(rows[0]["refers"], type=list[ReferenceRow])
@@ -92,7 +93,7 @@ async def get_upload(context: Context, command: GetUpload) -> OpenUpload | None:
 
 async def list_verifying(context: Context, command: ListVerifying) -> list[OpenUpload]:
     """Uploads whose bytes are to be read back."""
-    rows = await context.database.call("SELECT ingot.list_verifying($1)", command.limit)
+    rows = await context.database.call(CALL.list_verifying, command.limit)
     return [UploadRow.read(text).open_upload() for (text,) in rows]
 
 
@@ -114,13 +115,13 @@ async def preview_purge(context: Context, command: PreviewPurge) -> Purged:
 async def _usage(context: Context, command: GetUsage | PreviewPurge) -> Record:
     await check_tenant(context, command.tenant)
     row = (command.tenant, command.owner or "")
-    (usage,) = await context.database.call("SELECT * FROM ingot.get_usage($1, $2)", *row)
+    (usage,) = await context.database.call(CALL.get_usage, *row)
     return usage
 
 
 async def keep_objects(context: Context, command: KeepObjects) -> Home:
     """Remember which object store this is."""
-    (row,) = await context.database.call("SELECT * FROM ingot.keep_objects($1)", command.store_id)
+    (row,) = await context.database.call(CALL.keep_objects, command.store_id)
     return Home(store_id=row["store_id"], database=row["database"])
 
 
@@ -128,30 +129,30 @@ async def list_condemned(context: Context, command: ListCondemned) -> list[str]:
     """Blobs with a tombstone older than the grace, oldest first."""
     passed = None if command.after is None else bytes.fromhex(command.after)
     row = (command.grace, command.limit, passed)
-    return [digest.hex() for (digest,) in await context.database.call("SELECT ingot.list_condemned($1, $2, $3)", *row)]
+    return [digest.hex() for (digest,) in await context.database.call(CALL.list_condemned, *row)]
 
 
 async def list_trash(context: Context, command: ListTrash) -> list[Trash]:
     """Objects to delete, in the order of their places."""
-    rows = await context.database.call("SELECT * FROM ingot.list_trash($1, $2)", command.limit, command.after)
+    rows = await context.database.call(CALL.list_trash, command.limit, command.after)
     return [Trash(place=row["place"], multipart=row["multipart"]) for row in rows]
 
 
 async def known_places(context: Context, command: KnownPlaces) -> set[str]:
     """Those of these places that something names."""
-    rows = await context.database.call("SELECT ingot.known_places($1)", list(command.places))
+    rows = await context.database.call(CALL.known_places, list(command.places))
     return {place for (place,) in rows}
 
 
 async def list_to_scrub(context: Context, command: ListToScrub) -> list[Content]:
     """Blobs that were last read whole before this time."""
-    rows = await context.database.call("SELECT * FROM ingot.list_to_scrub($1, $2)", command.before, command.limit)
+    rows = await context.database.call(CALL.list_to_scrub, command.before, command.limit)
     return [content_of(row) for row in rows]
 
 
 async def blob_figures(context: Context, _: GetBlobFigures) -> BlobFigures:
     """How things stand with all blobs."""
-    (row,) = await context.database.call("SELECT * FROM ingot.blob_figures($1)", FIGURE_ROWS_MAX)
+    (row,) = await context.database.call(CALL.blob_figures, FIGURE_ROWS_MAX)
     return BlobFigures(
         blobs=row["blobs"],
         bytes=row["bytes"],

@@ -27,6 +27,7 @@ from ingot.blobs.ports import (
 from ingot.engines.postgres import follow
 from ingot.engines.postgres.audit import act_text
 from ingot.engines.postgres.blob_rows import UploadRow, digest_of, key_of
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import REFUSALS, Database, Record
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.memory import Memory
@@ -37,18 +38,6 @@ from ingot.kernel.clock import to_datetime
 from ingot.kernel.errors import IngotError, OutcomeUnknown
 from ingot.kernel.ids import is_id
 
-PUT: Final = f"SELECT * FROM ingot.put_blobs({', '.join(f'${n}' for n in range(1, 15))})"
-FINISH: Final = f"SELECT * FROM ingot.finish_uploads({', '.join(f'${n}' for n in range(1, 12))})"
-DELETE: Final = "SELECT * FROM ingot.delete_keys($1, $2, $3)"
-PURGE: Final = "SELECT * FROM ingot.purge_keys($1, $2, $3, $4)"
-BEGIN: Final = "SELECT ingot.begin_upload($1, $2, $3)"
-TAKE: Final = "SELECT ingot.take_upload($1, $2)"
-NOTE: Final = "SELECT ingot.note_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
-END: Final = "SELECT ingot.end_upload($1, $2, $3, $4)"
-SWEEP: Final = "SELECT * FROM ingot.sweep_uploads($1)"
-COLLECT: Final = "SELECT ingot.collect_blob($1, $2, $3)"
-FORGET: Final = "SELECT ingot.forget_trash($1)"
-SCRUB: Final = "SELECT ingot.note_scrub($1, $2, $3)"
 BYTES_PER_ROW: Final = 1024  # So many bytes weigh as much as a row without any.
 AGAIN: Final = "again"
 
@@ -124,7 +113,7 @@ async def _put(db: Database, memory: Memory, commands: list[PutBlob]) -> Sequenc
             owner=command.owner,
         )
 
-    found = await _send(db, memory, PUT, known, columns, answer)
+    found = await _send(db, memory, CALL.put_blobs, known, columns, answer)
     return [next(found) if is_id(command.tenant) else TenantNotFound() for command in commands]
 
 
@@ -142,7 +131,7 @@ async def _finish(db: Database, memory: Memory, commands: list[FinishUpload]) ->
     def answer(_: FinishUpload, row: Record) -> Finished:
         return UploadRow.read(row["upload"]).finished()
 
-    found = await _send(db, memory, FINISH, known, columns, answer)
+    found = await _send(db, memory, CALL.finish_uploads, known, columns, answer)
     return [next(found) if is_id(command.tenant) and is_id(command.id) else _nowhere(command) for command in commands]
 
 
@@ -153,7 +142,7 @@ async def _delete(db: Database, memory: Memory, commands: list[DeleteKey]) -> Se
         [command.key for command in known],
         [command.if_match for command in known],
     ]
-    found = await _send(db, memory, DELETE, known, columns, lambda command, row: key_of(row, command.key))
+    found = await _send(db, memory, CALL.delete_keys, known, columns, lambda command, row: key_of(row, command.key))
     return [next(found) if is_id(command.tenant) else TenantNotFound() for command in commands]
 
 
@@ -209,7 +198,7 @@ async def begin_upload(context: Context, command: BeginUpload) -> OpenUpload:
     if command.job_id is not None and not is_id(command.job_id):
         raise LeaseLost
     limits = OUTPUTS_MAX, CHECKPOINTS_MAX
-    begun = await _upload(context, BEGIN, msgspec.json.encode(command).decode(), *limits)
+    begun = await _upload(context, CALL.begin_upload, msgspec.json.encode(command).decode(), *limits)
     context.memory.told([command.tenant])
     return begun
 
@@ -217,7 +206,7 @@ async def begin_upload(context: Context, command: BeginUpload) -> OpenUpload:
 async def take_upload(context: Context, command: TakeUpload) -> OpenUpload:
     """Give an upload the next epoch."""
     _check(command)
-    return await _upload(context, TAKE, command.tenant, command.id)
+    return await _upload(context, CALL.take_upload, command.tenant, command.id)
 
 
 async def note_upload(context: Context, command: NoteUpload) -> OpenUpload:
@@ -225,7 +214,7 @@ async def note_upload(context: Context, command: NoteUpload) -> OpenUpload:
     _check(command)
     row = (command.tenant, command.id, command.epoch, command.keep, command.received, command.reserved)
     announced = [None if text is None else bytes.fromhex(text) for text in (command.blob_id, command.sha256)]
-    noted = await _upload(context, NOTE, *row, command.verifying, command.owner_quota, *announced)
+    noted = await _upload(context, CALL.note_upload, *row, command.verifying, command.owner_quota, *announced)
     if command.reserved is not None:
         context.memory.told([command.tenant])
     return noted
@@ -236,13 +225,13 @@ async def end_upload(context: Context, command: EndUpload) -> None:
     if not is_id(command.tenant):
         raise TenantNotFound
     if is_id(command.id):
-        rows = await context.database.call(END, command.tenant, command.id, command.error, command.keep)
+        rows = await context.database.call(CALL.end_upload, command.tenant, command.id, command.error, command.keep)
         follow.note_moves(context.memory, [follow.Moved.read(text) for (text,) in rows])
 
 
 async def sweep_uploads(context: Context, command: SweepUploads) -> int:
     """End uploads whose time is over."""
-    ((swept, canceled),) = await context.database.call(SWEEP, command.limit)
+    ((swept, canceled),) = await context.database.call(CALL.sweep_uploads, command.limit)
     follow.note_moves(context.memory, map(follow.Moved.read, canceled))
     return int(swept)
 
@@ -252,27 +241,31 @@ async def purge_keys(context: Context, command: PurgeKeys) -> Purged:
     if not is_id(command.tenant):
         raise TenantNotFound
     row = (command.tenant, command.owner, command.limit, act_text(command.act))
-    ((keys, size),) = await context.database.call(PURGE, *row)
+    ((keys, size),) = await context.database.call(CALL.purge_keys, *row)
     context.memory.told([command.tenant])
     return Purged(keys=keys, bytes=size, more=keys >= command.limit)
 
 
 async def collect_blob(context: Context, command: CollectBlob) -> int | None:
     """Take a blob away that nothing refers to."""
-    ((size,),) = await context.database.call(COLLECT, digest_of(command.blob_id), command.grace, command.dry_run)
+    ((size,),) = await context.database.call(
+        CALL.collect_blob, digest_of(command.blob_id), command.grace, command.dry_run
+    )
     return None if size is None else int(size)
 
 
 async def forget_trash(context: Context, command: ForgetTrash) -> None:
     """Forget objects that are deleted."""
-    await context.database.call(FORGET, list(command.places))
+    await context.database.call(CALL.forget_trash, list(command.places))
 
 
 async def note_scrub(context: Context, command: NoteScrub) -> None:
     """Keep which blobs were whole, and which were not."""
     read = [*command.whole, *command.damaged]
     damages = [False] * len(command.whole) + [True] * len(command.damaged)
-    await context.database.call(SCRUB, [bytes.fromhex(id) for id, _ in read], [place for _, place in read], damages)
+    await context.database.call(
+        CALL.note_scrub, [bytes.fromhex(id) for id, _ in read], [place for _, place in read], damages
+    )
 
 
 async def _upload(context: Context, statement: str, *values: Any) -> OpenUpload:

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.heads import LANES_MAX, Known, foremost
 from ingot.engines.postgres.memory import FAR, HINT_SECONDS, START, LaneHint, Memory, Position, patience
@@ -25,7 +26,6 @@ READS_MIN: Final = 8
 READS_SPREAD: Final = 3.0  # Lanes that are filled by chance differ by so many roots of what each has.
 LANES_FACTOR: Final = 4
 BUSY: Final = -1  # What is told of a limited lane that somebody else claims from at this moment.
-CALL: Final = f"SELECT * FROM ingot.claim({', '.join(f'${n}' for n in range(1, 19))})"
 
 
 class Scan(msgspec.Struct):
@@ -159,7 +159,7 @@ async def _send(
     db: Database, scans: list[Scan], commands: list[ClaimJobs], limits: list[int]
 ) -> tuple[list[Record], float]:
     return await db.timed(
-        CALL,
+        CALL.claim,
         [scan.lane.type for scan in scans],
         [scan.lane.tenant for scan in scans],
         [scan.lane.limit_key for scan in scans],

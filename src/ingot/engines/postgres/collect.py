@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ingot.engines.history import read_position, write_position
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Record
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant
@@ -21,7 +22,7 @@ ABOVE_ALL_INSTANTS: Final = 2**62
 
 async def collect(context: Context, command: Collect) -> Collected:
     """Remove a bounded number of jobs."""
-    (row,) = await context.database.call("SELECT * FROM ingot.collect($1)", command.limit)
+    (row,) = await context.database.call(CALL.collect, command.limit)
     return Collected(removed=row["removed"], kept=row["kept"], more=row["more"])
 
 

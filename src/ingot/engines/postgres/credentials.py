@@ -8,6 +8,7 @@ import msgspec
 
 from ingot.engines.credentials import TokenRow, WorkerCredentialRow
 from ingot.engines.postgres.audit import act_text
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant_id
 from ingot.identity.credentials import CredentialNotFound, Token, TokenNotFound, WorkerCredential
@@ -36,7 +37,7 @@ async def create_token(context: Context, command: CreateToken) -> Token:
     token = command.token
     check_tenant_id(token.tenant)
     await context.database.call(
-        "SELECT ingot.create_token($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        CALL.create_token,
         token.id,
         token.tenant,
         command.digest,
@@ -56,15 +57,13 @@ async def revoke_token(context: Context, command: RevokeToken) -> Token:
     """End a token."""
     if command.tenant is not None and not is_id(command.tenant):
         raise TokenNotFound
-    await context.database.call(
-        "SELECT ingot.revoke_token($1, $2, $3)", command.id, command.tenant, act_text(command.act)
-    )
+    await context.database.call(CALL.revoke_token, command.id, command.tenant, act_text(command.act))
     return await _token(context, command.id)
 
 
 async def find_token(context: Context, command: FindToken) -> FoundToken | None:
     """The token with this id."""
-    ((text,),) = await context.database.call("SELECT ingot.find_token($1)", command.token_id)
+    ((text,),) = await context.database.call(CALL.find_token, command.token_id)
     return None if text is None else TokenRow.read(text).found()
 
 
@@ -72,7 +71,7 @@ async def list_tokens(context: Context, command: ListTokens) -> list[Token]:
     """Tokens of a tenant, or of the operator."""
     check_tenant_id(command.tenant)
     row = (command.tenant, command.before or ABOVE_ALL_IDS, command.limit)
-    rows = await context.database.call("SELECT ingot.list_tokens($1, $2, $3)", *row)
+    rows = await context.database.call(CALL.list_tokens, *row)
     return [TokenRow.read(text).token() for (text,) in rows]
 
 
@@ -81,9 +80,7 @@ async def create_worker_credential(context: Context, command: CreateWorkerCreden
     made = command.credential
     check_tenant_id(made.tenant)
     row = (made.id, made.tenant, command.digest, list(made.types), made.ending, made.created_by)
-    await context.database.call(
-        "SELECT ingot.create_worker_credential($1, $2, $3, $4, $5, $6, $7)", *row, act_text(command.act)
-    )
+    await context.database.call(CALL.create_worker_credential, *row, act_text(command.act))
     return await _worker(context, made.id)
 
 
@@ -93,19 +90,19 @@ async def change_worker_credential(context: Context, command: ChangeWorkerCreden
         raise CredentialNotFound
     row = (command.id, command.tenant, command.enabled, command.digest, command.ending)
     of_act = (command.action, act_text(command.act))
-    await context.database.call("SELECT ingot.change_worker_credential($1, $2, $3, $4, $5, $6, $7)", *row, *of_act)
+    await context.database.call(CALL.change_worker_credential, *row, *of_act)
     return await _worker(context, command.id)
 
 
 async def find_worker_credential(context: Context, command: FindWorkerCredential) -> FoundWorkerCredential | None:
     """The credential with this id."""
-    ((text,),) = await context.database.call("SELECT ingot.find_worker_credential($1)", command.credential_id)
+    ((text,),) = await context.database.call(CALL.find_worker_credential, command.credential_id)
     return None if text is None else WorkerCredentialRow.read(text).found()
 
 
 async def is_worker_name(context: Context, command: IsWorkerName) -> bool:
     """Whether there is such a credential, or such a role of a worker."""
-    ((found,),) = await context.database.call("SELECT ingot.is_worker_name($1)", command.name)
+    ((found,),) = await context.database.call(CALL.is_worker_name, command.name)
     return bool(found)
 
 
@@ -113,7 +110,7 @@ async def list_worker_credentials(context: Context, command: ListWorkerCredentia
     """Credentials of a tenant, or the shared ones."""
     check_tenant_id(command.tenant)
     row = (command.tenant, command.after or "", command.limit)
-    rows = await context.database.call("SELECT ingot.list_worker_credentials($1, $2, $3)", *row)
+    rows = await context.database.call(CALL.list_worker_credentials, *row)
     return [WorkerCredentialRow.read(text).credential() for (text,) in rows]
 
 
@@ -121,7 +118,7 @@ async def note_use(context: Context, command: NoteUse) -> None:
     """Remember when credentials were last used."""
     used = (command.tokens, command.workers, command.sessions)
     row = [part for kind in used for part in ([*kind], [*kind.values()])]
-    await context.database.call("SELECT ingot.note_use($1, $2, $3, $4, $5, $6)", *row)
+    await context.database.call(CALL.note_use, *row)
 
 
 async def _token(context: Context, token_id: str) -> Token:

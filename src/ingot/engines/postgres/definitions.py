@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ingot.engines.postgres.audit import act_text
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import CONFLICTS_MAX, Database
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant, check_tenant_id
@@ -28,15 +29,13 @@ from ingot.kernel.clock import to_datetime
 from ingot.kernel.errors import StoreBusy
 from ingot.kernel.ids import is_id
 
-FIND = "SELECT * FROM ingot.find_definitions($1, $2)"
-
 
 async def put_definition(context: Context, command: PutDefinition) -> Definition:
     """Make or replace a definition."""
     definition = command.definition
     check_tenant_id(definition.tenant)
     await context.database.call(
-        "SELECT ingot.put_definition($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        CALL.put_definition,
         definition.tenant or NIL,
         *_columns(definition),
         act_text(command.act),
@@ -48,14 +47,14 @@ async def put_definition(context: Context, command: PutDefinition) -> Definition
 async def ensure_definition(context: Context, command: EnsureDefinition) -> Definition:
     """Have a definition for all, of a version at least."""
     for _ in range(CONFLICTS_MAX):
-        rows = await context.database.call(FIND, NIL, command.definition.type)
+        rows = await context.database.call(CALL.find_definitions, NIL, command.definition.type)
         text = rows[0]["definition"] if rows else None
         known = None if text is None else msgspec.json.decode(text, type=Definition)
         wanted = ensured(known, command.definition)
         if wanted == known:
             return wanted
         ((swapped,),) = await context.database.call(
-            "SELECT ingot.swap_definition($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+            CALL.swap_definition,
             text,
             *_columns(wanted),
             act_text(command.act),
@@ -85,14 +84,14 @@ async def pause(context: Context, command: PauseType) -> Pause:
     """Hand out no more of a tenant's jobs of this type."""
     check_tenant_id(command.tenant)
     given = (command.tenant, command.type, command.by, act_text(command.act))
-    (row,) = await context.database.call("SELECT * FROM ingot.pause($1, $2, $3, $4)", *given)
+    (row,) = await context.database.call(CALL.pause, *given)
     return Pause(type=command.type, since=to_datetime(row["since"]), by=row["by"])
 
 
 async def resume(context: Context, command: ResumeType) -> None:
     """Hand out a tenant's jobs of this type again."""
     check_tenant_id(command.tenant)
-    await context.database.call("SELECT ingot.resume($1, $2, $3)", command.tenant, command.type, act_text(command.act))
+    await context.database.call(CALL.resume, command.tenant, command.type, act_text(command.act))
     context.memory.free(command.tenant)
 
 
@@ -125,4 +124,7 @@ async def find_definition(db: Database, tenant: str | None, type: str) -> Defini
 
 async def _find(db: Database, tenant: str | None, type: str | None) -> list[Definition]:
     owner = tenant if tenant is not None and is_id(tenant) else NIL
-    return [msgspec.json.decode(row["definition"], type=Definition) for row in await db.call(FIND, owner, type)]
+    return [
+        msgspec.json.decode(row["definition"], type=Definition)
+        for row in await db.call(CALL.find_definitions, owner, type)
+    ]

@@ -13,6 +13,7 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import (
     AWAY,
     SERVER,
@@ -49,15 +50,6 @@ SELECT session_user::text, current_setting('synchronous_commit'),
         WHERE n.nspname = 'ingot' AND p.proname = 'worker_hello'
     )
 """
-HELLO: Final = "SELECT * FROM ingot.worker_hello()"
-REGISTER: Final = "SELECT ingot.worker_register($1, $2, $3, $4)"
-CLAIM: Final = "SELECT * FROM ingot.worker_claim($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-HEAR: Final = "SELECT * FROM ingot.worker_hear($1, $2, $3, $4, $5, $6)"
-LOOK: Final = "SELECT * FROM ingot.worker_look($1, $2, $3)"
-APPEND: Final = "SELECT * FROM ingot.worker_append_logs($1, $2, $3, $4)"
-SETTLE: Final = "SELECT * FROM ingot.worker_settle($1, $2, $3, $4, $5, $6, $7, $8)"
-READY: Final = "SELECT * FROM ingot.worker_ready($1)"
-LEAVE: Final = "SELECT ingot.worker_leave($1)"
 REFUSED: Final = (asyncpg.DataError, asyncpg.CharacterNotInRepertoireError, asyncpg.ProgramLimitExceededError)
 USUAL: Final = (..., ..., ..., True, 0, None, None, None)  # Of what is said of an attempt; the first are always sent.
 LOG_CHARS_AT_ONCE: Final = 1024 * 1024
@@ -129,7 +121,7 @@ class Direct:
 
     async def register(self, types: Sequence[str], *, version: str | None = None) -> None:
         """The instance is there, and can do this."""
-        await self._db.call(REGISTER, self._instance, types, self._host, version)
+        await self._db.call(CALL.worker_register, self._instance, types, self._host, version)
 
     async def claim(self, type: str, limit: int) -> list[Claim]:
         """Lease up to so many jobs of a type. Those whose answer was lost go back after a while, uncounted."""
@@ -149,16 +141,18 @@ class Direct:
 
     async def _claim(self, type: str, limit: int, hint: Hint) -> list[Record]:
         row = (self._instance, self._host, self._pid, limit, self._lease, *(hint.after or NOWHERE))
-        return await self._db.call_once(CLAIM, [type], *row)
+        return await self._db.call_once(CALL.worker_claim, [type], *row)
 
     async def hear(self, beats: Sequence[Beat]) -> Heard:
         """Renew these leases, give back what is held and not named, and tell how both they and the worker stand."""
         percents, stages = [beat.percent for beat in beats], [beat.stage for beat in beats]
-        return _heard(beats, await self._db.call(HEAR, self._instance, self._lease, *_held(beats), percents, stages))
+        return _heard(
+            beats, await self._db.call(CALL.worker_hear, self._instance, self._lease, *_held(beats), percents, stages)
+        )
 
     async def look(self, beats: Sequence[Beat]) -> Heard:
         """The same, and nothing is done."""
-        return _heard(beats, await self._db.call(LOOK, self._instance, *_held(beats)))
+        return _heard(beats, await self._db.call(CALL.worker_look, self._instance, *_held(beats)))
 
     async def append_logs(self, entries: Iterable[LogEntry]) -> None:
         """Append to these logs, as far as their attempts are ours."""
@@ -173,7 +167,7 @@ class Direct:
 
     async def _append(self, entries: list[LogEntry]) -> None:
         texts, offsets = [entry.text for entry in entries], [entry.offset for entry in entries]
-        await self._db.call(APPEND, *_held(entries), texts, offsets)
+        await self._db.call(CALL.worker_append_logs, *_held(entries), texts, offsets)
 
     async def settle(self, said: Sequence[Said]) -> dict[int, Record | InvalidInput]:
         """Record how attempts ended; what became of those that are ours, by their place among them.
@@ -181,7 +175,7 @@ class Direct:
         What the database does not take of one keeps it from none of the others.
         """
         try:
-            rows = await self._db.call(SETTLE, *map(_column, zip(*said, strict=True), USUAL))
+            rows = await self._db.call(CALL.worker_settle, *map(_column, zip(*said, strict=True), USUAL))
         except StoreError as error:
             if not isinstance(error.__cause__, REFUSED):
                 raise
@@ -193,12 +187,12 @@ class Direct:
 
     async def ready(self, types: Sequence[str]) -> list[str]:
         """Of these types, those of which there is work."""
-        return [type for (type,) in await self._db.call(READY, types)]
+        return [type for (type,) in await self._db.call(CALL.worker_ready, types)]
 
     async def leave(self) -> None:
         """Give back what the instance holds, and forget it."""
         with suppress(WorkerNotFound):
-            while not (await self._db.call(LEAVE, self._instance))[0][0]:
+            while not (await self._db.call(CALL.worker_leave, self._instance))[0][0]:
                 pass
 
     async def listen(self, hear: Callable[[], None]) -> None:
@@ -259,7 +253,7 @@ async def _check(connection: Any) -> tuple[str, str]:
     if not says_hello:
         raise _too_old("older than this program", known)
     try:
-        role, tenant, newest = await connection.fetchrow(HELLO)
+        role, tenant, newest = await connection.fetchrow(CALL.worker_hello)
     except asyncpg.InsufficientPrivilegeError as error:
         raise StoreMisconfigured(f"The database refused us: {error}.", hint=MAKE_ONE) from error
     except asyncpg.RaiseError as error:

@@ -11,6 +11,7 @@ import msgspec
 
 from ingot.blobs.errors import BlobNotFound, QuotaExceeded, UploadEnded
 from ingot.engines.postgres import definitions
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import CONFLICTS_MAX, AlreadyThere, Database, Record
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.rows import job_of, new_job_of
@@ -28,10 +29,6 @@ from ingot.jobs.reuse import reuse_key
 from ingot.kernel.errors import IdempotencyMismatch, IngotError, StoreBusy, StoreError, TooMany
 from ingot.kernel.ids import is_id
 
-CALL: Final = f"SELECT * FROM ingot.enqueue({', '.join(f'${n}' for n in range(1, 39))})"
-ROOM: Final = "SELECT ingot.expect_room($1)"
-FIND: Final = "SELECT * FROM ingot.find_orders($1, $2, $3, $4, $5, $6)"
-HELD: Final = "SELECT ingot.is_held($1, $2, $3, $4, $5)"
 HELD_TRIES_MAX: Final = 3
 HELD_PAUSE_SECONDS: Final = 0.02
 
@@ -82,7 +79,7 @@ async def _send(
 ) -> tuple[list[list[Enqueued] | None], bool]:
     """Make the jobs of each group, or none of it: `None` is a group that met something. And: was it sent twice?"""
     orders = [order for group in groups for order in group]
-    made_rows, sent_twice = await db.insert(CALL, *_columns(memory, groups))
+    made_rows, sent_twice = await db.insert(CALL.enqueue, *_columns(memory, groups))
     rows = {row["place"]: row for row in made_rows}
     _remember(memory, orders, rows)
     memory.told(orders[place - 1].tenant for place in rows)
@@ -130,6 +127,7 @@ def _columns(memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[Any]:
         if any(o.payload_blob for o in orders)
         else None,
         _files(groups),
+        False,  # It is no application.
     ]
 
 
@@ -250,7 +248,7 @@ async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, mayb
                             return _held()
                         await asyncio.sleep(HELD_PAUSE_SECONDS)  # Most transactions are short.
                         continue
-                    await db.call(ROOM, [order.tenant for order in new])
+                    await db.call(CALL.expect_room, [order.tenant for order in new])
                     continue
                 made = accepted
         except AlreadyThere as error:
@@ -282,7 +280,7 @@ async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, mayb
 async def _is_held(db: Database, memory: Memory, orders: Sequence[NewJob]) -> bool:
     """Whether an application's own transaction, which has not ended, holds what these need."""
     (row,) = await db.call(
-        HELD,
+        CALL.is_held,
         [order.tenant for order in orders],
         [order.type for order in orders],
         [order.idempotency_key for order in orders],
@@ -326,7 +324,7 @@ async def _resolve(db: Database, memory: Memory, orders: Sequence[NewJob]) -> tu
     """
     keys = [_reuse_key(memory, order) for order in orders]
     found = await db.call(
-        FIND,
+        CALL.find_orders,
         [order.id for order in orders],
         [order.tenant for order in orders],
         [order.type for order in orders],

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from ingot.engines.events import PLACES, read_event_id, write_event_id
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant
@@ -22,8 +23,6 @@ from ingot.events.ports import KEY_KEPT, ForgetEvents, NewestEvent, PublishEvent
 from ingot.kernel.clock import to_datetime
 from ingot.kernel.errors import IdempotencyMismatch, IngotError, StoreBusy
 
-CALL: Final = "SELECT * FROM ingot.publish($1, $2, $3, $4, $5, $6)"
-FORGET: Final = "SELECT * FROM ingot.forget_events($1, $2, $3)"
 BYTES_PER_ROW: Final = 1024  # So many bytes weigh as much as a small event: who reads one reads all that came with it.
 HORIZON_SECONDS_MAX: Final = 0.25
 HORIZON_PAUSE_SECONDS: Final = 0.002
@@ -59,7 +58,7 @@ async def _publish(db: Database, memory: Memory, commands: dict[int, PublishEven
     # An event without a key that was sent twice would be there twice.
     call = db.call if all(command.key is not None for command in asked) else db.call_once
     rows = await call(
-        CALL,
+        CALL.publish,
         [command.tenant for command in asked],
         [command.name for command in asked],
         [command.data.decode() for command in asked],
@@ -88,7 +87,7 @@ def _answer(row: Record) -> Answer:
 
 async def forget(context: Context, command: ForgetEvents) -> Forgotten:
     """Remove a bounded number of batches and keys."""
-    (row,) = await context.database.call(FORGET, command.keep, command.limit, KEY_KEPT)
+    (row,) = await context.database.call(CALL.forget_events, command.keep, command.limit, KEY_KEPT)
     return Forgotten(batches=row["batches"], keys=row["keys"], more=row["more"])
 
 

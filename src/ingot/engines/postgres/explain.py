@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.jobs import can_be
@@ -23,7 +24,7 @@ async def find_waiting(context: Context, command: FindWaiting) -> Waiting | None
     if not rows:
         return None
     job, limit_key = job_of(rows[0]), rows[0]["limit_key"]
-    ((now, *most, asked_at),) = await db.call("SELECT * FROM ingot.find_limits($1, $2)", tenant, job.type)
+    ((now, *most, asked_at),) = await db.call(CALL.find_limits, tenant, job.type)
     asked_at = max((at for at in (asked_at, memory.asked_at(job.type, tenant)) if at is not None), default=None)
     waiting = Waiting(job=job, now=to_datetime(now), limit_key=limit_key, asked_at=to_datetime_or_none(asked_at))
     if job.status is JobStatus.BLOCKED:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Final
 
 import msgspec
 
 from ingot.engines.figures import depth_of
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.sql import SQL
@@ -15,13 +15,11 @@ from ingot.jobs.figures import Depth
 from ingot.jobs.model import JobStatus
 from ingot.jobs.ports import ListDepths
 
-DEPTHS: Final = "SELECT * FROM ingot.depths($1, $2)"
-
 
 async def list_depths(context: Context, command: ListDepths) -> list[Depth]:
     """The jobs of every tenant by status, and how long the oldest ready of each has waited."""
     depths = []
-    for row in await context.database.call(DEPTHS, command.tenants_max, command.lanes_max):
+    for row in await context.database.call(CALL.depths, command.tenants_max, command.lanes_max):
         counted = msgspec.json.decode(row["counts"] or "{}", type=dict[JobStatus, int])
         depths.append(depth_of(row["slug"], counted, row["oldest"], row["now"]))
     return depths

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ingot.blobs.model import Content
 from ingot.engines.postgres.blob_rows import content_of
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Record
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.jobs import can_be
@@ -14,8 +13,6 @@ from ingot.engines.postgres.sql import SQL
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.files import READABLE, FileNotFound, FindRunning, JobFile, JobFileKind, ListFiles, OpenFile, RunningJob
 from ingot.kernel.clock import to_datetime
-
-OPEN: Final = "SELECT * FROM ingot.open_file($1, $2, $3)"
 
 
 async def list_files(context: Context, command: ListFiles) -> list[JobFile]:
@@ -47,7 +44,7 @@ async def _find(
     context: Context, command: FindRunning | OpenFile, kind: str | None = None, name: str | None = None
 ) -> Record:
     """A job and a file of it. Raises `JobNotFound`, or `LeaseLost` unless it runs under this fence."""
-    rows = await context.database.call(OPEN, command.job_id, kind, name)
+    rows = await context.database.call(CALL.open_file, command.job_id, kind, name)
     row = rows[0] if rows else None
     lost = why_lost(command, row, holder=None if row is None else row["holder"])
     if lost is not None or row is None:

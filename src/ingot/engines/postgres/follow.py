@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import NIL, Memory
 from ingot.engines.postgres.tend import FOLD_DELTAS_MAX
@@ -91,14 +92,14 @@ class Follow:
         """Find jobs that ended and are still waited for, some at a time, round and round."""
         if not self._memory.waits:
             return
-        rows = await self._db.call("SELECT * FROM ingot.ended_parents($1, $2)", self._looked_to, LOOK_PARENTS_MAX)
+        rows = await self._db.call(CALL.ended_parents, self._looked_to, LOOK_PARENTS_MAX)
         self._looked_to = rows[-1]["parent"] if len(rows) == LOOK_PARENTS_MAX else NIL
         if ended := [row["parent"] for row in rows if row["has_ended"]]:
             await self._run(ended, set())
 
     async def fold(self) -> None:
         """Fold the numbers of batches, and tell of those that were complete and not told of."""
-        rows = await self._db.call("SELECT * FROM ingot.fold_batches($1)", FOLD_DELTAS_MAX)
+        rows = await self._db.call(CALL.fold_batches, FOLD_DELTAS_MAX)
         if rows:
             await self._run([], {(row["tenant"], row["batch"]) for row in rows})
 
@@ -109,13 +110,13 @@ class Follow:
                 parents += await self._release(some, batches)
             if batches:
                 tenants, names = zip(*sorted(batches), strict=True)
-                await self._db.call("SELECT ingot.close_batches($1, $2)", list(tenants), list(names))
+                await self._db.call(CALL.close_batches, list(tenants), list(names))
         except IngotError as error:
             report("follow_failed", error)
 
     async def _release(self, parents: list[str], batches: Batches) -> list[str]:
         """Move a bounded number of those that waited; answers for whom to do it next."""
-        rows = await self._db.call("SELECT * FROM ingot.release($1, $2)", parents, RELEASE_JOBS_MAX)
+        rows = await self._db.call(CALL.release, parents, RELEASE_JOBS_MAX)
         canceled = _note(self._memory, [Moved(**row) for row in rows if row["status"] != JobStatus.BLOCKED])
         batches |= {(job.tenant, job.batch) for job in canceled if job.batch is not None}
         ended = [job.id for job in canceled]

@@ -8,6 +8,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Final
 
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import FAR, HINT_SECONDS, NIL, START, LaneHint, Memory, Position, patience
 from ingot.jobs.lanes import Lane
@@ -44,7 +45,7 @@ async def _find(db: Database, memory: Memory, lanes: Sequence[Known]) -> set[Lan
     sent_at = time.monotonic()
     asked = [(lane, hint, hint.begin(), hint.version) for lane, hint in lanes]
     rows, cost = await db.timed(
-        "SELECT * FROM ingot.heads($1, $2, $3, $4, $5, $6)",
+        CALL.heads,
         [lane.type for lane, *_ in asked],
         [lane.tenant for lane, *_ in asked],
         [lane.limit_key for lane, *_ in asked],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ingot.engines.postgres.audit import act_text
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Record
 from ingot.engines.postgres.context import Context
 from ingot.identity.model import Limits, Tenant, TenantNotFound
@@ -12,17 +13,13 @@ from ingot.identity.people import Role
 from ingot.identity.ports import ChangeTenant, CreateTenant, GetTenant, ListTenants
 from ingot.kernel.ids import is_id
 
-FIND = "SELECT * FROM ingot.find_tenants($1, $2)"
-
 
 async def create_tenant(context: Context, command: CreateTenant) -> Tenant:
     """Make a tenant."""
     tenant = command.tenant
     row = (tenant.id, tenant.slug, tenant.weight, tenant.time_zone, _text(tenant.limits))
     act = act_text(command.act)
-    await context.database.call(
-        "SELECT ingot.create_tenant($1, $2, $3, $4, $5, $6, $7)", *row, act, _text(tenant.groups)
-    )
+    await context.database.call(CALL.create_tenant, *row, act, _text(tenant.groups))
     context.memory.weights[tenant.id] = tenant.weight
     return tenant
 
@@ -34,9 +31,7 @@ async def change_tenant(context: Context, command: ChangeTenant) -> Tenant:
     limits = None if command.limits is None else _text(command.limits)
     groups = None if command.groups is None else _text(command.groups)
     row = (command.id, command.slug, command.weight, command.time_zone, limits)
-    await context.database.call(
-        "SELECT ingot.change_tenant($1, $2, $3, $4, $5, $6, $7)", *row, act_text(command.act), groups
-    )
+    await context.database.call(CALL.change_tenant, *row, act_text(command.act), groups)
     changed = await get_tenant(context, GetTenant(id_or_slug=command.id))
     if changed is None:  # It was removed at this moment.
         raise TenantNotFound(f"there is no tenant {command.id[:64]!r}")
@@ -48,14 +43,14 @@ async def change_tenant(context: Context, command: ChangeTenant) -> Tenant:
 async def get_tenant(context: Context, command: GetTenant) -> Tenant | None:
     """The tenant with this id, or else with this slug."""
     name = command.id_or_slug
-    rows = await context.database.call(FIND, name if is_id(name) else None, name)
+    rows = await context.database.call(CALL.find_tenants, name if is_id(name) else None, name)
     found = sorted(rows, key=lambda row: row["id"] != name)
     return _tenant(found[0]) if found else None
 
 
 async def list_tenants(context: Context, command: ListTenants) -> list[Tenant]:
     """Tenants by slug, from behind one."""
-    rows = await context.database.call("SELECT * FROM ingot.list_tenants($1, $2)", command.after, command.limit)
+    rows = await context.database.call(CALL.list_tenants, command.after, command.limit)
     return [_tenant(row) for row in rows]
 
 
@@ -63,7 +58,7 @@ async def check_tenant(context: Context, tenant: str) -> None:
     """Raise `TenantNotFound` for a tenant that is not there."""
     if tenant in context.memory.tenants:
         return
-    if not is_id(tenant) or not await context.database.call(FIND, tenant, None):
+    if not is_id(tenant) or not await context.database.call(CALL.find_tenants, tenant, None):
         raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
     context.memory.tenants.add(tenant)
 

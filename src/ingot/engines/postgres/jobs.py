@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant
 from ingot.engines.postgres.memory import NIL
@@ -27,8 +26,6 @@ from ingot.jobs.ports import (
 )
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import is_id
-
-LEASES: Final = "SELECT * FROM ingot.leases_of_worker($1, $2, $3)"
 
 
 def can_be(context: Context, tenant: str, job_id: str) -> bool:
@@ -119,5 +116,5 @@ async def get_batch(context: Context, command: GetBatch) -> Batch | None:
 async def list_leases(context: Context, command: ListLeases) -> list[tuple[str, int]]:
     """Running jobs of a worker, each with its fence."""
     tenant = command.tenant if command.tenant is None or is_id(command.tenant) else NIL
-    rows = await context.database.call(LEASES, command.worker, tenant, command.limit)
+    rows = await context.database.call(CALL.leases_of_worker, command.worker, tenant, command.limit)
     return [(row["id"], row["fence"]) for row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.jobs import can_be
 from ingot.engines.postgres.rows import job_of
@@ -19,14 +20,14 @@ CLOCKS_DIFFER: Final = MICROS  # What is due by the database's clock may seem no
 
 async def cancel(context: Context, command: CancelJob) -> Job:
     """Cancel a waiting job, ask a running one to stop."""
-    return await _call(context, "SELECT ingot.cancel($1, $2)", command)
+    return await _call(context, CALL.cancel, command)
 
 
 async def retry(context: Context, command: RetryJob) -> Job:
     """Put a finished job back in the queue."""
     return await _call(
         context,
-        "SELECT ingot.retry($1, $2, $3, $4, $5, $6)",
+        CALL.retry,
         command,
         command.reset_attempts,
         command.priority,
@@ -40,7 +41,7 @@ async def change(context: Context, command: ChangeJob) -> Job:
     """Change a waiting job, or the tags of any."""
     return await _call(
         context,
-        "SELECT ingot.change($1, $2, $3, $4, $5, $6)",
+        CALL.change,
         command,
         command.priority,
         command.run_at,

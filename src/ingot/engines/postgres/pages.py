@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import PlainConnection, Record
 from ingot.engines.postgres.rows import STATUSES, job_of
 from ingot.engines.postgres.sql import SQL
@@ -74,7 +75,7 @@ async def _walk(
     if not lines:
         return [], None
     if where.status is JobStatus.SUCCEEDED:  # Above the newest attempt that has ended there may be very many that wait.
-        newest = await connection.fetchval("SELECT ingot.newest_ended($1, $2, $3)", where.tenant, start, ENDED_MAX)
+        newest = await connection.fetchval(CALL.newest_ended, where.tenant, start, ENDED_MAX)
         start = min(start, _next_id(newest))
     lines, floor = await _with_newest(connection, where, lines, start, most=max(LINES_MAX, limit))
     at_once = limit

@@ -15,6 +15,7 @@ from ingot.engines.people import (
     lower,
 )
 from ingot.engines.postgres.audit import act_text
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.credentials import ABOVE_ALL_IDS
 from ingot.engines.postgres.identity import check_tenant, check_tenant_id
@@ -47,19 +48,19 @@ async def begin_login(context: Context, command: BeginLogin) -> None:
     """Remember that somebody set out."""
     act = None if command.act is None else act_text(command.act)
     row = (command.digest, command.next, command.link, command.expires_at, EXPIRED_ROWS_MAX, act)
-    await context.database.call("SELECT ingot.begin_login($1, $2, $3, $4, $5, $6)", *row)
+    await context.database.call(CALL.begin_login, *row)
 
 
 async def take_login(context: Context, command: TakeLogin) -> str | None:
     """Where to go after a sign-in that was begun."""
-    ((where,),) = await context.database.call_once("SELECT ingot.take_login($1, $2)", command.digest, command.link)
+    ((where,),) = await context.database.call_once(CALL.take_login, command.digest, command.link)
     return None if where is None else str(where)
 
 
 async def sign_in(context: Context, command: SignIn) -> User:
     """Make a session."""
     ((text,),) = await context.database.call(
-        "SELECT ingot.sign_in($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        CALL.sign_in,
         msgspec.json.encode(command.person).decode(),
         lower(command.person.email),
         command.user_id,
@@ -78,16 +79,14 @@ async def sign_in(context: Context, command: SignIn) -> User:
 async def turn_away(context: Context, command: TurnAway) -> None:
     """Keep the groups of a person who may not come in."""
     person = msgspec.json.encode(command.person).decode()
-    await context.database.call(
-        "SELECT ingot.turn_away($1, $2, $3)", person, command.person.label, act_text(command.act)
-    )
+    await context.database.call(CALL.turn_away, person, command.person.label, act_text(command.act))
 
 
 async def end_session(context: Context, command: EndSession) -> None:
     """End a session."""
     if not is_id(command.id) or (command.user is not None and not is_id(command.user)):
         raise SessionNotFound(f"there is no session {command.id[:64]!r}")
-    await context.database.call("SELECT ingot.end_session($1, $2, $3)", command.id, command.user, act_text(command.act))
+    await context.database.call(CALL.end_session, command.id, command.user, act_text(command.act))
 
 
 async def enable_user(context: Context, command: EnableUser) -> User:
@@ -95,7 +94,7 @@ async def enable_user(context: Context, command: EnableUser) -> User:
     if not is_id(command.id):
         raise UserNotFound(f"there is no person {command.id[:64]!r}")
     row = (command.id, command.enabled, act_text(command.act))
-    ((text,),) = await context.database.call("SELECT ingot.enable_user($1, $2, $3)", *row)
+    ((text,),) = await context.database.call(CALL.enable_user, *row)
     return _user(text)
 
 
@@ -105,7 +104,7 @@ async def put_member(context: Context, command: PutMember) -> Member:
     if command.user is not None and not is_id(command.user):
         raise UserNotFound(f"there is no person {command.user[:64]!r}")
     row = (command.tenant, command.role, command.user, command.email, command.invitation, act_text(command.act))
-    ((text,),) = await context.database.call("SELECT ingot.put_member($1, $2, $3, $4, $5, $6)", *row)
+    ((text,),) = await context.database.call(CALL.put_member, *row)
     return msgspec.json.decode(text, type=Member)
 
 
@@ -115,13 +114,13 @@ async def remove_member(context: Context, command: RemoveMember) -> Member:
     if not is_id(command.id):
         raise MemberNotFound(f"there is no member {command.id[:64]!r} in this tenant")
     row = (command.tenant, command.id, act_text(command.act))
-    ((text,),) = await context.database.call("SELECT ingot.remove_member($1, $2, $3)", *row)
+    ((text,),) = await context.database.call(CALL.remove_member, *row)
     return msgspec.json.decode(text, type=Member)
 
 
 async def find_session(context: Context, command: FindSession) -> FoundSession | None:
     """The session with this digest, if it holds."""
-    ((text,),) = await context.database.call("SELECT ingot.find_session($1)", command.digest)
+    ((text,),) = await context.database.call(CALL.find_session, command.digest)
     return None if text is None else msgspec.json.decode(text, type=FoundSessionRow).found()
 
 
@@ -129,7 +128,7 @@ async def list_sessions(context: Context, command: ListSessions) -> list[Session
     """The sessions of a person that hold, newest first."""
     if not is_id(command.user):
         return []
-    rows = await context.database.call("SELECT ingot.list_sessions($1, $2)", command.user, SESSIONS_MAX)
+    rows = await context.database.call(CALL.list_sessions, command.user, SESSIONS_MAX)
     return [msgspec.json.decode(text, type=SessionRow).session() for (text,) in rows]
 
 
@@ -137,14 +136,14 @@ async def find_user(context: Context, command: FindUser) -> Owner | None:
     """The person with this id, and their roles."""
     if not is_id(command.user_id):
         return None
-    ((text,),) = await context.database.call("SELECT ingot.find_user($1)", command.user_id)
+    ((text,),) = await context.database.call(CALL.find_user, command.user_id)
     return None if text is None else msgspec.json.decode(text, type=OwnerRow).owner()
 
 
 async def list_users(context: Context, command: ListUsers) -> list[User]:
     """People, newest first."""
     row = (lower(command.email), command.before or ABOVE_ALL_IDS, command.limit)
-    return [_user(text) for (text,) in await context.database.call("SELECT ingot.list_users($1, $2, $3)", *row)]
+    return [_user(text) for (text,) in await context.database.call(CALL.list_users, *row)]
 
 
 async def find_member(context: Context, command: FindMember) -> Member | None:
@@ -152,7 +151,7 @@ async def find_member(context: Context, command: FindMember) -> Member | None:
     await check_tenant(context, command.tenant)
     if not is_id(command.member_id):
         return None
-    ((text,),) = await context.database.call("SELECT ingot.find_member($1, $2)", command.tenant, command.member_id)
+    ((text,),) = await context.database.call(CALL.find_member, command.tenant, command.member_id)
     return None if text is None else msgspec.json.decode(text, type=Member)
 
 
@@ -160,7 +159,7 @@ async def list_members(context: Context, command: ListMembers) -> list[Member]:
     """The members of a tenant, by id."""
     await check_tenant(context, command.tenant)
     row = (command.tenant, command.after or NIL, command.limit)
-    rows = await context.database.call("SELECT ingot.list_members($1, $2, $3)", *row)
+    rows = await context.database.call(CALL.list_members, *row)
     return [msgspec.json.decode(text, type=Member) for (text,) in rows]
 
 
@@ -169,7 +168,7 @@ async def list_people_tokens(context: Context, command: ListPeopleTokens) -> lis
     if not is_id(command.user):
         return []
     row = (command.user, command.before or ABOVE_ALL_IDS, command.limit)
-    rows = await context.database.call("SELECT ingot.list_people_tokens($1, $2, $3)", *row)
+    rows = await context.database.call(CALL.list_people_tokens, *row)
     return [TokenRow.read(text).token() for (text,) in rows]
 
 

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from ingot.engines.postgres.audit import act_text
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import CALL_SECONDS_MAX
 from ingot.engines.postgres.context import Context
 from ingot.identity.model import Tenant, TenantNotFound
@@ -21,15 +22,13 @@ async def remove_tenant(context: Context, command: RemoveTenant) -> Tenant:
     """Take a tenant away: who acted in it is out, and what it held is nobody's."""
     if not is_id(command.id):
         raise TenantNotFound
-    ((text,),) = await context.database.call("SELECT ingot.remove_tenant($1, $2)", command.id, act_text(command.act))
+    ((text,),) = await context.database.call(CALL.remove_tenant, command.id, act_text(command.act))
     context.memory.forget(command.id)
     return msgspec.json.decode(text, type=Tenant)
 
 
 async def clear_tenants(context: Context, command: ClearTenants) -> Cleared:
     """Take away some of what removed tenants held, of one after the other."""
-    *found, last = await context.database.call(
-        "SELECT * FROM ingot.clear_tenants($1, $2)", command.limit, SETTLED_AFTER
-    )
+    *found, last = await context.database.call(CALL.clear_tenants, command.limit, SETTLED_AFTER)
     rows, gone = sum(row["cleared"] for row in found), tuple(row["tenant"] for row in found if row["gone"])
     return Cleared(rows=rows, gone=gone, left=last["cleared"], more=rows > 0)

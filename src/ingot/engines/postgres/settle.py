@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.memory import NIL, Memory
 from ingot.engines.postgres.rows import STATUSES
@@ -24,10 +25,6 @@ from ingot.kernel.clock import to_datetime, to_datetime_or_none
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import is_id
 
-SETTLE: Final = "SELECT * FROM ingot.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
-RENEW: Final = "SELECT * FROM ingot.renew($1, $2, $3, $4, $5, $6, $7)"
-APPEND: Final = "SELECT * FROM ingot.append_logs($1, $2, $3, $4, $5, $6, $7)"
-FIND: Final = "SELECT * FROM ingot.find_attempts($1, $2)"
 FENCE_MAX: Final = 2**63 - 1
 DONE: Final = ("succeeded", True, 0, None, None, None)
 
@@ -80,7 +77,7 @@ async def _in_rounds(
 async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Settled | IngotError]:
     said = [_said(call.outcome) for call in calls]
     columns = (*map(_column, zip(*said, strict=True), DONE), _workers(calls), _outputs(calls))
-    rows = await db.call(SETTLE, *held(calls), *columns)
+    rows = await db.call(CALL.settle, *held(calls), *columns)
     answers: dict[int, Settled | IngotError] = {}
     for row in rows:
         if row["places"] and row["status"] is None:
@@ -99,7 +96,7 @@ async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Set
 
 async def _renew(db: Database, memory: Memory, calls: list[Beat]) -> list[Heartbeat | IngotError]:
     rows = await db.call(
-        RENEW,
+        CALL.renew,
         *held(calls),
         [call.lease for call in calls],
         [call.percent for call in calls],
@@ -124,7 +121,7 @@ async def _append(db: Database, calls: list[LogEntry]) -> list[int | IngotError]
     texts, offsets = [call.text for call in calls], [call.offset for call in calls]
     # Without an offset nobody could tell a text that is sent again from one that is the same as the last.
     once = None in offsets
-    rows = await db.call(APPEND, *held(calls), texts, offsets, LOG_CHARS_KEPT, _workers(calls), once=once)
+    rows = await db.call(CALL.append_logs, *held(calls), texts, offsets, LOG_CHARS_KEPT, _workers(calls), once=once)
     answers: dict[int, int | IngotError] = {row["place"] - 1: row["ends"] for row in rows}
     missing = [place for place in range(len(calls)) if place not in answers]
     for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
@@ -196,7 +193,7 @@ async def _find(db: Database, calls: list[C]) -> list[Record | None]:
     if not calls:
         return []
     ids, fences, _ = held(calls)
-    rows = {row["place"]: row for row in await db.call(FIND, ids, fences)}
+    rows = {row["place"]: row for row in await db.call(CALL.find_attempts, ids, fences)}
     return [rows.get(place + 1) for place in range(len(calls))]
 
 

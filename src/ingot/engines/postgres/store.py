@@ -10,6 +10,7 @@ import asyncpg
 
 from ingot.engines.postgres import tend
 from ingot.engines.postgres.blob_batches import BlobBatches
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.commands import COMMANDS
 from ingot.engines.postgres.connection import (
     CONNECTIONS_MAX,
@@ -103,7 +104,7 @@ class PostgresStore:
 
     async def keep_secret_key(self, fingerprint: bytes, *, replaces: bool) -> bool:
         """Whether the servers of this database have the key with this fingerprint; who replaces it has them have it."""
-        ((same,),) = await self.database.call("SELECT ingot.keep_secret_key($1, $2)", fingerprint, replaces)
+        ((same,),) = await self.database.call(CALL.keep_secret_key, fingerprint, replaces)
         return bool(same)
 
     async def close(self) -> None:
@@ -192,7 +193,7 @@ async def _check(connection: Any) -> None:
         )
     if newest > known:
         raise StoreTooNew(f"The database is at schema {newest}; this program knows up to {known}.")
-    if not await connection.fetchval("SELECT ingot.at_home()"):
+    if not await connection.fetchval(CALL.at_home):
         raise StoreMisconfigured(
             "The database was restored on another server, and the order of its events is that of the old one.",
             hint="Migrate it once: set INGOT_DATABASE_OWNER_URL, a role that may make roles and schemas.",

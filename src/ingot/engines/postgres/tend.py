@@ -7,6 +7,7 @@ from typing import Final
 
 import asyncpg
 
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.memory import (
     HINT_SECONDS,
@@ -42,7 +43,7 @@ async def look(db: Database, memory: Memory) -> None:
     memory.looked_at = time.monotonic()
     parked, memory.parked = memory.parked, {}  # What has work is seen, and tried again.
     try:
-        rows, memory.look_cost = await db.timed("SELECT * FROM ingot.look()")
+        rows, memory.look_cost = await db.timed(CALL.look)
     except BaseException:
         for tenant, lanes in parked.items():
             memory.parked[tenant] = lanes | memory.parked.get(tenant, {})
@@ -64,14 +65,14 @@ async def fold(db: Database) -> None:
     """Fold deltas into the counts, as many as there are."""
     folded = FOLD_DELTAS_MAX
     while folded == FOLD_DELTAS_MAX:
-        ((folded,),) = await db.call("SELECT ingot.fold_counts($1)", FOLD_DELTAS_MAX)
+        ((folded,),) = await db.call(CALL.fold_counts, FOLD_DELTAS_MAX)
 
 
 async def note_askers(db: Database, memory: Memory) -> None:
     """Let the others know what workers ask for."""
     asked = memory.asked.copy()
     types, tenants = zip(*sorted(asked), strict=True)
-    await db.call("SELECT ingot.note_askers($1, $2)", list(types), list(tenants))
+    await db.call(CALL.note_askers, list(types), list(tenants))
     memory.asked = {key: at for key, at in memory.asked.items() if asked.get(key) != at}
 
 
@@ -83,8 +84,8 @@ async def promote(db: Database, memory: Memory) -> int:
     began, now = time.monotonic(), memory.now()
     whole = began - memory.promoted_whole_at > memory.promote_patience
     after = 0 if whole else memory.promoted_to
-    lanes, cost = await db.timed("SELECT * FROM ingot.promote($1, $2)", PROMOTE_JOBS_MAX, after)
-    ((next_due,),) = await db.call("SELECT ingot.next_due($1)", after)
+    lanes, cost = await db.timed(CALL.promote, PROMOTE_JOBS_MAX, after)
+    ((next_due,),) = await db.call(CALL.next_due, after)
     memory.pass_due(before, next_due)
     for row in lanes:
         memory.add(Lane(row["type"], row["tenant"], row["limit_key"]), row["jobs"], first=(*row["first"], NIL))
@@ -107,7 +108,7 @@ async def sweep(db: Database, memory: Memory) -> int:
     began = time.monotonic()
     whole = began - memory.swept_whole_at > memory.sweep_patience
     after = 0 if whole else memory.swept_to
-    expired, cost = await db.timed("SELECT * FROM ingot.expired($1, $2, $3)", memory.lease, SWEEP_JOBS_MAX, after)
+    expired, cost = await db.timed(CALL.expired, memory.lease, SWEEP_JOBS_MAX, after)
     swept = await _end(db, memory, expired)
     if len(expired) < SWEEP_JOBS_MAX:
         memory.swept_at = memory.swept_to = now  # A full round is followed by the next at once.
@@ -122,7 +123,7 @@ async def _next_expiry(db: Database, memory: Memory, after: int) -> int | None:
     """When the next lease runs out. Finding it leads over leases that ended long ago; a round more may cost less."""
     if time.monotonic() - memory.next_expiry_asked_at < memory.next_expiry_patience:
         return memory.now() + SWEEP_EVERY
-    ((next_expiry,),), cost = await db.timed("SELECT ingot.next_expiry($1)", after)
+    ((next_expiry,),), cost = await db.timed(CALL.next_expiry, after)
     memory.next_expiry_asked_at = time.monotonic()
     memory.next_expiry_patience = patience(cost, least=0.0)
     return None if next_expiry is None else int(next_expiry)
@@ -147,6 +148,4 @@ async def _end(db: Database, memory: Memory, expired: list[Record]) -> int:
 
 
 async def _lose(db: Database, expired: list[Record]) -> list[Record]:
-    return await db.call(
-        "SELECT * FROM ingot.sweep($1, $2)", [row["id"] for row in expired], [row["fence"] for row in expired]
-    )
+    return await db.call(CALL.sweep, [row["id"] for row in expired], [row["fence"] for row in expired])

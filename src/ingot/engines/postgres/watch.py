@@ -11,6 +11,7 @@ from typing import Any, Final
 import asyncpg
 
 from ingot.engines.postgres import tend
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import AWAY, Connection, Database
 from ingot.engines.postgres.follow import Follow
 from ingot.engines.postgres.memory import COST_FACTOR, LOOK_SECONDS, Memory
@@ -105,5 +106,5 @@ class Watch(Loop):
         while self._memory.news and self.listens:
             self._memory.news = False
             with suppress(StoreError):
-                await self._db.call("SELECT ingot.tell($1)", self._me)
+                await self._db.call(CALL.tell, self._me)
             await asyncio.sleep(TELL_SECONDS)

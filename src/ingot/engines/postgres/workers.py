@@ -6,6 +6,7 @@ from typing import Final
 
 from ingot.engines.crew import WorkerRow
 from ingot.engines.postgres.audit import act_text
+from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant, check_tenant_id
 from ingot.engines.postgres.settle import came_back, held
@@ -26,9 +27,6 @@ from ingot.jobs.ports import (
 from ingot.kernel.clock import to_datetime
 from ingot.kernel.ids import is_id
 
-HEAR: Final = "SELECT * FROM ingot.hear_worker($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
-REMOVE: Final = "SELECT * FROM ingot.remove_worker($1, $2, $3, $4)"
-TEND: Final = "SELECT * FROM ingot.tend_workers($1, $2, $3)"
 RELEASE_JOBS_MAX: Final = 1000
 NEVER: Final = 2**61
 
@@ -37,9 +35,7 @@ async def register(context: Context, command: RegisterWorker) -> Worker:
     """Keep a worker, or what it says of itself now."""
     check_tenant_id(command.tenant)
     row = (list(command.types), command.hostname, command.version, command.metadata, command.by)
-    ((text,),) = await context.database.call(
-        "SELECT ingot.register_worker($1, $2, $3, $4, $5, $6, $7)", command.tenant, command.worker_id, *row
-    )
+    ((text,),) = await context.database.call(CALL.register_worker, command.tenant, command.worker_id, *row)
     return WorkerRow.read(text).worker()
 
 
@@ -47,7 +43,7 @@ async def hear(context: Context, command: HearWorker) -> Heard:
     """Renew what a worker names, give back what it does not, and note that it lives."""
     beats = command.beats
     rows = await context.database.call(
-        HEAR,
+        CALL.hear_worker,
         *_key(command.tenant, command.worker_id),
         command.grace,
         command.note_after,
@@ -75,7 +71,7 @@ async def hear(context: Context, command: HearWorker) -> Heard:
 async def drain(context: Context, command: DrainWorker) -> Worker:
     """Have a worker take no more work."""
     key, act = _key(command.tenant, command.worker_id), _act(command.act)
-    ((text,),) = await context.database.call("SELECT ingot.drain_worker($1, $2, $3)", *key, act)
+    ((text,),) = await context.database.call(CALL.drain_worker, *key, act)
     return WorkerRow.read(text).worker()
 
 
@@ -83,7 +79,7 @@ async def remove(context: Context, command: RemoveWorker) -> bool:
     """Give back what a worker holds, and forget it."""
     gone = False
     key, act = _key(command.tenant, command.worker_id), _act(command.act)
-    for row in await context.database.call(REMOVE, *key, command.limit, act):
+    for row in await context.database.call(CALL.remove_worker, *key, command.limit, act):
         if row["gone"] is not None:
             gone = row["gone"]
         else:
@@ -94,7 +90,9 @@ async def remove(context: Context, command: RemoveWorker) -> bool:
 async def tend(context: Context, command: TendWorkers) -> CrewTended:
     """Take the silent for offline, and forget those that stayed so."""
     silent_after = command.silent_after if context.memory.now() >= context.memory.sweep_from else NEVER
-    ((silent, forgotten),) = await context.database.call(TEND, silent_after, command.forget_after, command.limit)
+    ((silent, forgotten),) = await context.database.call(
+        CALL.tend_workers, silent_after, command.forget_after, command.limit
+    )
     return CrewTended(silent=silent, forgotten=forgotten, more=command.limit in (silent, forgotten))
 
 
@@ -102,7 +100,7 @@ async def get_worker(context: Context, command: GetWorker) -> Worker | None:
     """One worker."""
     if command.tenant is not None and not is_id(command.tenant):
         return None
-    ((text,),) = await context.database.call("SELECT ingot.find_worker($1, $2)", command.tenant, command.worker_id)
+    ((text,),) = await context.database.call(CALL.find_worker, command.tenant, command.worker_id)
     return None if text is None else WorkerRow.read(text).worker()
 
 
@@ -111,13 +109,13 @@ async def list_workers(context: Context, command: ListWorkers) -> list[Worker]:
     if command.tenant is not None:
         await check_tenant(context, command.tenant)
     row = (command.tenant, command.after or "", command.limit)
-    rows = await context.database.call("SELECT ingot.list_workers($1, $2, $3)", *row)
+    rows = await context.database.call(CALL.list_workers, *row)
     return [WorkerRow.read(text).worker() for (text,) in rows]
 
 
 async def list_draining(context: Context, _: ListDraining) -> list[WorkerKey]:
     """All that are to take no more work."""
-    return [(row["tenant"], row["id"]) for row in await context.database.call("SELECT * FROM ingot.list_draining()")]
+    return [(row["tenant"], row["id"]) for row in await context.database.call(CALL.list_draining)]
 
 
 async def check_leases(context: Context, command: CheckLeases) -> list[Held]:
@@ -125,7 +123,7 @@ async def check_leases(context: Context, command: CheckLeases) -> list[Held]:
     leases = command.leases
     ids, fences = [lease.job_id for lease in leases], [lease.fence for lease in leases]
     answers = [Held(job_id=lease.job_id, fence=lease.fence) for lease in leases]
-    for row in await context.database.call("SELECT * FROM ingot.check_leases($1, $2)", ids, fences):
+    for row in await context.database.call(CALL.check_leases, ids, fences):
         lease = leases[row["place"] - 1]
         answers[row["place"] - 1] = _held(lease.job_id, lease.fence, row["expires_at"], cancel=row["cancel_requested"])
     return answers

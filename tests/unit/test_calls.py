@@ -1,0 +1,24 @@
+"""Calls of the functions of PostgreSQL, made from their signatures."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingot.engines.postgres.calls import CALL
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (CALL.look, "SELECT * FROM ingot.look()"),
+        (CALL.open_key, "SELECT * FROM ingot.open_key($1, $2)"),
+        (CALL.list_verifying, "SELECT ingot.list_verifying($1)"),
+    ],
+)
+def test_a_call_has_a_place_for_each_parameter_and_reads_tables(call: str, text: str) -> None:
+    assert call == text
+
+
+def test_a_function_that_does_not_exist_is_named() -> None:
+    with pytest.raises(AttributeError, match=r"ingot\.no_such_function"):
+        _ = CALL.no_such_function
