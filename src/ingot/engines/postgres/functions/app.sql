@@ -243,7 +243,7 @@ BEGIN
             WHEN SQLSTATE 'IN048' THEN
                 PERFORM ingot.refuse_app('IN048', 'blob_not_found', 'there is no such blob here',
                     'Check the id; a blob is read through a key, a job or an upload of this tenant. Nothing was changed.');
-            WHEN SQLSTATE 'IN040' THEN
+            WHEN SQLSTATE 'IN049' THEN
                 GET STACKED DIAGNOSTICS about = PG_EXCEPTION_DETAIL;
                 PERFORM ingot.refuse_app('IN049', 'quota_exceeded', format('%s bytes do not fit: the %s uses %s of %s bytes',
                     split_part(about, ' ', 4), split_part(about, ' ', 1), split_part(about, ' ', 2), split_part(about, ' ', 3)),

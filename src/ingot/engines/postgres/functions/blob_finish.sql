@@ -60,7 +60,7 @@ BEGIN
                 WHEN NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = a.tenant) THEN 'IN006'
                 WHEN u.id IS NULL THEN 'IN044'
                 WHEN u.state = 'done' AND u.blob = a.digest THEN 'same'
-                WHEN u.state IN ('done', 'failed') THEN 'IN045'
+                WHEN u.state IN ('done', 'failed') THEN 'IN065'
                 WHEN a.epoch <> u.epoch THEN 'IN046'
                 WHEN u.fence IS NOT NULL AND NOT EXISTS (
                     SELECT FROM ingot.leases AS l WHERE l.id = u.job AND l.tenant = u.tenant AND l.fence = u.fence

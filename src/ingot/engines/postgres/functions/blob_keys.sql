@@ -102,8 +102,8 @@ BEGIN
     -- They are held, so that what is read is what is deleted.
     SELECT array_agg(CASE
             WHEN NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = a.tenant) THEN 'IN006'
-            WHEN k.key IS NULL THEN 'IN043'
-            WHEN a.if_match <> '*' AND encode(k.blob, 'hex') <> a.if_match THEN 'IN042'
+            WHEN k.key IS NULL THEN 'IN063'
+            WHEN a.if_match <> '*' AND encode(k.blob, 'hex') <> a.if_match THEN 'IN062'
         END ORDER BY a.place), array_agg(k ORDER BY a.place)
     INTO refusals, known
     FROM unnest(of_tenants, names, if_matches) WITH ORDINALITY AS a (tenant, key, if_match, place)

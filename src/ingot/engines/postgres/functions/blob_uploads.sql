@@ -74,7 +74,7 @@ DECLARE
     );
 BEGIN
     IF of_name <> ALL (known) AND cardinality(known) >= checkpoints_max THEN
-        PERFORM ingot.refuse('IN050', format('the job has %s checkpoints; there are no more than that', checkpoints_max));
+        PERFORM ingot.refuse('IN040', format('the job has %s checkpoints; there are no more than that', checkpoints_max));
     END IF;
     DELETE FROM ingot.uploads AS u WHERE u.job = of_job AND u.fence = of_fence AND u.fence IS NOT NULL
         AND u.file = 'checkpoint' AND u.name = of_name AND u.state = 'done';
@@ -115,7 +115,7 @@ BEGIN
         SELECT count(*) FROM ingot.uploads AS u WHERE u.job = (command ->> 'job_id')::uuid
             AND u.fence = (command ->> 'fence')::bigint AND u.fence IS NOT NULL AND u.file = 'output'
     ) THEN
-        PERFORM ingot.refuse('IN050', format('the attempt has %s outputs; there are no more than that', outputs_max));
+        PERFORM ingot.refuse('IN040', format('the attempt has %s outputs; there are no more than that', outputs_max));
     END IF;
     IF command ->> 'file' = 'checkpoint' THEN
         PERFORM ingot.take_checkpoint(
@@ -165,7 +165,7 @@ DECLARE
     known ingot.uploads := ingot.lock_upload(of_tenant, of_id);
 BEGIN
     IF known.state <> 'open' THEN
-        PERFORM ingot.refuse('IN045', '');
+        PERFORM ingot.refuse('IN065', '');
     END IF;
     UPDATE ingot.uploads AS u SET epoch = u.epoch + 1 WHERE u.tenant = of_tenant AND u.id = of_id RETURNING u.* INTO known;
     RETURN ingot.upload_told(known);
@@ -197,7 +197,7 @@ BEGIN
     END IF;
     known := ingot.lock_upload(of_tenant, of_id);
     IF known.state NOT IN ('open', 'verifying') THEN
-        PERFORM ingot.refuse('IN045', '');
+        PERFORM ingot.refuse('IN065', '');
     ELSIF known.epoch <> of_epoch THEN
         PERFORM ingot.refuse('IN046', '');
     END IF;

@@ -101,9 +101,9 @@ BEGIN
         of_all := one.tenant || ' ';
         of_own := one.tenant || ' ' || one.owner;
         IF one.more > 0 AND coalesce((used ->> of_all)::bigint, 0) + one.more > one.quota THEN
-            found[one.place] := format('IN040 tenant %s %s %s', coalesce(used ->> of_all, '0'), one.quota, one.more);
+            found[one.place] := format('IN049 tenant %s %s %s', coalesce(used ->> of_all, '0'), one.quota, one.more);
         ELSIF one.own_more > 0 AND coalesce((used ->> of_own)::bigint, 0) + one.own_more > one.own_quota THEN
-            found[one.place] := format('IN040 token %s %s %s', coalesce(used ->> of_own, '0'), one.own_quota, one.own_more);
+            found[one.place] := format('IN049 token %s %s %s', coalesce(used ->> of_own, '0'), one.own_quota, one.own_more);
         ELSE
             used := used || jsonb_build_object(
                 of_all, coalesce((used ->> of_all)::bigint, 0) + one.more,
@@ -277,8 +277,8 @@ LANGUAGE sql IMMUTABLE
 AS $$
     SELECT CASE
         WHEN if_match = '*' THEN NULL
-        WHEN if_match IS NULL THEN 'IN041 ' || of_key
-        WHEN of_blob IS NULL OR encode(of_blob, 'hex') <> if_match THEN 'IN042'
+        WHEN if_match IS NULL THEN 'IN061 ' || of_key
+        WHEN of_blob IS NULL OR encode(of_blob, 'hex') <> if_match THEN 'IN062'
     END
 $$;
 

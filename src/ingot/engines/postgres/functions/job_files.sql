@@ -42,7 +42,7 @@ BEGIN
             WHEN f.upload IS NULL AND b.digest IS NULL THEN 'IN048'
             WHEN EXISTS (
                 SELECT FROM ingot.uploads AS u WHERE u.tenant = f.tenant AND u.id = (f.upload ->> 'id')::uuid
-            ) THEN 'IN045'
+            ) THEN 'IN065'
         END ORDER BY f.place) AS refusals
     INTO asked
     FROM ROWS FROM (json_to_recordset(files) AS (

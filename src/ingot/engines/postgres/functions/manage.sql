@@ -145,7 +145,7 @@ BEGIN
     ELSIF standing NOT IN ('succeeded', 'dead', 'canceled') THEN
         PERFORM ingot.refuse('IN003', format('the job is %s', standing));
     END IF;
-    PERFORM ingot.refuse('IN049', format('the input %s of the job never came', i.key))
+    PERFORM ingot.refuse('IN069', format('the input %s of the job never came', i.key))
     FROM ingot.jobs AS j CROSS JOIN LATERAL jsonb_each(j.inputs) AS i WHERE j.id = of_job AND jsonb_typeof(i.value) = 'null';
     SELECT k.job INTO holder FROM ingot.jobs AS j
     JOIN ingot.dedupe_keys AS k ON k.tenant = j.tenant AND k.key = j.dedupe_key
