@@ -160,18 +160,18 @@ async def define_for_all(bench: Bench) -> Doing:
 
 async def pause(bench: Bench) -> Doing:
     async def do() -> Done:
-        made = await bench.jobs.pause(bench.tenant, TYPE, by="token:018f", act=ACT)
-        return Done(bench.tenant, f"type/{TYPE}", after=made)
+        await bench.jobs.pause(bench.tenant, TYPE, by="token:018f", act=ACT)
+        return Done(bench.tenant, f"type/{TYPE}", after={"by": "token:018f"})
 
     return do
 
 
 async def resume(bench: Bench) -> Doing:
-    made = await bench.jobs.pause(bench.tenant, TYPE)
+    await bench.jobs.pause(bench.tenant, TYPE)
 
     async def do() -> Done:
         await bench.jobs.resume(bench.tenant, TYPE, act=ACT)
-        return Done(bench.tenant, f"type/{TYPE}", before=made)
+        return Done(bench.tenant, f"type/{TYPE}", before={"by": None})
 
     return do
 

@@ -38,7 +38,7 @@ DO $$ DECLARE name text; bytes bigint; BEGIN
     SET LOCAL session_replication_role = replica;
     FOR name, bytes IN
         SELECT relname, pg_relation_size(oid) FROM pg_class WHERE relnamespace = 'ingot'::regnamespace AND relkind = 'r'
-        AND relname NOT IN ('migrations', 'home') AND pg_relation_size(oid) > 0
+        AND relname NOT IN ('migrations', 'home', 'record_changes') AND pg_relation_size(oid) > 0
     LOOP
         EXECUTE format(
             CASE WHEN bytes > {TRUNCATE_BYTES_MIN} THEN 'TRUNCATE ingot.%I CASCADE' ELSE 'DELETE FROM ingot.%I' END,

@@ -130,7 +130,7 @@ def _operation(route: Route, of_type: dict[str, Any], components: dict[str, Any]
     if types.get("body") is Body:
         operation["requestBody"] = {"required": True, "content": {route.takes: _bytes(route)}}
     elif "body" in types:
-        body = {"schema": of_type[_key(types["body"])], "example": EXAMPLES[operation["operationId"]]}
+        body = {"schema": of_type[_key(types["body"])], "example": route.example or EXAMPLES[operation["operationId"]]}
         operation["requestBody"] = {"required": True, "content": {JSON: body}}
     return operation
 

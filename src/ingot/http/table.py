@@ -83,8 +83,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     fields, the file last, and `body_bytes_max` may be `None`, for as much as comes.
 
     `waits` is for handlers that wait for something to happen: they are canceled when the caller goes away. `media` is
-    what the bytes of an answer are, where it is no JSON. `headers` are those that it takes and others
-    do not. `by_address` bounds how often anybody may call it from one address, where it is open.
+    what the bytes of an answer are, where it is no JSON. `headers` are those that it takes and others do not. `example`
+    is a body that can be sent. `by_address` bounds how often anybody may call it from one address, where it is open.
     """
 
     method: str
@@ -102,6 +102,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     media: str | None = None
     headers: tuple[str, ...] = ()
     by_address: bool = False
+    example: object = None
 
     @property
     def title(self) -> str:

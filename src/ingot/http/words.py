@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ingot.http import blob_words
+from ingot.identity.grants import RECORDS
 
 FIELDS: Final = {
     **blob_words.FIELDS,
@@ -287,6 +288,7 @@ PLACES: Final = {  # By the segment of the path before it, and the room where th
     "tokens": "The id of the token.",
     "uploads": "The id of the upload.",
     "users": "The id of the person.",
+    **dict.fromkeys(RECORDS, "The name of the record."),
     "workers": "The id of the worker; a `/` in it is written `%2F`.",
 }
 REST: Final = " Slashes in it may be sent as they are, or as `%2F`; what else is no part of a path is escaped."
@@ -308,11 +310,12 @@ HEADERS: Final = {
 
 
 def describe(schemas: Mapping[str, dict[str, Any]]) -> None:
-    """Put in what the fields of these schemas mean."""
+    """Put in what the fields of these schemas mean, where they do not say it themselves."""
     for shape, schema in schemas.items():
         if "properties" in schema:
             schema["properties"] = {
-                name: {**of, "description": meaning_of(shape, name)} for name, of in schema["properties"].items()
+                name: {**of, "description": of.get("description") or meaning_of(shape, name)}
+                for name, of in schema["properties"].items()
             }
 
 

@@ -12,6 +12,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.values import instance, several, text, within
 
 ANY: Final = "*"
+RECORDS: Final[tuple[str, ...]] = ()  # Kinds of records with grants of their own, by their plurals.
 ACTIONS: Final = frozenset(
     {
         "jobs.create",  # enqueue, alone and in batches
@@ -33,9 +34,10 @@ ACTIONS: Final = frozenset(
         "admin.tokens",
         "admin.workers",
         "admin.blobs",  # purge, collect
+        *(f"{plural}.{verb}" for plural in RECORDS for verb in ("read", "write")),
     }
 )
-ROOTS: Final = ("jobs", "events", "keys", "db")  # What the name of a thing begins with.
+ROOTS: Final = ("jobs", "events", "keys", "db", *RECORDS)  # What the name of a thing begins with.
 FAMILIES: Final = frozenset(action.split(".")[0] for action in ACTIONS)
 GRANTS_MAX: Final = 100
 RESOURCE_CHARS_MAX: Final = 300

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ingot.identity.grants import Grant
+from ingot.identity.grants import RECORDS, Grant
 from ingot.kernel.errors import Conflict, IngotError, NotFound
 
 Role = Literal["admin", "member", "viewer"]
@@ -15,7 +15,7 @@ ROLES: Final[tuple[Role, ...]] = ("viewer", "member", "admin")  # Each may do wh
 LOCAL_ISSUER: Final = "ingot"  # Of who signed in with a link of the operator: no provider knows them.
 LOCAL_SUBJECT: Final = "operator"
 _VIEWS: Final = ("jobs.read", "workers.read", "events.read", "blobs.read")
-_ADMINISTERS: Final = ("jobs.*", "workers.*", "events.*", "blobs.*", "admin.*")
+_ADMINISTERS: Final = ("jobs.*", "workers.*", "events.*", "blobs.*", "admin.*", *(f"{plural}.*" for plural in RECORDS))
 ROLE_GRANTS: Final[dict[Role, tuple[Grant, ...]]] = {
     "viewer": tuple(Grant(action=action) for action in _VIEWS),
     "member": tuple(Grant(action=action) for action in (*_VIEWS, "jobs.create", "blobs.write", "blobs.delete")),

@@ -15,7 +15,6 @@ from ingot.jobs.model import (
     Batch,
     Claim,
     Collected,
-    Definition,
     Doomed,
     Enqueued,
     Heartbeat,
@@ -24,7 +23,6 @@ from ingot.jobs.model import (
     JobLog,
     JobStatus,
     NewJob,
-    Pause,
     Settle,
     Settled,
     Source,
@@ -34,6 +32,7 @@ from ingot.jobs.model import (
 )
 from ingot.kernel.commands import Command, Store
 from ingot.kernel.errors import IngotError
+from ingot.records.ports import RecordStore
 
 
 class Enqueue(Command[list[Enqueued]], frozen=True, kw_only=True):
@@ -206,40 +205,6 @@ class Collect(Command[Collected], frozen=True, kw_only=True):
     limit: int
 
 
-class PutDefinition(Command[Definition], frozen=True, kw_only=True):
-    """Create or replace the definition of a type. It holds for attempts that end, and jobs that come, from now on."""
-
-    definition: Definition
-    act: Act
-
-
-class EnsureDefinition(Command[Definition], frozen=True, kw_only=True):
-    """Create a definition for all tenants if there is none, and raise its version if that is lower than this one.
-
-    Nothing else of it is changed. Of many that ask at once one changes it, and who puts one meanwhile is heard.
-    """
-
-    definition: Definition
-    act: Act
-
-
-class PauseType(Command[Pause], frozen=True, kw_only=True):
-    """Hand out no more of a tenant's jobs of this type. One that is paused stays as it was. `TenantNotFound`."""
-
-    tenant: str
-    type: str
-    by: str | None = None
-    act: Act
-
-
-class ResumeType(Command[None], frozen=True, kw_only=True):
-    """Hand out a tenant's jobs of this type again, and tell waiting claims. One that is not paused stays as it is."""
-
-    tenant: str
-    type: str
-    act: Act
-
-
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which jobs of a tenant to list; `None` is all. Made at `created_after` or later, and before `created_before`."""
 
@@ -284,25 +249,6 @@ class ListHistory(Command[tuple[list[HistoryEntry], str | None]], frozen=True, k
     type: str | None
     before: str | None
     limit: int
-
-
-class GetDefinition(Command[Definition], frozen=True, kw_only=True):
-    """The definition that holds: the tenant's own, or the one for all, or the defaults."""
-
-    tenant: str | None
-    type: str
-
-
-class ListDefinitions(Command[list[Definition]], frozen=True, kw_only=True):
-    """The stored definitions a tenant can see: its own and those for all, by type."""
-
-    tenant: str | None
-
-
-class ListPauses(Command[list[Pause]], frozen=True, kw_only=True):
-    """The types of a tenant that are paused, by type."""
-
-    tenant: str
 
 
 class ListLeases(Command[list[tuple[str, int]]], frozen=True, kw_only=True):
@@ -402,7 +348,7 @@ class ListDepths(Command[list[Depth]], frozen=True, kw_only=True):
     lanes_max: int
 
 
-class JobStore(Store, Protocol):
+class JobStore(RecordStore, Protocol):
     """An engine that keeps jobs, and tells what happens to them."""
 
     def measure(self) -> Awaitable[Load]:

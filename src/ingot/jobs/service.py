@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TypeVar, Unpack
+from typing import Final, TypeVar, Unpack
 
 from ingot.blobs.model import Content
-from ingot.events.audit import Act, acting
+from ingot.events.audit import Act
 from ingot.jobs import checks
 from ingot.jobs.calls import checked_beat, checked_entry, checked_settle
 from ingot.jobs.crew import WorkerKey
+from ingot.jobs.ensuring import ensured
 from ingot.jobs.figures import Listener
 from ingot.jobs.files import FindRunning, JobFile, JobFileKind, OpenFile, RunningJob
 from ingot.jobs.logs import Followers
@@ -45,26 +46,24 @@ from ingot.jobs.ports import (
     ClaimJobs,
     Collect,
     Enqueue,
-    EnsureDefinition,
-    GetDefinition,
     JobStore,
-    ListDefinitions,
     ListLeases,
-    ListPauses,
     LogEntry,
-    PauseType,
-    PutDefinition,
     RenewLeases,
-    ResumeType,
     RetryJob,
     SettleJobs,
     Tend,
 )
+from ingot.jobs.records import DEFINITION, PAUSE, PauseBody, pause_of
 from ingot.jobs.waiting import Waiter, Waiters
 from ingot.kernel import values
 from ingot.kernel.clock import MICROS
-from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.errors import IngotError, InvalidInput, StoreBusy
 from ingot.kernel.logs import report
+from ingot.records.model import RecordChanged, RecordNotFound
+from ingot.records.service import Records
+
+CONFLICTS_MAX: Final = 50  # How often others may change a record first before we give up.
 
 T = TypeVar("T")
 C = TypeVar("C", Beat, LogEntry, Settle)
@@ -85,6 +84,8 @@ class Jobs(Looking):
         self.draining: frozenset[WorkerKey] = frozenset()  # The workers that get no more work.
         self.on_cancel: list[Callable[[Job], None]] = []  # Who is told of running jobs that are to stop.
         self._listeners: list[Listener] = []
+        self._definitions = Records(store, DEFINITION)
+        self._pauses = Records(store, PAUSE)
         store.on_ready(self._waiters.wake)
 
     @property
@@ -471,48 +472,65 @@ class Jobs(Looking):
 
     async def pause(self, tenant: str, type: str, *, by: str | None = None, act: Act | None = None) -> Pause:
         """Hand out no more jobs of this type; those that run go on, new ones are accepted. Again changes nothing."""
-        return await self._store.run(
-            PauseType(
-                tenant=checks.tenant(tenant),
-                type=checks.job_type(type),
-                by=checks.short_text(by, what="by"),
-                act=acting(act),
-            )
-        )
+        body = PauseBody(by=checks.short_text(by, what="by"))
+        for _ in range(CONFLICTS_MAX):
+            try:
+                made = await self._pauses.put(checks.tenant(tenant), type, body, if_version=0, act=act)
+            except RecordChanged:
+                with suppress(RecordNotFound):  # It was resumed at this moment.
+                    return pause_of(await self._pauses.get(tenant, type))
+            else:
+                return pause_of(made)
+        raise StoreBusy
 
     async def resume(self, tenant: str, type: str, *, act: Act | None = None) -> None:
         """Hand out jobs of this type again. Again changes nothing."""
-        command = ResumeType(tenant=checks.tenant(tenant), type=checks.job_type(type), act=acting(act))
-        await self._store.run(command)
+        with suppress(RecordNotFound):
+            await self._pauses.delete(checks.tenant(tenant), type, act=act)
 
     async def pauses(self, tenant: str) -> Sequence[Pause]:
         """The types that are paused, by type."""
-        return await self._store.run(ListPauses(tenant=checks.tenant(tenant)))
+        return [pause_of(record) for record in await self._pauses.all(checks.tenant(tenant))]
 
     # -- definitions ----------------------------------------------------------------------------------------
 
     async def define(self, definition: Definition, *, act: Act | None = None) -> Definition:
         """Make or replace the definition of a type, for one tenant or for all."""
-        command = PutDefinition(definition=checks.definition(definition), act=acting(act))
-        return await self._store.run(command)
+        wanted = checks.definition(definition)
+        return (await self._definitions.put(wanted.tenant, wanted.type, wanted, act=act)).body
 
     async def ensure_definition(self, definition: Definition, *, act: Act | None = None) -> Definition:
         """Have a definition of a type for all tenants, and answer it.
 
         It is made as this one when there is none. One that is there stays, but for a version that is lower than this.
+        A change that somebody else makes at the same time is kept.
         """
         wanted = checks.definition(definition)
         if wanted.tenant is not None:
             raise InvalidInput("a definition that is ensured is for all tenants", hint="Leave out the tenant.")
-        return await self._store.run(EnsureDefinition(definition=wanted, act=acting(act)))
+        for _ in range(CONFLICTS_MAX):
+            version, known = 0, None
+            with suppress(RecordNotFound):
+                record = await self._definitions.get(None, wanted.type)
+                version, known = record.version, record.body
+            if (best := ensured(known, wanted)) == known:
+                return best
+            with suppress(RecordChanged):
+                return (await self._definitions.put(None, wanted.type, best, if_version=version, act=act)).body
+        raise StoreBusy
 
     async def definition(self, type: str, *, tenant: str | None = None) -> Definition:
         """The definition that holds for a type: the tenant's own, the one for all, or the defaults."""
-        return await self._store.run(GetDefinition(tenant=checks.tenant_or_any(tenant), type=checks.job_type(type)))
+        for owner in dict.fromkeys((checks.tenant_or_any(tenant), None)):
+            with suppress(RecordNotFound):
+                return (await self._definitions.get(owner, type)).body
+        return Definition(type=type)
 
     async def definitions(self, *, tenant: str | None = None) -> Sequence[Definition]:
         """The stored definitions a tenant can see, by type."""
-        return await self._store.run(ListDefinitions(tenant=checks.tenant_or_any(tenant)))
+        own = [] if tenant is None else await self._definitions.all(checks.tenant(tenant))
+        found = [record.body for record in (*await self._definitions.all(None), *own)]
+        return sorted(found, key=lambda one: one.type)
 
 
 def _tell(tell: Callable[[T], None], news: T) -> None:

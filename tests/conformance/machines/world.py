@@ -49,6 +49,7 @@ class World:
         self.clock = ChanceClock()
         self.model = Model(lease=round(LEASE_SECONDS * MICROS))
         self.claims: list[tuple[str, int]] = []
+        self._reopened = 0
         self.run(self._open(tenants))
         self.inspection = Inspection(self.model)
 
@@ -77,7 +78,8 @@ class World:
 
     async def reopen(self, *, set_back_seconds: float) -> None:
         """Close the store and open it again, perhaps with a clock that was set back meanwhile."""
-        await self.define(Definition(type="unused"))  # A change, so that the store has stored its time.
+        self._reopened += 1
+        await self.define(Definition(type="unused", version=self._reopened))  # A change: the store stores its time.
         await self.bench.store.close()
         if self._engine == "sqlite":  # PostgreSQL has the clock of its server, which a restart of ours does not move.
             self.clock.advance(seconds=-set_back_seconds)

@@ -15,7 +15,8 @@ from tests.postgres import AN_ACT, database_for
 from tests.waiting import eventually
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-PUT = f"SELECT ingot.put_definition('00000000-0000-0000-0000-000000000000', 'pdf', $1, 3, 5, 3, 60, 1, 2, 60, {AN_ACT})"
+PUT = f"""SELECT ingot.put_record('definition', '00000000-0000-0000-0000-000000000000', 'pdf', $1, NULL, NULL, 100,
+    {AN_ACT}, 'definition.put', 'definition/pdf')"""
 OURS = Definition(type="pdf", reuse=True, version=2)
 
 

@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from ingot.engines.postgres.connection import as_tenant
+from ingot.engines.postgres.memory import NIL
 from ingot.jobs import JobStatus
 from ingot.kernel.ids import new_id
 from tests.engines.postgres.isolation import READABLE, rows_of
@@ -32,6 +33,8 @@ HIDDEN: Final = [
     "logins",
     "members",
     "object_store",
+    "pauses",
+    "record_changes",
     "removed_tenants",
     "reuse_keys",
     "secret_key",
@@ -57,6 +60,7 @@ WITHOUT_A_TENANT: Final = {
     "home": "server",
     "logins": "next",
     "migrations": "number",
+    "record_changes": "changes",
     "secret_key": "fingerprint",
     "sessions": "id",
     "tenants": "id",
@@ -86,6 +90,7 @@ OF_SERVER: Final = {
     "create_token",
     "create_worker_credential",
     "delete_keys",
+    "delete_record",
     "depths",
     "drain_worker",
     "enable_user",
@@ -96,7 +101,7 @@ OF_SERVER: Final = {
     "expect_room",
     "expired",
     "find_attempts",
-    "find_definitions",
+    "find_definition",
     "find_limits",
     "find_member",
     "find_orders",
@@ -111,6 +116,7 @@ OF_SERVER: Final = {
     "fold_counts",
     "forget_events",
     "forget_trash",
+    "get_sealed",
     "get_usage",
     "heads",
     "hear_worker",
@@ -146,28 +152,25 @@ OF_SERVER: Final = {
     "open_blob",
     "open_file",
     "open_key",
-    "pause",
     "position",
     "promote",
     "publish",
     "purge_keys",
     "put_blobs",
-    "put_definition",
     "put_member",
+    "put_record",
     "register_worker",
     "release",
     "remove_member",
     "remove_tenant",
     "remove_worker",
     "renew",
-    "resume",
     "retry",
     "revoke_token",
     "settle",
     "shift",
     "sign_in",
     "sums_of_batch",
-    "swap_definition",
     "sweep",
     "sweep_uploads",
     "take_login",
@@ -202,14 +205,27 @@ async def test_each_tenant_sees_rows_of_its_own_in_every_table_and_no_others(tow
             assert await rows_of(server) == {name: {tenant} for name in READABLE}
 
 
-@pytest.mark.parametrize("value", [None, "", "00000000-0000-0000-0000-000000000000"])
+@pytest.mark.parametrize("value", [None, ""])
 async def test_without_a_tenant_there_is_nothing_to_see(town: Town, value: str | None) -> None:
     server = await town.server()
     if value is not None:
         await server.execute(f"SET ingot.tenant = '{value}'")
     assert await rows_of(server) == {name: set() for name in READABLE}
     for name in READABLE:
-        assert await server.execute(f"COPY (SELECT * FROM ingot.{name}) TO STDOUT") == "COPY 0"
+        assert await server.execute(f"COPY (SELECT tenant FROM ingot.{name}) TO STDOUT") == "COPY 0"
+
+
+async def test_the_tenant_of_all_zeros_sees_what_is_shared(town: Town) -> None:
+    server = await town.server()
+    async with as_tenant(server, NIL):
+        assert await rows_of(server) == {name: {NIL} if name == "records" else set() for name in READABLE}
+
+
+async def test_a_sealed_value_cannot_be_read(town: Town) -> None:
+    server = await town.server()
+    await server.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
+    assert await refused(server, "SELECT sealed FROM ingot.records")
+    assert await refused(server, "SELECT * FROM ingot.records")
 
 
 async def test_a_tenant_that_is_not_there_sees_nothing(town: Town) -> None:
@@ -293,7 +309,7 @@ async def test_the_server_writes_to_no_table(town: Town) -> None:
     for name in await tables_of(town):
         column = WITHOUT_A_TENANT.get(name, "tenant")
         statements = [f"SELECT * FROM ingot.{name} FOR UPDATE", f"LOCK TABLE ingot.{name} IN EXCLUSIVE MODE"]
-        if name not in ("attempts", "job_rows"):
+        if name not in ("attempts", "definitions", "job_rows", "pauses"):
             statements += [
                 f"UPDATE ingot.{name} SET {column} = {column}",
                 f"DELETE FROM ingot.{name}",

@@ -242,16 +242,10 @@ class Hall:
         ids = [new_id() for _ in asked]
         tenant, now, count = self.bench.tenant, self.clock.micros(), len(asked)
         await self.owner.executemany(
-            "INSERT INTO ingot.definitions VALUES ($1, $2, '{}', 3, 5, $3, 60, $4, $5, $6)",
+            "INSERT INTO ingot.records (kind, tenant, name, version, body, created_at, updated_at)"
+            " VALUES ('definition', $1, $2, 1, $3, 0, 0)",
             [
-                (
-                    NIL,
-                    f"t-{id}",
-                    case.definition.crash_cap,
-                    float(case.definition.backoff.first_seconds),
-                    float(case.definition.backoff.factor),
-                    float(case.definition.backoff.max_seconds),
-                )
+                (NIL, f"t-{id}", msgspec.json.encode(case.definition).decode())
                 for id, case in zip(ids, asked, strict=True)
             ],
         )

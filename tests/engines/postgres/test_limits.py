@@ -17,7 +17,8 @@ from tests.engines.postgres.meeting import (
 from tests.postgres import AN_ACT, until_blocked
 
 CHANGE = f"SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2, {AN_ACT})"
-DEFINE = f"SELECT ingot.put_definition($1, 'noop', $2, 3, 5, 3, 60, 1, 2, 60, {AN_ACT})"
+DEFINE = f"""SELECT ingot.put_record('definition', $1, 'noop', $2, NULL, NULL, 100, {AN_ACT}, 'definition.put',
+    'definition/noop')"""
 
 
 async def limit(meeting: Meeting, kind: str) -> None:

@@ -56,7 +56,6 @@ SHORT = {
 ALLOWED = {
     ("acts_of_all", "a"): "as many as the limit says, found by the index before",
     ("acts_of_tenant", "a"): "as many as the limit says, found by the index before",
-    ("all_pauses", "p"): "one row per type that is paused",
     ("attempts_of_job", "a"): "the attempts of one job, found by its key before",
     ("blob_figures", "blobs"): "as many as the limit says, of those that are damaged",
     ("blob_figures", "t"): "one row",

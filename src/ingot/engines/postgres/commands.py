@@ -14,7 +14,6 @@ from ingot.engines.postgres import (
     blobs,
     collect,
     credentials,
-    definitions,
     events,
     explain,
     figures,
@@ -23,6 +22,7 @@ from ingot.engines.postgres import (
     jobs,
     manage,
     people,
+    records,
     removal,
     workers,
 )
@@ -32,6 +32,7 @@ from ingot.events.audit import ListActs
 from ingot.identity import ports as identity_ports
 from ingot.jobs import ports as job_ports
 from ingot.jobs.files import FindRunning, ListFiles, OpenFile
+from ingot.records import ports as record_ports
 
 COMMANDS: Final[Commands] = {
     identity_ports.CreateTenant: identity.create_tenant,
@@ -66,13 +67,11 @@ COMMANDS: Final[Commands] = {
     identity_ports.ListMembers: people.list_members,
     identity_ports.ListPeopleTokens: people.list_people_tokens,
     ListActs: audit.list_acts,
-    job_ports.PutDefinition: definitions.put_definition,
-    job_ports.EnsureDefinition: definitions.ensure_definition,
-    job_ports.PauseType: definitions.pause,
-    job_ports.ResumeType: definitions.resume,
-    job_ports.ListPauses: definitions.list_pauses,
-    job_ports.GetDefinition: definitions.get_definition,
-    job_ports.ListDefinitions: definitions.list_definitions,
+    record_ports.PutRecord: records.put_record,
+    record_ports.DeleteRecord: records.delete_record,
+    record_ports.GetRecord: records.get_record,
+    record_ports.GetSealed: records.get_sealed,
+    record_ports.ListRecords: records.list_records,
     job_ports.GetJob: jobs.get_job,
     job_ports.ListJobs: jobs.list_jobs,
     job_ports.ListAttempts: jobs.list_attempts,

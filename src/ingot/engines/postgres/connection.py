@@ -48,6 +48,7 @@ from ingot.kernel.errors import (
 )
 from ingot.kernel.ids import is_id
 from ingot.kernel.logs import report
+from ingot.records.model import RecordChanged, RecordNotFound, TooManyRecords
 
 Record = asyncpg.Record
 CONNECTIONS_MAX: Final = 10
@@ -130,6 +131,9 @@ REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN063": lambda message, _: KeyNotFound(message),
     "IN065": lambda message, _: UploadEnded(message),
     "IN069": lambda message, _: FileNotFound(message),
+    "IN070": lambda message, _: RecordNotFound(message),
+    "IN071": lambda _, version: RecordChanged(version=int(version)),
+    "IN072": lambda message, _: TooManyRecords(message),
 }
 
 

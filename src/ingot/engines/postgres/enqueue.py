@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from ingot.blobs.errors import BlobNotFound, QuotaExceeded, UploadEnded
-from ingot.engines.postgres import definitions
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import CONFLICTS_MAX, AlreadyThere, Database, Record
 from ingot.engines.postgres.memory import Memory
@@ -310,7 +309,8 @@ async def _check_parents(db: Database, orders: Sequence[NewJob]) -> None:
 async def _learn_rules(db: Database, memory: Memory, orders: Sequence[NewJob]) -> None:
     """See with which rules these orders must be made."""
     for tenant, type in {(order.tenant, order.type) for order in orders}:
-        definition = await definitions.find_definition(db, tenant, type)
+        rows = await db.call(CALL.find_definition, tenant, type)
+        definition = msgspec.json.decode(rows[0][0], type=Definition) if rows else Definition(type=type)
         if definition.limit_key is not None or definition.reuse:
             memory.rules[tenant, type] = definition
         else:

@@ -8,10 +8,12 @@ from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.jobs import can_be
-from ingot.engines.postgres.rows import STATUSES, job_of, pause_of
+from ingot.engines.postgres.records import find_record
+from ingot.engines.postgres.rows import STATUSES, job_of
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs.model import AHEAD_MAX, HeldLimit, Job, JobStatus, Waiting
 from ingot.jobs.ports import FindWaiting
+from ingot.jobs.records import PAUSE, pause_of
 from ingot.kernel.clock import to_datetime, to_datetime_or_none, to_micros
 
 
@@ -37,11 +39,11 @@ async def find_waiting(context: Context, command: FindWaiting) -> Waiting | None
         )
     if job.status is not JobStatus.QUEUED:
         return waiting
-    pauses = await db.read(tenant, SQL.pauses_of_tenant, tenant)
+    pause = await find_record(db, PAUSE.name, tenant, job.type)
     return _with(
         waiting,
         ahead=await _ahead(db, job, limit_key),
-        pause=next((pause_of(row) for row in pauses if row["type"] == job.type), None),
+        pause=None if pause is None else pause_of(PAUSE.read(pause)),
         limits=await _limits(db, job, limit_key, most),
     )
 

@@ -1,15 +1,15 @@
 -- Functions are for those who are named here, and for nobody else.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA ingot FROM PUBLIC, ingot_server, ingot_worker, ingot_app;
-REVOKE ALL ON ingot.job_rows, ingot.attempts FROM PUBLIC, ingot_server, ingot_worker, ingot_app;
+REVOKE ALL ON ingot.job_rows, ingot.attempts, ingot.definitions, ingot.pauses FROM PUBLIC, ingot_server, ingot_worker, ingot_app;
 GRANT SELECT ON ingot.job_rows, ingot.attempts TO ingot_server;
 GRANT EXECUTE ON FUNCTION
     ingot.append_logs,
     ingot.enqueue, ingot.claim, ingot.heads, ingot.renew, ingot.settle, ingot.cancel, ingot.retry, ingot.change,
     ingot.promote, ingot.expired, ingot.sweep, ingot.look, ingot.next_due, ingot.next_expiry, ingot.fold_counts,
     ingot.tell, ingot.clock, ingot.up_since, ingot.position, ingot.shift, ingot.at_home,
-    ingot.find_orders, ingot.find_attempts, ingot.newest_ended, ingot.find_tenants, ingot.list_tenants, ingot.find_definitions,
+    ingot.find_orders, ingot.find_attempts, ingot.newest_ended, ingot.find_tenants, ingot.list_tenants, ingot.find_definition,
     ingot.collect, ingot.keeping, ingot.depths,
-    ingot.create_tenant, ingot.change_tenant, ingot.put_definition, ingot.swap_definition, ingot.pause, ingot.resume,
+    ingot.create_tenant, ingot.change_tenant, ingot.put_record, ingot.delete_record, ingot.get_sealed,
     ingot.expect_room, ingot.release, ingot.ended_parents, ingot.close_batches, ingot.fold_batches,
     ingot.leases_of_worker, ingot.create_token, ingot.revoke_token, ingot.find_token, ingot.list_tokens, ingot.create_worker_credential,
     ingot.change_worker_credential, ingot.find_worker_credential, ingot.is_worker_name, ingot.list_worker_credentials, ingot.note_use,

@@ -120,6 +120,8 @@ class Memory:
         self.on_end: list[Callable[[Iterable[str], Iterable[tuple[str, str]]], None]] = []
         self.asked: dict[tuple[str, str], int] = {}  # By type and tenant, since the others were told.
         self.waits = False  # Whether some jobs wait for others.
+        self.record_changes: int | None = None  # How often records had changed when we last looked.
+        self.on_record: list[Callable[[], None]] = []
         self.deltas = False  # Whether there is something to fold into the counts.
         self.on_ready: list[Callable[[str, str, int], None]] = []
         self.on_agenda: list[Callable[[], None]] = []
@@ -226,6 +228,17 @@ class Memory:
         self.limited.clear()
         for tenant in list(self.parked):
             self.free(tenant)
+
+    def see_record_changes(self, changes: int) -> None:
+        """A look found that records have changed so often."""
+        if self.record_changes not in (None, changes):
+            self.tell_record()
+        self.record_changes = changes
+
+    def tell_record(self) -> None:
+        """A record has changed."""
+        for tell in self.on_record:
+            _tell(tell)
 
     def ended(self, parents: Iterable[str], batches: Iterable[tuple[str, str]]) -> None:
         """These jobs have ended, or others have come to wait for them; jobs of these batches have ended."""

@@ -52,7 +52,7 @@ _DROP_FUNCTIONS: Final = """
     END
     $$
 """
-_DROP_VIEWS: Final = "DROP VIEW IF EXISTS ingot.job_rows, ingot.attempts"
+_DROP_VIEWS: Final = "DROP VIEW IF EXISTS ingot.job_rows, ingot.attempts, ingot.definitions, ingot.pauses"
 # In the text of a function the number costs nothing to read.
 _SHIFT: Final = "CREATE OR REPLACE FUNCTION ingot.shift() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT {}::bigint'"
 # The rows are new, or came from a dump of another server: the event log goes on above what they brought along, and what

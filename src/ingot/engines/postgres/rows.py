@@ -21,7 +21,6 @@ from ingot.jobs.model import (
     JobStatus,
     NewJob,
     OnDead,
-    Pause,
     Progress,
     Source,
 )
@@ -267,8 +266,3 @@ def attempt_of(row: Record) -> Attempt:
         error=row["error"],
         progress=progress_of(row["percent"], row["stage"]),
     )
-
-
-def pause_of(row: Record) -> Pause:
-    """A pause, from a row of `pauses`."""
-    return Pause(type=row["type"], since=to_datetime(row["since"]), by=row["by"])

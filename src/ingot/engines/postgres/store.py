@@ -156,6 +156,10 @@ class PostgresStore:
         """See `TenantStore`."""
         self.memory.on_removed.append(tell)
 
+    def on_record(self, tell: Callable[[], None]) -> None:
+        """See `RecordStore`."""
+        self.memory.on_record.append(tell)
+
     def seconds_to_agenda(self) -> float | None:
         """See `JobStore`."""
         agenda = self.memory.agenda()

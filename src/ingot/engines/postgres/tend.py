@@ -57,6 +57,7 @@ async def look(db: Database, memory: Memory) -> None:
             memory.deltas = row["deltas"]
             memory.bounded = row["bounded"]
             memory.waits = row["waits"]
+            memory.see_record_changes(row["record_changes"])
         elif row["type"] is not None:
             memory.see(Lane(row["type"], row["tenant"], row["limit_key"]), row["weight"])
 

@@ -59,3 +59,12 @@ UNION ALL
 SELECT l.id, l.fence, l.tenant, l.attempts, l.worker_id, l.host, l.pid, l.started_at, NULL, NULL,
     NULL, NULL, NULL, NULL, NULL
 FROM ingot.leases AS l;
+
+-- Definitions and pauses, for the functions that orders, claims and settles call. Nobody else may read these views.
+CREATE OR REPLACE VIEW ingot.definitions AS
+SELECT tenant, name AS type, body AS definition, priority, max_attempts, crash_cap, timeout_seconds, first_seconds, factor,
+    max_seconds, max_running, max_running_per_key, rule
+FROM ingot.records WHERE kind = 'definition';
+
+CREATE OR REPLACE VIEW ingot.pauses AS
+SELECT tenant, name AS type FROM ingot.records WHERE kind = 'pause';

@@ -12,7 +12,6 @@ from ingot.engines.sqlite import (
     claim,
     collect,
     credentials,
-    definitions,
     enqueue,
     events,
     identity,
@@ -20,6 +19,7 @@ from ingot.engines.sqlite import (
     manage,
     people,
     reads,
+    records,
     removal,
     settle,
     tend,
@@ -34,6 +34,7 @@ from ingot.identity import ports as identity_ports
 from ingot.jobs import ports as job_ports
 from ingot.jobs.files import FindRunning, ListFiles, OpenFile
 from ingot.kernel.commands import Command
+from ingot.records import ports as record_ports
 
 # Commands that wait together run in this order, so that a claim sees what came with it.
 WRITES: Final[dict[type[Command[Any]], Handler]] = {
@@ -53,10 +54,8 @@ WRITES: Final[dict[type[Command[Any]], Handler]] = {
     identity_ports.SignIn: each(people.sign_in),
     identity_ports.TurnAway: each(people.turn_away),
     identity_ports.EndSession: each(people.end_session),
-    job_ports.PutDefinition: each(definitions.put_definition),
-    job_ports.EnsureDefinition: each(definitions.ensure_definition),
-    job_ports.PauseType: each(definitions.pause),
-    job_ports.ResumeType: each(definitions.resume),
+    record_ports.PutRecord: each(records.put_record),
+    record_ports.DeleteRecord: each(records.delete_record),
     job_ports.RenewLeases: settle.renew,
     job_ports.AppendLogs: settle.append_logs,
     job_ports.SettleJobs: settle.settle,
@@ -105,9 +104,9 @@ READS: Final[dict[type[Command[Any]], Read]] = {
     identity_ports.ListMembers: people.list_members,
     identity_ports.ListPeopleTokens: people.list_people_tokens,
     ListActs: audit.list_acts,
-    job_ports.GetDefinition: definitions.get_definition,
-    job_ports.ListDefinitions: definitions.list_definitions,
-    job_ports.ListPauses: definitions.list_pauses,
+    record_ports.GetRecord: records.get_record,
+    record_ports.GetSealed: records.get_sealed,
+    record_ports.ListRecords: records.list_records,
     job_ports.GetJob: reads.get_job,
     job_ports.ListJobs: reads.list_jobs,
     job_ports.TallyJobs: reads.tally_jobs,

@@ -16,8 +16,7 @@ from ingot.identity.ports import Cleared, ClearTenants, RemoveTenant
 AT_ONCE: Final = (
     SQL.remove_tokens,
     SQL.remove_worker_credentials,
-    SQL.remove_definitions,
-    SQL.remove_pauses,
+    SQL.remove_records,
     SQL.delete_tenant_groups,
     SQL.remove_members,
     SQL.remove_invitations,

@@ -43,6 +43,7 @@ class SQLiteStore:
         self._listeners: list[Listener] = []
         self._tell_event: list[Callable[[str], None]] = []
         self._tell_removed: list[Callable[[str], None]] = []
+        self._tell_record: list[Callable[[], None]] = []
         self._readers = Readers(opened.path, opened.memory, clock=opened.clock, vfs=vfs)
         self._writer = Writer(opened.connection, opened.memory, clock=opened.clock, handlers=WRITES, tell=self._tell)
 
@@ -101,6 +102,9 @@ class SQLiteStore:
         for tenant in told.removed:
             for tell_removed in self._tell_removed:
                 _tell_one(partial(tell_removed, tenant))
+        if told.records:
+            for tell_record in self._tell_record:
+                _tell_one(tell_record)
         if told.agenda is not None:
             for tell_agenda in self._tell_agenda:
                 _tell_one(tell_agenda)
@@ -135,6 +139,10 @@ class SQLiteStore:
     def on_removed(self, tell: Callable[[str], None]) -> None:
         """See `TenantStore`."""
         self._tell_removed.append(tell)
+
+    def on_record(self, tell: Callable[[], None]) -> None:
+        """See `RecordStore`."""
+        self._tell_record.append(tell)
 
     def seconds_to_agenda(self) -> float | None:
         """See `JobStore`."""

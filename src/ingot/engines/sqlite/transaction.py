@@ -55,6 +55,7 @@ class Staged:
         self.ended: list[End] = []
         self.canceled: Counter[str] = Counter()  # While they waited, by type.
         self.removed: list[str] = []  # Tenants.
+        self.records = False  # Whether some changed.
         self.batches: defaultdict[BatchKey, Counter[JobStatus | None]] = defaultdict(Counter)  # New jobs are `None`.
         self.usage: defaultdict[tuple[str, str], Kept] = defaultdict(Kept)  # By tenant and owner: more, or less.
         self.blobs: Counter[str] = Counter()  # More blobs, and their bytes.
@@ -72,6 +73,7 @@ class Staged:
         self.ended += other.ended
         self.canceled += other.canceled
         self.removed += other.removed
+        self.records = self.records or other.records
         for batch, ends in other.batches.items():
             self.batches[batch].update(ends)
         for owner, kept in other.usage.items():

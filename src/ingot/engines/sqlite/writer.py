@@ -70,6 +70,7 @@ class Told(msgspec.Struct):
     commands: int  # How many were committed together.
     tenants: Collection[str] = ()  # Those that have new events.
     removed: Collection[str] = ()  # Tenants.
+    records: bool = False  # Whether some changed.
 
 
 class Writer:
@@ -198,7 +199,9 @@ class Writer:
             agenda = None  # Whoever looked at it meanwhile may have seen what was undone: tell it anew.
         after = self._memory.agenda()
         sooner = after if after is not None and (agenda is None or after < agenda) else None
-        told = Told(staged.ready, sooner, staged.ended, staged.canceled, commands, staged.events, staged.removed)
+        told = Told(
+            staged.ready, sooner, staged.ended, staged.canceled, commands, staged.events, staged.removed, staged.records
+        )
         self._loop.call_soon_threadsafe(self._deliver, batch, results, told)
 
     def _commit(self, batch: list[Waiting]) -> tuple[list[Any], Staged]:

@@ -99,54 +99,6 @@ BEGIN
 END
 $$;
 
--- A pause as the audit log tells it.
-CREATE OR REPLACE FUNCTION ingot.pause_told(p ingot.pauses) RETURNS json
-LANGUAGE sql STABLE
-AS $$ SELECT json_build_object('type', p.type, 'since', ingot.moment(p.since), 'by', p.by) $$;
-
--- Pause a type of a tenant, or answer since when it is.
-CREATE OR REPLACE FUNCTION ingot.pause(of_tenant uuid, of_type text, of_by text, act text)
-RETURNS TABLE (since bigint, by text)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-DECLARE
-    made ingot.pauses;
-BEGIN
-    IF NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = of_tenant) THEN
-        PERFORM ingot.refuse('IN006', 'there is no such tenant');
-    END IF;
-    INSERT INTO ingot.pauses AS p (tenant, type, since, by) VALUES (of_tenant, of_type, ingot.clock(), of_by)
-    ON CONFLICT (tenant, type) DO NOTHING
-    RETURNING p.* INTO made;
-    IF FOUND THEN
-        PERFORM ingot.note_act(act::json, of_tenant, 'type.paused', 'type/' || of_type, NULL, ingot.pause_told(made));
-    END IF;
-    RETURN QUERY SELECT p.since, p.by FROM ingot.pauses AS p WHERE p.tenant = of_tenant AND p.type = of_type;
-END
-$$;
-
--- Resume a type of a tenant; answers whether it was paused.
-CREATE OR REPLACE FUNCTION ingot.resume(of_tenant uuid, of_type text, act text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    known ingot.pauses;
-BEGIN
-    IF NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = of_tenant) THEN
-        PERFORM ingot.refuse('IN006', 'there is no such tenant');
-    END IF;
-    DELETE FROM ingot.pauses AS p WHERE p.tenant = of_tenant AND p.type = of_type RETURNING p.* INTO known;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    PERFORM ingot.note_act(act::json, of_tenant, 'type.resumed', 'type/' || of_type, ingot.pause_told(known), NULL);
-    RETURN true;
-END
-$$;
-
 -- What is capped is enqueued by one at a time: locks those of these tenants, until the transaction ends, and answers them.
 CREATE OR REPLACE FUNCTION ingot.lock_capped(of_tenants uuid[]) RETURNS uuid[]
 LANGUAGE plpgsql VOLATILE

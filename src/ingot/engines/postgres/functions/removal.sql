@@ -27,7 +27,8 @@ BEGIN
         'app_roles',
         'tenant_groups',
         'members',
-        'invitations'
+        'invitations',
+        'records'
     ] LOOP
         EXECUTE format('DELETE FROM ingot.%I WHERE tenant = $1', name) USING of_tenant;
     END LOOP;
@@ -175,8 +176,7 @@ BEGIN
         'usage',
         'usage_owed',
         'askers',
-        'definitions',
-        'pauses',
+        'records',
         'workers',
         'event_keys',
         'event_floors',

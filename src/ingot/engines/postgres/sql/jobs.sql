@@ -204,7 +204,3 @@ CROSS JOIN LATERAL (
     ), 0)
 ) AS g
 WHERE s.id = $1 AND ($2 IS NULL OR a.number = $2 OR $2 = 0)
-
--- name: pauses_of_tenant
--- The types of the tenant that is set which are paused.
-SELECT type, since, by FROM ingot.pauses WHERE tenant = $1 ORDER BY type

@@ -1,0 +1,80 @@
+"""The routes that every kind of records has: list, get, put and delete."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from ingot.http.call import Call
+from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.kernel.pages import Page
+from ingot.records.model import Record
+from ingot.records.service import Records
+from ingot.wire.records import RecordQuery, RecordsQuery
+
+B = TypeVar("B")
+
+
+class RecordsApi(Generic[B]):
+    """One kind of records over HTTP. Reading needs `<plural>.read`, changing `<plural>.write`, on `<plural>/<name>`."""
+
+    def __init__(self, records: Records[B]) -> None:
+        self._records = records
+        self._plural = records.kind.plural
+
+    def routes(self) -> list[Route]:
+        """The routes of this kind."""
+        kind = self._records.kind
+        record: Any = Record[kind.body]  # type: ignore[name-defined]
+        of_one = {"call": Call, "name": str, "query": RecordQuery, "return": record}
+
+        async def list_records(call: Call, query: RecordsQuery) -> Page[Record[B]]:
+            return await self._records.page(
+                call.tenant,
+                prefix=query.prefix,
+                cursor=query.cursor,
+                limit=query.limit,
+                is_visible=lambda name: call.caller.may(f"{self._plural}.read", self._resource(name)),
+            )
+
+        async def get_record(call: Call, name: str) -> Record[B]:
+            call.expect(f"{self._plural}.read", self._resource(name))
+            return await self._records.get(call.tenant, name)
+
+        async def put_record(call: Call, name: str, query: RecordQuery, body: Any) -> Record[B]:
+            call.expect(f"{self._plural}.write", self._resource(name))
+            return await self._records.write(call.tenant, name, body, if_version=query.expected, act=call.act())
+
+        async def delete_record(call: Call, name: str, query: RecordQuery) -> Record[B]:
+            call.expect(f"{self._plural}.write", self._resource(name))
+            return await self._records.delete(call.tenant, name, if_version=query.expected, act=call.act())
+
+        types = {"call": Call, "query": RecordsQuery, "return": Page[record]}
+        return [
+            self._route("GET", "", list_records, f"List {kind.plural}, ordered by name.", types),
+            self._route(
+                "GET", "/{name}", get_record, f"Read a {kind.name}.", {"call": Call, "name": str, "return": record}
+            ),
+            self._route(
+                "PUT",
+                "/{name}",
+                put_record,
+                f"Create or replace a {kind.name}.",
+                {**of_one, "body": kind.takes or kind.body},
+            ),
+            self._route("DELETE", "/{name}", delete_record, f"Delete a {kind.name}, and answer what it was.", of_one),
+        ]
+
+    def _resource(self, name: str) -> str:
+        return f"{self._plural}/{name}"
+
+    def _route(self, method: str, path: str, handler: Handler, title: str, types: dict[str, Any]) -> Route:
+        handler.__doc__, handler.__annotations__ = title, types
+        return Route(
+            method=method,
+            path=f"{PREFIX}/{self._plural}{path}",
+            handler=handler,
+            needs=Granted(f"{self._plural}.{'read' if method == 'GET' else 'write'}"),
+            room=self._plural,
+            rate="read" if method == "GET" else "write",
+            example=self._records.kind.example,
+        )

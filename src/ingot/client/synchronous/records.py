@@ -1,0 +1,42 @@
+# Made of ingot.client.asynchronous by scripts/make_sync.py: change that, and run `make client`.
+"""What every kind of records has: list, get, put and delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+from ingot.client.paths import at
+from ingot.client.synchronous.http import SyncHttp
+from ingot.kernel.pages import Page
+from ingot.records.model import Record
+
+B = TypeVar("B")
+
+
+class SyncRecords(Generic[B]):
+    """The records of one kind."""
+
+    def __init__(self, http: SyncHttp, plural: str, body: type[B]) -> None:
+        self._http = http
+        self._plural = plural
+        self._record: Any = Record[body]  # type: ignore[valid-type]
+        self._page: Any = Page[self._record]  # type: ignore[name-defined]
+
+    def list(self, *, prefix: str = "") -> Iterator[Record[B]]:
+        """All records whose names begin with `prefix`, ordered by name."""
+        return self._http.pages(f"/{self._plural}", self._page, query={"prefix": prefix or None})
+
+    def get(self, name: str) -> Record[B]:
+        """One record. Raises `RecordNotFound`."""
+        return self._http.ask("GET", at(self._plural, name), self._record)
+
+    def put(self, name: str, *, if_version: int | None = None, **values: Any) -> Record[B]:
+        """Create or replace a record. With `if_version` only when that is its version, 0 for none: `RecordChanged`."""
+        query, path = {"if_version": if_version}, at(self._plural, name)
+        return self._http.ask("PUT", path, self._record, query=query, body=values, safe=if_version is None)
+
+    def delete(self, name: str, *, if_version: int | None = None) -> Record[B]:
+        """Delete a record, and answer what it was. Raises `RecordNotFound` or `RecordChanged`."""
+        query = {"if_version": if_version}
+        return self._http.ask("DELETE", at(self._plural, name), self._record, query=query)

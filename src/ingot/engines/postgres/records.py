@@ -1,0 +1,115 @@
+"""Records: small objects in one table."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ingot.engines.postgres.audit import act_text
+from ingot.engines.postgres.calls import CALL
+from ingot.engines.postgres.connection import Database
+from ingot.engines.postgres.connection import Record as Row
+from ingot.engines.postgres.context import Context
+from ingot.engines.postgres.identity import check_tenant, check_tenant_id
+from ingot.engines.postgres.memory import NIL
+from ingot.engines.postgres.sql import SQL
+from ingot.jobs.records import DEFINITION, PAUSE
+from ingot.kernel.clock import to_datetime
+from ingot.kernel.errors import OutcomeUnknown
+from ingot.records.model import Record, RecordNotFound
+from ingot.records.ports import DeleteRecord, GetRecord, GetSealed, ListRecords, PutRecord
+
+RawRecord = Record[msgspec.Raw]
+
+
+async def put_record(context: Context, command: PutRecord) -> RawRecord:
+    """Create or replace a record."""
+    check_tenant_id(command.tenant)
+    rows = await context.database.call(
+        CALL.put_record,
+        command.kind,
+        command.tenant or NIL,
+        command.name,
+        command.body.decode(),
+        command.sealed,
+        command.if_version,
+        command.records_max,
+        act_text(command.act),
+        command.action,
+        command.target,
+    )
+    if not rows:  # It was sent again after its answer was lost, and somebody has deleted the record since.
+        raise OutcomeUnknown("The first answer was lost, and the record is gone by now.")
+    if command.kind == DEFINITION.name:
+        context.memory.free_all()
+    context.memory.tell_record()
+    return _of(rows[0])
+
+
+async def delete_record(context: Context, command: DeleteRecord) -> RawRecord:
+    """Delete a record."""
+    check_tenant_id(command.tenant)
+    (row,) = await context.database.call(
+        CALL.delete_record,
+        command.kind,
+        command.tenant or NIL,
+        command.name,
+        command.if_version,
+        act_text(command.act),
+        command.action,
+        command.target,
+    )
+    if command.kind == PAUSE.name and command.tenant is not None:
+        context.memory.free(command.tenant)
+    context.memory.tell_record()
+    return _of(row)
+
+
+async def get_record(context: Context, command: GetRecord) -> RawRecord:
+    """Read a record."""
+    if command.tenant is not None:
+        await check_tenant(context, command.tenant)
+    found = await find_record(context.database, command.kind, command.tenant, command.name)
+    if found is None:
+        raise _not_found(command)
+    return found
+
+
+async def find_record(database: Database, kind: str, tenant: str | None, name: str) -> RawRecord | None:
+    """Read a record, or `None` when it does not exist."""
+    owner = tenant or NIL
+    rows = await database.read(owner, SQL.get_record, kind, owner, name)
+    return _of(rows[0]) if rows else None
+
+
+async def get_sealed(context: Context, command: GetSealed) -> tuple[int, bytes]:
+    """Read the version and the sealed value of a record."""
+    await check_tenant(context, command.tenant)
+    rows = await context.database.call(CALL.get_sealed, command.kind, command.tenant, command.name)
+    if not rows:
+        raise _not_found(command)
+    return rows[0]["version"], rows[0]["sealed"]
+
+
+async def list_records(context: Context, command: ListRecords) -> list[RawRecord]:
+    """Read records by name."""
+    if command.tenant is not None:
+        await check_tenant(context, command.tenant)
+    owner = command.tenant or NIL
+    values = (command.kind, owner, command.prefix, command.after, command.limit)
+    return [_of(row) for row in await context.database.read(owner, SQL.list_records, *values)]
+
+
+def _not_found(command: GetRecord | GetSealed) -> RecordNotFound:
+    return RecordNotFound(f"there is no {command.kind} {command.name[:64]!r}")
+
+
+def _of(row: Row) -> RawRecord:
+    return Record(
+        name=row["name"],
+        version=row["version"],
+        body=msgspec.Raw(row["body"].encode()),
+        created_at=to_datetime(row["created_at"]),
+        created_by=row["created_by"],
+        updated_at=to_datetime(row["updated_at"]),
+        updated_by=row["updated_by"],
+    )

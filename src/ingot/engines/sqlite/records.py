@@ -1,0 +1,141 @@
+"""Records: small objects in one table. Kinds that claims and orders follow are kept in memory too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from ingot.engines.sqlite.readers import Reader
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import Transaction
+from ingot.identity.model import TenantNotFound
+from ingot.jobs.records import DEFINITION, PAUSE, pause_of
+from ingot.kernel.clock import to_datetime
+from ingot.records.model import Record, RecordChanged, RecordNotFound, TooManyRecords
+from ingot.records.ports import DeleteRecord, GetRecord, GetSealed, ListRecords, PutRecord
+
+RawRecord = Record[msgspec.Raw]
+
+
+def put_record(tx: Transaction, command: PutRecord) -> RawRecord:
+    """Create or replace a record."""
+    _check_tenant(tx, command.tenant)
+    known, sealed = _find(tx, command)
+    _check_version(command, 0 if known is None else known.version)
+    body = command.body.decode()
+    if known is not None and (bytes(known.body), sealed) == (command.body, command.sealed):
+        return known
+    key = command.kind, command.tenant or ""
+    if known is None and tx.execute(SQL.count_records, *key).get >= command.records_max:
+        raise TooManyRecords(f"there are {command.records_max} records of the kind {command.kind}")
+    tx.execute(SQL.put_record, *key, command.name, body, command.sealed, tx.now, command.act.who)
+    made, _ = _find(tx, command)
+    assert made is not None, "it was just written"
+    _changed(tx, command, known, made)
+    return made
+
+
+def delete_record(tx: Transaction, command: DeleteRecord) -> RawRecord:
+    """Delete a record."""
+    _check_tenant(tx, command.tenant)
+    known, _ = _find(tx, command)
+    if known is None:
+        raise RecordNotFound(f"there is no {command.kind} {command.name[:64]!r}")
+    _check_version(command, known.version)
+    tx.execute(SQL.delete_record, command.kind, command.tenant or "", command.name)
+    _changed(tx, command, known, None)
+    return known
+
+
+def get_record(reader: Reader, command: GetRecord) -> RawRecord:
+    """Read a record."""
+    reader.check_tenant(command.tenant)
+    return _of(_found(reader, command)[:-1])
+
+
+def get_sealed(reader: Reader, command: GetSealed) -> tuple[int, bytes]:
+    """Read the version and the sealed value of a record."""
+    reader.check_tenant(command.tenant)
+    row = _found(reader, command)
+    return row[1], row[-1]
+
+
+def list_records(reader: Reader, command: ListRecords) -> list[RawRecord]:
+    """Read records by name."""
+    reader.check_tenant(command.tenant)
+    values = (command.kind, command.tenant or "", command.prefix, command.after, command.limit)
+    return [_of(row) for row in reader.execute(SQL.list_records, *values)]
+
+
+def _found(reader: Reader, command: GetRecord | GetSealed) -> tuple[Any, ...]:
+    row: tuple[Any, ...] | None = reader.execute(
+        SQL.get_record, command.kind, command.tenant or "", command.name
+    ).fetchone()
+    if row is None:
+        raise RecordNotFound(f"there is no {command.kind} {command.name[:64]!r}")
+    return row
+
+
+def _find(tx: Transaction, command: PutRecord | DeleteRecord) -> tuple[RawRecord | None, bytes | None]:
+    row = tx.execute(SQL.get_record, command.kind, command.tenant or "", command.name).fetchone()
+    return (None, None) if row is None else (_of(row[:-1]), row[-1])
+
+
+def _of(row: tuple[Any, ...]) -> RawRecord:
+    name, version, body, created_at, created_by, updated_at, updated_by = row
+    return Record(
+        name=name,
+        version=version,
+        body=msgspec.Raw(body.encode()),
+        created_at=to_datetime(created_at),
+        created_by=created_by,
+        updated_at=to_datetime(updated_at),
+        updated_by=updated_by,
+    )
+
+
+def _check_tenant(tx: Transaction, tenant: str | None) -> None:
+    if tenant is not None and tenant not in tx.memory.tenants:
+        raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
+
+
+def _check_version(command: PutRecord | DeleteRecord, current: int) -> None:
+    if command.if_version is not None and command.if_version != current:
+        raise RecordChanged(version=current)
+
+
+def _changed(
+    tx: Transaction, command: PutRecord | DeleteRecord, before: RawRecord | None, after: RawRecord | None
+) -> None:
+    """Write the audit entry, and follow the change in memory."""
+    bodies = [None if one is None else one.body for one in (before, after)]
+    tx.audit(command.act, command.action, command.target, tenant=command.tenant, before=bodies[0], after=bodies[1])
+    tx.staged.records = True
+    if command.kind in _FOLLOW:
+        _FOLLOW[command.kind](tx, command.tenant, command.name, after)
+
+
+def _follow_definition(tx: Transaction, tenant: str | None, type: str, record: RawRecord | None) -> None:
+    assert record is not None, "definitions are never deleted"
+    if type in tx.memory.limited_types:  # The new one may let more jobs run.
+        concerned = tx.memory.tenants if tenant is None else [tenant]
+        for one in tx.memory.lanes.get(type, {}).keys() & concerned:
+            tx.tell_room(one, type)
+    tx.memory.add_definition(DEFINITION.read(record).body)
+
+
+def _follow_pause(tx: Transaction, tenant: str | None, type: str, record: RawRecord | None) -> None:
+    assert tenant is not None, "a pause belongs to a tenant"
+    if record is None:
+        del tx.memory.pauses[tenant, type]
+        tx.tell_room(tenant, type)
+    else:
+        tx.memory.pauses[tenant, type] = pause_of(PAUSE.read(record))
+
+
+_FOLLOW: Final[dict[str, Callable[[Transaction, str | None, str, RawRecord | None], None]]] = {
+    DEFINITION.name: _follow_definition,
+    PAUSE.name: _follow_pause,
+}

@@ -1,0 +1,64 @@
+"""Kinds of records: what is stored, under which names, and how the audit log calls it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.values import text, within
+from ingot.records.model import Record
+
+NAME_CHARS_MAX: Final = 100
+BODY_BYTES_MAX: Final = 64 * 1024
+RECORDS_MAX: Final = 1000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+B = TypeVar("B")
+
+
+def record_name(value: object) -> str:
+    """Check the name of a record. Raises `InvalidInput`."""
+    name = within(text(value, what="name"), what="name", chars_max=NAME_CHARS_MAX)
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"the name {name[:64]!r} is not allowed",
+            hint="Use letters, digits, dots, hyphens and underscores, and begin with a letter or a digit.",
+        )
+    return name
+
+
+class Kind(msgspec.Struct, Generic[B], frozen=True, kw_only=True):
+    """A kind of record.
+
+    `takes` is what a request sends, when that is not the body itself, and `example` one that can be sent. `subject`,
+    `put` and `deleted` make the actions and targets of its audit entries: `secret.put` on `secret/smtp`.
+    """
+
+    name: str
+    plural: str
+    body: type[B]
+    takes: type[Any] | None = None
+    example: object = None
+    check_name: Callable[[object], str] = record_name
+    subject: str = ""
+    put: str = "put"
+    deleted: str = "deleted"
+    body_bytes_max: int = BODY_BYTES_MAX
+    records_max: int = RECORDS_MAX
+
+    def read(self, record: Record[msgspec.Raw]) -> Record[B]:
+        """Return a record with its body decoded."""
+        values = msgspec.structs.asdict(record)
+        return Record(**{**values, "body": msgspec.json.decode(record.body, type=self.body)})
+
+    def action(self, verb: str) -> str:
+        """Return the action of an audit entry."""
+        return f"{self.subject or self.name}.{verb}"
+
+    def target(self, name: str) -> str:
+        """Return the target of an audit entry."""
+        return f"{self.subject or self.name}/{name}"

@@ -1,0 +1,137 @@
+"""The records of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ingot.events.audit import Act, acting
+from ingot.kernel.errors import InvalidInput
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page, check_limit, read_place, write_cursor
+from ingot.kernel.values import NUMBER_MAX, storable, text, whole_number
+from ingot.records.kinds import NAME_CHARS_MAX, Kind
+from ingot.records.model import Record
+from ingot.records.ports import DeleteRecord, GetRecord, GetSealed, ListRecords, PutRecord, RecordStore
+
+B = TypeVar("B")
+
+
+class Records(Generic[B]):
+    """Records of one kind: each belongs to a tenant, or is shared when the tenant is `None`."""
+
+    def __init__(self, store: RecordStore, kind: Kind[B]) -> None:
+        self._store = store
+        self.kind = kind
+
+    async def put(
+        self,
+        tenant: str | None,
+        name: str,
+        body: B,
+        *,
+        sealed: bytes | None = None,
+        if_version: int | None = None,
+        verb: str | None = None,
+        act: Act | None = None,
+    ) -> Record[B]:
+        """Create or replace a record. Raises `InvalidInput`, `RecordChanged`, `TooManyRecords` or `TenantNotFound`."""
+        kind, name = self.kind, self.kind.check_name(name)
+        written = msgspec.json.encode(body)
+        if len(written) > kind.body_bytes_max:
+            raise InvalidInput(f"the body has {len(written)} bytes; it must have at most {kind.body_bytes_max}")
+        command = PutRecord(
+            kind=kind.name,
+            tenant=tenant,
+            name=name,
+            body=written,
+            sealed=sealed,
+            if_version=_version(if_version),
+            records_max=kind.records_max,
+            act=acting(act),
+            action=kind.action(verb or kind.put),
+            target=kind.target(name),
+        )
+        return self.kind.read(await self._store.run(command))
+
+    async def write(
+        self, tenant: str | None, name: str, sent: Any, *, if_version: int | None = None, act: Act | None = None
+    ) -> Record[B]:
+        """Put what a request sent: the body itself, unless the kind says otherwise. Raises as `put` does."""
+        return await self.put(tenant, name, sent, if_version=if_version, act=act)
+
+    async def delete(
+        self, tenant: str | None, name: str, *, if_version: int | None = None, act: Act | None = None
+    ) -> Record[B]:
+        """Delete a record and answer what it was. Raises `RecordNotFound`, `RecordChanged` or `TenantNotFound`."""
+        kind, name = self.kind, self.kind.check_name(name)
+        command = DeleteRecord(
+            kind=kind.name,
+            tenant=tenant,
+            name=name,
+            if_version=_version(if_version),
+            act=acting(act),
+            action=kind.action(kind.deleted),
+            target=kind.target(name),
+        )
+        return self.kind.read(await self._store.run(command))
+
+    async def get(self, tenant: str | None, name: str) -> Record[B]:
+        """Read a record. Raises `RecordNotFound` or `TenantNotFound`."""
+        command = GetRecord(kind=self.kind.name, tenant=tenant, name=self.kind.check_name(name))
+        return self.kind.read(await self._store.run(command))
+
+    async def sealed(self, tenant: str, name: str) -> tuple[int, bytes]:
+        """Read the version of a record and its encrypted value. Raises `RecordNotFound` or `TenantNotFound`."""
+        return await self._store.run(GetSealed(kind=self.kind.name, tenant=tenant, name=self.kind.check_name(name)))
+
+    async def page(
+        self,
+        tenant: str | None,
+        *,
+        prefix: str = "",
+        cursor: str | None = None,
+        limit: int = PAGE_ROWS_DEFAULT,
+        is_visible: Callable[[str], bool] = lambda _: True,
+    ) -> Page[Record[B]]:
+        """Read a page of the records whose names are visible, ordered by name. Others leave no trace in it.
+
+        Raises `InvalidInput` or `TenantNotFound`.
+        """
+        limit, prefix = check_limit(limit), storable(text(prefix, what="prefix"), what="prefix")[: NAME_CHARS_MAX + 1]
+        bound_to = ("records", self.kind.name, tenant, prefix)
+        after = read_place(cursor, bound_to=bound_to, fits=self._is_name) or ""
+        found: list[Record[B]] = []
+        while len(found) <= limit:
+            more = await self._list(tenant, prefix=prefix, after=after, limit=limit + 1)
+            found += [record for record in more if is_visible(record.name)]
+            if len(more) <= limit:
+                break
+            after = more[-1].name
+        next_cursor = write_cursor(found[limit - 1].name, bound_to=bound_to) if len(found) > limit else None
+        return Page(items=found[:limit], next_cursor=next_cursor)
+
+    def _is_name(self, name: str) -> bool:
+        try:
+            return bool(self.kind.check_name(name))
+        except InvalidInput:
+            return False
+
+    async def all(self, tenant: str | None) -> list[Record[B]]:
+        """Read all records of a tenant, ordered by name."""
+        found: list[Record[B]] = []
+        while True:
+            after = found[-1].name if found else ""
+            more = await self._list(tenant, prefix="", after=after, limit=PAGE_ROWS_MAX)
+            found += more
+            if len(more) < PAGE_ROWS_MAX:
+                return found
+
+    async def _list(self, tenant: str | None, *, prefix: str, after: str, limit: int) -> list[Record[B]]:
+        command = ListRecords(kind=self.kind.name, tenant=tenant, prefix=prefix, after=after, limit=limit)
+        return [self.kind.read(record) for record in await self._store.run(command)]
+
+
+def _version(value: int | None) -> int | None:
+    return None if value is None else whole_number(value, what="if_version", least=0, most=NUMBER_MAX)
