@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ingot.kernel.secret_key import SecretKeyUnusable, fingerprint, secret_key
+from ingot.kernel.secret_key import SecretKeyUnusable, fingerprint, secret_keys
 from ingot.settings import Settings
 from ingot.wiring import rooms
 from tests.http.serving import serving
@@ -71,7 +71,7 @@ async def test_a_sqlite_file_has_one_server_with_any_key(tmp_path: Path) -> None
 
 
 def test_the_database_does_not_learn_the_key(tmp_path: Path) -> None:
-    key = secret_key(tmp_path)
+    key = secret_keys(tmp_path)[0]
     assert fingerprint(key) == fingerprint(key) != fingerprint(key + b"x")
     assert key not in fingerprint(key)
     assert len(fingerprint(key)) == 32

@@ -43,6 +43,7 @@ OF_OPERATORS = {  # Of those that a role has the grant for.
     ("DELETE", "/api/v1/admin/users/{id}/sessions/{session}"),
     ("POST", "/api/v1/admin/links"),
     ("POST", "/api/v1/blobs/collect"),
+    ("POST", "/api/v1/admin/secrets/rotate-key"),
 }
 
 

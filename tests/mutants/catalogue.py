@@ -11,6 +11,7 @@ from tests.mutants import (
     of_people,
     of_postgres,
     of_postgres_access,
+    of_records,
     of_sqlite,
     of_worker,
 )
@@ -20,6 +21,7 @@ KINDS = (
     of_postgres,
     of_postgres_access,
     of_people,
+    of_records,
     of_http,
     of_jobs,
     of_cli,

@@ -231,9 +231,9 @@ MUTANTS = [
     Mutant(
         name="a definition that is swapped for one that was read before",
         breaks="what an operator sets while servers start is not undone",
-        file="engines/postgres/functions/definitions.sql",
-        old=" AND d.type = type AND d.definition = known;",
-        new=" AND d.type = type;",
+        file="jobs/service.py",
+        old="best, if_version=version, act=act",
+        new="best, act=act",
         caught_by="tests/engines/postgres/test_definitions.py",
     ),
     Mutant(

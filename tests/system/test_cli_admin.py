@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,29 @@ def test_a_worker_credential_is_written_once_as_settings_of_a_worker(place: Shel
     assert "print, fold" in listed
     assert again["secret"] not in listed
     assert place.run("workers", "credentials", "create", "press").code == 4
+
+
+# -- secrets ------------------------------------------------------------------------------------------------
+
+
+def test_a_secret_comes_from_stdin_or_a_file_and_is_never_written(place: Shell, tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("first line\nsecond line\n")
+    piped = place.run("secrets", "put", "mail", typed="correct horse\n")
+    assert (piped.code, piped.stdout, "version 1" in piped.stderr) == (0, "", True)
+    assert place.json("secrets", "put", "tls", "--file", str(tmp_path / "key.pem"))["version"] == 1
+    assert place.run("secrets", "put", "mail", "--if-version", "7", typed="other").code == 4
+    assert place.run("secrets", "put", "a b", typed="x").code == 2
+    assert [line.split()[:2] for line in place.ok("secrets", "list").splitlines()] == [
+        ["NAME", "VERSION"],
+        ["mail", "1"],
+        ["tls", "1"],
+    ]
+    shown = place.ok("secrets", "get", "mail") + place.ok("secrets", "list", "--prefix", "m", "--json")
+    assert "key_id" in shown
+    assert "horse" not in shown
+    assert place.json("secrets", "rotate-key")["unreadable"] == 0
+    assert place.run("secrets", "delete", "tls").code == 0
+    assert place.run("secrets", "get", "tls").code == 3
 
 
 # -- tokens -------------------------------------------------------------------------------------------------

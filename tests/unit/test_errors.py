@@ -71,6 +71,7 @@ CODES = {
     "RecordChanged": ("record_changed", 409),
     "RecordNotFound": ("record_not_found", 404),
     "SecretKeyUnusable": ("secret_key_unusable", 500),
+    "SecretUnreadable": ("secret_unreadable", 500),
     "SessionNotFound": ("session_not_found", 404),
     "SessionStale": ("session_stale", 401),
     "SettingsError": ("invalid_setting", 500),

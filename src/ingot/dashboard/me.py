@@ -8,6 +8,7 @@ from ingot.dashboard.pages import go_to, page
 from ingot.http.call import Answer, Call
 from ingot.http.table import Known, Route
 from ingot.identity.credentials import Forbidden
+from ingot.identity.grants import RECORDS
 from ingot.identity.people import ROLE_GRANTS, User
 from ingot.identity.sessions import HOME, Sessions
 
@@ -23,6 +24,7 @@ WORDS: Final = {
     "blobs.read": "read files",
     "blobs.write": "store files",
     "blobs.delete": "delete files",
+    **{f"{plural}.*": f"see and change {plural}" for plural in RECORDS},
     "admin.*": "manage members, tokens, worker credentials and definitions, and read the audit log",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from http import HTTPStatus
 from types import NoneType, UnionType
@@ -34,12 +35,14 @@ SCHEMES: Final = {
     "session": {"type": "apiKey", "in": "cookie", "name": SESSION, "description": "Of a person who has signed in."},
 }
 
+_MODULES = re.compile(r"(?<=_)ingot(?:\.\w+)*\.(?=\w)")
+
 
 def document_of(routes: Iterable[Route], *, version: str) -> dict[str, Any]:
     """The document of these routes. Pages are for people, and stand in no document for programs."""
     known = [route for route in routes if not route.is_page]
     types = [type for route in known for type in _types(route)]
-    schemas, components = msgspec.json.schema_components([*types, Problem], ref_template=REFERENCE)
+    schemas, components = _plain(msgspec.json.schema_components([*types, Problem], ref_template=REFERENCE))
     describe(components)
     of_type = dict(zip([*map(_key, types), _key(Problem)], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -55,6 +58,13 @@ def document_of(routes: Iterable[Route], *, version: str) -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": components, "securitySchemes": SCHEMES},
     }
+
+
+def _plain(named: tuple[Any, dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
+    """Schemas whose names have no modules in them: a page of records is `Page_Record_Secret_`."""
+    text = _MODULES.sub("", msgspec.json.encode(named).decode())
+    schemas, components = msgspec.json.decode(text)
+    return schemas, components
 
 
 def _types(route: Route) -> list[Any]:

@@ -12,7 +12,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.values import instance, several, text, within
 
 ANY: Final = "*"
-RECORDS: Final[tuple[str, ...]] = ()  # Kinds of records with grants of their own, by their plurals.
+RECORDS: Final = ("secrets",)  # Kinds of records with grants of their own: `secrets.read`, `secrets.write`.
 ACTIONS: Final = frozenset(
     {
         "jobs.create",  # enqueue, alone and in batches

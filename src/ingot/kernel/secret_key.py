@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ FILE_MODE: Final = 0o600
 OTHERS: Final = 0o077
 KEY_BYTES: Final = 32
 KEY_CHARS_MIN: Final = 32
+SEPARATORS: Final = re.compile(r"[,\n]")
 FINGERPRINT: Final = b"ingot: which key it is, 1"  # Nothing else is made of the key with this.
 
 
@@ -24,13 +26,14 @@ class SecretKeyUnusable(IngotError):
     """The secret key of the server cannot be used."""
 
     code = "secret_key_unusable"
-    hint = f"Put the {FILE} that was there back, readable for the server alone; without it a new one is made."
+    hint = f"Put the {FILE} that was there back, readable for the server alone: secrets cannot be read without it."
 
 
-def secret_key(folder: Path, told: str | None = None) -> bytes:
-    """The key that was told, or else the one in the folder, made there when there is none.
+def secret_keys(folder: Path, told: str | None = None) -> list[bytes]:
+    """Return the keys that were told, or else those in the folder, where one is made if there is none.
 
-    It is durable when this returns, and the same for all who ask at once. Raises `SecretKeyUnusable`.
+    The first is the current one. Older keys follow it, after a comma or on lines of their own: they only decrypt. A key
+    that is made is durable when this returns, and the same for all who ask at once. Raises `SecretKeyUnusable`.
     """
     if told is not None:
         return _checked(told, "the key that was told")
@@ -65,7 +68,7 @@ def _make(path: Path) -> None:
     _sync_folder(path.parent)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> list[bytes]:
     with path.open(encoding="utf-8", errors="replace") as file:
         mode = os.fstat(file.fileno()).st_mode
         text = file.read()
@@ -74,11 +77,14 @@ def _read(path: Path) -> bytes:
     return _checked(text, str(path))
 
 
-def _checked(text: str, what: str) -> bytes:
-    text = text.strip()
-    if len(text) < KEY_CHARS_MIN or not text.isascii() or not text.isprintable():
-        raise SecretKeyUnusable(f"{what} is no key: it has less than {KEY_CHARS_MIN} characters, or others than ASCII")
-    return text.encode()
+def _checked(text: str, what: str) -> list[bytes]:
+    keys = [key.strip() for key in SEPARATORS.split(text) if key.strip()] or [""]
+    for key in keys:
+        if len(key) < KEY_CHARS_MIN or not key.isascii() or not key.isprintable():
+            raise SecretKeyUnusable(
+                f"{what} is no key: it has less than {KEY_CHARS_MIN} characters, or others than ASCII"
+            )
+    return [key.encode() for key in keys]
 
 
 def _sync_folder(folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from ingot.kernel.errors import IngotError
+from ingot.kernel.secret_key import SEPARATORS
 
 if TYPE_CHECKING:
     from ingot.settings.model import Settings
@@ -174,7 +175,8 @@ def check_blobs(settings: Settings) -> None:
             hint=f"An address to read a blob is good for {READ_ADDRESS_SECONDS:.0f} s: the blob stays for longer.",
         )
     if settings.secret_key is not None:
-        _check_secret(settings.secret_key)
+        for key in filter(str.strip, SEPARATORS.split(settings.secret_key)):
+            _check_secret(key.strip())
 
 
 def _check_secret(text: str) -> None:

@@ -29,6 +29,7 @@ from ingot.identity.members import Members
 from ingot.identity.model import Tenant
 from ingot.identity.people import PeopleRules
 from ingot.identity.removal import Removal
+from ingot.identity.secret_values import Secrets
 from ingot.identity.service import Tenants
 from ingot.identity.sessions import Sessions
 from ingot.identity.tokens import Credentials
@@ -44,7 +45,7 @@ from ingot.kernel.clock import Clock, SystemClock
 from ingot.kernel.errors import StoreError
 from ingot.kernel.logs import configure_logs, report
 from ingot.kernel.loops import Loop
-from ingot.kernel.secret_key import SecretKeyUnusable, fingerprint, secret_key
+from ingot.kernel.secret_key import SecretKeyUnusable, fingerprint, secret_keys
 from ingot.kernel.structs import prepare_structs
 from ingot.objects.local import LocalStore
 from ingot.settings import Settings, SettingsError, read_settings
@@ -78,6 +79,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     objects: ObjectStore  # Where the bytes of large blobs lie.
     bucket: SigningStore | None  # Where clients read and write by themselves.
     signer: Signer
+    secrets: Secrets
     provider: Provider | None
     default_tenant: Tenant
     engine: Literal["sqlite", "postgres"]
@@ -151,7 +153,7 @@ async def _rooms_of(store: Store, objects: Objects, home: Home, settings: Settin
         tenants.on_removed(let_go)
     bucket = None if isinstance(objects, LocalStore) else objects
     tally, most = Tally(), settings.max_blob_bytes
-    key = secret_key(settings.data, settings.secret_key)
+    keys = secret_keys(settings.data, settings.secret_key)
     return Ingot(
         jobs=jobs,
         workers=workers,
@@ -177,12 +179,13 @@ async def _rooms_of(store: Store, objects: Objects, home: Home, settings: Settin
         stocktaking=Stocktaking(store, objects, database=home.database, tally=tally),
         objects=objects,
         bucket=bucket,
-        signer=Signer(key, clock),
+        signer=Signer(keys[0], clock),
+        secrets=Secrets(store, keys),
         provider=_provider_of(settings, clock),
         default_tenant=await tenants.ensure_default(),
         engine=store.engine,
         stop_waiting=store.stop_waiting if store.engine == "postgres" else lambda: None,
-        keep_key=partial(_keep_key, store, fingerprint(key)),
+        keep_key=partial(_keep_key, store, fingerprint(keys[0])),
     )
 
 
@@ -200,7 +203,7 @@ async def expect_key(ingot: Ingot, *, new: bool = False) -> None:
         raise SecretKeyUnusable(
             "the servers of this database have another secret key",
             hint="Set INGOT_SECRET_KEY to theirs; that of a server without one is in secret.key of its data folder. "
-            "To change it, stop all servers, and start one with `ingot serve --new-secret-key`.",
+            "To change it, stop all servers, and start one with INGOT_SECRET_KEY=new,old and --new-secret-key.",
         )
 
 

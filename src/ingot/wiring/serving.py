@@ -20,6 +20,7 @@ from ingot.api.me import MeApi
 from ingot.api.ops import OpsApi
 from ingot.api.people import PeopleApi
 from ingot.api.plans import Plans
+from ingot.api.secrets import SecretsApi
 from ingot.api.work import WorkApi
 from ingot.api.workers import WorkersApi
 from ingot.dashboard.auth import AuthPages
@@ -65,6 +66,7 @@ def routes_of(ingot: Ingot, metrics: Metrics, *, public_url: str | None = None, 
             jobs=ingot.jobs,
         ),
         AdminApi(ingot.tenants, ingot.credentials, ingot.jobs),
+        SecretsApi(ingot.secrets, ingot.tenants),
         AuditApi(ingot.audit),
         PeopleApi(ingot.members, ingot.users, ingot.sessions, public_url=public_url),
         MeApi(ingot.tenants, ingot.sessions, ingot.credentials),

@@ -13,6 +13,7 @@ from ingot.identity.credentials import Token, TokenLimits, WorkerCredential
 from ingot.identity.grants import Grant
 from ingot.identity.model import Tenant
 from ingot.identity.people import Member, Role, User
+from ingot.identity.secret_values import Rotated
 from ingot.jobs.model import Definition
 from ingot.kernel.pages import Page
 from ingot.wire.admin import TokenShown, WorkerShown
@@ -108,6 +109,12 @@ class AsyncAdmin:
     async def define(self, type: str, **values: Any) -> Definition:
         """Make or replace the definition of a type."""
         return await self._http.ask("PUT", at("admin", "definitions", type), Definition, body=values, safe=True)
+
+    # -- secrets --------------------------------------------------------------------------------------------
+
+    async def rotate_secret_key(self) -> Rotated:
+        """Encrypt the secrets of all tenants with the current key of the server."""
+        return await self._http.ask("POST", "/admin/secrets/rotate-key", Rotated, body={}, safe=True)
 
     # -- people and acts ------------------------------------------------------------------------------------
 

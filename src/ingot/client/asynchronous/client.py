@@ -14,6 +14,7 @@ from ingot.client.asynchronous.events import follow
 from ingot.client.asynchronous.files import file_url, send_payloads, submit_one, submit_with_files
 from ingot.client.asynchronous.http import PAGE_ROWS, AsyncHttp
 from ingot.client.asynchronous.job import AsyncJob
+from ingot.client.asynchronous.records import AsyncRecords
 from ingot.client.asynchronous.submission import AsyncSubmission, enqueue, publish
 from ingot.client.orders import Order, is_large, json_of, named_files, order_body, priority_of
 from ingot.client.outgoing import Progress, Sendable
@@ -22,6 +23,7 @@ from ingot.client.patience import Patience
 from ingot.client.place import find_place
 from ingot.client.transaction import HasCursor
 from ingot.events.model import Event
+from ingot.identity.secret_values import Secret
 from ingot.jobs.actions import Acted
 from ingot.jobs.crew import Worker
 from ingot.jobs.files import JobFile
@@ -73,6 +75,7 @@ class AsyncClient:
         self._http = AsyncHttp(find_place(url, token=token, tenant=tenant, later=True), Patience(seconds=patience))
         self.admin = AsyncAdmin(self._http)
         self.blobs = AsyncBlobs(self._http)
+        self.secrets = AsyncRecords(self._http, "secrets", Secret)
 
     async def __aenter__(self) -> Self:
         return self

@@ -20,9 +20,11 @@ from ingot.client.synchronous.events import follow
 from ingot.client.synchronous.files import file_url, send_payloads, submit_one, submit_with_files
 from ingot.client.synchronous.http import PAGE_ROWS, SyncHttp
 from ingot.client.synchronous.job import SyncJob
+from ingot.client.synchronous.records import SyncRecords
 from ingot.client.synchronous.submission import SyncSubmission, enqueue, publish
 from ingot.client.transaction import HasCursor
 from ingot.events.model import Event
+from ingot.identity.secret_values import Secret
 from ingot.jobs.actions import Acted
 from ingot.jobs.crew import Worker
 from ingot.jobs.files import JobFile
@@ -74,6 +76,7 @@ class Client:
         self._http = SyncHttp(find_place(url, token=token, tenant=tenant, later=True), Patience(seconds=patience))
         self.admin = SyncAdmin(self._http)
         self.blobs = SyncBlobs(self._http)
+        self.secrets = SyncRecords(self._http, "secrets", Secret)
 
     def __enter__(self) -> Self:
         return self

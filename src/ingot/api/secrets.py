@@ -1,0 +1,39 @@
+"""Routes of secrets: those of all records, and the rotation of their key."""
+
+from __future__ import annotations
+
+from ingot.api.records import RecordsApi
+from ingot.http.call import Call
+from ingot.http.table import PREFIX, Granted, Route
+from ingot.identity.secret_values import Rotated, Secret, Secrets
+from ingot.identity.service import Tenants
+from ingot.kernel.pages import PAGE_ROWS_MAX
+
+
+class SecretsApi(RecordsApi[Secret]):
+    """Secrets over HTTP."""
+
+    def __init__(self, secrets: Secrets, tenants: Tenants) -> None:
+        super().__init__(secrets)
+        self._secrets = secrets
+        self._tenants = tenants
+
+    def routes(self) -> list[Route]:
+        """The routes of secrets."""
+        path, needs = f"{PREFIX}/admin/secrets/rotate-key", Granted("secrets.write")
+        rotate = Route(method="POST", path=path, handler=self.rotate_key, needs=needs, room="secrets", rate="write")
+        return [*super().routes(), rotate]
+
+    async def rotate_key(self, call: Call) -> Rotated:
+        """Encrypt the secrets of all tenants with the current key of the server."""
+        call.expect_operator("rotates the key of all secrets")
+        call.expect("secrets.write")
+        rotated = unreadable = 0
+        cursor = None
+        while True:
+            page = await self._tenants.page(cursor=cursor, limit=PAGE_ROWS_MAX)
+            for tenant in page.items:
+                done = await self._secrets.rotate(tenant.id, act=call.act())
+                rotated, unreadable = rotated + done.rotated, unreadable + done.unreadable
+            if (cursor := page.next_cursor) is None:
+                return Rotated(key_id=self._secrets.key_id, rotated=rotated, unreadable=unreadable)
