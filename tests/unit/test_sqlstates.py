@@ -10,7 +10,7 @@ import pytest
 from ingot.engines.postgres.connection import REFUSALS
 
 REFUSED = re.compile(r"refuse_app\('(IN\d+)', '(\w+)'")
-DETAILS = {"IN009": "1.5", "IN049": "tenant 1 2 3"}
+DETAILS = {"IN009": "1.5", "IN049": "tenant 1 2 3", "IN071": "3"}
 
 
 def told_to_applications() -> set[tuple[str, str]]:

@@ -124,9 +124,10 @@ PUBLISH: Final = """
     SELECT * FROM ingot.publish(array_fill($2::uuid, '{50}'), array_fill('a.b'::text, '{50}'),
         array_fill('1'::text, '{50}'), $1::text[], array_fill('\\x00'::bytea, '{50}'), 1000000)
 """
-FIND_ORDERS: Final = """
-    SELECT * FROM ingot.find_orders($1, array_fill($2::uuid, '{50}'), array_fill('noop'::text, '{50}'),
-        array_fill('k'::text, '{50}'), array_fill('k'::text, '{50}'), array_fill('k'::bytea, '{50}'))
+RESOLVE_ORDERS: Final = """
+    SELECT * FROM ingot.resolve_orders($1, array_fill($2::uuid, '{50}'), array_fill('noop'::text, '{50}'),
+        array_fill('k'::text, '{50}'), array_fill('\\x00'::bytea, '{50}'), array_fill('k'::text, '{50}'),
+        array_fill('k'::bytea, '{50}'), array_fill(false, '{50}'))
 """
 TYPES: Final = ["type noop", "type rare"]
 PAGES: Final[dict[str, tuple[list[str], dict[str, str]]]] = {
@@ -273,7 +274,7 @@ class Store:
             "find_attempts": await meter.call("SELECT * FROM ingot.find_attempts($1, $2)", *held),
             "publish": await meter.call(PUBLISH, new, tenant),
             "forget_events": await meter.call("SELECT * FROM ingot.forget_events(1, $1, 1000000)", BATCH),
-            "find_orders": await meter.call(FIND_ORDERS, new, tenant),
+            "resolve_orders": await meter.call(RESOLVE_ORDERS, new, tenant),
             "collect nothing": await self._measure_collect(meter, seconds=1e10),
             "collect": await self._measure_collect(meter, seconds=0),
             "clear": await self._measure_clear(meter),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 import asyncpg
+import msgspec
 
 from ingot.blobs.errors import (
     BlobNotFound,
@@ -38,6 +39,7 @@ from ingot.jobs.errors import (
 )
 from ingot.jobs.files import FileNotFound
 from ingot.kernel.errors import (
+    IdempotencyMismatch,
     IngotError,
     InvalidInput,
     OutcomeUnknown,
@@ -100,12 +102,18 @@ def _quota_exceeded(about: str) -> QuotaExceeded:
     return QuotaExceeded(scope="tenant" if scope == "tenant" else "token", usage=usage, limit=limit, asked=asked)
 
 
+def _duplicate_job(message: str, about: str) -> DuplicateJob:
+    """An order is told as an application is, in JSON; a retry is told the id of the holder."""
+    holder = msgspec.json.decode(about)["holder_id"] if about.startswith("{") else about
+    return DuplicateJob(message, holder_id=holder)
+
+
 REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN001": lambda message, _: JobNotFound(message),
     "IN002": lambda message, _: JobFinished(message),
     "IN003": lambda message, _: JobNotFinished(message),
     "IN004": lambda message, _: JobNotQueued(message),
-    "IN005": lambda message, other: DuplicateJob(message, holder_id=other),
+    "IN005": _duplicate_job,
     "IN006": lambda message, _: TenantNotFound(message),
     "IN007": lambda message, _: TenantExists(message),
     "IN008": lambda message, _: JobLimitExceeded(message),
@@ -120,6 +128,7 @@ REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN033": lambda message, _: MemberByGroup(message),
     "IN034": lambda message, _: SessionNotFound(message),
     "IN040": lambda message, _: InvalidInput(message),
+    "IN042": lambda message, _: IdempotencyMismatch(message),
     "IN044": lambda message, _: UploadNotFound(message),
     "IN046": lambda message, _: UploadTaken(message),
     "IN047": lambda message, _: LeaseLost(message),
@@ -134,6 +143,7 @@ REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN070": lambda message, _: RecordNotFound(message),
     "IN071": lambda _, version: RecordChanged(version=int(version)),
     "IN072": lambda message, _: TooManyRecords(message),
+    "IN073": lambda message, _: StoreError(message, hint="Make orders with new_job; nothing was changed."),
 }
 
 
@@ -185,9 +195,12 @@ class Database:
 
         return await self._persist(attempt), seconds
 
-    async def call(self, statement: str, *values: Any, once: bool = False) -> list[Record]:
-        """Run one statement, durable when it returns; sent again while the server is away, unless it is for `once`."""
-        return await self._persist(lambda: self._call(statement, values), once=once)
+    async def call(self, statement: str, *values: Any, once: bool = False, reads: bool = False) -> list[Record]:
+        """Run one statement, durable when it returns; sent again while the server is away, unless it is for `once`.
+
+        One that only `reads` may be refused at any try.
+        """
+        return await self._persist(lambda: self._call(statement, values), once=once, reads=reads)
 
     async def call_once(self, statement: str, *values: Any) -> list[Record]:
         """The same for what must not be done twice. Raises `OutcomeUnknown` when its answer was lost."""
@@ -251,7 +264,9 @@ class Database:
         async with self.pool.acquire() as connection, as_tenant(connection, tenant, begin=AT_ONE_MOMENT):
             return await reads(connection)
 
-    async def _persist(self, attempt: Callable[[], Awaitable[T]], *, once: bool = False, unique: bool = False) -> T:
+    async def _persist(
+        self, attempt: Callable[[], Awaitable[T]], *, once: bool = False, unique: bool = False, reads: bool = False
+    ) -> T:
         """Try again while another transaction is in the way, or the server is away.
 
         A call whose answer was lost may have been done: what it says afterwards is not to be taken for a first answer.
@@ -270,7 +285,7 @@ class Database:
                 if conflicts > CONFLICTS_MAX:
                     raise explain(error, doing="used") from error
             except AWAY as error:
-                maybe_done = maybe_done or not isinstance(error, NOT_SENT)
+                maybe_done = maybe_done or not (reads or isinstance(error, NOT_SENT))
                 if maybe_done and (once or self.closing.is_set() or time.monotonic() > deadline):
                     raise OutcomeUnknown("The connection was lost before the answer came.") from error
                 if self.closing.is_set():

@@ -18,14 +18,14 @@ from ingot.engines.postgres.sql import SQL
 from ingot.events.audit import PROCESS
 from ingot.identity.model import TenantNotFound
 from ingot.jobs.after import wait_for
-from ingot.jobs.errors import DuplicateJob, ParentNotFound
+from ingot.jobs.errors import ParentNotFound
 from ingot.jobs.files import PAYLOAD
 from ingot.jobs.lanes import Lane
 from ingot.jobs.limits import render
 from ingot.jobs.model import Definition, Enqueued, Job, NewJob, OnDead
 from ingot.jobs.ports import Enqueue
 from ingot.jobs.reuse import reuse_key
-from ingot.kernel.errors import IdempotencyMismatch, IngotError, StoreBusy, StoreError, TooMany
+from ingot.kernel.errors import IngotError, StoreBusy, TooMany
 from ingot.kernel.ids import is_id
 
 HELD_TRIES_MAX: Final = 3
@@ -322,55 +322,20 @@ async def _resolve(db: Database, memory: Memory, orders: Sequence[NewJob]) -> tu
 
     Raises what stands in the way.
     """
-    keys = [_reuse_key(memory, order) for order in orders]
-    found = await db.call(
-        CALL.find_orders,
+    rows = await db.call(
+        CALL.resolve_orders,
         [order.id for order in orders],
         [order.tenant for order in orders],
         [order.type for order in orders],
         [order.idempotency_key for order in orders],
+        [order.payload_digest for order in orders],
         [order.dedupe_key for order in orders],
-        keys,
+        [_reuse_key(memory, order) for order in orders],
+        [order.force for order in orders],
+        reads=True,
     )
-    known: dict[str, str] = {}
-    reused: set[str] = set()
-    reusable: dict[tuple[str, str, bytes], str] = {}
-    made: dict[tuple[str, str, str], tuple[str, bytes | None]] = {}
-    holders: dict[tuple[str, str], str] = {}
-    seen: set[str] = set()
-    for order, key, row in zip(orders, keys, found, strict=True):
-        if not row["known"]:
-            raise TenantNotFound(f"there is no tenant {order.tenant[:64]!r}")
-        if row["owner"] == order.tenant:
-            known[order.id] = order.id
-            continue
-        if row["owner"] is not None:
-            raise StoreError("The order cannot be stored.", hint="Make orders with new_job; nothing was changed.")
-        if order.id in seen:
-            continue
-        seen.add(order.id)
-        name = None if order.idempotency_key is None else (order.tenant, order.type, order.idempotency_key)
-        if name is not None:
-            job_id, digest = made.get(name) or (row["made"], row["digest"])
-            if job_id is not None:
-                if digest != order.payload_digest:
-                    raise IdempotencyMismatch
-                known[order.id] = job_id
-                continue
-        if key is not None:
-            same = reusable.get((order.tenant, order.type, key)) or row["reusable"]
-            if same is not None and not order.force:
-                known[order.id] = same
-                reused.add(order.id)
-                continue
-            reusable[order.tenant, order.type, key] = order.id
-        if name is not None:
-            made[name] = order.id, order.payload_digest
-        if order.dedupe_key is not None:
-            holder = row["holder"] or holders.setdefault((order.tenant, order.dedupe_key), order.id)
-            if holder != order.id:
-                raise DuplicateJob(f"the unfinished job {holder} holds this dedupe key", holder_id=holder)
-    return known, reused
+    there = [(order.id, row) for order, row in zip(orders, rows, strict=True) if not row["is_new"]]
+    return {id: str(row["answer"]) for id, row in there}, {id for id, row in there if row["is_reused"]}
 
 
 async def _read(db: Database, orders: Sequence[NewJob], ids: set[str]) -> dict[str, Enqueued]:

@@ -7,7 +7,7 @@ GRANT EXECUTE ON FUNCTION
     ingot.enqueue, ingot.claim, ingot.heads, ingot.renew, ingot.settle, ingot.cancel, ingot.retry, ingot.change,
     ingot.promote, ingot.expired, ingot.sweep, ingot.look, ingot.next_due, ingot.next_expiry, ingot.fold_counts,
     ingot.tell, ingot.clock, ingot.up_since, ingot.position, ingot.shift, ingot.at_home,
-    ingot.find_orders, ingot.find_attempts, ingot.newest_ended, ingot.find_tenants, ingot.list_tenants, ingot.find_definition,
+    ingot.resolve_orders, ingot.find_attempts, ingot.newest_ended, ingot.find_tenants, ingot.list_tenants, ingot.find_definition,
     ingot.collect, ingot.keeping, ingot.depths,
     ingot.create_tenant, ingot.change_tenant, ingot.put_record, ingot.delete_record, ingot.get_sealed,
     ingot.expect_room, ingot.release, ingot.ended_parents, ingot.close_batches, ingot.fold_batches,

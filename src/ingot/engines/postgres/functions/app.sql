@@ -228,8 +228,9 @@ BEGIN
             SELECT g FROM unnest(types, idempotency_keys, dedupe_keys, reuse_keys) AS o (type, made, holds, reuse)
             CROSS JOIN LATERAL unnest(ingot.gates_of(tenant, o.type, o.made, o.holds, o.reuse)) AS g
         ));
-        SELECT r.answers, r.made INTO answers, made FROM ingot.resolve_orders(
-            tenant, ids, types, idempotency_keys, digests, dedupe_keys, reuse_keys,
+        SELECT array_agg(r.answer ORDER BY r.place), array_agg(r.is_new ORDER BY r.place) INTO answers, made
+        FROM ingot.resolve_orders(
+            ids, array_fill(tenant, ARRAY[cardinality(ids)]), types, idempotency_keys, digests, dedupe_keys, reuse_keys,
             ARRAY(SELECT (o ->> 'force')::boolean FROM unnest(orders) WITH ORDINALITY AS u (o, n) ORDER BY n)
         ) AS r;
         ready := false;
@@ -274,50 +275,6 @@ RETURNS TABLE (place integer, id uuid, status text, created boolean)
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT * FROM ingot.enqueue_json(jobs::json) $$;
-
--- The job that answers each order, and whether it is to be made. Refuses what is in the way.
-CREATE OR REPLACE FUNCTION ingot.resolve_orders(
-    of_tenant uuid, ids uuid[], types text[], idempotency_keys text[], digests bytea[], dedupe_keys text[], reuse_keys bytea[],
-    forces boolean[], OUT answers uuid[], OUT made boolean[]
-)
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-    one record;
-    holder uuid;
-BEGIN
-    answers := ids;
-    made := array_fill(true, ARRAY[cardinality(ids)]);
-    FOR one IN
-        SELECT f.*, o.made AS key, o.digest AS own_digest, o.reuse, o.holds, o.force,
-            min(f.place) OVER (PARTITION BY o.type, o.made) AS first_made, min(f.place) OVER (PARTITION BY o.holds) AS first_holder,
-            min(f.place) OVER (PARTITION BY o.type, o.reuse) AS first_alike
-        FROM ingot.find_orders(ids, array_fill(of_tenant, ARRAY[cardinality(ids)]), types, idempotency_keys, dedupe_keys, reuse_keys) AS f
-        JOIN unnest(types, idempotency_keys, digests, dedupe_keys, reuse_keys, forces)
-            WITH ORDINALITY AS o (type, made, digest, holds, reuse, force, n) ON o.n = f.place
-        ORDER BY f.place
-    LOOP
-        IF one.key IS NOT NULL AND (one.made IS NOT NULL OR one.first_made < one.place) THEN
-            IF coalesce(one.digest, digests[one.first_made]) <> one.own_digest THEN
-                PERFORM ingot.refuse_app('IN042', 'idempotency_mismatch', 'This idempotency key was used before, for something else.',
-                    'Use a new key for something new; nothing was changed.', jsonb_build_object('place', one.place));
-            END IF;
-            answers[one.place] := coalesce(one.made::uuid, answers[one.first_made]);
-            made[one.place] := false;
-        ELSIF one.reuse IS NOT NULL AND NOT one.force AND (one.reusable IS NOT NULL OR one.first_alike < one.place) THEN
-            answers[one.place] := coalesce(one.reusable::uuid, answers[one.first_alike]);
-            made[one.place] := false;
-        ELSIF one.holds IS NOT NULL THEN
-            holder := coalesce(one.holder::uuid, CASE WHEN one.first_holder < one.place AND made[one.first_holder] THEN ids[one.first_holder] END);
-            IF holder IS NOT NULL THEN
-                PERFORM ingot.refuse_app('IN005', 'duplicate_job', format('the unfinished job %s holds this dedupe key', holder),
-                    'Wait for the holder to finish, or cancel it; nothing was changed.',
-                    jsonb_build_object('holder_id', holder, 'place', one.place));
-            END IF;
-        END IF;
-    END LOOP;
-END
-$$;
 
 -- Make the orders that are to be made, all or none.
 CREATE OR REPLACE FUNCTION ingot.accept_orders(
