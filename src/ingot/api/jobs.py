@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -58,6 +58,7 @@ OPTIONS = (
     "payload_blob",
 )
 _values_of = attrgetter(*OPTIONS)
+NO_OPTIONS: Final = _values_of(JobOrder(type=""))  # As of most jobs.
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +125,7 @@ class JobsApi:
             job = await self._with_uploads(call, body, options)
         else:
             made = await self._jobs.enqueue(call.tenant, body.type, bytes(body.payload), **options)
-            job = _answer(call, await self._fed(made, len(body.inputs)))
+            job = _answer(call, await self._fed(made, len(body.inputs)) if made.reused else made)
         return Answer(job, 201 if job.created else 200, {"location": f"{PREFIX}/jobs/{job.id}"})
 
     async def _with_uploads(self, call: Call, body: NewJobOrder, options: JobOptions) -> JobAnswer:
@@ -186,7 +187,7 @@ class JobsApi:
 
     async def _fed(self, made: Enqueued, inputs: int) -> Enqueued:
         """The answer to an order whose inputs are here: a job that is reused waits for none of them any more."""
-        if not made.reused or not await self._begun_before(made, inputs):
+        if not await self._begun_before(made, inputs):
             return made
         return msgspec.structs.replace(made, job=await self._jobs.get(made.job.tenant, made.job.id))
 
@@ -200,7 +201,10 @@ class JobsApi:
             raise InvalidInput("a batch has a key for each of its jobs", hint="Put idempotency_key into each job.")
         orders = [new_job(call.tenant, one.type, bytes(one.payload), **_options(call, one)) for one in body.jobs]
         made = await self._jobs.enqueue_many(orders)
-        fed = [await self._fed(one, len(order.inputs)) for one, order in zip(made, orders, strict=True)]
+        fed = [
+            await self._fed(one, len(order.inputs)) if one.reused else one
+            for one, order in zip(made, orders, strict=True)
+        ]
         return Made(jobs=[_shown(call, one) for one in fed])
 
     # -- looking --------------------------------------------------------------------------------------------
@@ -314,8 +318,9 @@ def _shown(call: Call, made: Enqueued) -> Enqueued:
 def _options(call: Call, body: JobOrder) -> JobOptions:
     """What the order says besides type and payload. Raises `Forbidden` for a type the caller may not make."""
     call.expect("jobs.create", f"jobs/{body.type}")
-    said = zip(OPTIONS, _values_of(body), strict=True)
-    options: dict[str, Any] = {name: value for name, value in said if value not in (None, [], {})}
+    options: dict[str, Any] = {}
+    if (said := _values_of(body)) != NO_OPTIONS:
+        options = {name: value for name, value in zip(OPTIONS, said, strict=True) if value not in (None, [], {})}
     if metadata := bytes(body.metadata):
         options["metadata"] = metadata
     if body.delay_seconds is not None:

@@ -16,23 +16,21 @@ class Statements:
     """The statements in the files of one folder, as attributes."""
 
     def __init__(self, package: str) -> None:
-        self._texts: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for file in resources.files(package).iterdir():
             if file.name.endswith(".sql"):
                 _, *parts = _NAME.split(file.read_text(encoding="utf-8"))
                 for name, text in zip(parts[::2], parts[1::2], strict=True):
-                    assert name not in self._texts, f"there are two statements {name}"
-                    self._texts[name] = text.strip()
+                    assert name not in texts, f"there are two statements {name}"
+                    texts[name] = text.strip()
+        vars(self).update(texts)  # As attributes: each is looked up with every transaction.
 
     def __getattr__(self, name: str) -> str:
-        try:
-            return self._texts[name]
-        except KeyError:
-            raise AttributeError(f"there is no statement {name}") from None
+        raise AttributeError(f"there is no statement {name}")
 
     def names(self) -> list[str]:
         """All names, sorted."""
-        return sorted(self._texts)
+        return sorted(vars(self))
 
 
 @cache

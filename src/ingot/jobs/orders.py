@@ -53,7 +53,7 @@ CHECKS: Final[dict[str, Callable[[Any], object]]] = {
     "trace_id": partial(checks.short_text, what="trace id"),
     "source": checks.source,
     "source_ref": partial(checks.short_text, what="source ref"),
-    "created_by": partial(checks.short_text, what="created by"),
+    "created_by": lambda value: checks.short_text(value, what="created by"),
     "after": checks.after,
     "on_dead": checks.on_dead,
     "batch": partial(checks.short_text, what="batch", chars_max=checks.BATCH_CHARS_MAX),
@@ -74,9 +74,8 @@ def new_job(tenant: str, type: str, payload: object = None, **options: Unpack[Jo
     type = checks.type_of_text(type) if type.__class__ is str else checks.job_type(type)
     if not options:
         return CheckedJob(id=new_id(), tenant=tenant, type=type, payload=text, checked=(text, None))
-    unknown = options.keys() - CHECKS.keys()
-    if unknown:
-        raise TypeError(f"a job has no option {', '.join(sorted(unknown))}")
+    if not options.keys() <= CHECKS.keys():
+        raise TypeError(f"a job has no option {', '.join(sorted(options.keys() - CHECKS.keys()))}")
     if options.get("run_at") is not None and options.get("delay") is not None:
         raise InvalidInput("run_at and delay were both given", hint="Give one of them; nothing was changed.")
     checked: dict[str, Any] = {name: CHECKS[name](value) for name, value in options.items()}

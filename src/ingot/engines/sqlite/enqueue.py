@@ -78,15 +78,22 @@ class _Batch:
             asked = as_json([(tenants.get(tenant), key) for tenant, key in deduped])
             for at, job_id in tx.read(list[tuple[int, str]], SQL.jobs_by_dedupe_key, asked):
                 self._holders[deduped[at]] = job_id
+        self._has_keys = bool(keyed or deduped)
         self._reusable: dict[tuple[str, str, bytes], int] = {}
-        same = [key for order in orders if (key := _reuse_key(tx, order)) is not None]
+        kinds = {(order.tenant, order.type) for order in orders}
+        same = []
+        if any(tx.memory.definition(*kind).reuse for kind in kinds):
+            same = [key for order in orders if (key := _reuse_key(tx, order)) is not None]
         self._reuses = bool(same)
+        self._answered = False  # Whether jobs that were there before answer some orders.
         if same:
             asked = as_json([(tenants.get(tenant), type, key.hex()) for tenant, type, key in same])
             for at, number in tx.read(list[tuple[int, int]], SQL.jobs_by_reuse_key, asked):
                 self._reusable[same[at]] = number
         self._parents: dict[tuple[str, str], tuple[int, bool]] = {}
-        if wanted := {parent for order in orders for parent in order.after}:
+        wanted = {parent for order in orders for parent in order.after}
+        self._waits = bool(wanted)
+        if wanted:
             for job_id, tenant, number, ended in tx.read(list[Parent], SQL.parents_by_id, as_json(sorted(wanted))):
                 self._parents[tenant, job_id] = number, ended
 
@@ -95,14 +102,15 @@ class _Batch:
         kept, made, holders, reusable = len(self._accepted), self._made, self._holders, self._reusable
         if self._reuses:
             self._reusable = reusable.copy()
-        if any(order.idempotency_key or order.dedupe_key for order in orders):
+        if self._has_keys and any(order.idempotency_key or order.dedupe_key for order in orders):
             self._made, self._holders = made.copy(), holders.copy()
         try:
             answers = [self._accept_one(order) for order in orders]
-            if any(order.after for order in orders):
+            if self._waits and any(order.after for order in orders):
                 answers = self._name_parents(orders, answers, kept)
                 self._check_parents(self._accepted[kept:])
-            self._count([order for order, _ in self._accepted[kept:]])
+            if self._given.some or self._caps.some:
+                self._count([order for order, _ in self._accepted[kept:]])
             return answers
         except IngotError:
             for order, _ in self._accepted[kept:]:
@@ -128,6 +136,7 @@ class _Batch:
             raise TenantNotFound(f"there is no tenant {order.tenant[:64]!r}")
         there = self._there.get(order.id)
         if there is not None and there.tenant == order.tenant:
+            self._answered = True
             return there.number
         number = tx.memory.last_job_number + 1
         key = None if order.idempotency_key is None else (order.tenant, order.type, order.idempotency_key)
@@ -135,9 +144,11 @@ class _Batch:
             made, digest = self._made[key]
             if digest != order.payload_digest:
                 raise IdempotencyMismatch
+            self._answered = True
             return made
         if self._reuses and (same := _reuse_key(tx, order)) is not None:
             if same in self._reusable and not order.force:
+                self._answered = True
                 return Reused(self._reusable[same])
             self._reusable[same] = number
         if key is not None:
@@ -202,7 +213,7 @@ class _Batch:
         reusable: list[tuple[object, ...]] = []
         waits: list[tuple[object, ...]] = []
         files: list[tuple[object, ...]] = []
-        shelf = Shelf(tx)
+        shelf = Shelf(tx) if self._given.some else None
         ready: defaultdict[tuple[str, str, str], list[Place]] = defaultdict(list)
         for order, state in self._accepted:
             same = _reuse_key(tx, order) if self._reuses else None
@@ -239,7 +250,7 @@ class _Batch:
                 keys.append((tenant, order.type, order.idempotency_key, state.number, order.payload_digest))
             if same is not None:
                 reusable.append((tenant, order.type, same[2], state.number))
-            if has_files(order):
+            if shelf is not None and has_files(order):
                 files += self._given.rows(order, state.number)
                 for upload in order.uploads:
                     shelf.save_upload(begun(upload, tx.now))
@@ -248,12 +259,17 @@ class _Batch:
             tx.tell_ready(Lane(*lane), len(places), first=min(places))
         tx.write_rows(SQL.insert_jobs, jobs)
         tx.insert_states([state for _, state in self._accepted])
-        tx.write_rows(SQL.insert_idempotency_keys, keys)
-        tx.write_rows(SQL.insert_reuse_keys, reusable)
-        tx.write_rows(SQL.insert_tags, tags)
-        tx.write_rows(SQL.insert_waits, waits)
-        tx.write_rows(SQL.put_job_files, files)
-        shelf.write()
+        for statement, rows in (
+            (SQL.insert_idempotency_keys, keys),
+            (SQL.insert_reuse_keys, reusable),
+            (SQL.insert_tags, tags),
+            (SQL.insert_waits, waits),
+            (SQL.put_job_files, files),
+        ):
+            if rows:
+                tx.write_rows(statement, rows)
+        if shelf is not None:
+            shelf.write()
 
     def _edges(self, order: NewJob, state: State) -> list[tuple[object, ...]]:
         """Whom this job waits for; one that has ended already is looked at like one that ends later."""
@@ -264,8 +280,10 @@ class _Batch:
 
     def answer(self, answers: Answers) -> Later:
         """The jobs that were accepted, and those that were there before."""
-        known = [number for answer in answers if (number := _number(answer)) is not None]
-        rows = self._tx.whole_jobs(known) if known else {}
+        rows: dict[int, JobRow] = {}
+        if self._answered:
+            known = [number for answer in answers if (number := _number(answer)) is not None]
+            rows = self._tx.whole_jobs(known) if known else {}
         return Later(partial(_enqueued, answers, rows, self._tx.now))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -88,8 +87,10 @@ class SQLiteStore:
 
     def _foretell(self, command: Enqueue) -> None:
         """Have claims that wait come at once: what gathers in this turn is committed together, the jobs before them."""
-        waits = (bool(one.run_at or one.delay or one.after or one.uploads) for one in command.orders)
-        soon = Counter((one.tenant, one.type) for one, later in zip(command.orders, waits, strict=True) if not later)
+        soon: dict[tuple[str, str], int] = {}
+        for one in command.orders:
+            if not (one.run_at or one.delay or one.after or one.uploads):
+                soon[one.tenant, one.type] = soon.get((one.tenant, one.type), 0) + 1
         self._say_ready(soon)
 
     # -- hints ----------------------------------------------------------------------------------------------
@@ -111,10 +112,13 @@ class SQLiteStore:
         for listener in self._listeners:
             _tell_one(partial(_tell_listener, listener, told))
 
-    def _say_ready(self, ready: Counter[tuple[str, str]]) -> None:
+    def _say_ready(self, ready: Mapping[tuple[str, str], int]) -> None:
         for (tenant, type), jobs in ready.items():
             for tell_ready in self._tell_ready:
-                _tell_one(partial(tell_ready, tenant, type, jobs))
+                try:
+                    tell_ready(tenant, type, jobs)
+                except Exception as error:  # As in `_tell_one`, which would be called with every order.
+                    report("listener_failed", error)
 
     def on_ready(self, tell: Callable[[str, str, int], None]) -> None:
         """See `JobStore`."""

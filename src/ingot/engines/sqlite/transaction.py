@@ -311,19 +311,23 @@ class Transaction:
                 self.memory.last_batch += 1
                 part = entries[start : start + EVENTS_PER_ROW_MAX]
                 rows.append((self.memory.numbers[tenant], self.memory.last_batch, self.now, _encode(part)))
-        self.write_rows(SQL.insert_events, rows)
+        if rows:
+            self.write_rows(SQL.insert_events, rows)
         counts = [
             (self.memory.numbers[tenant], type, status, jobs)
             for (tenant, type, status), jobs in self.staged.counts.items()
             if jobs
         ]
-        self.write_rows(SQL.add_counts, counts)
-        endings = [
-            (self.memory.numbers[tenant], type, self.now, len(numbers), as_json(numbers))
-            for (tenant, type), numbers in self.staged.endings.items()
-        ]
-        self.write_rows(SQL.insert_endings, endings)
-        self._write_usage()
+        if counts:
+            self.write_rows(SQL.add_counts, counts)
+        if self.staged.endings:
+            endings = [
+                (self.memory.numbers[tenant], type, self.now, len(numbers), as_json(numbers))
+                for (tenant, type), numbers in self.staged.endings.items()
+            ]
+            self.write_rows(SQL.insert_endings, endings)
+        if self.staged.usage or self.staged.blobs:
+            self._write_usage()
         if self._connection.total_changes() > self._changes_before:  # A claim that found nothing has nothing to sync.
             self.execute(SQL.keep_clock, self.now, self.memory.last_job_number)
 
