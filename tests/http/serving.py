@@ -105,15 +105,16 @@ async def serving(
     door: socket.socket | None = None,
     more: Iterable[Route] = (),
     signer: Signer | None = None,
+    tend: bool = True,
 ) -> AsyncIterator[Served]:
     """Serve a new store on SQLite, at a door that is open already, or else at a port that is free.
 
-    It has `more` routes, and takes what the signer has signed.
+    It has `more` routes, and takes what the signer has signed. With `tend=False` no maintenance runs in the background.
     """
     settings = msgspec.structs.replace(settings or Settings(), data=folder)
     if settings.database_url is None:
         place_migrated_file(folder)
-    async with rooms.open(settings=settings, clock=clock) as ingot:
+    async with rooms.open(settings=settings, clock=clock, tend=tend) as ingot:
         operator = await ingot.credentials.ensure_operator(None)
         assert operator is not None
         with listen("127.0.0.1", 0) if door is None else door.dup() as listening:

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SERVERS = (  # Modules and folders of modules that start a server, a database or a process of Ingot.
     "tests.browser",
+    "tests.budgets",
     "tests.conformance",
     "tests.direct",
     "tests.engines",

@@ -20,12 +20,14 @@ _MORE_ROWS = re.compile(r"(\([?, ]+\))(?:, \1)+")
 
 
 class Meter:
-    """The steps of every run of every statement that has a file of its own."""
+    """The steps of every run of every statement that has a name, and the number of all statements and steps."""
 
     def __init__(self) -> None:
         self._names = {_one_row(getattr(SQL, name)): name for name in SQL.names()}
         self.steps: defaultdict[str, list[int]] = defaultdict(list)
         self.automatic_indexes: set[str] = set()
+        self.statements = 0  # With those that have no name, such as COMMIT.
+        self.total_steps = 0
         self._before: dict[tuple[int, int], dict[str, int]] = {}
 
     def watch(self, connection: apsw.Connection) -> None:
@@ -33,9 +35,6 @@ class Meter:
         connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, self._note)
 
     def _note(self, told: dict[str, Any]) -> None:
-        name = self._names.get(_one_row(told["sql"]))
-        if name is None:
-            return
         now: dict[str, int] = told["stmt_status"]
         # A prepared statement that is run again goes on counting.
         key = id(told["connection"]), told["id"]
@@ -43,7 +42,13 @@ class Meter:
         if before is None or before[RUNS] >= now[RUNS]:
             before = {STEPS: 0}
         self._before[key] = now
-        self.steps[name].append(now[STEPS] - before[STEPS])
+        steps = now[STEPS] - before[STEPS]
+        self.statements += 1
+        self.total_steps += steps
+        name = self._names.get(_one_row(told["sql"]))
+        if name is None:
+            return
+        self.steps[name].append(steps)
         if now[AUTOMATIC_INDEX]:
             self.automatic_indexes.add(name)
 

@@ -1,0 +1,1 @@
+"""What a request may cost, counted and not timed."""
