@@ -20,8 +20,8 @@ BUDGETS: Final[dict[str, dict[str, dict[str, int]]]] = {
     },
     "postgres": {
         "POST /jobs": {"calls": 182, "statements": 1, "buffers": 23},
-        "claim one": {"calls": 248, "statements": 1, "buffers": 46},
-        "claim 100": {"calls": 1040, "statements": 1, "buffers": 1260},
+        "claim one": {"calls": 248, "statements": 1, "buffers": 34},
+        "claim 100": {"calls": 1040, "statements": 1, "buffers": 1128},
         "heartbeat": {"calls": 194, "statements": 1, "buffers": 18},
         "settle": {"calls": 181, "statements": 1, "buffers": 25},
         "PUT key": {"calls": 196, "statements": 1, "buffers": 59},

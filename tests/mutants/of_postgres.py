@@ -26,8 +26,8 @@ MUTANTS = [
         name="settle without the fence on PostgreSQL",
         breaks="J4: only the current fence is heard",
         file="engines/postgres/functions/settle.sql",
-        old="WHERE l.id = a.id AND l.fence = a.fence AND (",
-        new="WHERE l.id = a.id AND (",
+        old="WHERE l.id = a.id AND l.fence = fences[a.place] AND coalesce(",
+        new="WHERE l.id = a.id AND coalesce(",
         caught_by="tests/conformance/test_settle.py::test_the_worker_of_an_earlier_attempt_cannot_settle_the_next",
     ),
     Mutant(
@@ -66,7 +66,7 @@ MUTANTS = [
         name="a claim that takes what lies behind lanes it left out",
         breaks="J14: inside a tenant priority is strict",
         file="engines/postgres/functions/claim.sql",
-        old="AND (r.priority, r.run_at, r.id) < (l.end_priority, l.end_run_at, l.end_id)",
+        old="AND (r.priority, r.run_at, r.id) < (end_priorities[l.lane], end_run_ats[l.lane], end_ids[l.lane])",
         new="",
         caught_by="tests/conformance/test_many_keys.py"
         "::test_what_keys_with_room_have_later_waits_for_what_others_have_sooner",
@@ -109,8 +109,8 @@ MUTANTS = [
         name="claim that takes its limit from every lane",
         breaks="J12: a claim never gets more than its limit, and loses nothing",
         file="engines/postgres/functions/claim.sql",
-        old="WHERE h.place > a.upto - a.jobs AND h.place <= a.upto LIMIT a.jobs",
-        new="WHERE h.place > a.upto - a.jobs",
+        old="array_fill(taker, ARRAY[limits[taker]])",
+        new="array_fill(taker, ARRAY[cardinality(ats)])",
         caught_by="tests/engines/postgres/test_interleavings.py::test_a_claim_keeps_to_its_limit_under_every_plan",
     ),
     Mutant(
@@ -126,7 +126,7 @@ MUTANTS = [
         name="an id that is taken for the time of its job",
         breaks="a job is found by its time, whatever its id says",
         file="engines/postgres/functions/enqueue.sql",
-        old="CASE WHEN id NOT BETWEEN lowest AND highest THEN ingot.drift_of(id, now) END",
+        old="CASE WHEN ids[p] NOT BETWEEN lowest AND highest THEN ingot.drift_of(ids[p], now) END",
         new="NULL",
         caught_by="tests/conformance/test_filters.py::test_a_job_is_found_by_its_time_whatever_its_id_says",
     ),
@@ -216,8 +216,8 @@ MUTANTS = [
         name="reuse of what is dead on PostgreSQL",
         breaks="a job that is dead or canceled is not reused",
         file="engines/postgres/functions/enqueue.sql",
-        old="AND o.force IS NOT TRUE AND k.status NOT IN ('dead', 'canceled')",
-        new="AND o.force IS NOT TRUE",
+        old="o.force IS NOT TRUE AND k.status NOT IN ('dead', 'canceled')",
+        new="o.force IS NOT TRUE",
         caught_by="tests/conformance/test_reuse.py::test_a_job_that_is_dead_or_canceled_is_not_reused",
     ),
     Mutant(
@@ -240,9 +240,9 @@ MUTANTS = [
         name="reuse that two processes write over each other",
         breaks="of many that ask for the same at once, one makes a job",
         file="engines/postgres/functions/enqueue.sql",
-        old="        ORDER BY t.tenant, t.type, t.reuse_key\n",
-        new="        ORDER BY t.tenant, t.type, t.reuse_key\n"
-        "        ON CONFLICT (tenant, type, key) DO UPDATE SET job = excluded.job\n",
+        old="ORDER BY t.tenant, t.type, t.reuse_key, t.place DESC;\n",
+        new="ORDER BY t.tenant, t.type, t.reuse_key, t.place DESC\n"
+        "        ON CONFLICT (tenant, type, key) DO UPDATE SET job = excluded.job;\n",
         caught_by="tests/engines/postgres/test_reuse.py",
     ),
     Mutant(
@@ -370,7 +370,7 @@ MUTANTS = [
         name="servers that wait for an application's keys",
         breaks="decision 17: an open transaction holds up only who needs what it holds",
         file="engines/postgres/functions/enqueue.sql",
-        old="WHERE gated AND NOT pg_try_advisory_xact_lock_shared(g.gate)",
+        old="WHERE NOT pg_try_advisory_xact_lock_shared(g.gate)",
         new="WHERE false",
         caught_by="tests/engines/postgres/test_app.py"
         "::test_a_transaction_that_stays_open_holds_up_only_who_needs_what_it_holds",

@@ -103,31 +103,34 @@ def _columns(memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[Any]:
         [o.tenant for o in orders],
         [o.type for o in orders],
         [o.payload for o in orders],
-        [o.metadata for o in orders],
-        [o.priority for o in orders],
-        [o.run_at for o in orders],
-        [o.delay for o in orders],
-        [o.max_attempts for o in orders],
-        [o.idempotency_key for o in orders],
-        [o.payload_digest for o in orders],
-        [o.dedupe_key for o in orders],
+        _column([o.metadata for o in orders]),
+        _column([o.priority for o in orders]),
+        _column([o.run_at for o in orders]),
+        _column([o.delay or None for o in orders]),
+        _column([o.max_attempts for o in orders]),
+        _column([o.idempotency_key for o in orders]),
+        _column([o.payload_digest for o in orders]),
+        _column([o.dedupe_key for o in orders]),
         [o.source for o in orders],
-        [o.source_ref for o in orders],
-        [o.created_by for o in orders],
-        [o.correlation_id for o in orders],
-        [o.trace_id for o in orders],
+        _column([o.source_ref for o in orders]),
+        _column([o.created_by for o in orders]),
+        _column([o.correlation_id for o in orders]),
+        _column([o.trace_id for o in orders]),
         [o.depth for o in orders],
-        *([row[column] for row in tagged] for column in range(4)),
+        *([row[column] for row in tagged] or None for column in range(4)),
         *_rules(memory, orders),
-        [_inputs(o) for o in orders] if any(o.inputs or o.uploads for o in orders) else None,
-        [o.batch for o in orders] if any(o.batch for o in orders) else None,
+        _column([_inputs(o) for o in orders]),
+        _column([o.batch for o in orders]),
         *_waits(groups),
-        [o.payload_blob and bytes.fromhex(o.payload_blob) for o in orders]
-        if any(o.payload_blob for o in orders)
-        else None,
+        _column([o.payload_blob and bytes.fromhex(o.payload_blob) for o in orders]),
         _files(groups),
         False,  # It is no application.
     ]
+
+
+def _column(values: list[Any]) -> list[Any] | None:
+    """A column as `ingot.enqueue` takes it; one without any value is not sent, which is quicker."""
+    return None if values.count(None) == len(values) else values
 
 
 def _waits(groups: Sequence[Sequence[NewJob]]) -> list[list[Any] | None]:

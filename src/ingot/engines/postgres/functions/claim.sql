@@ -29,16 +29,26 @@ DECLARE
     now bigint := ingot.clock();
     bounded boolean := ingot.is_bounded();
     alone boolean := cardinality(lane_types) = 1;
-    crowded boolean := NOT alone AND (SELECT count(DISTINCT t) FROM unnest(turns) AS t) < cardinality(turns);  -- Lanes share a turn.
     tenant_rooms bigint[];
     type_rooms bigint[];
     rooms bigint[];
     busy boolean[];
+    crowded boolean;  -- Whether lanes share a turn.
     typed boolean := false;  -- Whether a limit is shared by the lanes of a type.
-    wanted integer := (SELECT sum(l) FROM unnest(limits) AS l);
+    wanted integer;
+    valid boolean;
+    rows ingot.ready[];  -- What was locked, and where each row is and the place of its lane.
+    ats tid[];
+    lanes integer[];
+    timeouts double precision[];
+    with_tags boolean;
+    with_waits boolean;
+    takers integer[] := '{}';  -- Who gets each row, and the fences of those who get any.
+    new_fences bigint[] := '{}';
 BEGIN
-    IF wanted IS NULL OR EXISTS (SELECT FROM unnest(limits, lease_lengths) AS a (jobs, lease) WHERE
-        a.jobs IS NULL OR a.jobs NOT BETWEEN 1 AND 1000 OR a.lease IS NULL OR a.lease NOT BETWEEN 1 AND 604800000000) THEN
+    SELECT sum(a.jobs), bool_and(coalesce(a.jobs BETWEEN 1 AND 1000 AND a.lease BETWEEN 1 AND 604800000000, false))
+    INTO wanted, valid FROM unnest(limits, lease_lengths) AS a (jobs, lease);
+    IF valid IS NOT TRUE THEN
         RAISE EXCEPTION 'a claim is for 1 to 1000 jobs, and for up to a week' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     -- Nothing is handed out of tenants that were removed.
@@ -70,130 +80,150 @@ BEGIN
             RETURN NEXT;
         END LOOP;
     END IF;
-    RETURN QUERY
-    WITH lanes AS MATERIALIZED (
-        SELECT * FROM unnest(
-            lane_types, lane_tenants, lane_keys, after_priorities, after_run_ats, after_ids, end_priorities, end_run_ats,
-            end_ids, turns, steps, shares, all_reads, rooms, tenant_rooms, type_rooms
-        ) WITH ORDINALITY AS l (
-            type, tenant, limit_key, priority, run_at, id, end_priority, end_run_at, end_id, turn, step, share, reads, room,
-            tenant_room, type_room, lane
-        )
-    ),
-    heads AS MATERIALIZED (
-        SELECT r.*, l.lane::integer, l.turn, l.step, least(l.share, l.tenant_room) AS share, l.type, l.type_room, l.reads
-        FROM lanes AS l CROSS JOIN LATERAL (
-            SELECT r.*, row_number() OVER () AS in_lane FROM (
-                SELECT r.ctid AS at, r.id, r.priority, r.run_at FROM ingot.ready AS r
-                WHERE r.type = l.type AND r.tenant = l.tenant AND r.limit_key = l.limit_key
-                    AND (r.priority, r.run_at, r.id) > (l.priority, l.run_at, l.id)
-                    AND (r.priority, r.run_at, r.id) < (l.end_priority, l.end_run_at, l.end_id)
-                ORDER BY r.priority, r.run_at, r.id
-                LIMIT least(l.share, wanted, l.reads, l.room)
-                FOR UPDATE SKIP LOCKED
-            ) AS r
-        ) AS r
-    ),
-    -- What each tenant gives, in its order: with one lane that of the lane, otherwise that of all that is allowed. Lanes of
-    -- a type share what may run of it.
-    offered AS (
-        SELECT at, lane, turn, step, share, in_lane AS rank FROM heads WHERE NOT crowded
-        UNION ALL
-        SELECT at, lane, turn, step, share, rank FROM (
-            SELECT *, min(CASE WHEN in_lane = reads THEN rank END) OVER (PARTITION BY turn) AS last_sure FROM (
-                SELECT *, row_number() OVER (PARTITION BY turn ORDER BY priority, run_at, id) AS rank FROM (
-                    SELECT * FROM heads WHERE crowded AND NOT typed
-                    UNION ALL
-                    SELECT at, id, priority, run_at, in_lane, lane, turn, step, share, type, type_room, reads FROM (
-                        SELECT *, row_number() OVER (PARTITION BY turn, type COLLATE "C" ORDER BY priority, run_at, id) AS of_type
-                        FROM heads WHERE crowded AND typed
+    SELECT array_agg(r.row), array_agg(r.at), array_agg(l.lane)
+    INTO rows, ats, lanes
+    FROM unnest(lane_types) WITH ORDINALITY AS l (type, lane) CROSS JOIN LATERAL (
+        SELECT r AS row, r.ctid AS at FROM ingot.ready AS r
+        WHERE r.type = l.type AND r.tenant = lane_tenants[l.lane] AND r.limit_key = lane_keys[l.lane]
+            AND (r.priority, r.run_at, r.id) > (after_priorities[l.lane], after_run_ats[l.lane], after_ids[l.lane])
+            AND (r.priority, r.run_at, r.id) < (end_priorities[l.lane], end_run_ats[l.lane], end_ids[l.lane])
+        ORDER BY r.priority, r.run_at, r.id
+        LIMIT least(shares[l.lane], wanted, all_reads[l.lane], rooms[l.lane])
+        FOR UPDATE SKIP LOCKED
+    ) AS r;
+    IF rows IS NULL THEN
+        RETURN;
+    END IF;
+    IF NOT alone THEN
+        crowded := (SELECT count(DISTINCT t) FROM unnest(turns) AS t) < cardinality(turns);
+        -- What each tenant gives, in its order: with one lane that of the lane, otherwise that of all that is allowed. Lanes of
+        -- a type share what may run of it.
+        WITH heads AS MATERIALIZED (
+            SELECT h.*, row_number() OVER (PARTITION BY h.lane ORDER BY h.n) AS in_lane, turns[h.lane] AS turn,
+                steps[h.lane] AS step, least(shares[h.lane], tenant_rooms[h.lane]) AS share,
+                type_rooms[h.lane] AS type_room, all_reads[h.lane] AS reads
+            FROM (
+                SELECT r.priority, r.run_at, r.id, r.type, r.ordinality AS n, lanes[r.ordinality] AS lane
+                FROM unnest(rows) WITH ORDINALITY AS r
+            ) AS h
+        ),
+        offered AS (
+            SELECT n, lane, turn, step, share, in_lane AS rank FROM heads WHERE NOT crowded
+            UNION ALL
+            SELECT n, lane, turn, step, share, rank FROM (
+                SELECT *, min(CASE WHEN in_lane = reads THEN rank END) OVER (PARTITION BY turn) AS last_sure FROM (
+                    SELECT *, row_number() OVER (PARTITION BY turn ORDER BY priority, run_at, id) AS rank FROM (
+                        SELECT *, 0 AS of_type FROM heads WHERE crowded AND NOT typed
+                        UNION ALL
+                        SELECT * FROM (
+                            SELECT *, row_number() OVER (PARTITION BY turn, type COLLATE "C" ORDER BY priority, run_at, id) AS of_type
+                            FROM heads WHERE crowded AND typed
+                        ) AS h
+                        WHERE of_type <= coalesce(type_room, of_type)
                     ) AS h
-                    WHERE of_type <= coalesce(type_room, of_type)
                 ) AS h
             ) AS h
-        ) AS h
-        WHERE rank <= coalesce(last_sure, rank)
-    ),
-    ranked AS MATERIALIZED (
-        SELECT at, lane, rank AS place FROM offered WHERE alone
-        UNION ALL
-        SELECT at, lane, place FROM (
-            SELECT at, lane, row_number() OVER (ORDER BY (rank - 1) / step, turn, rank) AS place FROM offered
-            WHERE NOT alone AND rank <= share
-        ) AS h
-        WHERE place <= wanted
-    ),
-    askers AS MATERIALIZED (
-        SELECT a.*, sum(a.jobs) OVER (ORDER BY a.asker) AS upto, nextval('ingot.fences') AS fence
-        FROM unnest(worker_ids, hosts, pids, limits, lease_lengths)
-            WITH ORDINALITY AS a (worker_id, host, pid, jobs, lease, asker)
-        WHERE EXISTS (SELECT FROM heads)
-    ),
-    picked AS MATERIALIZED (
-        SELECT h.at, h.lane, h.place, a.asker::integer, a.fence, a.worker_id, a.host, a.pid, now + a.lease AS expires_at
-        FROM askers AS a CROSS JOIN LATERAL (
-            SELECT * FROM ranked AS h WHERE h.place > a.upto - a.jobs AND h.place <= a.upto LIMIT a.jobs
-        ) AS h
-    ),
-    taken AS (
-        DELETE FROM ingot.ready AS r USING picked AS p WHERE r.ctid = p.at
-        RETURNING r.id, r.tenant, r.type, r.limit_key, r.batch, r.dedupe_key, r.priority, r.run_at, r.attempts + 1 AS attempts,
-            r.failures, r.crashes, r.max_attempts, r.told_at, p.lane, p.fence, p.place, p.asker, p.worker_id, p.host, p.pid, p.expires_at
-    ),
-    alike AS MATERIALIZED (
-        SELECT tenant, type, attempts, failures, crashes, fence, worker_id,
-            '["' || string_agg(id::text, '","') || '"]' AS ids, count(*) AS jobs
-        FROM taken GROUP BY tenant, type, attempts, failures, crashes, fence, worker_id
-    ),
-    kinds AS MATERIALIZED (
-        -- By the place of the lane: a join would look at every lane for every job.
-        SELECT CASE WHEN EXISTS (SELECT FROM ingot.definitions) THEN ARRAY(
-            SELECT coalesce((
-                SELECT d.timeout_seconds FROM ingot.definitions AS d
-                WHERE d.type = l.type AND d.tenant IN (l.tenant, '00000000-0000-0000-0000-000000000000')
-                ORDER BY d.tenant DESC LIMIT 1
-            ), 3600) FROM lanes AS l ORDER BY l.lane
-        ) END AS timeouts,
-        EXISTS (SELECT FROM ingot.tags AS g) AS tags, EXISTS (SELECT FROM ingot.waits AS w) AS waits
-    ),
-    leased AS (
-        INSERT INTO ingot.leases (
-            id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
-            told_at, worker_id, host, pid, started_at, expires_at, changed_by
+            WHERE rank <= coalesce(last_sure, rank)
         )
-        SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
-            told_at, worker_id, host, pid, now, expires_at, pg_current_xact_id()
-        FROM taken
-    ),
-    told AS (
-        INSERT INTO ingot.events (tenant, position, at, entries)
-        SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(
-            ingot.news('job.started', ids, type, 'running', attempts, failures, crashes, fence, worker_id, NULL, NULL, NULL,
-                false, NULL, NULL), ',') || ']'
-        FROM alike GROUP BY tenant
-        ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
-    ),
-    counted AS (
-        INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
-        SELECT c.tenant, c.type, s.status, s.sign * c.jobs
-        FROM (SELECT tenant, type, sum(jobs) AS jobs FROM alike GROUP BY tenant, type) AS c
-        CROSS JOIN (VALUES ('queued', -1), ('running', 1)) AS s (status, sign)
+        SELECT array_agg(rows[h.n] ORDER BY h.place), array_agg(ats[h.n] ORDER BY h.place), array_agg(h.lane ORDER BY h.place)
+        INTO rows, ats, lanes
+        FROM (
+            SELECT DISTINCT ON (ats[h.n]) h.n, h.lane, h.place  -- Somebody may name a lane twice.
+            FROM (
+                SELECT n, lane, row_number() OVER (ORDER BY (rank - 1) / step, turn, rank) AS place FROM offered
+                WHERE rank <= share
+            ) AS h
+            WHERE h.place <= wanted ORDER BY ats[h.n], h.place
+        ) AS h;
+        IF rows IS NULL THEN
+            RETURN;
+        END IF;
+    END IF;
+    FOR taker IN 1 .. cardinality(limits) LOOP
+        EXIT WHEN cardinality(takers) >= cardinality(ats);
+        takers := takers || array_fill(taker, ARRAY[limits[taker]]);
+        new_fences := new_fences || nextval('ingot.fences');
+    END LOOP;
+    DELETE FROM ingot.ready AS r WHERE r.ctid = ANY (ats);
+    INSERT INTO ingot.leases (
+        id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
+        told_at, worker_id, host, pid, started_at, expires_at, changed_by
     )
-    SELECT t.asker, t.lane, t.id::text, t.priority, t.run_at, t.attempts, t.failures, t.crashes, t.max_attempts, t.fence, now,
-        j.payload, j.metadata, j.created_at, j.source, j.depth, coalesce(k.timeouts[t.lane], 3600),
+    SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts + 1, failures, crashes, max_attempts,
+        new_fences[takers[ordinality]], told_at, worker_ids[takers[ordinality]], hosts[takers[ordinality]], pids[takers[ordinality]], now,
+        now + lease_lengths[takers[ordinality]], pg_current_xact_id()
+    FROM unnest(rows) WITH ORDINALITY AS r;
+    INSERT INTO ingot.events (tenant, position, at, entries)
+    SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(
+        ingot.news('job.started', ids, type, 'running', attempts + 1, failures, crashes, new_fences[taker], worker_ids[taker],
+            NULL, NULL, NULL, false, NULL, NULL), ',') || ']'
+    FROM (
+        SELECT tenant, type, attempts, failures, crashes, takers[ordinality] AS taker, '["' || string_agg(id::text, '","') || '"]' AS ids
+        FROM unnest(rows) WITH ORDINALITY AS r
+        GROUP BY tenant, type, attempts, failures, crashes, takers[ordinality]
+    ) AS a
+    GROUP BY tenant
+    ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries);
+    INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
+    SELECT c.tenant, c.type, s.status, s.sign * c.jobs
+    FROM (SELECT lane_tenants[l] AS tenant, lane_types[l] AS type, count(*) AS jobs FROM unnest(lanes) AS l GROUP BY 1, 2) AS c
+    CROSS JOIN (VALUES ('queued', -1), ('running', 1)) AS s (status, sign);
+    IF EXISTS (SELECT FROM ingot.definitions) THEN
+        timeouts := ARRAY(
+            SELECT (
+                SELECT d.timeout_seconds FROM ingot.definitions AS d
+                WHERE d.type = l.type AND d.tenant IN (lane_tenants[l.lane], '00000000-0000-0000-0000-000000000000')
+                ORDER BY d.tenant DESC LIMIT 1
+            ) FROM unnest(lane_types) WITH ORDINALITY AS l (type, lane) ORDER BY l.lane
+        );
+    END IF;
+    SELECT EXISTS (SELECT FROM ingot.tags), EXISTS (SELECT FROM ingot.waits) INTO with_tags, with_waits;
+    RETURN QUERY
+    SELECT takers[t.ordinality], lanes[t.ordinality], t.id::text, t.priority, t.run_at, t.attempts + 1, t.failures, t.crashes, t.max_attempts,
+        new_fences[takers[t.ordinality]], now, j.payload, j.metadata, j.created_at, j.source, j.depth, coalesce(timeouts[lanes[t.ordinality]], 3600),
         CASE WHEN coalesce(j.source_ref, j.created_by, j.correlation_id, j.trace_id, j.idempotency_key, j.dedupe_key, j.batch) IS NOT NULL
                 OR j.payload_blob IS NOT NULL
             THEN ARRAY[j.source_ref, j.created_by, j.correlation_id, j.trace_id, j.idempotency_key, j.dedupe_key, j.batch,
                 encode(j.payload_blob, 'hex')] END,
-        CASE WHEN k.tags THEN nullif(ARRAY(SELECT g.tag FROM ingot.tags AS g WHERE g.job = t.id ORDER BY g.tag), '{}') END,
-        CASE WHEN t.failures + t.crashes > 0 THEN (
-            SELECT o.error FROM ingot.outcomes AS o WHERE o.job = t.id AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1
-        ) END,
-        CASE WHEN k.waits THEN nullif(ARRAY(SELECT w.parent::text FROM ingot.waits AS w WHERE w.job = t.id ORDER BY w.parent), '{}') END,
-        CASE WHEN k.waits THEN EXISTS (SELECT FROM ingot.waits AS w WHERE w.job = t.id AND w.runs_anyway) END, j.inputs::text
-    FROM (SELECT * FROM taken ORDER BY place) AS t
-    CROSS JOIN kinds AS k
+        CASE WHEN with_tags THEN ingot.tags_of(t.id) END,
+        CASE WHEN t.failures + t.crashes > 0 THEN ingot.last_error_of(t.id) END,
+        CASE WHEN with_waits THEN ingot.parents_of(t.id) END,
+        CASE WHEN with_waits THEN ingot.runs_anyway(t.id) END, j.inputs::text
+    FROM unnest(rows) WITH ORDINALITY AS t
     CROSS JOIN LATERAL (SELECT j.* FROM ingot.jobs AS j WHERE j.id = t.id LIMIT 1) AS j;
+END
+$$;
+
+-- What few jobs have. Functions, because a claim would prepare subqueries at each call, used or not.
+CREATE OR REPLACE FUNCTION ingot.tags_of(of_job uuid) RETURNS text[]
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN nullif(ARRAY(SELECT g.tag FROM ingot.tags AS g WHERE g.job = of_job ORDER BY g.tag), '{}');
+END
+$$;
+
+CREATE OR REPLACE FUNCTION ingot.last_error_of(of_job uuid) RETURNS text
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN (SELECT o.error FROM ingot.outcomes AS o WHERE o.job = of_job AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION ingot.parents_of(of_job uuid) RETURNS text[]
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN nullif(ARRAY(SELECT w.parent::text FROM ingot.waits AS w WHERE w.job = of_job ORDER BY w.parent), '{}');
+END
+$$;
+
+CREATE OR REPLACE FUNCTION ingot.runs_anyway(of_job uuid) RETURNS boolean
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM ingot.waits AS w WHERE w.job = of_job AND w.runs_anyway);
 END
 $$;
 

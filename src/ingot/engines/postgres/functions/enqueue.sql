@@ -27,204 +27,243 @@ AS $$
 #variable_conflict use_column
 DECLARE
     now bigint := ingot.clock();
-    capped uuid[];
+    capped uuid[] := '{}';
     shut uuid[] := '{}';
-    barred integer[] := '{}';
-    gated boolean := num_nonnulls(VARIADIC idempotency_keys) + num_nonnulls(VARIADIC dedupe_keys)
-        + coalesce(num_nonnulls(VARIADIC reuse_keys), 0) BETWEEN 1 AND ingot.gates_max();
+    refused integer[] := '{}';
+    accepted integer[];  -- The places of accepted orders. All other arrays are read by place.
+    own_priorities smallint[];
+    own_attempts integer[];
+    due_ats bigint[];
+    replaced uuid[];
+    with_idempotency boolean := num_nonnulls(VARIADIC idempotency_keys) > 0;
+    with_dedupe boolean := num_nonnulls(VARIADIC dedupe_keys) > 0;
+    with_reuse boolean := num_nonnulls(VARIADIC reuse_keys) > 0;
     -- The first and the last id of those made within a second of now, as nearly all are.
     lowest uuid;
     highest uuid;
 BEGIN
+    -- Most orders have no keys, tags or parents, so each of these has statements of its own: PostgreSQL prepares every part
+    -- of a statement at each call, used or not. For the same reason arrays are read by place: `unnest` would keep a store for each.
     IF EXISTS (SELECT FROM ingot.tenants WHERE max_unfinished IS NOT NULL OR rate IS NOT NULL) THEN
         shut := ingot.kept_out(tenants);
         capped := ingot.lock_capped(ARRAY(SELECT t FROM unnest(tenants) AS t WHERE t <> ALL (shut)));
         now := ingot.clock();
     END IF;
     IF files IS NOT NULL THEN
-        barred := ingot.hold_files(files, wait_parents, apart);
+        refused := ingot.hold_files(files, wait_parents, apart);
         now := ingot.clock();
     END IF;
-    lowest := (lpad(to_hex(greatest(now / 1000 - 1000, 0)), 12, '0') || '00000000000000000000')::uuid;
-    highest := (lpad(to_hex(now / 1000 + 1000), 12, '0') || 'ffffffffffffffffffff')::uuid;
-    RETURN QUERY
-    WITH asked AS MATERIALIZED (
-        SELECT * FROM unnest(
-            commands, ids, tenants, types, payloads, metadatas, priorities, run_ats, delays, max_attempts,
-            idempotency_keys, digests, dedupe_keys, sources, source_refs, created_bys, correlation_ids, trace_ids, depths,
-            rules, limit_keys, reuse_keys, forces, all_inputs, batches, waiting, payload_blobs
-        ) WITH ORDINALITY AS o (
-            command, id, tenant, type, payload, metadata, priority, run_at, delay, max_attempts,
-            idempotency_key, digest, dedupe_key, source, source_ref, created_by, correlation_id, trace_id, depth,
-            rule, limit_key, reuse_key, force, inputs, batch, waits, payload_blob, place
-        )
-    ),
-    kinds AS MATERIALIZED (
+    WITH kinds AS MATERIALIZED (
         SELECT k.tenant, k.type, t.id IS NOT NULL AS known,
             coalesce(d.priority, 3::smallint) AS priority, coalesce(d.max_attempts, 5) AS max_attempts, d.rule
-        FROM (SELECT DISTINCT tenant, type FROM asked) AS k
+        FROM (
+            SELECT DISTINCT o.tenant, types[o.place] AS type FROM unnest(tenants) WITH ORDINALITY AS o (tenant, place)
+        ) AS k
         LEFT JOIN ingot.tenants AS t ON t.id = k.tenant
         LEFT JOIN LATERAL (
             SELECT d.* FROM ingot.definitions AS d
             WHERE d.type = k.type AND d.tenant IN (k.tenant, '00000000-0000-0000-0000-000000000000')
             ORDER BY d.tenant DESC LIMIT 1
         ) AS d ON true
-    ),
-    edges AS MATERIALIZED (
-        -- Whoever removes finished jobs lets those be that are waited for from now on.
-        SELECT e.*, e.inside OR p.id IS NOT NULL AS there
-        FROM unnest(wait_jobs, wait_parents, wait_tenants, wait_anyway, wait_inside, wait_commands)
-            AS e (job, parent, tenant, runs_anyway, inside, command)
-        LEFT JOIN LATERAL (
-            SELECT j.id FROM ingot.jobs AS j WHERE NOT e.inside AND j.id = e.parent AND j.tenant = e.tenant FOR SHARE
-        ) AS p ON true
-    ),
-    refused AS MATERIALIZED (
-        SELECT o.command FROM asked AS o JOIN kinds AS k ON k.tenant = o.tenant AND k.type = o.type WHERE NOT k.known
-            OR k.rule IS DISTINCT FROM o.rule  -- Somebody else changed it: the caller must make its keys anew.
-        UNION ALL
-        SELECT u.command FROM (
-            SELECT o.command, o.tenant, sum(count(*)) OVER (PARTITION BY o.tenant ORDER BY o.command) AS upto
-            FROM asked AS o WHERE o.tenant = ANY (capped) GROUP BY o.tenant, o.command
-        ) AS u
-        JOIN ingot.caps(capped, now) AS c ON c.tenant = u.tenant
-        WHERE u.upto > least(c.jobs_left, c.whole)
-        UNION ALL
-        SELECT o.command FROM asked AS o CROSS JOIN LATERAL (
-            SELECT FROM ingot.idempotency_keys AS k
-            WHERE k.tenant = o.tenant AND k.type = o.type AND k.key = o.idempotency_key LIMIT 1
-        ) AS k
-        WHERE o.idempotency_key IS NOT NULL
-        UNION ALL
-        SELECT o.command FROM asked AS o CROSS JOIN LATERAL (
-            SELECT FROM ingot.dedupe_keys AS k WHERE k.tenant = o.tenant AND k.key = o.dedupe_key LIMIT 1
-        ) AS k
-        WHERE o.dedupe_key IS NOT NULL
-        UNION ALL
-        SELECT o.command FROM asked AS o CROSS JOIN LATERAL (
-            SELECT s.status FROM ingot.reuse_keys AS k CROSS JOIN LATERAL (
+    )
+    SELECT array_agg(o.place), array_agg(coalesce(priorities[o.place], k.priority)),
+        array_agg(coalesce(enqueue.max_attempts[o.place], k.max_attempts)),
+        array_agg(greatest(now + delays[o.place], run_ats[o.place], now)),
+        -- When the rule is another by now, the caller must make its keys anew.
+        refused || array_agg(commands[o.place]) FILTER (WHERE NOT k.known OR k.rule IS DISTINCT FROM rules[o.place])
+    INTO accepted, own_priorities, own_attempts, due_ats, refused
+    FROM unnest(tenants) WITH ORDINALITY AS o (tenant, place)
+    LEFT JOIN kinds AS k ON k.tenant = o.tenant AND k.type = types[o.place];
+    IF cardinality(capped) > 0 THEN
+        refused := refused || ARRAY(
+            SELECT u.command FROM (
+                SELECT o.command, o.tenant, sum(count(*)) OVER (PARTITION BY o.tenant ORDER BY o.command) AS upto
+                FROM unnest(commands, tenants) AS o (command, tenant) WHERE o.tenant = ANY (capped) GROUP BY o.tenant, o.command
+            ) AS u
+            JOIN ingot.caps(capped, now) AS c ON c.tenant = u.tenant
+            WHERE u.upto > least(c.jobs_left, c.whole)
+        );
+    END IF;
+    IF cardinality(shut) > 0 THEN
+        refused := refused || ARRAY(
+            SELECT o.command FROM unnest(commands, tenants) AS o (command, tenant) WHERE o.tenant = ANY (shut)
+        );
+    END IF;
+    IF with_idempotency OR with_dedupe OR with_reuse THEN
+        refused := refused || ingot.meet_gates(commands, tenants, types, idempotency_keys, dedupe_keys, reuse_keys);
+    END IF;
+    IF with_idempotency THEN
+        refused := refused || ARRAY(
+            SELECT o.command FROM unnest(commands, tenants, types, idempotency_keys) AS o (command, tenant, type, key)
+            CROSS JOIN LATERAL (
+                SELECT FROM ingot.idempotency_keys AS k WHERE k.tenant = o.tenant AND k.type = o.type AND k.key = o.key LIMIT 1
+            ) AS k
+            WHERE o.key IS NOT NULL
+        );
+    END IF;
+    IF with_dedupe THEN
+        refused := refused || ARRAY(
+            SELECT o.command FROM unnest(commands, tenants, dedupe_keys) AS o (command, tenant, key)
+            CROSS JOIN LATERAL (
+                SELECT FROM ingot.dedupe_keys AS k WHERE k.tenant = o.tenant AND k.key = o.key LIMIT 1
+            ) AS k
+            WHERE o.key IS NOT NULL
+        );
+    END IF;
+    IF with_reuse THEN
+        SELECT refused || array_agg(o.command) FILTER (WHERE o.force IS NOT TRUE AND k.status NOT IN ('dead', 'canceled')),
+            array_agg(k.job)
+        INTO refused, replaced
+        FROM unnest(commands, tenants, types, reuse_keys, forces) AS o (command, tenant, type, reuse_key, force)
+        CROSS JOIN LATERAL (
+            SELECT k.job, s.status FROM ingot.reuse_keys AS k CROSS JOIN LATERAL (
                 SELECT s.status FROM ingot.job_rows AS s WHERE s.id = k.job
             ) AS s
             WHERE k.tenant = o.tenant AND k.type = o.type AND k.key = o.reuse_key LIMIT 1
         ) AS k
-        WHERE o.reuse_key IS NOT NULL AND o.force IS NOT TRUE AND k.status NOT IN ('dead', 'canceled')
-        UNION ALL
-        SELECT e.command FROM edges AS e WHERE NOT e.there
-        UNION ALL
-        SELECT o.command FROM asked AS o WHERE o.tenant = ANY (shut) OR o.command = ANY (barred)
-        UNION ALL
-        SELECT o.command FROM asked AS o
-        CROSS JOIN LATERAL unnest(ingot.gates_of(o.tenant, o.type, o.idempotency_key, o.dedupe_key, o.reuse_key)) AS g (gate)
-        WHERE gated AND NOT pg_try_advisory_xact_lock_shared(g.gate)
-    ),
-    taken AS MATERIALIZED (
-        SELECT o.*, coalesce(o.priority, k.priority) AS own_priority,
-            coalesce(o.max_attempts, k.max_attempts) AS own_max_attempts,
-            greatest(now + o.delay, o.run_at, now) AS due_at
-        FROM asked AS o JOIN kinds AS k ON k.tenant = o.tenant AND k.type = o.type
-        WHERE o.command NOT IN (SELECT command FROM refused)
-    ),
-    made AS (
-        INSERT INTO ingot.jobs (
-            id, tenant, type, payload, metadata, created_at, source, source_ref, created_by, correlation_id, trace_id,
-            idempotency_key, dedupe_key, limit_key, batch, inputs, payload_blob, reuse_key, depth, drift
-        )
-        SELECT id, tenant, type, payload, metadata, now, source, source_ref, created_by, correlation_id, trace_id,
-            idempotency_key, dedupe_key, limit_key, batch, inputs, payload_blob, reuse_key, depth,
-            CASE WHEN id NOT BETWEEN lowest AND highest THEN ingot.drift_of(id, now) END
-        FROM taken
-    ),
-    keyed AS (
+        WHERE o.reuse_key IS NOT NULL;
+    END IF;
+    -- The last look, because its locks give the transaction its id: what the others see must have a lower one.
+    IF wait_jobs IS NOT NULL THEN
+        -- Whoever removes finished jobs lets those be that are waited for from now on.
+        refused := refused || ARRAY(
+            SELECT e.command FROM unnest(wait_parents, wait_tenants, wait_inside, wait_commands)
+                AS e (parent, tenant, inside, command)
+            LEFT JOIN LATERAL (
+                SELECT j.id FROM ingot.jobs AS j WHERE NOT e.inside AND j.id = e.parent AND j.tenant = e.tenant FOR SHARE
+            ) AS p ON true
+            WHERE NOT e.inside AND p.id IS NULL
+        );
+    END IF;
+    IF cardinality(refused) > 0 THEN
+        accepted := ARRAY(SELECT p FROM unnest(accepted) AS p WHERE commands[p] <> ALL (refused));
+    END IF;
+
+    lowest := (lpad(to_hex(greatest(now / 1000 - 1000, 0)), 12, '0') || '00000000000000000000')::uuid;
+    highest := (lpad(to_hex(now / 1000 + 1000), 12, '0') || 'ffffffffffffffffffff')::uuid;
+    INSERT INTO ingot.jobs (
+        id, tenant, type, payload, metadata, created_at, source, source_ref, created_by, correlation_id, trace_id,
+        idempotency_key, dedupe_key, limit_key, batch, inputs, payload_blob, reuse_key, depth, drift
+    )
+    SELECT ids[p], tenants[p], types[p], payloads[p], metadatas[p], now, sources[p], source_refs[p], created_bys[p],
+        correlation_ids[p], trace_ids[p], idempotency_keys[p], dedupe_keys[p], limit_keys[p], batches[p], all_inputs[p],
+        payload_blobs[p], reuse_keys[p], depths[p],
+        CASE WHEN ids[p] NOT BETWEEN lowest AND highest THEN ingot.drift_of(ids[p], now) END
+    FROM unnest(accepted) AS p;
+    IF with_idempotency THEN
         INSERT INTO ingot.idempotency_keys (tenant, type, key, job, digest)
-        SELECT tenant, type, idempotency_key, id, digest FROM taken WHERE idempotency_key IS NOT NULL
-        ORDER BY tenant, type, idempotency_key
-    ),
-    -- One whose job is dead or canceled is replaced, as is any when that is forced; a new one that somebody else has made
-    -- meanwhile stands in the way, which it would not if the row were updated. Of several that are forced the last counts.
-    last AS MATERIALIZED (
-        SELECT DISTINCT ON (t.tenant, t.type, t.reuse_key) t.tenant, t.type, t.reuse_key, t.id FROM taken AS t
-        WHERE t.reuse_key IS NOT NULL ORDER BY t.tenant, t.type, t.reuse_key, t.place DESC
-    ),
-    cleared AS (
-        DELETE FROM ingot.reuse_keys AS k USING last AS t
-        WHERE k.tenant = t.tenant AND k.type = t.type AND k.key = t.reuse_key
-        RETURNING k.key
-    ),
-    reusable AS (
+        SELECT tenants[p], types[p], idempotency_keys[p], ids[p], digests[p]
+        FROM unnest(accepted) AS p WHERE idempotency_keys[p] IS NOT NULL ORDER BY 1, 2, 3;
+    END IF;
+    IF with_reuse THEN
+        -- A key whose job is dead or canceled is replaced, as is any when that is forced. A key that somebody else has made
+        -- since we looked stands in the way. Of several that are forced the last counts.
+        DELETE FROM ingot.reuse_keys AS k USING unnest(accepted) AS p
+        WHERE k.tenant = tenants[p] AND k.type = types[p] AND k.key = reuse_keys[p] AND k.job = ANY (replaced);
         INSERT INTO ingot.reuse_keys (tenant, type, key, job)
-        SELECT t.tenant, t.type, t.reuse_key, t.id FROM last AS t
-        WHERE (SELECT count(*) FROM cleared) >= 0  -- After they are gone.
-        ORDER BY t.tenant, t.type, t.reuse_key
-    ),
-    held AS (
+        SELECT DISTINCT ON (t.tenant, t.type, t.reuse_key) t.tenant, t.type, t.reuse_key, t.id
+        FROM (
+            SELECT tenants[p] AS tenant, types[p] AS type, reuse_keys[p] AS reuse_key, ids[p] AS id, p AS place
+            FROM unnest(accepted) AS p
+        ) AS t
+        WHERE t.reuse_key IS NOT NULL ORDER BY t.tenant, t.type, t.reuse_key, t.place DESC;
+    END IF;
+    IF with_dedupe THEN
         INSERT INTO ingot.dedupe_keys (tenant, key, job)
-        SELECT tenant, dedupe_key, id FROM taken WHERE dedupe_key IS NOT NULL
-        ORDER BY tenant, dedupe_key
-    ),
-    labeled AS (
+        SELECT tenants[p], dedupe_keys[p], ids[p] FROM unnest(accepted) AS p WHERE dedupe_keys[p] IS NOT NULL ORDER BY 1, 2;
+    END IF;
+    IF cardinality(tagged_ids) > 0 THEN
         INSERT INTO ingot.tags (job, tag, tenant)
         SELECT g.job, g.tag, g.tenant
-        FROM unnest(tagged_ids, tags, tagged_tenants, tagged_commands) AS g (job, tag, tenant, command)
-        WHERE g.command NOT IN (SELECT command FROM refused)
-    ),
-    due AS (
-        INSERT INTO ingot.ready (
-            id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
-        )
-        SELECT id, tenant, type, coalesce(limit_key, ''), batch, dedupe_key, own_priority, due_at, 0, 0, 0, own_max_attempts, 0
-        FROM taken WHERE due_at <= now AND waits IS NOT TRUE
-    ),
-    put_off AS (
+        FROM unnest(tagged_ids, enqueue.tags, tagged_tenants, tagged_commands) AS g (job, tag, tenant, command)
+        WHERE g.command <> ALL (refused);
+    END IF;
+    INSERT INTO ingot.ready (
+        id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
+    )
+    SELECT ids[p], tenants[p], types[p], coalesce(limit_keys[p], ''), batches[p], dedupe_keys[p], own_priorities[p], due_ats[p],
+        0, 0, 0, own_attempts[p], 0
+    FROM unnest(accepted) AS p WHERE due_ats[p] <= now AND waiting[p] IS NOT TRUE;
+    IF now < ANY (due_ats) THEN
         INSERT INTO ingot.later (
             id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
         )
-        SELECT id, tenant, type, coalesce(limit_key, ''), batch, dedupe_key, own_priority, due_at, 0, 0, 0, own_max_attempts, 0
-        FROM taken WHERE due_at > now AND waits IS NOT TRUE
-    ),
-    blocked AS (
+        SELECT ids[p], tenants[p], types[p], coalesce(limit_keys[p], ''), batches[p], dedupe_keys[p], own_priorities[p],
+            due_ats[p], 0, 0, 0, own_attempts[p], 0
+        FROM unnest(accepted) AS p WHERE due_ats[p] > now AND waiting[p] IS NOT TRUE;
+    END IF;
+    IF true = ANY (waiting) THEN
         INSERT INTO ingot.blocked (
             id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
         )
-        SELECT id, tenant, type, coalesce(limit_key, ''), batch, dedupe_key, own_priority, due_at, 0, 0, 0,
-            own_max_attempts, 0
-        FROM taken WHERE waits
-    ),
-    tied AS (
+        SELECT ids[p], tenants[p], types[p], coalesce(limit_keys[p], ''), batches[p], dedupe_keys[p], own_priorities[p],
+            due_ats[p], 0, 0, 0, own_attempts[p], 0
+        FROM unnest(accepted) AS p WHERE waiting[p];
+    END IF;
+    IF wait_jobs IS NOT NULL THEN
         INSERT INTO ingot.waits (job, parent, tenant, runs_anyway)
-        SELECT job, parent, tenant, runs_anyway FROM edges WHERE command NOT IN (SELECT command FROM refused)
-    ),
-    batched AS (
+        SELECT e.job, e.parent, e.tenant, e.runs_anyway
+        FROM unnest(wait_jobs, wait_parents, wait_tenants, wait_anyway, wait_commands)
+            AS e (job, parent, tenant, runs_anyway, command)
+        WHERE e.command <> ALL (refused);
+    END IF;
+    IF num_nonnulls(VARIADIC batches) > 0 THEN
         INSERT INTO ingot.batch_deltas (tenant, batch, status, jobs)
-        SELECT tenant, batch, 'queued', count(*) FROM taken WHERE batch IS NOT NULL GROUP BY tenant, batch
-    ),
-    told AS (
-        INSERT INTO ingot.events (tenant, position, at, entries)
-        SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(entry, ',') || ']'
+        SELECT tenants[p], batches[p], 'queued', count(*) FROM unnest(accepted) AS p WHERE batches[p] IS NOT NULL GROUP BY 1, 2;
+    END IF;
+    INSERT INTO ingot.events (tenant, position, at, entries)
+    SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(entry, ',') || ']'
+    FROM (
+        SELECT tenant, ingot.news('job.created', '["' || string_agg(id::text, '","' ORDER BY place) || '"]', type,
+            CASE WHEN waits THEN 'blocked' ELSE 'queued' END, 0, 0, 0, 0, NULL, due_at, NULL, NULL, false, NULL, NULL) AS entry
         FROM (
-            SELECT tenant, ingot.news('job.created', '["' || string_agg(id::text, '","' ORDER BY place) || '"]', type,
-                CASE WHEN waits THEN 'blocked' ELSE 'queued' END, 0, 0, 0, 0, NULL, due_at, NULL, NULL, false, NULL, NULL) AS entry
-            FROM taken GROUP BY tenant, type, due_at, waits
+            SELECT ids[p] AS id, tenants[p] AS tenant, types[p] AS type, due_ats[p] AS due_at, waiting[p] AS waits, p AS place
+            FROM unnest(accepted) AS p
         ) AS t
-        GROUP BY tenant
-        ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
-    ),
-    spent AS (
+        GROUP BY tenant, type, due_at, waits
+    ) AS t
+    GROUP BY tenant
+    ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries);
+    IF cardinality(capped) > 0 THEN
         INSERT INTO ingot.buckets AS b (tenant, jobs, at)
         SELECT c.tenant, c.rate_left - t.jobs, now
-        FROM (SELECT tenant, count(*) AS jobs FROM taken WHERE tenant = ANY (capped) GROUP BY tenant) AS t
+        FROM (
+            SELECT tenants[p] AS tenant, count(*) AS jobs FROM unnest(accepted) AS p WHERE tenants[p] = ANY (capped) GROUP BY 1
+        ) AS t
         JOIN ingot.caps(capped, now) AS c ON c.tenant = t.tenant
         WHERE c.rate_left IS NOT NULL
-        ON CONFLICT (tenant) DO UPDATE SET jobs = excluded.jobs, at = excluded.at
-    ),
-    counted AS (
-        INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
-        SELECT tenant, type, CASE WHEN waits THEN 'blocked' ELSE 'queued' END, count(*)
-        FROM taken GROUP BY tenant, type, waits
-    )
-    SELECT place::integer, own_priority, due_at, own_max_attempts, now, coalesce(limit_key, '') FROM taken ORDER BY place;
-    IF files IS NOT NULL THEN
-        PERFORM ingot.add_files(files, barred, now, apart);
+        ON CONFLICT (tenant) DO UPDATE SET jobs = excluded.jobs, at = excluded.at;
     END IF;
+    INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
+    SELECT tenants[p], types[p], CASE WHEN waiting[p] THEN 'blocked' ELSE 'queued' END, count(*)
+    FROM unnest(accepted) AS p GROUP BY 1, 2, 3;
+    IF files IS NOT NULL THEN
+        PERFORM ingot.add_files(files, refused, now, apart);
+    END IF;
+    RETURN QUERY SELECT p, own_priorities[p], due_ats[p], own_attempts[p], now, coalesce(limit_keys[p], '')
+    FROM unnest(accepted) AS p;
+END
+$$;
+
+-- The commands that need a key which an application holds in a transaction of its own. The other keys are held until
+-- the transaction ends. More keys than pass gates are not looked at.
+CREATE OR REPLACE FUNCTION ingot.meet_gates(
+    commands integer[], tenants uuid[], types text[], idempotency_keys text[], dedupe_keys text[], reuse_keys bytea[]
+) RETURNS integer[]
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    IF coalesce(num_nonnulls(VARIADIC idempotency_keys), 0) + coalesce(num_nonnulls(VARIADIC dedupe_keys), 0)
+        + coalesce(num_nonnulls(VARIADIC reuse_keys), 0) > ingot.gates_max() THEN
+        RETURN '{}';
+    END IF;
+    RETURN ARRAY(
+        SELECT o.command
+        FROM unnest(commands, tenants, types, idempotency_keys, dedupe_keys, reuse_keys)
+            AS o (command, tenant, type, idempotency_key, dedupe_key, reuse_key)
+        CROSS JOIN LATERAL unnest(ingot.gates_of(o.tenant, o.type, o.idempotency_key, o.dedupe_key, o.reuse_key)) AS g (gate)
+        WHERE NOT pg_try_advisory_xact_lock_shared(g.gate)
+    );
 END
 $$;
 

@@ -1,10 +1,12 @@
 -- Whether anything limits what runs at once.
 CREATE OR REPLACE FUNCTION ingot.is_bounded() RETURNS boolean
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE  -- A function in SQL would be planned at each call.
 AS $$
-    SELECT EXISTS (SELECT FROM ingot.tenants WHERE max_running IS NOT NULL)
+BEGIN
+    RETURN EXISTS (SELECT FROM ingot.tenants WHERE max_running IS NOT NULL)
         OR EXISTS (SELECT FROM ingot.definitions WHERE max_running IS NOT NULL OR max_running_per_key IS NOT NULL)
-        OR EXISTS (SELECT FROM ingot.pauses)
+        OR EXISTS (SELECT FROM ingot.pauses);
+END
 $$;
 
 -- Leases are counted by key only where keys are limited. The index is made when it is first needed: it would cost every
