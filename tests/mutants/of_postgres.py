@@ -246,6 +246,15 @@ MUTANTS = [
         caught_by="tests/engines/postgres/test_reuse.py",
     ),
     Mutant(
+        name="reuse that takes a key which another process took over meanwhile",
+        breaks="of many that ask for the same at once, one makes a job",
+        file="engines/postgres/functions/enqueue.sql",
+        old=" AND k.job = ANY (replaced);",
+        new=";",
+        caught_by="tests/engines/postgres/test_reuse.py"
+        "::test_a_key_that_another_process_takes_over_during_a_call_stays_its_own",
+    ),
+    Mutant(
         name="removal that frees a later job's reuse on PostgreSQL",
         breaks="a removed job is not reused, and the one that took its place is",
         file="engines/postgres/functions/collect.sql",

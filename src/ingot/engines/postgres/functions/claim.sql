@@ -35,22 +35,25 @@ DECLARE
     busy boolean[];
     crowded boolean;  -- Whether lanes share a turn.
     typed boolean := false;  -- Whether a limit is shared by the lanes of a type.
-    wanted integer;
-    valid boolean;
+    wanted integer := 0;
+    one integer;
     rows ingot.ready[];  -- What was locked, and where each row is and the place of its lane.
     ats tid[];
     lanes integer[];
     timeouts double precision[];
+    with_definitions boolean;
     with_tags boolean;
     with_waits boolean;
     takers integer[] := '{}';  -- Who gets each row, and the fences of those who get any.
     new_fences bigint[] := '{}';
 BEGIN
-    SELECT sum(a.jobs), bool_and(coalesce(a.jobs BETWEEN 1 AND 1000 AND a.lease BETWEEN 1 AND 604800000000, false))
-    INTO wanted, valid FROM unnest(limits, lease_lengths) AS a (jobs, lease);
-    IF valid IS NOT TRUE THEN
+    IF (1 <= ALL (limits) AND 1000 >= ALL (limits) AND 1 <= ALL (lease_lengths) AND 604800000000 >= ALL (lease_lengths)
+        AND cardinality(limits) > 0 AND cardinality(limits) = cardinality(lease_lengths)) IS NOT TRUE THEN
         RAISE EXCEPTION 'a claim is for 1 to 1000 jobs, and for up to a week' USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    FOREACH one IN ARRAY limits LOOP
+        wanted := wanted + one;
+    END LOOP;
     -- Nothing is handed out of tenants that were removed.
     IF EXISTS (SELECT FROM ingot.removed_tenants) THEN
         shares := ARRAY(
@@ -116,7 +119,9 @@ BEGIN
                         SELECT *, 0 AS of_type FROM heads WHERE crowded AND NOT typed
                         UNION ALL
                         SELECT * FROM (
-                            SELECT *, row_number() OVER (PARTITION BY turn, type COLLATE "C" ORDER BY priority, run_at, id) AS of_type
+                            SELECT *, row_number() OVER (
+                                PARTITION BY turn, type COLLATE "C" ORDER BY priority, run_at, id
+                            ) AS of_type
                             FROM heads WHERE crowded AND typed
                         ) AS h
                         WHERE of_type <= coalesce(type_room, of_type)
@@ -150,17 +155,17 @@ BEGIN
         told_at, worker_id, host, pid, started_at, expires_at, changed_by
     )
     SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts + 1, failures, crashes, max_attempts,
-        new_fences[takers[ordinality]], told_at, worker_ids[takers[ordinality]], hosts[takers[ordinality]], pids[takers[ordinality]], now,
-        now + lease_lengths[takers[ordinality]], pg_current_xact_id()
-    FROM unnest(rows) WITH ORDINALITY AS r;
+        new_fences[takers[n]], told_at, worker_ids[takers[n]], hosts[takers[n]], pids[takers[n]], now,
+        now + lease_lengths[takers[n]], pg_current_xact_id()
+    FROM (SELECT r.*, r.ordinality AS n FROM unnest(rows) WITH ORDINALITY AS r) AS r;
     INSERT INTO ingot.events (tenant, position, at, entries)
     SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(
         ingot.news('job.started', ids, type, 'running', attempts + 1, failures, crashes, new_fences[taker], worker_ids[taker],
             NULL, NULL, NULL, false, NULL, NULL), ',') || ']'
     FROM (
-        SELECT tenant, type, attempts, failures, crashes, takers[ordinality] AS taker, '["' || string_agg(id::text, '","') || '"]' AS ids
-        FROM unnest(rows) WITH ORDINALITY AS r
-        GROUP BY tenant, type, attempts, failures, crashes, takers[ordinality]
+        SELECT tenant, type, attempts, failures, crashes, takers[n] AS taker, '["' || string_agg(id::text, '","') || '"]' AS ids
+        FROM (SELECT r.*, r.ordinality AS n FROM unnest(rows) WITH ORDINALITY AS r) AS r
+        GROUP BY tenant, type, attempts, failures, crashes, takers[n]
     ) AS a
     GROUP BY tenant
     ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries);
@@ -168,7 +173,9 @@ BEGIN
     SELECT c.tenant, c.type, s.status, s.sign * c.jobs
     FROM (SELECT lane_tenants[l] AS tenant, lane_types[l] AS type, count(*) AS jobs FROM unnest(lanes) AS l GROUP BY 1, 2) AS c
     CROSS JOIN (VALUES ('queued', -1), ('running', 1)) AS s (status, sign);
-    IF EXISTS (SELECT FROM ingot.definitions) THEN
+    SELECT EXISTS (SELECT FROM ingot.definitions), EXISTS (SELECT FROM ingot.tags), EXISTS (SELECT FROM ingot.waits)
+    INTO with_definitions, with_tags, with_waits;
+    IF with_definitions THEN
         timeouts := ARRAY(
             SELECT (
                 SELECT d.timeout_seconds FROM ingot.definitions AS d
@@ -177,10 +184,10 @@ BEGIN
             ) FROM unnest(lane_types) WITH ORDINALITY AS l (type, lane) ORDER BY l.lane
         );
     END IF;
-    SELECT EXISTS (SELECT FROM ingot.tags), EXISTS (SELECT FROM ingot.waits) INTO with_tags, with_waits;
     RETURN QUERY
-    SELECT takers[t.ordinality], lanes[t.ordinality], t.id::text, t.priority, t.run_at, t.attempts + 1, t.failures, t.crashes, t.max_attempts,
-        new_fences[takers[t.ordinality]], now, j.payload, j.metadata, j.created_at, j.source, j.depth, coalesce(timeouts[lanes[t.ordinality]], 3600),
+    SELECT takers[t.n], lanes[t.n], t.id::text, t.priority, t.run_at, t.attempts + 1, t.failures, t.crashes, t.max_attempts,
+        new_fences[takers[t.n]], now, j.payload, j.metadata, j.created_at, j.source, j.depth,
+        coalesce(timeouts[lanes[t.n]], 3600),
         CASE WHEN coalesce(j.source_ref, j.created_by, j.correlation_id, j.trace_id, j.idempotency_key, j.dedupe_key, j.batch) IS NOT NULL
                 OR j.payload_blob IS NOT NULL
             THEN ARRAY[j.source_ref, j.created_by, j.correlation_id, j.trace_id, j.idempotency_key, j.dedupe_key, j.batch,
@@ -189,7 +196,7 @@ BEGIN
         CASE WHEN t.failures + t.crashes > 0 THEN ingot.last_error_of(t.id) END,
         CASE WHEN with_waits THEN ingot.parents_of(t.id) END,
         CASE WHEN with_waits THEN ingot.runs_anyway(t.id) END, j.inputs::text
-    FROM unnest(rows) WITH ORDINALITY AS t
+    FROM (SELECT t.*, t.ordinality AS n FROM unnest(rows) WITH ORDINALITY AS t) AS t
     CROSS JOIN LATERAL (SELECT j.* FROM ingot.jobs AS j WHERE j.id = t.id LIMIT 1) AS j;
 END
 $$;
