@@ -119,6 +119,7 @@ def serving(folder: Path, *, more: str = "") -> Iterator[Measured]:
     place.chmod(0o755)
     server = Server(place, settings=SETTINGS + more)
     try:
+        server.create()
         server.start()
         try:
             yield Measured(server)
