@@ -55,6 +55,13 @@ def told(enqueued: Enqueued) -> tuple[str, bool, bool]:
 # -- what is reused -----------------------------------------------------------------------------------------
 
 
+async def test_an_order_that_is_sent_again_is_answered_by_its_own_job_and_reuses_none(bench: Bench) -> None:
+    await define(bench)
+    same = order(bench)
+    answers = [await bench.jobs.enqueue_many([same]) for _ in range(2)]
+    assert [told(one) for (one,) in answers] == [(same.id, True, False), (same.id, False, False)]
+
+
 async def test_who_asks_for_the_same_gets_the_job_that_is_there(bench: Bench) -> None:
     await define(bench)
     first = await ask(bench)

@@ -32,9 +32,10 @@ Parent = tuple[str, str, int, bool]  # id, tenant, number, and whether it has en
 
 
 class Reused(msgspec.Struct, frozen=True):
-    """The number of a job that answers because it asks for the same."""
+    """The number of a job that answers because it asks for the same, and the id of the order that it answers."""
 
     number: int
+    order: str
 
 
 Answers = list[Accepted | int | Reused]  # A number is that of the job which an idempotency key made before.
@@ -149,7 +150,7 @@ class _Batch:
         if self._reuses and (same := _reuse_key(tx, order)) is not None:
             if same in self._reusable and not order.force:
                 self._answered = True
-                return Reused(self._reusable[same])
+                return Reused(self._reusable[same], order.id)
             self._reusable[same] = number
         if key is not None:
             self._made[key] = number, order.payload_digest
@@ -295,7 +296,8 @@ def _enqueued(answers: Answers, rows: dict[int, JobRow], now: int) -> list[Enque
         else:
             row = rows[answer.number if isinstance(answer, Reused) else answer]
             job = job_of(row.state, row.body)
-            enqueued.append(Enqueued(job=job, created=False, reused=isinstance(answer, Reused)))
+            reused = isinstance(answer, Reused) and answer.order != job.id  # Otherwise the order was sent again.
+            enqueued.append(Enqueued(job=job, created=False, reused=reused))
     return enqueued
 
 
