@@ -246,6 +246,7 @@ async def test_whoever_listens_is_told_of_changes(bench: Bench) -> None:
     assert len(told) == before
 
 
+@pytest.mark.postgres
 async def test_another_server_is_told_of_changes(tmp_path: Path) -> None:
     async with open_bench("postgres", tmp_path / "data") as bench:
         other = await open_store("postgres", tmp_path / "data", bench.clock)
