@@ -103,12 +103,13 @@ class Records(Generic[B]):
         bound_to = ("records", self.kind.name, tenant, prefix)
         after = read_place(cursor, bound_to=bound_to, fits=self._is_name) or ""
         found: list[Record[B]] = []
+        rows = limit + 1
         while len(found) <= limit:
-            more = await self._list(tenant, prefix=prefix, after=after, limit=limit + 1)
+            more = await self._list(tenant, prefix=prefix, after=after, limit=rows)
             found += [record for record in more if is_visible(record.name)]
-            if len(more) <= limit:
+            if len(more) < rows:
                 break
-            after = more[-1].name
+            after, rows = more[-1].name, PAGE_ROWS_MAX  # Few are visible: read on in large steps.
         next_cursor = write_cursor(found[limit - 1].name, bound_to=bound_to) if len(found) > limit else None
         return Page(items=found[:limit], next_cursor=next_cursor)
 

@@ -26,20 +26,22 @@ async def test_what_an_operator_puts_at_the_same_time_is_not_undone(tmp_path: Pa
         if before:
             await one.jobs.define(Definition(type="pdf"))
         theirs = Definition(type="pdf", max_running=3)
-        operator = await asyncpg.connect((await database_for(tmp_path / "data")).owner_url)
+        url = (await database_for(tmp_path / "data")).owner_url
+        operator, watcher = await asyncpg.connect(url), await asyncpg.connect(url)
         try:
             await operator.execute("BEGIN")
             await operator.execute(PUT, msgspec.json.encode(theirs).decode())
             ensuring = [asyncio.ensure_future(bench.jobs.ensure_definition(OURS)) for bench in (one, other)]
 
             async def all_wait() -> bool:
-                return bool(await operator.fetchval(WAITING) >= len(ensuring))
+                return bool(await watcher.fetchval(WAITING) >= len(ensuring))  # A transaction sees it only once.
 
             await eventually(all_wait)
             await operator.execute("COMMIT")
             found = await asyncio.gather(*ensuring)
         finally:
             await operator.close()
+            await watcher.close()
         raised = msgspec.structs.replace(theirs, version=2)
         assert [*found, await one.jobs.definition("pdf")] == [raised] * 3
         assert len((await one.audit.list(None, action="definition.put")).items) == 2 + before

@@ -48,6 +48,7 @@ CREATE OR REPLACE FUNCTION ingot.put_record(
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -89,6 +90,7 @@ CREATE OR REPLACE FUNCTION ingot.delete_record(
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
