@@ -172,10 +172,10 @@ async def test_batches_over_the_same_jobs_in_opposite_orders_never_lock_each_oth
         await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(9)])
         ids, fences = zip(*[(c.job.id, c.fence) for c in await bench.jobs.claim("w", ["noop"], limit=9)], strict=True)
         url = (await database_for(tmp_path / "data")).server_url
-        holder, *others = [await asyncpg.connect(url) for _ in range(3)]
+        watcher, holder, *others = [await asyncpg.connect(url) for _ in range(4)]
 
         async def all_wait() -> bool:
-            return bool(await holder.fetchval(WAITING) == len(others))
+            return bool(await watcher.fetchval(WAITING) == len(others))  # A transaction sees it only once.
 
         try:
             async with holder.transaction():  # Both wait for the one in the middle, with what they locked before it.
@@ -187,7 +187,7 @@ async def test_batches_over_the_same_jobs_in_opposite_orders_never_lock_each_oth
                 await eventually(all_wait)
             answered = [await asyncio.gather(call, return_exceptions=True) for call in calls]
         finally:
-            for connection in (holder, *others):
+            for connection in (watcher, holder, *others):
                 await connection.close()
     assert not any(isinstance(answer, asyncpg.DeadlockDetectedError) for (answer,) in answered)
 
