@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import pytest
 
-import ingot
 from ingot.engines.postgres.commands import COMMANDS
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.commands import Command
+from tests.commands import Kind, commands_of_rooms
 from tests.factories import LEASE_SECONDS
 from tests.postgres import open_postgres
-
-SOURCE = Path(ingot.__file__).parent
-
-Kind = type[Command[Any]]
 
 
 class Unheard(Command[None], frozen=True):
     """A command that no engine has."""
-
-
-def commands_of_rooms() -> Iterator[Kind]:
-    """Every command that is defined in the package."""
-    for path in SOURCE.rglob("*.py"):
-        if "(Command[" in path.read_text(encoding="utf-8"):
-            importlib.import_module(".".join(path.relative_to(SOURCE.parent).with_suffix("").parts))
-    return (kind for kind in Command.__subclasses__() if kind.__module__.startswith("ingot."))
 
 
 async def test_the_store_runs_every_command_and_refuses_others(tmp_path: Path) -> None:

@@ -1,0 +1,22 @@
+"""Every command of the package, for tests that compare them with what an engine runs."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import ingot
+from ingot.kernel.commands import Command
+
+SOURCE = Path(ingot.__file__).parent
+
+Kind = type[Command[Any]]
+
+
+def commands_of_rooms() -> list[Kind]:
+    """Return every kind of command that is defined in the package."""
+    for path in SOURCE.rglob("*.py"):
+        if "(Command[" in path.read_text(encoding="utf-8"):
+            importlib.import_module(".".join(path.relative_to(SOURCE.parent).with_suffix("").parts))
+    return [kind for kind in Command.__subclasses__() if kind.__module__.startswith("ingot.")]
