@@ -5,6 +5,7 @@ BENCH := queue postgres fair server worker blobs pdf
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+CLIENT := src/ingot/client
 SOURCES = $(wildcard src tests benchmarks examples scripts)
 # Tests wait for disks and processes: two workers more than there are processors.
 WORKERS := --numprocesses $(shell expr $$(nproc) + 2) --maxprocesses 6 --dist worksteal
@@ -76,8 +77,13 @@ mutants: $(VENV)/.servers ## Plant every known bug, one at a time, and see that 
 samples: $(VENV)/.package ## Make the PDFs in samples anew
 	@$(BIN)/python -m scripts.make_samples
 
-client: $(VENV)/.package ## Generate the synchronous client from the asynchronous one
+client: $(VENV)/.home ## Generate the synchronous client from the asynchronous one
 	@$(BIN)/python -m scripts.make_sync
+
+# A file that is up to date keeps its time, so one of them is touched. The folder changes when a module is removed.
+$(CLIENT)/synchronous/__init__.py: $(VENV)/.home scripts/make_sync.py $(CLIENT)/asynchronous $(wildcard $(CLIENT)/asynchronous/*.py)
+	@$(BIN)/python -m scripts.make_sync
+	@touch $@
 
 lock: $(VENV)/.package ## Recompile the locks; UPGRADE=1 moves to the newest releases
 	$(LOCK) pyproject.toml --output-file requirements/runtime.txt
@@ -88,7 +94,7 @@ lock: $(VENV)/.package ## Recompile the locks; UPGRADE=1 moves to the newest rel
 	@! grep -nE '://|^-|^/| @ ' requirements/*.txt || { echo "A lock names a place; see the lines above." >&2; exit 1; }
 
 clean: demo-stop ## Remove all that the other targets made, .venv too
-	rm -rf $(VENV) .bench .demo build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CLIENT)/synchronous .bench .demo build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests $(wildcard benchmarks examples scripts) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment is tied to its folder and its interpreter: when either has moved, make a new one.
@@ -127,7 +133,8 @@ $(VENV)/.dev: $(VENV)/.home requirements/dev.txt
 	@touch $@
 
 # The build backend is in the lock, so nothing unlocked is fetched to build the package.
-$(VENV)/.package: $(VENV)/.dev pyproject.toml
+# A changed client needs no new installation, so the generated files come after the bar.
+$(VENV)/.package: $(VENV)/.dev pyproject.toml | $(CLIENT)/synchronous/__init__.py
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 

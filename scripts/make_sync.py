@@ -1,19 +1,19 @@
-"""Make `ingot.client.synchronous` of `ingot.client.asynchronous`: the same client, for those who do not await."""
+"""Generate `ingot.client.synchronous` from `ingot.client.asynchronous`.
+
+The build hook runs this file, so it needs only the standard library.
+"""
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-ROOT = Path(__file__).parents[1]
-CLIENT = ROOT / "src" / "ingot" / "client"
+CLIENT = Path(__file__).parents[1] / "src" / "ingot" / "client"
 SYNCHRONOUS = CLIENT / "synchronous"
-NOTICE = "# Made of ingot.client.asynchronous by scripts/make_sync.py: change that, and run `make client`.\n"
-WORDS = {
+NOTICE = (
+    "# Generated from ingot.client.asynchronous by scripts/make_sync.py. Edit that package and run `make client`.\n"
+)
+REPLACEMENTS = {
     r"\basync def\b": "def",
     r"\basync with\b": "with",
     r"\basync for\b": "for",
@@ -43,36 +43,34 @@ WORDS = {
 }
 
 
-def made_of(text: str) -> str:
-    """The synchronous text of an asynchronous one."""
-    for word, instead in WORDS.items():
-        text = re.sub(word, instead, text)
-    return NOTICE + re.sub(r"(import time\n)+", "import time\n", text)
+def synchronous_source(source: str) -> str:
+    """Translate the source text of an asynchronous module."""
+    for pattern, replacement in REPLACEMENTS.items():
+        source = re.sub(pattern, replacement, source)
+    return NOTICE + source
 
 
-def formatted(texts: dict[str, str]) -> dict[str, str]:
-    """The texts in shape, by their names. ruff runs once for all, in a folder with the layout of the project."""
-    with TemporaryDirectory() as folder:
-        copy = Path(folder) / SYNCHRONOUS.relative_to(ROOT)
-        copy.mkdir(parents=True)
-        shutil.copy(ROOT / "pyproject.toml", folder)
-        for name, text in texts.items():
-            (copy / name).write_text(text, encoding="utf-8")
-        ours = 'lint.isort.known-first-party=["ingot"]'  # The rest of the package is not there.
-        for words in (["check", "--fix-only", "--config", ours], ["format"]):
-            subprocess.run([sys.executable, "-m", "ruff", *words, "--quiet", "--no-cache", "."], cwd=folder, check=True)
-        return {name: (copy / name).read_text(encoding="utf-8") for name in texts}
-
-
-def all_made() -> dict[Path, str]:
-    """What each file of the synchronous client holds."""
-    made = {
-        path.name: made_of(path.read_text(encoding="utf-8")) for path in sorted((CLIENT / "asynchronous").glob("*.py"))
+def generated_files() -> dict[Path, str]:
+    """Return the text of every file of the synchronous client."""
+    return {
+        SYNCHRONOUS / path.name: synchronous_source(path.read_text(encoding="utf-8"))
+        for path in sorted((CLIENT / "asynchronous").glob("*.py"))
     }
-    return {SYNCHRONOUS / name: text for name, text in formatted(made).items()}
+
+
+def generate() -> None:
+    """Write the synchronous client and delete modules that have no source any more.
+
+    Files that are up to date keep their modification time, so that Python and mypy do not read them again.
+    """
+    files = generated_files()
+    SYNCHRONOUS.mkdir(exist_ok=True)
+    for path in set(SYNCHRONOUS.glob("*.py")) - files.keys():
+        path.unlink()
+    for path, text in files.items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    for path, text in all_made().items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    generate()

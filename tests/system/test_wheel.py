@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -26,14 +27,24 @@ PAGES_RUN = [HERE / "README.md", PAGES / "write-a-worker.md"]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built by the locked backend without a network."""
+    """The wheel, built from the sdist by the locked backend without a network. The build generates the client anew."""
     folder = tmp_path_factory.mktemp("dist")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)],
-        cwd=HERE, check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    build("sdist", HERE, folder)
+    (sdist,) = folder.glob("ingot-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    source = folder / sdist.name.removesuffix(".tar.gz")
+    shutil.rmtree(source / "src" / "ingot" / "client" / "synchronous")
+    build("wheel", source, folder)
     (made,) = folder.glob("ingot-*.whl")
     return made
+
+
+def build(target: str, source: Path, folder: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)],
+        cwd=source, check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
 
 
 def needed_by(requirements: list[str]) -> Iterator[str]:
@@ -88,6 +99,9 @@ def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert shipped == ours
+    assert {name for name in shipped if name.startswith("ingot/client/synchronous/")} == {
+        name.replace("asynchronous", "synchronous") for name in shipped if name.startswith("ingot/client/asynchronous/")
+    }
     assert {Path(name).suffix for name in shipped} >= {".py", ".sql", ".css", ".html", ".typed"}
     assert others == {"METADATA", "WHEEL", "entry_points.txt", "LICENSE", "RECORD"}
 

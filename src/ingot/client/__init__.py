@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
 from ingot.kernel.doors import door
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from ingot.client.synchronous.submission import SyncSubmission
 
 __all__ = ["AsyncClient", "AsyncJob", "AsyncSubmission", "Client", "SyncJob", "SyncSubmission"]
+
+# A folder that holds only compiled files has a spec without an origin.
+_spec = PathFinder.find_spec("ingot.client.synchronous", __path__)
+if _spec is None or _spec.origin is None:
+    raise ImportError("ingot.client.synchronous has not been generated. Run `make client` in the checkout of Ingot.")
 
 __getattr__, __dir__ = door(
     __name__,
