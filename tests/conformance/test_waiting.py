@@ -196,10 +196,12 @@ async def test_a_claim_canceled_as_it_is_woken_passes_the_news_on(bench: Bench) 
     second = _wait(jobs, "second")
     await store.found_nothing(2)
 
-    def cancel_first(*_: object) -> None:
+    def cancel_first(*_: object) -> int:
         first.cancel()
+        return 0
 
     bench.store.on_ready(cancel_first)
+    bench.store.on_coming(cancel_first)
     job = await bench.make_job()
     assert await _ids(second) == [job.id]
     await asyncio.wait([first], timeout=30)

@@ -19,7 +19,7 @@ class WatchedStore:
         self._store = store
         self._answered = asyncio.Condition()
         self._noting: set[asyncio.Task[None]] = set()
-        self._listeners: list[Callable[[str, str, int], None]] = []
+        self._listeners: list[Callable[[str, str, int], object]] = []
         self.looks = 0
         self._answers = 0
         self._empty_answers = 0
@@ -29,7 +29,7 @@ class WatchedStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def on_ready(self, tell: Callable[[str, str, int], None]) -> None:
+    def on_ready(self, tell: Callable[[str, str, int], object]) -> None:
         """Listen to the real store, and to `tell_ready`."""
         self._listeners.append(tell)
         self._store.on_ready(tell)

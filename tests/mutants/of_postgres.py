@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import CHECKPOINTS, REUSED_UPLOADS, WORKERS
+from tests.mutants.places import CHECKPOINTS, HANDOVER, REUSED_UPLOADS, WORKERS
 
 MUTANTS = [
     Mutant(
@@ -309,6 +309,30 @@ MUTANTS = [
         old="for row in rows}, position is not None\n",
         new="for row in rows}, False\n",
         caught_by="tests/conformance/test_summary.py::test_more_jobs_than_are_looked_at_are_told_of[postgres]",
+    ),
+    Mutant(
+        name="a new job that nobody claimed and nobody is told of",
+        breaks="jobs that the call which made them did not hand out are announced",
+        file="engines/postgres/handover.py",
+        old='claimed={row["id"] for row in claimed}',
+        new="claimed={order.id for group in groups for order in group}",
+        caught_by=f"{HANDOVER}::test_jobs_that_nobody_waited_for_are_announced",
+    ),
+    Mutant(
+        name="a claim that is woken for an order that was there, and left without an answer",
+        breaks="a claim that was woken early and finds nothing waits on",
+        file="engines/postgres/handover.py",
+        old="                deliver(answer, [])",
+        new="                pass",
+        caught_by=f"{HANDOVER}::test_an_order_that_is_there_already_leaves_the_claim_waiting",
+    ),
+    Mutant(
+        name="claims that were woken early, and are passed over when the job is there",
+        breaks="the longest waiting claim is served first",
+        file="jobs/waiting.py",
+        old="        for waiter in woken:\n",
+        new="        for waiter in woken:\n            waiter.news = tenant, type\n",
+        caught_by="tests/unit/test_waiters.py::test_who_was_woken_early_is_the_first_to_hear_of_the_job",
     ),
     Mutant(
         name="a lease that is named by its job alone",

@@ -62,3 +62,25 @@ def test_who_has_left_is_not_woken() -> None:
     line.remove(gone)
     line.wake("t", "a", 1)
     assert _woken([gone, staying]) == [False, True]
+
+
+def test_who_was_woken_early_is_the_first_to_hear_of_the_job() -> None:
+    waiters = Waiters()
+    first, second = (waiters.add(["noop"], "t") for _ in range(2))
+    assert waiters.wake_early("t", "noop", 1) == 1
+    first.woken.clear()  # It looked, and the job was not there yet.
+    waiters.wake("t", "noop", 1)
+    assert (first.news, second.news) == (("t", "noop"), None)
+    assert (first.woken.is_set(), second.woken.is_set()) == (True, False)
+
+
+def test_only_those_are_woken_early_who_could_take_the_job() -> None:
+    waiters = Waiters()
+    for types, tenant in ((["echo"], "t"), (["noop"], "u")):
+        waiters.add(types, tenant)
+    told = waiters.add(["noop"], "t")
+    told.news = "t", "noop"  # It has a job to look for already.
+    assert waiters.wake_early("t", "noop", 9) == 0
+    everybody = waiters.add(["echo", "noop"], None)
+    assert waiters.wake_early("t", "noop", 9) == 1
+    assert everybody.woken.is_set()

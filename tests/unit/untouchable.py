@@ -41,6 +41,9 @@ class UntouchableStore:
     def on_ready(self, tell: Callable[..., object]) -> None:
         """Accept whoever wants to be notified of ready jobs."""
 
+    def on_coming(self, wake: Callable[..., object]) -> None:
+        """Accept whoever wants to be woken before jobs are made."""
+
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
         def call(*_: object, **__: object) -> NoReturn:
             self.calls.append(name)

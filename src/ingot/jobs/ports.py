@@ -360,8 +360,14 @@ class JobStore(RecordStore, Protocol):
     def gather(self) -> None:
         """Many callers ask at once from now on: what comes together had better be done together."""
 
-    def on_ready(self, tell: Callable[[str, str, int], None]) -> None:
+    def on_ready(self, tell: Callable[[str, str, int], object]) -> None:
         """Call `tell(tenant, type, count)` on the event loop after jobs became ready. Only a hint."""
+
+    def on_coming(self, wake: Callable[[str, str, int], int]) -> None:
+        """Let the engine call `wake(tenant, type, count)` for jobs that it is about to make ready.
+
+        It wakes up to `count` claims that wait for such jobs, and answers how many. Those that find nothing wait on.
+        """
 
     def on_agenda(self, tell: Callable[[], None]) -> None:
         """Call `tell()` on the event loop after the next instant on the agenda came closer. Only a hint."""

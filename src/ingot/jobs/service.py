@@ -87,6 +87,7 @@ class Jobs(Looking):
         self._definitions = Records(store, DEFINITION)
         self._pauses = Records(store, PAUSE)
         store.on_ready(self._waiters.wake)
+        store.on_coming(self._waiters.wake_early)
 
     @property
     def waiting(self) -> int:

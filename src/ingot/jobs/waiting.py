@@ -61,10 +61,25 @@ class Waiters:
 
     def wake(self, tenant: str, type: str, count: int) -> None:
         """Wake up to `count` claims that could take a job of this tenant and type."""
+        for waiter in self._first(tenant, type, count):
+            waiter.news = tenant, type
+            waiter.woken.set()
+
+    def wake_early(self, tenant: str, type: str, count: int) -> int:
+        """Wake those whom `wake` would wake, before the jobs are there; answers how many.
+
+        It is no news yet: of jobs that they do not get they hear again.
+        """
+        woken = self._first(tenant, type, count)
+        for waiter in woken:
+            waiter.woken.set()
+        return len(woken)
+
+    def _first(self, tenant: str, type: str, count: int) -> list[Waiter]:
+        first: list[Waiter] = []
         for waiter in self._waiters.values():
-            if count <= 0:
-                return
+            if len(first) >= count:
+                break
             if waiter.news is None and type in waiter.types and waiter.tenant in (None, tenant):
-                waiter.news = tenant, type
-                waiter.woken.set()
-                count -= 1
+                first.append(waiter)
+        return first

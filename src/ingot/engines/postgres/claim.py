@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from math import ceil, sqrt
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -46,44 +46,61 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
     """Serve claims of the same types and tenant, in the order in which they came."""
     waiting = memory.lanes_for(commands[0].types, commands[0].tenant)
     own: list[list[Claim]] = [[] for _ in commands]
-    asking = [place for place, command in enumerate(commands) if command.limit]
+    asking = [index for index, command in enumerate(commands) if command.limit]
     lanes_max = LANES_MAX
     while waiting and asking:
-        limits = [commands[place].limit - len(own[place]) for place in asking]
+        limits = [commands[index].limit - len(own[index]) for index in asking]
         try:
-            scans, crowded = await _deal(db, memory, commands[0].types, waiting, sum(limits), lanes_max)
+            scans, crowded = await deal(db, memory, commands[0].types, waiting, sum(limits), lanes_max)
             sent_at = time.monotonic()
-            rows, cost = await _call(db, memory, scans, [commands[place] for place in asking], limits)
+            rows, cost = await _call(db, memory, scans, [commands[index] for index in asking], limits)
         except Exception as error:
             if not any(own):
                 raise
             report("claim_cut_short", error)  # What was leased before is for those who asked.
             return own
-        rooms, closed = _note_limits(memory, scans, rows, crowded)
+        rooms, closed = note_limits(memory, scans, rows, crowded)
         for row in rows:
             asker, lane = asking[row[0] - 1], row[1] - 1
             own[asker].append(claim_of(row, scans[lane].lane, commands[asker]))
-        given = Counter(row[1] for row in rows)
-        taken = Counter[str]()
-        for lane, jobs in given.items():
-            taken[scans[lane - 1].lane.tenant] += jobs
-        more = _cut(scans, rows)
-        _remember(memory, scans, rows, taken, rooms, more | crowded, sent_at=sent_at, cost=cost)
-        for tenant in _exhausted(scans, taken, more):  # Their lanes have no more, and their turns go to the others.
-            if rest := _worth_a_look(waiting[tenant], scans, given, rooms, closed) if tenant in crowded else []:
-                waiting[tenant] = rest
-            else:
-                del waiting[tenant]
-        memory.told(taken)
+        note_claimed(memory, commands, scans, rows, waiting, rooms, closed, crowded, sent_at=sent_at, cost=cost)
         lanes_max *= LANES_FACTOR
-        memory.turns.of(commands[0].types).count(taken, memory.weights, waiting=waiting)
-        if rows:
-            _note_leases(memory, rows[0]["started_at"], commands)
-        asking = [place for place in asking if len(own[place]) < commands[place].limit]
+        asking = [index for index in asking if len(own[index]) < commands[index].limit]
     return own
 
 
-async def _deal(
+def note_claimed(
+    memory: Memory,
+    commands: Sequence[ClaimJobs],
+    scans: list[Scan],
+    rows: Sequence[Record],
+    waiting: dict[str, list[Known]],
+    rooms: dict[Lane, int],
+    closed: set[Kind],
+    crowded: set[str],
+    *,
+    sent_at: float,
+    cost: float,
+) -> None:
+    """Note which jobs were claimed, and take the lanes that have no more off those that are `waiting`."""
+    given = Counter(row[1] for row in rows)
+    taken = Counter[str]()
+    for lane, jobs in given.items():
+        taken[scans[lane - 1].lane.tenant] += jobs
+    more = _cut(scans, rows)
+    _remember(memory, scans, rows, taken, rooms, more | crowded, sent_at=sent_at, cost=cost)
+    for tenant in _exhausted(scans, taken, more):  # Their lanes have no more, and their turns go to the others.
+        if rest := _worth_a_look(waiting[tenant], scans, given, rooms, closed) if tenant in crowded else []:
+            waiting[tenant] = rest
+        else:
+            del waiting[tenant]
+    memory.told(taken)
+    memory.turns.of(commands[0].types).count(taken, memory.weights, waiting=waiting)
+    if rows:
+        _note_leases(memory, rows[0]["started_at"], commands)
+
+
+async def deal(
     db: Database, memory: Memory, types: Sequence[str], waiting: dict[str, list[Known]], jobs: int, lanes_max: int
 ) -> tuple[list[Scan], set[str]]:
     """The lanes of the tenants whose turn it is, and the tenants that have still others.
@@ -151,15 +168,13 @@ async def _call(
         memory.limited and any(_kind(scan.lane) in memory.limited for scan in scans)
     ):
         async with memory.one_at_a_time:
-            return await _send(db, scans, commands, limits)
-    return await _send(db, scans, commands, limits)
+            return await db.timed(CALL.claim, *parameters(scans, commands, limits))
+    return await db.timed(CALL.claim, *parameters(scans, commands, limits))
 
 
-async def _send(
-    db: Database, scans: list[Scan], commands: list[ClaimJobs], limits: list[int]
-) -> tuple[list[Record], float]:
-    return await db.timed(
-        CALL.claim,
+def parameters(scans: list[Scan], commands: Sequence[ClaimJobs], limits: list[int]) -> list[Any]:
+    """The parameters of `ingot.claim`."""
+    return [
         [scan.lane.type for scan in scans],
         [scan.lane.tenant for scan in scans],
         [scan.lane.limit_key for scan in scans],
@@ -178,10 +193,10 @@ async def _send(
         limits,
         [command.lease for command in commands],
         None if all(scan.reads == scan.share for scan in scans) else [scan.reads for scan in scans],
-    )
+    ]
 
 
-def _note_limits(
+def note_limits(
     memory: Memory, scans: list[Scan], rows: list[Record], crowded: set[str]
 ) -> tuple[dict[Lane, int], set[Kind]]:
     """Take off the rows that tell how many more may run of limited lanes, and answer that.

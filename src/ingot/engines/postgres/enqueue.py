@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -11,9 +11,9 @@ import msgspec
 
 from ingot.blobs.errors import BlobNotFound, QuotaExceeded, UploadEnded
 from ingot.engines.postgres.calls import CALL
-from ingot.engines.postgres.connection import CONFLICTS_MAX, AlreadyThere, Database, Record
+from ingot.engines.postgres.connection import CONFLICTS_MAX, AlreadyThere, Database
 from ingot.engines.postgres.memory import Memory
-from ingot.engines.postgres.rows import job_of, new_job_of
+from ingot.engines.postgres.rows import Made, job_of, new_job_of
 from ingot.engines.postgres.sql import SQL
 from ingot.events.audit import PROCESS
 from ingot.identity.model import TenantNotFound
@@ -32,9 +32,17 @@ HELD_TRIES_MAX: Final = 3
 HELD_PAUSE_SECONDS: Final = 0.02
 
 Answer = list[Enqueued] | IngotError
+Sent = tuple[list[list[Enqueued] | None], bool]
+Send = Callable[[Database, Memory, Sequence[Sequence[NewJob]]], Awaitable[Sent]]
 
 
-async def enqueue(db: Database, memory: Memory, commands: Sequence[Enqueue]) -> list[Answer]:
+async def send(db: Database, memory: Memory, groups: Sequence[Sequence[NewJob]]) -> Sent:
+    """Make the jobs of each group, or none of it: `None` is a group that met something. And: was it sent twice?"""
+    rows, sent_twice = await db.insert(CALL.enqueue, *columns(memory, groups))
+    return note_made(memory, groups, {row["place"]: Made(*row[1:]) for row in rows}), sent_twice
+
+
+async def enqueue(db: Database, memory: Memory, commands: Sequence[Enqueue], *, send: Send = send) -> list[Answer]:
     """Accept commands together; one that meets what is there already is looked at by itself."""
     taken: set[tuple[str, ...]] = set()
     answers: dict[int, Answer] = {}
@@ -50,7 +58,7 @@ async def enqueue(db: Database, memory: Memory, commands: Sequence[Enqueue]) -> 
     maybe_ours = False
     try:
         if together:
-            rows, maybe_ours = await _send(db, memory, [commands[place].orders for place in together])
+            rows, maybe_ours = await send(db, memory, [commands[place].orders for place in together])
     except AlreadyThere as error:
         rows = [None] * len(together)  # Each by itself finds out who was quicker.
         maybe_ours = error.maybe_ours
@@ -73,14 +81,12 @@ def _keys(memory: Memory, order: NewJob) -> list[tuple[str, ...]]:
     return keys
 
 
-async def _send(
-    db: Database, memory: Memory, groups: Sequence[Sequence[NewJob]]
-) -> tuple[list[list[Enqueued] | None], bool]:
-    """Make the jobs of each group, or none of it: `None` is a group that met something. And: was it sent twice?"""
+def note_made(
+    memory: Memory, groups: Sequence[Sequence[NewJob]], rows: dict[int, Made], *, claimed: Container[str] = ()
+) -> list[list[Enqueued] | None]:
+    """Note what was made of these orders, by their place, and has not been claimed; answers the jobs of each group."""
     orders = [order for group in groups for order in group]
-    made_rows, sent_twice = await db.insert(CALL.enqueue, *_columns(memory, groups))
-    rows = {row["place"]: row for row in made_rows}
-    _remember(memory, orders, rows)
+    _remember(memory, orders, rows, claimed)
     memory.told(orders[place - 1].tenant for place in rows)
     in_order = (rows.get(place + 1) for place in range(len(orders)))
     answers: list[list[Enqueued] | None] = []
@@ -89,10 +95,10 @@ async def _send(
         made = [Enqueued(job=new_job_of(order, row), created=True)
                 for order, row in zip(group, own, strict=True) if row is not None]  # fmt: skip
         answers.append(made if len(made) == len(group) else None)
-    return answers, sent_twice
+    return answers
 
 
-def _columns(memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[Any]:
+def columns(memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[Any]:
     """The orders as the arrays that `ingot.enqueue` takes."""
     numbered = [(number, o) for number, group in enumerate(groups) for o in group]
     orders = [order for _, order in numbered]
@@ -207,17 +213,17 @@ def _reuse_key(memory: Memory, order: NewJob) -> bytes | None:
     return None if rule is None else reuse_key(rule, order)
 
 
-def _remember(memory: Memory, orders: Sequence[NewJob], rows: dict[int, Record]) -> None:
+def _remember(memory: Memory, orders: Sequence[NewJob], rows: dict[int, Made], claimed: Container[str]) -> None:
     lanes: dict[Lane, list[tuple[int, int, str]]] = {}
     for place, row in rows.items():
         order = orders[place - 1]
-        if order.after or order.uploads:
+        if order.after or order.uploads or order.id in claimed:
             continue
-        if row["run_at"] <= row["now_"]:
-            lane = Lane(order.type, order.tenant, row["limit_key"])
-            lanes.setdefault(lane, []).append((row["priority"], row["run_at"], order.id))
+        if row.run_at <= row.created_at:
+            lane = Lane(order.type, order.tenant, row.limit_key)
+            lanes.setdefault(lane, []).append((row.priority, row.run_at, order.id))
         else:
-            memory.due_at(row["run_at"])
+            memory.due_at(row.run_at)
     for lane, positions in lanes.items():
         memory.add(lane, len(positions), first=min(positions))
     if parents := {parent for place in rows for parent in orders[place - 1].after}:
@@ -240,7 +246,7 @@ async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, mayb
         made: list[Enqueued] = []
         try:
             if new:
-                ((accepted,), sent_twice) = await _send(db, memory, [new])
+                ((accepted,), sent_twice) = await send(db, memory, [new])
                 maybe_ours = maybe_ours or sent_twice
                 if accepted is None:  # Somebody was quicker, there is no room, or what it waits for is not there.
                     await _check_parents(db, new)

@@ -11,6 +11,7 @@ from ingot.engines.postgres import claim, enqueue, events, settle, tend
 from ingot.engines.postgres.batches import Batches
 from ingot.engines.postgres.context import BoundCommands, Context
 from ingot.engines.postgres.follow import Follow
+from ingot.engines.postgres.handover import Handover
 from ingot.engines.postgres.identity import check_tenant
 from ingot.events.model import Published
 from ingot.events.ports import PublishEvent
@@ -30,8 +31,9 @@ class JobBatches:
         self._context = context
         self._follow = follow
         db, memory = context.database, context.memory
+        self._handover = Handover(db, memory)
         self._enqueues: Batches[Enqueue, list[Enqueued]] = Batches(
-            partial(enqueue.enqueue, db, memory),
+            self._handover.enqueue,
             weigh=lambda command: len(command.orders),
             told=partial(memory.tell_committed, "enqueue"),
         )
@@ -99,6 +101,8 @@ class JobBatches:
             await check_tenant(self._context, command.tenant)
         memory.ask(command.types, command.tenant)
         await self._tend_when_due()
+        if (answer := self._handover.join(command)) is not None:
+            return await answer
         scope = tuple(command.types), command.tenant
         batches = self._claims.get(scope)
         if batches is None:

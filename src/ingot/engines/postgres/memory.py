@@ -123,7 +123,8 @@ class Memory:
         self.record_changes: int | None = None  # How often records had changed when we last looked.
         self.on_record: list[Callable[[], None]] = []
         self.deltas = False  # Whether there is something to fold into the counts.
-        self.on_ready: list[Callable[[str, str, int], None]] = []
+        self.on_ready: list[Callable[[str, str, int], object]] = []
+        self.on_coming: list[Callable[[str, str, int], int]] = []  # Wake claims for jobs that are about to be made.
         self.on_agenda: list[Callable[[], None]] = []
         self.listeners: list[Listener] = []
         self.on_event: list[Callable[[str], None]] = []
@@ -186,6 +187,17 @@ class Memory:
         hint.put(first)
         for tell in self.on_ready:
             _tell(tell, lane.tenant, lane.type, jobs)
+
+    def expect(self, lane: Lane) -> LaneHint:
+        """The next call puts work into this lane, and claims from it. Nobody is told."""
+        return self.lanes.setdefault(lane.type, {}).setdefault(lane.tenant, {}).setdefault(lane, LaneHint())
+
+    def wake_early(self, lane: Lane, jobs: int) -> int:
+        """So many jobs of this lane are about to be made: wake claims that wait for them. Answers how many it woke."""
+        woken = 0
+        for wake in self.on_coming:
+            woken += wake(lane.tenant, lane.type, jobs)
+        return woken
 
     def drop(self, lane: Lane, hint: LaneHint) -> None:
         """All ready work of this lane was taken, unless it was dropped before and has new work since."""
@@ -374,7 +386,7 @@ class Memory:
             _tell(listener.committed, "postgres", kind, commands)
 
 
-def _tell(tell: Callable[..., None], *news: object) -> None:
+def _tell(tell: Callable[..., object], *news: object) -> None:
     try:
         tell(*news)
     except Exception as error:  # A listener that fails must not keep the news from the others.

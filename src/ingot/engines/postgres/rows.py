@@ -105,24 +105,34 @@ def inputs_of(text: str | None) -> dict[str, str]:
     return {name: blob for name, blob in msgspec.json.decode(text).items() if blob is not None}
 
 
-def new_job_of(order: NewJob, row: Record) -> Job:
+class Made(msgspec.Struct, frozen=True):
+    """What the database decided about an order that it accepted."""
+
+    priority: int
+    run_at: int
+    max_attempts: int
+    created_at: int
+    limit_key: str
+
+
+def new_job_of(order: NewJob, made: Made) -> Job:
     """The job that an order has just become; what it does not have yet is left at its default."""
     return Job(
         id=order.id,
         tenant=order.tenant,
         type=order.type,
         status=JobStatus.BLOCKED if order.after or order.uploads else JobStatus.QUEUED,
-        priority=row["priority"],
+        priority=made.priority,
         payload=msgspec.Raw(order.payload),
-        run_at=to_datetime(row["run_at"]),
+        run_at=to_datetime(made.run_at),
         attempts=0,
         failures=0,
         crashes=0,
-        max_attempts=row["max_attempts_"],
+        max_attempts=made.max_attempts,
         fence=0,
         source=order.source,
         depth=order.depth,
-        created_at=to_datetime(row["now_"]),
+        created_at=to_datetime(made.created_at),
         source_ref=order.source_ref,
         created_by=order.created_by,
         idempotency_key=order.idempotency_key,

@@ -136,9 +136,13 @@ class PostgresStore:
 
     # -- hints ----------------------------------------------------------------------------------------------
 
-    def on_ready(self, tell: Callable[[str, str, int], None]) -> None:
+    def on_ready(self, tell: Callable[[str, str, int], object]) -> None:
         """See `JobStore`."""
         self.memory.on_ready.append(tell)
+
+    def on_coming(self, wake: Callable[[str, str, int], int]) -> None:
+        """See `JobStore`."""
+        self.memory.on_coming.append(wake)
 
     def on_agenda(self, tell: Callable[[], None]) -> None:
         """See `JobStore`."""

@@ -37,7 +37,7 @@ class SQLiteStore:
         self.memory = opened.memory
         self._clock = opened.clock
         self._closing: asyncio.Future[None] | None = None
-        self._tell_ready: list[Callable[[str, str, int], None]] = []
+        self._tell_ready: list[Callable[[str, str, int], object]] = []
         self._tell_agenda: list[Callable[[], None]] = []
         self._listeners: list[Listener] = []
         self._tell_event: list[Callable[[str], None]] = []
@@ -120,9 +120,12 @@ class SQLiteStore:
                 except Exception as error:  # As in `_tell_one`, which would be called with every order.
                     report("listener_failed", error)
 
-    def on_ready(self, tell: Callable[[str, str, int], None]) -> None:
+    def on_ready(self, tell: Callable[[str, str, int], object]) -> None:
         """See `JobStore`."""
         self._tell_ready.append(tell)
+
+    def on_coming(self, wake: Callable[[str, str, int], int]) -> None:
+        """See `JobStore`. A call costs no round trip here, so nobody needs to be woken early."""
 
     def on_agenda(self, tell: Callable[[], None]) -> None:
         """See `JobStore`."""
