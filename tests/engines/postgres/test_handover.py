@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import asyncpg
 import pytest
 
 from ingot.engines.postgres.tend import look
+from ingot.identity.service import Tenants
 from ingot.jobs import Claim, JobStatus
 from ingot.jobs.model import Definition
 from ingot.jobs.orders import new_job
+from ingot.kernel.clock import ManualClock
 from tests.conformance.watched import WatchedStore
+from tests.engines.postgres.blob_yard import open_server
 from tests.engines.postgres.two_stores import two_stores
 from tests.factories import LEASE_SECONDS, Bench, open_bench
-from tests.postgres import database_for
+from tests.postgres import borrowed_database, clocked, database_for
 
 COMBINED = "UNION ALL"
 IN_ONE_COMMIT = "SELECT bool_and(j.xmin = l.xmin) FROM ingot.jobs AS j JOIN ingot.leases AS l USING (id)"
@@ -52,19 +56,26 @@ async def _in_one_commit(folder: Path) -> bool:
         await connection.close()
 
 
-def _after_the_call(bench: Bench, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Do something once, after the combined call was committed and before its answer is read."""
-    store: Any = bench.store
-    database = store.database
-    call, acts = database._call, [act]
+@asynccontextmanager
+async def _acting(acts: list[Callable[[], object]]) -> AsyncIterator[Bench]:
+    """A bench that takes an act from the list after each combined call was committed, before its answer is read."""
+    async with borrowed_database() as database:
+        clock = ManualClock()
+        plain: Any = clocked(clock)
 
-    async def watched(statement: str, values: tuple[Any, ...]) -> Any:
-        answer = await call(statement, values)
-        if COMBINED in statement and acts:
-            acts.pop()()
-        return answer
+        class Acting(plain):  # type: ignore[misc]
+            async def fetch(self, query: str, *values: Any, **options: Any) -> Any:
+                rows = await super().fetch(query, *values, **options)
+                if COMBINED in query and acts:
+                    acts.pop()()
+                return rows
 
-    monkeypatch.setattr(database, "_call", watched)
+        store = await open_server(database, clock, Acting)
+        try:
+            clock.advance(seconds=LEASE_SECONDS)
+            yield Bench(store, clock, await Tenants(store).ensure_default())
+        finally:
+            await store.close()
 
 
 async def test_a_waiting_claim_gets_the_job_in_the_commit_that_makes_it(bench: Bench, tmp_path: Path) -> None:
@@ -120,9 +131,9 @@ async def _wait_or_find(bench: Bench) -> Waiting:
 
 async def test_an_order_that_is_there_already_leaves_the_claim_waiting(bench: Bench) -> None:
     order = new_job(bench.tenant, "noop")
+    first = await _wait(bench, "first")
     await bench.jobs.enqueue_many([order])
-    await bench.jobs.claim("first", ["noop"])
-    await bench.jobs.claim("first", ["noop"])  # Now it is known that there is nothing more.
+    assert await _ids(first) == [order.id]
     waiting = await _wait(bench)
     (again,) = await bench.jobs.enqueue_many([order])
     assert (again.created, again.job.id) == (False, order.id)
@@ -131,42 +142,42 @@ async def test_an_order_that_is_there_already_leaves_the_claim_waiting(bench: Be
 
 
 async def test_an_order_that_answers_another_leaves_the_claim_waiting(bench: Bench) -> None:
-    first = await bench.make_job(idempotency_key="one")
-    await bench.jobs.claim("first", ["noop"])
-    await bench.jobs.claim("first", ["noop"])
+    first = await _wait(bench, "first")
+    job = await bench.make_job(idempotency_key="one")
+    assert await _ids(first) == [job.id]
     waiting = await _wait(bench)
-    assert (await bench.make_job(idempotency_key="one")).id == first.id
+    assert (await bench.make_job(idempotency_key="one")).id == job.id
     second = await bench.make_job(idempotency_key="two")
     assert await _ids(waiting) == [second.id]
 
 
-async def test_when_the_answer_is_lost_the_job_is_there_once_and_its_lease_runs_out(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_when_the_answer_is_lost_the_job_is_there_once_and_its_lease_runs_out() -> None:
     def lose() -> None:
         raise ConnectionResetError("the answer is lost")
 
-    _after_the_call(bench, monkeypatch, lose)
-    waiting = await _wait(bench)
-    (made,) = await bench.jobs.enqueue_many([new_job(bench.tenant, "noop")])
-    assert made.created
-    assert not waiting.done()
-    store: Any = bench.store
-    await look(store.database, store.memory)
-    for seconds in (LEASE_SECONDS + 1, 3600):  # The lease runs out, then the time until the next attempt.
-        bench.clock.advance(seconds=seconds)
-        await bench.jobs.tend()
-    assert await _ids(waiting) == [made.job.id]
-    assert (await bench.reload(made.job)).crashes == 1
+    async with _acting([lose]) as bench:
+        waiting = await _wait(bench)
+        (made,) = await bench.jobs.enqueue_many([new_job(bench.tenant, "noop")])
+        assert made.created
+        assert not waiting.done()
+        store: Any = bench.store
+        await look(store.database, store.memory)
+        for seconds in (LEASE_SECONDS + 1, 3600):  # The lease runs out, then the time until the next attempt.
+            bench.clock.advance(seconds=seconds)
+            await bench.jobs.tend()
+        assert await _ids(waiting) == [made.job.id]
+        assert (await bench.reload(made.job)).crashes == 1
 
 
-async def test_the_job_of_a_claim_that_went_away_is_given_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = await _wait(bench)
-    _after_the_call(bench, monkeypatch, waiting.cancel)
-    job = await bench.make_job()
-    assert await _ids(await _wait_or_find(bench)) == [job.id]
-    assert waiting.cancelled()
-    assert (await bench.reload(job)).failures == 0
+async def test_the_job_of_a_claim_that_went_away_is_given_back() -> None:
+    acts: list[Callable[[], object]] = []
+    async with _acting(acts) as bench:
+        waiting = await _wait(bench)
+        acts.append(waiting.cancel)
+        job = await bench.make_job()
+        assert await _ids(await _wait_or_find(bench)) == [job.id]
+        assert waiting.cancelled()
+        assert (await bench.reload(job)).failures == 0
 
 
 async def test_what_is_limited_paused_or_later_is_not_handed_out_early(bench: Bench) -> None:
