@@ -99,6 +99,22 @@ async def test_settles_have_an_answer_each(served: Served) -> None:
     assert [one.get("status") or one["code"] for one in told] == ["succeeded", "dead", "queued", "queued", "lease_lost"]
 
 
+async def test_a_settle_that_is_out_of_bounds_refuses_no_other(served: Served) -> None:
+    await served.make_job()
+    claimed = await served.claim()
+    mine = {"id": claimed["id"], "fence": claimed["fence"]}
+    entries = [
+        {**mine, "outcome": "released", "fence": 0},
+        {**mine, "outcome": "released", "fence": 2**70},
+        {**mine, "outcome": "succeeded", "outputs": [f"{number}.txt" for number in range(1001)]},
+        {**mine, "outcome": "snoozed", "seconds": -1},
+        {**mine, "outcome": "succeeded"},
+    ]
+    answers = (await served.call("POST", "/jobs/settle", json={"jobs": entries})).json()["jobs"]
+    codes = ["lease_lost", "invalid_input", "invalid_input", "invalid_input", "succeeded"]
+    assert [one.get("status") or one["code"] for one in answers] == codes
+
+
 async def test_a_stale_fence_changes_nothing(served: Served) -> None:
     await served.make_job()
     claimed = await served.claim()

@@ -74,6 +74,11 @@ async def test_a_tenant_that_is_not_there_is_told_to_callers_over_http(served: S
         ("/jobs/actions", {"action": "cancel", "filter": {"status": "x"}}, "it is one of blocked, queued"),
         ("/admin/tenants", {"slug": "a", "groups": {"staff": "boss"}}, "it is one of admin, member, viewer"),
         ("/jobs/settle", {"jobs": [{"id": "x", "fence": 1, "outcome": "ok"}]}, "it is one of succeeded, failed"),
+        ("/jobs", {"type": "a", "priority": 9}, "`priority` must be at most 5"),
+        ("/jobs", {"type": "a", "idempotency_key": "x" * 513}, "`idempotency_key` must have at most 512 characters"),
+        ("/jobs", {"type": "a", "inputs": {"": "0" * 64}}, "a name in `inputs` must have at least 1 character"),
+        ("/jobs/batch", {"jobs": [{"type": "a", "tags": ["x"] * 33}]}, "`jobs[0].tags` must have at most 32 entries"),
+        ("/jobs/claim", {"types": []}, "`types` must have at least 1 entry"),
         (
             "/admin/tokens",
             {"description": "x", "grants": [{"action": "jobs.read", "resource": "greet"}]},

@@ -408,4 +408,12 @@ MUTANTS = [
         new="",
         caught_by="tests/http/test_slow_senders.py::test_who_sends_a_byte_now_and_then_is_waited_for_no_more",
     ),
+    Mutant(
+        name="an entry of many settles that refuses the others",
+        breaks="each settle has an answer of its own",
+        file="wire/jobs.py",
+        old="fence: Annotated[int, documented(minimum=1, maximum=2**53)]",
+        new="fence: Fence",
+        caught_by="tests/http/test_jobs.py::test_a_settle_that_is_out_of_bounds_refuses_no_other",
+    ),
 ]

@@ -21,11 +21,20 @@ QUERY: Final = "query parameter"
 _PLACE = re.compile(r" - at `\$([^`]*)`$")
 _NUMBER = re.compile(r"[-+0-9.eE]+")
 _NAME = re.compile(r"(?<=\.)[^.\[]+|\[\.{3}\]")
+_BOUND = re.compile(r"Expected `(\w+)` (?:of length )?([<>]=) ([0-9.]+) - at (`key` in )?`\$\.?([^`]*)`$")
+_UNITS: Final = {  # One of them, and several.
+    "str": ("character", "characters"),
+    "bytes": ("byte", "bytes"),
+    "array": ("entry", "entries"),
+    "object": ("entry", "entries"),
+}
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
 def invalid_body(error: msgspec.ValidationError, kind: Any) -> InvalidInput:
     """What a body of this kind has wrong."""
+    if found := _BOUND.match(str(error)):
+        return _out_of_bounds(*found.groups())
     said, names = _read(error)
     if found := _UNKNOWN.match(said):
         return _unknown("field", found[1], (name for one in _at(kind, names) for name in _fields(one)), names)
@@ -34,11 +43,22 @@ def invalid_body(error: msgspec.ValidationError, kind: Any) -> InvalidInput:
 
 def invalid_query(error: msgspec.ValidationError, kind: Any) -> InvalidInput:
     """What a query of this kind has wrong."""
+    if found := _BOUND.match(str(error)):
+        return _out_of_bounds(*found.groups())
     said, names = _read(error)
     if found := _UNKNOWN.match(said):
         return _unknown(QUERY, found[1], (name for one in _at(kind, names) for name in _fields(one)), names)
     about = f"the {QUERY} `{names[-1]}` is wrong: " if names else f"a {QUERY} is wrong: "
     return InvalidInput(_clip(f"{about}{said[:1].lower()}{said[1:]}{_values(_at(kind, names), kind, names)}"))
+
+
+def _out_of_bounds(kind: str, sign: str, bound: str, is_name: str | None, field: str) -> InvalidInput:
+    """A value that is too large or too small, too long or too short."""
+    subject = f"a name in `{field}`" if is_name else f"`{field}`"
+    amount = f"{'at least' if sign == '>=' else 'at most'} {float(bound):.10g}"
+    if kind not in _UNITS:
+        return InvalidInput(f"{subject} must be {amount}")
+    return InvalidInput(f"{subject} must have {amount} {_UNITS[kind][float(bound) != 1]}")
 
 
 def expect_moments(given: Mapping[str, str], kind: Any) -> None:

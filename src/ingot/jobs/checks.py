@@ -56,6 +56,7 @@ TAGS_MAX = 32
 TAG_CHARS_MAX = 128
 ATTEMPTS_MAX = 10_000
 DELAY_DAYS_MAX = 3660
+DELAY_SECONDS_MAX = DELAY_DAYS_MAX * 86_400
 MOMENT_MAX = to_micros(datetime(9999, 1, 1, tzinfo=UTC))
 CLAIM_JOBS_MAX = 1000
 CLAIM_TYPES_MAX = 256
@@ -63,7 +64,7 @@ BATCH_JOBS_MAX = 10_000
 WAIT_SECONDS_MAX = 60.0
 SECONDS_MAX = 366 * 86_400
 LEASE_MICROS_MAX = 7 * 86_400 * MICROS
-DELAY_MICROS_MAX = DELAY_DAYS_MAX * 86_400 * MICROS
+DELAY_MICROS_MAX = DELAY_SECONDS_MAX * MICROS
 RUNNING_MAX = 1_000_000
 PARENTS_MAX = 1_000
 BATCH_CHARS_MAX = 128
@@ -305,7 +306,7 @@ def delay(value: object, *, what: str = "delay") -> int:
         raise InvalidInput(f"the {what} is a {type(given).__name__}; it is a timedelta or a number of seconds")
     if not 0 <= given < math.inf:
         raise InvalidInput(f"the {what} is {shown(given)} seconds; it cannot be negative or infinite")
-    if given > DELAY_DAYS_MAX * 86_400:
+    if given > DELAY_SECONDS_MAX:
         raise InvalidInput(f"the {what} is {shown(given)} seconds; the most is {DELAY_DAYS_MAX} days")
     return round(given * MICROS)
 
@@ -355,9 +356,7 @@ def progress(value: object) -> Progress | None:
 
 def fence(value: object) -> int:
     """The number of a claim; one that nobody holds is for the store to tell."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(f"the fence is a {type(value).__name__}; it is a whole number")
-    return value
+    return whole_number(value, what="fence", least=-NUMBER_MAX, most=NUMBER_MAX)
 
 
 def lease(value: object) -> int:

@@ -20,16 +20,16 @@ from ingot.jobs.model import (
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT
 from ingot.kernel.values import NUMBER_MAX
 from ingot.wire.jobs import Limit, Request
-from ingot.wire.values import Attempts, CredentialId, Moment, Priority, Slug, told
+from ingot.wire.values import Attempts, CredentialId, Moment, Priority, Slug, between, text_up_to, up_to
 
-Weight = Annotated[int, told(minimum=1, maximum=WEIGHT_MAX)]
-Timeout = Annotated[float, told(minimum=0.001, maximum=checks.SECONDS_MAX)]
-Running = Annotated[int, told(minimum=1, maximum=checks.RUNNING_MAX)]
-Version = Annotated[int, told(minimum=1, maximum=NUMBER_MAX)]
-Retention = Annotated[float, told(minimum=0, maximum=checks.RETENTION_SECONDS_MAX)]
-Description = Annotated[str, told(minLength=1, maxLength=DESCRIPTION_CHARS_MAX)]
-Grants = Annotated[list[Grant], told(minItems=1, maxItems=GRANTS_MAX)]
-Types = Annotated[tuple[Annotated[str, told(minLength=1, maxLength=TYPE_CHARS_MAX)], ...], told(maxItems=TYPES_MAX)]
+Weight = Annotated[int, between(1, WEIGHT_MAX)]
+Timeout = Annotated[float, between(0.001, checks.SECONDS_MAX)]
+Running = Annotated[int, between(1, checks.RUNNING_MAX)]
+Version = Annotated[int, between(1, NUMBER_MAX)]
+Retention = Annotated[float, between(0, checks.RETENTION_SECONDS_MAX)]
+Description = Annotated[str, text_up_to(DESCRIPTION_CHARS_MAX)]
+Grants = Annotated[list[Grant], up_to(GRANTS_MAX, least=1)]
+Types = Annotated[tuple[Annotated[str, text_up_to(TYPE_CHARS_MAX)], ...], up_to(TYPES_MAX)]
 
 
 class PageQuery(Request, frozen=True, kw_only=True):

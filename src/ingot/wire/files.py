@@ -11,7 +11,7 @@ from ingot.jobs.files import INPUTS_MAX, PAYLOAD
 from ingot.jobs.model import Job
 from ingot.wire.blobs import PartsOrder, SignedUrl, Size, UploadPlan
 from ingot.wire.jobs import Fence, JobOrder, Request
-from ingot.wire.values import BlobId, FileName, told
+from ingot.wire.values import BlobId, FileName, up_to
 
 SmallFile = Annotated[bytes, msgspec.Meta(max_length=INLINE_BYTES_MAX)]
 
@@ -27,7 +27,7 @@ class InputOrder(Request, frozen=True, kw_only=True):
     data: SmallFile | None = None
 
 
-InputOrders = Annotated[list[InputOrder], told(maxItems=INPUTS_MAX)]
+InputOrders = Annotated[list[InputOrder], up_to(INPUTS_MAX)]
 
 
 class NewJobOrder(JobOrder, frozen=True, kw_only=True):

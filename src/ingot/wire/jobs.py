@@ -8,7 +8,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw
 
-from ingot.jobs.checks import LOG_CHARS_MAX, LOG_OFFSET_MAX
+from ingot.jobs.checks import DELAY_SECONDS_MAX, LOG_CHARS_MAX, LOG_OFFSET_MAX
+from ingot.jobs.files import OUTPUTS_MAX
 from ingot.jobs.model import NULL, JobStatus, OnDead, Progress, Source
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 from ingot.wire.values import (
@@ -29,6 +30,7 @@ from ingot.wire.values import (
     Tags,
     WaitSeconds,
     WorkerId,
+    documented,
 )
 
 ABSENT = Raw(b"")  # What was not sent.
@@ -189,17 +191,17 @@ class Snoozing(Request, frozen=True, kw_only=True):
 
 
 class Ended(Request, frozen=True, kw_only=True, tag_field="outcome"):
-    """How one of several attempts ended."""
+    """How one of several attempts ended. Each entry has its own answer, so no bound here refuses the others."""
 
     id: str
-    fence: Fence
+    fence: Annotated[int, documented(minimum=1, maximum=2**53)]
 
 
 class Succeeded(Ended, frozen=True, kw_only=True, tag="succeeded"):
     """It is done."""
 
     result: Raw = msgspec.field(default_factory=lambda: ABSENT)
-    outputs: Outputs = []
+    outputs: Annotated[list[str], documented(maxItems=OUTPUTS_MAX)] = []
 
 
 class Broke(Ended, frozen=True, kw_only=True, tag="failed"):
@@ -213,7 +215,7 @@ class Broke(Ended, frozen=True, kw_only=True, tag="failed"):
 class Snoozed(Ended, frozen=True, kw_only=True, tag="snoozed"):
     """Not now."""
 
-    seconds: DelaySeconds
+    seconds: Annotated[float, documented(minimum=0, maximum=DELAY_SECONDS_MAX)]
 
 
 class Released(Ended, frozen=True, kw_only=True, tag="released"):

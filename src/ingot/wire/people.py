@@ -12,9 +12,8 @@ from ingot.identity.members import EMAIL_CHARS_MAX
 from ingot.identity.people import Role, Session, TenantRole, User
 from ingot.wire.admin import PageQuery
 from ingot.wire.jobs import Request
-from ingot.wire.values import told
 
-Email = Annotated[str, told(minLength=3, maxLength=EMAIL_CHARS_MAX)]
+Email = Annotated[str, msgspec.Meta(min_length=3, max_length=EMAIL_CHARS_MAX)]
 
 
 class NewMember(Request, frozen=True, kw_only=True):

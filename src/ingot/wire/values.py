@@ -1,4 +1,4 @@
-"""Values in requests, with the bounds that the API's document tells; the rooms hold them, with a hint."""
+"""Values in requests, with the bounds that the decoder enforces and the OpenAPI document states."""
 
 from __future__ import annotations
 
@@ -16,32 +16,43 @@ from ingot.kernel.values import NUMBER_MAX
 PREFIX: Final = "/api/v1"
 
 
-def told(**bounds: Any) -> Meta:
-    """Bounds that are told and not held."""
+def documented(**bounds: Any) -> Meta:
+    """Bounds that only the OpenAPI document states; a service checks them."""
     return Meta(extra_json_schema=bounds)
 
 
-def _up_to(chars_max: int) -> Meta:
-    return told(minLength=1, maxLength=chars_max)
+def text_up_to(chars_max: int) -> Meta:
+    """A text of 1 to `chars_max` characters."""
+    return Meta(min_length=1, max_length=chars_max)
 
 
-JobType = Annotated[str, told(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$", maxLength=checks.TYPE_CHARS_MAX)]
-JobTypes = Annotated[list[JobType], told(minItems=1, maxItems=checks.CLAIM_TYPES_MAX)]
-Moment = Annotated[datetime, told(format="date-time")]
-Key = Annotated[str, _up_to(checks.KEY_CHARS_MAX)]
-BatchName = Annotated[str, _up_to(checks.BATCH_CHARS_MAX)]
-WorkerId = Annotated[str, _up_to(checks.WORKER_CHARS_MAX)]
-Tags = Annotated[list[Annotated[str, _up_to(checks.TAG_CHARS_MAX)]], told(maxItems=checks.TAGS_MAX)]
-FileName = Annotated[str, _up_to(NAME_CHARS_MAX)]
-BlobId = Annotated[str, told(pattern=r"^[0-9a-f]{64}$")]
-Inputs = Annotated[dict[FileName, BlobId], told(maxProperties=INPUTS_MAX)]
-Outputs = Annotated[list[FileName], told(maxItems=OUTPUTS_MAX)]
-JobIds = Annotated[list[Annotated[str, told(format="uuid")]], told(maxItems=checks.PARENTS_MAX)]
-Priority = Annotated[int, told(minimum=PRIORITY_MIN, maximum=PRIORITY_MAX)]
-Attempts = Annotated[int, told(minimum=1, maximum=checks.ATTEMPTS_MAX)]
-DelaySeconds = Annotated[float, told(minimum=0, maximum=checks.DELAY_DAYS_MAX * 86_400)]
-WaitSeconds = Annotated[float, told(minimum=0, maximum=checks.WAIT_SECONDS_MAX)]
-ClaimLimit = Annotated[int, told(minimum=1, maximum=checks.CLAIM_JOBS_MAX)]
-Count = Annotated[int, told(minimum=0, maximum=NUMBER_MAX)]
-Slug = Annotated[str, told(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
-CredentialId = Annotated[str, told(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+def between(least: float, most: float) -> Meta:
+    """A number within these bounds."""
+    return Meta(ge=least, le=most)
+
+
+def up_to(entries_max: int, *, least: int = 0) -> Meta:
+    """A list or mapping of so many entries."""
+    return Meta(min_length=least or None, max_length=entries_max)
+
+
+JobType = Annotated[str, text_up_to(checks.TYPE_CHARS_MAX), documented(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")]
+JobTypes = Annotated[list[JobType], up_to(checks.CLAIM_TYPES_MAX, least=1)]
+Moment = Annotated[datetime, documented(format="date-time")]
+Key = Annotated[str, text_up_to(checks.KEY_CHARS_MAX)]
+BatchName = Annotated[str, text_up_to(checks.BATCH_CHARS_MAX)]
+WorkerId = Annotated[str, text_up_to(checks.WORKER_CHARS_MAX)]
+Tags = Annotated[list[Annotated[str, text_up_to(checks.TAG_CHARS_MAX)]], up_to(checks.TAGS_MAX)]
+FileName = Annotated[str, text_up_to(NAME_CHARS_MAX)]
+BlobId = Annotated[str, documented(pattern=r"^[0-9a-f]{64}$")]
+Inputs = Annotated[dict[FileName, BlobId], up_to(INPUTS_MAX)]
+Outputs = Annotated[list[FileName], up_to(OUTPUTS_MAX)]
+JobIds = Annotated[list[Annotated[str, documented(format="uuid")]], up_to(checks.PARENTS_MAX)]
+Priority = Annotated[int, between(PRIORITY_MIN, PRIORITY_MAX)]
+Attempts = Annotated[int, between(1, checks.ATTEMPTS_MAX)]
+DelaySeconds = Annotated[float, between(0, checks.DELAY_SECONDS_MAX)]
+WaitSeconds = Annotated[float, between(0, checks.WAIT_SECONDS_MAX)]
+ClaimLimit = Annotated[int, between(1, checks.CLAIM_JOBS_MAX)]
+Count = Annotated[int, between(0, NUMBER_MAX)]
+Slug = Annotated[str, documented(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+CredentialId = Annotated[str, documented(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from contextlib import suppress
-from importlib import resources
+from importlib import import_module, resources
 from typing import Final
 
 import asyncpg
@@ -52,6 +53,7 @@ _DROP_FUNCTIONS: Final = """
     END
     $$
 """
+_BOUND: Final = re.compile(r"\{([a-z_.]+)\.([A-Z_]+)\}")
 _DROP_VIEWS: Final = "DROP VIEW IF EXISTS ingot.job_rows, ingot.attempts, ingot.definitions, ingot.pauses"
 # In the text of a function the number costs nothing to read.
 _SHIFT: Final = "CREATE OR REPLACE FUNCTION ingot.shift() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT {}::bigint'"
@@ -210,4 +212,9 @@ def _definitions() -> list[str]:
     functions = sorted(package.joinpath("functions").iterdir(), key=lambda file: file.name)
     texts = [file.read_text(encoding="utf-8") for file in functions if file.name.endswith(".sql")]
     before, after = (package.joinpath(name).read_text(encoding="utf-8") for name in ("views.sql", "grants.sql"))
-    return [before, *texts, after]
+    return [before, *(_BOUND.sub(_bound, text) for text in texts), after]
+
+
+def _bound(name: re.Match[str]) -> str:
+    """The number that a name such as `{jobs.checks.TAGS_MAX}` stands for, so that each is stated once."""
+    return f"{getattr(import_module(f'ingot.{name[1]}'), name[2]):.0f}"

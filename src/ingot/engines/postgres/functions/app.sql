@@ -178,8 +178,8 @@ BEGIN
         PERFORM ingot.refuse_input(format('jobs is a %s; it is an array of jobs', coalesce(json_typeof(jobs), 'null')));
     END IF;
     jobs_asked := json_array_length(jobs);
-    IF jobs_asked > 10000 THEN
-        PERFORM ingot.refuse_input(format('there are %s jobs; the most at once is 10000', jobs_asked));
+    IF jobs_asked > {jobs.checks.BATCH_JOBS_MAX} THEN
+        PERFORM ingot.refuse_input(format('there are %s jobs; the most at once is {jobs.checks.BATCH_JOBS_MAX}', jobs_asked));
     ELSIF jobs_asked = 0 THEN
         RETURN;
     END IF;

@@ -48,7 +48,7 @@ END
 $$;
 
 -- A text of 1 to so many characters.
-CREATE OR REPLACE FUNCTION ingot.check_text(said json, what text, chars_max integer DEFAULT 512) RETURNS text
+CREATE OR REPLACE FUNCTION ingot.check_text(said json, what text, chars_max integer DEFAULT {jobs.checks.KEY_CHARS_MAX}) RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
@@ -104,7 +104,7 @@ BEGIN
         written := NULL;
     END IF;
     micros := extract(epoch FROM written::timestamptz) * 1000000;
-    IF micros IS NULL OR micros > 253370764800000000 THEN
+    IF micros IS NULL OR micros > {jobs.checks.MOMENT_MAX} THEN
         PERFORM ingot.refuse_input(format('run_at is %s; it is a time with an offset, up to the year 9998', left(said::text, 64)));
     END IF;
     RETURN greatest(micros, 0);
@@ -117,8 +117,8 @@ CREATE OR REPLACE FUNCTION ingot.check_delay(said json) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
-    IF json_typeof(said) <> 'number' OR said::text::numeric NOT BETWEEN 0 AND 316224000 THEN
-        PERFORM ingot.refuse_input(format('delay_seconds is %s; it is a number from 0 to 316224000', left(said::text, 64)));
+    IF json_typeof(said) <> 'number' OR said::text::numeric NOT BETWEEN 0 AND {jobs.checks.DELAY_SECONDS_MAX} THEN
+        PERFORM ingot.refuse_input(format('delay_seconds is %s; it is a number from 0 to {jobs.checks.DELAY_SECONDS_MAX}', left(said::text, 64)));
     END IF;
     RETURN round(said::text::numeric * 1000000);
 END
@@ -128,7 +128,7 @@ CREATE OR REPLACE FUNCTION ingot.check_after(said json) RETURNS uuid[]
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
-    named text[] := ingot.check_texts(said, 'after', 1000, 512);
+    named text[] := ingot.check_texts(said, 'after', {jobs.checks.PARENTS_MAX}, {jobs.checks.KEY_CHARS_MAX});
     wrong text := (SELECT n FROM unnest(named) AS n
         WHERE n !~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' LIMIT 1);
 BEGIN
@@ -173,11 +173,11 @@ BEGIN
             'Write it as in {"report.pdf": "<the id of a blob>"}; nothing was changed.');
     END IF;
     many := (SELECT count(*) FROM jsonb_object_keys(said::jsonb));
-    IF many > 100 THEN
-        PERFORM ingot.refuse_input(format('there are %s inputs; the most is 100', many));
+    IF many > {jobs.files.INPUTS_MAX} THEN
+        PERFORM ingot.refuse_input(format('there are %s inputs; the most is {jobs.files.INPUTS_MAX}', many));
     END IF;
     FOR name, blob IN SELECT e.key, e.value FROM jsonb_each(said::jsonb) AS e LOOP
-        IF length(name) NOT BETWEEN 1 AND 255 OR name IN ('.', '..') OR name ~ '[\u0001-\u001F\u007F-\u009F/\\]' THEN
+        IF length(name) NOT BETWEEN 1 AND {blobs.checks.NAME_CHARS_MAX} OR name IN ('.', '..') OR name ~ '[\u0001-\u001F\u007F-\u009F/\\]' THEN
             PERFORM ingot.refuse_input(format('%s cannot be the name of a file', left(to_json(name)::text, 64)),
                 'Write it as in report.pdf.');
         ELSIF jsonb_typeof(blob) <> 'string' OR blob #>> '{}' !~ '^[0-9a-f]{64}$' THEN
@@ -221,15 +221,15 @@ BEGIN
         ELSE
             CASE name
                 WHEN 'type' THEN type := value #>> '{}';
-                WHEN 'priority' THEN priority := ingot.check_number(value, 'priority', 1, 5,
+                WHEN 'priority' THEN priority := ingot.check_number(value, 'priority', {jobs.model.PRIORITY_MIN}, {jobs.model.PRIORITY_MAX},
                     '1 is critical, 3 the default, 5 background; nothing was changed.');
                 WHEN 'run_at' THEN run_at := ingot.check_moment(value);
                 WHEN 'delay_seconds' THEN delay := ingot.check_delay(value);
-                WHEN 'max_attempts' THEN max_attempts := ingot.check_number(value, 'max_attempts', 1, 10000);
+                WHEN 'max_attempts' THEN max_attempts := ingot.check_number(value, 'max_attempts', 1, {jobs.checks.ATTEMPTS_MAX});
                 WHEN 'idempotency_key' THEN idempotency_key := ingot.check_text(value, 'idempotency key');
                 WHEN 'dedupe_key' THEN dedupe_key := ingot.check_text(value, 'dedupe key');
                 WHEN 'tags' THEN tags := ARRAY(
-                    SELECT DISTINCT t FROM unnest(ingot.check_texts(value, 'tags', 1000, 128)) AS t ORDER BY t);
+                    SELECT DISTINCT t FROM unnest(ingot.check_texts(value, 'tags', 1000, {jobs.checks.TAG_CHARS_MAX})) AS t ORDER BY t);
                 WHEN 'after' THEN after := ingot.check_after(value);
                 WHEN 'on_dead' THEN
                     IF value::text NOT IN ('"run"', '"cancel"') THEN
@@ -237,7 +237,7 @@ BEGIN
                     END IF;
                     runs_anyway := value::text = '"run"';
                 WHEN 'inputs' THEN inputs := ingot.check_inputs(value);
-                WHEN 'batch' THEN batch := ingot.check_text(value, 'batch', 128);
+                WHEN 'batch' THEN batch := ingot.check_text(value, 'batch', {jobs.checks.BATCH_CHARS_MAX});
                 WHEN 'force' THEN force := ingot.check_flag(value, 'force');
                 WHEN 'correlation_id' THEN correlation_id := ingot.check_text(value, 'correlation id');
                 WHEN 'trace_id' THEN trace_id := ingot.check_text(value, 'trace id');
@@ -247,15 +247,15 @@ BEGIN
     END LOOP;
     IF type IS NULL THEN
         PERFORM ingot.refuse_input('a job has no type');
-    ELSIF length(type) > 128 OR type !~ '^[A-Za-z0-9][A-Za-z0-9._:/-]*$' THEN
+    ELSIF length(type) > {jobs.checks.TYPE_CHARS_MAX} OR type !~ '^[A-Za-z0-9][A-Za-z0-9._:/-]*$' THEN
         PERFORM ingot.refuse_input(format('the job type ''%s'' is not usable', left(type, 200)),
-            'Use up to 128 letters, digits and . _ : / -, beginning with a letter or digit.');
+            'Use up to {jobs.checks.TYPE_CHARS_MAX} letters, digits and . _ : / -, beginning with a letter or digit.');
     ELSIF run_at IS NOT NULL AND delay IS NOT NULL THEN
         PERFORM ingot.refuse_input('run_at and delay_seconds were both given', 'Give one of them; nothing was changed.');
-    ELSIF cardinality(tags) > 32 THEN
-        PERFORM ingot.refuse_input(format('there are %s tags; the most is 32', cardinality(tags)));
+    ELSIF cardinality(tags) > {jobs.checks.TAGS_MAX} THEN
+        PERFORM ingot.refuse_input(format('there are %s tags; the most is {jobs.checks.TAGS_MAX}', cardinality(tags)));
     END IF;
-    PERFORM ingot.check_json(payload, 'payload', 65536), ingot.check_json(metadata, 'metadata', 16384);
+    PERFORM ingot.check_json(payload, 'payload', {jobs.checks.PAYLOAD_BYTES_MAX}), ingot.check_json(metadata, 'metadata', {jobs.checks.METADATA_BYTES_MAX});
 EXCEPTION WHEN untranslatable_character OR invalid_text_representation THEN
     PERFORM ingot.refuse_input('a job has characters that cannot be stored: ' || SQLERRM);
 END

@@ -15,17 +15,17 @@ DECLARE
     said text := btrim(coalesce(data, 'null')::text, E' \t\n\r');
     told record;
 BEGIN
-    IF name IS NULL OR length(name) > 128 OR name !~ '^[a-z0-9][a-z0-9_-]*([.][a-z0-9][a-z0-9_-]*)*$' THEN
+    IF name IS NULL OR length(name) > {events.checks.NAME_CHARS_MAX} OR name !~ '^[a-z0-9][a-z0-9_-]*([.][a-z0-9][a-z0-9_-]*)*$' THEN
         PERFORM ingot.refuse_input(format('the event name ''%s'' is not usable', left(name, 64)),
-            'Use up to 128 lower-case letters, digits, - and _ in segments with dots between, as in order.paid.');
+            'Use up to {events.checks.NAME_CHARS_MAX} lower-case letters, digits, - and _ in segments with dots between, as in order.paid.');
     ELSIF split_part(name, '.', 1) IN ('audit', 'batch', 'blob', 'ingot', 'job', 'quota', 'stats', 'trigger', 'worker')
         OR name IN ('end', 'error', 'gap', 'message', 'open') THEN
         PERFORM ingot.refuse_input(format('the event name ''%s'' is one of Ingot''s own', name),
             'Begin with another segment than audit, batch, blob, ingot, job, quota, stats, trigger, worker.');
-    ELSIF length(dedupe_key) NOT BETWEEN 1 AND 512 THEN
-        PERFORM ingot.refuse_input(format('the dedupe key has %s characters; it goes from 1 to 512', length(dedupe_key)));
+    ELSIF length(dedupe_key) NOT BETWEEN 1 AND {events.checks.KEY_CHARS_MAX} THEN
+        PERFORM ingot.refuse_input(format('the dedupe key has %s characters; it goes from 1 to {events.checks.KEY_CHARS_MAX}', length(dedupe_key)));
     END IF;
-    PERFORM ingot.check_json(said::json, 'data', 65536);
+    PERFORM ingot.check_json(said::json, 'data', {events.checks.DATA_BYTES_MAX});
     PERFORM ingot.expect_places(tenant, 1);
     IF dedupe_key IS NOT NULL THEN
         PERFORM ingot.pass_gates(ARRAY[ingot.gate('event', tenant, dedupe_key)]);

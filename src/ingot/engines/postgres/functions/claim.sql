@@ -47,9 +47,9 @@ DECLARE
     takers integer[] := '{}';  -- Who gets each row, and the fences of those who get any.
     new_fences bigint[] := '{}';
 BEGIN
-    IF (1 <= ALL (limits) AND 1000 >= ALL (limits) AND 1 <= ALL (lease_lengths) AND 604800000000 >= ALL (lease_lengths)
+    IF (1 <= ALL (limits) AND {jobs.checks.CLAIM_JOBS_MAX} >= ALL (limits) AND 1 <= ALL (lease_lengths) AND {jobs.checks.LEASE_MICROS_MAX} >= ALL (lease_lengths)
         AND cardinality(limits) > 0 AND cardinality(limits) = cardinality(lease_lengths)) IS NOT TRUE THEN
-        RAISE EXCEPTION 'a claim is for 1 to 1000 jobs, and for up to a week' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'a claim is for 1 to {jobs.checks.CLAIM_JOBS_MAX} jobs, and for up to a week' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     FOREACH one IN ARRAY limits LOOP
         wanted := wanted + one;

@@ -133,10 +133,10 @@ DECLARE
 BEGIN
     -- A claim can see what came after its transaction began, and would tell of it before.
     PERFORM ingot.expect(pg_current_xact_id_if_assigned() IS NULL, 'a claim is the first call of its transaction');
-    PERFORM ingot.expect(cardinality(wanted) BETWEEN 1 AND 256, 'a claim names 1 to 256 types');
-    PERFORM ingot.expect(lease_length BETWEEN 1000000 AND 604800000000, 'a lease is for a second to a week, in microseconds');
-    PERFORM ingot.expect(host IS NULL OR length(host) <= 512, 'a host has at most 512 characters');
-    PERFORM ingot.expect(pid IS NULL OR pid BETWEEN 0 AND 9007199254740992, 'a pid is a number from 0 to 2^53');
+    PERFORM ingot.expect(cardinality(wanted) BETWEEN 1 AND {jobs.checks.CLAIM_TYPES_MAX}, 'a claim names 1 to {jobs.checks.CLAIM_TYPES_MAX} types');
+    PERFORM ingot.expect(lease_length BETWEEN 1000000 AND {jobs.checks.LEASE_MICROS_MAX}, 'a lease is for a second to a week, in microseconds');
+    PERFORM ingot.expect(host IS NULL OR length(host) <= {jobs.checks.KEY_CHARS_MAX}, 'a host has at most {jobs.checks.KEY_CHARS_MAX} characters');
+    PERFORM ingot.expect(pid IS NULL OR pid BETWEEN 0 AND {kernel.values.NUMBER_MAX}, 'a pid is a number from 0 to 2^53');
     -- One that is to take no more gets nothing.
     IF EXISTS (SELECT FROM ingot.workers AS w WHERE w.tenant = tenant AND w.id = worker_id AND w.draining) THEN
         RETURN;
@@ -185,13 +185,13 @@ AS $$
 DECLARE
     tenant uuid := ingot.worker_tenant();
 BEGIN
-    PERFORM ingot.expect(cardinality(ids) <= 10000, 'a call renews at most 10000 leases');
+    PERFORM ingot.expect(cardinality(ids) <= {jobs.checks.BATCH_JOBS_MAX}, 'a call renews at most {jobs.checks.BATCH_JOBS_MAX} leases');
     PERFORM ingot.expect((SELECT count(DISTINCT i) FROM unnest(ids) AS i) = cardinality(ids), 'every job is named once');
     PERFORM ingot.expect(cardinality(lease_lengths) = cardinality(ids), 'every lease has its length');
-    PERFORM ingot.expect(l BETWEEN 1000000 AND 604800000000, 'a lease is for a second to a week, in microseconds')
+    PERFORM ingot.expect(l BETWEEN 1000000 AND {jobs.checks.LEASE_MICROS_MAX}, 'a lease is for a second to a week, in microseconds')
     FROM unnest(lease_lengths) AS l;
     PERFORM ingot.expect(p IS NULL OR p BETWEEN 0 AND 100, 'a percent goes from 0 to 100') FROM unnest(percents) AS p;
-    PERFORM ingot.expect(s IS NULL OR length(s) <= 200, 'a stage has at most 200 characters') FROM unnest(stages) AS s;
+    PERFORM ingot.expect(s IS NULL OR length(s) <= {jobs.checks.STAGE_CHARS_MAX}, 'a stage has at most {jobs.checks.STAGE_CHARS_MAX} characters') FROM unnest(stages) AS s;
     RETURN QUERY
     SELECT r.place, r.expires_at, r.cancel_requested FROM ingot.renew(
         ids, fences, array_fill(tenant, ARRAY[cardinality(ids)]), lease_lengths, percents, stages,
@@ -218,23 +218,23 @@ AS $$
 DECLARE
     tenant uuid := ingot.worker_tenant();
 BEGIN
-    PERFORM ingot.expect(cardinality(ids) <= 10000, 'a call settles at most 10000 attempts');
+    PERFORM ingot.expect(cardinality(ids) <= {jobs.checks.BATCH_JOBS_MAX}, 'a call settles at most {jobs.checks.BATCH_JOBS_MAX} attempts');
     PERFORM ingot.expect((SELECT count(DISTINCT i) FROM unnest(ids) AS i) = cardinality(ids), 'every job is named once');
     PERFORM ingot.expect(cardinality(outcomes) = cardinality(ids), 'every attempt has its outcome');
     PERFORM ingot.expect(o IN ('succeeded', 'failed', 'snoozed', 'released'),
         'an attempt ends as succeeded, failed, snoozed or released')
     FROM unnest(outcomes) AS o;
-    PERFORM ingot.expect(d IS NULL OR d BETWEEN 0 AND 316224000000000, 'a delay goes from 0 to 3660 days in microseconds')
+    PERFORM ingot.expect(d IS NULL OR d BETWEEN 0 AND {jobs.checks.DELAY_MICROS_MAX}, 'a delay goes from 0 to {jobs.checks.DELAY_DAYS_MAX} days in microseconds')
     FROM unnest(delays) AS d;
-    PERFORM ingot.expect(c IS NULL OR c BETWEEN -9007199254740992 AND 9007199254740992, 'an exit code is within 2^53')
+    PERFORM ingot.expect(c IS NULL OR c BETWEEN -{kernel.values.NUMBER_MAX} AND {kernel.values.NUMBER_MAX}, 'an exit code is within 2^53')
     FROM unnest(exit_codes) AS c;
-    PERFORM ingot.expect(length(r) <= 65536, 'a result has at most 65536 bytes'), ingot.expect_readable(r)
+    PERFORM ingot.expect(length(r) <= {jobs.checks.PAYLOAD_BYTES_MAX}, 'a result has at most {jobs.checks.PAYLOAD_BYTES_MAX} bytes'), ingot.expect_readable(r)
     FROM unnest(results) AS r WHERE r IS NOT NULL;
     PERFORM ingot.expect(o = 'succeeded', 'a result comes only with success')
     FROM unnest(outcomes, results) AS s (o, r) WHERE r IS NOT NULL;
     PERFORM ingot.settle(
         ids, fences, array_fill(tenant, ARRAY[cardinality(ids)]), outcomes, retries, delays, exit_codes,
-        ARRAY(SELECT left(e, 16384) FROM unnest(errors) WITH ORDINALITY AS u (e, n) ORDER BY n), results,
+        ARRAY(SELECT left(e, {jobs.checks.ERROR_CHARS_MAX}) FROM unnest(errors) WITH ORDINALITY AS u (e, n) ORDER BY n), results,
         array_fill(session_user::text, ARRAY[cardinality(ids)])
     );
     -- The same settle again gets the same answer.

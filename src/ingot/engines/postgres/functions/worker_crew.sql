@@ -12,8 +12,8 @@ LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
     PERFORM ingot.expect_list(ids), ingot.expect_list(fences);
-    PERFORM ingot.expect(cardinality(ids) <= 10000 AND cardinality(fences) = cardinality(ids),
-        'a call names at most 10000 jobs, and a fence for each');
+    PERFORM ingot.expect(cardinality(ids) <= {jobs.checks.BATCH_JOBS_MAX} AND cardinality(fences) = cardinality(ids),
+        'a call names at most {jobs.checks.BATCH_JOBS_MAX} jobs, and a fence for each');
     PERFORM ingot.expect((SELECT count(DISTINCT i) FROM unnest(ids) AS i) = cardinality(ids), 'every job is named once');
 END
 $$;
@@ -29,12 +29,12 @@ DECLARE
     worker_id text := ingot.worker_name(instance);
 BEGIN
     PERFORM ingot.expect_list(types);
-    PERFORM ingot.expect(cardinality(types) BETWEEN 1 AND 256, 'a worker names 1 to 256 types');
-    PERFORM ingot.expect(length(t) <= 128 AND t ~ '^[A-Za-z0-9][A-Za-z0-9._:/-]*$',
-        'a type has up to 128 letters, digits and . _ : / -')
+    PERFORM ingot.expect(cardinality(types) BETWEEN 1 AND {jobs.checks.CLAIM_TYPES_MAX}, 'a worker names 1 to {jobs.checks.CLAIM_TYPES_MAX} types');
+    PERFORM ingot.expect(length(t) <= {jobs.checks.TYPE_CHARS_MAX} AND t ~ '^[A-Za-z0-9][A-Za-z0-9._:/-]*$',
+        'a type has up to {jobs.checks.TYPE_CHARS_MAX} letters, digits and . _ : / -')
     FROM unnest(types) AS t;
-    PERFORM ingot.expect(hostname IS NULL OR length(hostname) <= 512, 'a hostname has at most 512 characters');
-    PERFORM ingot.expect(version IS NULL OR length(version) <= 512, 'a version has at most 512 characters');
+    PERFORM ingot.expect(hostname IS NULL OR length(hostname) <= {jobs.checks.KEY_CHARS_MAX}, 'a hostname has at most {jobs.checks.KEY_CHARS_MAX} characters');
+    PERFORM ingot.expect(version IS NULL OR length(version) <= {jobs.checks.KEY_CHARS_MAX}, 'a version has at most {jobs.checks.KEY_CHARS_MAX} characters');
     PERFORM ingot.register_worker(tenant, worker_id, types, hostname, version, NULL, 'role/' || session_user);
 END
 $$;
@@ -54,9 +54,9 @@ DECLARE
     many integer := cardinality(ids);
 BEGIN
     PERFORM ingot.expect_held(ids, fences);
-    PERFORM ingot.expect(lease_length BETWEEN 1000000 AND 604800000000, 'a lease is for a second to a week, in microseconds');
+    PERFORM ingot.expect(lease_length BETWEEN 1000000 AND {jobs.checks.LEASE_MICROS_MAX}, 'a lease is for a second to a week, in microseconds');
     PERFORM ingot.expect(p IS NULL OR p BETWEEN 0 AND 100, 'a percent goes from 0 to 100') FROM unnest(percents) AS p;
-    PERFORM ingot.expect(s IS NULL OR length(s) <= 200, 'a stage has at most 200 characters') FROM unnest(stages) AS s;
+    PERFORM ingot.expect(s IS NULL OR length(s) <= {jobs.checks.STAGE_CHARS_MAX}, 'a stage has at most {jobs.checks.STAGE_CHARS_MAX} characters') FROM unnest(stages) AS s;
     RETURN QUERY
     SELECT h.place, h.expires_at, h.cancel_requested, h.draining FROM ingot.hear_worker(
         tenant, worker_id, 15000000, least(5000000, lease_length / 4), 1000, ids, fences, array_fill(tenant, ARRAY[many]),
@@ -109,11 +109,11 @@ BEGIN
     PERFORM ingot.expect_held(ids, fences);
     PERFORM ingot.expect_list(texts), ingot.expect_list(offsets);
     PERFORM ingot.expect(cardinality(texts) = many AND cardinality(offsets) = many, 'every job has its text and its offset');
-    PERFORM ingot.expect(length(t) <= 65536, 'a text has at most 65536 characters') FROM unnest(texts) AS t;
-    PERFORM ingot.expect(o BETWEEN 0 AND 1125899906842624, 'an offset goes from 0 to 2^50') FROM unnest(offsets) AS o;
+    PERFORM ingot.expect(length(t) <= {jobs.checks.LOG_CHARS_MAX}, 'a text has at most {jobs.checks.LOG_CHARS_MAX} characters') FROM unnest(texts) AS t;
+    PERFORM ingot.expect(o BETWEEN 0 AND {jobs.checks.LOG_OFFSET_MAX}, 'an offset goes from 0 to {jobs.checks.LOG_OFFSET_MAX}') FROM unnest(offsets) AS o;
     RETURN QUERY
     SELECT l.place, l.ends FROM ingot.append_logs(
-        ids, fences, array_fill(tenant, ARRAY[many]), texts, offsets, 65536, array_fill(session_user::text, ARRAY[many])
+        ids, fences, array_fill(tenant, ARRAY[many]), texts, offsets, {jobs.checks.LOG_CHARS_MAX}, array_fill(session_user::text, ARRAY[many])
     ) AS l;
 END
 $$;
@@ -127,7 +127,7 @@ AS $$
 DECLARE
     tenant uuid := ingot.worker_tenant();
 BEGIN
-    PERFORM ingot.expect(cardinality(types) BETWEEN 1 AND 256, 'a worker names 1 to 256 types');
+    PERFORM ingot.expect(cardinality(types) BETWEEN 1 AND {jobs.checks.CLAIM_TYPES_MAX}, 'a worker names 1 to {jobs.checks.CLAIM_TYPES_MAX} types');
     RETURN QUERY SELECT t FROM unnest(types) AS t WHERE ingot.next_key(tenant, t, NULL) IS NOT NULL;
 END
 $$;
