@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from ingot.jobs.crew import Held, Worker, WorkerNews, WorkerStatus
-from ingot.jobs.model import NULL, Heartbeat
+from ingot.jobs.model import NULL
 from ingot.jobs.ports import Beat
 from ingot.kernel.clock import to_datetime
-from ingot.kernel.errors import IngotError
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,11 +27,6 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     online: bool
     draining: bool
     disabled: bool
-
-    @classmethod
-    def read(cls, text: bytes | str) -> WorkerRow:
-        """The row in a JSON text."""
-        return msgspec.json.decode(text, type=cls)
 
     @property
     def status(self) -> WorkerStatus:
@@ -61,13 +57,6 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
         return WorkerNews(id=self.id, status=status, types=self.types, hostname=self.hostname, version=self.version)
 
 
-def held(beat: Beat, answer: Heartbeat | IngotError) -> Held:
-    """What a worker is told of a job that it named."""
-    if isinstance(answer, IngotError):
-        return Held(job_id=beat.job_id, fence=beat.fence)
-    return Held(
-        job_id=beat.job_id,
-        fence=beat.fence,
-        lease_expires_at=answer.lease_expires_at,
-        cancel_requested=answer.cancel_requested,
-    )
+def held(lease: Beat | Held, expires_at: datetime | None = None, *, cancel: bool = False) -> Held:
+    """What a worker is told of a lease that it named; without an expiry it has lost that."""
+    return Held(job_id=lease.job_id, fence=lease.fence, lease_expires_at=expires_at, cancel_requested=cancel)

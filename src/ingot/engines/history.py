@@ -1,16 +1,21 @@
-"""Positions in the history: when a job finished, and its id."""
+"""Pages of the history: positions in it are when a job finished, and its id."""
 
 from __future__ import annotations
 
+from ingot.jobs.model import HistoryEntry
+from ingot.kernel.clock import to_micros
 from ingot.kernel.ids import is_id
 from ingot.kernel.pages import InvalidCursor
 
 INSTANT_DIGITS_MAX = 18
 
 
-def write_position(finished_at: int, job_id: str) -> str:
-    """The position of an entry as text."""
-    return f"{finished_at} {job_id}"
+def page_of(entries: list[HistoryEntry], limit: int) -> tuple[list[HistoryEntry], str | None]:
+    """Return the first entries, and the position to go on from when there are more than the limit."""
+    if len(entries) <= limit:
+        return entries, None
+    last = entries[limit - 1]
+    return entries[:limit], f"{to_micros(last.finished_at)} {last.id}"
 
 
 def read_position(text: str) -> tuple[int, str]:

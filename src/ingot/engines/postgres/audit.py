@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from ingot.engines.audit import AuditRow
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.context import Context
 from ingot.events.audit import Act, Entry, ListActs
@@ -20,10 +19,7 @@ async def list_acts(context: Context, command: ListActs) -> list[Entry]:
     if which.tenant is not None and not is_id(which.tenant):
         raise TenantNotFound(f"there is no tenant {which.tenant[:64]!r}")
     row = (which.tenant, which.action, which.who, which.target, command.before or ABOVE_ALL, command.limit)
-    return [
-        msgspec.json.decode(text, type=AuditRow).entry()
-        for (text,) in await context.database.call(CALL.list_acts, *row)
-    ]
+    return await context.find_all(Entry, CALL.list_acts, *row)
 
 
 def act_text(act: Act) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from ingot.blobs.model import BlobFigures, Content, Home, Key, OpenUpload, Purged, Reference, Trash, Usage
 from ingot.blobs.ports import (
     FindBlob,
@@ -24,7 +22,8 @@ from ingot.blobs.ports import (
     OpenKey,
     PreviewPurge,
 )
-from ingot.engines.postgres.blob_rows import ReferenceRow, UploadRow, content_of, digest_of, key_of
+from ingot.engines.json_rows import decode
+from ingot.engines.postgres.blob_rows import content_of, digest_of, key_of, read_upload
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Record
 from ingot.engines.postgres.context import Context
@@ -78,8 +77,7 @@ async def find_blob(context: Context, command: FindBlob) -> tuple[Content, list[
     rows = await context.database.call(CALL.open_blob, *row)
     if not rows:
         return None
-    references = msgspec.json.decode(rows[0]["refers"], type=list[ReferenceRow])
-    return content_of(rows[0]), [one.reference() for one in references]
+    return content_of(rows[0]), decode(list[Reference], rows[0]["refers"])
 
 
 async def get_upload(context: Context, command: GetUpload) -> OpenUpload | None:
@@ -88,13 +86,13 @@ async def get_upload(context: Context, command: GetUpload) -> OpenUpload | None:
     if not is_id(command.id):
         return None
     rows = await context.database.read(command.tenant, SQL.get_upload, command.tenant, command.id)
-    return UploadRow.read(rows[0][0]).open_upload() if rows else None
+    return read_upload(rows[0][0]).open_upload() if rows else None
 
 
 async def list_verifying(context: Context, command: ListVerifying) -> list[OpenUpload]:
     """Uploads whose bytes are to be read back."""
     rows = await context.database.call(CALL.list_verifying, command.limit)
-    return [UploadRow.read(text).open_upload() for (text,) in rows]
+    return [read_upload(text).open_upload() for (text,) in rows]
 
 
 async def get_usage(context: Context, command: GetUsage) -> Usage:
@@ -135,7 +133,7 @@ async def list_condemned(context: Context, command: ListCondemned) -> list[str]:
 async def list_trash(context: Context, command: ListTrash) -> list[Trash]:
     """Objects to delete, in the order of their places."""
     rows = await context.database.call(CALL.list_trash, command.limit, command.after)
-    return [Trash(place=row["place"], multipart=row["multipart"]) for row in rows]
+    return [Trash(**row) for row in rows]
 
 
 async def known_places(context: Context, command: KnownPlaces) -> set[str]:
@@ -153,15 +151,7 @@ async def list_to_scrub(context: Context, command: ListToScrub) -> list[Content]
 async def blob_figures(context: Context, _: GetBlobFigures) -> BlobFigures:
     """How things stand with all blobs."""
     (row,) = await context.database.call(CALL.blob_figures, FIGURE_ROWS_MAX)
-    return BlobFigures(
-        blobs=row["blobs"],
-        bytes=row["bytes"],
-        damaged=row["damaged"],
-        tombstones=row["tombstones"],
-        trash=row["trash"],
-        uploads=row["uploads"],
-        verified_before=to_datetime_or_none(row["verified_before"]),
-    )
+    return BlobFigures(**{**row, "verified_before": to_datetime_or_none(row["verified_before"])})
 
 
 async def reusable_bytes(_: Context, __: GetReusableBytes) -> int | None:

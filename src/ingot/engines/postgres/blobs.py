@@ -26,7 +26,7 @@ from ingot.blobs.ports import (
 )
 from ingot.engines.postgres import follow
 from ingot.engines.postgres.audit import act_text
-from ingot.engines.postgres.blob_rows import UploadRow, digest_of, key_of
+from ingot.engines.postgres.blob_rows import digest_of, key_of, read_upload
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import REFUSALS, Database, Record
 from ingot.engines.postgres.context import Context
@@ -129,7 +129,7 @@ async def _finish(db: Database, memory: Memory, commands: list[FinishUpload]) ->
     ]
 
     def answer(_: FinishUpload, row: Record) -> Finished:
-        return UploadRow.read(row["upload"]).finished()
+        return read_upload(row["upload"]).finished()
 
     found = await _send(db, memory, CALL.finish_uploads, known, columns, answer)
     return [next(found) if is_id(command.tenant) and is_id(command.id) else _nowhere(command) for command in commands]
@@ -270,7 +270,7 @@ async def note_scrub(context: Context, command: NoteScrub) -> None:
 
 async def _upload(context: Context, statement: str, *values: Any) -> OpenUpload:
     ((text,),) = await context.database.call(statement, *values)
-    return UploadRow.read(text).open_upload()
+    return read_upload(text).open_upload()
 
 
 def _nowhere(command: TakeUpload | NoteUpload | FinishUpload) -> IngotError:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from ingot.engines.history import read_position, write_position
+from ingot.engines.history import page_of, read_position
+from ingot.engines.json_rows import decode
 from ingot.engines.postgres.calls import CALL
-from ingot.engines.postgres.connection import Record
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant
 from ingot.engines.postgres.pages import ABOVE_ALL_IDS
-from ingot.engines.postgres.rows import STATUSES
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs.model import Collected, Doomed, HistoryEntry
 from ingot.jobs.ports import Collect, ListHistory, PreviewRetention
@@ -51,19 +50,4 @@ async def list_history(context: Context, command: ListHistory) -> tuple[list[His
         rows = await context.database.read(tenant, SQL.page_of_history, *values)
     else:
         rows = await context.database.read(tenant, SQL.page_of_history_by_type, *values, command.type)
-    entries = [_entry_of(row, tenant) for row in rows[:limit]]
-    last = rows[limit - 1] if len(rows) > limit else None
-    return entries, None if last is None else write_position(last["finished_at"], last["id"])
-
-
-def _entry_of(row: Record, tenant: str) -> HistoryEntry:
-    return HistoryEntry(
-        id=row["id"],
-        tenant=tenant,
-        type=row["type"],
-        status=STATUSES[row["status"]],
-        attempts=row["attempts"],
-        created_at=to_datetime(row["created_at"]),
-        finished_at=to_datetime(row["finished_at"]),
-        last_error=row["last_error"],
-    )
+    return page_of([decode(HistoryEntry, text) for (text,) in rows], limit)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from ingot.engines.json_rows import decode
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.memory import Memory
 from ingot.kernel.commands import Command
+
+T = TypeVar("T")
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -17,6 +20,20 @@ class Context(msgspec.Struct, frozen=True):
 
     database: Database
     memory: Memory
+
+    async def find(self, kind: type[T], call: str, *values: Any) -> T | None:
+        """Call a function that answers one JSON text or nothing, and decode it."""
+        ((text,),) = await self.database.call(call, *values)
+        return None if text is None else decode(kind, text)
+
+    async def fetch(self, kind: type[T], call: str, *values: Any) -> T:
+        """Call a function that always answers one JSON text, and decode it."""
+        ((text,),) = await self.database.call(call, *values)
+        return decode(kind, text)
+
+    async def find_all(self, kind: type[T], call: str, *values: Any) -> list[T]:
+        """Call a function that answers JSON texts, and decode each."""
+        return [decode(kind, text) for (text,) in await self.database.call(call, *values)]
 
 
 Commands = dict[type[Command[Any]], Callable[[Context, Any], Awaitable[Any]]]

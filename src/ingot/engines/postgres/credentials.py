@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from ingot.engines.credentials import TokenRow, WorkerCredentialRow
+from ingot.engines.credentials import decode_token, decode_worker_credential
 from ingot.engines.postgres.audit import act_text
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.context import Context
@@ -64,15 +64,14 @@ async def revoke_token(context: Context, command: RevokeToken) -> Token:
 async def find_token(context: Context, command: FindToken) -> FoundToken | None:
     """The token with this id."""
     ((text,),) = await context.database.call(CALL.find_token, command.token_id)
-    return None if text is None else TokenRow.read(text).found()
+    return None if text is None else decode_token(text)
 
 
 async def list_tokens(context: Context, command: ListTokens) -> list[Token]:
     """Tokens of a tenant, or of the operator."""
     check_tenant_id(command.tenant)
     row = (command.tenant, command.before or ABOVE_ALL_IDS, command.limit)
-    rows = await context.database.call(CALL.list_tokens, *row)
-    return [TokenRow.read(text).token() for (text,) in rows]
+    return await context.find_all(Token, CALL.list_tokens, *row)
 
 
 async def create_worker_credential(context: Context, command: CreateWorkerCredential) -> WorkerCredential:
@@ -97,7 +96,7 @@ async def change_worker_credential(context: Context, command: ChangeWorkerCreden
 async def find_worker_credential(context: Context, command: FindWorkerCredential) -> FoundWorkerCredential | None:
     """The credential with this id."""
     ((text,),) = await context.database.call(CALL.find_worker_credential, command.credential_id)
-    return None if text is None else WorkerCredentialRow.read(text).found()
+    return None if text is None else decode_worker_credential(text)
 
 
 async def is_worker_name(context: Context, command: IsWorkerName) -> bool:
@@ -110,8 +109,7 @@ async def list_worker_credentials(context: Context, command: ListWorkerCredentia
     """Credentials of a tenant, or the shared ones."""
     check_tenant_id(command.tenant)
     row = (command.tenant, command.after or "", command.limit)
-    rows = await context.database.call(CALL.list_worker_credentials, *row)
-    return [WorkerCredentialRow.read(text).credential() for (text,) in rows]
+    return await context.find_all(WorkerCredential, CALL.list_worker_credentials, *row)
 
 
 async def note_use(context: Context, command: NoteUse) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
+from ingot.engines.crew import held
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import (
     AWAY,
@@ -28,7 +29,7 @@ from ingot.engines.postgres.memory import HINT_SECONDS, Position, patience
 from ingot.engines.postgres.migrate import migrations
 from ingot.engines.postgres.rows import claim_of
 from ingot.engines.postgres.watch import CHANNEL
-from ingot.jobs.crew import Heard, Held
+from ingot.jobs.crew import Heard
 from ingot.jobs.errors import WorkerNotFound
 from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Claim
@@ -146,13 +147,12 @@ class Direct:
     async def hear(self, beats: Sequence[Beat]) -> Heard:
         """Renew these leases, give back what is held and not named, and tell how both they and the worker stand."""
         percents, stages = [beat.percent for beat in beats], [beat.stage for beat in beats]
-        return _heard(
-            beats, await self._db.call(CALL.worker_hear, self._instance, self._lease, *_held(beats), percents, stages)
-        )
+        row = (self._instance, self._lease, *_leases_of(beats), percents, stages)
+        return _heard(beats, await self._db.call(CALL.worker_hear, *row))
 
     async def look(self, beats: Sequence[Beat]) -> Heard:
         """The same, and nothing is done."""
-        return _heard(beats, await self._db.call(CALL.worker_look, self._instance, *_held(beats)))
+        return _heard(beats, await self._db.call(CALL.worker_look, self._instance, *_leases_of(beats)))
 
     async def append_logs(self, entries: Iterable[LogEntry]) -> None:
         """Append to these logs, as far as their attempts are ours."""
@@ -167,7 +167,7 @@ class Direct:
 
     async def _append(self, entries: list[LogEntry]) -> None:
         texts, offsets = [entry.text for entry in entries], [entry.offset for entry in entries]
-        await self._db.call(CALL.worker_append_logs, *_held(entries), texts, offsets)
+        await self._db.call(CALL.worker_append_logs, *_leases_of(entries), texts, offsets)
 
     async def settle(self, said: Sequence[Said]) -> dict[int, Record | InvalidInput]:
         """Record how attempts ended; what became of those that are ours, by their place among them.
@@ -209,24 +209,18 @@ def _column(values: tuple[Any, ...], usual: Any) -> tuple[Any, ...] | None:
     return None if values.count(usual) == len(values) else values
 
 
-def _held(calls: Sequence[Beat | LogEntry]) -> tuple[list[str], list[int]]:
+def _leases_of(calls: Sequence[Beat | LogEntry]) -> tuple[list[str], list[int]]:
     return [call.job_id for call in calls], [call.fence for call in calls]
 
 
 def _heard(beats: Sequence[Beat], rows: Sequence[Record]) -> Heard:
-    jobs = [Held(job_id=beat.job_id, fence=beat.fence) for beat in beats]
+    jobs = [held(beat) for beat in beats]
     drain = False
     for number, expires_at, cancel_requested, draining in rows:
         if number is None:
             drain = draining
-            continue
-        beat = beats[number - 1]
-        jobs[number - 1] = Held(
-            job_id=beat.job_id,
-            fence=beat.fence,
-            lease_expires_at=to_datetime(expires_at),
-            cancel_requested=cancel_requested,
-        )
+        else:
+            jobs[number - 1] = held(beats[number - 1], to_datetime(expires_at), cancel=cancel_requested)
     return Heard(jobs=jobs, drain=drain)
 
 

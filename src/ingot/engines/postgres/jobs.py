@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from ingot.engines.json_rows import decode
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant
 from ingot.engines.postgres.memory import NIL
 from ingot.engines.postgres.pages import read_counts, read_page, read_tally
-from ingot.engines.postgres.rows import STATUSES, attempt_of, job_of
+from ingot.engines.postgres.rows import STATUSES, job_of
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs.logs import read_chunks
 from ingot.jobs.model import Attempt, Batch, Job, JobLog, JobStatus, Summary
@@ -53,7 +54,7 @@ async def list_attempts(context: Context, command: ListAttempts) -> list[Attempt
     if not can_be(context, command.tenant, command.job_id):
         return []
     rows = await context.database.read(command.tenant, SQL.attempts_of_job, command.job_id)
-    return [attempt_of(row) for row in rows]
+    return [decode(Attempt, text) for (text,) in rows]
 
 
 async def read_log(context: Context, command: ReadLog) -> JobLog | None:

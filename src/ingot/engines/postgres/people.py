@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ingot.engines.credentials import TokenRow
-from ingot.engines.people import (
-    EXPIRED_ROWS_MAX,
-    SESSIONS_MAX,
-    FoundSessionRow,
-    OwnerRow,
-    SessionRow,
-    UserRow,
-    lower,
-)
+from ingot.engines.people import EXPIRED_ROWS_MAX, SESSIONS_MAX, lower
 from ingot.engines.postgres.audit import act_text
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.context import Context
@@ -59,7 +50,8 @@ async def take_login(context: Context, command: TakeLogin) -> str | None:
 
 async def sign_in(context: Context, command: SignIn) -> User:
     """Make a session."""
-    ((text,),) = await context.database.call(
+    return await context.fetch(
+        User,
         CALL.sign_in,
         msgspec.json.encode(command.person).decode(),
         lower(command.person.email),
@@ -73,7 +65,6 @@ async def sign_in(context: Context, command: SignIn) -> User:
         EXPIRED_ROWS_MAX,
         act_text(command.act),
     )
-    return _user(text)
 
 
 async def turn_away(context: Context, command: TurnAway) -> None:
@@ -93,9 +84,7 @@ async def enable_user(context: Context, command: EnableUser) -> User:
     """Let a person in or out."""
     if not is_id(command.id):
         raise UserNotFound(f"there is no person {command.id[:64]!r}")
-    row = (command.id, command.enabled, act_text(command.act))
-    ((text,),) = await context.database.call(CALL.enable_user, *row)
-    return _user(text)
+    return await context.fetch(User, CALL.enable_user, command.id, command.enabled, act_text(command.act))
 
 
 async def put_member(context: Context, command: PutMember) -> Member:
@@ -104,8 +93,7 @@ async def put_member(context: Context, command: PutMember) -> Member:
     if command.user is not None and not is_id(command.user):
         raise UserNotFound(f"there is no person {command.user[:64]!r}")
     row = (command.tenant, command.role, command.user, command.email, command.invitation, act_text(command.act))
-    ((text,),) = await context.database.call(CALL.put_member, *row)
-    return msgspec.json.decode(text, type=Member)
+    return await context.fetch(Member, CALL.put_member, *row)
 
 
 async def remove_member(context: Context, command: RemoveMember) -> Member:
@@ -113,37 +101,32 @@ async def remove_member(context: Context, command: RemoveMember) -> Member:
     check_tenant_id(command.tenant)
     if not is_id(command.id):
         raise MemberNotFound(f"there is no member {command.id[:64]!r} in this tenant")
-    row = (command.tenant, command.id, act_text(command.act))
-    ((text,),) = await context.database.call(CALL.remove_member, *row)
-    return msgspec.json.decode(text, type=Member)
+    return await context.fetch(Member, CALL.remove_member, command.tenant, command.id, act_text(command.act))
 
 
 async def find_session(context: Context, command: FindSession) -> FoundSession | None:
     """The session with this digest, if it holds."""
-    ((text,),) = await context.database.call(CALL.find_session, command.digest)
-    return None if text is None else msgspec.json.decode(text, type=FoundSessionRow).found()
+    return await context.find(FoundSession, CALL.find_session, command.digest)
 
 
 async def list_sessions(context: Context, command: ListSessions) -> list[Session]:
     """The sessions of a person that hold, newest first."""
     if not is_id(command.user):
         return []
-    rows = await context.database.call(CALL.list_sessions, command.user, SESSIONS_MAX)
-    return [msgspec.json.decode(text, type=SessionRow).session() for (text,) in rows]
+    return await context.find_all(Session, CALL.list_sessions, command.user, SESSIONS_MAX)
 
 
 async def find_user(context: Context, command: FindUser) -> Owner | None:
     """The person with this id, and their roles."""
     if not is_id(command.user_id):
         return None
-    ((text,),) = await context.database.call(CALL.find_user, command.user_id)
-    return None if text is None else msgspec.json.decode(text, type=OwnerRow).owner()
+    return await context.find(Owner, CALL.find_user, command.user_id)
 
 
 async def list_users(context: Context, command: ListUsers) -> list[User]:
     """People, newest first."""
     row = (lower(command.email), command.before or ABOVE_ALL_IDS, command.limit)
-    return [_user(text) for (text,) in await context.database.call(CALL.list_users, *row)]
+    return await context.find_all(User, CALL.list_users, *row)
 
 
 async def find_member(context: Context, command: FindMember) -> Member | None:
@@ -151,16 +134,14 @@ async def find_member(context: Context, command: FindMember) -> Member | None:
     await check_tenant(context, command.tenant)
     if not is_id(command.member_id):
         return None
-    ((text,),) = await context.database.call(CALL.find_member, command.tenant, command.member_id)
-    return None if text is None else msgspec.json.decode(text, type=Member)
+    return await context.find(Member, CALL.find_member, command.tenant, command.member_id)
 
 
 async def list_members(context: Context, command: ListMembers) -> list[Member]:
     """The members of a tenant, by id."""
     await check_tenant(context, command.tenant)
     row = (command.tenant, command.after or NIL, command.limit)
-    rows = await context.database.call(CALL.list_members, *row)
-    return [msgspec.json.decode(text, type=Member) for (text,) in rows]
+    return await context.find_all(Member, CALL.list_members, *row)
 
 
 async def list_people_tokens(context: Context, command: ListPeopleTokens) -> list[Token]:
@@ -168,9 +149,4 @@ async def list_people_tokens(context: Context, command: ListPeopleTokens) -> lis
     if not is_id(command.user):
         return []
     row = (command.user, command.before or ABOVE_ALL_IDS, command.limit)
-    rows = await context.database.call(CALL.list_people_tokens, *row)
-    return [TokenRow.read(text).token() for (text,) in rows]
-
-
-def _user(text: str) -> User:
-    return msgspec.json.decode(text, type=UserRow).user()
+    return await context.find_all(Token, CALL.list_people_tokens, *row)

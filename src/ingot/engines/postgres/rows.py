@@ -12,8 +12,6 @@ from ingot.jobs.crew import WorkerNews
 from ingot.jobs.lanes import Lane
 from ingot.jobs.model import (
     NULL,
-    Attempt,
-    AttemptOutcome,
     Batch,
     Claim,
     Job,
@@ -257,22 +255,3 @@ def claim_of(row: Record, lane: Lane, command: ClaimJobs) -> Claim:
         last_error=last_error,
     )
     return Claim(job=job, fence=fence, lease_expires_at=lease_expires_at, timeout_seconds=timeout_seconds)
-
-
-def attempt_of(row: Record) -> Attempt:
-    """The attempt for people."""
-    return Attempt(
-        job_id=row["job_id"],
-        number=row["number"],
-        fence=row["fence"],
-        worker_id=row["worker_id"],
-        started_at=to_datetime(row["started_at"]),
-        host=row["host"],
-        pid=row["pid"],
-        finished_at=to_datetime_or_none(row["finished_at"]),
-        outcome=None if row["outcome"] is None else AttemptOutcome(row["outcome"]),
-        status_after=None if row["status_after"] is None else JobStatus(row["status_after"]),
-        exit_code=row["exit_code"],
-        error=row["error"],
-        progress=progress_of(row["percent"], row["stage"]),
-    )

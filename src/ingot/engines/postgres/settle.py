@@ -77,7 +77,7 @@ async def _in_rounds(
 async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Settled | IngotError]:
     said = [_said(call.outcome) for call in calls]
     columns = (*map(_column, zip(*said, strict=True), DONE), _workers(calls), _outputs(calls))
-    rows = await db.call(CALL.settle, *held(calls), *columns)
+    rows = await db.call(CALL.settle, *leases_of(calls), *columns)
     answers: dict[int, Settled | IngotError] = {}
     for row in rows:
         if row["places"] and row["status"] is None:
@@ -88,16 +88,13 @@ async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Set
             answers[place - 1] = _settled(calls[place - 1].job_id, row["tenant"], status, attempts, run_at)
         came_back(memory, row)
     memory.told(row["tenant"] for row in rows if row["places"] and row["tenant"])
-    missing = [place for place in range(len(calls)) if place not in answers]
-    for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
-        answers[place] = _answer_again(calls[place], found)
-    return [answers[place] for place in range(len(calls))]
+    return await _complete(db, calls, answers, _answer_again)
 
 
 async def _renew(db: Database, memory: Memory, calls: list[Beat]) -> list[Heartbeat | IngotError]:
     rows = await db.call(
         CALL.renew,
-        *held(calls),
+        *leases_of(calls),
         [call.lease for call in calls],
         [call.percent for call in calls],
         [call.stage for call in calls],
@@ -111,22 +108,17 @@ async def _renew(db: Database, memory: Memory, calls: list[Beat]) -> list[Heartb
             lease_expires_at=to_datetime(row["expires_at"]),
             cancel_requested=row["cancel_requested"],
         )
-    missing = [place for place in range(len(calls)) if place not in answers]
-    for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
-        answers[place] = _lost(calls[place], found)
-    return [answers[place] for place in range(len(calls))]
+    return await _complete(db, calls, answers, _lost)
 
 
 async def _append(db: Database, calls: list[LogEntry]) -> list[int | IngotError]:
     texts, offsets = [call.text for call in calls], [call.offset for call in calls]
     # Without an offset nobody could tell a text that is sent again from one that is the same as the last.
     once = None in offsets
-    rows = await db.call(CALL.append_logs, *held(calls), texts, offsets, LOG_CHARS_KEPT, _workers(calls), once=once)
+    values = (*leases_of(calls), texts, offsets, LOG_CHARS_KEPT, _workers(calls))
+    rows = await db.call(CALL.append_logs, *values, once=once)
     answers: dict[int, int | IngotError] = {row["place"] - 1: row["ends"] for row in rows}
-    missing = [place for place in range(len(calls)) if place not in answers]
-    for place, found in zip(missing, await _find(db, [calls[place] for place in missing]), strict=True):
-        answers[place] = _lost(calls[place], found)
-    return [answers[place] for place in range(len(calls))]
+    return await _complete(db, calls, answers, _lost)
 
 
 def _said(outcome: Outcome) -> tuple[str, bool, int, int | None, str | None, bytes | None]:
@@ -173,7 +165,7 @@ def came_back(memory: Memory, row: Record) -> None:
         memory.due_at(row["run_at"])
 
 
-def held(calls: Sequence[C]) -> tuple[list[str], list[int], tuple[str | None, ...] | None]:
+def leases_of(calls: Sequence[C]) -> tuple[list[str], list[int], tuple[str | None, ...] | None]:
     """Jobs, fences and tenants as the functions take them; what no row can have becomes what none has.
 
     That a job id is one the service has made sure of.
@@ -189,12 +181,19 @@ def _workers(calls: Sequence[C]) -> tuple[str | None, ...] | None:
     return _column(tuple(call.worker for call in calls), None)
 
 
-async def _find(db: Database, calls: list[C]) -> list[Record | None]:
-    if not calls:
-        return []
-    ids, fences, _ = held(calls)
-    rows = {row["place"]: row for row in await db.call(CALL.find_attempts, ids, fences)}
-    return [rows.get(place + 1) for place in range(len(calls))]
+async def _complete(
+    db: Database,
+    calls: list[C],
+    answers: dict[int, A | IngotError],
+    explain: Callable[[C, Record | None], A | IngotError],
+) -> list[A | IngotError]:
+    """All answers in order: those there are by place, and for the others what their attempts explain."""
+    missing = [place for place in range(len(calls)) if place not in answers]
+    if missing:
+        ids, fences, _ = leases_of([calls[place] for place in missing])
+        attempts = {row["place"]: row for row in await db.call(CALL.find_attempts, ids, fences)}
+        answers |= {place: explain(calls[place], attempts.get(at)) for at, place in enumerate(missing, start=1)}
+    return [answers[place] for place in range(len(calls))]
 
 
 def _settled(job_id: str, tenant: str, status: str, attempts: int, run_at: int | None) -> Settled:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from ingot.engines.crew import WorkerRow
+from ingot.engines.crew import WorkerRow, held
 from ingot.engines.postgres.audit import act_text
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant, check_tenant_id
-from ingot.engines.postgres.settle import came_back, held
+from ingot.engines.postgres.settle import came_back, leases_of
 from ingot.events.audit import Act
 from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey
 from ingot.jobs.errors import WorkerNotFound
@@ -35,8 +35,8 @@ async def register(context: Context, command: RegisterWorker) -> Worker:
     """Keep a worker, or what it says of itself now."""
     check_tenant_id(command.tenant)
     row = (list(command.types), command.hostname, command.version, command.metadata, command.by)
-    ((text,),) = await context.database.call(CALL.register_worker, command.tenant, command.worker_id, *row)
-    return WorkerRow.read(text).worker()
+    known = await context.fetch(WorkerRow, CALL.register_worker, command.tenant, command.worker_id, *row)
+    return known.worker()
 
 
 async def hear(context: Context, command: HearWorker) -> Heard:
@@ -48,7 +48,7 @@ async def hear(context: Context, command: HearWorker) -> Heard:
         command.grace,
         command.note_after,
         RELEASE_JOBS_MAX,
-        *held(beats),
+        *leases_of(beats),
         [beat.lease for beat in beats],
         [beat.percent for beat in beats],
         [beat.stage for beat in beats],
@@ -59,8 +59,8 @@ async def hear(context: Context, command: HearWorker) -> Heard:
     for row in rows:
         if row["place"] is not None:
             context.memory.expires_at(row["expires_at"])
-            beat = beats[row["place"] - 1]
-            jobs[row["place"] - 1] = _held(beat.job_id, beat.fence, row["expires_at"], cancel=row["cancel_requested"])
+            place, expires_at = row["place"] - 1, to_datetime(row["expires_at"])
+            jobs[place] = held(beats[place], expires_at, cancel=row["cancel_requested"])
         elif row["draining"] is not None:
             drain = row["draining"]
         else:
@@ -71,8 +71,7 @@ async def hear(context: Context, command: HearWorker) -> Heard:
 async def drain(context: Context, command: DrainWorker) -> Worker:
     """Have a worker take no more work."""
     key, act = _key(command.tenant, command.worker_id), _act(command.act)
-    ((text,),) = await context.database.call(CALL.drain_worker, *key, act)
-    return WorkerRow.read(text).worker()
+    return (await context.fetch(WorkerRow, CALL.drain_worker, *key, act)).worker()
 
 
 async def remove(context: Context, command: RemoveWorker) -> bool:
@@ -100,8 +99,8 @@ async def get_worker(context: Context, command: GetWorker) -> Worker | None:
     """One worker."""
     if command.tenant is not None and not is_id(command.tenant):
         return None
-    ((text,),) = await context.database.call(CALL.find_worker, command.tenant, command.worker_id)
-    return None if text is None else WorkerRow.read(text).worker()
+    known = await context.find(WorkerRow, CALL.find_worker, command.tenant, command.worker_id)
+    return None if known is None else known.worker()
 
 
 async def list_workers(context: Context, command: ListWorkers) -> list[Worker]:
@@ -109,8 +108,7 @@ async def list_workers(context: Context, command: ListWorkers) -> list[Worker]:
     if command.tenant is not None:
         await check_tenant(context, command.tenant)
     row = (command.tenant, command.after or "", command.limit)
-    rows = await context.database.call(CALL.list_workers, *row)
-    return [WorkerRow.read(text).worker() for (text,) in rows]
+    return [known.worker() for known in await context.find_all(WorkerRow, CALL.list_workers, *row)]
 
 
 async def list_draining(context: Context, _: ListDraining) -> list[WorkerKey]:
@@ -122,15 +120,11 @@ async def check_leases(context: Context, command: CheckLeases) -> list[Held]:
     """How these leases stand now."""
     leases = command.leases
     ids, fences = [lease.job_id for lease in leases], [lease.fence for lease in leases]
-    answers = [Held(job_id=lease.job_id, fence=lease.fence) for lease in leases]
+    answers = [held(lease) for lease in leases]
     for row in await context.database.call(CALL.check_leases, ids, fences):
-        lease = leases[row["place"] - 1]
-        answers[row["place"] - 1] = _held(lease.job_id, lease.fence, row["expires_at"], cancel=row["cancel_requested"])
+        place, expires_at = row["place"] - 1, to_datetime(row["expires_at"])
+        answers[place] = held(leases[place], expires_at, cancel=row["cancel_requested"])
     return answers
-
-
-def _held(job_id: str, fence: int, expires_at: int, *, cancel: bool) -> Held:
-    return Held(job_id=job_id, fence=fence, lease_expires_at=to_datetime(expires_at), cancel_requested=cancel)
 
 
 def _act(act: Act | None) -> str | None:

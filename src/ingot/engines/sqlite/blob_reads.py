@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from ingot.blobs.model import BlobFigures, Content, Key, Purged, Reference, Trash, Usage
 from ingot.blobs.ports import (
     FindBlob,
@@ -21,11 +19,10 @@ from ingot.blobs.ports import (
     OpenKey,
     PreviewPurge,
 )
-from ingot.engines.sqlite.blob_rows import TOTAL, Kept, KeyRow, ReferenceRow, content_of
+from ingot.engines.sqlite.blob_rows import TOTAL, Kept, KeyRow, content_of
 from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
-from ingot.kernel.clock import to_datetime_or_none
 
 REFERENCES_MAX: Final = 100
 NOBODY: Final = 0  # No tenant has this number.
@@ -48,7 +45,7 @@ def open_key(reader: Reader, command: OpenKey) -> tuple[Key, Content] | None:
 
 
 def _find_key(reader: Reader, command: GetKey | OpenKey) -> KeyRow | None:
-    asked = as_json([(reader.number_of(command.tenant), command.key)])
+    asked = as_json([(reader.memory.number_of(command.tenant), command.key)])
     rows = reader.read(list[KeyRow], SQL.keys_by_name, asked)
     return rows[0] if rows else None
 
@@ -63,20 +60,20 @@ def list_keys(reader: Reader, command: ListKeys) -> list[Key]:
     """Read a page of the keys with a prefix."""
     prefix, after = command.prefix, command.after
     first = max(prefix, f"{after}\x00") if after else prefix  # The next text there can be behind `after`.
-    values = (reader.number_of(command.tenant), first, _behind(prefix), command.limit)
-    return [row.key_of_tenant() for row in reader.read(list[KeyRow], SQL.page_of_keys, *values) or ()]
+    values = (reader.memory.number_of(command.tenant), first, _behind(prefix), command.limit)
+    return [row.key_of_tenant() for row in reader.read(list[KeyRow], SQL.page_of_keys, *values)]
 
 
 def find_blob(reader: Reader, command: FindBlob) -> tuple[Content, list[Reference]] | None:
     """Find a blob that a tenant refers to, and what refers to it there."""
-    tenant, id, sight = reader.number_of(command.tenant), bytes.fromhex(command.blob_id), command.sight
+    tenant, id, sight = reader.memory.number_of(command.tenant), bytes.fromhex(command.blob_id), command.sight
     keys, types = (None if names is None else as_json(names) for names in (sight.keys, sight.types))
     with reader.snapshot():  # One for the blob and who refers to it.
         number = reader.execute(SQL.number_of_blob, id).get
         asked = number, id, tenant, REFERENCES_MAX, keys, sight.uploads, types
-        rows = reader.read(list[ReferenceRow], SQL.references_in_tenant, *asked)
-        content = find_content(reader, id) if rows else None
-    return None if content is None else (content, [row.reference() for row in rows or ()])
+        references = reader.read(list[Reference], SQL.references_in_tenant, *asked)
+        content = find_content(reader, id) if references else None
+    return None if content is None else (content, references)
 
 
 def get_usage(reader: Reader, command: GetUsage) -> Usage:
@@ -89,7 +86,7 @@ def get_usage(reader: Reader, command: GetUsage) -> Usage:
 
 def preview_purge(reader: Reader, command: PreviewPurge) -> Purged:
     """Count what a purge would delete."""
-    kept = _kept(reader, reader.number_of(command.tenant), command.owner)
+    kept = _kept(reader, reader.memory.number_of(command.tenant), command.owner)
     return Purged(keys=kept.keys, bytes=kept.key_bytes, dry_run=True)
 
 
@@ -102,19 +99,17 @@ def list_condemned(reader: Reader, command: ListCondemned) -> list[str]:
     """Read which blobs have had a tombstone for long enough."""
     until = reader.clock.micros() - command.grace
     passed = None if command.after is None else bytes.fromhex(command.after)
-    return reader.read(list[str], SQL.condemned_blobs, until, command.limit, passed) or []
+    return reader.read(list[str], SQL.condemned_blobs, until, command.limit, passed)
 
 
 def list_trash(reader: Reader, command: ListTrash) -> list[Trash]:
     """Read a page of the objects to delete."""
-    return reader.read(list[Trash], SQL.trash_in_order, command.limit, command.after) or []
+    return reader.read(list[Trash], SQL.trash_in_order, command.limit, command.after)
 
 
 def known_places(reader: Reader, command: KnownPlaces) -> set[str]:
     """Find those of some places that something names."""
-    found = reader.read(set[str], SQL.known_places, as_json(command.places))
-    assert found is not None, "there is always one array"
-    return found
+    return reader.read(set[str], SQL.known_places, as_json(command.places))
 
 
 def list_to_scrub(reader: Reader, command: ListToScrub) -> list[Content]:
@@ -124,37 +119,12 @@ def list_to_scrub(reader: Reader, command: ListToScrub) -> list[Content]:
 
 def get_blob_figures(reader: Reader, _: GetBlobFigures) -> BlobFigures:
     """Count all blobs, and what is to be done about them."""
-    row = reader.read(_FiguresRow, SQL.blob_figures, FIGURE_ROWS_MAX)
-    assert row is not None, "there is always one row of totals"
-    return row.figures()
+    return reader.read(BlobFigures, SQL.blob_figures, FIGURE_ROWS_MAX)
 
 
 def get_reusable_bytes(reader: Reader, _: GetReusableBytes) -> int | None:
     """Read how much of the file is free."""
-    (size,) = reader.read(tuple[int], SQL.reusable_bytes) or (0,)
-    return size
-
-
-class _FiguresRow(msgspec.Struct, frozen=True, kw_only=True):
-    blobs: int
-    bytes: int
-    damaged: int
-    tombstones: int
-    trash: int
-    uploads: int
-    verified_before: int | None
-
-    def figures(self) -> BlobFigures:
-        """The figures for people."""
-        return BlobFigures(
-            blobs=self.blobs,
-            bytes=self.bytes,
-            damaged=self.damaged,
-            tombstones=self.tombstones,
-            trash=self.trash,
-            uploads=self.uploads,
-            verified_before=to_datetime_or_none(self.verified_before),
-        )
+    return reader.read(tuple[int], SQL.reusable_bytes)[0]
 
 
 def _behind(prefix: str) -> str | bytes:

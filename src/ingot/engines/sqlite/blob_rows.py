@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from ingot.blobs.model import Content, FileKind, Finished, Key, OpenUpload, Reference, Upload, UploadState
-from ingot.jobs.files import JobFile, JobFileKind
-from ingot.kernel.clock import to_datetime, to_datetime_or_none
+from ingot.blobs.model import Content, Key, UploadState
+from ingot.engines.uploads import UploadFields
+from ingot.kernel.clock import to_datetime
 
 TOTAL: Final = ""  # In place of an owner: the whole tenant.
 
@@ -72,34 +72,8 @@ class KeyRow(msgspec.Struct, array_like=True, gc=False):
         )
 
 
-class UploadRow(msgspec.Struct, array_like=True, gc=False):
+class UploadRow(UploadFields, array_like=True, gc=False):
     """A row of `uploads`. The fields stand in the order of the SQL."""
-
-    tenant: str
-    id: str
-    state: UploadState
-    epoch: int
-    owner: str
-    reserved: int
-    received: int
-    size: int | None
-    blob_id: str | None
-    sha256: str | None
-    content_type: str
-    original_name: str | None
-    key: str | None
-    if_match: str | None
-    job_id: str | None
-    fence: int | None
-    file: FileKind | None
-    name: str | None
-    place: str | None
-    multipart: str | None
-    error: str | None
-    created_at: int
-    expires_at: int
-    verifying_at: int | None = None
-    done_at: int | None = None
 
     @property
     def under_way(self) -> bool:
@@ -122,56 +96,6 @@ class UploadRow(msgspec.Struct, array_like=True, gc=False):
         if self.holds:
             return Kept(bytes=self.size or 0)
         return Kept(reserved=self.reserved)
-
-    def upload(self) -> Upload:
-        """The upload for people."""
-        return Upload(
-            id=self.id,
-            state=self.state,
-            size=self.size,
-            received=self.received,
-            blob_id=self.blob_id,
-            sha256=self.sha256,
-            content_type=self.content_type,
-            original_name=self.original_name,
-            key=self.key,
-            job_id=self.job_id,
-            file=self.file,
-            name=self.name,
-            error=self.error,
-            owner=self.owner,
-            created_at=to_datetime(self.created_at),
-            expires_at=to_datetime(self.expires_at),
-        )
-
-    def open_upload(self) -> OpenUpload:
-        """The upload for the room."""
-        return OpenUpload(
-            upload=self.upload(),
-            tenant=self.tenant,
-            epoch=self.epoch,
-            reserved=self.reserved,
-            place=self.place,
-            multipart=self.multipart,
-            if_match=self.if_match,
-            fence=self.fence,
-        )
-
-    def finished(self) -> Finished:
-        """One that is done, with the key as it was set: it may be gone since, or another blob's."""
-        if self.key is None:
-            return Finished(upload=self.upload())
-        key = Key(
-            key=self.key,
-            blob_id=self.blob_id or "",
-            sha256=self.sha256 or "",
-            size=self.size or 0,
-            content_type=self.content_type,
-            original_name=self.original_name,
-            uploaded_at=to_datetime(self.done_at or 0),
-            owner=self.owner,
-        )
-        return Finished(upload=self.upload(), key=key)
 
 
 class FileRow(msgspec.Struct, array_like=True, gc=False):
@@ -207,50 +131,6 @@ class OutputRow(msgspec.Struct, array_like=True, gc=False):
     content_type: str
     owner: str
     fence: int
-
-
-class JobFileRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a job, to be told."""
-
-    kind: JobFileKind
-    name: str
-    blob_id: str
-    sha256: str
-    size: int
-    content_type: str
-    since: int
-
-    def file(self) -> JobFile:
-        """The file for people."""
-        return JobFile(
-            kind=self.kind,
-            name=self.name,
-            blob_id=self.blob_id,
-            sha256=self.sha256,
-            size=self.size,
-            content_type=self.content_type,
-            since=to_datetime(self.since),
-        )
-
-
-class ReferenceRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that refers to a blob."""
-
-    kind: str
-    name: str
-    job_id: str | None
-    job_type: str | None
-    since: int | None
-
-    def reference(self) -> Reference:
-        """The reference for people."""
-        return Reference(
-            kind=self.kind,  # type: ignore[arg-type]
-            name=self.name,
-            job_id=self.job_id,
-            job_type=self.job_type,
-            since=to_datetime_or_none(self.since),
-        )
 
 
 def content_of(row: tuple[Any, ...]) -> Content:

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ingot.blobs.errors import KeyChanged, KeyNotFound
-from ingot.blobs.model import Home, Key, Purged, UploadState
-from ingot.blobs.ports import CollectBlob, DeleteKey, ForgetTrash, KeepObjects, NoteScrub, PurgeKeys, PutBlob
-from ingot.engines.sqlite.blob_rows import BlobRow, UploadRow
+from ingot.blobs.model import Home, Key, Purged
+from ingot.blobs.ports import (
+    BeginUpload,
+    CollectBlob,
+    DeleteKey,
+    ForgetTrash,
+    KeepObjects,
+    NoteScrub,
+    PurgeKeys,
+    PutBlob,
+)
+from ingot.engines.sqlite.blob_rows import BlobRow
 from ingot.engines.sqlite.shelf import Shelf, run_all
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
-from ingot.engines.sqlite.uploads import settle, throw_away_others
-from ingot.identity.model import TenantNotFound
+from ingot.engines.sqlite.uploads import begun, settle, throw_away_others
 from ingot.kernel.errors import IngotError
 
 
@@ -32,37 +40,19 @@ def _put(shelf: Shelf, command: PutBlob) -> Key:
         return known.key_of_tenant()
     shelf.check_here(content)
     old = shelf.check_key(*place, command.if_match)
-    settle(shelf, _upload_of(command, shelf.tx.now), content, old, quota=command.owner_quota)
-    return shelf.keys[place].key_of_tenant()
-
-
-def _upload_of(command: PutBlob, now: int) -> UploadRow:
-    """The upload that this would have been."""
-    return UploadRow(
+    upload = BeginUpload(
         tenant=command.tenant,
         id=command.id,
-        state=UploadState.OPEN,
-        epoch=1,
         owner=command.owner,
-        reserved=0,
-        received=0,
-        size=None,
-        blob_id=None,
-        sha256=None,
+        reserve=0,
+        keep=0,
         content_type=command.content_type,
         original_name=command.original_name,
         key=command.key,
         if_match=command.if_match,
-        job_id=None,
-        fence=None,
-        file=None,
-        name=None,
-        place=None,
-        multipart=None,
-        error=None,
-        created_at=now,
-        expires_at=now,
     )
+    settle(shelf, begun(upload, shelf.tx.now), content, old, quota=command.owner_quota)
+    return shelf.keys[place].key_of_tenant()
 
 
 def delete(tx: Transaction, commands: Sequence[DeleteKey]) -> list[Key | IngotError]:
@@ -84,9 +74,7 @@ def _delete(shelf: Shelf, command: DeleteKey) -> Key:
 
 def purge(tx: Transaction, command: PurgeKeys) -> Purged:
     """Delete some keys of an owner, or of all."""
-    number = tx.memory.tenants.get(command.tenant)
-    if number is None:
-        raise TenantNotFound(f"there is no tenant {command.tenant[:64]!r}")
+    number = tx.memory.number_of(command.tenant)
     if command.owner is None:
         names = tx.read(list[str], SQL.keys_of_tenant, number, command.limit)
     else:

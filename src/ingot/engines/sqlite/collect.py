@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from ingot.engines.history import read_position, write_position
+from ingot.engines.history import page_of, read_position
 from ingot.engines.sqlite.job_files import drop_job_files
 from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
@@ -46,31 +46,6 @@ class Kind(msgspec.Struct, array_like=True, gc=False):
     def cutoff(self, now: int) -> int:
         """What finished up to then has been kept long enough."""
         return now - round(min(self.seconds, KEPT_SECONDS_MAX) * MICROS)
-
-
-class Entry(msgspec.Struct, array_like=True, gc=False):
-    """A row of `history`."""
-
-    id: str
-    type: str
-    status: JobStatus
-    attempts: int
-    created_at: int
-    finished_at: int
-    last_error: str | None
-
-    def entry(self, tenant: str) -> HistoryEntry:
-        """The entry for people."""
-        return HistoryEntry(
-            id=self.id,
-            tenant=tenant,
-            type=self.type,
-            status=self.status,
-            attempts=self.attempts,
-            created_at=to_datetime(self.created_at),
-            finished_at=to_datetime(self.finished_at),
-            last_error=self.last_error,
-        )
 
 
 def collect(tx: Transaction, command: Collect) -> Collected:
@@ -153,14 +128,14 @@ def remove_jobs(tx: Transaction, jobs: list[int]) -> None:
 
 def preview_retention(reader: Reader, command: PreviewRetention) -> list[Doomed]:
     """Count what would be removed of a tenant's jobs now, by type."""
-    tenant, now = reader.number_of(command.tenant), reader.clock.micros()
+    tenant, now = reader.memory.number_of(command.tenant), reader.clock.micros()
     found: list[Doomed] = []
     with reader.snapshot():  # One for all looks.
-        for kind in reader.read(list[Kind], SQL.kinds_to_collect, tenant) or ():
+        for kind in reader.read(list[Kind], SQL.kinds_to_collect, tenant):
             which = (kind.number, kind.type, kind.cutoff(now))
-            endings = reader.read(list[tuple[int, int]], SQL.endings_before, *which, PREVIEW_JOBS_MAX + 1) or []
+            endings = reader.read(list[tuple[int, int]], SQL.endings_before, *which, PREVIEW_JOBS_MAX + 1)
             batches = first_batches(endings, PREVIEW_JOBS_MAX + 1)
-            named = reader.read(dict[int, list[int]], SQL.jobs_of_endings, as_json(batches)) or {}
+            named = reader.read(dict[int, list[int]], SQL.jobs_of_endings, as_json(batches))
             numbers = [number for batch in batches for number in named[batch]]
             looked = as_json(numbers[:PREVIEW_JOBS_MAX])
             rows = reader.read(list[tuple[int, JobStatus, int]], SQL.jobs_finished_before, looked, *which)
@@ -173,13 +148,11 @@ def preview_retention(reader: Reader, command: PreviewRetention) -> list[Doomed]
 
 def list_history(reader: Reader, command: ListHistory) -> tuple[list[HistoryEntry], str | None]:
     """Read a page of the history, last finished first, and the position to go on from."""
-    number, limit = reader.number_of(command.tenant), command.limit
+    number, limit = reader.memory.number_of(command.tenant), command.limit
     position = (ABOVE_ALL_INSTANTS, "") if command.before is None else read_position(command.before)
     values = (number, *position, limit + 1)
     if command.type is None:
-        rows = reader.read(list[Entry], SQL.page_of_history, *values) or []
+        entries = reader.read(list[HistoryEntry], SQL.page_of_history, *values)
     else:
-        rows = reader.read(list[Entry], SQL.page_of_history_by_type, *values, command.type) or []
-    entries = [row.entry(command.tenant) for row in rows[:limit]]
-    last = rows[limit - 1] if len(rows) > limit else None
-    return entries, None if last is None else write_position(last.finished_at, last.id)
+        entries = reader.read(list[HistoryEntry], SQL.page_of_history_by_type, *values, command.type)
+    return page_of(entries, limit)

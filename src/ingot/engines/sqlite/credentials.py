@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import apsw
 
-from ingot.engines.credentials import TokenRow, WorkerCredentialRow
+from ingot.engines.credentials import decode_token, decode_worker_credential
+from ingot.engines.json_rows import decode
 from ingot.engines.sqlite.readers import ABOVE_ALL_TEXTS, Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity.credentials import CredentialExists, CredentialNotFound, Token, TokenNotFound, WorkerCredential
-from ingot.identity.model import TenantNotFound
 from ingot.identity.people import UserNotFound
 from ingot.identity.ports import (
     ChangeWorkerCredential,
@@ -105,54 +105,49 @@ def note_use(tx: Transaction, command: NoteUse) -> None:
 
 
 def _tenant_number(tx: Transaction, tenant: str | None) -> int | None:
-    if tenant is None:
-        return None
-    if tenant not in tx.memory.tenants:
-        raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
-    return tx.memory.tenants[tenant]
+    return None if tenant is None else tx.memory.number_of(tenant)
 
 
 def _token(tx: Transaction, token_id: str) -> Token:
     text = tx.execute(SQL.token_by_id, token_id).get
     if text is None:
         raise TokenNotFound(f"there is no token {token_id[:64]!r}")
-    return TokenRow.read(text).token()
+    return decode(Token, text)
 
 
 def _worker(tx: Transaction, worker_id: str) -> WorkerCredential:
     text = tx.execute(SQL.worker_credential_by_id, worker_id).get
     if text is None:
         raise CredentialNotFound(f"there is no worker credential {worker_id[:64]!r}")
-    return WorkerCredentialRow.read(text).credential()
+    return decode(WorkerCredential, text)
 
 
 def find_token(reader: Reader, command: FindToken) -> FoundToken | None:
     """Find a token by its id."""
-    row = reader.read(TokenRow, SQL.token_by_id, command.token_id)
-    return None if row is None else row.found()
+    text = reader.execute(SQL.token_by_id, command.token_id).get
+    return None if text is None else decode_token(text)
 
 
 def list_tokens(reader: Reader, command: ListTokens) -> list[Token]:
     """Read a page of the tokens of a tenant, or of the operator."""
-    reader.check_tenant(command.tenant)
+    reader.memory.check_tenant(command.tenant)
     values = (command.tenant, command.before or ABOVE_ALL_TEXTS, command.limit)
-    return [row.token() for row in reader.read(list[TokenRow], SQL.tokens_of_tenant, *values) or ()]
+    return reader.read(list[Token], SQL.tokens_of_tenant, *values)
 
 
 def find_worker_credential(reader: Reader, command: FindWorkerCredential) -> FoundWorkerCredential | None:
     """Find a worker credential by its id."""
-    row = reader.read(WorkerCredentialRow, SQL.worker_credential_by_id, command.credential_id)
-    return None if row is None else row.found()
+    text = reader.execute(SQL.worker_credential_by_id, command.credential_id).get
+    return None if text is None else decode_worker_credential(text)
 
 
 def is_worker_name(reader: Reader, command: IsWorkerName) -> bool:
     """Whether there is a worker credential of this name."""
-    return reader.read(WorkerCredentialRow, SQL.worker_credential_by_id, command.name) is not None
+    return reader.execute(SQL.worker_credential_by_id, command.name).get is not None
 
 
 def list_worker_credentials(reader: Reader, command: ListWorkerCredentials) -> list[WorkerCredential]:
     """Read a page of the worker credentials of a tenant, or of the shared ones."""
-    reader.check_tenant(command.tenant)
+    reader.memory.check_tenant(command.tenant)
     values = (command.tenant, command.after or "", command.limit)
-    rows = reader.read(list[WorkerCredentialRow], SQL.worker_credentials_of_tenant, *values)
-    return [row.credential() for row in rows or ()]
+    return reader.read(list[WorkerCredential], SQL.worker_credentials_of_tenant, *values)

@@ -126,7 +126,7 @@ def _forget_of(tx: Transaction, number: int, cutoff: int, limit: int) -> int:
 def read_events(reader: Reader, command: ReadEvents) -> list[Event]:
     """Read a page of events, oldest first. Raises `Gap`."""
     tenant, after, limit = command.tenant, command.after, command.limit
-    reader.check_tenant(tenant)
+    reader.memory.check_tenant(tenant)
     start = (0, -1) if after is None else read_event_id(after)
     events: list[Event] = []
     with reader.snapshot():  # One for the events and what is missing of them.
@@ -147,7 +147,7 @@ def read_events(reader: Reader, command: ReadEvents) -> list[Event]:
 
 def newest_event(reader: Reader, command: NewestEvent) -> str | None:
     """Find the id of a tenant's newest event; all that are committed are settled."""
-    reader.check_tenant(command.tenant)
+    reader.memory.check_tenant(command.tenant)
     row = reader.execute(SQL.newest_events, command.tenant).fetchone()
     if row is None:
         return None

@@ -64,10 +64,10 @@ def change_tenant(tx: Transaction, command: ChangeTenant) -> Tenant:
 
 def get_tenant(reader: Reader, command: GetTenant) -> Tenant | None:
     """Find a tenant by id or slug."""
-    return reader.read(Tenant, SQL.tenant_by_name, command.id_or_slug)
+    return reader.find(Tenant, SQL.tenant_by_name, command.id_or_slug)
 
 
 def list_tenants(reader: Reader, command: ListTenants) -> list[Tenant]:
     """Read a page of tenants, or all of them."""
     limit = ALL_ROWS if command.limit is None else command.limit
-    return reader.read(list[Tenant], SQL.page_of_tenants, command.after, limit) or []
+    return reader.read(list[Tenant], SQL.page_of_tenants, command.after, limit)

@@ -9,7 +9,7 @@ import msgspec
 from ingot.blobs.errors import BlobNotFound, UploadEnded
 from ingot.blobs.model import BlobNews, Content
 from ingot.engines.sqlite.blob_reads import find_content
-from ingot.engines.sqlite.blob_rows import JobFileRow, Kept, MadeRow, OutputRow
+from ingot.engines.sqlite.blob_rows import Kept, MadeRow, OutputRow
 from ingot.engines.sqlite.leases import Call, find_held
 from ingot.engines.sqlite.quota import charge, give_back
 from ingot.engines.sqlite.readers import Reader
@@ -219,10 +219,10 @@ def list_files(reader: Reader, command: ListFiles) -> list[JobFile]:
     """Read the files of a job. Raises `JobNotFound`."""
     with reader.snapshot():  # One for the job and its files.
         number = reader.execute(SQL.number_of_job, command.job_id, command.tenant).get
-        rows = None if number is None else reader.read(list[JobFileRow], SQL.files_of_job, number)
-    if rows is None:
+        files = None if number is None else reader.read(list[JobFile], SQL.files_of_job, number)
+    if files is None:
         raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
-    return [row.file() for row in rows]
+    return files
 
 
 def find_running(reader: Reader, command: FindRunning) -> RunningJob:
@@ -236,15 +236,13 @@ def open_file(reader: Reader, command: OpenFile) -> tuple[JobFile, Content]:
     kind, name = command.kind, command.name
     with reader.snapshot():  # One for the attempt, the file and its bytes.
         state = _running(reader, command)
-        row = None
-        if kind in READABLE:
-            row = reader.read(JobFileRow, SQL.file_of_job, state.number, kind, name)
-        content = None if row is None else find_content(reader, bytes.fromhex(row.blob_id))
-    if row is None or content is None:
+        file = reader.find(JobFile, SQL.file_of_job, state.number, kind, name) if kind in READABLE else None
+        content = None if file is None else find_content(reader, bytes.fromhex(file.blob_id))
+    if file is None or content is None:
         raise FileNotFound(f"the job has no {kind} {name[:64]!r}")
-    return row.file(), content
+    return file, content
 
 
 def _running(reader: Reader, call: Call) -> State:
-    states = reader.read(list[State], SQL.state_of_jobs, as_json([call.job_id])) or []
+    states = reader.read(list[State], SQL.state_of_jobs, as_json([call.job_id]))
     return find_held({state.id: state for state in states}, call)

@@ -11,7 +11,7 @@ import msgspec
 
 from ingot.engines.sqlite.rows import Place
 from ingot.engines.sqlite.sql import SQL
-from ingot.identity.model import Limits
+from ingot.identity.model import Limits, TenantNotFound
 from ingot.jobs.lanes import Lane, Turns
 from ingot.jobs.limits import Bounds
 from ingot.jobs.model import Definition, Pause
@@ -87,6 +87,18 @@ class Memory:
                 self.add_tenant(id, number, weight, limits)
 
     # -- tenants --------------------------------------------------------------------------------------------
+
+    def number_of(self, tenant: str) -> int:
+        """Return the number of a tenant. Raises `TenantNotFound`."""
+        try:
+            return self.tenants[tenant]
+        except KeyError:
+            raise TenantNotFound(f"there is no tenant {tenant[:64]!r}") from None
+
+    def check_tenant(self, tenant: str | None) -> None:
+        """Raise `TenantNotFound` for a tenant that is not there; `None` stands for no tenant."""
+        if tenant is not None:
+            self.number_of(tenant)
 
     def add_tenant(self, id: str, number: int, weight: int, limits: Limits) -> None:
         """There is this tenant."""

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from ingot.engines.credentials import TokenRow
-from ingot.engines.people import (
-    EXPIRED_ROWS_MAX,
-    SESSIONS_MAX,
-    FoundSessionRow,
-    OwnerRow,
-    SessionRow,
-    UserRow,
-    lower,
-)
+from ingot.engines.json_rows import decode
+from ingot.engines.people import EXPIRED_ROWS_MAX, SESSIONS_MAX, lower
 from ingot.engines.sqlite.readers import ABOVE_ALL_TEXTS, Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity.credentials import Token
-from ingot.identity.model import TenantNotFound
 from ingot.identity.people import (
     Member,
     MemberByGroup,
@@ -130,7 +121,7 @@ def enable_user(tx: Transaction, command: EnableUser) -> User:
 
 def put_member(tx: Transaction, command: PutMember) -> Member:
     """Give a role."""
-    tenant = _number(tx, command.tenant)
+    tenant = tx.memory.number_of(command.tenant)
     given = (command.role, tx.now, command.act.who)
     if command.user is not None:
         member_id = _user(tx, command.user).id
@@ -150,7 +141,7 @@ def put_member(tx: Transaction, command: PutMember) -> Member:
 
 def remove_member(tx: Transaction, command: RemoveMember) -> Member:
     """Take a role."""
-    tenant = _number(tx, command.tenant)
+    tenant = tx.memory.number_of(command.tenant)
     member = _member(tx, tenant, command.id)
     if member is None:
         raise MemberNotFound(f"there is no member {command.id[:64]!r} in this tenant")
@@ -168,17 +159,11 @@ def remove_member(tx: Transaction, command: RemoveMember) -> Member:
     return member
 
 
-def _number(tx: Transaction, tenant: str) -> int:
-    if tenant not in tx.memory.tenants:
-        raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
-    return tx.memory.tenants[tenant]
-
-
 def _user(tx: Transaction, user_id: str) -> User:
     text = tx.execute(SQL.user_by_id, user_id).get
     if text is None:
         raise UserNotFound(f"there is no person {user_id[:64]!r}")
-    return msgspec.json.decode(text, type=UserRow).user()
+    return decode(User, text)
 
 
 def _member(tx: Transaction, tenant: int, member_id: str) -> Member | None:
@@ -188,49 +173,43 @@ def _member(tx: Transaction, tenant: int, member_id: str) -> Member | None:
 
 def find_session(reader: Reader, command: FindSession) -> FoundSession | None:
     """Find a session that holds, and its person."""
-    row = reader.read(FoundSessionRow, SQL.session_by_digest, command.digest, reader.clock.micros())
-    return None if row is None else row.found()
+    return reader.find(FoundSession, SQL.session_by_digest, command.digest, reader.clock.micros())
 
 
 def list_sessions(reader: Reader, command: ListSessions) -> list[Session]:
     """Read the sessions of a person that hold."""
-    rows = reader.read(list[SessionRow], SQL.sessions_of_user, command.user, reader.clock.micros(), SESSIONS_MAX)
-    return [row.session() for row in rows or ()]
+    return reader.read(list[Session], SQL.sessions_of_user, command.user, reader.clock.micros(), SESSIONS_MAX)
 
 
 def find_user(reader: Reader, command: FindUser) -> Owner | None:
     """Find a person, with their roles."""
-    row = reader.read(OwnerRow, SQL.owner_by_id, command.user_id)
-    return None if row is None else row.owner()
+    return reader.find(Owner, SQL.owner_by_id, command.user_id)
 
 
 def list_users(reader: Reader, command: ListUsers) -> list[User]:
     """Read a page of people, newest first."""
     page = (command.before or ABOVE_ALL_TEXTS, command.limit)
     if command.email is None:
-        rows = reader.read(list[UserRow], SQL.page_of_users, *page)
-    else:
-        rows = reader.read(list[UserRow], SQL.page_of_users_by_email, lower(command.email), *page)
-    return [row.user() for row in rows or ()]
+        return reader.read(list[User], SQL.page_of_users, *page)
+    return reader.read(list[User], SQL.page_of_users_by_email, lower(command.email), *page)
 
 
 def find_member(reader: Reader, command: FindMember) -> Member | None:
     """Find a member of a tenant, or an invitation."""
-    tenant = reader.number_of(command.tenant)
+    tenant = reader.memory.number_of(command.tenant)
     found = reader.read(list[Member], SQL.members_by_id, tenant, as_json([command.member_id]))
     return found[0] if found else None
 
 
 def list_members(reader: Reader, command: ListMembers) -> list[Member]:
     """Read a page of the members of a tenant."""
-    tenant = reader.number_of(command.tenant)
+    tenant = reader.memory.number_of(command.tenant)
     with reader.snapshot():  # One for who they are and what they are.
         ids = reader.read(list[str], SQL.page_of_members, tenant, command.after or "", command.limit)
-        found = reader.read(list[Member], SQL.members_by_id, tenant, as_json(ids))
-    return found or []
+        return reader.read(list[Member], SQL.members_by_id, tenant, as_json(ids))
 
 
 def list_people_tokens(reader: Reader, command: ListPeopleTokens) -> list[Token]:
     """Read a page of the tokens that a person made."""
     values = (command.user, command.before or ABOVE_ALL_TEXTS, command.limit)
-    return [row.token() for row in reader.read(list[TokenRow], SQL.tokens_of_user, *values) or ()]
+    return reader.read(list[Token], SQL.tokens_of_user, *values)

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import apsw
-import msgspec
 
+from ingot.engines.json_rows import decode
 from ingot.engines.sqlite.connection import explain, open_reader
 from ingot.engines.sqlite.memory import Memory
-from ingot.identity.model import TenantNotFound
 from ingot.kernel.clock import Clock
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import StoreError
@@ -38,26 +37,18 @@ class Reader:
         """Run one statement."""
         return self.connection.execute(statement, values)
 
-    def read(self, type: type[T], statement: str, *values: Any) -> T | None:
-        """Run a statement that answers one JSON text, and decode it; `None` when it answers nothing."""
+    def read(self, type: type[T], statement: str, *values: Any) -> T:
+        """Run a statement that always answers one JSON text, and decode it."""
+        return decode(type, self.connection.execute(statement, values).get)
+
+    def find(self, type: type[T], statement: str, *values: Any) -> T | None:
+        """Run a statement that answers one JSON text or nothing, and decode it."""
         text = self.connection.execute(statement, values).get
-        return None if text is None else msgspec.json.decode(text, type=type)
+        return None if text is None else decode(type, text)
 
     def snapshot(self) -> AbstractContextManager[object]:
         """Have all statements inside see the store as of one moment."""
         return self.connection
-
-    def number_of(self, tenant: str) -> int:
-        """Return the number of a tenant. Raises `TenantNotFound`."""
-        try:
-            return self.memory.tenants[tenant]
-        except KeyError:
-            raise TenantNotFound(f"there is no tenant {tenant[:64]!r}") from None
-
-    def check_tenant(self, tenant: str | None) -> None:
-        """Raise `TenantNotFound` for a tenant that is not there; `None` stands for no tenant."""
-        if tenant is not None:
-            self.number_of(tenant)
 
 
 Read = Callable[[Reader, Any], Any]

@@ -9,7 +9,7 @@ import msgspec
 from ingot.engines.figures import depth_of
 from ingot.engines.sqlite.pages import LOOKS_MAX, Count, Pages
 from ingot.engines.sqlite.readers import Reader
-from ingot.engines.sqlite.rows import AttemptRow, JobRow, LoggedAttempt, State, job_of
+from ingot.engines.sqlite.rows import JobRow, LoggedAttempt, State, job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
 from ingot.jobs.figures import Depth
@@ -41,13 +41,13 @@ def get_job(reader: Reader, command: GetJob) -> Job | None:
 
 
 def _whole_jobs(reader: Reader, numbers: list[int]) -> list[Job]:
-    rows = {row.state.number: row for row in reader.read(list[JobRow], SQL.whole_jobs, as_json(numbers)) or ()}
+    rows = {row.state.number: row for row in reader.read(list[JobRow], SQL.whole_jobs, as_json(numbers))}
     return [job_of(rows[number].state, rows[number].body) for number in numbers]
 
 
 def list_jobs(reader: Reader, command: ListJobs) -> tuple[list[Job], str | None]:
     """Read a page of jobs, newest first, and the position to go on from."""
-    pages = Pages(reader.connection, reader.number_of(command.where.tenant), command.where)
+    pages = Pages(reader.connection, reader.memory.number_of(command.where.tenant), command.where)
     with reader.snapshot():  # One for all looks.
         numbers, position = pages.read(command.before, command.limit)
         jobs = _whole_jobs(reader, numbers)
@@ -56,7 +56,7 @@ def list_jobs(reader: Reader, command: ListJobs) -> tuple[list[Job], str | None]
 
 def tally_jobs(reader: Reader, command: TallyJobs) -> tuple[dict[JobStatus, int], bool]:
     """Count the jobs that fit a filter, and whether there may be more."""
-    pages = Pages(reader.connection, reader.number_of(command.where.tenant), command.where)
+    pages = Pages(reader.connection, reader.memory.number_of(command.where.tenant), command.where)
     found: list[int] = []
     position: str | None = None
     with reader.snapshot():  # One for all looks.
@@ -65,21 +65,20 @@ def tally_jobs(reader: Reader, command: TallyJobs) -> tuple[dict[JobStatus, int]
             found += numbers
             if position is None:
                 break
-        counts = reader.read(dict[JobStatus, int], SQL.tally_of_jobs, as_json(found)) or {}
+        counts = reader.read(dict[JobStatus, int], SQL.tally_of_jobs, as_json(found))
     return counts, position is not None
 
 
 def list_attempts(reader: Reader, command: ListAttempts) -> list[Attempt]:
     """Read the attempts of a job, oldest first."""
-    rows = reader.read(list[AttemptRow], SQL.attempts_of_job, command.job_id, command.tenant) or ()
-    return [row.attempt() for row in rows]
+    return reader.read(list[Attempt], SQL.attempts_of_job, command.job_id, command.tenant)
 
 
 def read_log(reader: Reader, command: ReadLog) -> JobLog | None:
     """Read what an attempt wrote, up to the next gap."""
     after = command.after
     with reader.snapshot():  # What was written before the job ended is there when it has ended.
-        found = reader.read(LoggedAttempt, SQL.logged_attempt, command.job_id, command.tenant, command.attempt)
+        found = reader.find(LoggedAttempt, SQL.logged_attempt, command.job_id, command.tenant, command.attempt)
         chunks = found and reader.read(list[Chunk], SQL.chunks_of_log, found.job, found.fence, after)
     if found is None:
         return None
@@ -99,10 +98,10 @@ def read_log(reader: Reader, command: ReadLog) -> JobLog | None:
 
 def summarize_jobs(reader: Reader, command: SummarizeJobs) -> Summary:
     """Count the jobs of a tenant by status, and find what has been ready longest."""
-    reader.check_tenant(command.tenant)
+    reader.memory.check_tenant(command.tenant)
     which = command.tenant, command.type
     with reader.snapshot():
-        counted = reader.read(dict[JobStatus, int], SQL.counts_of_tenant, *which) or {}
+        counted = reader.read(dict[JobStatus, int], SQL.counts_of_tenant, *which)
         oldest = reader.execute(SQL.oldest_ready, *which).get
     age = None if oldest is None else max(0.0, (reader.clock.micros() - oldest) / MICROS)
     counts = {status: counted.get(status, 0) for status in JobStatus}
@@ -112,7 +111,7 @@ def summarize_jobs(reader: Reader, command: SummarizeJobs) -> Summary:
 def count_jobs(reader: Reader, command: CountJobs) -> dict[str, dict[JobStatus, int]]:
     """Count the jobs of a tenant by type and status."""
     counts: dict[str, dict[JobStatus, int]] = {}
-    for type, status, jobs in reader.read(list[Count], SQL.counts_by_type, reader.number_of(command.tenant)) or ():
+    for type, status, jobs in reader.read(list[Count], SQL.counts_by_type, reader.memory.number_of(command.tenant)):
         counts.setdefault(type, {})[status] = jobs
     return counts
 
@@ -121,16 +120,16 @@ def list_depths(reader: Reader, command: ListDepths) -> list[Depth]:
     """Count the jobs of all tenants by status, and find what has been ready longest."""
     tenants_max = command.tenants_max
     with reader.snapshot():  # One for both.
-        counts = reader.read(list[tuple[str | None, dict[JobStatus, int]]], SQL.depths, tenants_max) or []
+        counts = reader.read(list[tuple[str | None, dict[JobStatus, int]]], SQL.depths, tenants_max)
         rows = reader.read(list[tuple[str | None, int]], SQL.oldest_ready_of_all, tenants_max, command.lanes_max)
-    oldest, now = dict(rows or ()), reader.clock.micros()
+    oldest, now = dict(rows), reader.clock.micros()
     return [depth_of(tenant, counted, oldest.get(tenant), now) for tenant, counted in counts]
 
 
 def get_batch(reader: Reader, command: GetBatch) -> Batch | None:
     """Read the numbers of a batch."""
-    reader.check_tenant(command.tenant)
-    return reader.read(Batch, SQL.batch_of_tenant, command.tenant, command.batch)
+    reader.memory.check_tenant(command.tenant)
+    return reader.find(Batch, SQL.batch_of_tenant, command.tenant, command.batch)
 
 
 def find_waiting(reader: Reader, command: FindWaiting) -> Waiting | None:
@@ -138,7 +137,7 @@ def find_waiting(reader: Reader, command: FindWaiting) -> Waiting | None:
     waiting = None
     with reader.snapshot():  # One for all of it.
         number = reader.execute(SQL.number_of_job, command.job_id, command.tenant).get
-        for row in [] if number is None else reader.read(list[JobRow], SQL.whole_jobs, as_json([number])) or ():
+        for row in [] if number is None else reader.read(list[JobRow], SQL.whole_jobs, as_json([number])):
             waiting = _waiting(reader, row)
     return waiting
 
@@ -151,12 +150,12 @@ def _waiting(reader: Reader, row: JobRow) -> Waiting:
     job, asked = job_of(state, row.body), to_datetime_or_none(asked_at)
     waiting = Waiting(job=job, now=now, limit_key=state.limit_key, asked_at=asked)
     if state.status is JobStatus.BLOCKED:
-        parents = reader.read(list[tuple[str, JobStatus]], SQL.open_parents, state.number) or []
-        uploads = reader.read(list[str], SQL.names_of_open_inputs, state.id) or []
+        parents = reader.read(list[tuple[str, JobStatus]], SQL.open_parents, state.number)
+        uploads = reader.read(list[str], SQL.names_of_open_inputs, state.id)
         return msgspec.structs.replace(waiting, parents=parents, uploads=uploads)
     if state.status is not JobStatus.QUEUED:
         return waiting
-    lane = (state.type, reader.number_of(state.tenant), state.limit_key)
+    lane = (state.type, reader.memory.number_of(state.tenant), state.limit_key)
     position = (state.priority, state.run_at, state.id)
     ahead = reader.execute(SQL.ready_ahead, *lane, *position, AHEAD_MAX).get
     pause = reader.memory.pauses.get((state.tenant, state.type))
@@ -174,8 +173,7 @@ def _limits(reader: Reader, state: State) -> list[HeldLimit]:
     limits: list[HeldLimit] = []
     for scope, most, type, key in scopes:
         if most is not None:
-            number = reader.number_of(state.tenant)
+            number = reader.memory.number_of(state.tenant)
             found = reader.read(tuple[int, list[str]], SQL.running_under, number, type, key)
-            assert found is not None
             limits.append(HeldLimit(scope=scope, most=most, running=found[0], holders=found[1]))
     return limits

@@ -10,7 +10,6 @@ import msgspec
 from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction
-from ingot.identity.model import TenantNotFound
 from ingot.jobs.records import DEFINITION, PAUSE, pause_of
 from ingot.kernel.clock import to_datetime
 from ingot.records.model import Record, RecordChanged, RecordNotFound, TooManyRecords
@@ -21,7 +20,7 @@ RawRecord = Record[msgspec.Raw]
 
 def put_record(tx: Transaction, command: PutRecord) -> RawRecord:
     """Create or replace a record."""
-    _check_tenant(tx, command.tenant)
+    tx.memory.check_tenant(command.tenant)
     known, sealed = _find(tx, command)
     _check_version(command, 0 if known is None else known.version)
     body = command.body.decode()
@@ -39,7 +38,7 @@ def put_record(tx: Transaction, command: PutRecord) -> RawRecord:
 
 def delete_record(tx: Transaction, command: DeleteRecord) -> RawRecord:
     """Delete a record."""
-    _check_tenant(tx, command.tenant)
+    tx.memory.check_tenant(command.tenant)
     known, _ = _find(tx, command)
     if known is None:
         raise RecordNotFound(f"there is no {command.kind} {command.name[:64]!r}")
@@ -51,20 +50,20 @@ def delete_record(tx: Transaction, command: DeleteRecord) -> RawRecord:
 
 def get_record(reader: Reader, command: GetRecord) -> RawRecord:
     """Read a record."""
-    reader.check_tenant(command.tenant)
+    reader.memory.check_tenant(command.tenant)
     return _of(_found(reader, command)[:-1])
 
 
 def get_sealed(reader: Reader, command: GetSealed) -> tuple[int, bytes]:
     """Read the version and the sealed value of a record."""
-    reader.check_tenant(command.tenant)
+    reader.memory.check_tenant(command.tenant)
     row = _found(reader, command)
     return row[1], row[-1]
 
 
 def list_records(reader: Reader, command: ListRecords) -> list[RawRecord]:
     """Read records by name."""
-    reader.check_tenant(command.tenant)
+    reader.memory.check_tenant(command.tenant)
     values = (command.kind, command.tenant or "", command.prefix, command.after, command.limit)
     return [_of(row) for row in reader.execute(SQL.list_records, *values)]
 
@@ -94,11 +93,6 @@ def _of(row: tuple[Any, ...]) -> RawRecord:
         updated_at=to_datetime(updated_at),
         updated_by=updated_by,
     )
-
-
-def _check_tenant(tx: Transaction, tenant: str | None) -> None:
-    if tenant is not None and tenant not in tx.memory.tenants:
-        raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
 
 
 def _check_version(command: PutRecord | DeleteRecord, current: int) -> None:

@@ -10,7 +10,7 @@ from ingot.engines.sqlite.job_files import drop_uploads
 from ingot.engines.sqlite.shelf import Pair
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction
-from ingot.identity.model import Tenant, TenantNotFound
+from ingot.identity.model import Tenant
 from ingot.identity.ports import Cleared, ClearTenants, RemoveTenant
 
 AT_ONCE: Final = (
@@ -38,9 +38,7 @@ BY_AND_BY: Final = (
 
 def remove_tenant(tx: Transaction, command: RemoveTenant) -> Tenant:
     """Take a tenant away: who acted in it is out, and what it held is nobody's."""
-    number = tx.memory.tenants.get(command.id)
-    if number is None:
-        raise TenantNotFound(f"there is no tenant {command.id[:64]!r}")
+    number = tx.memory.number_of(command.id)
     tenant = tx.read(Tenant, SQL.tenant_by_name, command.id)
     for statement in AT_ONCE:
         tx.execute(statement, number)

@@ -9,7 +9,6 @@ import msgspec
 
 from ingot.jobs.model import (
     NULL,
-    Attempt,
     AttemptOutcome,
     Claim,
     Definition,
@@ -79,43 +78,6 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     runs_anyway: bool
     last_error: str | None
     result: msgspec.Raw
-
-
-class AttemptRow(msgspec.Struct, array_like=True, gc=False):
-    """A row of `attempts` with its outcome."""
-
-    job_id: str
-    fence: int
-    number: int
-    worker_id: str
-    host: str | None
-    pid: int | None
-    started_at: int
-    outcome: AttemptOutcome | None
-    status_after: JobStatus | None
-    finished_at: int | None
-    exit_code: int | None
-    error: str | None
-    percent: float | None
-    stage: str | None
-
-    def attempt(self) -> Attempt:
-        """The attempt for people."""
-        return Attempt(
-            job_id=self.job_id,
-            number=self.number,
-            fence=self.fence,
-            worker_id=self.worker_id,
-            started_at=to_datetime(self.started_at),
-            host=self.host,
-            pid=self.pid,
-            finished_at=to_datetime_or_none(self.finished_at),
-            outcome=self.outcome,
-            status_after=self.status_after,
-            exit_code=self.exit_code,
-            error=self.error,
-            progress=progress_of(self.percent, self.stage),
-        )
 
 
 class LoggedAttempt(msgspec.Struct, array_like=True, gc=False):

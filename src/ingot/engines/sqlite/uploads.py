@@ -262,7 +262,7 @@ def _with_uploads(tx: Transaction, commands: Sequence[TakeUpload | NoteUpload | 
 
 def get_upload(reader: Reader, command: GetUpload) -> OpenUpload | None:
     """Find an upload."""
-    asked = as_json([(reader.number_of(command.tenant), command.id)])
+    asked = as_json([(reader.memory.number_of(command.tenant), command.id)])
     rows = reader.read(list[UploadRow], SQL.uploads_by_id, asked)
     return rows[0].open_upload() if rows else None
 
@@ -270,4 +270,4 @@ def get_upload(reader: Reader, command: GetUpload) -> OpenUpload | None:
 def list_verifying(reader: Reader, command: ListVerifying) -> list[OpenUpload]:
     """Read which uploads are to be read back."""
     rows = reader.read(list[UploadRow], SQL.uploads_verifying, command.limit)
-    return [row.open_upload() for row in rows or ()]
+    return [row.open_upload() for row in rows]

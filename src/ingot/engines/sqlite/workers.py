@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from ingot.engines.crew import WorkerRow, held
+from ingot.engines.json_rows import decode
 from ingot.engines.sqlite import settle
 from ingot.engines.sqlite.memory import Memory
 from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
-from ingot.identity.model import TenantNotFound
 from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey, WorkerNews, WorkerStatus
 from ingot.jobs.errors import WorkerNotFound
 from ingot.jobs.model import Release, Settle
@@ -29,27 +27,18 @@ from ingot.jobs.ports import (
     TendWorkers,
 )
 from ingot.kernel.clock import to_datetime
+from ingot.kernel.errors import IngotError
 
 SHARED, NOBODY = 0, -1
 RELEASE_JOBS_MAX = 1000
 ALL_INSTANTS = 2**62
 
-
-class Silent(msgspec.Struct, array_like=True):
-    """A row of `silent_workers`."""
-
-    number: int
-    tenant: str | None
-    id: str
-    types: tuple[str, ...]
-    hostname: str | None
-    version: str | None
+Silent = tuple[int, str | None, WorkerNews]  # The number and the id of a worker's tenant, and what is told of it.
 
 
 def register(tx: Transaction, command: RegisterWorker) -> Worker:
     """Keep a worker, or what it says of itself now."""
-    if command.tenant is not None and command.tenant not in tx.memory.tenants:
-        raise TenantNotFound(f"there is no tenant {command.tenant[:64]!r}")
+    tx.memory.check_tenant(command.tenant)
     key = _key(tx, command.tenant, command.worker_id)
     before = _find(tx, key)
     row = (as_json(command.types), command.hostname, command.version, command.metadata, tx.now, command.by)
@@ -72,7 +61,12 @@ def hear(tx: Transaction, command: HearWorker) -> Heard:
     if not row.online:
         back = WorkerStatus.DRAINING if row.draining else WorkerStatus.ONLINE
         _tell(tx, "worker.online", row.tenant, row.news(back))
-    jobs = [held(beat, answer) for beat, answer in zip(command.beats, answers, strict=True)]
+    jobs = [
+        held(beat)
+        if isinstance(answer, IngotError)
+        else held(beat, answer.lease_expires_at, cancel=answer.cancel_requested)
+        for beat, answer in zip(command.beats, answers, strict=True)
+    ]
     return Heard(jobs=jobs, drain=row.draining)
 
 
@@ -110,12 +104,9 @@ def tend(tx: Transaction, command: TendWorkers) -> CrewTended:
     if tx.memory.may_sweep(tx.now):
         silent = tx.read(list[Silent], SQL.silent_workers, tx.now - command.silent_after, command.limit)
     if silent:
-        tx.execute(SQL.miss_workers, as_json([(one.number, one.id) for one in silent]))
-    for one in silent:
-        news = WorkerNews(
-            id=one.id, status=WorkerStatus.OFFLINE, types=one.types, hostname=one.hostname, version=one.version
-        )
-        _tell(tx, "worker.offline", one.tenant, news)
+        tx.execute(SQL.miss_workers, as_json([(number, news.id) for number, _, news in silent]))
+    for _, tenant, news in silent:
+        _tell(tx, "worker.offline", tenant, news)
     forgotten = len(list(tx.execute(SQL.forget_workers, tx.now - command.forget_after, command.limit)))
     return CrewTended(silent=len(silent), forgotten=forgotten, more=command.limit in (len(silent), forgotten))
 
@@ -140,7 +131,7 @@ def _number(memory: Memory, tenant: str | None) -> int:
 
 def _find(tx: Transaction, key: tuple[int, str]) -> WorkerRow | None:
     text = tx.execute(SQL.worker_by_id, *key).get
-    return None if text is None else WorkerRow.read(text)
+    return None if text is None else decode(WorkerRow, text)
 
 
 def _known(tx: Transaction, key: tuple[int, str]) -> WorkerRow:
@@ -158,37 +149,35 @@ def _tell(tx: Transaction, name: str, tenant: str | None, news: WorkerNews) -> N
 
 def get_worker(reader: Reader, command: GetWorker) -> Worker | None:
     """Find a worker."""
-    row = reader.read(WorkerRow, SQL.worker_by_id, _number(reader.memory, command.tenant), command.worker_id)
+    row = reader.find(WorkerRow, SQL.worker_by_id, _number(reader.memory, command.tenant), command.worker_id)
     return None if row is None else row.worker()
 
 
 def list_workers(reader: Reader, command: ListWorkers) -> list[Worker]:
     """Read a page of the workers of a tenant, or of the shared ones."""
-    reader.check_tenant(command.tenant)
+    reader.memory.check_tenant(command.tenant)
     values = (_number(reader.memory, command.tenant), command.after or "", command.limit)
-    return [row.worker() for row in reader.read(list[WorkerRow], SQL.workers_of_tenant, *values) or ()]
+    return [row.worker() for row in reader.read(list[WorkerRow], SQL.workers_of_tenant, *values)]
 
 
 def list_draining(reader: Reader, _: ListDraining) -> list[WorkerKey]:
     """Read which workers are to take no more work."""
-    return reader.read(list[WorkerKey], SQL.draining_workers) or []
+    return reader.read(list[WorkerKey], SQL.draining_workers)
 
 
 def list_leases(reader: Reader, command: ListLeases) -> list[tuple[str, int]]:
     """Read which jobs a worker runs, each with its fence."""
     values = (command.worker, _number(reader.memory, command.tenant), command.limit)
-    return reader.read(list[tuple[str, int]], SQL.leases_of_worker, *values) or []
+    return reader.read(list[tuple[str, int]], SQL.leases_of_worker, *values)
 
 
 def check_leases(reader: Reader, command: CheckLeases) -> list[Held]:
     """Read how leases stand."""
     asked = as_json([(lease.job_id, lease.fence) for lease in command.leases])
-    rows = reader.read(list[tuple[str, int, int, bool]], SQL.leases_held, asked) or ()
+    rows = reader.read(list[tuple[str, int, int, bool]], SQL.leases_held, asked)
     found = {(job_id, fence): (to_datetime(expires_at), cancel) for job_id, fence, expires_at, cancel in rows}
     answers = []
     for lease in command.leases:
         expires_at, cancel = found.get((lease.job_id, lease.fence), (None, False))
-        answers.append(
-            Held(job_id=lease.job_id, fence=lease.fence, lease_expires_at=expires_at, cancel_requested=cancel)
-        )
+        answers.append(held(lease, expires_at, cancel=cancel))
     return answers

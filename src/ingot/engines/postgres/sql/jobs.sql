@@ -177,9 +177,14 @@ SELECT
 SELECT total, succeeded, dead, canceled FROM ingot.sums_of_batch($1, $2)
 
 -- name: attempts_of_job
--- The attempts of a job of the tenant that is set, oldest first.
-SELECT a.job::text AS job_id, a.number, a.fence, a.worker_id, a.host, a.pid, a.started_at, a.outcome, a.status_after,
-    a.finished_at, a.exit_code, a.error, a.percent, a.stage
+-- The attempts of a job of the tenant that is set, oldest first, as JSON.
+SELECT json_build_object(
+    'job_id', a.job, 'number', a.number, 'fence', a.fence, 'worker_id', a.worker_id, 'host', a.host, 'pid', a.pid,
+    'started_at', a.started_at, 'outcome', a.outcome, 'status_after', a.status_after, 'finished_at', a.finished_at,
+    'exit_code', a.exit_code, 'error', a.error,
+    'progress', CASE
+        WHEN a.percent IS NOT NULL THEN json_build_object('percent', a.percent, 'stage', coalesce(a.stage, ''))
+    END)::text
 FROM ingot.attempts AS a
 WHERE a.job = $1
 ORDER BY a.fence

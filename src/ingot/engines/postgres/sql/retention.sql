@@ -25,16 +25,16 @@ WHERE d.jobs > 0
 ORDER BY k.type
 
 -- name: page_of_history
--- Entries of the history of the tenant that is set, last finished first, below one position.
-SELECT h.id::text, h.type, h.status, h.attempts, h.created_at, h.finished_at, h.last_error
+-- Entries of the history of the tenant that is set, as JSON, last finished first, below one position.
+SELECT row_to_json(h)::text
 FROM ingot.history AS h
 WHERE h.tenant = $1 AND (h.finished_at, h.id) < ($2, $3)
 ORDER BY h.finished_at DESC, h.id DESC
 LIMIT $4
 
 -- name: page_of_history_by_type
--- Entries of the history of the tenant that is set, of one type, last finished first, below one position.
-SELECT h.id::text, h.type, h.status, h.attempts, h.created_at, h.finished_at, h.last_error
+-- Entries of the history of the tenant that is set, of one type, as JSON, last finished first, below one position.
+SELECT row_to_json(h)::text
 FROM ingot.history AS h
 WHERE h.tenant = $1 AND h.type = $5 AND (h.finished_at, h.id) < ($2, $3)
 ORDER BY h.finished_at DESC, h.id DESC

@@ -12,9 +12,12 @@ FROM takers, json_each(takers.jobs) AS job CROSS JOIN states AS s ON s.number = 
 
 -- name: attempts_of_job
 -- The attempts of a job, oldest first, when the job is in this tenant.
-SELECT CAST(json_group_array(json_array(
-    a.id, a.fence, a.number, a.worker_id, a.host, a.pid, a.started_at,
-    a.outcome, a.status_after, a.finished_at, a.exit_code, a.error, a.percent, a.stage)) AS BLOB)
+SELECT CAST(json_group_array(json_object(
+    'job_id', a.id, 'fence', a.fence, 'number', a.number, 'worker_id', a.worker_id, 'host', a.host, 'pid', a.pid,
+    'started_at', a.started_at, 'outcome', a.outcome, 'status_after', a.status_after, 'finished_at', a.finished_at,
+    'exit_code', a.exit_code, 'error', a.error, 'progress', json(iif(
+        a.percent IS NOT NULL, json_object('percent', a.percent, 'stage', coalesce(a.stage, '')), NULL
+    )))) AS BLOB)
 FROM (
     SELECT s.id, a.*, o.outcome, o.status_after, o.finished_at, o.exit_code, o.error, o.percent, o.stage
     FROM states AS s

@@ -83,7 +83,9 @@ FROM json_each(?) AS w CROSS JOIN states AS s ON s.number = w.value CROSS JOIN j
 
 -- name: page_of_history
 -- Up to n entries of a tenant's history, last finished first, below one position.
-SELECT CAST(json_group_array(json_array(id, type, status, attempts, created_at, finished_at, last_error)) AS BLOB)
+SELECT CAST(json_group_array(json_object(
+    'id', id, 'tenant', (SELECT t.id FROM tenants AS t WHERE t.number = ?1), 'type', type, 'status', status,
+    'attempts', attempts, 'created_at', created_at, 'finished_at', finished_at, 'last_error', last_error)) AS BLOB)
 FROM (
     SELECT * FROM history
     WHERE tenant = ?1 AND (finished_at, id) < (?2, ?3)
@@ -93,7 +95,9 @@ FROM (
 
 -- name: page_of_history_by_type
 -- Up to n entries of a tenant's history of one type, last finished first, below one position.
-SELECT CAST(json_group_array(json_array(id, type, status, attempts, created_at, finished_at, last_error)) AS BLOB)
+SELECT CAST(json_group_array(json_object(
+    'id', id, 'tenant', (SELECT t.id FROM tenants AS t WHERE t.number = ?1), 'type', type, 'status', status,
+    'attempts', attempts, 'created_at', created_at, 'finished_at', finished_at, 'last_error', last_error)) AS BLOB)
 FROM (
     SELECT * FROM history
     WHERE tenant = ?1 AND type = ?5 AND (finished_at, id) < (?2, ?3)

@@ -48,9 +48,11 @@ SELECT CAST(json_group_array(json_array((SELECT t.id FROM tenants AS t WHERE t.n
 FROM workers AS w INDEXED BY workers_draining WHERE w.draining = 1
 
 -- name: silent_workers
--- Up to n workers that were silent for longest, as far as nothing was heard of them since an instant.
+-- Up to n workers that were silent for longest, as far as nothing was heard of them since an instant: the number and the
+-- id of their tenants, and what is told of them.
 SELECT CAST(json_group_array(json_array(
-    w.tenant, (SELECT t.id FROM tenants AS t WHERE t.number = w.tenant), w.id, json(w.types), w.hostname, w.version)) AS BLOB)
+    w.tenant, (SELECT t.id FROM tenants AS t WHERE t.number = w.tenant), json_object(
+        'id', w.id, 'status', 'offline', 'types', json(w.types), 'hostname', w.hostname, 'version', w.version))) AS BLOB)
 FROM (
     SELECT * FROM workers WHERE online = 1 AND seen_at <= ?1 ORDER BY seen_at LIMIT ?2
 ) AS w

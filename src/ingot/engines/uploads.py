@@ -1,0 +1,88 @@
+"""Rows of uploads, as both engines read them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ingot.blobs.model import FileKind, Finished, Key, OpenUpload, Upload, UploadState
+from ingot.kernel.clock import to_datetime
+
+
+class UploadFields(msgspec.Struct):
+    """The columns of `uploads`, in the order of SQLite's statements."""
+
+    tenant: str
+    id: str
+    state: UploadState
+    epoch: int
+    owner: str
+    reserved: int
+    received: int
+    size: int | None
+    blob_id: str | None
+    sha256: str | None
+    content_type: str
+    original_name: str | None
+    key: str | None
+    if_match: str | None
+    job_id: str | None
+    fence: int | None
+    file: FileKind | None
+    name: str | None
+    place: str | None
+    multipart: str | None
+    error: str | None
+    created_at: int
+    expires_at: int
+    verifying_at: int | None = None
+    done_at: int | None = None
+
+    def upload(self) -> Upload:
+        """The upload for people."""
+        return Upload(
+            id=self.id,
+            state=self.state,
+            size=self.size,
+            received=self.received,
+            blob_id=self.blob_id,
+            sha256=self.sha256,
+            content_type=self.content_type,
+            original_name=self.original_name,
+            key=self.key,
+            job_id=self.job_id,
+            file=self.file,
+            name=self.name,
+            error=self.error,
+            owner=self.owner,
+            created_at=to_datetime(self.created_at),
+            expires_at=to_datetime(self.expires_at),
+        )
+
+    def open_upload(self) -> OpenUpload:
+        """The upload for the room."""
+        return OpenUpload(
+            upload=self.upload(),
+            tenant=self.tenant,
+            epoch=self.epoch,
+            reserved=self.reserved,
+            place=self.place,
+            multipart=self.multipart,
+            if_match=self.if_match,
+            fence=self.fence,
+        )
+
+    def finished(self) -> Finished:
+        """One that is done, with its key as it was set: that may be gone since, or be another blob's."""
+        if self.key is None:
+            return Finished(upload=self.upload())
+        key = Key(
+            key=self.key,
+            blob_id=self.blob_id or "",
+            sha256=self.sha256 or "",
+            size=self.size or 0,
+            content_type=self.content_type,
+            original_name=self.original_name,
+            uploaded_at=to_datetime(self.done_at or 0),
+            owner=self.owner,
+        )
+        return Finished(upload=self.upload(), key=key)
