@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from ingot.engines.postgres.connection import AWAY, explain
@@ -112,6 +112,25 @@ class Batches(Generic[C, A]):
             results = [explain(error, doing="used")]
         for (_, answer), result in zip(batch, results, strict=True):
             deliver(answer, result)
+
+
+async def in_turns(
+    commands: Sequence[C],
+    name: Callable[[C], Hashable],
+    send: Callable[[list[C]], Awaitable[Sequence[A | None]]],
+) -> list[A]:
+    """Send commands together, no two of the same name at a time. `None` answers one that has to be sent again."""
+    answers: dict[int, A] = {}
+    waiting = list(range(len(commands)))
+    while waiting:
+        named: dict[Hashable, int] = {}
+        for place in waiting:
+            named.setdefault(name(commands[place]), place)
+        together = list(named.values())
+        found = await send([commands[place] for place in together])
+        answers |= {place: answer for place, answer in zip(together, found, strict=True) if answer is not None}
+        waiting = [place for place in waiting if place not in answers]
+    return [answers[place] for place in range(len(commands))]
 
 
 def deliver(answer: asyncio.Future[Any], result: Any) -> None:

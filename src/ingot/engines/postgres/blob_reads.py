@@ -28,10 +28,10 @@ from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Record
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant
+from ingot.engines.postgres.memory import id_or_nil
 from ingot.engines.postgres.sql import SQL
 from ingot.identity.model import TenantNotFound
 from ingot.kernel.clock import to_datetime_or_none
-from ingot.kernel.ids import is_id
 
 REFERENCES_MAX: Final = 100
 FIGURE_ROWS_MAX: Final = 10_000  # What is not counted as it changes is counted up to here.
@@ -83,9 +83,7 @@ async def find_blob(context: Context, command: FindBlob) -> tuple[Content, list[
 async def get_upload(context: Context, command: GetUpload) -> OpenUpload | None:
     """The upload with this id."""
     await check_tenant(context, command.tenant)
-    if not is_id(command.id):
-        return None
-    rows = await context.database.read(command.tenant, SQL.get_upload, command.tenant, command.id)
+    rows = await context.database.read(command.tenant, SQL.get_upload, command.tenant, id_or_nil(command.id))
     return read_upload(rows[0][0]).open_upload() if rows else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -25,13 +25,13 @@ from ingot.blobs.ports import (
     TakeUpload,
 )
 from ingot.engines.postgres import follow
-from ingot.engines.postgres.audit import act_text
+from ingot.engines.postgres.batches import in_turns
 from ingot.engines.postgres.blob_rows import digest_of, key_of, read_upload
-from ingot.engines.postgres.calls import CALL
+from ingot.engines.postgres.calls import CALL, json_text
 from ingot.engines.postgres.connection import REFUSALS, Database, Record
 from ingot.engines.postgres.context import Context
-from ingot.engines.postgres.memory import Memory
-from ingot.identity.model import TenantNotFound
+from ingot.engines.postgres.identity import check_tenant_id
+from ingot.engines.postgres.memory import Memory, id_or_nil
 from ingot.jobs.errors import LeaseLost
 from ingot.jobs.files import CHECKPOINTS_MAX, OUTPUTS_MAX
 from ingot.kernel.clock import to_datetime
@@ -41,7 +41,7 @@ from ingot.kernel.ids import is_id
 BYTES_PER_ROW: Final = 1024  # So many bytes weigh as much as a row without any.
 AGAIN: Final = "again"
 
-C = TypeVar("C")
+C = TypeVar("C", PutBlob, FinishUpload, DeleteKey)
 A = TypeVar("A")
 
 
@@ -55,50 +55,30 @@ def weigh(command: PutBlob | FinishUpload) -> int:
 
 async def put_blobs(db: Database, memory: Memory, commands: Sequence[PutBlob]) -> list[Key | IngotError]:
     """Set keys together; those with the same name go one after the other."""
-    return await _in_turns(commands, lambda command: (command.tenant, command.key), partial(_put, db, memory))
+    return await in_turns(commands, lambda command: (command.tenant, command.key), partial(_put, db, memory))
 
 
 async def finish_uploads(db: Database, memory: Memory, commands: Sequence[FinishUpload]) -> list[Finished | IngotError]:
     """Finish uploads together; those of the same one, or for the same key, go one after the other."""
-    return await _in_turns(commands, lambda command: (command.tenant, command.id), partial(_finish, db, memory))
+    return await in_turns(commands, lambda command: (command.tenant, command.id), partial(_finish, db, memory))
 
 
 async def delete_keys(db: Database, memory: Memory, commands: Sequence[DeleteKey]) -> list[Key | IngotError]:
     """Delete keys together; those with the same name go one after the other."""
-    return await _in_turns(commands, lambda command: (command.tenant, command.key), partial(_delete, db, memory))
-
-
-async def _in_turns(
-    commands: Sequence[C],
-    name: Callable[[C], Hashable],
-    send: Callable[[list[C]], Awaitable[Sequence[A | IngotError | None]]],
-) -> list[A | IngotError]:
-    """Send commands together, no two of the same name at a time. `None` is one that has to be sent again."""
-    answers: dict[int, A | IngotError] = {}
-    waiting = list(range(len(commands)))
-    while waiting:
-        named: dict[Hashable, int] = {}
-        for place in waiting:
-            named.setdefault(name(commands[place]), place)
-        together = list(named.values())
-        found = await send([commands[place] for place in together])
-        answers |= {place: answer for place, answer in zip(together, found, strict=True) if answer is not None}
-        waiting = [place for place in waiting if place not in answers]
-    return [answers[place] for place in range(len(commands))]
+    return await in_turns(commands, lambda command: (command.tenant, command.key), partial(_delete, db, memory))
 
 
 async def _put(db: Database, memory: Memory, commands: list[PutBlob]) -> Sequence[Key | IngotError | None]:
-    known = [command for command in commands if is_id(command.tenant)]
     columns: list[list[Any]] = [
-        [command.id for command in known],
-        [command.tenant for command in known],
-        [command.owner for command in known],
-        [command.key for command in known],
-        [command.if_match for command in known],
-        *_contents([command.content for command in known]),
-        [command.content_type for command in known],
-        [command.original_name for command in known],
-        [command.owner_quota for command in known],
+        [command.id for command in commands],
+        [id_or_nil(command.tenant) for command in commands],
+        [command.owner for command in commands],
+        [command.key for command in commands],
+        [command.if_match for command in commands],
+        *_contents([command.content for command in commands]),
+        [command.content_type for command in commands],
+        [command.original_name for command in commands],
+        [command.owner_quota for command in commands],
     ]
 
     def answer(command: PutBlob, row: Record) -> Key:
@@ -113,37 +93,32 @@ async def _put(db: Database, memory: Memory, commands: list[PutBlob]) -> Sequenc
             owner=command.owner,
         )
 
-    found = await _send(db, memory, CALL.put_blobs, known, columns, answer)
-    return [next(found) if is_id(command.tenant) else TenantNotFound() for command in commands]
+    return await _send(db, memory, CALL.put_blobs, commands, columns, answer)
 
 
 async def _finish(db: Database, memory: Memory, commands: list[FinishUpload]) -> Sequence[Finished | IngotError | None]:
-    known = [command for command in commands if is_id(command.tenant) and is_id(command.id)]
     columns: list[list[Any]] = [
-        [command.tenant for command in known],
-        [command.id for command in known],
-        [command.epoch for command in known],
-        [command.keep for command in known],
-        [command.owner_quota for command in known],
-        *_contents([command.content for command in known]),
+        [id_or_nil(command.tenant) for command in commands],
+        [id_or_nil(command.id) for command in commands],
+        [command.epoch for command in commands],
+        [command.keep for command in commands],
+        [command.owner_quota for command in commands],
+        *_contents([command.content for command in commands]),
     ]
 
     def answer(_: FinishUpload, row: Record) -> Finished:
         return read_upload(row["upload"]).finished()
 
-    found = await _send(db, memory, CALL.finish_uploads, known, columns, answer)
-    return [next(found) if is_id(command.tenant) and is_id(command.id) else _nowhere(command) for command in commands]
+    return await _send(db, memory, CALL.finish_uploads, commands, columns, answer)
 
 
 async def _delete(db: Database, memory: Memory, commands: list[DeleteKey]) -> Sequence[Key | IngotError | None]:
-    known = [command for command in commands if is_id(command.tenant)]
     columns: list[list[Any]] = [
-        [command.tenant for command in known],
-        [command.key for command in known],
-        [command.if_match for command in known],
+        [id_or_nil(command.tenant) for command in commands],
+        [command.key for command in commands],
+        [command.if_match for command in commands],
     ]
-    found = await _send(db, memory, CALL.delete_keys, known, columns, lambda command, row: key_of(row, command.key))
-    return [next(found) if is_id(command.tenant) else TenantNotFound() for command in commands]
+    return await _send(db, memory, CALL.delete_keys, commands, columns, lambda command, row: key_of(row, command.key))
 
 
 def _contents(contents: Sequence[Content]) -> list[list[Any]]:
@@ -162,13 +137,11 @@ async def _send(
     db: Database,
     memory: Memory,
     statement: str,
-    commands: Sequence[Any],
+    commands: Sequence[C],
     columns: list[list[Any]],
-    answer: Callable[[Any, Record], A],
-) -> Any:
+    answer: Callable[[C, Record], A],
+) -> list[A | IngotError | None]:
     """Call a function that answers every command by itself; what it refuses by now may have been done before."""
-    if not commands:
-        return iter(())
     rows, maybe_done = await db.send(statement, *columns)
     by_place = {row["place"]: row for row in rows}
     follow.note_moves(memory, [follow.Moved.read(row["upload"]) for row in rows if row["place"] is None])
@@ -185,7 +158,7 @@ async def _send(
             code, _, about = row["refusal"].partition(" ")
             answers.append(REFUSALS[code]("", about))
     memory.told(command.tenant for command, made in zip(commands, answers, strict=True) if made is not None)
-    return iter(answers)
+    return answers
 
 
 # -- one by one ---------------------------------------------------------------------------------------------
@@ -193,8 +166,7 @@ async def _send(
 
 async def begin_upload(context: Context, command: BeginUpload) -> OpenUpload:
     """Begin an upload, and reserve its bytes."""
-    if not is_id(command.tenant):
-        raise TenantNotFound
+    check_tenant_id(command.tenant)
     if command.job_id is not None and not is_id(command.job_id):
         raise LeaseLost
     limits = OUTPUTS_MAX, CHECKPOINTS_MAX
@@ -205,13 +177,13 @@ async def begin_upload(context: Context, command: BeginUpload) -> OpenUpload:
 
 async def take_upload(context: Context, command: TakeUpload) -> OpenUpload:
     """Give an upload the next epoch."""
-    _check(command)
+    _check_ids(command)
     return await _upload(context, CALL.take_upload, command.tenant, command.id)
 
 
 async def note_upload(context: Context, command: NoteUpload) -> OpenUpload:
     """Keep what is known of an upload."""
-    _check(command)
+    _check_ids(command)
     row = (command.tenant, command.id, command.epoch, command.keep, command.received, command.reserved)
     announced = [None if text is None else bytes.fromhex(text) for text in (command.blob_id, command.sha256)]
     noted = await _upload(context, CALL.note_upload, *row, command.verifying, command.owner_quota, *announced)
@@ -222,8 +194,7 @@ async def note_upload(context: Context, command: NoteUpload) -> OpenUpload:
 
 async def end_upload(context: Context, command: EndUpload) -> None:
     """End an upload that is not done."""
-    if not is_id(command.tenant):
-        raise TenantNotFound
+    check_tenant_id(command.tenant)
     if is_id(command.id):
         rows = await context.database.call(CALL.end_upload, command.tenant, command.id, command.error, command.keep)
         follow.note_moves(context.memory, [follow.Moved.read(text) for (text,) in rows])
@@ -238,9 +209,8 @@ async def sweep_uploads(context: Context, command: SweepUploads) -> int:
 
 async def purge_keys(context: Context, command: PurgeKeys) -> Purged:
     """Delete some keys of an owner."""
-    if not is_id(command.tenant):
-        raise TenantNotFound
-    row = (command.tenant, command.owner, command.limit, act_text(command.act))
+    check_tenant_id(command.tenant)
+    row = (command.tenant, command.owner, command.limit, json_text(command.act))
     ((keys, size),) = await context.database.call(CALL.purge_keys, *row)
     context.memory.told([command.tenant])
     return Purged(keys=keys, bytes=size, more=keys >= command.limit)
@@ -273,10 +243,7 @@ async def _upload(context: Context, statement: str, *values: Any) -> OpenUpload:
     return read_upload(text).open_upload()
 
 
-def _nowhere(command: TakeUpload | NoteUpload | FinishUpload) -> IngotError:
-    return UploadNotFound() if is_id(command.tenant) else TenantNotFound()
-
-
-def _check(command: TakeUpload | NoteUpload) -> None:
-    if not is_id(command.tenant) or not is_id(command.id):
-        raise _nowhere(command)
+def _check_ids(command: TakeUpload | NoteUpload) -> None:
+    check_tenant_id(command.tenant)
+    if not is_id(command.id):
+        raise UploadNotFound

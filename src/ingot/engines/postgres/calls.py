@@ -6,6 +6,8 @@ import re
 from importlib import resources
 from typing import Final
 
+import msgspec
+
 _FUNCTION = re.compile(r"CREATE OR REPLACE FUNCTION ingot\.(\w+)\s*\((.*?)\)\s*RETURNS\s+(\w+)", re.DOTALL)
 _NESTED = re.compile(r"\([^()]*\)")
 
@@ -21,6 +23,11 @@ class Calls:
 
     def __getattr__(self, name: str) -> str:
         raise AttributeError(f"there is no function ingot.{name}")
+
+
+def json_text(value: object) -> str | None:
+    """A value as functions take it that take JSON; `None` is NULL."""
+    return None if value is None else msgspec.json.encode(value).decode()
 
 
 def _call(name: str, parameters: str, returns: str) -> str:

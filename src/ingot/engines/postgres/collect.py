@@ -9,7 +9,7 @@ from ingot.engines.json_rows import decode
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant
-from ingot.engines.postgres.pages import ABOVE_ALL_IDS
+from ingot.engines.postgres.memory import ABOVE_ALL_IDS
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs.model import Collected, Doomed, HistoryEntry
 from ingot.jobs.ports import Collect, ListHistory, PreviewRetention

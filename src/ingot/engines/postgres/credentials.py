@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-import msgspec
-
 from ingot.engines.credentials import decode_token, decode_worker_credential
-from ingot.engines.postgres.audit import act_text
-from ingot.engines.postgres.calls import CALL
+from ingot.engines.postgres.calls import CALL, json_text
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant_id
+from ingot.engines.postgres.memory import ABOVE_ALL_IDS
 from ingot.identity.credentials import CredentialNotFound, Token, TokenNotFound, WorkerCredential
 from ingot.identity.ports import (
     ChangeWorkerCredential,
@@ -29,8 +25,6 @@ from ingot.identity.ports import (
 from ingot.kernel.clock import to_micros
 from ingot.kernel.ids import is_id
 
-ABOVE_ALL_IDS: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-
 
 async def create_token(context: Context, command: CreateToken) -> Token:
     """Keep a token."""
@@ -42,12 +36,12 @@ async def create_token(context: Context, command: CreateToken) -> Token:
         token.tenant,
         command.digest,
         token.description,
-        _text(token.grants),
-        _text(token.limits),
+        json_text(token.grants),
+        json_text(token.limits),
         token.ending,
         token.created_by,
         None if token.expires_at is None else to_micros(token.expires_at),
-        act_text(command.act),
+        json_text(command.act),
         token.user,
     )
     return await _token(context, token.id)
@@ -57,7 +51,7 @@ async def revoke_token(context: Context, command: RevokeToken) -> Token:
     """End a token."""
     if command.tenant is not None and not is_id(command.tenant):
         raise TokenNotFound
-    await context.database.call(CALL.revoke_token, command.id, command.tenant, act_text(command.act))
+    await context.database.call(CALL.revoke_token, command.id, command.tenant, json_text(command.act))
     return await _token(context, command.id)
 
 
@@ -79,7 +73,7 @@ async def create_worker_credential(context: Context, command: CreateWorkerCreden
     made = command.credential
     check_tenant_id(made.tenant)
     row = (made.id, made.tenant, command.digest, list(made.types), made.ending, made.created_by)
-    await context.database.call(CALL.create_worker_credential, *row, act_text(command.act))
+    await context.database.call(CALL.create_worker_credential, *row, json_text(command.act))
     return await _worker(context, made.id)
 
 
@@ -88,7 +82,7 @@ async def change_worker_credential(context: Context, command: ChangeWorkerCreden
     if command.tenant is not None and not is_id(command.tenant):
         raise CredentialNotFound
     row = (command.id, command.tenant, command.enabled, command.digest, command.ending)
-    of_act = (command.action, act_text(command.act))
+    of_act = (command.action, json_text(command.act))
     await context.database.call(CALL.change_worker_credential, *row, *of_act)
     return await _worker(context, command.id)
 
@@ -131,7 +125,3 @@ async def _worker(context: Context, credential_id: str) -> WorkerCredential:
     if found is None:  # Its tenant was removed at this moment.
         raise CredentialNotFound(f"there is no worker credential {credential_id[:64]!r}")
     return found.credential
-
-
-def _text(value: object) -> str:
-    return msgspec.json.encode(value).decode()

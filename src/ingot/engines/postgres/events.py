@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from ingot.engines.events import PLACES, read_event_id, write_event_id
+from ingot.engines.postgres.batches import in_turns
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.context import Context
@@ -37,39 +39,29 @@ def weigh(command: PublishEvent) -> int:
 
 async def publish(db: Database, memory: Memory, commands: Sequence[PublishEvent]) -> list[Answer]:
     """Append events together. Those that share a key go one after the other."""
-    rounds: list[list[int]] = []
-    before: dict[tuple[str, str], int] = {}
-    for number, command in enumerate(commands):
-        turn = 0
-        if command.key is not None:
-            turn = before.get((command.tenant, command.key), -1) + 1
-            before[command.tenant, command.key] = turn
-        if turn == len(rounds):
-            rounds.append([])
-        rounds[turn].append(number)
-    answers: dict[int, Answer] = {}
-    for together in rounds:
-        answers |= await _publish(db, memory, {number: commands[number] for number in together})
-    return [answers[number] for number in range(len(commands))]
+    return await in_turns(commands, _key, partial(_publish, db, memory))
 
 
-async def _publish(db: Database, memory: Memory, commands: dict[int, PublishEvent]) -> dict[int, Answer]:
-    asked = list(commands.values())
+def _key(command: PublishEvent) -> Hashable:
+    """What no two events of one call may share: one without a key shares nothing."""
+    return id(command) if command.key is None else (command.tenant, command.key)
+
+
+async def _publish(db: Database, memory: Memory, commands: list[PublishEvent]) -> list[Answer]:
     # An event without a key that was sent twice would be there twice.
-    call = db.call if all(command.key is not None for command in asked) else db.call_once
+    call = db.call if all(command.key is not None for command in commands) else db.call_once
     rows = await call(
         CALL.publish,
-        [command.tenant for command in asked],
-        [command.name for command in asked],
-        [command.data.decode() for command in asked],
-        [command.key for command in asked],
-        [command.digest for command in asked],
+        [command.tenant for command in commands],
+        [command.name for command in commands],
+        [command.data.decode() for command in commands],
+        [command.key for command in commands],
+        [command.digest for command in commands],
         KEY_KEPT,
     )
-    memory.told(asked[row["place"] - 1].tenant for row in rows if row["created"])
-    numbers = list(commands)
-    held: dict[int, Answer] = {number: _held() for number in numbers}
-    return held | {numbers[row["place"] - 1]: _answer(row) for row in rows}
+    memory.told(commands[row["place"] - 1].tenant for row in rows if row["created"])
+    answers = {row["place"]: _answer(row) for row in rows}
+    return [answers[place] if place in answers else _held() for place in range(1, len(commands) + 1)]
 
 
 def _held() -> StoreBusy:

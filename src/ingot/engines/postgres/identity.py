@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ingot.engines.postgres.audit import act_text
-from ingot.engines.postgres.calls import CALL
+from ingot.engines.postgres.calls import CALL, json_text
 from ingot.engines.postgres.connection import Record
 from ingot.engines.postgres.context import Context
 from ingot.identity.model import Limits, Tenant, TenantNotFound
@@ -17,21 +16,17 @@ from ingot.kernel.ids import is_id
 async def create_tenant(context: Context, command: CreateTenant) -> Tenant:
     """Make a tenant."""
     tenant = command.tenant
-    row = (tenant.id, tenant.slug, tenant.weight, tenant.time_zone, _text(tenant.limits))
-    act = act_text(command.act)
-    await context.database.call(CALL.create_tenant, *row, act, _text(tenant.groups))
+    row = (tenant.id, tenant.slug, tenant.weight, tenant.time_zone, json_text(tenant.limits))
+    await context.database.call(CALL.create_tenant, *row, json_text(command.act), json_text(tenant.groups))
     context.memory.weights[tenant.id] = tenant.weight
     return tenant
 
 
 async def change_tenant(context: Context, command: ChangeTenant) -> Tenant:
     """Change some of a tenant's values."""
-    if not is_id(command.id):
-        raise TenantNotFound
-    limits = None if command.limits is None else _text(command.limits)
-    groups = None if command.groups is None else _text(command.groups)
-    row = (command.id, command.slug, command.weight, command.time_zone, limits)
-    await context.database.call(CALL.change_tenant, *row, act_text(command.act), groups)
+    check_tenant_id(command.id)
+    row = (command.id, command.slug, command.weight, command.time_zone, json_text(command.limits))
+    await context.database.call(CALL.change_tenant, *row, json_text(command.act), json_text(command.groups))
     changed = await get_tenant(context, GetTenant(id_or_slug=command.id))
     if changed is None:  # It was removed at this moment.
         raise TenantNotFound(f"there is no tenant {command.id[:64]!r}")
@@ -78,7 +73,3 @@ def _tenant(row: Record) -> Tenant:
         limits=msgspec.json.decode(row["limits"], type=Limits),
         groups=msgspec.json.decode(row["groups"], type=dict[str, Role]),
     )
-
-
-def _text(value: Limits | dict[str, Role]) -> str:
-    return msgspec.json.encode(value).decode()

@@ -17,6 +17,7 @@ from ingot.jobs.figures import Listener
 from ingot.jobs.lanes import Lane, Turns
 from ingot.jobs.model import AttemptOutcome, Definition, JobStatus
 from ingot.kernel.clock import MICROS, Clock
+from ingot.kernel.ids import is_id
 from ingot.kernel.logs import report
 
 SWEEP_EVERY: Final = MICROS
@@ -32,6 +33,7 @@ JOBS_PER_TENANT: Final = 8
 BATCH_ROWS_LARGE_MAX: Final = 8000
 ALL: Final = 1_000_000
 NIL: Final = "00000000-0000-0000-0000-000000000000"
+ABOVE_ALL_IDS: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 Position = tuple[int, int, str]
 START: Final[Position] = (0, 0, NIL)
@@ -41,6 +43,11 @@ FAR: Final[Position] = (2**15 - 1, 0, NIL)  # Behind everything.
 def patience(seconds: float, *, least: float) -> float:
     """How long to wait before something is done again that took so long."""
     return max(least, min(COST_FACTOR * seconds, PATIENCE_SECONDS_MAX))
+
+
+def id_or_nil(text: str) -> str:
+    """Return an id as it is, and for a text that is none the one that nothing has."""
+    return text if is_id(text) else NIL
 
 
 class LaneHint(msgspec.Struct):

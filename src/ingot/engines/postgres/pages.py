@@ -10,6 +10,7 @@ import msgspec
 
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import PlainConnection, Record
+from ingot.engines.postgres.memory import ABOVE_ALL_IDS, NIL
 from ingot.engines.postgres.rows import STATUSES, job_of
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs.model import Job, JobStatus, Source
@@ -26,8 +27,6 @@ UNCOUNTED: Final = 10 * COUNTED_MAX  # How many there are taken to be when there
 READ_WHOLE_MAX: Final = 2_000  # Rows of a line that is not in order.
 ENDED_MAX: Final = 1_000  # Attempts of all tenants that are looked at for the newest that has ended.
 DRIFT_MILLIS_MAX: Final = (1_000, 60_000, 3_600_000, None)  # By class, as in `ingot.enqueue`.
-BELOW_ALL_IDS: Final = "00000000-0000-0000-0000-000000000000"
-ABOVE_ALL_IDS: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 FINISHED: Final = (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED)
 
 Counts = Mapping[str, Mapping[JobStatus, int]]
@@ -204,7 +203,7 @@ def _by_type(where: JobFilter, counts: Counts) -> Way:
 
 def _ids_between(where: JobFilter, line: Line) -> tuple[str, str]:
     """The id below which jobs of a line are that were made between two times, and the least that they have."""
-    below, lowest = ABOVE_ALL_IDS, BELOW_ALL_IDS
+    below, lowest = ABOVE_ALL_IDS, NIL
     drift = DRIFT_MILLIS_MAX[line.drift]
     if where.created_before is not None and drift is not None:
         below = _first_id(where.created_before // 1000 + drift + 1)

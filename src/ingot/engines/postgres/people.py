@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from ingot.engines.people import EXPIRED_ROWS_MAX, SESSIONS_MAX, lower
-from ingot.engines.postgres.audit import act_text
-from ingot.engines.postgres.calls import CALL
+from ingot.engines.postgres.calls import CALL, json_text
 from ingot.engines.postgres.context import Context
-from ingot.engines.postgres.credentials import ABOVE_ALL_IDS
 from ingot.engines.postgres.identity import check_tenant, check_tenant_id
-from ingot.engines.postgres.memory import NIL
+from ingot.engines.postgres.memory import ABOVE_ALL_IDS, NIL, id_or_nil
 from ingot.identity.credentials import Token
 from ingot.identity.people import Member, MemberNotFound, Session, SessionNotFound, User, UserNotFound
 from ingot.identity.ports import (
@@ -37,9 +33,8 @@ from ingot.kernel.ids import is_id
 
 async def begin_login(context: Context, command: BeginLogin) -> None:
     """Remember that somebody set out."""
-    act = None if command.act is None else act_text(command.act)
-    row = (command.digest, command.next, command.link, command.expires_at, EXPIRED_ROWS_MAX, act)
-    await context.database.call(CALL.begin_login, *row)
+    row = (command.digest, command.next, command.link, command.expires_at, EXPIRED_ROWS_MAX)
+    await context.database.call(CALL.begin_login, *row, json_text(command.act))
 
 
 async def take_login(context: Context, command: TakeLogin) -> str | None:
@@ -53,7 +48,7 @@ async def sign_in(context: Context, command: SignIn) -> User:
     return await context.fetch(
         User,
         CALL.sign_in,
-        msgspec.json.encode(command.person).decode(),
+        json_text(command.person),
         lower(command.person.email),
         command.user_id,
         command.session_id,
@@ -63,28 +58,28 @@ async def sign_in(context: Context, command: SignIn) -> User:
         command.agent,
         command.replaces,
         EXPIRED_ROWS_MAX,
-        act_text(command.act),
+        json_text(command.act),
     )
 
 
 async def turn_away(context: Context, command: TurnAway) -> None:
     """Keep the groups of a person who may not come in."""
-    person = msgspec.json.encode(command.person).decode()
-    await context.database.call(CALL.turn_away, person, command.person.label, act_text(command.act))
+    person = command.person
+    await context.database.call(CALL.turn_away, json_text(person), person.label, json_text(command.act))
 
 
 async def end_session(context: Context, command: EndSession) -> None:
     """End a session."""
     if not is_id(command.id) or (command.user is not None and not is_id(command.user)):
         raise SessionNotFound(f"there is no session {command.id[:64]!r}")
-    await context.database.call(CALL.end_session, command.id, command.user, act_text(command.act))
+    await context.database.call(CALL.end_session, command.id, command.user, json_text(command.act))
 
 
 async def enable_user(context: Context, command: EnableUser) -> User:
     """Let a person in or out."""
     if not is_id(command.id):
         raise UserNotFound(f"there is no person {command.id[:64]!r}")
-    return await context.fetch(User, CALL.enable_user, command.id, command.enabled, act_text(command.act))
+    return await context.fetch(User, CALL.enable_user, command.id, command.enabled, json_text(command.act))
 
 
 async def put_member(context: Context, command: PutMember) -> Member:
@@ -92,7 +87,7 @@ async def put_member(context: Context, command: PutMember) -> Member:
     check_tenant_id(command.tenant)
     if command.user is not None and not is_id(command.user):
         raise UserNotFound(f"there is no person {command.user[:64]!r}")
-    row = (command.tenant, command.role, command.user, command.email, command.invitation, act_text(command.act))
+    row = (command.tenant, command.role, command.user, command.email, command.invitation, json_text(command.act))
     return await context.fetch(Member, CALL.put_member, *row)
 
 
@@ -101,7 +96,7 @@ async def remove_member(context: Context, command: RemoveMember) -> Member:
     check_tenant_id(command.tenant)
     if not is_id(command.id):
         raise MemberNotFound(f"there is no member {command.id[:64]!r} in this tenant")
-    return await context.fetch(Member, CALL.remove_member, command.tenant, command.id, act_text(command.act))
+    return await context.fetch(Member, CALL.remove_member, command.tenant, command.id, json_text(command.act))
 
 
 async def find_session(context: Context, command: FindSession) -> FoundSession | None:
@@ -111,16 +106,12 @@ async def find_session(context: Context, command: FindSession) -> FoundSession |
 
 async def list_sessions(context: Context, command: ListSessions) -> list[Session]:
     """The sessions of a person that hold, newest first."""
-    if not is_id(command.user):
-        return []
-    return await context.find_all(Session, CALL.list_sessions, command.user, SESSIONS_MAX)
+    return await context.find_all(Session, CALL.list_sessions, id_or_nil(command.user), SESSIONS_MAX)
 
 
 async def find_user(context: Context, command: FindUser) -> Owner | None:
     """The person with this id, and their roles."""
-    if not is_id(command.user_id):
-        return None
-    return await context.find(Owner, CALL.find_user, command.user_id)
+    return await context.find(Owner, CALL.find_user, id_or_nil(command.user_id))
 
 
 async def list_users(context: Context, command: ListUsers) -> list[User]:
@@ -132,9 +123,7 @@ async def list_users(context: Context, command: ListUsers) -> list[User]:
 async def find_member(context: Context, command: FindMember) -> Member | None:
     """The member of a tenant with this id."""
     await check_tenant(context, command.tenant)
-    if not is_id(command.member_id):
-        return None
-    return await context.find(Member, CALL.find_member, command.tenant, command.member_id)
+    return await context.find(Member, CALL.find_member, command.tenant, id_or_nil(command.member_id))
 
 
 async def list_members(context: Context, command: ListMembers) -> list[Member]:
@@ -146,7 +135,5 @@ async def list_members(context: Context, command: ListMembers) -> list[Member]:
 
 async def list_people_tokens(context: Context, command: ListPeopleTokens) -> list[Token]:
     """Tokens that a person made, newest first."""
-    if not is_id(command.user):
-        return []
-    row = (command.user, command.before or ABOVE_ALL_IDS, command.limit)
+    row = (id_or_nil(command.user), command.before or ABOVE_ALL_IDS, command.limit)
     return await context.find_all(Token, CALL.list_people_tokens, *row)

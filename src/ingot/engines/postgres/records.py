@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ingot.engines.postgres.audit import act_text
-from ingot.engines.postgres.calls import CALL
+from ingot.engines.postgres.calls import CALL, json_text
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.connection import Record as Row
 from ingot.engines.postgres.context import Context
@@ -33,7 +32,7 @@ async def put_record(context: Context, command: PutRecord) -> RawRecord:
         command.sealed,
         command.if_version,
         command.records_max,
-        act_text(command.act),
+        json_text(command.act),
         command.action,
         command.target,
     )
@@ -54,7 +53,7 @@ async def delete_record(context: Context, command: DeleteRecord) -> RawRecord:
         command.tenant or NIL,
         command.name,
         command.if_version,
-        act_text(command.act),
+        json_text(command.act),
         command.action,
         command.target,
     )

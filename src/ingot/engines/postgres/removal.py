@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
-from ingot.engines.postgres.audit import act_text
-from ingot.engines.postgres.calls import CALL
+from ingot.engines.postgres.calls import CALL, json_text
 from ingot.engines.postgres.connection import CALL_SECONDS_MAX
 from ingot.engines.postgres.context import Context
-from ingot.identity.model import Tenant, TenantNotFound
+from ingot.engines.postgres.identity import check_tenant_id
+from ingot.identity.model import Tenant
 from ingot.identity.ports import Cleared, ClearTenants, RemoveTenant
 from ingot.kernel.clock import MICROS
-from ingot.kernel.ids import is_id
 
 SETTLED_AFTER: Final = round(2 * CALL_SECONDS_MAX * MICROS)  # Whatever had begun before is over by then.
 
 
 async def remove_tenant(context: Context, command: RemoveTenant) -> Tenant:
     """Take a tenant away: who acted in it is out, and what it held is nobody's."""
-    if not is_id(command.id):
-        raise TenantNotFound
-    ((text,),) = await context.database.call(CALL.remove_tenant, command.id, act_text(command.act))
+    check_tenant_id(command.id)
+    removed = await context.fetch(Tenant, CALL.remove_tenant, command.id, json_text(command.act))
     context.memory.forget(command.id)
-    return msgspec.json.decode(text, type=Tenant)
+    return removed
 
 
 async def clear_tenants(context: Context, command: ClearTenants) -> Cleared:

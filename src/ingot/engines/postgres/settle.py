@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ingot.engines.postgres.batches import in_turns
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.memory import NIL, Memory
@@ -35,42 +36,29 @@ C = TypeVar("C", Settle, Beat, LogEntry)
 async def settle(db: Database, memory: Memory, commands: Sequence[SettleJobs]) -> list[list[Settled | IngotError]]:
     """Judge each attempt by itself, all of them together."""
     groups = [command.settles for command in commands]
-    return await _in_rounds(groups, partial(_settle, db, memory))
+    return await _in_turns(groups, partial(_settle, db, memory))
 
 
 async def renew(db: Database, memory: Memory, commands: Sequence[RenewLeases]) -> list[list[Heartbeat | IngotError]]:
     """Renew each lease by itself, all of them together."""
     groups = [command.beats for command in commands]
-    return await _in_rounds(groups, partial(_renew, db, memory))
+    return await _in_turns(groups, partial(_renew, db, memory))
 
 
 async def append_logs(db: Database, commands: Sequence[AppendLogs]) -> list[list[int | IngotError]]:
     """Append to each log by itself, to all of them together."""
     groups = [command.entries for command in commands]
-    return await _in_rounds(groups, partial(_append, db))
+    return await _in_turns(groups, partial(_append, db))
 
 
-async def _in_rounds(
+async def _in_turns(
     groups: Sequence[Sequence[C]], run: Callable[[list[C]], Awaitable[list[A | IngotError]]]
 ) -> list[list[A | IngotError]]:
     """Answer every call in its group. Calls about the same job run one after the other, in the order given."""
     calls = [call for group in groups for call in group]
-    if len({call.job_id for call in calls}) == len(calls):
-        in_order = iter(await run(calls))
-        return [list(islice(in_order, len(group))) for group in groups]
-    rounds: list[list[tuple[int, C]]] = []
-    before: Counter[str] = Counter()
-    for place, call in enumerate(calls):
-        turn = before[call.job_id]
-        before[call.job_id] += 1
-        if turn == len(rounds):
-            rounds.append([])
-        rounds[turn].append((place, call))
-    answers: dict[int, A | IngotError] = {}
-    for together in rounds:
-        results = await run([call for _, call in together])
-        answers |= {place: result for (place, _), result in zip(together, results, strict=True)}
-    in_order = iter(answers[place] for place in range(len(calls)))
+    distinct = len({call.job_id for call in calls}) == len(calls)
+    answers: list[A | IngotError] = await (run(calls) if distinct else in_turns(calls, attrgetter("job_id"), run))
+    in_order = iter(answers)
     return [list(islice(in_order, len(group))) for group in groups]
 
 

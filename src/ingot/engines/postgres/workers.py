@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from ingot.engines.crew import WorkerRow, held
-from ingot.engines.postgres.audit import act_text
-from ingot.engines.postgres.calls import CALL
+from ingot.engines.postgres.calls import CALL, json_text
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant, check_tenant_id
 from ingot.engines.postgres.settle import came_back, leases_of
-from ingot.events.audit import Act
 from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey
 from ingot.jobs.errors import WorkerNotFound
 from ingot.jobs.ports import (
@@ -70,14 +68,14 @@ async def hear(context: Context, command: HearWorker) -> Heard:
 
 async def drain(context: Context, command: DrainWorker) -> Worker:
     """Have a worker take no more work."""
-    key, act = _key(command.tenant, command.worker_id), _act(command.act)
+    key, act = _key(command.tenant, command.worker_id), json_text(command.act)
     return (await context.fetch(WorkerRow, CALL.drain_worker, *key, act)).worker()
 
 
 async def remove(context: Context, command: RemoveWorker) -> bool:
     """Give back what a worker holds, and forget it."""
     gone = False
-    key, act = _key(command.tenant, command.worker_id), _act(command.act)
+    key, act = _key(command.tenant, command.worker_id), json_text(command.act)
     for row in await context.database.call(CALL.remove_worker, *key, command.limit, act):
         if row["gone"] is not None:
             gone = row["gone"]
@@ -125,10 +123,6 @@ async def check_leases(context: Context, command: CheckLeases) -> list[Held]:
         place, expires_at = row["place"] - 1, to_datetime(row["expires_at"])
         answers[place] = held(leases[place], expires_at, cancel=row["cancel_requested"])
     return answers
-
-
-def _act(act: Act | None) -> str | None:
-    return None if act is None else act_text(act)
 
 
 def _key(tenant: str | None, worker_id: str) -> WorkerKey:
