@@ -10,10 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from ingot.blobs.errors import BlobNotFound, QuotaExceeded, UploadEnded
+from ingot.engines.jobs import Made, has_files, inputs_text, new_job_of
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import CONFLICTS_MAX, AlreadyThere, Database
 from ingot.engines.postgres.memory import Memory
-from ingot.engines.postgres.rows import Made, job_of, new_job_of
+from ingot.engines.postgres.rows import job_of
 from ingot.engines.postgres.sql import SQL
 from ingot.events.audit import PROCESS
 from ingot.identity.model import TenantNotFound
@@ -125,7 +126,7 @@ def columns(memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[Any]:
         [o.depth for o in orders],
         *([row[column] for row in tagged] or None for column in range(4)),
         *_rules(memory, orders),
-        _column([_inputs(o) for o in orders]),
+        _column([inputs_text(o) for o in orders]),
         _column([o.batch for o in orders]),
         *_waits(groups),
         _column([o.payload_blob and bytes.fromhex(o.payload_blob) for o in orders]),
@@ -153,11 +154,6 @@ def _waits(groups: Sequence[Sequence[NewJob]]) -> list[list[Any] | None]:
         ]
     waiting = [bool(order.after or order.uploads) for group in groups for order in group]
     return [waiting, *map(list, zip(*edges, strict=True))] if edges else [waiting, *[None] * 6]
-
-
-def has_files(order: NewJob) -> bool:
-    """Whether it names blobs, or begins uploads."""
-    return bool(order.inputs or order.uploads or order.payload_blob)
 
 
 def weigh(order: NewJob) -> int:
@@ -191,12 +187,6 @@ def _rules(memory: Memory, orders: Sequence[NewJob]) -> list[list[Any] | None]:
         [_reuse_key(memory, order) for order in orders],
         [order.force for order in orders],
     ]
-
-
-def _inputs(order: NewJob) -> str | None:
-    """The inputs by name; those that are still to come have no blob yet."""
-    coming = {upload.name: None for upload in order.uploads}
-    return msgspec.json.encode(order.inputs | coming).decode() if order.inputs or coming else None
 
 
 def rule_text(rule: Definition) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ingot.engines.jobs import scopes_of
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.context import Context
@@ -11,6 +12,7 @@ from ingot.engines.postgres.jobs import can_be
 from ingot.engines.postgres.records import find_record
 from ingot.engines.postgres.rows import STATUSES, job_of
 from ingot.engines.postgres.sql import SQL
+from ingot.jobs.limits import Bounds
 from ingot.jobs.model import AHEAD_MAX, HeldLimit, Job, JobStatus, Waiting
 from ingot.jobs.ports import FindWaiting
 from ingot.jobs.records import PAUSE, pause_of
@@ -32,7 +34,7 @@ async def find_waiting(context: Context, command: FindWaiting) -> Waiting | None
     if job.status is JobStatus.BLOCKED:
         parents = await db.read(tenant, SQL.open_parents, job.id)
         uploads = await db.read(tenant, SQL.open_uploads, job.id)
-        return _with(
+        return msgspec.structs.replace(
             waiting,
             parents=[(row["parent"], STATUSES[row["status"]]) for row in parents],
             uploads=[row["name"] for row in uploads],
@@ -40,11 +42,11 @@ async def find_waiting(context: Context, command: FindWaiting) -> Waiting | None
     if job.status is not JobStatus.QUEUED:
         return waiting
     pause = await find_record(db, PAUSE.name, tenant, job.type)
-    return _with(
+    return msgspec.structs.replace(
         waiting,
         ahead=await _ahead(db, job, limit_key),
         pause=None if pause is None else pause_of(PAUSE.read(pause)),
-        limits=await _limits(db, job, limit_key, most),
+        limits=await _limits(db, job, limit_key, Bounds(*most)),
     )
 
 
@@ -54,21 +56,10 @@ async def _ahead(db: Database, job: Job, limit_key: str) -> int:
     return int(ahead)
 
 
-async def _limits(db: Database, job: Job, limit_key: str, most: list[int | None]) -> list[HeldLimit]:
+async def _limits(db: Database, job: Job, limit_key: str, bounds: Bounds) -> list[HeldLimit]:
     """The limits there are, from the widest to the narrowest, and who runs under each."""
-    of_tenant, of_type, of_key = most
     limits: list[HeldLimit] = []
-    if of_tenant is not None:
-        (row,) = await db.read(job.tenant, SQL.running_under, job.tenant, None, None)
-        limits.append(HeldLimit(scope="tenant", most=of_tenant, running=row["running"], holders=row["holders"] or []))
-    if of_type is not None:
-        (row,) = await db.read(job.tenant, SQL.running_under, job.tenant, job.type, None)
-        limits.append(HeldLimit(scope="type", most=of_type, running=row["running"], holders=row["holders"] or []))
-    if of_key is not None and limit_key:
-        (row,) = await db.read(job.tenant, SQL.running_under, job.tenant, job.type, limit_key)
-        limits.append(HeldLimit(scope="key", most=of_key, running=row["running"], holders=row["holders"] or []))
+    for scope, most, type, key in scopes_of(bounds, job.type, limit_key):
+        ((running, holders),) = await db.read(job.tenant, SQL.running_under, job.tenant, type, key)
+        limits.append(HeldLimit(scope=scope, most=most, running=running, holders=holders or []))
     return limits
-
-
-def _with(waiting: Waiting, **found: object) -> Waiting:
-    return msgspec.structs.replace(waiting, **found)

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from ingot.engines.jobs import Made
 from ingot.engines.postgres import claim, enqueue
 from ingot.engines.postgres.batches import deliver
 from ingot.engines.postgres.calls import CALL
@@ -18,7 +19,7 @@ from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.enqueue import Answer, Sent
 from ingot.engines.postgres.heads import LANES_MAX
 from ingot.engines.postgres.memory import Memory
-from ingot.engines.postgres.rows import Made, claim_of
+from ingot.engines.postgres.rows import claim_of
 from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Claim, NewJob
 from ingot.jobs.ports import ClaimJobs, Enqueue

@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Final
 
+from ingot.engines.jobs import has_files
 from ingot.engines.postgres import claim, enqueue, events, settle, tend
 from ingot.engines.postgres.batches import Batches
 from ingot.engines.postgres.context import BoundCommands, Context
@@ -88,7 +89,7 @@ class JobBatches:
             await asyncio.wait([self._tending])
 
     def _enqueue(self, command: Enqueue) -> Awaitable[list[Enqueued]]:
-        with_files = any(map(enqueue.has_files, command.orders))
+        with_files = any(map(has_files, command.orders))
         return (self._filed if with_files else self._enqueues).submit(command)
 
     async def _publish(self, command: PublishEvent) -> Published:

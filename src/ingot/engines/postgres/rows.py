@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from ingot.engines.jobs import progress_of
 from ingot.engines.postgres.connection import Record
 from ingot.jobs.crew import WorkerNews
 from ingot.jobs.lanes import Lane
@@ -17,9 +18,7 @@ from ingot.jobs.model import (
     Job,
     JobNews,
     JobStatus,
-    NewJob,
     OnDead,
-    Progress,
     Source,
 )
 from ingot.jobs.ports import ClaimJobs
@@ -86,11 +85,6 @@ class NewsRow(msgspec.Struct, array_like=True, gc=False):
         ]
 
 
-def progress_of(percent: float | None, stage: str | None) -> Progress | None:
-    """Progress from its two columns."""
-    return None if percent is None else Progress(percent=percent, stage=stage or "")
-
-
 def raw(text: bytes | None) -> msgspec.Raw:
     """JSON text from its column."""
     return NULL if text is None else msgspec.Raw(text)
@@ -101,50 +95,6 @@ def inputs_of(text: str | None) -> dict[str, str]:
     if text is None:
         return {}
     return {name: blob for name, blob in msgspec.json.decode(text).items() if blob is not None}
-
-
-class Made(msgspec.Struct, frozen=True):
-    """What the database decided about an order that it accepted."""
-
-    priority: int
-    run_at: int
-    max_attempts: int
-    created_at: int
-    limit_key: str
-
-
-def new_job_of(order: NewJob, made: Made) -> Job:
-    """The job that an order has just become; what it does not have yet is left at its default."""
-    return Job(
-        id=order.id,
-        tenant=order.tenant,
-        type=order.type,
-        status=JobStatus.BLOCKED if order.after or order.uploads else JobStatus.QUEUED,
-        priority=made.priority,
-        payload=msgspec.Raw(order.payload),
-        run_at=to_datetime(made.run_at),
-        attempts=0,
-        failures=0,
-        crashes=0,
-        max_attempts=made.max_attempts,
-        fence=0,
-        source=order.source,
-        depth=order.depth,
-        created_at=to_datetime(made.created_at),
-        source_ref=order.source_ref,
-        created_by=order.created_by,
-        idempotency_key=order.idempotency_key,
-        dedupe_key=order.dedupe_key,
-        correlation_id=order.correlation_id,
-        trace_id=order.trace_id,
-        after=order.after,
-        on_dead=order.on_dead if order.after else OnDead.CANCEL,
-        batch=order.batch,
-        inputs=order.inputs,
-        payload_blob=order.payload_blob,
-        metadata=raw(order.metadata),
-        tags=order.tags,
-    )
 
 
 def job_of(row: Record) -> Job:

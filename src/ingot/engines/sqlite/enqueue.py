@@ -8,10 +8,11 @@ from functools import partial
 
 import msgspec
 
+from ingot.engines.jobs import Made, has_files, inputs_text, new_job_of
 from ingot.engines.sqlite.caps import Caps
 from ingot.engines.sqlite.follow import follow
-from ingot.engines.sqlite.job_files import Given, has_files
-from ingot.engines.sqlite.rows import JobRow, Place, State, job_of, new_job_of
+from ingot.engines.sqlite.job_files import Given
+from ingot.engines.sqlite.rows import JobRow, Place, State, job_of
 from ingot.engines.sqlite.shelf import Shelf
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Later, Transaction, as_json
@@ -240,7 +241,7 @@ class _Batch:
                     order.correlation_id,
                     order.trace_id,
                     order.idempotency_key,
-                    _inputs(order),
+                    inputs_text(order),
                     order.payload_blob,
                     None if same is None else same[2],
                     order.depth,
@@ -292,7 +293,9 @@ def _enqueued(answers: Answers, rows: dict[int, JobRow], now: int) -> list[Enque
     enqueued: list[Enqueued] = []
     for answer in answers:
         if isinstance(answer, tuple):
-            enqueued.append(Enqueued(job=new_job_of(*answer, now), created=True))
+            order, state = answer
+            made = Made(state.priority, state.run_at, state.max_attempts, now, state.limit_key)
+            enqueued.append(Enqueued(job=new_job_of(order, made), created=True))
         else:
             row = rows[answer.number if isinstance(answer, Reused) else answer]
             job = job_of(row.state, row.body)
@@ -306,13 +309,6 @@ def _number(answer: Accepted | int | Reused) -> int | None:
     if isinstance(answer, tuple):
         return None
     return answer.number if isinstance(answer, Reused) else answer
-
-
-def _inputs(order: NewJob) -> str | None:
-    """The inputs of a job, those that are still to come with them."""
-    if not order.uploads:
-        return as_json(order.inputs) if order.inputs else None
-    return as_json(order.inputs | dict.fromkeys(upload.name or "" for upload in order.uploads))
 
 
 def _reuse_key(tx: Transaction, order: NewJob) -> tuple[str, str, bytes] | None:

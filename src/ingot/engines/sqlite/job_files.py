@@ -8,6 +8,7 @@ import msgspec
 
 from ingot.blobs.errors import BlobNotFound, UploadEnded
 from ingot.blobs.model import BlobNews, Content
+from ingot.engines.jobs import has_files
 from ingot.engines.sqlite.blob_reads import find_content
 from ingot.engines.sqlite.blob_rows import Kept, MadeRow, OutputRow
 from ingot.engines.sqlite.leases import Call, find_held
@@ -44,11 +45,6 @@ class Held(msgspec.Struct, array_like=True, frozen=True, gc=False):
     number: int
     size: int
     content_type: str
-
-
-def has_files(order: NewJob) -> bool:
-    """Whether an order names blobs, or brings uploads."""
-    return bool(order.inputs or order.uploads or order.payload_blob)
 
 
 class Given:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from ingot.engines.figures import depth_of
+from ingot.engines.jobs import scopes_of
 from ingot.engines.sqlite.pages import LOOKS_MAX, Count, Pages
 from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.rows import JobRow, LoggedAttempt, State, job_of
@@ -164,16 +163,9 @@ def _waiting(reader: Reader, row: JobRow) -> Waiting:
 
 def _limits(reader: Reader, state: State) -> list[HeldLimit]:
     """The limits there are, from the widest to the narrowest, and who runs under each."""
-    bounds = reader.memory.bounds(state.tenant, state.type)
-    scopes: list[tuple[Literal["tenant", "type", "key"], int | None, str | None, str | None]] = [
-        ("tenant", bounds.tenant, None, None),
-        ("type", bounds.type, state.type, None),
-        ("key", bounds.key if state.limit_key else None, state.type, state.limit_key),
-    ]
+    bounds, number = reader.memory.bounds(state.tenant, state.type), reader.memory.number_of(state.tenant)
     limits: list[HeldLimit] = []
-    for scope, most, type, key in scopes:
-        if most is not None:
-            number = reader.memory.number_of(state.tenant)
-            found = reader.read(tuple[int, list[str]], SQL.running_under, number, type, key)
-            limits.append(HeldLimit(scope=scope, most=most, running=found[0], holders=found[1]))
+    for scope, most, type, key in scopes_of(bounds, state.type, state.limit_key):
+        running, holders = reader.read(tuple[int, list[str]], SQL.running_under, number, type, key)
+        limits.append(HeldLimit(scope=scope, most=most, running=running, holders=holders))
     return limits

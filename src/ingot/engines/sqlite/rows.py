@@ -7,18 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ingot.jobs.model import (
-    NULL,
-    AttemptOutcome,
-    Claim,
-    Definition,
-    Job,
-    JobStatus,
-    NewJob,
-    OnDead,
-    Progress,
-    Source,
-)
+from ingot.engines.jobs import progress_of
+from ingot.jobs.model import AttemptOutcome, Claim, Definition, Job, JobStatus, OnDead, Source
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
 Place = tuple[int, int, str, int]  # priority, run_at, id: the order in which work starts; and the job's number
@@ -114,45 +104,6 @@ class JobRow(msgspec.Struct, array_like=True, gc=False):
 
     state: State
     body: Body
-
-
-def progress_of(percent: float | None, stage: str | None) -> Progress | None:
-    """Progress from its two columns."""
-    return None if percent is None else Progress(percent=percent, stage=stage or "")
-
-
-def new_job_of(order: NewJob, state: State, now: int) -> Job:
-    """The job that an order has just become; what it does not have yet is left at its default."""
-    return Job(
-        id=order.id,
-        tenant=order.tenant,
-        type=order.type,
-        status=state.status,
-        priority=state.priority,
-        payload=msgspec.Raw(order.payload),
-        run_at=to_datetime(state.run_at),
-        attempts=0,
-        failures=0,
-        crashes=0,
-        max_attempts=state.max_attempts,
-        fence=0,
-        source=order.source,
-        depth=order.depth,
-        created_at=to_datetime(now),
-        source_ref=order.source_ref,
-        created_by=order.created_by,
-        idempotency_key=order.idempotency_key,
-        dedupe_key=order.dedupe_key,
-        correlation_id=order.correlation_id,
-        trace_id=order.trace_id,
-        after=order.after,
-        on_dead=order.on_dead if order.after else OnDead.CANCEL,
-        batch=order.batch,
-        inputs=order.inputs,
-        payload_blob=order.payload_blob,
-        metadata=NULL if order.metadata is None else msgspec.Raw(order.metadata),
-        tags=order.tags,
-    )
 
 
 def job_of(state: State, body: Body) -> Job:

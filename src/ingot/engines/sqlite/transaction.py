@@ -12,9 +12,10 @@ import apsw
 import msgspec
 
 from ingot.blobs.model import BlobNews, QuotaNews
+from ingot.engines.jobs import progress_of
 from ingot.engines.sqlite.blob_rows import Kept
 from ingot.engines.sqlite.memory import FIRST, Memory
-from ingot.engines.sqlite.rows import JobRow, Place, State, job_of, progress_of
+from ingot.engines.sqlite.rows import JobRow, Place, State, job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.statements import chunk_sizes, repeat_row
 from ingot.events.audit import Act
