@@ -11,14 +11,13 @@ from typing import Final
 
 import msgspec
 
+from ingot.engines.listeners import Listeners, tell
 from ingot.engines.postgres.batches import BATCH_ROWS_MAX
 from ingot.identity.model import WEIGHT_DEFAULT
-from ingot.jobs.figures import Listener
 from ingot.jobs.lanes import Lane, Turns
 from ingot.jobs.model import AttemptOutcome, Definition, JobStatus
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.ids import is_id
-from ingot.kernel.logs import report
 
 SWEEP_EVERY: Final = MICROS
 HINT_SECONDS: Final = 1.0  # What other processes put before a position is found after this time.
@@ -107,7 +106,6 @@ class Memory:
         ] = {}  # Definitions with which orders must be made, as we know them.
         self.tenants: set[str] = set()
         self.removed: set[str] = set()  # Tenants that are gone, and have left something behind.
-        self.on_removed: list[Callable[[str], None]] = []
         self.weights: defaultdict[str, int] = defaultdict(lambda: WEIGHT_DEFAULT)  # As far as we have seen them.
         self.next_due: int | None = None
         self.next_expiry: int | None = None
@@ -128,13 +126,8 @@ class Memory:
         self.asked: dict[tuple[str, str], int] = {}  # By type and tenant, since the others were told.
         self.waits = False  # Whether some jobs wait for others.
         self.record_changes: int | None = None  # How often records had changed when we last looked.
-        self.on_record: list[Callable[[], None]] = []
         self.deltas = False  # Whether there is something to fold into the counts.
-        self.on_ready: list[Callable[[str, str, int], object]] = []
-        self.on_coming: list[Callable[[str, str, int], int]] = []  # Wake claims for jobs that are about to be made.
-        self.on_agenda: list[Callable[[], None]] = []
-        self.listeners: list[Listener] = []
-        self.on_event: list[Callable[[str], None]] = []
+        self.listeners = Listeners()
         self.news = False  # Whether this process made work ready and has not told the others.
         self.on_news: list[Callable[[], None]] = []
 
@@ -154,14 +147,14 @@ class Memory:
         for tenant in self.removed:
             self._forget(tenant)
         for tenant in self.removed - known:
-            self._tell_removed(tenant)
+            tell(self.listeners.removed, tenant)
 
     def forget(self, tenant: str) -> None:
         """This tenant was removed."""
         self._forget(tenant)
         if tenant not in self.removed:
             self.removed.add(tenant)
-            self._tell_removed(tenant)
+            tell(self.listeners.removed, tenant)
 
     def _forget(self, tenant: str) -> None:
         for type in [type for type, tenants in self.lanes.items() if tenant in tenants]:
@@ -175,25 +168,19 @@ class Memory:
         self.rules = {kind: rule for kind, rule in self.rules.items() if kind[0] != tenant}
         self.asked = {kind: at for kind, at in self.asked.items() if kind[1] != tenant}
 
-    def _tell_removed(self, tenant: str) -> None:
-        for tell in self.on_removed:
-            _tell(tell, tenant)
-
     # -- lanes ----------------------------------------------------------------------------------------------
 
     def add(self, lane: Lane, jobs: int, *, first: Position = START) -> None:
         """This process made more work of this lane ready, the first of it at this position, or anywhere."""
         self.hear(lane, jobs, first=first)
         self.news = True
-        for tell in self.on_news:
-            _tell(tell)
+        tell(self.on_news)
 
     def hear(self, lane: Lane, jobs: int, *, first: Position = START) -> None:
         """More work of this lane is ready, whoever made it so."""
         hint = self.lanes.setdefault(lane.type, {}).setdefault(lane.tenant, {}).setdefault(lane, LaneHint())
         hint.put(first)
-        for tell in self.on_ready:
-            _tell(tell, lane.tenant, lane.type, jobs)
+        tell(self.listeners.ready, lane.tenant, lane.type, jobs)
 
     def expect(self, lane: Lane) -> LaneHint:
         """The next call puts work into this lane, and claims from it. Nobody is told."""
@@ -202,7 +189,7 @@ class Memory:
     def wake_early(self, lane: Lane, jobs: int) -> int:
         """So many jobs of this lane are about to be made: wake claims that wait for them. Answers how many it woke."""
         woken = 0
-        for wake in self.on_coming:
+        for wake in self.listeners.coming:
             woken += wake(lane.tenant, lane.type, jobs)
         return woken
 
@@ -235,12 +222,10 @@ class Memory:
         for lane, hint in self.parked.pop(tenant, {}).items():
             known = self.lanes.setdefault(lane.type, {}).setdefault(tenant, {})
             known.setdefault(lane, hint)
-            for tell in self.on_ready:
-                _tell(tell, tenant, lane.type, jobs)
+            tell(self.listeners.ready, tenant, lane.type, jobs)
         if self.bounded:
             self.news = True
-            for tell_others in self.on_news:
-                _tell(tell_others)
+            tell(self.on_news)
 
     def free_all(self) -> None:
         """The limits changed."""
@@ -256,19 +241,16 @@ class Memory:
 
     def tell_record(self) -> None:
         """A record has changed."""
-        for tell in self.on_record:
-            _tell(tell)
+        tell(self.listeners.record)
 
     def ended(self, parents: Iterable[str], batches: Iterable[tuple[str, str]]) -> None:
         """These jobs have ended, or others have come to wait for them; jobs of these batches have ended."""
-        for tell in self.on_end:
-            _tell(tell, parents, batches)
+        tell(self.on_end, parents, batches)
 
     def told(self, tenants: Iterable[str]) -> None:
         """This process wrote events of these tenants."""
-        for tenant in set(tenants) if self.on_event else ():
-            for tell in self.on_event:
-                _tell(tell, tenant)
+        for tenant in set(tenants) if self.listeners.event else ():
+            tell(self.listeners.event, tenant)
 
     def ask(self, types: Iterable[str], tenant: str | None) -> None:
         """A worker asked for these types."""
@@ -290,8 +272,8 @@ class Memory:
 
     def knock(self, lane: Lane) -> None:
         """Somebody else claims from this lane at this moment: those who wait try again in a while."""
-        for tell in self.on_ready:
-            asyncio.get_running_loop().call_later(BUSY_SECONDS, _tell, tell, lane.tenant, lane.type, 1)
+        loop = asyncio.get_running_loop()
+        loop.call_later(BUSY_SECONDS, tell, self.listeners.ready, lane.tenant, lane.type, 1)
 
     def lanes_for(self, types: Iterable[str], tenant: str | None) -> dict[str, list[tuple[Lane, LaneHint]]]:
         """The lanes a claim may take from, by tenant."""
@@ -321,8 +303,7 @@ class Memory:
             return
         if hint.head == FAR:
             hint.head = None
-        for tell in self.on_ready:
-            _tell(tell, lane.tenant, lane.type, 1)
+        tell(self.listeners.ready, lane.tenant, lane.type, 1)
 
     # -- the agenda -----------------------------------------------------------------------------------------
 
@@ -372,29 +353,19 @@ class Memory:
         """Tell when the next instant came closer than it was before."""
         after = self.agenda()
         if after is not None and (before is None or after < before):
-            for tell in self.on_agenda:
-                _tell(tell)
+            tell(self.listeners.agenda)
 
     # -- figures --------------------------------------------------------------------------------------------
 
     def tell_ended(self, type: str, outcome: str, status: str, micros: Sequence[int]) -> None:
         """Attempts ended alike."""
-        for listener in self.listeners:
-            _tell(listener.ended, type, AttemptOutcome(outcome), JobStatus(status), micros)
+        ended = [listener.ended for listener in self.listeners.figures]
+        tell(ended, type, AttemptOutcome(outcome), JobStatus(status), micros)
 
     def tell_canceled(self, type: str, jobs: int) -> None:
         """Jobs were canceled while they waited."""
-        for listener in self.listeners:
-            _tell(listener.canceled, type, jobs)
+        tell([listener.canceled for listener in self.listeners.figures], type, jobs)
 
     def tell_committed(self, kind: str, commands: int) -> None:
         """Commands were committed together."""
-        for listener in self.listeners:
-            _tell(listener.committed, "postgres", kind, commands)
-
-
-def _tell(tell: Callable[..., object], *news: object) -> None:
-    try:
-        tell(*news)
-    except Exception as error:  # A listener that fails must not keep the news from the others.
-        report("listener_failed", error)
+        tell([listener.committed for listener in self.listeners.figures], "postgres", kind, commands)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 import asyncpg
 
+from ingot.engines.listeners import TellingStore
 from ingot.engines.postgres import tend
 from ingot.engines.postgres.blob_batches import BlobBatches
 from ingot.engines.postgres.calls import CALL
@@ -28,7 +29,7 @@ from ingot.engines.postgres.job_batches import JobBatches
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.migrate import check, migrations
 from ingot.engines.postgres.watch import Watch
-from ingot.jobs.figures import Listener, Load
+from ingot.jobs.figures import Load
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import StoreMisconfigured, StoreTooNew
@@ -41,13 +42,14 @@ SELECT current_user, current_setting('synchronous_commit'), current_setting('ser
 """
 
 
-class PostgresStore:
+class PostgresStore(TellingStore):
     """Jobs, tenants and events in one PostgreSQL database. Made by `open`; used on one event loop."""
 
     engine: Literal["postgres"] = "postgres"
     alone = False
 
     def __init__(self, db: Database, memory: Memory, follow: Follow, watch: Watch) -> None:
+        super().__init__(memory.listeners)
         context = Context(db, memory)
         self.database = db
         self.memory = memory
@@ -133,36 +135,6 @@ class PostgresStore:
             connections_used=self.database.pool.get_size() - self.database.pool.get_idle_size(),
             connections_max=self.database.pool.get_max_size(),
         )
-
-    # -- hints ----------------------------------------------------------------------------------------------
-
-    def on_ready(self, tell: Callable[[str, str, int], object]) -> None:
-        """See `JobStore`."""
-        self.memory.on_ready.append(tell)
-
-    def on_coming(self, wake: Callable[[str, str, int], int]) -> None:
-        """See `JobStore`."""
-        self.memory.on_coming.append(wake)
-
-    def on_agenda(self, tell: Callable[[], None]) -> None:
-        """See `JobStore`."""
-        self.memory.on_agenda.append(tell)
-
-    def listen(self, listener: Listener) -> None:
-        """See `JobStore`."""
-        self.memory.listeners.append(listener)
-
-    def on_event(self, tell: Callable[[str], None]) -> None:
-        """See `EventLog`."""
-        self.memory.on_event.append(tell)
-
-    def on_removed(self, tell: Callable[[str], None]) -> None:
-        """See `TenantStore`."""
-        self.memory.on_removed.append(tell)
-
-    def on_record(self, tell: Callable[[], None]) -> None:
-        """See `RecordStore`."""
-        self.memory.on_record.append(tell)
 
     def seconds_to_agenda(self) -> float | None:
         """See `JobStore`."""

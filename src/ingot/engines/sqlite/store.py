@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from ingot.engines.listeners import Listeners, TellingStore, tell
 from ingot.engines.sqlite.commands import READS, WRITES
 from ingot.engines.sqlite.opening import Opened, open_folder
 from ingot.engines.sqlite.readers import Readers
@@ -25,24 +26,19 @@ SWITCH_SECONDS = 0.0002  # A busy event loop must not keep the interpreter from 
 A = TypeVar("A")
 
 
-class SQLiteStore:
+class SQLiteStore(TellingStore):
     """Jobs, tenants, events and blobs in one SQLite file. Made by `open`; used on one event loop."""
 
     engine: Literal["sqlite"] = "sqlite"
     alone = True
 
     def __init__(self, opened: Opened, *, vfs: str | None) -> None:
+        super().__init__(Listeners())
         self._opened = opened
         self.connection = opened.connection
         self.memory = opened.memory
         self._clock = opened.clock
         self._closing: asyncio.Future[None] | None = None
-        self._tell_ready: list[Callable[[str, str, int], object]] = []
-        self._tell_agenda: list[Callable[[], None]] = []
-        self._listeners: list[Listener] = []
-        self._tell_event: list[Callable[[str], None]] = []
-        self._tell_removed: list[Callable[[str], None]] = []
-        self._tell_record: list[Callable[[], None]] = []
         self._readers = Readers(opened.path, opened.memory, clock=opened.clock, vfs=vfs)
         self._writer = Writer(opened.connection, opened.memory, clock=opened.clock, handlers=WRITES, tell=self._tell)
 
@@ -98,58 +94,26 @@ class SQLiteStore:
     def _tell(self, told: Told) -> None:
         self._say_ready(told.ready)
         for tenant in told.tenants:
-            for tell_event in self._tell_event:
-                _tell_one(partial(tell_event, tenant))
+            tell(self.listeners.event, tenant)
         for tenant in told.removed:
-            for tell_removed in self._tell_removed:
-                _tell_one(partial(tell_removed, tenant))
+            tell(self.listeners.removed, tenant)
         if told.records:
-            for tell_record in self._tell_record:
-                _tell_one(tell_record)
+            tell(self.listeners.record)
         if told.agenda is not None:
-            for tell_agenda in self._tell_agenda:
-                _tell_one(tell_agenda)
-        for listener in self._listeners:
-            _tell_one(partial(_tell_listener, listener, told))
+            tell(self.listeners.agenda)
+        tell([partial(_tell_figures, listener) for listener in self.listeners.figures], told)
 
     def _say_ready(self, ready: Mapping[tuple[str, str], int]) -> None:
         for (tenant, type), jobs in ready.items():
-            for tell_ready in self._tell_ready:
+            for tell_ready in self.listeners.ready:
                 try:
                     tell_ready(tenant, type, jobs)
-                except Exception as error:  # As in `_tell_one`, which would be called with every order.
+                except Exception as error:  # As in `tell`, which would be called with every order.
                     report("listener_failed", error)
-
-    def on_ready(self, tell: Callable[[str, str, int], object]) -> None:
-        """See `JobStore`."""
-        self._tell_ready.append(tell)
-
-    def on_coming(self, wake: Callable[[str, str, int], int]) -> None:
-        """See `JobStore`. A call costs no round trip here, so nobody needs to be woken early."""
-
-    def on_agenda(self, tell: Callable[[], None]) -> None:
-        """See `JobStore`."""
-        self._tell_agenda.append(tell)
-
-    def listen(self, listener: Listener) -> None:
-        """See `JobStore`."""
-        self._listeners.append(listener)
 
     async def measure(self) -> Load:
         """See `JobStore`."""
         return self._writer.load()
-
-    def on_event(self, tell: Callable[[str], None]) -> None:
-        """See `EventLog`."""
-        self._tell_event.append(tell)
-
-    def on_removed(self, tell: Callable[[str], None]) -> None:
-        """See `TenantStore`."""
-        self._tell_removed.append(tell)
-
-    def on_record(self, tell: Callable[[], None]) -> None:
-        """See `RecordStore`."""
-        self._tell_record.append(tell)
 
     def seconds_to_agenda(self) -> float | None:
         """See `JobStore`."""
@@ -167,7 +131,7 @@ def _let_go(opening: asyncio.Future[Opened]) -> None:
         opening.result().close()
 
 
-def _tell_listener(listener: Listener, told: Told) -> None:
+def _tell_figures(listener: Listener, told: Told) -> None:
     """Tell what a commit did, attempts that ended alike together."""
     if told.commands:
         listener.committed("sqlite", "write", told.commands)
@@ -178,10 +142,3 @@ def _tell_listener(listener: Listener, told: Told) -> None:
         listener.ended(*end, durations)
     for type, jobs in told.canceled.items():
         listener.canceled(type, jobs)
-
-
-def _tell_one(tell: Callable[[], None]) -> None:
-    try:
-        tell()
-    except Exception as error:  # A listener that fails must not keep the news from the others.
-        report("listener_failed", error)
