@@ -23,7 +23,7 @@ async def test_the_store_runs_every_command_and_refuses_others(tmp_path: Path) -
     store = await open_postgres(tmp_path, SystemClock(), lease_seconds=LEASE_SECONDS)
     try:
         assert set(commands_of_rooms()) == set(store.commands)
-        assert len(store.commands) == len(COMMANDS) + len(store.jobs.commands) + len(store.blobs.commands)
+        assert len(store.commands) == len(COMMANDS) + len(store.batches.commands)
         with pytest.raises(TypeError, match="Unheard"):
             await store.run(Unheard())
     finally:

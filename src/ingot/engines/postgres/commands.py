@@ -1,6 +1,6 @@
 """The commands that run one by one, and the function that runs each. `PostgresStore.run` looks them up here.
 
-The others go together with those of their kind: see `JobBatches` and `BlobBatches`.
+The others go together with those of their kind: see `CommandBatches`.
 """
 
 from __future__ import annotations

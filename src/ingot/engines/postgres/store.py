@@ -10,8 +10,8 @@ import asyncpg
 
 from ingot.engines.listeners import TellingStore
 from ingot.engines.postgres import tend
-from ingot.engines.postgres.blob_batches import BlobBatches
 from ingot.engines.postgres.calls import CALL
+from ingot.engines.postgres.command_batches import CommandBatches
 from ingot.engines.postgres.commands import COMMANDS
 from ingot.engines.postgres.connection import (
     CONNECTIONS_MAX,
@@ -25,7 +25,6 @@ from ingot.engines.postgres.connection import (
 from ingot.engines.postgres.context import BoundCommands, Context
 from ingot.engines.postgres.figures import Horizon
 from ingot.engines.postgres.follow import Follow
-from ingot.engines.postgres.job_batches import JobBatches
 from ingot.engines.postgres.memory import Memory
 from ingot.engines.postgres.migrate import check, migrations
 from ingot.engines.postgres.watch import Watch
@@ -55,12 +54,10 @@ class PostgresStore(TellingStore):
         self.memory = memory
         self.follow = follow
         self.watch = watch
-        self.jobs = JobBatches(context, follow)
-        self.blobs = BlobBatches(context)
+        self.batches = CommandBatches(context, follow)
         self.commands: BoundCommands = {
             **{kind: partial(function, context) for kind, function in COMMANDS.items()},
-            **self.jobs.commands,
-            **self.blobs.commands,
+            **self.batches.commands,
         }
         self._horizon = Horizon()
 
@@ -113,8 +110,7 @@ class PostgresStore(TellingStore):
         """Finish what is queued, then let the connections go."""
         self.stop_waiting()
         await self.watch.stop()
-        await self.jobs.close()
-        await self.blobs.close()
+        await self.batches.close()
         await self.follow.settle_down()
         await self.database.close()
 
@@ -129,7 +125,7 @@ class PostgresStore(TellingStore):
     async def measure(self) -> Load:
         """See `JobStore`."""
         return Load(
-            waiting_commands=self.jobs.waiting + self.blobs.waiting,
+            waiting_commands=self.batches.waiting,
             horizon_seconds=await self._horizon.measure(self.database),
             connections=self.database.pool.get_size(),
             connections_used=self.database.pool.get_size() - self.database.pool.get_idle_size(),

@@ -1,90 +1,94 @@
-"""Commands about jobs and events that crowds send: those of one kind are run together."""
+"""Commands that crowds send: those of one kind are run together."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
+from ingot.blobs.ports import DeleteKey, FinishUpload, PutBlob
 from ingot.engines.jobs import has_files
-from ingot.engines.postgres import claim, enqueue, events, settle, tend
-from ingot.engines.postgres.batches import Batches
+from ingot.engines.postgres import blobs, claim, enqueue, events, settle, tend
+from ingot.engines.postgres.batches import Batches, Run
 from ingot.engines.postgres.context import BoundCommands, Context
 from ingot.engines.postgres.follow import Follow
 from ingot.engines.postgres.handover import Handover
 from ingot.engines.postgres.identity import check_tenant
 from ingot.events.model import Published
 from ingot.events.ports import PublishEvent
-from ingot.jobs.model import Claim, Enqueued, Heartbeat, Settled, Tended
+from ingot.jobs.model import Claim, Enqueued, Tended
 from ingot.jobs.ports import AppendLogs, ClaimJobs, Enqueue, LogEntry, RenewLeases, SettleJobs, Tend
-from ingot.kernel.errors import IngotError
 from ingot.kernel.logs import for_all
 
 LOG_CHARS_PER_ROW: Final = 1024
+BLOBS_IN_FLIGHT_MAX: Final = 1  # Each holds what tenants keep: a second batch would mostly wait for the first.
 Scope = tuple[tuple[str, ...], str | None]
+C = TypeVar("C")
+A = TypeVar("A")
 
 
-class JobBatches:
-    """The batches of jobs: those of claims by what they ask for, the others by kind."""
+class CommandBatches:
+    """The batches of commands: those of claims by what they ask for, the others by kind."""
 
     def __init__(self, context: Context, follow: Follow) -> None:
         self._context = context
         self._follow = follow
         db, memory = context.database, context.memory
         self._handover = Handover(db, memory)
-        self._enqueues: Batches[Enqueue, list[Enqueued]] = Batches(
-            self._handover.enqueue,
-            weigh=lambda command: len(command.orders),
-            told=partial(memory.tell_committed, "enqueue"),
-        )
+        self._by_kind: list[Batches[Any, Any]] = []
+        self._enqueues = self._add(self._handover.enqueue, lambda command: len(command.orders), "enqueue")
         # What orders have to do with files waits for others of their tenant; those without do not wait with them.
-        self._filed: Batches[Enqueue, list[Enqueued]] = Batches(
-            partial(enqueue.enqueue, db, memory),
-            weigh=lambda command: sum(map(enqueue.weigh, command.orders)),
-            told=partial(memory.tell_committed, "enqueue"),
+        self._filed = self._add(
+            partial(enqueue.enqueue, db, memory), lambda command: sum(map(enqueue.weigh, command.orders)), "enqueue"
         )
-        self._settles: Batches[SettleJobs, list[Settled | IngotError]] = Batches(
+        settles = self._add(
             partial(settle.settle, db, memory),
-            weigh=lambda command: len(command.settles),
+            lambda command: len(command.settles),
+            "settle",
             rows_max=memory.rows_max,
-            told=partial(memory.tell_committed, "settle"),
         )
-        self._renews: Batches[RenewLeases, list[Heartbeat | IngotError]] = Batches(
-            partial(settle.renew, db, memory),
-            weigh=lambda command: len(command.beats),
-            told=partial(memory.tell_committed, "renew"),
+        renews = self._add(partial(settle.renew, db, memory), lambda command: len(command.beats), "renew")
+        self._logs = self._add(
+            partial(settle.append_logs, db), lambda command: sum(map(_weight_of_log, command.entries)), None
         )
-        self._logs: Batches[AppendLogs, list[int | IngotError]] = Batches(
-            partial(settle.append_logs, db), weigh=lambda command: sum(map(_weight_of_log, command.entries))
-        )
-        self._publishes: Batches[PublishEvent, Published] = Batches(
-            partial(events.publish, db, memory), weigh=events.weigh
-        )
+        self._publishes = self._add(partial(events.publish, db, memory), events.weigh, None)
+        one = BLOBS_IN_FLIGHT_MAX
+        puts = self._add(partial(blobs.put_blobs, db, memory), blobs.weigh, "put_blob", in_flight_max=one)
+        finishes = self._add(partial(blobs.finish_uploads, db, memory), blobs.weigh, "finish_upload", in_flight_max=one)
+        deletes = self._add(partial(blobs.delete_keys, db, memory), lambda _: 1, "delete_key", in_flight_max=one)
         self._claims: dict[Scope, Batches[ClaimJobs, list[Claim]]] = {}
         self._tending: asyncio.Task[Tended] | None = None
         self.commands: BoundCommands = {
             Enqueue: self._enqueue,
             ClaimJobs: self._claim,
-            RenewLeases: self._renews.submit,
+            RenewLeases: renews.submit,
             AppendLogs: self._logs.submit,
-            SettleJobs: self._settles.submit,
+            SettleJobs: settles.submit,
             PublishEvent: self._publish,
             Tend: self._tend,
+            PutBlob: puts.submit,
+            FinishUpload: finishes.submit,
+            DeleteKey: deletes.submit,
         }
+
+    def _add(self, run: Run[C, A], weigh: Callable[[C], int], kind: str | None, **limits: Any) -> Batches[C, A]:
+        """Batches of commands that are committed as those of a kind; `None` are those that are not told of."""
+        told = (lambda _: None) if kind is None else partial(self._context.memory.tell_committed, kind)
+        batches = Batches(run, weigh=weigh, told=told, **limits)
+        self._by_kind.append(batches)
+        return batches
 
     @property
     def waiting(self) -> int:
-        """How many commands about jobs were not begun yet."""
-        waiting = self._enqueues.waiting + self._filed.waiting + self._settles.waiting + self._renews.waiting
-        return waiting + sum(claims.waiting for claims in self._claims.values())
+        """How many commands were not begun yet, but for logs and published events."""
+        counted = [batches for batches in self._by_kind if batches not in (self._logs, self._publishes)]
+        return sum(batches.waiting for batches in (*counted, *self._claims.values()))
 
     async def close(self) -> None:
         """Take no more commands, and finish those that were queued."""
-        for batches in (self._enqueues, self._filed, self._settles, self._renews, self._logs, self._publishes):
+        for batches in (*self._by_kind, *self._claims.values()):
             await batches.close()
-        for claims in self._claims.values():
-            await claims.close()
         if self._tending is not None:
             await asyncio.wait([self._tending])
 
