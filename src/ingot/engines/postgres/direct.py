@@ -26,8 +26,9 @@ from ingot.engines.postgres.connection import (
     place,
 )
 from ingot.engines.postgres.memory import HINT_SECONDS, Position, patience
-from ingot.engines.postgres.migrate import migrations
+from ingot.engines.postgres.migrate import expect_known, migrations
 from ingot.engines.postgres.rows import claim_of
+from ingot.engines.postgres.sql import SQL
 from ingot.engines.postgres.watch import CHANNEL
 from ingot.jobs.crew import Heard
 from ingot.jobs.errors import WorkerNotFound
@@ -35,22 +36,9 @@ from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Claim
 from ingot.jobs.ports import Beat, ClaimJobs, LogEntry
 from ingot.kernel.clock import to_datetime
-from ingot.kernel.errors import IngotError, InvalidInput, StoreError, StoreMisconfigured, StoreTooNew
+from ingot.kernel.errors import IngotError, InvalidInput, StoreError, StoreMisconfigured
 from ingot.kernel.logs import configure_logs
 
-# All but the first two can be read by every role, whatever it may do.
-ABOUT_US: Final = """
-SELECT session_user::text, current_setting('synchronous_commit'),
-    EXISTS (SELECT FROM pg_namespace WHERE nspname = 'ingot'),
-    EXISTS (
-        SELECT FROM pg_auth_members AS m JOIN pg_roles AS w ON w.oid = m.roleid JOIN pg_roles AS u ON u.oid = m.member
-        WHERE w.rolname = 'ingot_worker' AND u.rolname = session_user
-    ),
-    EXISTS (
-        SELECT FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
-        WHERE n.nspname = 'ingot' AND p.proname = 'worker_hello'
-    )
-"""
 REFUSED: Final = (asyncpg.DataError, asyncpg.CharacterNotInRepertoireError, asyncpg.ProgramLimitExceededError)
 USUAL: Final = (..., ..., ..., True, 0, None, None, None)  # Of what is said of an attempt; the first are always sent.
 LOG_CHARS_AT_ONCE: Final = 1024 * 1024
@@ -226,7 +214,7 @@ def _heard(beats: Sequence[Beat], rows: Sequence[Record]) -> Heard:
 
 async def _check(connection: Any) -> tuple[str, str]:
     """The role and its tenant: a worker's, in a database that we know."""
-    user, sync, has_schema, is_worker, says_hello = await connection.fetchrow(ABOUT_US)
+    user, sync, has_schema, is_worker, says_hello = await connection.fetchrow(SQL.about_worker)
     known = migrations()[-1].number
     if user == SERVER:
         raise StoreMisconfigured(
@@ -252,10 +240,8 @@ async def _check(connection: Any) -> tuple[str, str]:
         raise StoreMisconfigured(f"The database refused us: {error}.", hint=MAKE_ONE) from error
     except asyncpg.RaiseError as error:
         raise StoreMisconfigured(f"The database refused us: {error}.") from error
-    if newest < known:
+    if newest < expect_known(newest):
         raise _too_old(f"at schema {newest}", known)
-    if newest > known:
-        raise StoreTooNew(f"The database is at schema {newest}; this program knows up to {known}.")
     return role, tenant
 
 

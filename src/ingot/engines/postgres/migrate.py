@@ -12,6 +12,7 @@ from typing import Final
 import asyncpg
 
 from ingot.engines.postgres.connection import AWAY, explain, place, unreadable
+from ingot.engines.postgres.sql import SQL
 from ingot.engines.steps import Migration, read_migrations
 from ingot.kernel.errors import StoreBusy, StoreTooNew
 from ingot.kernel.logs import configure_logs
@@ -27,51 +28,9 @@ SERVER_SETTINGS: Final = {
     "max_parallel_workers_per_gather": "0",
     "jit": "off",
 }
-_LEDGER: Final = """
-CREATE TABLE IF NOT EXISTS ingot.migrations (
-    number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
-)
-"""
-# From PostgreSQL 16 on, who made a role is its member and cannot become it.
-_CAN_BE_OWNER: Final = """
-SELECT pg_has_role(
-    'ingot_owner', CASE WHEN current_setting('server_version_num')::integer < 160000 THEN 'MEMBER' ELSE 'SET' END
-)
-"""
-# What was applied last.
-_DIGEST: Final = "SELECT obj_description('ingot'::regnamespace, 'pg_namespace')"
-# What an older program had is not left beside the new; what was put there in this transaction stays.
-_DROP_FUNCTIONS: Final = """
-    DO $$
-    DECLARE
-        known regprocedure;
-    BEGIN
-        FOR known IN SELECT oid FROM pg_proc
-        WHERE pronamespace = 'ingot'::regnamespace AND xmin <> pg_current_xact_id()::xid LOOP
-            EXECUTE format('DROP FUNCTION %s', known);
-        END LOOP;
-    END
-    $$
-"""
 _BOUND: Final = re.compile(r"\{([a-z_.]+)\.([A-Z_]+)\}")
-_DROP_VIEWS: Final = "DROP VIEW IF EXISTS ingot.job_rows, ingot.attempts, ingot.definitions, ingot.pauses"
 # In the text of a function the number costs nothing to read.
 _SHIFT: Final = "CREATE OR REPLACE FUNCTION ingot.shift() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT {}::bigint'"
-# The rows are new, or came from a dump of another server: the event log goes on above what they brought along, and what
-# they say of transactions means nothing here.
-_MOVE_IN: Final = (
-    "LOCK TABLE ingot.events, ingot.leases IN EXCLUSIVE MODE",
-    """
-    WITH old AS (DELETE FROM ingot.home RETURNING shift)
-    INSERT INTO ingot.home (server, shift) SELECT system_identifier, greatest(
-        (SELECT max(shift) FROM old),
-        (SELECT max(position) FROM ingot.events) + 1 - pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
-        0
-    )
-    FROM pg_control_system()
-    """,
-    "UPDATE ingot.leases SET changed_by = '3'",
-)
 _MADE_MEANWHILE: Final = (asyncpg.UniqueViolationError, asyncpg.DuplicateObjectError, asyncpg.DuplicateTableError)
 _CHANGED_SHAPE: Final = (asyncpg.InvalidFunctionDefinitionError, asyncpg.InvalidTableDefinitionError)
 LOCK_TRIES_MAX: Final = 10
@@ -104,6 +63,14 @@ async def migrate(owner_url: str) -> list[Migration]:
         await connection.close()
 
 
+def expect_known(newest: int) -> int:
+    """Return the newest schema that this program knows. Raises `StoreTooNew` for a database that has a newer one."""
+    known = migrations()[-1].number
+    if newest > known:
+        raise StoreTooNew(f"The database is at schema {newest}; this program knows up to {known}.")
+    return known
+
+
 async def check(connection: asyncpg.Connection[asyncpg.Record]) -> int:
     """The schema that a database has; 0 when it has none."""
     if await connection.fetchval("SELECT to_regclass('ingot.migrations')") is None:
@@ -123,7 +90,7 @@ async def _make_roles(connection: asyncpg.Connection[asyncpg.Record]) -> None:
             END $$
         """)
     await _set_up_server_role(connection)
-    if not await connection.fetchval(_CAN_BE_OWNER):
+    if not await connection.fetchval(SQL.can_be_owner):
         with suppress(asyncpg.UniqueViolationError):  # Granted from another database at this moment.
             await connection.execute("GRANT ingot_owner TO CURRENT_USER")
 
@@ -144,7 +111,7 @@ async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migrati
         await connection.execute("CREATE SCHEMA IF NOT EXISTS ingot AUTHORIZATION ingot_owner")
     await connection.execute("SET ROLE ingot_owner")
     with suppress(*_MADE_MEANWHILE):
-        await connection.execute(_LEDGER)
+        await connection.execute(SQL.make_ledger)
     if not await _missing(connection) and await _is_current(connection):
         return []
     anew = False
@@ -169,31 +136,30 @@ async def _apply_alone(connection: asyncpg.Connection[asyncpg.Record], *, anew: 
         missing = await _missing(connection)
         for step in missing:
             await connection.execute(step.text)
-            await connection.execute("INSERT INTO ingot.migrations VALUES ($1, $2)", step.number, step.name)
+            await connection.execute(SQL.note_step, step.number, step.name)
         if missing or not await _is_current(connection):
-            for text in (_DROP_VIEWS, _DROP_FUNCTIONS) if anew else ():
+            for text in (SQL.drop_views, SQL.drop_functions) if anew else ():
                 await connection.execute(text)
             await _set_shift(connection)
             views, *functions, grants = _definitions()
-            for text in (views, *functions, _DROP_FUNCTIONS, grants, f"COMMENT ON SCHEMA ingot IS '{_digest()}'"):
+            for text in (views, *functions, SQL.drop_functions, grants, f"COMMENT ON SCHEMA ingot IS '{_digest()}'"):
                 await connection.execute(text)
         if not await connection.fetchval("SELECT ingot.at_home()"):
-            for text in _MOVE_IN:
+            for text in (SQL.lock_home, SQL.move_in, SQL.forget_transactions):
                 await connection.execute(text)
             await _set_shift(connection)
         return missing
 
 
 async def _missing(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migration]:
-    known, newest = migrations(), await check(connection)
-    if newest > known[-1].number:
-        raise StoreTooNew(f"The database is at schema {newest}; this program knows up to {known[-1].number}.")
-    return [step for step in known if step.number > newest]
+    newest = await check(connection)
+    expect_known(newest)
+    return [step for step in migrations() if step.number > newest]
 
 
 async def _is_current(connection: asyncpg.Connection[asyncpg.Record]) -> bool:
     """Whether what was applied last is ours, on this server."""
-    digest = await connection.fetchval(_DIGEST)
+    digest = await connection.fetchval(SQL.applied_digest)
     return bool(digest == _digest() and await connection.fetchval("SELECT ingot.at_home()"))
 
 

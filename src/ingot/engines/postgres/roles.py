@@ -11,19 +11,12 @@ from typing import Final
 import asyncpg
 
 from ingot.engines.postgres.connection import AWAY, PlainConnection, explain, unreadable
+from ingot.engines.postgres.sql import SQL
 from ingot.identity.model import TenantNotFound
 from ingot.kernel.errors import InvalidInput, StoreMisconfigured
 from ingot.kernel.ids import is_id
 from ingot.kernel.logs import configure_logs
 
-OURS: Final = """
-SELECT EXISTS (
-    SELECT FROM pg_auth_members AS m WHERE m.member = r.oid AND m.roleid = 'ingot_worker'::regrole
-) AND NOT r.rolsuper FROM pg_roles AS r WHERE r.rolname = $1
-"""
-TENANT: Final = (
-    "SELECT id::text FROM ingot.tenants WHERE CASE WHEN $2::boolean THEN id::text ELSE slug END = $1 FOR KEY SHARE"
-)
 NO_SCHEMA: Final = (
     asyncpg.InvalidSchemaNameError,
     asyncpg.UndefinedTableError,
@@ -31,10 +24,6 @@ NO_SCHEMA: Final = (
     asyncpg.InvalidParameterValueError,  # Of a role that is to be ours, before there is one.
 )
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-LET_IN: Final = """
-    INSERT INTO ingot.app_roles (role, tenant) VALUES ($1, $2) ON CONFLICT (role) DO UPDATE SET role = excluded.role
-    RETURNING tenant::text
-"""
 
 
 async def let_in(owner_url: str, role: str, tenant: str) -> None:
@@ -51,7 +40,7 @@ async def let_in(owner_url: str, role: str, tenant: str) -> None:
             )
         await connection.execute("SET LOCAL ROLE ingot_owner")
         found = await _tenant(connection, tenant)
-        if await connection.fetchval(LET_IN, role, found) != found:
+        if await connection.fetchval(SQL.let_in, role, found) != found:
             raise InvalidInput(f"the role {role} is in another tenant", hint="Let it out first, or use another role.")
 
 
@@ -63,12 +52,12 @@ async def let_out(owner_url: str, role: str) -> None:
     async with _owner(owner_url) as connection:
         await _expect_role(connection, role)
         await connection.execute("SET LOCAL ROLE ingot_owner")
-        await connection.execute("DELETE FROM ingot.app_roles WHERE role = $1", role)
+        await connection.execute(SQL.let_out, role)
 
 
 async def _tenant(connection: PlainConnection, named: str) -> str:
     """The id of a tenant, asked for as the owner of the tables. It is kept from going until the end."""
-    found: str | None = await connection.fetchval(TENANT, named, is_id(named)) if "\x00" not in named else None
+    found: str | None = await connection.fetchval(SQL.hold_tenant, named, is_id(named)) if "\x00" not in named else None
     if found is None:
         raise TenantNotFound(f"there is no tenant {named[:64]!r}")
     return found
@@ -124,7 +113,7 @@ async def make_worker_role(owner_url: str, role: str, tenant: str) -> str:
 
 
 async def _make(connection: PlainConnection, role: str, tenant: str, password: str) -> None:
-    known = await connection.fetchrow(OURS, role)
+    known = await connection.fetchrow(SQL.is_worker_role, role)
     if known is not None and not known[0]:
         raise InvalidInput(f"the role {role} is there already and is not one of ours", hint="Choose another name.")
     verb = "CREATE" if known is None else "ALTER"
@@ -142,8 +131,4 @@ async def _make(connection: PlainConnection, role: str, tenant: str, password: s
     served = await connection.fetchval("SELECT tenant::text FROM ingot.worker_roles WHERE role = $1", role)
     if served not in (None, found):
         raise InvalidInput(f"the role {role} serves another tenant", hint="Choose another name for this tenant's.")
-    await connection.execute(
-        "INSERT INTO ingot.worker_roles (role, tenant) VALUES ($1, $2) ON CONFLICT (role) DO NOTHING",
-        role,
-        found,
-    )
+    await connection.execute(SQL.insert_worker_role, role, found)

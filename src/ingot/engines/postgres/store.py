@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import asyncpg
 
@@ -26,19 +26,15 @@ from ingot.engines.postgres.context import BoundCommands, Context
 from ingot.engines.postgres.figures import Horizon
 from ingot.engines.postgres.follow import Follow
 from ingot.engines.postgres.memory import Memory
-from ingot.engines.postgres.migrate import check, migrations
+from ingot.engines.postgres.migrate import check, expect_known
+from ingot.engines.postgres.sql import SQL
 from ingot.engines.postgres.watch import Watch
 from ingot.jobs.figures import Load
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.commands import Command
-from ingot.kernel.errors import StoreMisconfigured, StoreTooNew
+from ingot.kernel.errors import StoreMisconfigured
 
 A = TypeVar("A")
-
-ABOUT_US: Final = """
-SELECT current_user, current_setting('synchronous_commit'), current_setting('server_encoding'),
-    (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user)
-"""
 
 
 class PostgresStore(TellingStore):
@@ -143,7 +139,7 @@ class PostgresStore(TellingStore):
 
 async def _check(connection: Any) -> None:
     """The right role, the right schema, and nothing switched off that we promise."""
-    user, sync, encoding, above = await connection.fetchrow(ABOUT_US)
+    user, sync, encoding, above = await connection.fetchrow(SQL.about_server)
     if user != SERVER:
         raise StoreMisconfigured(
             f"The database was opened as {user!r}; reads would not be bound to a tenant.",
@@ -161,14 +157,13 @@ async def _check(connection: Any) -> None:
         raise StoreMisconfigured(
             "The database has synchronous_commit off.", hint="Switch it on: an acknowledged write must be durable."
         )
-    known, newest = migrations()[-1].number, await check(connection)
+    newest = await check(connection)
+    known = expect_known(newest)
     if newest < known:
         raise StoreMisconfigured(
             f"The database is at schema {newest}; this program needs {known}.",
             hint="Migrate it: set INGOT_DATABASE_OWNER_URL, a role that may make roles and schemas.",
         )
-    if newest > known:
-        raise StoreTooNew(f"The database is at schema {newest}; this program knows up to {known}.")
     if not await connection.fetchval(CALL.at_home):
         raise StoreMisconfigured(
             "The database was restored on another server, and the order of its events is that of the old one.",
