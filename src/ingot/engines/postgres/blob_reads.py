@@ -4,24 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from ingot.blobs import ports
 from ingot.blobs.model import BlobFigures, Content, Home, Key, OpenUpload, Purged, Reference, Trash, Usage
-from ingot.blobs.ports import (
-    FindBlob,
-    GetBlobFigures,
-    GetKey,
-    GetReusableBytes,
-    GetUpload,
-    GetUsage,
-    KeepObjects,
-    KnownPlaces,
-    ListCondemned,
-    ListKeys,
-    ListToScrub,
-    ListTrash,
-    ListVerifying,
-    OpenKey,
-    PreviewPurge,
-)
 from ingot.engines.json_rows import decode
 from ingot.engines.postgres.blob_rows import content_of, digest_of, key_of, read_upload
 from ingot.engines.postgres.calls import CALL
@@ -39,21 +23,21 @@ CODE_POINT_MAX: Final = 0x10FFFF
 SURROGATES: Final = range(0xD800, 0xE000)
 
 
-async def get_key(context: Context, command: GetKey) -> Key | None:
+async def get_key(context: Context, command: ports.GetKey) -> Key | None:
     """The key with this name."""
     await check_tenant(context, command.tenant)
     rows = await context.database.read(command.tenant, SQL.get_key, command.tenant, command.key)
     return key_of(rows[0], command.key) if rows else None
 
 
-async def open_key(context: Context, command: OpenKey) -> tuple[Key, Content] | None:
+async def open_key(context: Context, command: ports.OpenKey) -> tuple[Key, Content] | None:
     """The key with this name, and its bytes or where they are."""
     await check_tenant(context, command.tenant)
     rows = await context.database.call(CALL.open_key, command.tenant, command.key)
     return (key_of(rows[0], command.key), content_of(rows[0])) if rows else None
 
 
-async def list_keys(context: Context, command: ListKeys) -> list[Key]:
+async def list_keys(context: Context, command: ports.ListKeys) -> list[Key]:
     """Keys that begin with a prefix, in order."""
     tenant = command.tenant
     await check_tenant(context, tenant)
@@ -66,7 +50,7 @@ async def list_keys(context: Context, command: ListKeys) -> list[Key]:
     return [key_of(found, found["key"]) for found in rows]
 
 
-async def find_blob(context: Context, command: FindBlob) -> tuple[Content, list[Reference]] | None:
+async def find_blob(context: Context, command: ports.FindBlob) -> tuple[Content, list[Reference]] | None:
     """A blob that something in sight refers to, and some of the references."""
     await check_tenant(context, command.tenant)
     digest = digest_of(command.blob_id)
@@ -80,20 +64,20 @@ async def find_blob(context: Context, command: FindBlob) -> tuple[Content, list[
     return content_of(rows[0]), decode(list[Reference], rows[0]["refers"])
 
 
-async def get_upload(context: Context, command: GetUpload) -> OpenUpload | None:
+async def get_upload(context: Context, command: ports.GetUpload) -> OpenUpload | None:
     """The upload with this id."""
     await check_tenant(context, command.tenant)
     rows = await context.database.read(command.tenant, SQL.get_upload, command.tenant, id_or_nil(command.id))
     return read_upload(rows[0][0]).open_upload() if rows else None
 
 
-async def list_verifying(context: Context, command: ListVerifying) -> list[OpenUpload]:
+async def list_verifying(context: Context, command: ports.ListVerifying) -> list[OpenUpload]:
     """Uploads whose bytes are to be read back."""
     rows = await context.database.call(CALL.list_verifying, command.limit)
     return [read_upload(text).open_upload() for (text,) in rows]
 
 
-async def get_usage(context: Context, command: GetUsage) -> Usage:
+async def get_usage(context: Context, command: ports.GetUsage) -> Usage:
     """What a tenant uses, or one owner in it."""
     try:
         row = await _usage(context, command)
@@ -102,57 +86,57 @@ async def get_usage(context: Context, command: GetUsage) -> Usage:
     return Usage(bytes=row["bytes"], reserved_bytes=row["reserved"], keys=row["keys"], quota_bytes=row["quota"])
 
 
-async def preview_purge(context: Context, command: PreviewPurge) -> Purged:
+async def preview_purge(context: Context, command: ports.PreviewPurge) -> Purged:
     """How many keys a purge would delete, and their bytes."""
     row = await _usage(context, command)
     return Purged(keys=row["keys"], bytes=row["key_bytes"], dry_run=True)
 
 
-async def _usage(context: Context, command: GetUsage | PreviewPurge) -> Record:
+async def _usage(context: Context, command: ports.GetUsage | ports.PreviewPurge) -> Record:
     await check_tenant(context, command.tenant)
     row = (command.tenant, command.owner or "")
     (usage,) = await context.database.call(CALL.get_usage, *row)
     return usage
 
 
-async def keep_objects(context: Context, command: KeepObjects) -> Home:
+async def keep_objects(context: Context, command: ports.KeepObjects) -> Home:
     """Remember which object store this is."""
     (row,) = await context.database.call(CALL.keep_objects, command.store_id)
     return Home(store_id=row["store_id"], database=row["database"])
 
 
-async def list_condemned(context: Context, command: ListCondemned) -> list[str]:
+async def list_condemned(context: Context, command: ports.ListCondemned) -> list[str]:
     """Blobs with a tombstone older than the grace, oldest first."""
     passed = None if command.after is None else bytes.fromhex(command.after)
     row = (command.grace, command.limit, passed)
     return [digest.hex() for (digest,) in await context.database.call(CALL.list_condemned, *row)]
 
 
-async def list_trash(context: Context, command: ListTrash) -> list[Trash]:
+async def list_trash(context: Context, command: ports.ListTrash) -> list[Trash]:
     """Objects to delete, in the order of their places."""
     rows = await context.database.call(CALL.list_trash, command.limit, command.after)
     return [Trash(**row) for row in rows]
 
 
-async def known_places(context: Context, command: KnownPlaces) -> set[str]:
+async def known_places(context: Context, command: ports.KnownPlaces) -> set[str]:
     """Those of these places that something names."""
     rows = await context.database.call(CALL.known_places, list(command.places))
     return {place for (place,) in rows}
 
 
-async def list_to_scrub(context: Context, command: ListToScrub) -> list[Content]:
+async def list_to_scrub(context: Context, command: ports.ListToScrub) -> list[Content]:
     """Blobs that were last read whole before this time."""
     rows = await context.database.call(CALL.list_to_scrub, command.before, command.limit)
     return [content_of(row) for row in rows]
 
 
-async def blob_figures(context: Context, _: GetBlobFigures) -> BlobFigures:
+async def blob_figures(context: Context, _: ports.GetBlobFigures) -> BlobFigures:
     """How things stand with all blobs."""
     (row,) = await context.database.call(CALL.blob_figures, FIGURE_ROWS_MAX)
     return BlobFigures(**{**row, "verified_before": to_datetime_or_none(row["verified_before"])})
 
 
-async def reusable_bytes(_: Context, __: GetReusableBytes) -> int | None:
+async def reusable_bytes(_: Context, __: ports.GetReusableBytes) -> int | None:
     """Nobody here knows: the database is on no disk of ours."""
     return None
 

@@ -8,22 +8,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ingot.blobs import ports
 from ingot.blobs.errors import UploadNotFound
 from ingot.blobs.model import Content, Finished, Key, OpenUpload, Purged
-from ingot.blobs.ports import (
-    BeginUpload,
-    CollectBlob,
-    DeleteKey,
-    EndUpload,
-    FinishUpload,
-    ForgetTrash,
-    NoteScrub,
-    NoteUpload,
-    PurgeKeys,
-    PutBlob,
-    SweepUploads,
-    TakeUpload,
-)
 from ingot.engines.postgres import follow
 from ingot.engines.postgres.batches import in_turns
 from ingot.engines.postgres.blob_rows import digest_of, key_of, read_upload
@@ -41,11 +28,11 @@ from ingot.kernel.ids import is_id
 BYTES_PER_ROW: Final = 1024  # So many bytes weigh as much as a row without any.
 AGAIN: Final = "again"
 
-C = TypeVar("C", PutBlob, FinishUpload, DeleteKey)
+C = TypeVar("C", ports.PutBlob, ports.FinishUpload, ports.DeleteKey)
 A = TypeVar("A")
 
 
-def weigh(command: PutBlob | FinishUpload) -> int:
+def weigh(command: ports.PutBlob | ports.FinishUpload) -> int:
     """How many small rows a command stands for."""
     return 1 + (len(command.content.inline or b"") + len(command.content.checks)) // BYTES_PER_ROW
 
@@ -53,22 +40,24 @@ def weigh(command: PutBlob | FinishUpload) -> int:
 # -- together -----------------------------------------------------------------------------------------------
 
 
-async def put_blobs(db: Database, memory: Memory, commands: Sequence[PutBlob]) -> list[Key | IngotError]:
+async def put_blobs(db: Database, memory: Memory, commands: Sequence[ports.PutBlob]) -> list[Key | IngotError]:
     """Set keys together; those with the same name go one after the other."""
     return await in_turns(commands, lambda command: (command.tenant, command.key), partial(_put, db, memory))
 
 
-async def finish_uploads(db: Database, memory: Memory, commands: Sequence[FinishUpload]) -> list[Finished | IngotError]:
+async def finish_uploads(
+    db: Database, memory: Memory, commands: Sequence[ports.FinishUpload]
+) -> list[Finished | IngotError]:
     """Finish uploads together; those of the same one, or for the same key, go one after the other."""
     return await in_turns(commands, lambda command: (command.tenant, command.id), partial(_finish, db, memory))
 
 
-async def delete_keys(db: Database, memory: Memory, commands: Sequence[DeleteKey]) -> list[Key | IngotError]:
+async def delete_keys(db: Database, memory: Memory, commands: Sequence[ports.DeleteKey]) -> list[Key | IngotError]:
     """Delete keys together; those with the same name go one after the other."""
     return await in_turns(commands, lambda command: (command.tenant, command.key), partial(_delete, db, memory))
 
 
-async def _put(db: Database, memory: Memory, commands: list[PutBlob]) -> Sequence[Key | IngotError | None]:
+async def _put(db: Database, memory: Memory, commands: list[ports.PutBlob]) -> Sequence[Key | IngotError | None]:
     columns: list[list[Any]] = [
         [command.id for command in commands],
         [id_or_nil(command.tenant) for command in commands],
@@ -81,7 +70,7 @@ async def _put(db: Database, memory: Memory, commands: list[PutBlob]) -> Sequenc
         [command.owner_quota for command in commands],
     ]
 
-    def answer(command: PutBlob, row: Record) -> Key:
+    def answer(command: ports.PutBlob, row: Record) -> Key:
         return Key(
             key=command.key,
             blob_id=command.content.id,
@@ -96,7 +85,9 @@ async def _put(db: Database, memory: Memory, commands: list[PutBlob]) -> Sequenc
     return await _send(db, memory, CALL.put_blobs, commands, columns, answer)
 
 
-async def _finish(db: Database, memory: Memory, commands: list[FinishUpload]) -> Sequence[Finished | IngotError | None]:
+async def _finish(
+    db: Database, memory: Memory, commands: list[ports.FinishUpload]
+) -> Sequence[Finished | IngotError | None]:
     columns: list[list[Any]] = [
         [id_or_nil(command.tenant) for command in commands],
         [id_or_nil(command.id) for command in commands],
@@ -106,13 +97,13 @@ async def _finish(db: Database, memory: Memory, commands: list[FinishUpload]) ->
         *_contents([command.content for command in commands]),
     ]
 
-    def answer(_: FinishUpload, row: Record) -> Finished:
+    def answer(_: ports.FinishUpload, row: Record) -> Finished:
         return read_upload(row["upload"]).finished()
 
     return await _send(db, memory, CALL.finish_uploads, commands, columns, answer)
 
 
-async def _delete(db: Database, memory: Memory, commands: list[DeleteKey]) -> Sequence[Key | IngotError | None]:
+async def _delete(db: Database, memory: Memory, commands: list[ports.DeleteKey]) -> Sequence[Key | IngotError | None]:
     columns: list[list[Any]] = [
         [id_or_nil(command.tenant) for command in commands],
         [command.key for command in commands],
@@ -164,7 +155,7 @@ async def _send(
 # -- one by one ---------------------------------------------------------------------------------------------
 
 
-async def begin_upload(context: Context, command: BeginUpload) -> OpenUpload:
+async def begin_upload(context: Context, command: ports.BeginUpload) -> OpenUpload:
     """Begin an upload, and reserve its bytes."""
     check_tenant_id(command.tenant)
     if command.job_id is not None and not is_id(command.job_id):
@@ -175,13 +166,13 @@ async def begin_upload(context: Context, command: BeginUpload) -> OpenUpload:
     return begun
 
 
-async def take_upload(context: Context, command: TakeUpload) -> OpenUpload:
+async def take_upload(context: Context, command: ports.TakeUpload) -> OpenUpload:
     """Give an upload the next epoch."""
     _check_ids(command)
     return await _upload(context, CALL.take_upload, command.tenant, command.id)
 
 
-async def note_upload(context: Context, command: NoteUpload) -> OpenUpload:
+async def note_upload(context: Context, command: ports.NoteUpload) -> OpenUpload:
     """Keep what is known of an upload."""
     _check_ids(command)
     row = (command.tenant, command.id, command.epoch, command.keep, command.received, command.reserved)
@@ -192,7 +183,7 @@ async def note_upload(context: Context, command: NoteUpload) -> OpenUpload:
     return noted
 
 
-async def end_upload(context: Context, command: EndUpload) -> None:
+async def end_upload(context: Context, command: ports.EndUpload) -> None:
     """End an upload that is not done."""
     check_tenant_id(command.tenant)
     if is_id(command.id):
@@ -200,14 +191,14 @@ async def end_upload(context: Context, command: EndUpload) -> None:
         follow.note_moves(context.memory, [follow.Moved.read(text) for (text,) in rows])
 
 
-async def sweep_uploads(context: Context, command: SweepUploads) -> int:
+async def sweep_uploads(context: Context, command: ports.SweepUploads) -> int:
     """End uploads whose time is over."""
     ((swept, canceled),) = await context.database.call(CALL.sweep_uploads, command.limit)
     follow.note_moves(context.memory, map(follow.Moved.read, canceled))
     return int(swept)
 
 
-async def purge_keys(context: Context, command: PurgeKeys) -> Purged:
+async def purge_keys(context: Context, command: ports.PurgeKeys) -> Purged:
     """Delete some keys of an owner."""
     check_tenant_id(command.tenant)
     row = (command.tenant, command.owner, command.limit, json_text(command.act))
@@ -216,7 +207,7 @@ async def purge_keys(context: Context, command: PurgeKeys) -> Purged:
     return Purged(keys=keys, bytes=size, more=keys >= command.limit)
 
 
-async def collect_blob(context: Context, command: CollectBlob) -> int | None:
+async def collect_blob(context: Context, command: ports.CollectBlob) -> int | None:
     """Take a blob away that nothing refers to."""
     ((size,),) = await context.database.call(
         CALL.collect_blob, digest_of(command.blob_id), command.grace, command.dry_run
@@ -224,12 +215,12 @@ async def collect_blob(context: Context, command: CollectBlob) -> int | None:
     return None if size is None else int(size)
 
 
-async def forget_trash(context: Context, command: ForgetTrash) -> None:
+async def forget_trash(context: Context, command: ports.ForgetTrash) -> None:
     """Forget objects that are deleted."""
     await context.database.call(CALL.forget_trash, list(command.places))
 
 
-async def note_scrub(context: Context, command: NoteScrub) -> None:
+async def note_scrub(context: Context, command: ports.NoteScrub) -> None:
     """Keep which blobs were whole, and which were not."""
     read = [*command.whole, *command.damaged]
     damages = [False] * len(command.whole) + [True] * len(command.damaged)
@@ -243,7 +234,7 @@ async def _upload(context: Context, statement: str, *values: Any) -> OpenUpload:
     return read_upload(text).open_upload()
 
 
-def _check_ids(command: TakeUpload | NoteUpload) -> None:
+def _check_ids(command: ports.TakeUpload | ports.NoteUpload) -> None:
     check_tenant_id(command.tenant)
     if not is_id(command.id):
         raise UploadNotFound

@@ -7,26 +7,13 @@ from ingot.engines.postgres.calls import CALL, json_text
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant_id
 from ingot.engines.postgres.memory import ABOVE_ALL_IDS
+from ingot.identity import ports
 from ingot.identity.credentials import CredentialNotFound, Token, TokenNotFound, WorkerCredential
-from ingot.identity.ports import (
-    ChangeWorkerCredential,
-    CreateToken,
-    CreateWorkerCredential,
-    FindToken,
-    FindWorkerCredential,
-    FoundToken,
-    FoundWorkerCredential,
-    IsWorkerName,
-    ListTokens,
-    ListWorkerCredentials,
-    NoteUse,
-    RevokeToken,
-)
 from ingot.kernel.clock import to_micros
 from ingot.kernel.ids import is_id
 
 
-async def create_token(context: Context, command: CreateToken) -> Token:
+async def create_token(context: Context, command: ports.CreateToken) -> Token:
     """Keep a token."""
     token = command.token
     check_tenant_id(token.tenant)
@@ -47,7 +34,7 @@ async def create_token(context: Context, command: CreateToken) -> Token:
     return await _token(context, token.id)
 
 
-async def revoke_token(context: Context, command: RevokeToken) -> Token:
+async def revoke_token(context: Context, command: ports.RevokeToken) -> Token:
     """End a token."""
     if command.tenant is not None and not is_id(command.tenant):
         raise TokenNotFound
@@ -55,20 +42,20 @@ async def revoke_token(context: Context, command: RevokeToken) -> Token:
     return await _token(context, command.id)
 
 
-async def find_token(context: Context, command: FindToken) -> FoundToken | None:
+async def find_token(context: Context, command: ports.FindToken) -> ports.FoundToken | None:
     """The token with this id."""
     ((text,),) = await context.database.call(CALL.find_token, command.token_id)
     return None if text is None else decode_token(text)
 
 
-async def list_tokens(context: Context, command: ListTokens) -> list[Token]:
+async def list_tokens(context: Context, command: ports.ListTokens) -> list[Token]:
     """Tokens of a tenant, or of the operator."""
     check_tenant_id(command.tenant)
     row = (command.tenant, command.before or ABOVE_ALL_IDS, command.limit)
     return await context.find_all(Token, CALL.list_tokens, *row)
 
 
-async def create_worker_credential(context: Context, command: CreateWorkerCredential) -> WorkerCredential:
+async def create_worker_credential(context: Context, command: ports.CreateWorkerCredential) -> WorkerCredential:
     """Keep a worker credential."""
     made = command.credential
     check_tenant_id(made.tenant)
@@ -77,7 +64,7 @@ async def create_worker_credential(context: Context, command: CreateWorkerCreden
     return await _worker(context, made.id)
 
 
-async def change_worker_credential(context: Context, command: ChangeWorkerCredential) -> WorkerCredential:
+async def change_worker_credential(context: Context, command: ports.ChangeWorkerCredential) -> WorkerCredential:
     """Enable, disable, or give another secret."""
     if command.tenant is not None and not is_id(command.tenant):
         raise CredentialNotFound
@@ -87,26 +74,28 @@ async def change_worker_credential(context: Context, command: ChangeWorkerCreden
     return await _worker(context, command.id)
 
 
-async def find_worker_credential(context: Context, command: FindWorkerCredential) -> FoundWorkerCredential | None:
+async def find_worker_credential(
+    context: Context, command: ports.FindWorkerCredential
+) -> ports.FoundWorkerCredential | None:
     """The credential with this id."""
     ((text,),) = await context.database.call(CALL.find_worker_credential, command.credential_id)
     return None if text is None else decode_worker_credential(text)
 
 
-async def is_worker_name(context: Context, command: IsWorkerName) -> bool:
+async def is_worker_name(context: Context, command: ports.IsWorkerName) -> bool:
     """Whether there is such a credential, or such a role of a worker."""
     ((found,),) = await context.database.call(CALL.is_worker_name, command.name)
     return bool(found)
 
 
-async def list_worker_credentials(context: Context, command: ListWorkerCredentials) -> list[WorkerCredential]:
+async def list_worker_credentials(context: Context, command: ports.ListWorkerCredentials) -> list[WorkerCredential]:
     """Credentials of a tenant, or the shared ones."""
     check_tenant_id(command.tenant)
     row = (command.tenant, command.after or "", command.limit)
     return await context.find_all(WorkerCredential, CALL.list_worker_credentials, *row)
 
 
-async def note_use(context: Context, command: NoteUse) -> None:
+async def note_use(context: Context, command: ports.NoteUse) -> None:
     """Remember when credentials were last used."""
     used = (command.tokens, command.workers, command.sessions)
     row = [part for kind in used for part in ([*kind], [*kind.values()])]
@@ -114,14 +103,14 @@ async def note_use(context: Context, command: NoteUse) -> None:
 
 
 async def _token(context: Context, token_id: str) -> Token:
-    found = await find_token(context, FindToken(token_id=token_id))
+    found = await find_token(context, ports.FindToken(token_id=token_id))
     if found is None:  # Its tenant was removed at this moment.
         raise TokenNotFound(f"there is no token {token_id[:64]!r}")
     return found.token
 
 
 async def _worker(context: Context, credential_id: str) -> WorkerCredential:
-    found = await find_worker_credential(context, FindWorkerCredential(credential_id=credential_id))
+    found = await find_worker_credential(context, ports.FindWorkerCredential(credential_id=credential_id))
     if found is None:  # Its tenant was removed at this moment.
         raise CredentialNotFound(f"there is no worker credential {credential_id[:64]!r}")
     return found.credential

@@ -12,19 +12,9 @@ from ingot.engines.postgres.memory import NIL
 from ingot.engines.postgres.pages import read_counts, read_page, read_tally
 from ingot.engines.postgres.rows import STATUSES, job_of
 from ingot.engines.postgres.sql import SQL
+from ingot.jobs import ports
 from ingot.jobs.logs import read_chunks
 from ingot.jobs.model import Attempt, Batch, Job, JobLog, JobStatus, Summary
-from ingot.jobs.ports import (
-    CountJobs,
-    GetBatch,
-    GetJob,
-    ListAttempts,
-    ListJobs,
-    ListLeases,
-    ReadLog,
-    SummarizeJobs,
-    TallyJobs,
-)
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import is_id
 
@@ -34,7 +24,7 @@ def can_be(context: Context, tenant: str, job_id: str) -> bool:
     return is_id(tenant) and is_id(job_id) and tenant not in context.memory.removed
 
 
-async def get_job(context: Context, command: GetJob) -> Job | None:
+async def get_job(context: Context, command: ports.GetJob) -> Job | None:
     """The job with this id."""
     if not can_be(context, command.tenant, command.job_id):
         return None
@@ -42,14 +32,14 @@ async def get_job(context: Context, command: GetJob) -> Job | None:
     return job_of(rows[0]) if rows else None
 
 
-async def list_jobs(context: Context, command: ListJobs) -> tuple[list[Job], str | None]:
+async def list_jobs(context: Context, command: ports.ListJobs) -> tuple[list[Job], str | None]:
     """A page of jobs, newest first, and the position to go on from."""
     where, before, limit = command.where, command.before, command.limit
     await check_tenant(context, where.tenant)
     return await context.database.look(where.tenant, lambda reads: read_page(reads, where, before=before, limit=limit))
 
 
-async def list_attempts(context: Context, command: ListAttempts) -> list[Attempt]:
+async def list_attempts(context: Context, command: ports.ListAttempts) -> list[Attempt]:
     """The attempts of a job, oldest first."""
     if not can_be(context, command.tenant, command.job_id):
         return []
@@ -57,7 +47,7 @@ async def list_attempts(context: Context, command: ListAttempts) -> list[Attempt
     return [decode(Attempt, text) for (text,) in rows]
 
 
-async def read_log(context: Context, command: ReadLog) -> JobLog | None:
+async def read_log(context: Context, command: ports.ReadLog) -> JobLog | None:
     """What an attempt wrote, from a character on."""
     if not can_be(context, command.tenant, command.job_id):
         return None
@@ -80,7 +70,7 @@ async def read_log(context: Context, command: ReadLog) -> JobLog | None:
     )
 
 
-async def summarize(context: Context, command: SummarizeJobs) -> Summary:
+async def summarize(context: Context, command: ports.SummarizeJobs) -> Summary:
     """Exact counts of a tenant's jobs by status, and the age of the oldest ready work."""
     tenant = command.tenant
     await check_tenant(context, tenant)
@@ -91,19 +81,19 @@ async def summarize(context: Context, command: SummarizeJobs) -> Summary:
     return Summary(counts=counts, running=counts[JobStatus.RUNNING], oldest_queued_seconds=age)
 
 
-async def tally(context: Context, command: TallyJobs) -> tuple[dict[JobStatus, int], bool]:
+async def tally(context: Context, command: ports.TallyJobs) -> tuple[dict[JobStatus, int], bool]:
     """How many jobs fit a filter, by status, and whether there may be more."""
     await check_tenant(context, command.where.tenant)
     return await context.database.look(command.where.tenant, lambda reads: read_tally(reads, command.where))
 
 
-async def count_jobs(context: Context, command: CountJobs) -> dict[str, dict[JobStatus, int]]:
+async def count_jobs(context: Context, command: ports.CountJobs) -> dict[str, dict[JobStatus, int]]:
     """Exact counts of a tenant's jobs by type and status."""
     await check_tenant(context, command.tenant)
     return await context.database.look(command.tenant, lambda reads: read_counts(reads, command.tenant))
 
 
-async def get_batch(context: Context, command: GetBatch) -> Batch | None:
+async def get_batch(context: Context, command: ports.GetBatch) -> Batch | None:
     """The jobs of a batch in numbers."""
     tenant, batch = command.tenant, command.batch
     await check_tenant(context, tenant)
@@ -114,7 +104,7 @@ async def get_batch(context: Context, command: GetBatch) -> Batch | None:
     return Batch(batch=batch, total=total, unfinished=unfinished, succeeded=succeeded, dead=dead, canceled=canceled)
 
 
-async def list_leases(context: Context, command: ListLeases) -> list[tuple[str, int]]:
+async def list_leases(context: Context, command: ports.ListLeases) -> list[tuple[str, int]]:
     """Running jobs of a worker, each with its fence."""
     tenant = command.tenant if command.tenant is None or is_id(command.tenant) else NIL
     rows = await context.database.call(CALL.leases_of_worker, command.worker, tenant, command.limit)

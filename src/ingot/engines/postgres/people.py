@@ -7,43 +7,25 @@ from ingot.engines.postgres.calls import CALL, json_text
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant, check_tenant_id
 from ingot.engines.postgres.memory import ABOVE_ALL_IDS, NIL, id_or_nil
+from ingot.identity import ports
 from ingot.identity.credentials import Token
 from ingot.identity.people import Member, MemberNotFound, Session, SessionNotFound, User, UserNotFound
-from ingot.identity.ports import (
-    BeginLogin,
-    EnableUser,
-    EndSession,
-    FindMember,
-    FindSession,
-    FindUser,
-    FoundSession,
-    ListMembers,
-    ListPeopleTokens,
-    ListSessions,
-    ListUsers,
-    Owner,
-    PutMember,
-    RemoveMember,
-    SignIn,
-    TakeLogin,
-    TurnAway,
-)
 from ingot.kernel.ids import is_id
 
 
-async def begin_login(context: Context, command: BeginLogin) -> None:
+async def begin_login(context: Context, command: ports.BeginLogin) -> None:
     """Remember that somebody set out."""
     row = (command.digest, command.next, command.link, command.expires_at, EXPIRED_ROWS_MAX)
     await context.database.call(CALL.begin_login, *row, json_text(command.act))
 
 
-async def take_login(context: Context, command: TakeLogin) -> str | None:
+async def take_login(context: Context, command: ports.TakeLogin) -> str | None:
     """Where to go after a sign-in that was begun."""
     ((where,),) = await context.database.call_once(CALL.take_login, command.digest, command.link)
     return None if where is None else str(where)
 
 
-async def sign_in(context: Context, command: SignIn) -> User:
+async def sign_in(context: Context, command: ports.SignIn) -> User:
     """Make a session."""
     return await context.fetch(
         User,
@@ -62,27 +44,27 @@ async def sign_in(context: Context, command: SignIn) -> User:
     )
 
 
-async def turn_away(context: Context, command: TurnAway) -> None:
+async def turn_away(context: Context, command: ports.TurnAway) -> None:
     """Keep the groups of a person who may not come in."""
     person = command.person
     await context.database.call(CALL.turn_away, json_text(person), person.label, json_text(command.act))
 
 
-async def end_session(context: Context, command: EndSession) -> None:
+async def end_session(context: Context, command: ports.EndSession) -> None:
     """End a session."""
     if not is_id(command.id) or (command.user is not None and not is_id(command.user)):
         raise SessionNotFound(f"there is no session {command.id[:64]!r}")
     await context.database.call(CALL.end_session, command.id, command.user, json_text(command.act))
 
 
-async def enable_user(context: Context, command: EnableUser) -> User:
+async def enable_user(context: Context, command: ports.EnableUser) -> User:
     """Let a person in or out."""
     if not is_id(command.id):
         raise UserNotFound(f"there is no person {command.id[:64]!r}")
     return await context.fetch(User, CALL.enable_user, command.id, command.enabled, json_text(command.act))
 
 
-async def put_member(context: Context, command: PutMember) -> Member:
+async def put_member(context: Context, command: ports.PutMember) -> Member:
     """Give a role."""
     check_tenant_id(command.tenant)
     if command.user is not None and not is_id(command.user):
@@ -91,7 +73,7 @@ async def put_member(context: Context, command: PutMember) -> Member:
     return await context.fetch(Member, CALL.put_member, *row)
 
 
-async def remove_member(context: Context, command: RemoveMember) -> Member:
+async def remove_member(context: Context, command: ports.RemoveMember) -> Member:
     """Take a role."""
     check_tenant_id(command.tenant)
     if not is_id(command.id):
@@ -99,41 +81,41 @@ async def remove_member(context: Context, command: RemoveMember) -> Member:
     return await context.fetch(Member, CALL.remove_member, command.tenant, command.id, json_text(command.act))
 
 
-async def find_session(context: Context, command: FindSession) -> FoundSession | None:
+async def find_session(context: Context, command: ports.FindSession) -> ports.FoundSession | None:
     """The session with this digest, if it holds."""
-    return await context.find(FoundSession, CALL.find_session, command.digest)
+    return await context.find(ports.FoundSession, CALL.find_session, command.digest)
 
 
-async def list_sessions(context: Context, command: ListSessions) -> list[Session]:
+async def list_sessions(context: Context, command: ports.ListSessions) -> list[Session]:
     """The sessions of a person that hold, newest first."""
     return await context.find_all(Session, CALL.list_sessions, id_or_nil(command.user), SESSIONS_MAX)
 
 
-async def find_user(context: Context, command: FindUser) -> Owner | None:
+async def find_user(context: Context, command: ports.FindUser) -> ports.Owner | None:
     """The person with this id, and their roles."""
-    return await context.find(Owner, CALL.find_user, id_or_nil(command.user_id))
+    return await context.find(ports.Owner, CALL.find_user, id_or_nil(command.user_id))
 
 
-async def list_users(context: Context, command: ListUsers) -> list[User]:
+async def list_users(context: Context, command: ports.ListUsers) -> list[User]:
     """People, newest first."""
     row = (lower(command.email), command.before or ABOVE_ALL_IDS, command.limit)
     return await context.find_all(User, CALL.list_users, *row)
 
 
-async def find_member(context: Context, command: FindMember) -> Member | None:
+async def find_member(context: Context, command: ports.FindMember) -> Member | None:
     """The member of a tenant with this id."""
     await check_tenant(context, command.tenant)
     return await context.find(Member, CALL.find_member, command.tenant, id_or_nil(command.member_id))
 
 
-async def list_members(context: Context, command: ListMembers) -> list[Member]:
+async def list_members(context: Context, command: ports.ListMembers) -> list[Member]:
     """The members of a tenant, by id."""
     await check_tenant(context, command.tenant)
     row = (command.tenant, command.after or NIL, command.limit)
     return await context.find_all(Member, CALL.list_members, *row)
 
 
-async def list_people_tokens(context: Context, command: ListPeopleTokens) -> list[Token]:
+async def list_people_tokens(context: Context, command: ports.ListPeopleTokens) -> list[Token]:
     """Tokens that a person made, newest first."""
     row = (id_or_nil(command.user), command.before or ABOVE_ALL_IDS, command.limit)
     return await context.find_all(Token, CALL.list_people_tokens, *row)

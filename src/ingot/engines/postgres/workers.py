@@ -9,19 +9,9 @@ from ingot.engines.postgres.calls import CALL, json_text
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.identity import check_tenant, check_tenant_id
 from ingot.engines.postgres.settle import came_back, leases_of
+from ingot.jobs import ports
 from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey
 from ingot.jobs.errors import WorkerNotFound
-from ingot.jobs.ports import (
-    CheckLeases,
-    DrainWorker,
-    GetWorker,
-    HearWorker,
-    ListDraining,
-    ListWorkers,
-    RegisterWorker,
-    RemoveWorker,
-    TendWorkers,
-)
 from ingot.kernel.clock import to_datetime
 from ingot.kernel.ids import is_id
 
@@ -29,7 +19,7 @@ RELEASE_JOBS_MAX: Final = 1000
 NEVER: Final = 2**61
 
 
-async def register(context: Context, command: RegisterWorker) -> Worker:
+async def register(context: Context, command: ports.RegisterWorker) -> Worker:
     """Keep a worker, or what it says of itself now."""
     check_tenant_id(command.tenant)
     row = (list(command.types), command.hostname, command.version, command.metadata, command.by)
@@ -37,7 +27,7 @@ async def register(context: Context, command: RegisterWorker) -> Worker:
     return known.worker()
 
 
-async def hear(context: Context, command: HearWorker) -> Heard:
+async def hear(context: Context, command: ports.HearWorker) -> Heard:
     """Renew what a worker names, give back what it does not, and note that it lives."""
     beats = command.beats
     rows = await context.database.call(
@@ -66,13 +56,13 @@ async def hear(context: Context, command: HearWorker) -> Heard:
     return Heard(jobs=jobs, drain=drain)
 
 
-async def drain(context: Context, command: DrainWorker) -> Worker:
+async def drain(context: Context, command: ports.DrainWorker) -> Worker:
     """Have a worker take no more work."""
     key, act = _key(command.tenant, command.worker_id), json_text(command.act)
     return (await context.fetch(WorkerRow, CALL.drain_worker, *key, act)).worker()
 
 
-async def remove(context: Context, command: RemoveWorker) -> bool:
+async def remove(context: Context, command: ports.RemoveWorker) -> bool:
     """Give back what a worker holds, and forget it."""
     gone = False
     key, act = _key(command.tenant, command.worker_id), json_text(command.act)
@@ -84,7 +74,7 @@ async def remove(context: Context, command: RemoveWorker) -> bool:
     return gone
 
 
-async def tend(context: Context, command: TendWorkers) -> CrewTended:
+async def tend(context: Context, command: ports.TendWorkers) -> CrewTended:
     """Take the silent for offline, and forget those that stayed so."""
     silent_after = command.silent_after if context.memory.now() >= context.memory.sweep_from else NEVER
     ((silent, forgotten),) = await context.database.call(
@@ -93,7 +83,7 @@ async def tend(context: Context, command: TendWorkers) -> CrewTended:
     return CrewTended(silent=silent, forgotten=forgotten, more=command.limit in (silent, forgotten))
 
 
-async def get_worker(context: Context, command: GetWorker) -> Worker | None:
+async def get_worker(context: Context, command: ports.GetWorker) -> Worker | None:
     """One worker."""
     if command.tenant is not None and not is_id(command.tenant):
         return None
@@ -101,7 +91,7 @@ async def get_worker(context: Context, command: GetWorker) -> Worker | None:
     return None if known is None else known.worker()
 
 
-async def list_workers(context: Context, command: ListWorkers) -> list[Worker]:
+async def list_workers(context: Context, command: ports.ListWorkers) -> list[Worker]:
     """Workers of a tenant, or the shared ones."""
     if command.tenant is not None:
         await check_tenant(context, command.tenant)
@@ -109,12 +99,12 @@ async def list_workers(context: Context, command: ListWorkers) -> list[Worker]:
     return [known.worker() for known in await context.find_all(WorkerRow, CALL.list_workers, *row)]
 
 
-async def list_draining(context: Context, _: ListDraining) -> list[WorkerKey]:
+async def list_draining(context: Context, _: ports.ListDraining) -> list[WorkerKey]:
     """All that are to take no more work."""
     return [(row["tenant"], row["id"]) for row in await context.database.call(CALL.list_draining)]
 
 
-async def check_leases(context: Context, command: CheckLeases) -> list[Held]:
+async def check_leases(context: Context, command: ports.CheckLeases) -> list[Held]:
     """How these leases stand now."""
     leases = command.leases
     ids, fences = [lease.job_id for lease in leases], [lease.fence for lease in leases]

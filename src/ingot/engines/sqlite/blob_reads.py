@@ -4,21 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from ingot.blobs import ports
 from ingot.blobs.model import BlobFigures, Content, Key, Purged, Reference, Trash, Usage
-from ingot.blobs.ports import (
-    FindBlob,
-    GetBlobFigures,
-    GetKey,
-    GetReusableBytes,
-    GetUsage,
-    KnownPlaces,
-    ListCondemned,
-    ListKeys,
-    ListToScrub,
-    ListTrash,
-    OpenKey,
-    PreviewPurge,
-)
 from ingot.engines.sqlite.blob_rows import TOTAL, Kept, KeyRow, content_of
 from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
@@ -30,13 +17,13 @@ FIGURE_ROWS_MAX: Final = 10_000  # What is not counted as it changes is counted 
 ABOVE_ALL_KEYS: Final = b""  # SQLite sorts every blob behind every text.
 
 
-def get_key(reader: Reader, command: GetKey) -> Key | None:
+def get_key(reader: Reader, command: ports.GetKey) -> Key | None:
     """Find a key."""
     row = _find_key(reader, command)
     return None if row is None else row.key_of_tenant()
 
 
-def open_key(reader: Reader, command: OpenKey) -> tuple[Key, Content] | None:
+def open_key(reader: Reader, command: ports.OpenKey) -> tuple[Key, Content] | None:
     """Find a key, and its bytes or where they are."""
     with reader.snapshot():  # One for the key and its bytes.
         row = _find_key(reader, command)
@@ -44,7 +31,7 @@ def open_key(reader: Reader, command: OpenKey) -> tuple[Key, Content] | None:
     return None if row is None or content is None else (row.key_of_tenant(), content)
 
 
-def _find_key(reader: Reader, command: GetKey | OpenKey) -> KeyRow | None:
+def _find_key(reader: Reader, command: ports.GetKey | ports.OpenKey) -> KeyRow | None:
     asked = as_json([(reader.memory.number_of(command.tenant), command.key)])
     rows = reader.read(list[KeyRow], SQL.keys_by_name, asked)
     return rows[0] if rows else None
@@ -56,7 +43,7 @@ def find_content(reader: Reader, id: bytes) -> Content | None:
     return None if row is None else content_of(row)
 
 
-def list_keys(reader: Reader, command: ListKeys) -> list[Key]:
+def list_keys(reader: Reader, command: ports.ListKeys) -> list[Key]:
     """Read a page of the keys with a prefix."""
     prefix, after = command.prefix, command.after
     first = max(prefix, f"{after}\x00") if after else prefix  # The next text there can be behind `after`.
@@ -64,7 +51,7 @@ def list_keys(reader: Reader, command: ListKeys) -> list[Key]:
     return [row.key_of_tenant() for row in reader.read(list[KeyRow], SQL.page_of_keys, *values)]
 
 
-def find_blob(reader: Reader, command: FindBlob) -> tuple[Content, list[Reference]] | None:
+def find_blob(reader: Reader, command: ports.FindBlob) -> tuple[Content, list[Reference]] | None:
     """Find a blob that a tenant refers to, and what refers to it there."""
     tenant, id, sight = reader.memory.number_of(command.tenant), bytes.fromhex(command.blob_id), command.sight
     keys, types = (None if names is None else as_json(names) for names in (sight.keys, sight.types))
@@ -76,7 +63,7 @@ def find_blob(reader: Reader, command: FindBlob) -> tuple[Content, list[Referenc
     return None if content is None else (content, references)
 
 
-def get_usage(reader: Reader, command: GetUsage) -> Usage:
+def get_usage(reader: Reader, command: ports.GetUsage) -> Usage:
     """Read what a tenant uses, or one owner in it."""
     limits = reader.memory.limits.get(command.tenant)
     quota = limits.quota_bytes if limits is not None and command.owner is None else None
@@ -84,7 +71,7 @@ def get_usage(reader: Reader, command: GetUsage) -> Usage:
     return Usage(bytes=kept.bytes, reserved_bytes=kept.reserved, keys=kept.keys, quota_bytes=quota)
 
 
-def preview_purge(reader: Reader, command: PreviewPurge) -> Purged:
+def preview_purge(reader: Reader, command: ports.PreviewPurge) -> Purged:
     """Count what a purge would delete."""
     kept = _kept(reader, reader.memory.number_of(command.tenant), command.owner)
     return Purged(keys=kept.keys, bytes=kept.key_bytes, dry_run=True)
@@ -95,34 +82,34 @@ def _kept(reader: Reader, tenant: int, owner: str | None) -> Kept:
     return Kept() if row is None else Kept(*row)
 
 
-def list_condemned(reader: Reader, command: ListCondemned) -> list[str]:
+def list_condemned(reader: Reader, command: ports.ListCondemned) -> list[str]:
     """Read which blobs have had a tombstone for long enough."""
     until = reader.clock.micros() - command.grace
     passed = None if command.after is None else bytes.fromhex(command.after)
     return reader.read(list[str], SQL.condemned_blobs, until, command.limit, passed)
 
 
-def list_trash(reader: Reader, command: ListTrash) -> list[Trash]:
+def list_trash(reader: Reader, command: ports.ListTrash) -> list[Trash]:
     """Read a page of the objects to delete."""
     return reader.read(list[Trash], SQL.trash_in_order, command.limit, command.after)
 
 
-def known_places(reader: Reader, command: KnownPlaces) -> set[str]:
+def known_places(reader: Reader, command: ports.KnownPlaces) -> set[str]:
     """Find those of some places that something names."""
     return reader.read(set[str], SQL.known_places, as_json(command.places))
 
 
-def list_to_scrub(reader: Reader, command: ListToScrub) -> list[Content]:
+def list_to_scrub(reader: Reader, command: ports.ListToScrub) -> list[Content]:
     """Read which blobs are to be read whole again."""
     return [content_of(row) for row in reader.execute(SQL.contents_to_scrub, command.before, command.limit).fetchall()]
 
 
-def get_blob_figures(reader: Reader, _: GetBlobFigures) -> BlobFigures:
+def get_blob_figures(reader: Reader, _: ports.GetBlobFigures) -> BlobFigures:
     """Count all blobs, and what is to be done about them."""
     return reader.read(BlobFigures, SQL.blob_figures, FIGURE_ROWS_MAX)
 
 
-def get_reusable_bytes(reader: Reader, _: GetReusableBytes) -> int | None:
+def get_reusable_bytes(reader: Reader, _: ports.GetReusableBytes) -> int | None:
     """Read how much of the file is free."""
     return reader.read(tuple[int], SQL.reusable_bytes)[0]
 

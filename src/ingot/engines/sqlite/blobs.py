@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ingot.blobs import ports
 from ingot.blobs.errors import KeyChanged, KeyNotFound
 from ingot.blobs.model import Home, Key, Purged
-from ingot.blobs.ports import (
-    BeginUpload,
-    CollectBlob,
-    DeleteKey,
-    ForgetTrash,
-    KeepObjects,
-    NoteScrub,
-    PurgeKeys,
-    PutBlob,
-)
 from ingot.engines.sqlite.blob_rows import BlobRow
 from ingot.engines.sqlite.shelf import Shelf, run_all
 from ingot.engines.sqlite.sql import SQL
@@ -24,7 +15,7 @@ from ingot.engines.sqlite.uploads import begun, settle, throw_away_others
 from ingot.kernel.errors import IngotError
 
 
-def put(tx: Transaction, commands: Sequence[PutBlob]) -> list[Key | IngotError]:
+def put(tx: Transaction, commands: Sequence[ports.PutBlob]) -> list[Key | IngotError]:
     """Put blobs under keys."""
     shelf = Shelf(tx)
     shelf.load_keys((command.tenant, command.key) for command in commands)
@@ -32,7 +23,7 @@ def put(tx: Transaction, commands: Sequence[PutBlob]) -> list[Key | IngotError]:
     return run_all(shelf, _put, commands)
 
 
-def _put(shelf: Shelf, command: PutBlob) -> Key:
+def _put(shelf: Shelf, command: ports.PutBlob) -> Key:
     place, content = (command.tenant, command.key), command.content
     known = shelf.keys.get(place)
     if known is not None and (known.upload, known.blob_id) == (command.id, content.id):
@@ -40,7 +31,7 @@ def _put(shelf: Shelf, command: PutBlob) -> Key:
         return known.key_of_tenant()
     shelf.check_here(content)
     old = shelf.check_key(*place, command.if_match)
-    upload = BeginUpload(
+    upload = ports.BeginUpload(
         tenant=command.tenant,
         id=command.id,
         owner=command.owner,
@@ -55,14 +46,14 @@ def _put(shelf: Shelf, command: PutBlob) -> Key:
     return shelf.keys[place].key_of_tenant()
 
 
-def delete(tx: Transaction, commands: Sequence[DeleteKey]) -> list[Key | IngotError]:
+def delete(tx: Transaction, commands: Sequence[ports.DeleteKey]) -> list[Key | IngotError]:
     """Delete keys."""
     shelf = Shelf(tx)
     shelf.load_keys((command.tenant, command.key) for command in commands)
     return run_all(shelf, _delete, commands)
 
 
-def _delete(shelf: Shelf, command: DeleteKey) -> Key:
+def _delete(shelf: Shelf, command: ports.DeleteKey) -> Key:
     known = shelf.keys.get((command.tenant, command.key))
     if known is None:
         raise KeyNotFound
@@ -72,7 +63,7 @@ def _delete(shelf: Shelf, command: DeleteKey) -> Key:
     return known.key_of_tenant()
 
 
-def purge(tx: Transaction, command: PurgeKeys) -> Purged:
+def purge(tx: Transaction, command: ports.PurgeKeys) -> Purged:
     """Delete some keys of an owner, or of all."""
     number = tx.memory.number_of(command.tenant)
     if command.owner is None:
@@ -92,7 +83,7 @@ def purge(tx: Transaction, command: PurgeKeys) -> Purged:
     return purged
 
 
-def collect(tx: Transaction, command: CollectBlob) -> int | None:
+def collect(tx: Transaction, command: ports.CollectBlob) -> int | None:
     """Take a blob away that nothing refers to, once its tombstone is old enough."""
     id = bytes.fromhex(command.blob_id)
     found = tx.read(list[BlobRow], SQL.blobs_by_id, as_json([command.blob_id]))
@@ -117,12 +108,12 @@ def collect(tx: Transaction, command: CollectBlob) -> int | None:
     return blob.size
 
 
-def forget_trash(tx: Transaction, command: ForgetTrash) -> None:
+def forget_trash(tx: Transaction, command: ports.ForgetTrash) -> None:
     """Forget objects that were deleted."""
     tx.execute(SQL.remove_trash, as_json(command.places))
 
 
-def keep_objects(tx: Transaction, command: KeepObjects) -> Home:
+def keep_objects(tx: Transaction, command: ports.KeepObjects) -> Home:
     """Remember which object store this is, unless there are objects in another one."""
     known: str | None = tx.execute(SQL.object_store).get
     if known is None or (known != command.store_id and not tx.execute(SQL.has_objects).get):
@@ -131,7 +122,7 @@ def keep_objects(tx: Transaction, command: KeepObjects) -> Home:
     return Home(store_id=known, database=tx.execute(SQL.name_of_database).get)
 
 
-def note_scrub(tx: Transaction, command: NoteScrub) -> None:
+def note_scrub(tx: Transaction, command: ports.NoteScrub) -> None:
     """Keep when blobs were read, and how they were found."""
     for read, damaged in ((command.whole, False), (command.damaged, True)):
         if read:

@@ -9,26 +9,13 @@ from ingot.engines.json_rows import decode
 from ingot.engines.sqlite.readers import ABOVE_ALL_TEXTS, Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.identity import ports
 from ingot.identity.credentials import CredentialExists, CredentialNotFound, Token, TokenNotFound, WorkerCredential
 from ingot.identity.people import UserNotFound
-from ingot.identity.ports import (
-    ChangeWorkerCredential,
-    CreateToken,
-    CreateWorkerCredential,
-    FindToken,
-    FindWorkerCredential,
-    FoundToken,
-    FoundWorkerCredential,
-    IsWorkerName,
-    ListTokens,
-    ListWorkerCredentials,
-    NoteUse,
-    RevokeToken,
-)
 from ingot.kernel.clock import to_micros
 
 
-def create_token(tx: Transaction, command: CreateToken) -> Token:
+def create_token(tx: Transaction, command: ports.CreateToken) -> Token:
     """Keep a token."""
     token = command.token
     expires_at = None if token.expires_at is None else to_micros(token.expires_at)
@@ -53,7 +40,7 @@ def create_token(tx: Transaction, command: CreateToken) -> Token:
     return made
 
 
-def revoke_token(tx: Transaction, command: RevokeToken) -> Token:
+def revoke_token(tx: Transaction, command: ports.RevokeToken) -> Token:
     """End a token."""
     known = _token(tx, command.id)
     if command.tenant not in (None, known.tenant):
@@ -66,7 +53,7 @@ def revoke_token(tx: Transaction, command: RevokeToken) -> Token:
     return ended
 
 
-def create_worker_credential(tx: Transaction, command: CreateWorkerCredential) -> WorkerCredential:
+def create_worker_credential(tx: Transaction, command: ports.CreateWorkerCredential) -> WorkerCredential:
     """Keep a worker credential."""
     made = command.credential
     tenant = _tenant_number(tx, made.tenant)
@@ -80,7 +67,7 @@ def create_worker_credential(tx: Transaction, command: CreateWorkerCredential) -
     return kept
 
 
-def change_worker_credential(tx: Transaction, command: ChangeWorkerCredential) -> WorkerCredential:
+def change_worker_credential(tx: Transaction, command: ports.ChangeWorkerCredential) -> WorkerCredential:
     """Enable, disable, or give another secret."""
     known = _worker(tx, command.id)
     if command.tenant not in (None, known.tenant):
@@ -94,7 +81,7 @@ def change_worker_credential(tx: Transaction, command: ChangeWorkerCredential) -
     return changed
 
 
-def note_use(tx: Transaction, command: NoteUse) -> None:
+def note_use(tx: Transaction, command: ports.NoteUse) -> None:
     """Remember when credentials were last used."""
     for token_id, at in command.tokens.items():
         tx.execute(SQL.note_token_use, token_id, at)
@@ -122,31 +109,31 @@ def _worker(tx: Transaction, worker_id: str) -> WorkerCredential:
     return decode(WorkerCredential, text)
 
 
-def find_token(reader: Reader, command: FindToken) -> FoundToken | None:
+def find_token(reader: Reader, command: ports.FindToken) -> ports.FoundToken | None:
     """Find a token by its id."""
     text = reader.execute(SQL.token_by_id, command.token_id).get
     return None if text is None else decode_token(text)
 
 
-def list_tokens(reader: Reader, command: ListTokens) -> list[Token]:
+def list_tokens(reader: Reader, command: ports.ListTokens) -> list[Token]:
     """Read a page of the tokens of a tenant, or of the operator."""
     reader.memory.check_tenant(command.tenant)
     values = (command.tenant, command.before or ABOVE_ALL_TEXTS, command.limit)
     return reader.read(list[Token], SQL.tokens_of_tenant, *values)
 
 
-def find_worker_credential(reader: Reader, command: FindWorkerCredential) -> FoundWorkerCredential | None:
+def find_worker_credential(reader: Reader, command: ports.FindWorkerCredential) -> ports.FoundWorkerCredential | None:
     """Find a worker credential by its id."""
     text = reader.execute(SQL.worker_credential_by_id, command.credential_id).get
     return None if text is None else decode_worker_credential(text)
 
 
-def is_worker_name(reader: Reader, command: IsWorkerName) -> bool:
+def is_worker_name(reader: Reader, command: ports.IsWorkerName) -> bool:
     """Whether there is a worker credential of this name."""
     return reader.execute(SQL.worker_credential_by_id, command.name).get is not None
 
 
-def list_worker_credentials(reader: Reader, command: ListWorkerCredentials) -> list[WorkerCredential]:
+def list_worker_credentials(reader: Reader, command: ports.ListWorkerCredentials) -> list[WorkerCredential]:
     """Read a page of the worker credentials of a tenant, or of the shared ones."""
     reader.memory.check_tenant(command.tenant)
     values = (command.tenant, command.after or "", command.limit)

@@ -9,6 +9,7 @@ from ingot.engines.people import EXPIRED_ROWS_MAX, SESSIONS_MAX, lower
 from ingot.engines.sqlite.readers import ABOVE_ALL_TEXTS, Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.identity import ports
 from ingot.identity.credentials import Token
 from ingot.identity.people import (
     Member,
@@ -20,28 +21,9 @@ from ingot.identity.people import (
     User,
     UserNotFound,
 )
-from ingot.identity.ports import (
-    BeginLogin,
-    EnableUser,
-    EndSession,
-    FindMember,
-    FindSession,
-    FindUser,
-    FoundSession,
-    ListMembers,
-    ListPeopleTokens,
-    ListSessions,
-    ListUsers,
-    Owner,
-    PutMember,
-    RemoveMember,
-    SignIn,
-    TakeLogin,
-    TurnAway,
-)
 
 
-def begin_login(tx: Transaction, command: BeginLogin) -> None:
+def begin_login(tx: Transaction, command: ports.BeginLogin) -> None:
     """Remember that somebody set out."""
     tx.execute(SQL.delete_expired_logins, tx.now, EXPIRED_ROWS_MAX)
     tx.execute(SQL.insert_login, command.digest, command.next, command.link, command.expires_at)
@@ -49,13 +31,13 @@ def begin_login(tx: Transaction, command: BeginLogin) -> None:
         tx.audit(command.act, "link.created", "link", tenant=None)
 
 
-def take_login(tx: Transaction, command: TakeLogin) -> str | None:
+def take_login(tx: Transaction, command: ports.TakeLogin) -> str | None:
     """Where to go after a sign-in that was begun."""
     where: str | None = tx.execute(SQL.take_login, command.digest, command.link, tx.now).get
     return where
 
 
-def sign_in(tx: Transaction, command: SignIn) -> User:
+def sign_in(tx: Transaction, command: ports.SignIn) -> User:
     """Make a session."""
     person, user_id = command.person, command.user_id
     for known, enabled in tx.execute(SQL.user_by_subject, person.issuer, person.subject):
@@ -81,7 +63,7 @@ def sign_in(tx: Transaction, command: SignIn) -> User:
     return _user(tx, user_id)
 
 
-def turn_away(tx: Transaction, command: TurnAway) -> None:
+def turn_away(tx: Transaction, command: ports.TurnAway) -> None:
     """Keep the groups of a person who may not come in."""
     person = command.person
     for user_id, _ in list(tx.execute(SQL.user_by_subject, person.issuer, person.subject)):
@@ -95,7 +77,7 @@ def turn_away(tx: Transaction, command: TurnAway) -> None:
             tx.audit(act, "user.turned_away", f"user/{user_id}", tenant=None, before=before, after=after)
 
 
-def end_session(tx: Transaction, command: EndSession) -> None:
+def end_session(tx: Transaction, command: ports.EndSession) -> None:
     """End a session."""
     text = tx.execute(SQL.session_by_id, command.id).get
     whose = None if text is None else msgspec.json.decode(text, type=dict[str, str | None])
@@ -105,7 +87,7 @@ def end_session(tx: Transaction, command: EndSession) -> None:
     tx.audit(command.act, "session.ended", f"session/{command.id}", tenant=None, before=whose)
 
 
-def enable_user(tx: Transaction, command: EnableUser) -> User:
+def enable_user(tx: Transaction, command: ports.EnableUser) -> User:
     """Let a person in or out."""
     before = _user(tx, command.id)
     tx.execute(SQL.enable_user, command.id, command.enabled)
@@ -119,7 +101,7 @@ def enable_user(tx: Transaction, command: EnableUser) -> User:
     return after
 
 
-def put_member(tx: Transaction, command: PutMember) -> Member:
+def put_member(tx: Transaction, command: ports.PutMember) -> Member:
     """Give a role."""
     tenant = tx.memory.number_of(command.tenant)
     given = (command.role, tx.now, command.act.who)
@@ -139,7 +121,7 @@ def put_member(tx: Transaction, command: PutMember) -> Member:
     return after
 
 
-def remove_member(tx: Transaction, command: RemoveMember) -> Member:
+def remove_member(tx: Transaction, command: ports.RemoveMember) -> Member:
     """Take a role."""
     tenant = tx.memory.number_of(command.tenant)
     member = _member(tx, tenant, command.id)
@@ -171,22 +153,22 @@ def _member(tx: Transaction, tenant: int, member_id: str) -> Member | None:
     return found[0] if found else None
 
 
-def find_session(reader: Reader, command: FindSession) -> FoundSession | None:
+def find_session(reader: Reader, command: ports.FindSession) -> ports.FoundSession | None:
     """Find a session that holds, and its person."""
-    return reader.find(FoundSession, SQL.session_by_digest, command.digest, reader.clock.micros())
+    return reader.find(ports.FoundSession, SQL.session_by_digest, command.digest, reader.clock.micros())
 
 
-def list_sessions(reader: Reader, command: ListSessions) -> list[Session]:
+def list_sessions(reader: Reader, command: ports.ListSessions) -> list[Session]:
     """Read the sessions of a person that hold."""
     return reader.read(list[Session], SQL.sessions_of_user, command.user, reader.clock.micros(), SESSIONS_MAX)
 
 
-def find_user(reader: Reader, command: FindUser) -> Owner | None:
+def find_user(reader: Reader, command: ports.FindUser) -> ports.Owner | None:
     """Find a person, with their roles."""
-    return reader.find(Owner, SQL.owner_by_id, command.user_id)
+    return reader.find(ports.Owner, SQL.owner_by_id, command.user_id)
 
 
-def list_users(reader: Reader, command: ListUsers) -> list[User]:
+def list_users(reader: Reader, command: ports.ListUsers) -> list[User]:
     """Read a page of people, newest first."""
     page = (command.before or ABOVE_ALL_TEXTS, command.limit)
     if command.email is None:
@@ -194,14 +176,14 @@ def list_users(reader: Reader, command: ListUsers) -> list[User]:
     return reader.read(list[User], SQL.page_of_users_by_email, lower(command.email), *page)
 
 
-def find_member(reader: Reader, command: FindMember) -> Member | None:
+def find_member(reader: Reader, command: ports.FindMember) -> Member | None:
     """Find a member of a tenant, or an invitation."""
     tenant = reader.memory.number_of(command.tenant)
     found = reader.read(list[Member], SQL.members_by_id, tenant, as_json([command.member_id]))
     return found[0] if found else None
 
 
-def list_members(reader: Reader, command: ListMembers) -> list[Member]:
+def list_members(reader: Reader, command: ports.ListMembers) -> list[Member]:
     """Read a page of the members of a tenant."""
     tenant = reader.memory.number_of(command.tenant)
     with reader.snapshot():  # One for who they are and what they are.
@@ -209,7 +191,7 @@ def list_members(reader: Reader, command: ListMembers) -> list[Member]:
         return reader.read(list[Member], SQL.members_by_id, tenant, as_json(ids))
 
 
-def list_people_tokens(reader: Reader, command: ListPeopleTokens) -> list[Token]:
+def list_people_tokens(reader: Reader, command: ports.ListPeopleTokens) -> list[Token]:
     """Read a page of the tokens that a person made."""
     values = (command.user, command.before or ABOVE_ALL_TEXTS, command.limit)
     return reader.read(list[Token], SQL.tokens_of_user, *values)

@@ -11,27 +11,16 @@ from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.rows import JobRow, LoggedAttempt, State, job_of
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
+from ingot.jobs import ports
 from ingot.jobs.figures import Depth
 from ingot.jobs.logs import Chunk, read_chunks
 from ingot.jobs.model import AHEAD_MAX, Attempt, Batch, HeldLimit, Job, JobLog, JobStatus, Summary, Waiting
-from ingot.jobs.ports import (
-    CountJobs,
-    FindWaiting,
-    GetBatch,
-    GetJob,
-    ListAttempts,
-    ListDepths,
-    ListJobs,
-    ReadLog,
-    SummarizeJobs,
-    TallyJobs,
-)
 from ingot.kernel.clock import MICROS, to_datetime, to_datetime_or_none
 
 TALLY_PAGES = 10_000 // LOOKS_MAX
 
 
-def get_job(reader: Reader, command: GetJob) -> Job | None:
+def get_job(reader: Reader, command: ports.GetJob) -> Job | None:
     """Find a job in a tenant."""
     with reader.snapshot():  # One for the number and its job.
         number = reader.execute(SQL.number_of_job, command.job_id, command.tenant).get
@@ -44,7 +33,7 @@ def _whole_jobs(reader: Reader, numbers: list[int]) -> list[Job]:
     return [job_of(rows[number].state, rows[number].body) for number in numbers]
 
 
-def list_jobs(reader: Reader, command: ListJobs) -> tuple[list[Job], str | None]:
+def list_jobs(reader: Reader, command: ports.ListJobs) -> tuple[list[Job], str | None]:
     """Read a page of jobs, newest first, and the position to go on from."""
     pages = Pages(reader.connection, reader.memory.number_of(command.where.tenant), command.where)
     with reader.snapshot():  # One for all looks.
@@ -53,7 +42,7 @@ def list_jobs(reader: Reader, command: ListJobs) -> tuple[list[Job], str | None]
     return jobs, position
 
 
-def tally_jobs(reader: Reader, command: TallyJobs) -> tuple[dict[JobStatus, int], bool]:
+def tally_jobs(reader: Reader, command: ports.TallyJobs) -> tuple[dict[JobStatus, int], bool]:
     """Count the jobs that fit a filter, and whether there may be more."""
     pages = Pages(reader.connection, reader.memory.number_of(command.where.tenant), command.where)
     found: list[int] = []
@@ -68,12 +57,12 @@ def tally_jobs(reader: Reader, command: TallyJobs) -> tuple[dict[JobStatus, int]
     return counts, position is not None
 
 
-def list_attempts(reader: Reader, command: ListAttempts) -> list[Attempt]:
+def list_attempts(reader: Reader, command: ports.ListAttempts) -> list[Attempt]:
     """Read the attempts of a job, oldest first."""
     return reader.read(list[Attempt], SQL.attempts_of_job, command.job_id, command.tenant)
 
 
-def read_log(reader: Reader, command: ReadLog) -> JobLog | None:
+def read_log(reader: Reader, command: ports.ReadLog) -> JobLog | None:
     """Read what an attempt wrote, up to the next gap."""
     after = command.after
     with reader.snapshot():  # What was written before the job ended is there when it has ended.
@@ -95,7 +84,7 @@ def read_log(reader: Reader, command: ReadLog) -> JobLog | None:
     )
 
 
-def summarize_jobs(reader: Reader, command: SummarizeJobs) -> Summary:
+def summarize_jobs(reader: Reader, command: ports.SummarizeJobs) -> Summary:
     """Count the jobs of a tenant by status, and find what has been ready longest."""
     reader.memory.check_tenant(command.tenant)
     which = command.tenant, command.type
@@ -107,7 +96,7 @@ def summarize_jobs(reader: Reader, command: SummarizeJobs) -> Summary:
     return Summary(counts=counts, running=counts[JobStatus.RUNNING], oldest_queued_seconds=age)
 
 
-def count_jobs(reader: Reader, command: CountJobs) -> dict[str, dict[JobStatus, int]]:
+def count_jobs(reader: Reader, command: ports.CountJobs) -> dict[str, dict[JobStatus, int]]:
     """Count the jobs of a tenant by type and status."""
     counts: dict[str, dict[JobStatus, int]] = {}
     for type, status, jobs in reader.read(list[Count], SQL.counts_by_type, reader.memory.number_of(command.tenant)):
@@ -115,7 +104,7 @@ def count_jobs(reader: Reader, command: CountJobs) -> dict[str, dict[JobStatus, 
     return counts
 
 
-def list_depths(reader: Reader, command: ListDepths) -> list[Depth]:
+def list_depths(reader: Reader, command: ports.ListDepths) -> list[Depth]:
     """Count the jobs of all tenants by status, and find what has been ready longest."""
     tenants_max = command.tenants_max
     with reader.snapshot():  # One for both.
@@ -125,13 +114,13 @@ def list_depths(reader: Reader, command: ListDepths) -> list[Depth]:
     return [depth_of(tenant, counted, oldest.get(tenant), now) for tenant, counted in counts]
 
 
-def get_batch(reader: Reader, command: GetBatch) -> Batch | None:
+def get_batch(reader: Reader, command: ports.GetBatch) -> Batch | None:
     """Read the numbers of a batch."""
     reader.memory.check_tenant(command.tenant)
     return reader.find(Batch, SQL.batch_of_tenant, command.tenant, command.batch)
 
 
-def find_waiting(reader: Reader, command: FindWaiting) -> Waiting | None:
+def find_waiting(reader: Reader, command: ports.FindWaiting) -> Waiting | None:
     """Find what keeps a job from running."""
     waiting = None
     with reader.snapshot():  # One for all of it.

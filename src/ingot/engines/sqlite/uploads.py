@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ingot.blobs import ports
 from ingot.blobs.errors import UploadEnded, UploadTaken
 from ingot.blobs.model import BlobNews, Content, Finished, OpenUpload, UploadState
-from ingot.blobs.ports import (
-    BeginUpload,
-    EndUpload,
-    FinishUpload,
-    GetUpload,
-    ListVerifying,
-    NoteUpload,
-    SweepUploads,
-    TakeUpload,
-)
 from ingot.engines.sqlite.blob_rows import BlobRow, Kept, KeyRow, UploadRow
 from ingot.engines.sqlite.follow import abandon, go_on
 from ingot.engines.sqlite.job_files import drop_uploads
@@ -28,7 +19,7 @@ from ingot.jobs.files import CHECKPOINTS_MAX, OUTPUTS_MAX
 from ingot.kernel.errors import IngotError
 
 
-def begin(tx: Transaction, commands: Sequence[BeginUpload]) -> list[OpenUpload | IngotError]:
+def begin(tx: Transaction, commands: Sequence[ports.BeginUpload]) -> list[OpenUpload | IngotError]:
     """Begin uploads, each with its bytes set aside."""
     shelf = Shelf(tx)
     shelf.load_uploads((command.tenant, command.id) for command in commands)
@@ -37,7 +28,7 @@ def begin(tx: Transaction, commands: Sequence[BeginUpload]) -> list[OpenUpload |
     return run_all(shelf, _begin, commands)
 
 
-def _begin(shelf: Shelf, command: BeginUpload) -> OpenUpload:
+def _begin(shelf: Shelf, command: ports.BeginUpload) -> OpenUpload:
     known = shelf.uploads.get((command.tenant, command.id))
     if known is not None:
         return known.open_upload()
@@ -59,7 +50,7 @@ def _begin(shelf: Shelf, command: BeginUpload) -> OpenUpload:
     return upload.open_upload()
 
 
-def begun(command: BeginUpload, now: int) -> UploadRow:
+def begun(command: ports.BeginUpload, now: int) -> UploadRow:
     """An upload that begins."""
     return UploadRow(
         tenant=command.tenant,
@@ -88,12 +79,12 @@ def begun(command: BeginUpload, now: int) -> UploadRow:
     )
 
 
-def take(tx: Transaction, commands: Sequence[TakeUpload]) -> list[OpenUpload | IngotError]:
+def take(tx: Transaction, commands: Sequence[ports.TakeUpload]) -> list[OpenUpload | IngotError]:
     """Give uploads their next writer."""
     return run_all(_with_uploads(tx, commands), _take, commands)
 
 
-def _take(shelf: Shelf, command: TakeUpload) -> OpenUpload:
+def _take(shelf: Shelf, command: ports.TakeUpload) -> OpenUpload:
     upload = shelf.upload(command.tenant, command.id)
     if upload.state is not UploadState.OPEN:
         raise UploadEnded(f"the upload is {upload.state}")
@@ -102,14 +93,14 @@ def _take(shelf: Shelf, command: TakeUpload) -> OpenUpload:
     return upload.open_upload()
 
 
-def note(tx: Transaction, commands: Sequence[NoteUpload]) -> list[OpenUpload | IngotError]:
+def note(tx: Transaction, commands: Sequence[ports.NoteUpload]) -> list[OpenUpload | IngotError]:
     """Keep what writers tell of their uploads."""
     shelf = _with_uploads(tx, commands)
     shelf.load_blobs(command.blob_id for command in commands)
     return run_all(shelf, _note, commands)
 
 
-def _note(shelf: Shelf, command: NoteUpload) -> OpenUpload:
+def _note(shelf: Shelf, command: ports.NoteUpload) -> OpenUpload:
     upload, now = shelf.upload(command.tenant, command.id), shelf.tx.now
     _check_writer(upload, command.epoch)
     if command.reserved is not None:
@@ -136,7 +127,7 @@ def _check_writer(upload: UploadRow, epoch: int | None) -> None:
         raise UploadTaken
 
 
-def finish(tx: Transaction, commands: Sequence[FinishUpload]) -> list[Finished | IngotError]:
+def finish(tx: Transaction, commands: Sequence[ports.FinishUpload]) -> list[Finished | IngotError]:
     """Make blobs of uploads that have all their bytes."""
     shelf = _with_uploads(tx, commands)
     shelf.load_blobs(command.content.id for command in commands)
@@ -147,7 +138,7 @@ def finish(tx: Transaction, commands: Sequence[FinishUpload]) -> list[Finished |
     return answers
 
 
-def _finish(shelf: Shelf, command: FinishUpload) -> Finished:
+def _finish(shelf: Shelf, command: ports.FinishUpload) -> Finished:
     upload, content = shelf.upload(command.tenant, command.id), command.content
     if upload.state is UploadState.DONE and upload.blob_id == content.id:
         throw_away_others(shelf, content, shelf.blobs.get(content.id))
@@ -229,7 +220,7 @@ def throw_away_others(shelf: Shelf, content: Content, blob: BlobRow | None) -> N
         shelf.throw_away(content.place)
 
 
-def end(tx: Transaction, commands: Sequence[EndUpload]) -> list[IngotError | None]:
+def end(tx: Transaction, commands: Sequence[ports.EndUpload]) -> list[IngotError | None]:
     """End uploads of which nothing comes."""
     shelf = _with_uploads(tx, commands)
     answers = run_all(shelf, _end, commands)
@@ -237,7 +228,7 @@ def end(tx: Transaction, commands: Sequence[EndUpload]) -> list[IngotError | Non
     return answers
 
 
-def _end(shelf: Shelf, command: EndUpload) -> None:
+def _end(shelf: Shelf, command: ports.EndUpload) -> None:
     upload = shelf.uploads.get((command.tenant, command.id))
     if upload is None or upload.state is UploadState.DONE:
         return
@@ -247,27 +238,29 @@ def _end(shelf: Shelf, command: EndUpload) -> None:
         shelf.fail_upload(upload, command.error, keep=command.keep)
 
 
-def sweep(tx: Transaction, command: SweepUploads) -> int:
+def sweep(tx: Transaction, command: ports.SweepUploads) -> int:
     """Drop uploads whose time is over, or whose attempt is."""
     pairs = tx.read(list[Pair], SQL.uploads_to_sweep, tx.now, command.limit)
     abandon(tx, drop_uploads(tx, pairs, "was not finished in time"))
     return len(pairs)
 
 
-def _with_uploads(tx: Transaction, commands: Sequence[TakeUpload | NoteUpload | FinishUpload | EndUpload]) -> Shelf:
+def _with_uploads(
+    tx: Transaction, commands: Sequence[ports.TakeUpload | ports.NoteUpload | ports.FinishUpload | ports.EndUpload]
+) -> Shelf:
     shelf = Shelf(tx)
     shelf.load_uploads((command.tenant, command.id) for command in commands)
     return shelf
 
 
-def get_upload(reader: Reader, command: GetUpload) -> OpenUpload | None:
+def get_upload(reader: Reader, command: ports.GetUpload) -> OpenUpload | None:
     """Find an upload."""
     asked = as_json([(reader.memory.number_of(command.tenant), command.id)])
     rows = reader.read(list[UploadRow], SQL.uploads_by_id, asked)
     return rows[0].open_upload() if rows else None
 
 
-def list_verifying(reader: Reader, command: ListVerifying) -> list[OpenUpload]:
+def list_verifying(reader: Reader, command: ports.ListVerifying) -> list[OpenUpload]:
     """Read which uploads are to be read back."""
     rows = reader.read(list[UploadRow], SQL.uploads_verifying, command.limit)
     return [row.open_upload() for row in rows]

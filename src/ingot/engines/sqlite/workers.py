@@ -9,23 +9,10 @@ from ingot.engines.sqlite.memory import Memory
 from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.jobs import ports
 from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey, WorkerNews, WorkerStatus
 from ingot.jobs.errors import WorkerNotFound
 from ingot.jobs.model import Release, Settle
-from ingot.jobs.ports import (
-    CheckLeases,
-    DrainWorker,
-    GetWorker,
-    HearWorker,
-    ListDraining,
-    ListLeases,
-    ListWorkers,
-    RegisterWorker,
-    RemoveWorker,
-    RenewLeases,
-    SettleJobs,
-    TendWorkers,
-)
 from ingot.kernel.clock import to_datetime
 from ingot.kernel.errors import IngotError
 
@@ -36,7 +23,7 @@ ALL_INSTANTS = 2**62
 Silent = tuple[int, str | None, WorkerNews]  # The number and the id of a worker's tenant, and what is told of it.
 
 
-def register(tx: Transaction, command: RegisterWorker) -> Worker:
+def register(tx: Transaction, command: ports.RegisterWorker) -> Worker:
     """Keep a worker, or what it says of itself now."""
     tx.memory.check_tenant(command.tenant)
     key = _key(tx, command.tenant, command.worker_id)
@@ -49,11 +36,11 @@ def register(tx: Transaction, command: RegisterWorker) -> Worker:
     return known.worker()
 
 
-def hear(tx: Transaction, command: HearWorker) -> Heard:
+def hear(tx: Transaction, command: ports.HearWorker) -> Heard:
     """Renew what a worker names, give back what it does not, and note that it lives."""
     key = _key(tx, command.tenant, command.worker_id)
     row = _known(tx, key)
-    (answers,) = settle.renew(tx, [RenewLeases(beats=command.beats)])
+    (answers,) = settle.renew(tx, [ports.RenewLeases(beats=command.beats)])
     named = [(beat.job_id, beat.fence) for beat in command.beats]
     _give_back(tx, key, before=tx.now - command.grace, named=named, limit=RELEASE_JOBS_MAX)
     if not row.online or tx.now - row.seen_at >= command.note_after:
@@ -70,7 +57,7 @@ def hear(tx: Transaction, command: HearWorker) -> Heard:
     return Heard(jobs=jobs, drain=row.draining)
 
 
-def drain(tx: Transaction, command: DrainWorker) -> Worker:
+def drain(tx: Transaction, command: ports.DrainWorker) -> Worker:
     """Have a worker take no more work."""
     key = _key(tx, command.tenant, command.worker_id)
     before = _known(tx, key)
@@ -84,7 +71,7 @@ def drain(tx: Transaction, command: DrainWorker) -> Worker:
     return known.worker()
 
 
-def remove(tx: Transaction, command: RemoveWorker) -> bool:
+def remove(tx: Transaction, command: ports.RemoveWorker) -> bool:
     """Give back what a worker holds, and forget it."""
     key = _key(tx, command.tenant, command.worker_id)
     row = _known(tx, key)
@@ -98,7 +85,7 @@ def remove(tx: Transaction, command: RemoveWorker) -> bool:
     return True
 
 
-def tend(tx: Transaction, command: TendWorkers) -> CrewTended:
+def tend(tx: Transaction, command: ports.TendWorkers) -> CrewTended:
     """Take the silent for offline, and forget those that stayed so."""
     silent: list[Silent] = []
     if tx.memory.may_sweep(tx.now):
@@ -117,7 +104,7 @@ def _give_back(tx: Transaction, key: tuple[int, str], *, before: int, named: lis
     leases = tx.read(list[tuple[str, int]], SQL.unnamed_leases, *values)
     if leases:
         settles = [Settle(job_id=job_id, fence=fence, outcome=Release()) for job_id, fence in leases]
-        settle.settle(tx, [SettleJobs(settles=settles)])
+        settle.settle(tx, [ports.SettleJobs(settles=settles)])
     return len(leases)
 
 
@@ -147,31 +134,31 @@ def _tell(tx: Transaction, name: str, tenant: str | None, news: WorkerNews) -> N
         tx.staged.events[tenant].append((name, news))
 
 
-def get_worker(reader: Reader, command: GetWorker) -> Worker | None:
+def get_worker(reader: Reader, command: ports.GetWorker) -> Worker | None:
     """Find a worker."""
     row = reader.find(WorkerRow, SQL.worker_by_id, _number(reader.memory, command.tenant), command.worker_id)
     return None if row is None else row.worker()
 
 
-def list_workers(reader: Reader, command: ListWorkers) -> list[Worker]:
+def list_workers(reader: Reader, command: ports.ListWorkers) -> list[Worker]:
     """Read a page of the workers of a tenant, or of the shared ones."""
     reader.memory.check_tenant(command.tenant)
     values = (_number(reader.memory, command.tenant), command.after or "", command.limit)
     return [row.worker() for row in reader.read(list[WorkerRow], SQL.workers_of_tenant, *values)]
 
 
-def list_draining(reader: Reader, _: ListDraining) -> list[WorkerKey]:
+def list_draining(reader: Reader, _: ports.ListDraining) -> list[WorkerKey]:
     """Read which workers are to take no more work."""
     return reader.read(list[WorkerKey], SQL.draining_workers)
 
 
-def list_leases(reader: Reader, command: ListLeases) -> list[tuple[str, int]]:
+def list_leases(reader: Reader, command: ports.ListLeases) -> list[tuple[str, int]]:
     """Read which jobs a worker runs, each with its fence."""
     values = (command.worker, _number(reader.memory, command.tenant), command.limit)
     return reader.read(list[tuple[str, int]], SQL.leases_of_worker, *values)
 
 
-def check_leases(reader: Reader, command: CheckLeases) -> list[Held]:
+def check_leases(reader: Reader, command: ports.CheckLeases) -> list[Held]:
     """Read how leases stand."""
     asked = as_json([(lease.job_id, lease.fence) for lease in command.leases])
     rows = reader.read(list[tuple[str, int, int, bool]], SQL.leases_held, asked)
