@@ -196,15 +196,12 @@ class Database:
         return await self._persist(attempt), seconds
 
     async def call(self, statement: str, *values: Any, once: bool = False, reads: bool = False) -> list[Record]:
-        """Run one statement, durable when it returns; sent again while the server is away, unless it is for `once`.
+        """Run one statement, durable when it returns; sent again while the server is away.
 
-        One that only `reads` may be refused at any try.
+        One that must not be done twice is for `once`: it raises `OutcomeUnknown` when its answer was lost. One that
+        only `reads` may be refused at any try.
         """
         return await self._persist(lambda: self._call(statement, values), once=once, reads=reads)
-
-    async def call_once(self, statement: str, *values: Any) -> list[Record]:
-        """The same for what must not be done twice. Raises `OutcomeUnknown` when its answer was lost."""
-        return await self._persist(lambda: self._call(statement, values), once=True)
 
     async def insert(self, statement: str, *values: Any) -> tuple[list[Record], bool]:
         """The same for new rows, and whether it was sent more than once. Raises `AlreadyThere` when a row is there."""

@@ -130,7 +130,7 @@ class Direct:
 
     async def _claim(self, type: str, limit: int, hint: Hint) -> list[Record]:
         row = (self._instance, self._host, self._pid, limit, self._lease, *(hint.after or NOWHERE))
-        return await self._db.call_once(CALL.worker_claim, [type], *row)
+        return await self._db.call(CALL.worker_claim, [type], *row, once=True)
 
     async def hear(self, beats: Sequence[Beat]) -> Heard:
         """Renew these leases, give back what is held and not named, and tell how both they and the worker stand."""

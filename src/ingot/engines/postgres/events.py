@@ -48,9 +48,7 @@ def _key(command: PublishEvent) -> Hashable:
 
 
 async def _publish(db: Database, memory: Memory, commands: list[PublishEvent]) -> list[Answer]:
-    # An event without a key that was sent twice would be there twice.
-    call = db.call if all(command.key is not None for command in commands) else db.call_once
-    rows = await call(
+    rows = await db.call(
         CALL.publish,
         [command.tenant for command in commands],
         [command.name for command in commands],
@@ -58,6 +56,8 @@ async def _publish(db: Database, memory: Memory, commands: list[PublishEvent]) -
         [command.key for command in commands],
         [command.digest for command in commands],
         KEY_KEPT,
+        # An event without a key that was sent twice would be there twice.
+        once=any(command.key is None for command in commands),
     )
     memory.told(commands[row["place"] - 1].tenant for row in rows if row["created"])
     answers = {row["place"]: _answer(row) for row in rows}

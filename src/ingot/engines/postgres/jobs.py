@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ingot.engines.figures import summary_of
 from ingot.engines.json_rows import decode
 from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.context import Context
@@ -15,7 +16,6 @@ from ingot.engines.postgres.sql import SQL
 from ingot.jobs import ports
 from ingot.jobs.logs import read_chunks
 from ingot.jobs.model import Attempt, Batch, Job, JobLog, JobStatus, Summary
-from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import is_id
 
 
@@ -76,9 +76,7 @@ async def summarize(context: Context, command: ports.SummarizeJobs) -> Summary:
     await check_tenant(context, tenant)
     ((counts_text, oldest, now),) = await context.database.read(tenant, SQL.summary_of_tenant, tenant, command.type)
     counted = msgspec.json.decode(counts_text or "{}", type=dict[JobStatus, int])
-    age = None if oldest is None else max(0.0, (now - oldest) / MICROS)
-    counts = {status: counted.get(status, 0) for status in JobStatus}
-    return Summary(counts=counts, running=counts[JobStatus.RUNNING], oldest_queued_seconds=age)
+    return summary_of(counted, oldest, now)
 
 
 async def tally(context: Context, command: ports.TallyJobs) -> tuple[dict[JobStatus, int], bool]:

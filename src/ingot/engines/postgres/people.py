@@ -21,7 +21,7 @@ async def begin_login(context: Context, command: ports.BeginLogin) -> None:
 
 async def take_login(context: Context, command: ports.TakeLogin) -> str | None:
     """Where to go after a sign-in that was begun."""
-    ((where,),) = await context.database.call_once(CALL.take_login, command.digest, command.link)
+    ((where,),) = await context.database.call(CALL.take_login, command.digest, command.link, once=True)
     return None if where is None else str(where)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ingot.engines.figures import depth_of
+from ingot.engines.figures import depth_of, summary_of
 from ingot.engines.jobs import scopes_of
 from ingot.engines.sqlite.pages import LOOKS_MAX, Count, Pages
 from ingot.engines.sqlite.readers import Reader
@@ -15,7 +15,7 @@ from ingot.jobs import ports
 from ingot.jobs.figures import Depth
 from ingot.jobs.logs import Chunk, read_chunks
 from ingot.jobs.model import AHEAD_MAX, Attempt, Batch, HeldLimit, Job, JobLog, JobStatus, Summary, Waiting
-from ingot.kernel.clock import MICROS, to_datetime, to_datetime_or_none
+from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
 TALLY_PAGES = 10_000 // LOOKS_MAX
 
@@ -91,9 +91,7 @@ def summarize_jobs(reader: Reader, command: ports.SummarizeJobs) -> Summary:
     with reader.snapshot():
         counted = reader.read(dict[JobStatus, int], SQL.counts_of_tenant, *which)
         oldest = reader.execute(SQL.oldest_ready, *which).get
-    age = None if oldest is None else max(0.0, (reader.clock.micros() - oldest) / MICROS)
-    counts = {status: counted.get(status, 0) for status in JobStatus}
-    return Summary(counts=counts, running=counts[JobStatus.RUNNING], oldest_queued_seconds=age)
+    return summary_of(counted, oldest, reader.clock.micros())
 
 
 def count_jobs(reader: Reader, command: ports.CountJobs) -> dict[str, dict[JobStatus, int]]:
