@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, Unpack
 
 import msgspec
 
 from ingot.jobs import checks
 from ingot.jobs.errors import JobFinished, JobNotFinished, JobNotFound, JobNotQueued
-from ingot.jobs.model import Job, JobStatus, Source
+from ingot.jobs.looking import JobFilters
+from ingot.jobs.model import Job, JobStatus
 from ingot.jobs.service import Jobs
 from ingot.kernel import values
 from ingot.kernel.errors import IngotError, InvalidInput
@@ -21,18 +22,12 @@ from ingot.kernel.pages import InvalidCursor, check_limit, read_cursor, write_cu
 STEP_SECONDS_MAX: Final = 5.0  # Then the caller is told how far it went.
 STEP_JOBS_DEFAULT: Final = 1000
 JOBS_AT_ONCE: Final = 100  # Their commands are committed together.
-FILTERS: Final = ("status", "type", "tag", "source", "created_after", "created_before")
+FILTERS: Final = tuple(JobFilters.__annotations__)
 
 
-class Step(TypedDict, total=False):
+class Step(JobFilters, total=False):
     """Which jobs are meant, and how far one call goes. `all_jobs` says that no filter means every job."""
 
-    status: JobStatus | None
-    type: str | None
-    tag: str | None
-    source: Source | None
-    created_after: datetime | None
-    created_before: datetime | None
     all_jobs: bool
     dry_run: bool
     limit: int
@@ -140,7 +135,7 @@ class Actions:
 
     async def _step(self, deed: Deed, tenant: str, step: Step) -> Acted:
         """Go through the states one after the other, until enough was done or it took long enough."""
-        filters = {name: step.get(name) for name in FILTERS}
+        filters: dict[str, Any] = {name: step.get(name) for name in FILTERS}
         statuses = _statuses(deed, filters, all_jobs=values.flag(step.get("all_jobs", False), what="all"))
         dry_run = values.flag(step.get("dry_run", False), what="dry_run")
         left = check_limit(step.get("limit", STEP_JOBS_DEFAULT))
@@ -153,7 +148,7 @@ class Actions:
         while place < len(statuses) and left > 0 and loop.time() < deadline:
             status, limit = statuses[place], min(left, JOBS_AT_ONCE)
             filters["status"] = status
-            page = await self._jobs.list(tenant, cursor=within, limit=limit, **_given(filters))
+            page = await self._jobs.list(tenant, cursor=within, limit=limit, **filters)
             matched += len(page.items)
             left -= len(page.items)
             wanted = [job for job in page.items if deed.changes(job)]
@@ -183,10 +178,6 @@ def _statuses(deed: Deed, filters: dict[str, Any], *, all_jobs: bool) -> Sequenc
             hint=f"Choose a status out of {', '.join(deed.of)}, or none; nothing was changed.",
         )
     return (status,)
-
-
-def _given(filters: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in filters.items() if value is not None}
 
 
 def _read_place(cursor: str | None, bound_to: Sequence[str], states: int) -> tuple[int, str | None]:

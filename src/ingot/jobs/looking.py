@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 import msgspec
 
@@ -41,6 +41,20 @@ PAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # Of payloads, metadata and results; th
 PAGE_STEP_JOBS: Final = 64
 LOOK_SECONDS_MIN: Final = 0.1
 LOOK_SECONDS_MAX: Final = 1.0
+
+
+class JobFilters(TypedDict, total=False):
+    """Which jobs are meant: those that fit every filter.
+
+    Jobs made at `created_after` are meant, those made at `created_before` are not.
+    """
+
+    status: JobStatus | None
+    type: str | None
+    tag: str | None
+    source: Source | None
+    created_after: datetime | None
+    created_before: datetime | None
 
 
 class Looking:
@@ -81,21 +95,15 @@ class Looking:
         self,
         tenant: str,
         *,
-        status: JobStatus | None = None,
-        type: str | None = None,
-        tag: str | None = None,
-        source: Source | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
         cursor: str | None = None,
         limit: int = PAGE_ROWS_DEFAULT,
+        **filters: Unpack[JobFilters],
     ) -> Page[Job]:
         """A page of a tenant's jobs that fit every filter given, newest first.
 
-        Jobs made at `created_after` are listed, those made at `created_before` are not. A page may be short although
-        there are more. Raises `InvalidCursor` for a cursor of another list.
+        A page may be short although there are more. Raises `InvalidCursor` for a cursor of another list.
         """
-        where = _job_filter(tenant, status, type, tag, source, created_after, created_before)
+        where = _job_filter(tenant, **filters)
         bound_to = ("jobs", *(None if value is None else str(value) for value in msgspec.structs.astuple(where)))
         before = None if cursor is None else read_cursor(values.text(cursor, what="cursor"), bound_to=bound_to)
         jobs, position = await _read_page(self._store, where, before, check_limit(limit))
@@ -128,23 +136,13 @@ class Looking:
         """The files of a job, by kind and name. Raises `JobNotFound`."""
         return await self._store.run(ListFiles(tenant=checks.tenant(tenant), job_id=checks.job_id(job_id)))
 
-    async def summary(
-        self,
-        tenant: str,
-        *,
-        status: JobStatus | None = None,
-        type: str | None = None,
-        tag: str | None = None,
-        source: Source | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-    ) -> Summary:
+    async def summary(self, tenant: str, **filters: Unpack[JobFilters]) -> Summary:
         """Counts of a tenant's jobs that fit every filter given, by status.
 
         By status and type they are exact. For the other filters a bounded number of jobs is looked at, newest first,
         and `more` tells when there are others; how long work has been waiting is not told then.
         """
-        where = _job_filter(tenant, status, type, tag, source, created_after, created_before)
+        where = _job_filter(tenant, **filters)
         if where == JobFilter(tenant=where.tenant, status=where.status, type=where.type):
             found = await self._store.run(SummarizeJobs(tenant=where.tenant, type=where.type))
         else:
@@ -213,12 +211,13 @@ async def _read_page(store: JobStore, where: JobFilter, before: str | None, limi
 
 def _job_filter(
     tenant: object,
-    status: object,
-    type: object,
-    tag: object,
-    source: object,
-    created_after: object,
-    created_before: object,
+    *,
+    status: object = None,
+    type: object = None,
+    tag: object = None,
+    source: object = None,
+    created_after: object = None,
+    created_before: object = None,
 ) -> JobFilter:
     """A filter whose every value can be used."""
     return JobFilter(

@@ -58,6 +58,7 @@ from ingot.jobs.records import DEFINITION, PAUSE, PauseBody, pause_of
 from ingot.jobs.waiting import Waiter, Waiters
 from ingot.kernel import values
 from ingot.kernel.clock import MICROS
+from ingot.kernel.commands import Command
 from ingot.kernel.errors import IngotError, InvalidInput, StoreBusy
 from ingot.kernel.logs import report
 from ingot.records.model import RecordChanged, RecordNotFound
@@ -66,6 +67,7 @@ from ingot.records.service import Records
 CONFLICTS_MAX: Final = 50  # How often others may change a record first before we give up.
 
 T = TypeVar("T")
+A = TypeVar("A")
 C = TypeVar("C", Beat, LogEntry, Settle)
 
 
@@ -265,14 +267,8 @@ class Jobs(Looking):
 
     async def heartbeat_many(self, beats: Iterable[Beat]) -> list[Heartbeat | IngotError]:
         """Renew many leases; each has its own answer, a heartbeat or the error it met."""
-        given = values.several(beats, what="beats")
-        if not given:
-            return []
-        values.whole_number(len(given), what="the number of heartbeats", least=1, most=checks.BATCH_JOBS_MAX)
-        checked = [_or_error(checked_beat, beat) for beat in given]
-        good = [beat for beat in checked if isinstance(beat, Beat)]
-        answers = iter(await self._store.run(RenewLeases(beats=good)) if good else ())
-        return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
+        _, answers = await self._run_each("beats", beats, checked_beat, RenewLeases)
+        return answers
 
     async def append_log(
         self,
@@ -295,16 +291,10 @@ class Jobs(Looking):
 
     async def append_logs(self, entries: Iterable[LogEntry]) -> list[int | IngotError]:
         """Append to the logs of many attempts; each has its own answer, and one that fails stops no other."""
-        given = values.several(entries, what="entries")
-        if not given:
-            return []
-        values.whole_number(len(given), what="the number of entries", least=1, most=checks.BATCH_JOBS_MAX)
-        checked = [_or_error(checked_entry, entry) for entry in given]
-        good = [entry for entry in checked if isinstance(entry, LogEntry)]
-        answers = iter(await self._store.run(AppendLogs(entries=good)) if good else ())
+        good, answers = await self._run_each("entries", entries, checked_entry, AppendLogs)
         for entry in good:
             self.log_followers.wake(entry.job_id)
-        return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
+        return answers
 
     async def settle(
         self, job_id: str, fence: int, outcome: Outcome, *, tenant: str | None = None, worker: str | None = None
@@ -316,19 +306,37 @@ class Jobs(Looking):
 
     async def settle_many(self, settles: Iterable[Settle]) -> list[Settled | IngotError]:
         """Record how many attempts ended; each has its own answer, and one that fails stops no other."""
-        given = values.several(settles, what="settles")
-        if not given:
-            return []
-        values.whole_number(len(given), what="the number of settles", least=1, most=checks.BATCH_JOBS_MAX)
-        checked = [_or_error(checked_settle, settle) for settle in given]
-        good = [settle for settle in checked if isinstance(settle, Settle)]
-        settled = await self._store.run(SettleJobs(settles=good)) if good else []
-        for listener in self._listeners:
-            _tell(listener.settled, settled)
+        good, answers = await self._run_each("settles", settles, checked_settle, SettleJobs)
+        if answers:
+            for listener in self._listeners:
+                _tell(listener.settled, answers)
         for settle in good:
             self.followers.wake(settle.job_id)
-        answers = iter(settled)
-        return [entry if isinstance(entry, IngotError) else next(answers) for entry in checked]
+        return answers
+
+    async def _run_each(
+        self,
+        name: str,
+        calls: Iterable[C],
+        check: Callable[[object], C],
+        command: Callable[..., Command[list[A | IngotError]]],
+    ) -> tuple[list[C], list[A | IngotError]]:
+        """Run the calls that pass their check as one command, in its field `name`.
+
+        Return them, and an answer for each call in order: what the command answered, or the error that its check met.
+        """
+        given = values.several(calls, what=name)
+        if given:
+            values.whole_number(len(given), what=f"the number of {name}", least=1, most=checks.BATCH_JOBS_MAX)
+        checked: list[C | IngotError] = []
+        for call in given:
+            try:
+                checked.append(check(call))
+            except IngotError as error:
+                checked.append(error)
+        good = [call for call in checked if not isinstance(call, IngotError)]
+        answers = iter(await self._store.run(command(**{name: good})) if good else ())
+        return good, [next(answers) if not isinstance(call, IngotError) else call for call in checked]
 
     async def complete(self, claim: Claim, result: object = None, *, outputs: Iterable[str] = ()) -> Settled:
         """The work is done; `result` is a JSON value, or `bytes` of JSON text.
@@ -539,13 +547,6 @@ def _tell(tell: Callable[[T], None], news: T) -> None:
         tell(news)
     except Exception as error:  # What was done is done, whoever failed to hear of it.
         report("listener_failed", error)
-
-
-def _or_error(check: Callable[[object], C], call: object) -> C | IngotError:
-    try:
-        return check(call)
-    except IngotError as error:
-        return error
 
 
 def _or_raise(answer: T | IngotError) -> T:

@@ -258,11 +258,7 @@ class Workers:
             if (heard := listener.heard) is not None and (heard.jobs or listener.key in self._jobs.draining)
         ]
         leases = [held for _, heard in waiting for held in heard.jobs if not held.lost]
-        now = (
-            {(held.job_id, held.fence): held for held in await self._store.run(CheckLeases(leases=leases))}
-            if leases
-            else {}
-        )
+        now = await self._now(leases)
         for listener, heard in waiting:
             told = _stands(heard, now, drain=listener.key in self._jobs.draining)
             if _matters(told) - _matters(heard):
@@ -308,13 +304,13 @@ class Workers:
         return min(deadline, at + TELL_AGAIN_SECONDS) if matters <= told else 0.0
 
     async def _look_again(self, key: WorkerKey, heard: Heard) -> Heard:
-        leases = [held for held in heard.jobs if not held.lost]
-        now = (
-            {(held.job_id, held.fence): held for held in await self._store.run(CheckLeases(leases=leases))}
-            if leases
-            else {}
-        )
+        now = await self._now([held for held in heard.jobs if not held.lost])
         return _stands(heard, now, drain=key in self._jobs.draining)
+
+    async def _now(self, leases: Sequence[Held]) -> dict[tuple[str, int], Held]:
+        """How these leases stand now, by job and fence."""
+        standing = await self._store.run(CheckLeases(leases=leases)) if leases else ()
+        return {(held.job_id, held.fence): held for held in standing}
 
     def _note_told(self, key: WorkerKey, heard: Heard) -> None:
         if matters := _matters(heard):
