@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from ingot.worker.job import Stopped
+from ingot.jobs.files import CHECKPOINT
+from ingot.worker.files import Source, Uploaded
+from ingot.worker.job import Stopped, WorkerJob
 
 
-class Desk:
+class Desk(WorkerJob):
     """A job with one input. `kept` outlives it, as it does an attempt; `stop_at` a page of its progress it stops."""
 
     def __init__(
@@ -23,28 +24,30 @@ class Desk:
         stop_at: int | None = None,
     ) -> None:
         self._folder, self._source, self._name = folder, source, name
-        self.payload = payload
-        self.inputs = [name]
+        self._payload = payload
         self.kept = {} if kept is None else kept
         self.uploads: dict[str, bytes] = {}
         self.stages: list[str] = []
         self._stop_at = stop_at
+
+    @property
+    def payload(self) -> Any:
+        return self._payload
+
+    @property
+    def inputs(self) -> list[str]:
+        return [self._name]
 
     def download(self, name: str | None = None) -> Path:
         path = self.room() / self._name
         path.write_bytes(self._source)
         return path
 
-    def upload(
-        self,
-        source: str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes],
-        name: str,
-        content_type: str | None = None,
-        /,
-    ) -> None:
+    def upload(self, source: Source, name: str, content_type: str | None = None) -> Uploaded:
         assert isinstance(source, (bytes, Path))
         assert content_type is not None or not name.endswith((".md", ".txt")), "what is text says how it is written"
         self.uploads[name] = source if isinstance(source, bytes) else source.read_bytes()
+        return Uploaded(name=name, blob_id="", size=len(self.uploads[name]))
 
     def room(self) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -57,10 +60,11 @@ class Desk:
         if self._stop_at is not None and len(self.stages) >= self._stop_at:
             raise Stopped
 
-    def save(self, source: bytes, name: str) -> None:
+    def save(self, source: Source, name: str = CHECKPOINT) -> None:
+        assert isinstance(source, bytes)
         self.kept[name] = source
 
-    def saved(self, name: str) -> bytes | None:
+    def saved(self, name: str = CHECKPOINT) -> bytes | None:
         return self.kept.get(name)
 
 

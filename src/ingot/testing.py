@@ -30,10 +30,11 @@ from ingot.kernel.errors import InvalidInput
 from ingot.settings import Settings
 from ingot.wire.jobs import Broke, SettleAnswer
 from ingot.wire.workers import HeldJob, WorkerBeatAnswer
-from ingot.wiring import rooms, serving, working
+from ingot.wiring import rooms, serving
 from ingot.worker.app import Handler, Worker
 from ingot.worker.isolation import Templates
 from ingot.worker.job import WorkerJob
+from ingot.worker.over_http import HttpBoard, HttpFileDesk
 from ingot.worker.ports import Ending, Work
 from ingot.worker.runner import Runner
 
@@ -225,7 +226,7 @@ async def _drain(site: _Site, worker: Worker, raise_errors: bool, seconds: float
         _noting(worker, errors),
         lambda: _SeenBoard(site.worker, seen),
         drain_seconds=STOP_SECONDS,
-        desk=working.desk_of(site.worker),
+        desk=HttpFileDesk(site.worker),
         templates=site.templates,
     )
     stopping = asyncio.Event()
@@ -340,7 +341,7 @@ class _SeenBoard:
     """The board over HTTP, with an eye on it."""
 
     def __init__(self, place: Place, seen: _Seen) -> None:
-        self._board = working.board_of(place, WORKER)
+        self._board = HttpBoard(place, WORKER)
         self._seen = seen
         self.register = self._board.register
         self.drain = self._board.drain

@@ -149,7 +149,7 @@ class Attempt:
         self.asked: list[Ask] = []
         self.changes: Callable[[Ask, bytes], bytes] = lambda _, said: said
         self.desk = HttpFileDesk(find_place(site.url, token=site.operator, tenant="default"))
-        attempt = AttemptDesk(self.desk, self.job)
+        attempt = AttemptDesk(self.desk, self.job, lambda: None)
 
         def ask(one: Ask) -> bytes:
             self.asked.append(one)

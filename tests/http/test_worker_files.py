@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -28,7 +29,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.settings import ClientSettings
 from ingot.wire.files import FileUrl
 from ingot.wiring.working import runner_of
-from ingot.worker.asks import Ask, NoFileDesk, NoFiles
+from ingot.worker.asks import Ask, NoFiles
 from ingot.worker.files import Files
 from ingot.worker.job import Stopped
 from ingot.worker.over_http import HttpBoard, HttpFileDesk
@@ -429,7 +430,7 @@ async def test_a_worker_without_a_server_says_how_to_get_files() -> None:
     assert "INGOT_SERVER_URL" in error.hint
 
 
-@pytest.mark.parametrize(("token", "desk"), [(None, NoFileDesk), ("ingot_x", HttpFileDesk)])
+@pytest.mark.parametrize(("token", "desk"), [(None, NoneType), ("ingot_x", HttpFileDesk)])
 def test_straight_on_postgresql_files_go_by_way_of_the_server(token: str | None, desk: type) -> None:
     settings = ClientSettings(database_url="postgresql://press@127.0.0.1/ingot", token=token)
     assert isinstance(runner_of(worker, settings).desk, desk)

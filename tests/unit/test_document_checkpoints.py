@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from ingot.blobs.errors import QuotaExceeded
+from ingot.jobs.files import CHECKPOINT
+from ingot.worker.files import Source
 from ingot.worker.handlers.documents import checkpoints, converting
 from ingot.worker.handlers.documents.checkpoints import Header, Page, Pages
 from ingot.worker.handlers.documents.converting import Converted, convert
@@ -65,7 +67,7 @@ def test_an_attempt_that_has_all_pages_only_puts_them_together(tmp_path: Path) -
 class Full(Desk):
     """A desk that keeps nothing: the quota is used up."""
 
-    def save(self, source: bytes, name: str) -> None:
+    def save(self, source: Source, name: str = CHECKPOINT) -> None:
         raise QuotaExceeded(scope="tenant", usage=10, limit=10)
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 import msgspec
 from msgspec import Raw
 
+from ingot.jobs.crew import Held
 from ingot.jobs.model import Progress
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT
 from ingot.wire.jobs import ABSENT, Fence, Limit, LogOffset, LogText, Request
@@ -53,6 +54,16 @@ class HeldAnswer(msgspec.Struct, frozen=True, kw_only=True):
     lease_expires_at: datetime | None
     cancel_requested: bool
     lost: bool
+
+    @classmethod
+    def of(cls, held: Held) -> HeldAnswer:
+        """The answer for a job that stands like this."""
+        return cls(
+            id=held.job_id,
+            lease_expires_at=held.lease_expires_at,
+            cancel_requested=held.cancel_requested,
+            lost=held.lost,
+        )
 
 
 class WorkerBeatAnswer(msgspec.Struct, frozen=True, kw_only=True):

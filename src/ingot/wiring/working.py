@@ -13,15 +13,14 @@ from typing import Final
 import structlog
 import uvloop
 
-from ingot.client.place import Place, find_place
+from ingot.client.place import find_place
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.settings import ClientSettings, SettingsError, read_client_settings
 from ingot.worker.app import Worker
-from ingot.worker.asks import NoFileDesk
 from ingot.worker.hours import Hours
 from ingot.worker.isolation import check_isolated
 from ingot.worker.over_http import HttpBoard, HttpFileDesk
-from ingot.worker.ports import Board, FileDesk
+from ingot.worker.ports import Board
 from ingot.worker.runner import DRAIN_SECONDS, Runner
 
 EXIT_AT_ONCE: Final = 130
@@ -56,7 +55,7 @@ def runner_of(
     instance = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     if known.database_url is not None:
         board = _direct_board(known, known.database_url, instance)
-        desk = NoFileDesk() if known.token is None else desk_of(find_place(settings=known))
+        desk = None if known.token is None else HttpFileDesk(find_place(settings=known))
         return Runner(worker, board, drain_seconds=drain_seconds, hours=hours, echo=echo, desk=desk)
     if known.worker_id is not None and known.worker_secret is not None:
         name = f"{known.worker_id}/{instance}"
@@ -66,22 +65,12 @@ def runner_of(
         place = find_place(settings=known)
     return Runner(
         worker,
-        lambda: board_of(place, name),
+        lambda: HttpBoard(place, name),
         drain_seconds=drain_seconds,
         hours=hours,
         echo=echo,
-        desk=desk_of(place),
+        desk=HttpFileDesk(place),
     )
-
-
-def board_of(place: Place, worker_id: str) -> Board:
-    """The server at a place, as this worker sees it."""
-    return HttpBoard(place, worker_id)
-
-
-def desk_of(place: Place) -> FileDesk:
-    """The server at a place, as attempts see it that move files."""
-    return HttpFileDesk(place)
 
 
 def _direct_board(known: ClientSettings, url: str, instance: str) -> Callable[[], Board]:

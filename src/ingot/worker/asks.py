@@ -75,21 +75,13 @@ class NoFiles(IngotError):
     hint = NO_FILES_HINT
 
 
-class NoFileDesk:
-    """For a worker that no server is known to."""
-
-    def ask(self, job_id: str, path: str, body: object) -> bytes:  # noqa: ARG002 - as in `FileDesk`
-        """See `FileDesk`."""
-        raise NoFiles
-
-    def close(self) -> None:
-        """See `FileDesk`."""
-
-
 class AttemptDesk:
-    """Asks for one attempt and no other, with its fence; and knows which outputs came of it. From any thread."""
+    """Asks for one attempt and no other, with its fence; and knows which outputs came of it. From any thread.
 
-    def __init__(self, desk: FileDesk, job: Job, lost: Callable[[], None] = lambda: None) -> None:
+    Without a `desk` the worker knows no server: every question raises `NoFiles`.
+    """
+
+    def __init__(self, desk: FileDesk | None, job: Job, lost: Callable[[], None]) -> None:
         self._desk = desk
         self._job_id, self._fence = job.id, job.fence
         self._lost = lost
@@ -103,6 +95,8 @@ class AttemptDesk:
 
     def ask(self, ask: Ask) -> bytes:
         """Ask for something; answers it as JSON. Raises `LeaseLost` when the job is somebody else's by now."""
+        if self._desk is None:
+            raise NoFiles
         try:
             answer = self._desk.ask(self._job_id, _path(ask), {"fence": self._fence, **_body(ask)})
         except LeaseLost:

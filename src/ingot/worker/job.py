@@ -18,7 +18,7 @@ from ingot.jobs.checks import LOG_CHARS_MAX, STAGE_CHARS_MAX
 from ingot.jobs.files import CHECKPOINT
 from ingot.jobs.model import Job, Progress
 from ingot.kernel.errors import InvalidInput
-from ingot.worker.asks import AttemptDesk, NoFileDesk
+from ingot.worker.asks import AttemptDesk
 from ingot.worker.files import Files, Source, Uploaded
 from ingot.worker.ports import FileDesk
 from ingot.worker.whole_log import WholeLog
@@ -209,7 +209,7 @@ class WorkerJob:
         """Where it asks for files."""
         with self._lock:
             if self._desk is None:
-                self._desk = AttemptDesk(self._server or NoFileDesk(), self.data, self.stop)
+                self._desk = AttemptDesk(self._server, self.data, self.stop)
             return self._desk
 
     @property

@@ -12,7 +12,7 @@ from typing import Final
 from ingot.engines.postgres.direct import Direct, Said
 from ingot.engines.postgres.rows import STATUSES
 from ingot.jobs import checks
-from ingot.jobs.crew import Heard, Held
+from ingot.jobs.crew import Heard
 from ingot.jobs.errors import LeaseLost
 from ingot.jobs.model import JobStatus
 from ingot.jobs.ports import Beat, LogEntry
@@ -84,7 +84,7 @@ class PostgresBoard:
             await asyncio.sleep(min(LOOK_SECONDS, left))
             heard = await database.look(beats)
         self._told, self._told_drain = _matters(heard), heard.drain
-        return WorkerBeatAnswer(jobs=[_answer(one) for one in heard.jobs], drain=heard.drain)
+        return WorkerBeatAnswer(jobs=[HeldAnswer.of(one) for one in heard.jobs], drain=heard.drain)
 
     async def settle(self, endings: Sequence[Ending]) -> list[SettleAnswer]:
         """See `Board`."""
@@ -185,15 +185,6 @@ def _beat(job: HeldJob) -> Beat:
 
 def _entry(job: HeldJob) -> LogEntry:
     return LogEntry(job_id=job.id, fence=job.fence, text=checks.log_text(job.log), offset=job.log_offset or 0)
-
-
-def _answer(held: Held) -> HeldAnswer:
-    return HeldAnswer(
-        id=held.job_id,
-        lease_expires_at=held.lease_expires_at,
-        cancel_requested=held.cancel_requested,
-        lost=held.lost,
-    )
 
 
 def _said(ending: Ending) -> Said:

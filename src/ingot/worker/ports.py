@@ -52,7 +52,7 @@ class FileDesk(Protocol):
     def ask(self, job_id: str, path: str, body: object) -> bytes:
         """POST something about a file of a job, and answer what the server says. Every such call may be made again.
 
-        Raises the error that the server tells of, `ServerUnreachable`, or `NoFiles`.
+        Raises the error that the server tells of, or `ServerUnreachable`.
         """
 
     def close(self) -> None:

@@ -20,7 +20,6 @@ from ingot.kernel.structs import prepare_structs
 from ingot.wire.jobs import Broke
 from ingot.wire.workers import WorkerBeatAnswer
 from ingot.worker.app import Handler, Worker
-from ingot.worker.asks import NoFileDesk
 from ingot.worker.capture import capturing
 from ingot.worker.heart import Heart, HeartStopped, tell_news
 from ingot.worker.hours import Hours
@@ -56,8 +55,8 @@ class Runner:
     """Runs the handlers of a worker. `boards` makes a way to the work, one for each loop that needs one.
 
     With `hours` it takes work only then; the clock says when that is. With `echo`, what handlers print is printed too.
-    The `desk` is where files are asked for. `templates` that are passed in outlive the runner, and the caller
-    closes them; otherwise the runner creates its own, and closes them.
+    The `desk` is where files are asked for; without one there are none. `templates` that are passed in outlive the
+    runner, and the caller closes them; otherwise the runner creates its own, and closes them.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Runner:
         templates: Templates | None = None,
     ) -> None:
         self._echo = echo
-        self.desk = desk or NoFileDesk()
+        self.desk = desk
         self._workshop = Workshop()
         self._templates = templates or Templates()
         self._closes_templates = templates is None
@@ -153,7 +152,8 @@ class Runner:
             if self._closes_templates:
                 await asyncio.to_thread(self._templates.close)
             self._workshop.close()
-            self.desk.close()
+            if self.desk is not None:
+                self.desk.close()
             with suppress(IngotError):
                 await board.leave()
             await board.close()

@@ -13,15 +13,16 @@ from ingot.worker.handlers.documents.composing import composed
 from ingot.worker.handlers.documents.front_matter import Source, front_matter, source_of
 from ingot.worker.handlers.documents.markdown import plain
 from ingot.worker.handlers.documents.options import OcrOptions, options_of, selected, spans
-from ingot.worker.handlers.documents.ports import DocumentJob, Watch
+from ingot.worker.handlers.documents.ports import Watch
 from ingot.worker.handlers.documents.sheets import Sheets, sheets_of
 from ingot.worker.handlers.inputs import MARKDOWN, TEXT, only_input, stem_of
+from ingot.worker.job import WorkerJob
 
 READER: Final = "tesseract"
 LISTED_PAGES_MAX: Final = 2_000  # In a result; the Markdown names all.
 
 
-def handle(job: DocumentJob) -> dict[str, Any]:
+def handle(job: WorkerJob) -> dict[str, Any]:
     """Read the only input of a job. Raises `NoRetry` for what cannot be read."""
     options = options_of(job.payload, OcrOptions)
     reading.check_languages(options.languages)

@@ -7,14 +7,14 @@ from typing import Any, Final
 from ingot.worker.handlers.documents import ahead as _ahead  # noqa: F401
 from ingot.worker.handlers.documents.converting import convert
 from ingot.worker.handlers.documents.options import PdfOptions, options_of
-from ingot.worker.handlers.documents.ports import DocumentJob
 from ingot.worker.handlers.inputs import MARKDOWN, only_input
+from ingot.worker.job import WorkerJob
 
 PICTURE_FILES_MAX: Final = 200  # More are only in the archive.
 LISTED_PAGES_MAX: Final = 2_000  # In a result; the Markdown names all.
 
 
-def handle(job: DocumentJob) -> dict[str, Any]:
+def handle(job: WorkerJob) -> dict[str, Any]:
     """Convert the only input of a job. Raises `NoRetry` for what cannot be converted."""
     options = options_of(job.payload, PdfOptions)
     name = only_input(job.inputs)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -52,33 +51,6 @@ class Watch(Protocol):
 
     def saved(self, name: str) -> bytes | None:
         """What was kept under this name."""
-
-
-class DocumentJob(Watch, Protocol):
-    """A job in the hands of a handler of documents."""
-
-    @property
-    def payload(self) -> Any:
-        """Its options."""
-
-    @property
-    def inputs(self) -> list[str]:
-        """The names of its files."""
-
-    def download(self, name: str | None = None) -> Path:
-        """Fetch a file."""
-
-    def upload(
-        self,
-        source: str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes],
-        name: str,
-        content_type: str | None = None,
-        /,
-    ) -> object:
-        """Store an output."""
-
-    def room(self) -> Path:
-        """A folder of its own."""
 
 
 class Nobody:
