@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import msgspec
+
 from ingot.http.call import Call
-from ingot.http.table import PREFIX, Granted, Route
+from ingot.http.table import Granted, Route, routes_of
 from ingot.jobs.actions import Acted, Actions, Step
+from ingot.jobs.looking import JobFilters
 from ingot.jobs.service import Jobs
 from ingot.wire.actions import CancelJobs, ChangeJobs, JobsAction, RetryJobs
 
@@ -17,16 +22,7 @@ class ActionsApi:
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
-        return [
-            Route(
-                method="POST",
-                path=f"{PREFIX}/jobs/actions",
-                handler=self.act,
-                needs=Granted("jobs.manage"),
-                room="jobs",
-                rate="write",
-            ),
-        ]
+        return [routes_of("jobs")("POST", "/jobs/actions", self.act, Granted("jobs.manage"))]
 
     async def act(self, call: Call, body: CancelJobs | RetryJobs | ChangeJobs) -> Acted:
         """Cancel, retry or change jobs that fit a filter. Go on with `next_cursor` until there is none."""
@@ -49,15 +45,5 @@ class ActionsApi:
 
 
 def _step(body: JobsAction) -> Step:
-    return Step(
-        status=body.filter.status,
-        type=body.filter.type,
-        tag=body.filter.tag,
-        source=body.filter.source,
-        created_after=body.filter.created_after,
-        created_before=body.filter.created_before,
-        all_jobs=body.all,
-        dry_run=body.dry_run,
-        limit=body.limit,
-        cursor=body.cursor,
-    )
+    filters = cast("JobFilters", msgspec.structs.asdict(body.filter))
+    return Step(**filters, all_jobs=body.all, dry_run=body.dry_run, limit=body.limit, cursor=body.cursor)

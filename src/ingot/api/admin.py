@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ingot.http.call import Call
-from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.http.table import PREFIX, Granted, Route, routes_of
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant, TenantNotFound
 from ingot.identity.service import Tenants
@@ -37,37 +37,28 @@ class AdminApi:
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
-
-        def route(method: str, path: str, handler: Handler, action: str, status: int = 200) -> Route:
-            return Route(
-                method=method,
-                path=f"{PREFIX}/admin/{path}",
-                handler=handler,
-                needs=Granted(f"admin.{action}"),
-                room="admin",
-                status=status,
-                rate="read" if method == "GET" else "write",
-            )
-
+        route = routes_of("admin", f"{PREFIX}/admin")
+        tenants, definitions = Granted("admin.tenants"), Granted("admin.definitions")
+        tokens, workers = Granted("admin.tokens"), Granted("admin.workers")
         return [
-            route("GET", "tenants", self.list_tenants, "tenants"),
-            route("POST", "tenants", self.create_tenant, "tenants", 201),
-            route("GET", "tenants/{slug}", self.get_tenant, "tenants"),
-            route("PATCH", "tenants/{slug}", self.change_tenant, "tenants"),
-            route("DELETE", "tenants/{slug}", self.remove_tenant, "tenants"),
-            route("GET", "definitions", self.list_definitions, "definitions"),
-            route("GET", "definitions/{type}", self.get_definition, "definitions"),
-            route("PUT", "definitions/{type}", self.put_definition, "definitions"),
-            route("GET", "tokens", self.list_tokens, "tokens"),
-            route("POST", "tokens", self.create_token, "tokens", 201),
-            route("GET", "tokens/{id}", self.get_token, "tokens"),
-            route("DELETE", "tokens/{id}", self.revoke_token, "tokens"),
-            route("GET", "workers", self.list_workers, "workers"),
-            route("POST", "workers", self.create_worker, "workers", 201),
-            route("GET", "workers/{id}", self.get_worker, "workers"),
-            route("POST", "workers/{id}/regenerate", self.regenerate_worker, "workers"),
-            route("POST", "workers/{id}/enable", self.enable_worker, "workers"),
-            route("POST", "workers/{id}/disable", self.disable_worker, "workers"),
+            route("GET", "/tenants", self.list_tenants, tenants),
+            route("POST", "/tenants", self.create_tenant, tenants, status=201),
+            route("GET", "/tenants/{slug}", self.get_tenant, tenants),
+            route("PATCH", "/tenants/{slug}", self.change_tenant, tenants),
+            route("DELETE", "/tenants/{slug}", self.remove_tenant, tenants),
+            route("GET", "/definitions", self.list_definitions, definitions),
+            route("GET", "/definitions/{type}", self.get_definition, definitions),
+            route("PUT", "/definitions/{type}", self.put_definition, definitions),
+            route("GET", "/tokens", self.list_tokens, tokens),
+            route("POST", "/tokens", self.create_token, tokens, status=201),
+            route("GET", "/tokens/{id}", self.get_token, tokens),
+            route("DELETE", "/tokens/{id}", self.revoke_token, tokens),
+            route("GET", "/workers", self.list_workers, workers),
+            route("POST", "/workers", self.create_worker, workers, status=201),
+            route("GET", "/workers/{id}", self.get_worker, workers),
+            route("POST", "/workers/{id}/regenerate", self.regenerate_worker, workers),
+            route("POST", "/workers/{id}/enable", self.enable_worker, workers),
+            route("POST", "/workers/{id}/disable", self.disable_worker, workers),
         ]
 
     # -- tenants --------------------------------------------------------------------------------------------
@@ -81,14 +72,7 @@ class AdminApi:
     async def create_tenant(self, call: Call, body: NewTenant) -> Tenant:
         """Make a tenant."""
         call.expect_operator("makes tenants")
-        return await self._tenants.create(
-            body.slug,
-            weight=body.weight,
-            time_zone=body.time_zone,
-            limits=body.limits,
-            groups=body.groups,
-            act=call.act(),
-        )
+        return await self._tenants.create(**msgspec.structs.asdict(body), act=call.act())
 
     async def get_tenant(self, call: Call, slug: str) -> Tenant:
         """One tenant, by slug or id."""
@@ -107,15 +91,7 @@ class AdminApi:
         call.expect("admin.members")
         for role in (body.groups or {}).values():
             call.expect_role(role)
-        return await self._tenants.change(
-            slug,
-            slug=body.slug,
-            weight=body.weight,
-            time_zone=body.time_zone,
-            limits=body.limits,
-            groups=body.groups,
-            act=call.act(),
-        )
+        return await self._tenants.change(slug, **msgspec.structs.asdict(body), act=call.act())
 
     async def remove_tenant(self, call: Call, slug: str) -> Tenant:
         """Remove a tenant, and answer what it was.
@@ -156,16 +132,7 @@ class AdminApi:
 
     async def create_token(self, call: Call, body: TokenOrder) -> TokenShown:
         """Make a token. Its text is shown this once."""
-        made = await self._credentials.create_token(
-            self._whose(call, all_of_them=body.operator),
-            description=body.description,
-            grants=body.grants,
-            limits=body.limits,
-            expires_at=body.expires_at,
-            by=call.caller,
-            act=call.act(),
-        )
-        return TokenShown(**msgspec.structs.asdict(made.token), token=made.text)
+        return await issue_token(self._credentials, call, self._whose(call, all_of_them=body.operator), body)
 
     async def get_token(self, call: Call, id: str) -> Token:
         """One token."""
@@ -214,6 +181,20 @@ class AdminApi:
             call.expect_operator("has to do with what is for all tenants")
             return None
         return call.tenant
+
+
+async def issue_token(credentials: Credentials, call: Call, tenant: str | None, order: TokenOrder) -> TokenShown:
+    """Make the token that a caller orders, for a tenant or for the operator."""
+    made = await credentials.create_token(
+        tenant,
+        description=order.description,
+        grants=order.grants,
+        limits=order.limits,
+        expires_at=order.expires_at,
+        by=call.caller,
+        act=call.act(),
+    )
+    return TokenShown(**msgspec.structs.asdict(made.token), token=made.text)
 
 
 def _own(call: Call) -> str | None:

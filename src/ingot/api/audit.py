@@ -5,7 +5,7 @@ from __future__ import annotations
 from ingot.events.acts import Audit
 from ingot.events.audit import Entry
 from ingot.http.call import Call
-from ingot.http.table import PREFIX, Granted, Route
+from ingot.http.table import Granted, Route, routes_of
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page
 from ingot.wire.jobs import Limit, Request
 
@@ -29,16 +29,7 @@ class AuditApi:
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
-        return [
-            Route(
-                method="GET",
-                path=f"{PREFIX}/admin/audit",
-                handler=self.list_acts,
-                needs=Granted("admin.audit"),
-                room="admin",
-                rate="read",
-            ),
-        ]
+        return [routes_of("admin")("GET", "/admin/audit", self.list_acts, Granted("admin.audit"))]
 
     async def list_acts(self, call: Call, query: AuditQuery) -> Page[Entry]:
         """A page of what was done in the tenant, by whom and from where, newest first; everywhere with `all`."""

@@ -16,7 +16,7 @@ from ingot.blobs.scrub import Scrub
 from ingot.blobs.service import Blobs
 from ingot.blobs.uploads import Uploads
 from ingot.http.call import Answer, Body, Bytes, Call
-from ingot.http.table import PREFIX, Granted, Handler, Route, Signed
+from ingot.http.table import Granted, Route, Signed, routes_of
 from ingot.identity.credentials import Caller
 from ingot.identity.grants import names_below
 from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX, job_type
@@ -70,12 +70,8 @@ class BlobsApi:
         """The routes of this room."""
         see = Granted("blobs.read", or_action="jobs.read")  # A blob may be a file of a job.
         send = Granted("blobs.write", or_action="jobs.create")  # It may be for an input or a payload of a job.
-
-        def route(method: str, path: str, handler: Handler, needs: Any, **more: Any) -> Route:
-            given = {"rate": "read" if method == "GET" else "write", **more}
-            return Route(method=method, path=PREFIX + path, handler=handler, needs=needs, room="blobs", **given)
-
-        sends = {"body_bytes_max": None, "headers": ("Upload-Offset",)}
+        sends: dict[str, Any] = {"body_bytes_max": None, "headers": ("Upload-Offset",)}
+        route = routes_of("blobs")
         return [
             route("POST", "/blobs/uploads", self.begin, send, status=201),
             route("GET", "/blobs/uploads/{id}", self.get_upload, send),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
 from weakref import WeakValueDictionary
 
 from ingot.events.feeds import Feeds
 from ingot.events.model import Event
 from ingot.events.service import Events
 from ingot.http.call import Answer, Call, Stream
-from ingot.http.table import PREFIX, Granted, Route
+from ingot.http.table import Granted, Route, routes_of
 from ingot.identity.grants import Grant, allows
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page
@@ -67,34 +68,13 @@ class EventsApi:
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
+        read, create = Granted("events.read"), Granted("events.create")
+        keyed: dict[str, Any] = {"status": 201, "other_statuses": (200,), "headers": ("Idempotency-Key",)}
+        route = routes_of("events")
         return [
-            Route(
-                method="GET",
-                path=f"{PREFIX}/events",
-                handler=self.list,
-                needs=Granted("events.read"),
-                room="events",
-            ),
-            Route(
-                method="POST",
-                path=f"{PREFIX}/events",
-                handler=self.publish,
-                needs=Granted("events.create"),
-                room="events",
-                status=201,
-                other_statuses=(200,),
-                rate="write",
-                headers=("Idempotency-Key",),
-            ),
-            Route(
-                method="GET",
-                path=f"{PREFIX}/events/stream",
-                handler=self.stream,
-                needs=Granted("events.read"),
-                room="events",
-                rate="wait",
-                headers=("Last-Event-ID",),
-            ),
+            route("GET", "/events", self.list, read),
+            route("POST", "/events", self.publish, create, **keyed),
+            route("GET", "/events/stream", self.stream, read, rate="wait", headers=("Last-Event-ID",)),
         ]
 
     async def list(self, call: Call, query: EventsQuery) -> Page[Event]:

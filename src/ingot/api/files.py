@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ingot.api.downloads import URL_SECONDS, Downloads
 from ingot.api.jobs import seen_job
 from ingot.api.plans import Plans
@@ -14,7 +12,7 @@ from ingot.blobs.model import UploadState
 from ingot.blobs.ports import Part
 from ingot.blobs.uploads import Uploads
 from ingot.http.call import Answer, Call
-from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.http.table import Granted, Route, routes_of
 from ingot.jobs.checks import file_name
 from ingot.jobs.files import CHECKPOINT_BYTES_MAX, CHECKPOINT_HINT, JobFile, RunningJob
 from ingot.jobs.service import Jobs
@@ -36,11 +34,7 @@ class FilesApi:
     def routes(self) -> list[Route]:
         """The routes of this room."""
         run = Granted("workers.run")
-
-        def route(method: str, path: str, handler: Handler, needs: Granted, **more: Any) -> Route:
-            given = {"rate": "read" if method == "GET" else "write", **more}
-            return Route(method=method, path=PREFIX + path, handler=handler, needs=needs, room="files", **given)
-
+        route = routes_of("files")
         return [
             route("GET", "/jobs/{id}/files", self.list, Granted("jobs.read")),
             route("POST", "/jobs/{id}/downloads", self.download, run),

@@ -16,7 +16,7 @@ from ingot.blobs.checks import guess_type
 from ingot.blobs.errors import UploadNotFound
 from ingot.blobs.uploads import Begun, Prepared, Uploads
 from ingot.http.call import Answer, Call
-from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.http.table import PREFIX, Granted, Route, routes_of
 from ingot.jobs.checks import file_name
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.files import INPUTS_MAX, upload_id
@@ -78,27 +78,15 @@ class JobsApi:
     def routes(self) -> list[Route]:
         """The routes of this room."""
         create, read, manage = Granted("jobs.create"), Granted("jobs.read"), Granted("jobs.manage")
-
-        def route(method: str, path: str, handler: Handler, needs: Granted, **more: Any) -> Route:
-            return Route(
-                method=method,
-                path=PREFIX + path,
-                handler=handler,
-                needs=needs,
-                room="jobs",
-                rate="wait" if more.get("waits") else "read" if method == "GET" else "write",
-                **more,
-            )
-
+        keyed: dict[str, Any] = {"status": 201, "other_statuses": (200,), "headers": ("Idempotency-Key",)}
+        route = routes_of("jobs")
         return [
-            route(
-                "POST", "/jobs", self.create, create, status=201, other_statuses=(200,), headers=("Idempotency-Key",)
-            ),
+            route("POST", "/jobs", self.create, create, **keyed),
             route("POST", "/jobs/batch", self.create_many, create, status=201, body_bytes_max=BATCH_BODY_BYTES_MAX),
             route("GET", "/jobs", self.list, read),
             route("GET", "/jobs/summary", self.summary, read),
             route("GET", "/jobs/{id}", self.get, read),
-            route("GET", "/jobs/{id}/wait", self.wait, read, waits=True),
+            route("GET", "/jobs/{id}/wait", self.wait, read, rate="wait", waits=True),
             route("PATCH", "/jobs/{id}", self.change, manage),
             route("POST", "/jobs/{id}/cancel", self.cancel, manage),
             route("POST", "/jobs/{id}/retry", self.retry, manage),
@@ -211,27 +199,17 @@ class JobsApi:
 
     async def get(self, call: Call, id: str) -> Job:
         """The job as it stands."""
-        return await self._seen(call, id)
+        return await seen_job(self._jobs, call, id)
 
     async def wait(self, call: Call, id: str, query: WaitQuery) -> Job:
         """The job once it is finished, or as it stands when the time is over."""
-        await self._seen(call, id)
+        await seen_job(self._jobs, call, id)
         return await self._jobs.wait(call.tenant, id, seconds=query.wait_seconds)
 
     async def list(self, call: Call, query: JobsQuery) -> Page[Job]:
         """A page of the jobs that fit every filter, newest first."""
         call.expect("jobs.read", "*" if query.type is None else f"jobs/{query.type}")
-        return await self._jobs.list(
-            call.tenant,
-            status=query.status,
-            type=query.type,
-            tag=query.tag,
-            source=query.source,
-            created_after=query.created_after,
-            created_before=query.created_before,
-            cursor=query.cursor,
-            limit=query.limit,
-        )
+        return await self._jobs.list(call.tenant, **msgspec.structs.asdict(query))
 
     async def summary(self, call: Call, query: SummaryQuery) -> Summary:
         """The jobs that fit every filter in numbers, exact unless it says that there are more."""
@@ -240,12 +218,12 @@ class JobsApi:
 
     async def attempts(self, call: Call, id: str) -> Page[Attempt]:
         """The attempts of a job, oldest first."""
-        await self._seen(call, id)
+        await seen_job(self._jobs, call, id)
         return Page(items=[*await self._jobs.attempts(call.tenant, id)])
 
     async def explain(self, call: Call, id: str) -> Explanation:
         """Why a job is not running, in words and as data."""
-        await self._seen(call, id)
+        await seen_job(self._jobs, call, id)
         return await self._jobs.explain(call.tenant, id)
 
     async def batch(self, call: Call, batch: str) -> Batch:
@@ -258,24 +236,21 @@ class JobsApi:
         found: Sequence[Definition] = await self._jobs.definitions(tenant=call.tenant)
         return Page(items=[one for one in found if call.caller.may("jobs.read", f"jobs/{one.type}")])
 
-    async def _seen(self, call: Call, job_id: str, action: str = "jobs.read") -> Job:
-        return await seen_job(self._jobs, call, job_id, action)
-
     # -- steering -------------------------------------------------------------------------------------------
 
     async def cancel(self, call: Call, id: str) -> Job:
         """Stop a waiting job at once, ask a running one to stop."""
-        await self._seen(call, id, "jobs.manage")
+        await seen_job(self._jobs, call, id, "jobs.manage")
         return await self._jobs.cancel(call.tenant, id)
 
     async def retry(self, call: Call, id: str, body: JobRetry) -> Job:
         """Run a finished job again."""
-        await self._seen(call, id, "jobs.manage")
+        await seen_job(self._jobs, call, id, "jobs.manage")
         return await self._jobs.retry(call.tenant, id, **msgspec.structs.asdict(body))
 
     async def change(self, call: Call, id: str, body: JobChange) -> Job:
         """Change a waiting job, or the tags of any."""
-        await self._seen(call, id, "jobs.manage")
+        await seen_job(self._jobs, call, id, "jobs.manage")
         return await self._jobs.reschedule(call.tenant, id, **msgspec.structs.asdict(body))
 
     async def pauses(self, call: Call) -> Page[Pause]:

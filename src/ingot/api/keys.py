@@ -15,7 +15,7 @@ from ingot.blobs.model import Key, Purged, Usage
 from ingot.blobs.service import Blobs
 from ingot.http.call import Answer, Body, Bytes, Call
 from ingot.http.forms import FORM, Form
-from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.http.table import PREFIX, Granted, Route, routes_of
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
 from ingot.wire.blobs import KeyListQuery, PurgeOrder, PutQuery, UsageQuery
@@ -36,11 +36,7 @@ class KeysApi:
     def routes(self) -> list[Route]:
         """The routes of this room."""
         read, write = Granted("blobs.read"), Granted("blobs.write")
-
-        def route(method: str, path: str, handler: Handler, needs: Granted, **more: Any) -> Route:
-            given = {"rate": "read" if method == "GET" else "write", **more}
-            return Route(method=method, path=PREFIX + path, handler=handler, needs=needs, room="keys", **given)
-
+        route = routes_of("keys")
         return [
             route("GET", "/keys", self.list, read),
             route("POST", "/keys", self.post, write, status=201, body_bytes_max=None, takes=FORM, form=("key", "blob")),

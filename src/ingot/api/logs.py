@@ -12,7 +12,7 @@ import msgspec
 
 from ingot.api.jobs import seen_job
 from ingot.http.call import Call, Stream
-from ingot.http.table import PREFIX, Granted, Route
+from ingot.http.table import Granted, Route, routes_of
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.model import JobLog
@@ -37,16 +37,8 @@ class LogsApi:
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
-        return [
-            Route(
-                method="GET",
-                path=f"{PREFIX}/jobs/{{id}}/log",
-                handler=self.log,
-                needs=Granted("jobs.read"),
-                room="jobs",
-                headers=("Last-Event-ID",),
-            ),
-        ]
+        needs = Granted("jobs.read")
+        return [routes_of("jobs")("GET", "/jobs/{id}/log", self.log, needs, headers=("Last-Event-ID",))]
 
     async def log(self, call: Call, id: str, query: LogQuery) -> JobLog | Stream:
         """What an attempt of a job wrote; as a stream of events, what it and those after it write from then on."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from ingot.api.admin import issue_token
 from ingot.http.call import Call
-from ingot.http.table import PREFIX, Handler, Known, Route
+from ingot.http.table import PREFIX, Known, Route, routes_of
 from ingot.identity.credentials import Forbidden, Token
 from ingot.identity.people import User
 from ingot.identity.service import Tenants
@@ -26,24 +27,13 @@ class MeApi:
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
-
-        def route(method: str, path: str, handler: Handler, status: int = 200) -> Route:
-            return Route(
-                method=method,
-                path=f"{PREFIX}/me{path}",
-                handler=handler,
-                needs=Known(),
-                room="me",
-                status=status,
-                rate="read" if method == "GET" else "write",
-            )
-
+        route = routes_of("me", f"{PREFIX}/me", Known())
         return [
             route("GET", "", self.who),
             route("GET", "/sessions", self.list_sessions),
-            route("DELETE", "/sessions/{id}", self.end_session, 204),
+            route("DELETE", "/sessions/{id}", self.end_session, status=204),
             route("GET", "/tokens", self.list_tokens),
-            route("POST", "/tokens", self.create_token, 201),
+            route("POST", "/tokens", self.create_token, status=201),
             route("DELETE", "/tokens/{id}", self.revoke_token),
         ]
 
@@ -82,16 +72,7 @@ class MeApi:
         _person(call)
         if body.operator:
             call.expect_operator("makes tokens for all tenants")
-        made = await self._credentials.create_token(
-            None if body.operator else call.tenant,
-            description=body.description,
-            grants=body.grants,
-            limits=body.limits,
-            expires_at=body.expires_at,
-            by=call.caller,
-            act=call.act(),
-        )
-        return TokenShown(**msgspec.structs.asdict(made.token), token=made.text)
+        return await issue_token(self._credentials, call, None if body.operator else call.tenant, body)
 
     async def revoke_token(self, call: Call, id: str) -> Token:
         """End a token of one's own."""

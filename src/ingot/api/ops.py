@@ -16,7 +16,7 @@ from ingot.http import docs
 from ingot.http.call import Answer, Call
 from ingot.http.metrics import Metrics
 from ingot.http.openapi import document_of
-from ingot.http.table import Granted, Known, Open, Route
+from ingot.http.table import Granted, Known, Open, Route, routes_of
 from ingot.identity.credentials import Forbidden
 from ingot.jobs.crew import WorkerStatus
 from ingot.jobs.figures import Load
@@ -83,20 +83,14 @@ class OpsApi:
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
+        route = routes_of("ops", below="")
         return [
-            Route(method="GET", path="/", handler=self.root, needs=Open(), room="ops", status=307),
-            Route(method="GET", path="/healthz", handler=self.health, needs=Open(), room="ops"),
-            Route(method="GET", path="/status", handler=self.status, needs=Granted("jobs.read"), room="ops"),
-            Route(method="GET", path="/openapi.json", handler=self.document, needs=Known(), room="ops"),
-            Route(method="GET", path="/docs", handler=self.page, needs=Open(), room="ops", media="text/html"),
-            Route(
-                method="GET",
-                path="/metrics",
-                handler=self.metrics,
-                needs=Granted("ops.read"),
-                room="ops",
-                media="text/plain",
-            ),
+            route("GET", "/", self.root, Open(), status=307),
+            route("GET", "/healthz", self.health, Open()),
+            route("GET", "/status", self.status, Granted("jobs.read")),
+            route("GET", "/openapi.json", self.document, Known()),
+            route("GET", "/docs", self.page, Open(), media="text/html"),
+            route("GET", "/metrics", self.metrics, Granted("ops.read"), media="text/plain"),
         ]
 
     async def root(self, call: Call) -> Answer[None]:  # noqa: ARG002 - every handler gets its call

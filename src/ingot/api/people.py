@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from ingot.http.call import Call
-from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.http.table import PREFIX, Granted, Route, routes_of
 from ingot.identity.credentials import Forbidden
 from ingot.identity.grants import ANY
 from ingot.identity.members import Members
@@ -32,31 +32,20 @@ class PeopleApi:
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
-
-        def route(method: str, path: str, handler: Handler, status: int = 200) -> Route:
-            return Route(
-                method=method,
-                path=f"{PREFIX}/admin/{path}",
-                handler=handler,
-                needs=Granted("admin.members"),
-                room="people",
-                status=status,
-                rate="read" if method == "GET" else "write",
-            )
-
+        route = routes_of("people", f"{PREFIX}/admin", Granted("admin.members"))
         return [
-            route("GET", "members", self.list_members),
-            route("POST", "members", self.put_member, 201),
-            route("GET", "members/{id}", self.get_member),
-            route("PATCH", "members/{id}", self.change_member),
-            route("DELETE", "members/{id}", self.remove_member),
-            route("GET", "users", self.list_users),
-            route("GET", "users/{id}", self.get_user),
-            route("POST", "users/{id}/disable", self.disable_user),
-            route("POST", "users/{id}/enable", self.enable_user),
-            route("GET", "users/{id}/sessions", self.list_sessions),
-            route("DELETE", "users/{id}/sessions/{session}", self.end_session, 204),
-            route("POST", "links", self.create_link, 201),
+            route("GET", "/members", self.list_members),
+            route("POST", "/members", self.put_member, status=201),
+            route("GET", "/members/{id}", self.get_member),
+            route("PATCH", "/members/{id}", self.change_member),
+            route("DELETE", "/members/{id}", self.remove_member),
+            route("GET", "/users", self.list_users),
+            route("GET", "/users/{id}", self.get_user),
+            route("POST", "/users/{id}/disable", self.disable_user),
+            route("POST", "/users/{id}/enable", self.enable_user),
+            route("GET", "/users/{id}/sessions", self.list_sessions),
+            route("DELETE", "/users/{id}/sessions/{session}", self.end_session, status=204),
+            route("POST", "/links", self.create_link, status=201),
         ]
 
     # -- members --------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from ingot.http.call import Call
-from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.http.table import PREFIX, Granted, Handler, Route, routes_of
 from ingot.kernel.pages import Page
 from ingot.records.model import Record
 from ingot.records.service import Records
@@ -69,12 +69,6 @@ class RecordsApi(Generic[B]):
 
     def _route(self, method: str, path: str, handler: Handler, title: str, types: dict[str, Any]) -> Route:
         handler.__doc__, handler.__annotations__ = title, types
-        return Route(
-            method=method,
-            path=f"{PREFIX}/{self._plural}{path}",
-            handler=handler,
-            needs=Granted(f"{self._plural}.{'read' if method == 'GET' else 'write'}"),
-            room=self._plural,
-            rate="read" if method == "GET" else "write",
-            example=self._records.kind.example,
-        )
+        needs = Granted(f"{self._plural}.{'read' if method == 'GET' else 'write'}")
+        route = routes_of(self._plural, f"{PREFIX}/{self._plural}", example=self._records.kind.example)
+        return route(method, path, handler, needs)

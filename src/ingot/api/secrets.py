@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ingot.api.records import RecordsApi
 from ingot.http.call import Call
-from ingot.http.table import PREFIX, Granted, Route
+from ingot.http.table import Granted, Route, routes_of
 from ingot.identity.secret_values import Rotated, Secret, Secrets
 from ingot.identity.service import Tenants
 from ingot.kernel.pages import PAGE_ROWS_MAX
@@ -20,9 +20,11 @@ class SecretsApi(RecordsApi[Secret]):
 
     def routes(self) -> list[Route]:
         """The routes of secrets."""
-        path, needs = f"{PREFIX}/admin/secrets/rotate-key", Granted("secrets.write")
-        rotate = Route(method="POST", path=path, handler=self.rotate_key, needs=needs, room="secrets", rate="write")
-        return [*super().routes(), rotate]
+        route = routes_of("secrets")
+        return [
+            *super().routes(),
+            route("POST", "/admin/secrets/rotate-key", self.rotate_key, Granted("secrets.write")),
+        ]
 
     async def rotate_key(self, call: Call) -> Rotated:
         """Encrypt the secrets of all tenants with the current key of the server."""

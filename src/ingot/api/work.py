@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 
 from ingot.http.call import Answer, Call
-from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.http.table import Granted, Route, routes_of
 from ingot.identity.access import Access
 from ingot.identity.credentials import Forbidden
 from ingot.jobs import checks
@@ -50,21 +49,15 @@ class WorkApi:
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
-
-        def route(path: str, handler: Handler, **more: Any) -> Route:
-            given = {"rate": "write", **more}
-            return Route(
-                method="POST", path=PREFIX + path, handler=handler, needs=Granted("workers.run"), room="work", **given
-            )
-
+        route = routes_of("work", needs=Granted("workers.run"))
         return [
-            route("/jobs/claim", self.claim, other_statuses=(204,), rate="wait", waits=True),
-            route("/jobs/settle", self.settle, body_bytes_max=SETTLE_BODY_BYTES_MAX),
-            route("/jobs/{id}/heartbeat", self.heartbeat),
-            route("/jobs/{id}/complete", self.complete),
-            route("/jobs/{id}/fail", self.fail),
-            route("/jobs/{id}/release", self.release),
-            route("/jobs/{id}/snooze", self.snooze),
+            route("POST", "/jobs/claim", self.claim, other_statuses=(204,), rate="wait", waits=True),
+            route("POST", "/jobs/settle", self.settle, body_bytes_max=SETTLE_BODY_BYTES_MAX),
+            route("POST", "/jobs/{id}/heartbeat", self.heartbeat),
+            route("POST", "/jobs/{id}/complete", self.complete),
+            route("POST", "/jobs/{id}/fail", self.fail),
+            route("POST", "/jobs/{id}/release", self.release),
+            route("POST", "/jobs/{id}/snooze", self.snooze),
         ]
 
     async def claim(self, call: Call, body: ClaimRequest) -> Answer[Claimed | None]:

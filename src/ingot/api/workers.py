@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from ingot.api.work import expect_own, expect_type, worker_id_of, worker_of
 from ingot.http.call import Answer, Call
-from ingot.http.table import PREFIX, Granted, Handler, Route
+from ingot.http.table import PREFIX, Granted, Route, routes_of
 from ingot.identity.access import Access
 from ingot.identity.credentials import Forbidden
 from ingot.jobs.crew import Held, Worker
@@ -45,24 +45,13 @@ class WorkersApi:
         """The routes of this room."""
         run, read = Granted("workers.run"), Granted("workers.read")
         own = Granted("workers.manage", or_action="workers.run")
-
-        def route(method: str, path: str, handler: Handler, needs: Granted, **more: Any) -> Route:
-            given = {"rate": "read" if method == "GET" else "write", **more}
-            return Route(method=method, path=PREFIX + path, handler=handler, needs=needs, room="workers", **given)
-
+        waits: dict[str, Any] = {"rate": "wait", "waits": True, "body_bytes_max": BEAT_BODY_BYTES_MAX}
+        route = routes_of("workers")
         return [
             route("POST", "/workers", self.register, run, status=201),
             route("GET", "/workers", self.list, read),
             route("GET", "/workers/{id}", self.get, read),
-            route(
-                "POST",
-                "/workers/{id}/heartbeat",
-                self.heartbeat,
-                run,
-                rate="wait",
-                waits=True,
-                body_bytes_max=BEAT_BODY_BYTES_MAX,
-            ),
+            route("POST", "/workers/{id}/heartbeat", self.heartbeat, run, **waits),
             route("POST", "/workers/{id}/drain", self.drain, own),
             route("DELETE", "/workers/{id}", self.remove, own, status=204),
         ]
@@ -103,7 +92,7 @@ class WorkersApi:
         heard = await self._workers.heartbeat(tenant, worker_id, beats, wait_seconds=body.wait_seconds)
         known = {held.job_id: held for held in heard.jobs}
         told = [known.get(job.id) or Held(job_id=job.id, fence=job.fence) for job in body.jobs]
-        return WorkerBeatAnswer(jobs=[_told(held) for held in told], drain=heard.drain)
+        return WorkerBeatAnswer(jobs=[HeldAnswer.of(held) for held in told], drain=heard.drain)
 
     async def _keep_logs(self, jobs: Sequence[HeldJob], *, tenant: str | None, worker: str | None) -> None:
         """Keep what the attempts wrote. Of those that are lost the heartbeat tells."""
@@ -173,12 +162,3 @@ def _itself(call: Call, worker_id: str) -> bool:
     if call.caller.kind == "worker":
         return worker_id == (call.headers.get("x-worker-id") or call.caller.id)
     return not call.caller.may("workers.manage")
-
-
-def _told(held: Held) -> HeldAnswer:
-    return HeldAnswer(
-        id=held.job_id,
-        lease_expires_at=held.lease_expires_at,
-        cancel_requested=held.cancel_requested,
-        lost=held.lost,
-    )

@@ -12,7 +12,7 @@ from ingot.dashboard.pages import SIGN_IN, STYLE, go_to, page
 from ingot.http.call import Answer, Call
 from ingot.http.cookies import LOGIN, SESSION, cookie, drop_cookie, set_cookie
 from ingot.http.origin import expect_own_page, is_loopback
-from ingot.http.table import Handler, Open, Route
+from ingot.http.table import PAGE, Open, Route, routes_of
 from ingot.identity.people import Person, SignInRefused
 from ingot.identity.sessions import HOME, LOGIN_SECONDS, OPERATOR, Sessions, own_page
 from ingot.wire.jobs import Request
@@ -62,20 +62,7 @@ class AuthPages:
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
-
-        def route(method: str, path: str, handler: Handler, media: str = "text/html") -> Route:
-            return Route(
-                method=method,
-                path=path,
-                handler=handler,
-                needs=Open(),
-                room="sign-in",
-                media=media,
-                other_statuses=(303,),
-                by_address=path != STATIC,
-                rate="read" if method == "GET" else "write",
-            )
-
+        route = routes_of("sign-in", "", Open(), media=PAGE, other_statuses=(303,), by_address=True)
         return [
             route("GET", SIGN_IN, self.sign_in),
             route("GET", "/auth/start", self.start),
@@ -83,7 +70,7 @@ class AuthPages:
             route("GET", "/auth/link", self.link),
             route("POST", "/auth/link", self.use_link),
             route("POST", "/auth/logout", self.sign_out),
-            route("GET", STATIC, self.style, "text/css"),
+            route("GET", STATIC, self.style, media="text/css", by_address=False),
         ]
 
     async def sign_in(self, call: Call, query: SignInQuery) -> Answer[bytes]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from ingot.dashboard.pages import go_to, page
 from ingot.http.call import Answer, Call
-from ingot.http.table import Known, Route
+from ingot.http.table import PAGE, Known, Route, routes_of
 from ingot.identity.credentials import Forbidden
 from ingot.identity.grants import RECORDS
 from ingot.identity.people import ROLE_GRANTS, User
@@ -37,18 +37,10 @@ class MePage:
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
+        route = routes_of("sign-in", HOME, Known(), media=PAGE)
         return [
-            Route(method="GET", path=HOME, handler=self.show, needs=Known(), room="sign-in", media="text/html"),
-            Route(
-                method="POST",
-                path=f"{HOME}/sessions/{{id}}/end",
-                handler=self.end_session,
-                needs=Known(),
-                room="sign-in",
-                media="text/html",
-                status=303,
-                rate="write",
-            ),
+            route("GET", "", self.show),
+            route("POST", "/sessions/{id}/end", self.end_session, status=303),
         ]
 
     async def show(self, call: Call) -> Answer[bytes]:

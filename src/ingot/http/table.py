@@ -139,6 +139,21 @@ def _types_of(handler: Handler) -> dict[str, Any]:
     return get_type_hints(handler)
 
 
+def routes_of(room: str, below: str = PREFIX, needs: Needs | None = None, **same: Any) -> Callable[..., Route]:
+    """Return a function that declares routes of a room, with what is the same for all of them.
+
+    Unless it is told otherwise, GET counts as `read`, and other methods count as `write`.
+    """
+
+    def route(method: str, path: str, handler: Handler, own_needs: Needs | None = None, **own: Any) -> Route:
+        needed = own_needs or needs
+        assert needed is not None, f"{method} {path} does not say what it needs"
+        given = {"rate": "read" if method == "GET" else "write", **same, **own}
+        return Route(method=method, path=below + path, handler=handler, needs=needed, room=room, **given)
+
+    return route
+
+
 class Undeclared(Exception):
     """A route does not say all that it must."""
 
