@@ -34,9 +34,8 @@ PROVIDER_PARTS = ("oidc_client_secret", "oidc_redirect_url", "oidc_allowed_group
 BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 BUCKET_PREFIX = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*/){1,16}")
 BUCKET_REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
-BUCKET_KEYS = ("s3_access_key", "s3_secret_key")
 BUCKET_ENDPOINTS = ("s3_endpoint", "s3_public_endpoint")
-BUCKET_PARTS = (*BUCKET_KEYS, *BUCKET_ENDPOINTS, "s3_prefix")
+BUCKET_PARTS = ("s3_access_key", "s3_secret_key", *BUCKET_ENDPOINTS, "s3_prefix")
 BUCKET_PREFIX_CHARACTERS_MAX = 200
 
 MAX_BLOB_BYTES_LIMIT = 5 * 1024**4  # What stores that speak S3 take as one object.
@@ -51,12 +50,36 @@ SECRET_DISTINCT_MIN = 12  # 32 random bytes have about 30 different ones.
 
 OTHER_NAMES = {"otel_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}  # The name that everybody knows it by.
 
+_OWNER = "The owner's URL only migrates; the other one, with the role ingot_server, is worked with."
+_BOTH = "Set both: the provider's address, and the id that it knows this server by."
+_PROVIDER = "Set INGOT_OIDC_ISSUER and INGOT_OIDC_CLIENT_ID too, or leave all of them out."
+_BUCKET = "Set INGOT_S3_BUCKET too, or leave all of them out: blobs are in the data folder then."
+_KEYS = "Set INGOT_S3_ACCESS_KEY and INGOT_S3_SECRET_KEY: addresses for clients are signed with them."
+# Settings that mean nothing without another one: these, the one that they need, and what to do.
+NEEDS: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("database_owner_url",), "database_url", _OWNER),
+    (("oidc_issuer",), "oidc_client_id", _BOTH),
+    (("oidc_client_id",), "oidc_issuer", _BOTH),
+    (PROVIDER_PARTS, "oidc_issuer", _PROVIDER),
+    (BUCKET_PARTS, "s3_bucket", _BUCKET),
+    (("s3_bucket",), "s3_access_key", _KEYS),
+    (("s3_bucket",), "s3_secret_key", _KEYS),
+)
+
 
 class SettingsError(IngotError):
     """A setting cannot be used."""
 
     code = "invalid_setting"
     hint = "Correct the environment variable and start again."
+
+
+def check_needs(settings: Settings) -> None:
+    """Refuse a setting without the one that it needs."""
+    for names, needed, hint in NEEDS:
+        for name in names:
+            if getattr(settings, name) not in (None, ()) and getattr(settings, needed) is None:
+                raise SettingsError(f"{variable_of(name)} is set, and {variable_of(needed)} is not", hint=hint)
 
 
 def check_lease(seconds: float) -> None:
@@ -73,23 +96,10 @@ def check_database(name: str, url: str | None) -> None:
 
 
 def check_provider(settings: Settings) -> None:
-    """Refuse half of a provider: nobody could sign in, or not only those who should."""
-    issuer, client = settings.oidc_issuer, settings.oidc_client_id
-    if (issuer is None) != (client is None):
-        given, missing = ("ISSUER", "CLIENT_ID") if client is None else ("CLIENT_ID", "ISSUER")
-        raise SettingsError(
-            f"INGOT_OIDC_{given} is set, and INGOT_OIDC_{missing} is not",
-            hint="Set both: the provider's address, and the id that it knows this server by.",
-        )
-    if issuer is None:
-        for name in PROVIDER_PARTS:
-            if getattr(settings, name):
-                raise SettingsError(
-                    f"{variable_of(name)} is set, and INGOT_OIDC_ISSUER is not",
-                    hint="Set INGOT_OIDC_ISSUER and INGOT_OIDC_CLIENT_ID too, or leave all of them out.",
-                )
+    """Refuse a provider with which nobody could sign in, or not only those who should."""
+    if settings.oidc_issuer is None:
         return
-    if check_place(issuer, "INGOT_OIDC_ISSUER").path.rstrip("/").endswith(CONFIGURATION):
+    if check_place(settings.oidc_issuer, "INGOT_OIDC_ISSUER").path.rstrip("/").endswith(CONFIGURATION):
         raise SettingsError(
             f"INGOT_OIDC_ISSUER ends with {CONFIGURATION}",
             hint="Leave that out: it is added to the address by which the provider calls itself.",
@@ -197,21 +207,9 @@ def _check_secret(text: str) -> None:
 
 
 def check_bucket(settings: Settings) -> None:
-    """Refuse half of an object store."""
+    """Refuse an object store that there cannot be."""
     if settings.s3_bucket is None:
-        for name in BUCKET_PARTS:
-            if getattr(settings, name) is not None:
-                raise SettingsError(
-                    f"{variable_of(name)} is set, and INGOT_S3_BUCKET is not",
-                    hint="Set INGOT_S3_BUCKET too, or leave all of them out: blobs are in the data folder then.",
-                )
         return
-    for name in BUCKET_KEYS:
-        if getattr(settings, name) is None:
-            raise SettingsError(
-                f"INGOT_S3_BUCKET is set, and {variable_of(name)} is not",
-                hint="Set INGOT_S3_ACCESS_KEY and INGOT_S3_SECRET_KEY: addresses for clients are signed with them.",
-            )
     if BUCKET_NAME.fullmatch(settings.s3_bucket) is None:
         raise SettingsError(
             f"INGOT_S3_BUCKET is {settings.s3_bucket!r}, which is no name of a bucket",

@@ -20,6 +20,7 @@ from ingot.settings.checks import (
     check_bucket,
     check_database,
     check_lease,
+    check_needs,
     check_people,
     check_place,
     check_provider,
@@ -112,11 +113,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         check_people(self)
         for name in ("database_url", "database_owner_url"):
             check_database(name, getattr(self, name))
-        if self.database_owner_url is not None and self.database_url is None:
-            raise SettingsError(
-                "INGOT_DATABASE_OWNER_URL is set, and INGOT_DATABASE_URL is not",
-                hint="The owner's URL only migrates; the other one, with the role ingot_server, is worked with.",
-            )
+        check_needs(self)
         if self.public_url is not None and check_place(self.public_url, "INGOT_PUBLIC_URL").path:
             raise SettingsError(
                 "INGOT_PUBLIC_URL has a path",
