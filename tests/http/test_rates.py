@@ -65,7 +65,7 @@ async def test_who_tries_many_credentials_is_not_listened_to(served: Served) -> 
         assert await tried(served, secrets.new_token(new_id())) == (401, "unauthorized")
     for headers in ({}, {"x-forwarded-for": "192.0.2.7"}):
         assert await tried(served, secrets.new_token(new_id()), **headers) == (429, "too_many_failures")
-    worker = {"x-worker-id": "press", "x-worker-secret": secrets.new_worker_secret()}
+    worker = {"x-worker-id": "press", "x-worker-secret": secrets.new_secret(secrets.WORKER_PREFIX)}
     answer = await served.client.post("/api/v1/jobs/claim", headers=worker, json={"types": ["a"]})
     assert (answer.status_code, answer.json()["code"]) == (429, "too_many_failures")
     assert int(answer.headers["retry-after"]) > 1

@@ -108,10 +108,14 @@ async def test_who_is_nobody_is_refused(served: Served, refused: Callable[..., A
         "garbage": bearer("secret"),
         "basic": {"authorization": "Basic dXNlcjpwYXNz"},
         "forged": bearer(secrets.new_token(made.token.id)),
-        "two": {**bearer(made.text), "x-worker-id": "press", "x-worker-secret": secrets.new_worker_secret()},
+        "two": {
+            **bearer(made.text),
+            "x-worker-id": "press",
+            "x-worker-secret": secrets.new_secret(secrets.WORKER_PREFIX),
+        },
         "query": {"x-token": made.text},
         "half a worker": {"x-worker-id": "press"},
-        "worker": {"x-worker-id": "press", "x-worker-secret": secrets.new_worker_secret()},
+        "worker": {"x-worker-id": "press", "x-worker-secret": secrets.new_secret(secrets.WORKER_PREFIX)},
     }[kind]
     assert await refused(headers, 401, "unauthorized") == []
 
@@ -230,7 +234,7 @@ async def test_a_session_that_does_not_hold_is_refused_everywhere(people: Served
     elif how == "disabled":
         await people.call("POST", f"/admin/users/{me['id']}/disable")
     else:
-        headers["cookie"] = f"{SESSION}={secrets.new_session_secret()}"
+        headers["cookie"] = f"{SESSION}={secrets.new_secret(secrets.SESSION_PREFIX)}"
     for route in table(people).routes:
         if isinstance(route.needs, Open):
             continue

@@ -82,7 +82,11 @@ async def test_a_person_with_several_tenants_says_in_which(served: Served) -> No
 
 
 async def test_a_cookie_that_nobody_was_given_is_refused(served: Served) -> None:
-    made = [secrets.new_session_secret(), secrets.new_worker_secret(), secrets.new_login_secret()]
+    made = [
+        secrets.new_secret(secrets.SESSION_PREFIX),
+        secrets.new_secret(secrets.WORKER_PREFIX),
+        secrets.new_secret(secrets.LOGIN_PREFIX),
+    ]
     for value in ("", "x", *made, "ingots_" + "A" * 49):
         assert await status(served, {"cookie": f"{SESSION}={value}"}) == 401, value
 
@@ -124,7 +128,7 @@ async def test_a_new_session_takes_the_place_of_the_one_before(served: Served) -
 
 
 async def test_a_cookie_fixed_before_the_sign_in_is_not_the_session(served: Served) -> None:
-    fixed = secrets.new_session_secret()
+    fixed = secrets.new_secret(secrets.SESSION_PREFIX)
     person = Person(issuer=ISSUER, subject="ada", groups=("makers",))
     made = await served.ingot.sessions.sign_in(person, agent=None, old=fixed, act=Act())
     assert made.secret != fixed

@@ -213,7 +213,7 @@ async def test_a_state_that_is_old_is_refused(tmp_path: Path) -> None:
 async def test_a_sign_in_that_nobody_began_is_refused(tmp_path: Path) -> None:
     async with place(tmp_path / "data") as (served, liar):
         browser = Browser(served, liar)
-        for secret in (secrets.new_login_secret(), "x", ""):
+        for secret in (secrets.new_secret(secrets.LOGIN_PREFIX), "x", ""):
             state = secrets.derived(secret, "state")
             browser.cookies[login_of(state)] = secret
             await is_nobody(served, browser, await browser.come_back(state))

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from ingot.identity.secrets import new_token, new_worker_secret
+from ingot.identity.secrets import WORKER_PREFIX, new_secret, new_token
 from ingot.kernel.ids import new_id
 from tests.processes import Process
 from tests.system.programs import ingot
@@ -130,7 +130,7 @@ def leak(url: str, operator: str, canaries: Canaries) -> None:
                 (job,) = own.post("/jobs/claim", json={"types": ["greet"]}).json()["jobs"]
                 end = {"fence": job["fence"], "error": canaries.new(), "retry": False}
                 assert own.post(f"/jobs/{job['id']}/fail", json=end).status_code == 200
-        for odd in (new_token(new_id()), new_worker_secret(), f"canary-{new_id()}"):
+        for odd in (new_token(new_id()), new_secret(WORKER_PREFIX), f"canary-{new_id()}"):
             canaries.keep(odd)
             assert client.get("/jobs", headers={"authorization": f"Bearer {odd}"}).status_code == 401
             client.get(f"/nowhere/{odd}")

@@ -175,9 +175,9 @@ async def visit(place: Place, kept: Kept) -> None:
     await fail_to_sign_in(place)
     made = {
         "a token that nobody made": secrets.new_token(new_id()),
-        "a worker's secret that nobody made": secrets.new_worker_secret(),
-        "a session that nobody made": secrets.new_session_secret(),
-        "a link that nobody made": secrets.new_login_secret(),
+        "a worker's secret that nobody made": secrets.new_secret(secrets.WORKER_PREFIX),
+        "a session that nobody made": secrets.new_secret(secrets.SESSION_PREFIX),
+        "a link that nobody made": secrets.new_secret(secrets.LOGIN_PREFIX),
     }
     odd = [place.canaries.keep(secret, what) for what, secret in made.items()]
     for secret in (*odd, tokens[0], workers[1]):

@@ -36,9 +36,9 @@ HOLDERS: list[Any] = [
 ]
 MADE = [
     secrets.new_token(new_id()),
-    secrets.new_worker_secret(),
-    secrets.new_session_secret(),
-    secrets.new_login_secret(),
+    secrets.new_secret(secrets.WORKER_PREFIX),
+    secrets.new_secret(secrets.SESSION_PREFIX),
+    secrets.new_secret(secrets.LOGIN_PREFIX),
 ]
 
 

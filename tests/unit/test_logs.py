@@ -7,7 +7,7 @@ import subprocess
 import sys
 from datetime import datetime
 
-from ingot.identity.secrets import new_token, new_worker_secret
+from ingot.identity.secrets import WORKER_PREFIX, new_secret, new_token
 from ingot.kernel.ids import new_id
 
 PROGRAM = """
@@ -117,7 +117,7 @@ def test_an_exception_is_one_field_with_its_causes_and_no_values() -> None:
 
 
 def test_a_secret_is_hidden_wherever_it_was_put() -> None:
-    token, secret = new_token(new_id()), new_worker_secret()
+    token, secret = new_token(new_id()), new_secret(WORKER_PREFIX)
     program = f"log.info('seen', header='Bearer {token}')\nlog.info('{secret}')\nlogging.warning('{token}.')"
     for form in ("json", "text"):
         lines = lines_of(program, form=form)

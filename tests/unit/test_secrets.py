@@ -19,11 +19,11 @@ def test_a_token_carries_its_id() -> None:
 
 
 def test_what_is_stored_proves_one_text_only() -> None:
-    first, second = secrets.new_worker_secret(), secrets.new_worker_secret()
+    first, second = secrets.new_secret(secrets.WORKER_PREFIX), secrets.new_secret(secrets.WORKER_PREFIX)
     assert secrets.matches(first, secrets.digest(first))
     assert not secrets.matches(second, secrets.digest(first))
-    assert secrets.is_worker_secret(first)
-    assert not secrets.is_worker_secret(secrets.new_token(new_id()))
+    assert secrets.is_well_formed(first, secrets.WORKER_PREFIX)
+    assert not secrets.is_well_formed(secrets.new_token(new_id()), secrets.WORKER_PREFIX)
     assert secrets.id_of_token(first) is None
 
 

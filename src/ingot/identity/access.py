@@ -23,7 +23,7 @@ from ingot.identity.ports import (
 )
 from ingot.identity.roles import caller_of, grants_in
 from ingot.kernel.clock import MICROS, Clock, to_micros
-from ingot.kernel.commands import Store
+from ingot.kernel.commands import Command, Store
 
 KNOWN_SECONDS: Final = 2.0  # A revoked credential is refused after this time, everywhere.
 KNOWN_MAX: Final = 10_000
@@ -127,6 +127,12 @@ class Access:
         self._note("session", session.id, now)
         return caller_of(found, tenant, self.rules)
 
+    async def change(self, command: Command[T]) -> T:
+        """Run a command that changes what somebody may do. Callers are found anew when they come next."""
+        answer = await self._store.run(command)
+        self.forget()
+        return answer
+
     def forget(self) -> None:
         """A credential, a person or a role has changed: each is found anew when it comes next."""
         self._callers.forget()
@@ -187,7 +193,7 @@ class Access:
 
     async def _find_worker(self, worker_id: str, secret: str, asking: Asking) -> Caller:
         found = None
-        if secrets.is_worker_secret(secret):
+        if secrets.is_well_formed(secret, secrets.WORKER_PREFIX):
             asking()
             found = await self._store.run(FindWorkerCredential(credential_id=worker_id))
         if found is None or not secrets.matches(secret, found.digest) or not found.credential.enabled:
@@ -205,7 +211,7 @@ class Access:
 
     async def _find_session(self, secret: str, asking: Asking) -> FoundSession:
         found = None
-        if secrets.is_session_secret(secret):
+        if secrets.is_well_formed(secret, secrets.SESSION_PREFIX):
             asking()
             found = await self._store.run(FindSession(digest=secrets.digest(secret)))
         if found is None or not self.rules.knows(found.owner.user):

@@ -38,7 +38,7 @@ class Members:
         if user is not None and not is_id(text(user, what="user")):
             raise UserNotFound(f"there is no person {user[:64]!r}")
         invited = None if email is None else check_email(email)
-        return await self._put(
+        return await self._access.change(
             PutMember(
                 tenant=tenant, role=check_role(role), user=user, email=invited, invitation=new_id(), act=acting(act)
             )
@@ -52,7 +52,7 @@ class Members:
         check_role(role)
         member = await self.get(tenant, member_id)
         email = member.email if member.user is None else None
-        return await self._put(
+        return await self._access.change(
             PutMember(tenant=tenant, role=role, user=member.user, email=email, invitation=member.id, act=acting(act))
         )
 
@@ -61,9 +61,7 @@ class Members:
 
         Raises `MemberNotFound`, `TenantNotFound`, or `MemberByGroup` where there is no role of their own.
         """
-        removed = await self._store.run(RemoveMember(tenant=tenant, id=_known(member_id), act=acting(act)))
-        self._access.forget()
-        return removed
+        return await self._access.change(RemoveMember(tenant=tenant, id=_known(member_id), act=acting(act)))
 
     async def get(self, tenant: str, member_id: str) -> Member:
         """The member with this id. Raises `MemberNotFound` or `TenantNotFound`."""
@@ -78,11 +76,6 @@ class Members:
         after = read_place(cursor, bound_to=bound_to)
         found = await self._store.run(ListMembers(tenant=tenant, after=after, limit=check_limit(limit)))
         return page_by_id(found, limit=limit, bound_to=bound_to)
-
-    async def _put(self, command: PutMember) -> Member:
-        member = await self._store.run(command)
-        self._access.forget()
-        return member
 
 
 def check_role(value: object) -> Role:

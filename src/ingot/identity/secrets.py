@@ -13,7 +13,7 @@ from uuid import UUID
 TOKEN_PREFIX: Final = "ingot_"
 WORKER_PREFIX: Final = "ingotw_"
 SESSION_PREFIX: Final = "ingots_"
-LOGIN_PREFIX: Final = "ingotl_"  # Of who has set out to sign in.
+LOGIN_PREFIX: Final = "ingotl_"  # Of who has set out to sign in; their browser keeps it, or a link holds it.
 SECRET_BYTES: Final = 32
 LETTERS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ID_CHARS: Final = 22  # 128 bits
@@ -27,42 +27,26 @@ def new_token(id: str) -> str:
     return _summed(TOKEN_PREFIX + _write(UUID(id).int, ID_CHARS) + _new_secret())
 
 
-def new_worker_secret() -> str:
-    """The secret of a worker credential."""
-    return _summed(WORKER_PREFIX + _new_secret())
-
-
-def new_session_secret() -> str:
-    """The secret of a session, which its browser keeps."""
-    return _summed(SESSION_PREFIX + _new_secret())
-
-
-def new_login_secret() -> str:
-    """The secret of who has set out to sign in, which their browser keeps, or a link holds."""
-    return _summed(LOGIN_PREFIX + _new_secret())
+def new_secret(prefix: str) -> str:
+    """The secret of a worker credential, of a session, or of a sign-in that was begun, by its prefix."""
+    return _summed(prefix + _new_secret())
 
 
 def id_of_token(token: str) -> str | None:
     """The id in the text of a token, or `None` when nobody can have made it."""
-    if not _is_whole(token, TOKEN_PREFIX, ID_CHARS + SECRET_CHARS):
+    if not is_well_formed(token, TOKEN_PREFIX, ID_CHARS + SECRET_CHARS):
         return None
     number = _read(token[len(TOKEN_PREFIX) :][:ID_CHARS])
     return str(UUID(int=number)) if number < 2**128 else None
 
 
-def is_worker_secret(secret: str) -> bool:
-    """Whether somebody can have made this as the secret of a worker."""
-    return _is_whole(secret, WORKER_PREFIX, SECRET_CHARS)
-
-
-def is_session_secret(secret: str) -> bool:
-    """Whether somebody can have made this as the secret of a session."""
-    return _is_whole(secret, SESSION_PREFIX, SECRET_CHARS)
-
-
-def is_login_secret(secret: str) -> bool:
-    """Whether somebody can have made this for who sets out to sign in."""
-    return _is_whole(secret, LOGIN_PREFIX, SECRET_CHARS)
+def is_well_formed(text: str, prefix: str, chars: int = SECRET_CHARS) -> bool:
+    """Whether the text has the form of a secret with this prefix, and its sum: then we may have made it."""
+    if not text.startswith(prefix) or len(text) != len(prefix) + chars + SUM_CHARS:
+        return False
+    if not text.isascii() or not text[len(prefix) :].isalnum():
+        return False
+    return _summed(text[:-SUM_CHARS]) == text
 
 
 def derived(secret: str, purpose: str) -> str:
@@ -97,15 +81,6 @@ def _new_secret() -> str:
 
 def _summed(text: str) -> str:
     return text + _write(zlib.crc32(text.encode()), SUM_CHARS)
-
-
-def _is_whole(text: str, prefix: str, chars: int) -> bool:
-    """Whether the text has its form and its sum."""
-    if not text.startswith(prefix) or len(text) != len(prefix) + chars + SUM_CHARS:
-        return False
-    if not text.isascii() or not text[len(prefix) :].isalnum():
-        return False
-    return _summed(text[:-SUM_CHARS]) == text
 
 
 def _write(number: int, chars: int) -> str:

@@ -72,7 +72,7 @@ class Sessions:
 
     async def begin(self, page: str) -> Login:
         """Somebody sets out to sign in, and wants to go to a page of ours then."""
-        login = Login(secrets.new_login_secret())
+        login = Login(secrets.new_secret(secrets.LOGIN_PREFIX))
         expires_at = self._clock.micros() + round(LOGIN_SECONDS * MICROS)
         await self._store.run(
             BeginLogin(digest=secrets.digest(login.secret), expires_at=expires_at, next=own_page(page))
@@ -81,7 +81,7 @@ class Sessions:
 
     async def link(self, act: Act | None = None) -> Link:
         """Make a link for the operator, for one use."""
-        secret = secrets.new_login_secret()
+        secret = secrets.new_secret(secrets.LOGIN_PREFIX)
         expires_at = self._clock.micros() + round(LINK_SECONDS * MICROS)
         await self._store.run(
             BeginLogin(digest=secrets.digest(secret), expires_at=expires_at, next=HOME, link=True, act=acting(act))
@@ -93,7 +93,7 @@ class Sessions:
 
         Raises `SignInRefused` unless they set out from this browser, lately, and have not come back before.
         """
-        if secret is None or not secrets.is_login_secret(secret):
+        if secret is None or not secrets.is_well_formed(secret, secrets.LOGIN_PREFIX):
             raise SignInRefused(
                 "the sign-in was not begun in this browser, or too long ago", hint="Begin again at /auth/login."
             )
@@ -104,14 +104,16 @@ class Sessions:
 
     async def use_link(self, secret: str) -> None:
         """Somebody comes with a link, once. Raises `SignInRefused` for one that was used, is old, or is none."""
-        if not secrets.is_login_secret(secret):
+        if not secrets.is_well_formed(secret, secrets.LOGIN_PREFIX):
             raise SignInRefused("this is no link of the operator", hint=ANOTHER_LINK)
         await self._take(secret, link=True)
 
     async def sign_in(self, person: Person, *, agent: str | None, old: str | None, act: Act) -> SignedIn:
         """Make a session for a person, in the place of the one that their browser had. Raises `SignInRefused`."""
-        secret = secrets.new_session_secret()
-        user = await self._store.run(
+        secret = secrets.new_secret(secrets.SESSION_PREFIX)
+        if old is not None and not secrets.is_well_formed(old, secrets.SESSION_PREFIX):
+            old = None
+        user = await self._access.change(
             SignIn(
                 person=person,
                 user_id=new_id(),
@@ -120,28 +122,25 @@ class Sessions:
                 expires_at=self._clock.micros() + round(self._access.rules.session_seconds * MICROS),
                 address=act.address,
                 agent=None if agent is None else agent[:AGENT_CHARS_MAX],
-                replaces=secrets.digest(old) if old is not None and secrets.is_session_secret(old) else None,
+                replaces=None if old is None else secrets.digest(old),
                 act=acting(act),
             )
         )
-        self._access.forget()
         return SignedIn(user=user, secret=secret)
 
     async def turn_away(self, person: Person, *, act: Act) -> None:
         """A person may not come in any more: what they did by their groups, with tokens of theirs too, has an end."""
-        await self._store.run(TurnAway(person=person, act=acting(act)))
-        self._access.forget()
+        await self._access.change(TurnAway(person=person, act=acting(act)))
 
     async def end(self, session_id: str, *, user: str | None, act: Act) -> None:
         """End a session of a person, or of anybody. Raises `SessionNotFound`."""
         if not is_id(session_id):
             raise SessionNotFound(f"there is no session {session_id[:64]!r}")
-        await self._store.run(EndSession(id=session_id, user=user, act=acting(act)))
-        self._access.forget()
+        await self._access.change(EndSession(id=session_id, user=user, act=acting(act)))
 
     async def leave(self, secret: str | None, *, act: Act) -> None:
         """Somebody signs out: their session ends, if that is one, also when it is too old for anything else."""
-        if secret is None or not secrets.is_session_secret(secret):
+        if secret is None or not secrets.is_well_formed(secret, secrets.SESSION_PREFIX):
             return
         found = await self._store.run(FindSession(digest=secrets.digest(secret)))
         if found is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -96,22 +96,19 @@ class Credentials:
             if tenant is None and not by.is_operator:
                 raise Forbidden("only an operator makes tokens for all tenants")
             limits, expires_at = _within(by, limits, expires_at)
-        token_id = new_id()
-        full = secrets.new_token(token_id)
-        token = Token(
-            id=token_id,
+        return await self._create(
+            secrets.new_token(new_id()),
+            act,
             tenant=tenant,
-            description=_description(description),
+            description=within(
+                text(description, what="description"), what="description", chars_max=DESCRIPTION_CHARS_MAX
+            ),
             grants=checked,
             limits=_limits(limits),
-            ending=secrets.ending(full),
-            created_at=to_datetime(self._clock.micros()),
             user=None if by is None or by.user is None else by.user.id,
             created_by=None if by is None else by.name,
             expires_at=self._later(expires_at),
         )
-        kept = await self._store.run(CreateToken(token=token, digest=secrets.digest(full), act=acting(act)))
-        return NewToken(token=kept, text=full)
 
     async def ensure_operator(self, given: str | None) -> NewToken | None:
         """The operator's token, made when there is none, or the given one; `None` when there is one already."""
@@ -127,15 +124,16 @@ class Credentials:
         elif await self._store.run(ListTokens(tenant=None, before=None, limit=1)):
             return None
         full = given or secrets.new_token(new_id())
+        return await self._create(full, None, tenant=None, description="the first operator", grants=(ALL,))
+
+    async def _create(self, full: str, act: Act | None, **known: Any) -> NewToken:
         token = Token(
             id=secrets.id_of_token(full) or "",
-            tenant=None,
-            description="the first operator",
-            grants=(ALL,),
             ending=secrets.ending(full),
             created_at=to_datetime(self._clock.micros()),
+            **known,
         )
-        kept = await self._store.run(CreateToken(token=token, digest=secrets.digest(full), act=acting(None)))
+        kept = await self._store.run(CreateToken(token=token, digest=secrets.digest(full), act=acting(act)))
         return NewToken(token=kept, text=full)
 
     async def revoke_token(
@@ -149,9 +147,7 @@ class Credentials:
             raise TokenNotFound(f"there is no token {token_id[:64]!r}")
         if user is not None and (await self.get_token(tenant, token_id)).user != user:
             raise TokenNotFound(f"there is no token {token_id!r} of yours")
-        revoked = await self._store.run(RevokeToken(id=token_id, tenant=tenant, act=acting(act)))
-        self._access.forget()
-        return revoked
+        return await self._access.change(RevokeToken(id=token_id, tenant=tenant, act=acting(act)))
 
     async def get_token(self, tenant: str | None, token_id: str) -> Token:
         """The token with this id, of a tenant or of any. Raises `TokenNotFound`."""
@@ -195,7 +191,7 @@ class Credentials:
         """
         if by is not None:
             _expect_running(by, _types(types))
-        secret = secrets.new_worker_secret()
+        secret = secrets.new_secret(secrets.WORKER_PREFIX)
         credential = WorkerCredential(
             id=_credential_id(credential_id),
             tenant=tenant,
@@ -224,8 +220,8 @@ class Credentials:
         known = await self._store.run(FindWorkerCredential(credential_id=_known_credential(credential_id)))
         if by is not None and known is not None and tenant in (None, known.credential.tenant):
             _expect_running(by, known.credential.types)
-        secret = secrets.new_worker_secret()
-        changed = await self._change(
+        secret = secrets.new_secret(secrets.WORKER_PREFIX)
+        changed = await self._access.change(
             ChangeWorkerCredential(
                 id=_known_credential(credential_id),
                 tenant=tenant,
@@ -240,7 +236,7 @@ class Credentials:
         self, tenant: str | None, credential_id: str, *, enabled: bool, act: Act | None = None
     ) -> WorkerCredential:
         """Let the workers of a credential in, or out: what they run is given back. Raises `CredentialNotFound`."""
-        return await self._change(
+        return await self._access.change(
             ChangeWorkerCredential(id=_known_credential(credential_id), tenant=tenant, enabled=enabled, act=acting(act))
         )
 
@@ -253,11 +249,6 @@ class Credentials:
         found = await self._store.run(ListWorkerCredentials(tenant=tenant, after=after, limit=check_limit(limit)))
         return page_by_id(found, limit=limit, bound_to=bound_to)
 
-    async def _change(self, command: ChangeWorkerCredential) -> WorkerCredential:
-        changed = await self._store.run(command)
-        self._access.forget()
-        return changed
-
     def _later(self, moment: datetime | None) -> datetime | None:
         if moment is None:
             return None
@@ -266,10 +257,6 @@ class Credentials:
         if to_micros(moment) <= self._clock.micros():
             raise InvalidInput("expires_at is in the past")
         return moment.astimezone(UTC)
-
-
-def _description(value: object) -> str:
-    return within(text(value, what="description"), what="description", chars_max=DESCRIPTION_CHARS_MAX)
 
 
 def _limits(limits: TokenLimits) -> TokenLimits:

@@ -40,9 +40,7 @@ class Users:
     async def enable(self, user_id: str, *, enabled: bool, act: Act) -> User:
         """Let a person in, or out: then their sessions and tokens end, here at once. Raises `UserNotFound`."""
         command = EnableUser(id=_known(user_id), enabled=flag(enabled, what="enabled"), act=acting(act))
-        user = await self._store.run(command)
-        self._access.forget()
-        return user
+        return await self._access.change(command)
 
     def is_operator(self, user: User) -> bool:
         """Whether a person acts in every tenant."""
