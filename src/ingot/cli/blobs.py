@@ -124,16 +124,14 @@ def why(ask: Asking, key: KeyOrId) -> None:
 def usage(ask: Asking, mine: Annotated[bool, typer.Option("--mine", help="Of this token alone.")] = False) -> None:
     """Tell how many bytes the tenant keeps, and how many it may."""
     found = ask.client.blobs.usage("caller" if mine else "tenant")
-    if ask.out.json:
-        ask.out.document(found)
-        return
-    ask.out.facts(
+    ask.out.details(
+        found,
         [
             ("keys", found.keys),
             ("used", f"{sized(found.bytes)} ({found.bytes} bytes)"),
             ("reserved", f"{sized(found.reserved_bytes)}, for uploads under way" if found.reserved_bytes else None),
             ("quota", _quota(found)),
-        ]
+        ],
     )
 
 
@@ -178,10 +176,7 @@ def url(
 ) -> None:
     """Write an address at which a file can be fetched without a token, for a while, by whoever has it."""
     found = ask.client.blobs.url(key, seconds=seconds)
-    if ask.out.json:
-        ask.out.document(found)
-    else:
-        ask.out.text(f"{found.url}\n")
+    ask.out.result(found, found.url)
 
 
 @app.command(epilog=examples("ingot blobs purge --owner token:0198c5a2-…", "ingot blobs purge --all --dry-run"))
@@ -206,10 +201,7 @@ def purge(
             return
         confirm(f"Delete {_counted(would.keys)}?")
     done = ask.client.blobs.purge(owner=owner, everybody=everybody, dry_run=False)
-    if ask.out.json:
-        ask.out.document(done)
-    else:
-        ask.out.say(f"{_counted(done.keys)} deleted, {sized(done.bytes)}.")
+    ask.out.outcome(done, f"{_counted(done.keys)} deleted, {sized(done.bytes)}.")
 
 
 @app.command(epilog=examples("ingot blobs collect --dry-run", "ingot blobs collect"))
@@ -217,11 +209,8 @@ def purge(
 def collect(ask: Asking, dry_run: DryRun = False) -> None:
     """Take away what nothing refers to and whose time is over, now; for operators. The server does it by itself too."""
     done = ask.client.blobs.collect(dry_run=dry_run)
-    if ask.out.json:
-        ask.out.document(done)
-    else:
-        facts = [("blobs", f"{done.blobs} ({sized(done.bytes)})"), ("uploads", done.uploads), ("objects", done.objects)]
-        ask.out.facts(facts)
+    facts = [("blobs", f"{done.blobs} ({sized(done.bytes)})"), ("uploads", done.uploads), ("objects", done.objects)]
+    ask.out.details(done, facts)
 
 
 def _expect_one(keys: list[str] | None, prefix: str | None) -> None:

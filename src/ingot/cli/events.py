@@ -46,11 +46,8 @@ def list_events(
         if more := len(found) == limit and not every:
             break
         found.append(event)
-    if ask.out.json:
-        ask.out.array(found)
-        return
-    ask.out.table(COLUMNS, map(_row, found))
-    if more:
+    ask.out.list(found, COLUMNS, _row)
+    if more and not ask.out.json:
         ask.out.say(f"There are more: --after {found[-1].id} shows those behind these, --all shows them all.")
 
 
@@ -64,10 +61,7 @@ def tail(
 ) -> None:
     """Follow events as they happen, from now on, until Ctrl-C."""
     for event in islice(ask.client.events(name=",".join(name) if name else None, after=after), limit):
-        if ask.out.json:
-            ask.out.line(event)
-        else:
-            ask.out.text("  ".join(_row(event)) + "\n")
+        ask.out.item(event, "  ".join(_row(event)) + "\n")
 
 
 @app.command(epilog=examples("""ingot events publish order.placed --data '{"order": 7}' --key order-7"""))
@@ -87,10 +81,7 @@ def publish(
 ) -> None:
     """Append an event of your own, and write its id."""
     made = ask.client.publish(name, json_given(data, data_file, "data"), dedupe_key=key)
-    if ask.out.json:
-        ask.out.document({"id": made})
-    else:
-        ask.out.text(f"{made}\n")
+    ask.out.result({"id": made}, made)
 
 
 def _wanted(event: Event, names: list[str] | None) -> bool:

@@ -46,11 +46,8 @@ def files(
     if download is not None:
         found = [file for file in found if file.kind == "output"]
         _fetch(ask, found, download, replace=replace)
-    if ask.out.json:
-        ask.out.array(found)
-        return
-    if download is None:
-        ask.out.table(COLUMNS, [_row(file) for file in found])
+    if download is None or ask.out.json:
+        ask.out.list(found, COLUMNS, _row)
 
 
 def _fetch(ask: Asking, found: list[JobFile], folder: Path, *, replace: bool) -> None:

@@ -155,10 +155,8 @@ def _list(ask: Asking, documents: list[Document], told: Told) -> None:
             told.fail(path, error)
             continue
         told.count(LISTED)
-        if ask.out.json:
-            ask.out.line({"path": path, "type": document.type, "size": document.size})
-        else:
-            ask.out.text(f"{document.type:<5} {sized(document.size):>10}  {path}\n")
+        value = {"path": path, "type": document.type, "size": document.size}
+        ask.out.item(value, f"{document.type:<5} {sized(document.size):>10}  {path}\n")
 
 
 class Told:

@@ -182,10 +182,7 @@ def logs(
         return
     ask.client.read(job_id(id))
     for part in ask.patient.follow_log(id):
-        if ask.out.json:
-            ask.out.line(part)
-        else:
-            ask.out.text(part.text)
+        ask.out.item(part, part.text)
 
 
 @app.command(epilog=examples("ingot jobs explain 0198c5a2-…"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from io import StringIO
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 from rich.console import Console
@@ -39,6 +39,7 @@ SPANS: Final = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 # What moves the cursor, and what turns the direction of writing: others wrote it, and it must not write over ours.
 _UNSHOWN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _encode = msgspec.json.Encoder().encode
+T = TypeVar("T")
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -77,6 +78,41 @@ class Output:
             _write(before + _json(item))
             before = b",\n "
         _write(b"[]\n" if before == b"[" else b"]\n")
+
+    def list(self, items: Iterable[T], columns: Sequence[Column], row: Callable[[T], Sequence[object]]) -> None:
+        """Write all of them as JSON, or as a table with a row for each."""
+        if self.json:
+            self.array(items)
+        else:
+            self.table(columns, map(row, items))
+
+    def details(self, value: object, facts: Iterable[tuple[str, object]]) -> None:
+        """Write one value as JSON, or as facts."""
+        if self.json:
+            self.document(value)
+        else:
+            self.facts(facts)
+
+    def result(self, value: object, text: str) -> None:
+        """Write one value as JSON, or as a line of text."""
+        if self.json:
+            self.document(value)
+        else:
+            self.text(f"{text}\n")
+
+    def outcome(self, value: object, sentence: str) -> None:
+        """Write one value as JSON, or say what was done."""
+        if self.json:
+            self.document(value)
+        else:
+            self.say(sentence)
+
+    def item(self, value: object, text: str) -> None:
+        """Write one of many values as a line of JSON, or as this text."""
+        if self.json:
+            self.line(value)
+        else:
+            self.text(text)
 
     def text(self, text: str) -> None:
         """Write text as it is; on a terminal without what could write over it."""

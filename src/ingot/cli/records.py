@@ -50,11 +50,7 @@ def record_commands(kind: Kind[Any], what: str, *, raw: str | None = None) -> ty
         ask: Asking,
         prefix: Annotated[str, typer.Option(metavar="TEXT", help="Only names that begin with this.")] = "",
     ) -> None:
-        found = records(ask).list(prefix=prefix)
-        if ask.out.json:
-            ask.out.array(found)
-        else:
-            ask.out.table(COLUMNS, map(_row, found))
+        ask.out.list(records(ask).list(prefix=prefix), COLUMNS, _row)
 
     @command("get", f"Show a {kind.name}.", f"ingot {kind.plural} get mail")
     def get(ask: Asking, name: Name) -> None:
@@ -74,20 +70,13 @@ def record_commands(kind: Kind[Any], what: str, *, raw: str | None = None) -> ty
         ] = STDIN,
         if_version: IfVersion = None,
     ) -> None:
-        body = _body(file, raw)
-        made: Record[Any] = records(ask).put(name, if_version=if_version, **body)
-        if ask.out.json:
-            ask.out.document(made)
-        else:
-            ask.out.say(f"The {kind.name} {made.name} has version {made.version}.")
+        made: Record[Any] = records(ask).put(name, if_version=if_version, **_body(file, raw))
+        ask.out.outcome(made, f"The {kind.name} {made.name} has version {made.version}.")
 
     @command("delete", f"Delete a {kind.name}.", f"ingot {kind.plural} delete mail")
     def delete(ask: Asking, name: Name, if_version: IfVersion = None) -> None:
         deleted: Record[Any] = records(ask).delete(name, if_version=if_version)
-        if ask.out.json:
-            ask.out.document(deleted)
-        else:
-            ask.out.say(f"The {kind.name} {deleted.name} is deleted.")
+        ask.out.outcome(deleted, f"The {kind.name} {deleted.name} is deleted.")
 
     return app
 

@@ -18,9 +18,6 @@ def rotate_key(ask: Asking) -> None:
     To change the key, start the server with INGOT_SECRET_KEY=new,old, run this, and then remove the old one.
     """
     done = ask.client.admin.rotate_secret_key()
-    if ask.out.json:
-        ask.out.document(done)
-        return
-    ask.out.say(f"{done.rotated} secrets were encrypted again, with the key {done.key_id}.")
-    if done.unreadable:
+    ask.out.outcome(done, f"{done.rotated} secrets were encrypted again, with the key {done.key_id}.")
+    if done.unreadable and not ask.out.json:
         ask.out.say(f"{done.unreadable} secrets could not be decrypted: name their key in INGOT_SECRET_KEY too.")

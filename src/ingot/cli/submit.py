@@ -122,10 +122,8 @@ def submit(
     job = _submit(ask, type, body, file or [], {**order, **given(idempotency_key=key)})
     if wait:
         _wait(ask, job, limit)
-    elif ask.out.json:
-        ask.out.document(job)
     else:
-        ask.out.text(f"{job.id}\n")
+        ask.out.result(job, job.id)
 
 
 def _submit(ask: Asking, type: str, payload: object, files: list[Path], order: dict[str, Any]) -> Job:
@@ -183,10 +181,7 @@ def _submit_many(ask: Asking, source: Path, type: str | None, order: dict[str, A
             while some := list(islice(orders, ORDERS_PER_CALL)):
                 client = ask.patient if made else ask.client  # What has begun well outlives a restart of the server.
                 for job in client.submit_orders(some):
-                    if ask.out.json:
-                        ask.out.line(job.data)
-                    else:
-                        ask.out.text(f"{job.id}\n")
+                    ask.out.item(job.data, f"{job.id}\n")
                 made += len(some)
                 advance(len(some))
         except IngotError:

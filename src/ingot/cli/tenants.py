@@ -50,11 +50,7 @@ app = noun("Make tenants, and set their limits; for operators.")
 @asking
 def list_tenants(ask: Asking) -> None:
     """List tenants, by slug."""
-    found = ask.client.admin.tenants()
-    if ask.out.json:
-        ask.out.array(found)
-    else:
-        ask.out.table(COLUMNS, map(_row, found))
+    ask.out.list(ask.client.admin.tenants(), COLUMNS, _row)
 
 
 @app.command(epilog=examples("ingot tenants show acme"))
@@ -126,18 +122,13 @@ def remove(
         ask.out.say(f"The tenant {tenant.slug} ({tenant.id}) has these jobs: {held}. All it holds goes away, for good.")
         confirm(f"Remove the tenant {tenant.slug}?")
     removed = ask.client.admin.remove_tenant(slug)
-    if ask.out.json:
-        ask.out.document(removed)
-    else:
-        ask.out.say(f"The tenant {removed.slug} is removed; what it held goes away in the background.")
+    ask.out.outcome(removed, f"The tenant {removed.slug} is removed; what it held goes away in the background.")
 
 
 def _show(ask: Asking, tenant: Tenant) -> None:
-    if ask.out.json:
-        ask.out.document(tenant)
-        return
     limits = msgspec.structs.asdict(tenant.limits)
-    ask.out.facts(
+    ask.out.details(
+        tenant,
         [
             ("slug", tenant.slug),
             ("id", tenant.id),
@@ -145,7 +136,7 @@ def _show(ask: Asking, tenant: Tenant) -> None:
             ("time zone", tenant.time_zone),
             *(("limit", f"{name} = {_plain(value)}") for name, value in limits.items() if value is not None),
             *(("group", f"{name} = {role}") for name, role in tenant.groups.items()),
-        ]
+        ],
     )
 
 

@@ -70,11 +70,9 @@ def create(
         operator=operator,
         limits=given(**limits_given(limit or (), TokenLimits.__struct_fields__)) or None,
     )
-    if ask.out.json:
-        ask.out.document(made)
-        return
-    ask.out.text(f"{made.token}\n")
-    ask.out.say(f"This is the token {made.id}; it is shown this once.")
+    ask.out.result(made, made.token)
+    if not ask.out.json:
+        ask.out.say(f"This is the token {made.id}; it is shown this once.")
 
 
 @app.command("list", epilog=examples("ingot tokens list", "ingot tokens list --operator"))
@@ -84,11 +82,7 @@ def list_tokens(
     operator: Annotated[bool, typer.Option("--operator", help="Those of operators.")] = False,
 ) -> None:
     """List tokens, newest first, without their text."""
-    found = ask.client.admin.tokens(operator=operator)
-    if ask.out.json:
-        ask.out.array(found)
-    else:
-        ask.out.table(COLUMNS, map(_row, found))
+    ask.out.list(ask.client.admin.tokens(operator=operator), COLUMNS, _row)
 
 
 @app.command(epilog=examples("ingot tokens revoke 0198c5a2-…"))
@@ -99,10 +93,7 @@ def revoke(
 ) -> None:
     """End a token."""
     revoked = ask.client.admin.revoke_token(id)
-    if ask.out.json:
-        ask.out.document(revoked)
-    else:
-        ask.out.say(f"The token {revoked.id} ({revoked.description}) is revoked.")
+    ask.out.outcome(revoked, f"The token {revoked.id} ({revoked.description}) is revoked.")
 
 
 def _grant(text: str) -> Grant:

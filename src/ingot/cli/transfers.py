@@ -205,10 +205,7 @@ def get(
     except KeyboardInterrupt:
         ask.out.say(STOPPED)
         raise
-    if ask.out.json:
-        ask.out.document({"key": key, "size": size, "file": str(to)})
-    else:
-        ask.out.say(f"{to} is there, {sized(size)}.")
+    ask.out.outcome({"key": key, "size": size, "file": str(to)}, f"{to} is there, {sized(size)}.")
 
 
 def _target(output: str, name: str) -> Path:

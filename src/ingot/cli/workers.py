@@ -43,11 +43,7 @@ app.add_typer(credentials, name="credentials")
 @asking
 def list_workers(ask: Asking, shared: Shared = False) -> None:
     """List workers, and how they stand."""
-    found = ask.client.workers(shared=shared)
-    if ask.out.json:
-        ask.out.array(found)
-    else:
-        ask.out.table(COLUMNS, map(_row, found))
+    ask.out.list(ask.client.workers(shared=shared), COLUMNS, _row)
 
 
 @app.command(epilog=examples("ingot workers show press-1/host-4711-ab12"))
@@ -70,17 +66,12 @@ def remove(ask: Asking, id: WorkerId, shared: Shared = False) -> None:
     """Forget a worker. What it holds is given back at once, and counts against nothing."""
     found = ask.client.worker(id, shared=shared)
     ask.client.remove_worker(id, shared=shared)
-    if ask.out.json:
-        ask.out.document(found)
-    else:
-        ask.out.say(f"The worker {id} is forgotten; one that still runs registers again.")
+    ask.out.outcome(found, f"The worker {id} is forgotten; one that still runs registers again.")
 
 
 def _show(ask: Asking, worker: Worker) -> None:
-    if ask.out.json:
-        ask.out.document(worker)
-        return
-    ask.out.facts(
+    ask.out.details(
+        worker,
         [
             ("id", worker.id),
             ("status", worker.status),
@@ -91,7 +82,7 @@ def _show(ask: Asking, worker: Worker) -> None:
             ("by", worker.registered_by),
             ("seen", at(worker.seen_at)),
             ("metadata", compact(worker.metadata)),
-        ]
+        ],
     )
 
 
@@ -129,11 +120,7 @@ def create(
 @asking
 def list_credentials(ask: Asking, shared: Shared = False) -> None:
     """List worker credentials, without their secrets."""
-    found = ask.client.admin.worker_credentials(shared=shared)
-    if ask.out.json:
-        ask.out.array(found)
-    else:
-        ask.out.table(CREDENTIAL_COLUMNS, map(_credential_row, found))
+    ask.out.list(ask.client.admin.worker_credentials(shared=shared), CREDENTIAL_COLUMNS, _credential_row)
 
 
 @credentials.command(epilog=examples("ingot workers credentials regenerate press-1 > press-1.env"))
