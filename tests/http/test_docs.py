@@ -77,12 +77,12 @@ async def test_bodies_of_several_kinds_and_streams_are_shown_as_they_are(served:
         "RetryJobs",
         "ChangeJobs",
         "<code>reset_attempts</code>",
-        "&quot;action&quot;:&quot;cancel",
+        "&#34;action&#34;:&#34;cancel",
     ):
         assert part in actions
-    assert "&quot;outcome&quot;:&quot;succeeded&quot;" in article(page, "work_settle")
+    assert "&#34;outcome&#34;:&#34;succeeded&#34;" in article(page, "work_settle")
     assert "curl -N " in article(page, "events_stream")
-    assert "curl -N -H &#x27;Accept: text/event-stream&#x27;" in article(page, "jobs_log")
+    assert "curl -N -H &#39;Accept: text/event-stream&#39;" in article(page, "jobs_log")
     assert "curl -N" not in article(page, "jobs_list")
     assert "<td>When the job is due.</td>" in article(page, "jobs_create")
 
@@ -107,7 +107,7 @@ async def test_nothing_but_its_own_style_is_let_into_the_page(served: Served) ->
     assert not re.search(r"unsafe|https?:|\*", answer.headers["content-security-policy"])
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert not Reader(answer.text).tags & {"script", "img", "link", "iframe", "form", "object"}
-    assert "//" not in re.sub(r'"http://127\.0\.0\.1:8080|&quot;http://127\.0\.0\.1:8080', "", answer.text)
+    assert "//" not in re.sub(r'"http://127\.0\.0\.1:8080|&#34;http://127\.0\.0\.1:8080', "", answer.text)
 
 
 def test_what_a_document_says_is_text_and_never_markup() -> None:

@@ -122,6 +122,6 @@ def test_bytes_forms_signatures_and_rests_are_told(served: Served) -> None:
     ]
     assert signed["security"] == []
     page = page_of(document).decode()
-    assert "--data-binary @&quot;$FILE&quot;" in page
-    assert "-F key=$KEY -F blob=@&quot;$FILE&quot;" in page
+    assert "--data-binary @&#34;$FILE&#34;" in page
+    assert "-F key=$KEY -F blob=@&#34;$FILE&#34;" in page
     assert "an address that the server has signed" in page

@@ -178,8 +178,8 @@ MUTANTS = [
         name="a docs page that takes text for markup",
         breaks="what is shown on a page is text",
         file="http/docs.py",
-        old="    return escape(str(value))\n",
-        new="    return str(value)\n",
+        old="Environment(autoescape=True, ",
+        new="Environment(autoescape=False, ",
         caught_by="tests/http/test_docs.py::test_what_a_document_says_is_text_and_never_markup",
     ),
     Mutant(
