@@ -16,6 +16,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -39,14 +40,7 @@ def counted(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    with Progress(
-        TextColumn("{task.description}", markup=False),
-        _bar(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=_console(),
-        transient=True,
-    ) as progress:
+    with _bars(MofNCompleteColumn(), TimeElapsedColumn(), transient=True) as progress:
         task = progress.add_task(label, total=total)
         yield lambda more: progress.advance(task, more)
 
@@ -60,15 +54,8 @@ def moved() -> Iterator[Callable[[str], Callable[[int, int], None] | None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    with Progress(
-        TextColumn("{task.description}", markup=False),
-        _bar(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=_console(),
-        transient=True,
-    ) as progress:
+    columns = DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn()
+    with _bars(*columns, transient=True) as progress:
 
         def made(label: str) -> Callable[[int, int], None]:
             task: TaskID | None = None
@@ -147,14 +134,8 @@ def steps() -> Iterator[Callable[[str, int, Callable[[int], str]], Step]]:
     if not sys.stderr.isatty():
         yield partial(Step, None)
         return
-    with Progress(
-        TextColumn("{task.description}", markup=False),
-        _bar(),
-        TextColumn("{task.fields[said]}", markup=False),
-        TimeElapsedColumn(),
-        console=_console(),
-        transient=True,
-    ) as progress:
+    said = TextColumn("{task.fields[said]}", markup=False)
+    with _bars(said, TimeElapsedColumn(), transient=True) as progress:
         yield partial(Step, progress)
 
 
@@ -245,13 +226,7 @@ class Bars:
     """A bar for each of some jobs."""
 
     def __init__(self, job_ids: Sequence[str]) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            _bar(),
-            TextColumn("{task.fields[status]}", markup=False),
-            TimeElapsedColumn(),
-            console=_console(),
-        )
+        self._progress = _bars(TextColumn("{task.fields[status]}", markup=False), TimeElapsedColumn())
         self._tasks: dict[str, TaskID] = {
             job_id: self._progress.add_task(job_id, total=None, status="") for job_id in dict.fromkeys(job_ids)
         }
@@ -278,9 +253,12 @@ class Bars:
             self._progress.stop_task(self._tasks[job.id])
 
 
-def _bar() -> BarColumn:
-    return BarColumn(complete_style="cyan", finished_style="green")
-
-
-def _console() -> Console:
-    return Console(stderr=True, highlight=False)
+def _bars(*columns: ProgressColumn, transient: bool = False) -> Progress:
+    """Bars on stderr, each with its description before it, and these columns behind it."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(complete_style="cyan", finished_style="green"),
+        *columns,
+        console=Console(stderr=True, highlight=False),
+        transient=transient,
+    )
