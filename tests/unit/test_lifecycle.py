@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from ingot.jobs import AttemptOutcome, Backoff, Definition, Done, Failed, JobStatus, Outcome, Release, Snooze
-from ingot.jobs.lifecycle import FINISHED, MOVES, RETURN_AFTER_LOSS_SECONDS_MAX, Verdict, judge
+from ingot.jobs.lifecycle import FINISHED, RETURN_AFTER_LOSS_SECONDS_MAX, Verdict, judge
 from ingot.jobs.model import Lost
 from ingot.kernel.clock import MICROS
+from tests.moves import MOVES
 
 NOW = 1_800_000_000 * MICROS
 DEFINITION = Definition(type="noop", crash_cap=3, backoff=Backoff(first_seconds=8, factor=2, max_seconds=100))

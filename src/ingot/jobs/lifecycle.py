@@ -1,4 +1,4 @@
-"""The life of a job: one table of moves, and one pure function that decides how an attempt ends.
+"""The life of a job, and one pure function that decides how an attempt ends.
 
 blocked ─► queued ─► running ─► succeeded
              ▲  │        │  └──► dead          attempts or crashes used up, or told not to retry
@@ -26,15 +26,6 @@ from ingot.jobs.model import (
 )
 from ingot.kernel.clock import MICROS
 
-MOVES: Final[dict[JobStatus, frozenset[JobStatus]]] = {
-    JobStatus.BLOCKED: frozenset({JobStatus.QUEUED, JobStatus.CANCELED, JobStatus.DEAD}),
-    JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.CANCELED}),
-    JobStatus.RUNNING: frozenset({JobStatus.QUEUED, JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED}),
-    # Out of a finished state a job comes only by an explicit retry.
-    JobStatus.SUCCEEDED: frozenset({JobStatus.QUEUED}),
-    JobStatus.DEAD: frozenset({JobStatus.QUEUED}),
-    JobStatus.CANCELED: frozenset({JobStatus.QUEUED}),
-}
 FINISHED: Final = frozenset({JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED})
 
 RETURN_AFTER_LOSS_SECONDS_MAX = 5.0

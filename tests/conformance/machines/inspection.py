@@ -8,13 +8,13 @@ from collections import Counter, defaultdict
 import msgspec
 
 from ingot.jobs import Batch, BatchNotFound, JobStatus
-from ingot.jobs.lifecycle import MOVES
 from ingot.jobs.model import JobNews
 from ingot.kernel.clock import MICROS
 from tests.conformance.machines import batches
 from tests.conformance.machines.model import Model
 from tests.conformance.machines.records import News, Record
 from tests.factories import Bench
+from tests.moves import MOVES
 
 PAGE = 1000
 EVENTS_SECONDS_MAX = 20.0  # Events stay hidden while any transaction on the server runs that is older.

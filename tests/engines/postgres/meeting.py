@@ -15,8 +15,8 @@ from ingot.engines.postgres.connection import REFUSALS, Record
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.rows import NewsRow
 from ingot.jobs import JobStatus
-from ingot.jobs.lifecycle import MOVES
 from ingot.kernel.ids import new_id
+from tests.moves import MOVES
 from tests.postgres import AN_ACT, Database, borrowed_database, until_blocked
 
 START: Final = 1_800_000_000_000_000

@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 from ingot.engines.sqlite.connection import open_reader
 from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.jobs import JobStatus, Outcome, Release, Snooze
-from ingot.jobs.lifecycle import MOVES
 from ingot.jobs.model import Done, Failed
 from ingot.kernel.errors import IngotError
 from tests.factories import LEASE_SECONDS, Bench, open_bench
+from tests.moves import MOVES
 
 
 @pytest.fixture
