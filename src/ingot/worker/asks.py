@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -14,7 +14,9 @@ from ingot.jobs.model import Job
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import is_id
 from ingot.wire.blobs import PartOrder, UploadAnswer, UploadPlan
-from ingot.worker.ports import FileDesk
+
+if TYPE_CHECKING:
+    from ingot.worker.over_http import HttpFileDesk
 
 NO_FILES_HINT: Final = (
     "A worker straight on PostgreSQL moves files by way of a server: set INGOT_SERVER_URL, and INGOT_TOKEN to a token "
@@ -81,7 +83,7 @@ class AttemptDesk:
     Without a `desk` the worker knows no server: every question raises `NoFiles`.
     """
 
-    def __init__(self, desk: FileDesk | None, job: Job, lost: Callable[[], None]) -> None:
+    def __init__(self, desk: HttpFileDesk | None, job: Job, lost: Callable[[], None]) -> None:
         self._desk = desk
         self._job_id, self._fence = job.id, job.fence
         self._lost = lost

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
@@ -20,9 +20,11 @@ from ingot.jobs.model import Job, Progress
 from ingot.kernel.errors import InvalidInput
 from ingot.worker.asks import AttemptDesk
 from ingot.worker.files import Files, Source, Uploaded
-from ingot.worker.ports import FileDesk
 from ingot.worker.whole_log import WholeLog
 from ingot.worker.workshop import Workshop, clear
+
+if TYPE_CHECKING:
+    from ingot.worker.over_http import HttpFileDesk
 
 LOG_CHARS_KEPT: Final = 256 * 1024  # Between two heartbeats; of a flood the end is kept.
 LOG_CHARS_CUT: Final = 32 * 1024
@@ -52,7 +54,7 @@ class WorkerJob:
         data: Job,
         tell: Callable[[], None] = lambda: None,
         *,
-        desk: FileDesk | None = None,
+        desk: HttpFileDesk | None = None,
         workshop: Workshop | None = None,
     ) -> None:
         self.data = data

@@ -96,7 +96,7 @@ class HttpBoard:
 
 
 class HttpFileDesk:
-    """A server as attempts see it that move files."""
+    """A server that tells attempts where the bytes of their files are read and written. From any thread."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -104,7 +104,11 @@ class HttpFileDesk:
         self._http: SyncHttp | None = None
 
     def ask(self, job_id: str, path: str, body: object) -> bytes:
-        """See `FileDesk`. Twice the same upload is as good as one: the other is swept."""
+        """POST something about a file of a job, and answer what the server says.
+
+        Every such call may be made again: of the same upload twice one is swept. Raises the error that the server
+        tells of, or `ServerUnreachable`.
+        """
         with self._door:
             if self._http is None:
                 self._http = SyncHttp(self._place, PATIENCE, transport=SyncLeanTransport())
@@ -112,7 +116,7 @@ class HttpFileDesk:
         return self._http.ask("POST", whole, bytes, body=body, safe=True, wait_seconds=COMPLETE_SECONDS)
 
     def close(self) -> None:
-        """See `FileDesk`."""
+        """Let go of connections."""
         with self._door:
             if self._http is not None:
                 self._http.close()

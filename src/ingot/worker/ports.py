@@ -44,16 +44,3 @@ class Board(Protocol):
 
     def close(self) -> Awaitable[None]:
         """Let go of connections."""
-
-
-class FileDesk(Protocol):
-    """A server that tells attempts where the bytes of their files are read and written. From any thread."""
-
-    def ask(self, job_id: str, path: str, body: object) -> bytes:
-        """POST something about a file of a job, and answer what the server says. Every such call may be made again.
-
-        Raises the error that the server tells of, or `ServerUnreachable`.
-        """
-
-    def close(self) -> None:
-        """Let go of connections."""

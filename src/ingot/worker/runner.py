@@ -25,7 +25,8 @@ from ingot.worker.heart import Heart, HeartStopped, tell_news
 from ingot.worker.hours import Hours
 from ingot.worker.isolation import Templates
 from ingot.worker.job import LOG_CHARS_KEPT, WorkerJob
-from ingot.worker.ports import Board, Ending, FileDesk, Work
+from ingot.worker.over_http import HttpFileDesk
+from ingot.worker.ports import Board, Ending, Work
 from ingot.worker.run import Run, Why
 from ingot.worker.running import ending_of
 from ingot.worker.workshop import Workshop
@@ -68,7 +69,7 @@ class Runner:
         hours: Hours | None = None,
         clock: Clock | None = None,
         echo: bool = False,
-        desk: FileDesk | None = None,
+        desk: HttpFileDesk | None = None,
         templates: Templates | None = None,
     ) -> None:
         self._echo = echo
