@@ -33,7 +33,8 @@ class Plans:
             return UploadPlan(
                 upload=upload, url=plan.url, headers=plan.headers, part_bytes=plan.part_bytes, expires_in=URL_SECONDS
             )
-        url = self.address(call, tenant, upload.id)
+        path = f"{PREFIX}/blobs/uploads/{upload.id}/bytes"
+        url = (self._public_url or call.here) + self._signer.sign(SENDING, path, {"tenant": tenant}, URL_SECONDS)
         return UploadPlan(upload=upload, url=url, resumable=True, expires_in=URL_SECONDS)
 
     def again(self, call: Call, tenant: str, begun: Begun, parts: Sequence[Part]) -> UploadAnswer:
@@ -48,9 +49,3 @@ class Plans:
             part_bytes=plan.part_bytes,
             expires_in=plan.expires_in,
         )
-
-    def address(self, call: Call, tenant: str, id: str) -> str:
-        """Where an upload is sent to with us, for a while."""
-        path = f"{PREFIX}/blobs/uploads/{id}/bytes"
-        signed = self._signer.sign(SENDING, path, {"tenant": tenant}, URL_SECONDS)
-        return (self._public_url or call.here) + signed

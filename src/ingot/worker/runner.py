@@ -304,20 +304,19 @@ class Runner:
             await self._settle(board, [(run, Broke(id=run.id, fence=run.fence, error=told, retry=retry))])
 
     async def _tell_last_words(self, board: Board, ended: list[Run]) -> None:
-        """Tell what these wrote. Words that the server does not take keep nobody from telling how they ended."""
+        """Tell what these wrote last. All runs are named with them: what is not named is given back.
+
+        Words that the server does not take keep nobody from telling how they ended.
+        """
         try:
-            await self._tell_logs(board, ended)
+            for _ in range(LOG_PARTS_MAX):
+                if not any(run.job.has_news for run in ended):
+                    return
+                await tell_news(board, self._runs, self._hear)
         except IngotError as error:
             if error.status not in REFUSED:
                 raise
             log.warning("logs_refused", code=error.code, detail=error.detail)
-
-    async def _tell_logs(self, board: Board, ended: list[Run]) -> None:
-        """Tell what these wrote last. All runs are named with them: what is not named is given back."""
-        for _ in range(LOG_PARTS_MAX):
-            if not any(run.job.has_news for run in ended):
-                return
-            await tell_news(board, self._runs, self._hear)
 
     def _hear(self, runs: Sequence[Run], answer: WorkerBeatAnswer) -> None:
         """What the server says of these."""
