@@ -111,7 +111,7 @@ async def test_a_settle_that_is_out_of_bounds_refuses_no_other(served: Served) -
         {**mine, "outcome": "succeeded"},
     ]
     answers = (await served.call("POST", "/jobs/settle", json={"jobs": entries})).json()["jobs"]
-    codes = ["lease_lost", "invalid_input", "invalid_input", "invalid_input", "succeeded"]
+    codes = ["lease_lost", "lease_lost", "invalid_input", "invalid_input", "succeeded"]
     assert [one.get("status") or one["code"] for one in answers] == codes
 
 

@@ -356,7 +356,9 @@ def progress(value: object) -> Progress | None:
 
 def fence(value: object) -> int:
     """The number of a claim; one that nobody holds is for the store to tell."""
-    return whole_number(value, what="fence", least=-NUMBER_MAX, most=NUMBER_MAX)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"the fence is a {type(value).__name__}; it is a whole number")
+    return value
 
 
 def lease(value: object) -> int:
