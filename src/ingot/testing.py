@@ -27,6 +27,7 @@ from ingot.http.aside import ServerThread
 from ingot.http.server import Server, listen, url_of
 from ingot.kernel.clock import ManualClock, SystemClock, to_datetime
 from ingot.kernel.errors import InvalidInput
+from ingot.kernel.waits import wait_for
 from ingot.settings import Settings
 from ingot.wire.jobs import Broke, SettleAnswer
 from ingot.wire.workers import HeldJob, WorkerBeatAnswer
@@ -332,9 +333,7 @@ class _Seen:
         if not self.held and all(seen == self.round for seen in self._nothing_left.values()):
             self.done.set()
         if as_of == self.round:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._ended.wait()
+            await wait_for(self._ended, LOOK_SECONDS)
 
 
 class _SeenBoard:

@@ -18,6 +18,7 @@ from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.model import JobLog
 from ingot.jobs.service import Jobs
 from ingot.kernel.errors import InvalidInput
+from ingot.kernel.waits import wait_for
 from ingot.wire.jobs import LogQuery
 
 LOOK_SECONDS_MIN: Final = 0.25  # What other processes append is found so soon; what this one does, at once.
@@ -71,9 +72,7 @@ class LogsApi:
                     if loop.time() - told_at >= QUIET_SECONDS_MAX:
                         yield COMMENT
                         told_at = loop.time()
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(pause):
-                            await news.wait()
+                    await wait_for(news, pause)
                     pause = min(2 * pause, LOOK_SECONDS_MAX)
 
 

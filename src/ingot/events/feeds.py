@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +19,7 @@ from ingot.events.service import Events
 from ingot.kernel.clock import Clock, to_datetime
 from ingot.kernel.errors import NotFound
 from ingot.kernel.logs import report
+from ingot.kernel.waits import wait_for
 
 POLL_SECONDS: Final = 0.15
 GATHER_SECONDS: Final = 0.01  # What happens within so little time is sent together.
@@ -115,9 +115,7 @@ class Feed:
             if _now() - self._told_at >= TICK_SECONDS:
                 self._wake()
             await asyncio.sleep(min(pause, GATHER_SECONDS))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._hint.wait()
+            await wait_for(self._hint, pause)
 
     async def _look(self) -> bool:
         """Take in what is new, and tell whether there may be more."""

@@ -9,6 +9,7 @@ import structlog
 
 from ingot.identity.ports import Cleared, ClearTenants, TenantStore
 from ingot.kernel.loops import Loop
+from ingot.kernel.waits import wait_for
 
 log = structlog.get_logger(__name__)
 
@@ -43,9 +44,4 @@ class Removal(Loop):
         if self._more:
             await asyncio.sleep(REST_SECONDS)
             return
-        try:
-            # Not `wait_for`: on Python 3.11 it swallows a cancel that comes together with the event.
-            async with asyncio.timeout(EVERY_SECONDS):
-                await self._removed.wait()
-        except TimeoutError:
-            return
+        await wait_for(self._removed, EVERY_SECONDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Final, TypedDict, Unpack
 
@@ -36,6 +35,7 @@ from ingot.jobs.ports import (
 )
 from ingot.kernel import values
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, read_cursor, write_cursor
+from ingot.kernel.waits import wait_for
 
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # Of payloads, metadata and results; the last job of a page may go beyond.
 PAGE_STEP_JOBS: Final = 64
@@ -86,9 +86,7 @@ class Looking:
                 job = await self.get(tenant, job_id)
                 if job.status in FINISHED or now() >= until or self._closing:
                     return job
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(min(pause, until - now())):
-                        await news.wait()
+                await wait_for(news, min(pause, until - now()))
                 pause = min(2 * pause, LOOK_SECONDS_MAX)
 
     async def list(

@@ -7,6 +7,7 @@ import asyncio
 from ingot.jobs.model import Tended
 from ingot.jobs.ports import JobStore, Tend
 from ingot.kernel.loops import Loop
+from ingot.kernel.waits import wait_for
 
 REST_SECONDS_MIN = 0.001
 REST_SECONDS_MAX = 60.0
@@ -32,10 +33,5 @@ class Maintenance(Loop):
         self._moved.clear()
         while (seconds := self._store.seconds_to_agenda()) is None or seconds > 0:
             pause = REST_SECONDS_MAX if seconds is None else min(max(seconds, REST_SECONDS_MIN), REST_SECONDS_MAX)
-            try:
-                # Not `wait_for`: on Python 3.11 it swallows a cancel that comes together with the event.
-                async with asyncio.timeout(pause):
-                    await self._moved.wait()
-            except TimeoutError:
-                continue
-            self._moved.clear()
+            if await wait_for(self._moved, pause):
+                self._moved.clear()

@@ -61,6 +61,7 @@ from ingot.kernel.clock import MICROS
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import IngotError, InvalidInput, StoreBusy
 from ingot.kernel.logs import report
+from ingot.kernel.waits import wait_until
 from ingot.records.model import RecordChanged, RecordNotFound
 from ingot.records.service import Records
 
@@ -188,10 +189,7 @@ class Jobs(Looking):
             while key not in self.draining and not (claims := await self._look(command, waiter)):
                 if loop.time() >= deadline or self._closing:
                     break
-                # Not `wait_for`: on Python 3.11 it swallows a cancel that comes together with the wake-up.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(deadline):
-                        await waiter.woken.wait()
+                await wait_until(waiter.woken, deadline)
             return claims
         finally:
             self._waiters.remove(waiter)

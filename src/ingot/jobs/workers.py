@@ -34,6 +34,7 @@ from ingot.kernel import values
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page, check_limit, page_by_id, read_place
+from ingot.kernel.waits import wait_until
 
 BEATS_PER_LEASE: Final = 3
 GRACE_SECONDS: Final = 15.0  # The answer to a claim may be on its way for so long.
@@ -156,11 +157,7 @@ class Workers:
             while (
                 not (self._closing or listener.over) and (until := self._wait_until(listener, deadline)) > loop.time()
             ):
-                # Not `wait_for`: on Python 3.11 it swallows a cancel that comes together with the wake-up.
-                try:
-                    async with asyncio.timeout_at(until):
-                        await listener.woken.wait()
-                except TimeoutError:
+                if not await wait_until(listener.woken, until):
                     break
                 listener.woken.clear()
                 heard = listener.heard = await self._look_again(listener.key, heard)

@@ -19,6 +19,7 @@ from ingot.jobs.ports import Beat, LogEntry
 from ingot.kernel.clock import MICROS, to_datetime
 from ingot.kernel.errors import IngotError
 from ingot.kernel.hidden import Unshown
+from ingot.kernel.waits import wait_for, wait_until
 from ingot.wire.jobs import Broke, Released, SettleAnswer, Snoozed, Succeeded
 from ingot.wire.workers import HeldAnswer, HeldJob, WorkerBeatAnswer
 from ingot.worker.ports import Ending, Work
@@ -141,13 +142,9 @@ class PostgresBoard:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_on())
         try:
-            async with asyncio.timeout_at(deadline):
-                await ready.wait()
-        except TimeoutError:
-            return False
+            return await wait_until(ready, deadline)
         finally:
             del self._waiting[type]
-        return True
 
     async def _look_on(self) -> None:
         """Look for work about once a second, and when we are told that there may be some, for all that wait."""
@@ -160,9 +157,7 @@ class PostgresBoard:
                 for type in await database.ready(list(self._waiting)):
                     if (ready := self._waiting.get(type)) is not None:
                         ready.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS * random.uniform(0.9, 1.1)):
-                    await self._hint.wait()
+            await wait_for(self._hint, LOOK_SECONDS * random.uniform(0.9, 1.1))
             await asyncio.sleep(looked_at + LOOK_SECONDS_MIN - loop.time())
 
     # -- what is news ---------------------------------------------------------------------------------------

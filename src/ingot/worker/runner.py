@@ -17,6 +17,7 @@ from ingot.jobs.files import OutputMissing
 from ingot.kernel.clock import Clock, WallClock, to_datetime
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.structs import prepare_structs
+from ingot.kernel.waits import wait_for
 from ingot.wire.jobs import Broke
 from ingot.wire.workers import WorkerBeatAnswer
 from ingot.worker.app import Handler, Worker
@@ -358,9 +359,7 @@ async def _registered(board: Board, types: Sequence[str], stopping: asyncio.Even
             if error.status not in AWAY:
                 raise
             log.warning("waiting_for_server", code=error.code, detail=error.detail, hint=error.hint)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await stopping.wait()
+        await wait_for(stopping, pause)
         pause = min(2 * pause, AGAIN_SECONDS_MAX)
     return None
 
