@@ -58,10 +58,9 @@ class WorkerJob:
         workshop: Workshop | None = None,
     ) -> None:
         self.data = data
-        self._server = desk
         self._workshop = workshop
-        self._desk: AttemptDesk | None = None  # Made by the first file, as the rest is: most jobs have none.
-        self._room: Path | None = None
+        self.desk = AttemptDesk(desk, data, self.stop)  # Where it asks for files.
+        self._room: Path | None = None  # Made by the first file, as the rest is: most jobs have none.
         self._files: Files | None = None
         self.whole_log: WholeLog | None = None  # Made by the first word.
         self._tell = tell  # That there is news.
@@ -200,24 +199,15 @@ class WorkerJob:
     @property
     def files(self) -> Files:
         """What moves its files."""
-        ask = self.desk.ask
         with self._lock:
             if self._files is None:
-                self._files = Files(self.data, ask, self.room, self.check)
+                self._files = Files(self.data, self.desk.ask, self.room, self.check)
             return self._files
-
-    @property
-    def desk(self) -> AttemptDesk:
-        """Where it asks for files."""
-        with self._lock:
-            if self._desk is None:
-                self._desk = AttemptDesk(self._server, self.data, self.stop)
-            return self._desk
 
     @property
     def outputs(self) -> list[str]:
         """The names of the outputs that are there."""
-        return [] if self._desk is None else self._desk.outputs
+        return self.desk.outputs
 
     def room(self) -> Path:
         """A folder of its own, as long as the attempt lasts."""
