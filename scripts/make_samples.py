@@ -67,7 +67,7 @@ COLUMNS: Final = (
 )
 
 
-class Right(Flowable):  # type: ignore[misc]
+class RightToLeftLine(Flowable):  # type: ignore[misc]
     """A line of right-to-left text as it is painted: the letters from left to right, the first word last."""
 
     def __init__(self, text: str, size: float = 12) -> None:
@@ -262,16 +262,16 @@ def scanned() -> bytes:
 def right_to_left() -> bytes:
     """A page in Hebrew, with numbers and a Latin name."""
     story = [
-        Right("המדריך של בית המלאכה", 20),
+        RightToLeftLine("המדריך של בית המלאכה", 20),
         Spacer(1, 12),
-        Right("בית המלאכה נפתח בכל בוקר בשעה 8 ונסגר בערב."),
-        Right("הכלים נמצאים על המדף ליד הדלת הירוקה."),
-        Right("מי שלוקח כלי כותב את שמו בספר."),
+        RightToLeftLine("בית המלאכה נפתח בכל בוקר בשעה 8 ונסגר בערב."),
+        RightToLeftLine("הכלים נמצאים על המדף ליד הדלת הירוקה."),
+        RightToLeftLine("מי שלוקח כלי כותב את שמו בספר."),
         Spacer(1, 12),
-        Right("לפני העבודה", 16),
+        RightToLeftLine("לפני העבודה", 16),
         Spacer(1, 6),
-        Right("בודקים את האור, את המכונה ואת 12 הברגים."),
-        Right("התוכנה Ingot שומרת את הרשימה."),
+        RightToLeftLine("בודקים את האור, את המכונה ואת 12 הברגים."),
+        RightToLeftLine("התוכנה Ingot שומרת את הרשימה."),
     ]
     return written(story, title="המדריך של בית המלאכה")
 

@@ -22,7 +22,7 @@ REPLACEMENTS = {
     r"\bAsyncClient\b": "Client",
     r"\bAsyncBaseTransport\b": "BaseTransport",
     r"\bAsync(?!Generator)(\w+)\b": r"Sync\1",
-    r"\bawaited_(at_hand|at_once|driver)\b": r"plain_\1",
+    r"\basync_(\w+)\b": r"sync_\1",
     r"\basyncio\.to_thread\(([\w.]+)(?:, )?": r"\1(",
     r"\basynccontextmanager\b": "contextmanager",
     r"\baclosing\b": "closing",

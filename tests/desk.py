@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ingot.jobs.files import CHECKPOINT
-from ingot.worker.files import Source, Uploaded
+from ingot.jobs.files import CHECKPOINT_NAME_DEFAULT
+from ingot.worker.attempt_files import FileContent, UploadedOutput
 from ingot.worker.job import Stopped, WorkerJob
 
 
@@ -39,17 +39,17 @@ class Desk(WorkerJob):
         return [self._name]
 
     def download(self, name: str | None = None) -> Path:
-        path = self.room() / self._name
+        path = self.workdir() / self._name
         path.write_bytes(self._source)
         return path
 
-    def upload(self, source: Source, name: str, content_type: str | None = None) -> Uploaded:
+    def upload(self, source: FileContent, name: str, content_type: str | None = None) -> UploadedOutput:
         assert isinstance(source, (bytes, Path))
         assert content_type is not None or not name.endswith((".md", ".txt")), "what is text says how it is written"
         self.uploads[name] = source if isinstance(source, bytes) else source.read_bytes()
-        return Uploaded(name=name, blob_id="", size=len(self.uploads[name]))
+        return UploadedOutput(name=name, blob_id="", size=len(self.uploads[name]))
 
-    def room(self) -> Path:
+    def workdir(self) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder
 
@@ -60,11 +60,11 @@ class Desk(WorkerJob):
         if self._stop_at is not None and len(self.stages) >= self._stop_at:
             raise Stopped
 
-    def save(self, source: Source, name: str = CHECKPOINT) -> None:
+    def save(self, source: FileContent, name: str = CHECKPOINT_NAME_DEFAULT) -> None:
         assert isinstance(source, bytes)
         self.kept[name] = source
 
-    def saved(self, name: str = CHECKPOINT) -> bytes | None:
+    def saved(self, name: str = CHECKPOINT_NAME_DEFAULT) -> bytes | None:
         return self.kept.get(name)
 
 

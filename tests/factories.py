@@ -10,8 +10,8 @@ from typing import Any
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.sqlite import SQLiteStore
 from ingot.events import Event, Events
-from ingot.events.acts import Audit
-from ingot.events.ports import NewestEvent
+from ingot.events.audit_service import Audit
+from ingot.events.ports import GetNewestEventId
 from ingot.identity import Tenant, Tenants
 from ingot.jobs import Claim, Job, Jobs, JobStatus
 from ingot.jobs.workers import Workers
@@ -82,7 +82,7 @@ class Bench:
 
     async def all_events(self, tenant: str | None = None) -> list[Event]:
         """All events so far. On PostgreSQL, a transaction that still runs, such as an autovacuum, hides the newest."""
-        newest = await self.store.run(NewestEvent(tenant=tenant or self.tenant, settled=False))
+        newest = await self.store.run(GetNewestEventId(tenant=tenant or self.tenant, stable=False))
         if newest is None:
             return []
 

@@ -24,10 +24,10 @@ import botocore.config
 import botocore.exceptions
 import httpx
 
-from ingot.blobs.ports import Part
+from ingot.blobs.ports import ObjectPart
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.ids import new_id
-from ingot.objects.s3 import SINGLE_BYTES_MAX, BucketStore
+from ingot.objects.s3 import SINGLE_PUT_BYTES_MAX, BucketStore
 from tests.budget import note_program
 from tests.components import COMPONENTS, expect_marker
 from tests.processes import end, keep
@@ -204,12 +204,12 @@ def key_of(store: BucketStore, place: str) -> str:
     return f"{prefix_of(store)}blobs/{place[:2]}/{place}"
 
 
-async def begin_parts(store: BucketStore, place: str, *parts: bytes) -> tuple[str, list[Part]]:
+async def begin_parts(store: BucketStore, place: str, *parts: bytes) -> tuple[str, list[ObjectPart]]:
     """Begin an object in parts, send these, and return the id of the multipart upload and the parts."""
-    plan = await store.plan(place, size=SINGLE_BYTES_MAX + 1, sha256=None)
+    plan = await store.plan(place, size=SINGLE_PUT_BYTES_MAX + 1, sha256=None)
     assert plan.multipart is not None
     sent = [
-        Part(number=number, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+        ObjectPart(number=number, size=len(data), sha256=hashlib.sha256(data).hexdigest())
         for number, data in enumerate(parts, start=1)
     ]
     async with httpx.AsyncClient(timeout=30, verify=False) as client:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
-from ingot.engines.postgres import PostgresStore, let_in, tend
+from ingot.engines.postgres import PostgresStore, grant_app_role, maintenance
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.connection import Record
 from ingot.events import Event, Events
@@ -83,7 +83,7 @@ class Shop:
         role = f"a_{new_id().replace('-', '')}"
         admin = await self.connect("postgres")
         await admin.execute(f"CREATE ROLE {role} LOGIN {options}")
-        await let_in(self.owner_url, role, tenant)
+        await grant_app_role(self.owner_url, role, tenant)
         return role
 
     async def rows(self) -> dict[str, list[str]]:
@@ -105,7 +105,7 @@ class Shop:
 
     async def claim(self, *types: str) -> list[Claim]:
         """Claim what is there, also what this process was not told of."""
-        await tend.look(self.store.database, self.store.memory)
+        await maintenance.poll(self.store.database, self.store.lane_cache)
         return await self.jobs.claim("w", types, limit=1000)
 
     async def waits_for(self, holder: Raw, waiting: asyncio.Future[Any]) -> None:
@@ -150,7 +150,7 @@ async def open_shop() -> AsyncIterator[Shop]:
         opened.push_async_callback(store.close)
         shop = Shop(database.owner_url, store, (await Tenants(store).ensure_default()).id)
         opened.callback(shop.open.close)
-        await let_in(database.owner_url, ROLE, shop.tenant)
+        await grant_app_role(database.owner_url, ROLE, shop.tenant)
         yield shop
 
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from ingot.engines.sqlite.connection import open_writer
 from ingot.engines.sqlite.migrate import migrate
-from ingot.engines.sqlite.opening import FILE_MODE, FILE_NAME, FOLDER_MODE
+from ingot.engines.sqlite.store_folder import FILE_MODE, FILE_NAME, FOLDER_MODE
 from ingot.kernel.clock import ManualClock
 
 

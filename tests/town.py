@@ -11,10 +11,10 @@ import asyncpg
 
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.connection import PlainConnection as Raw
-from ingot.identity.access import Access
+from ingot.identity.authenticator import Authenticator
+from ingot.identity.credential_service import Credentials
 from ingot.identity.grants import Grant
 from ingot.identity.ports import BeginLogin
-from ingot.identity.tokens import Credentials
 from ingot.jobs import Definition, JobStatus
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
@@ -86,9 +86,9 @@ async def open_town(folder: Path) -> AsyncIterator[Town]:
             await bench.jobs.append_log(claim.job.id, claim.fence, "at work")
             await bench.make_job("noop", tenant=tenant, after=[claim.job.id], batch="together")
             await bench.jobs.pause(tenant, "asleep")
-            credentials = Credentials(bench.store, Access(bench.store, bench.clock), bench.clock)
+            credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
             await credentials.create_token(tenant, description="of a program", grants=[Grant(action="jobs.*")])
-            await credentials.create_worker(tenant, f"press-{tenant}")
+            await credentials.create_worker_credential(tenant, f"press-{tenant}")
             await bench.workers.register(tenant, f"press-{tenant}/1", ["noop"])
             await bench.tenants.change(tenant, groups={"townsfolk": "viewer"})
             folk = Folk(bench)
@@ -103,9 +103,9 @@ async def open_town(folder: Path) -> AsyncIterator[Town]:
             depot = Depot(bench, tenant)
             blob = (await depot.put("a/b", b"the same bytes in every tenant")).blob_id
             await depot.enqueue(depot.order("filed", inputs={"a": blob}))
-            await depot.begin(5, key="on its way", place=f"place of {tenant}")
+            await depot.begin(5, key="on its way", storage_key=f"place of {tenant}")
             await depot.delete((await depot.put("gone", tenant.encode())).key)
-            await depot.end((await depot.begin(place=f"no place of {tenant}")).upload.id)
+            await depot.end((await depot.begin(storage_key=f"no place of {tenant}")).upload.id)
         admin = await asyncpg.connect(database.owner_url)
         await admin.execute("INSERT INTO ingot.event_floors SELECT id, 0 FROM ingot.tenants")
         await admin.execute("INSERT INTO ingot.usage_owed SELECT id, 'role/shop', 0 FROM ingot.tenants")

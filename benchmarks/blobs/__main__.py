@@ -15,23 +15,23 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.blobs import bucket, large, listing, memory, nginx, small
-from benchmarks.blobs.client import started
-from benchmarks.blobs.found import Found
+from benchmarks.blobs import bucket, large_blobs, listing, memory_growth, nginx, small_blobs
+from benchmarks.blobs.client_process import started
+from benchmarks.blobs.measurements import Measurements
 from benchmarks.blobs.report import render
 from benchmarks.postgres.server import serving
-from benchmarks.queue.adapter import Missing
+from benchmarks.queue.adapter import MissingDependency
+from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
-from benchmarks.queue.others import Others
-from benchmarks.queue.places import RESULTS, bench_folder
+from benchmarks.queue.other_load import OtherLoad
 from benchmarks.queue.report import disturbed, keep, others_line
-from benchmarks.worker import site
-from benchmarks.worker.grounds import Grounds
+from benchmarks.worker import ingot_server
+from benchmarks.worker.run_environment import RunEnvironment
 
 ABOUT: Final = "Measure blobs beside nginx, a copy with fsync, a file for each blob, and boto3."
 
 
-class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+class RunSizes(msgspec.Struct, frozen=True, kw_only=True):
     """How often each is measured, and for how long where it is counted. `runs` are of what has a server of its own."""
 
     rounds: int = 15
@@ -39,25 +39,25 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 4.0
 
 
-QUICK: Final = Sizes(rounds=3, runs=1, seconds=1.0)
+QUICK: Final = RunSizes(rounds=3, runs=1, seconds=1.0)
 
 
-class Bench:
+class BlobBenchmark:
     """One run: a folder on the disk that is measured, and what was found."""
 
-    def __init__(self, folder: Path, sizes: Sizes) -> None:
+    def __init__(self, folder: Path, sizes: RunSizes) -> None:
         self._folder, self._sizes = folder, sizes
-        self.found = Found()
+        self.found = Measurements()
         self.left_out: list[str] = []
         self.others_shares: list[float] = []
 
     def run(self, part: str) -> None:
         """Measure one part, with a process of its own that asks."""
-        others, before = Others(), self.found.servers_seconds
+        others, before = OtherLoad(), self.found.servers_seconds
         try:
             with started() as self._client:
                 PARTS[part](self)
-        except Missing as error:
+        except MissingDependency as error:
             self.left_out.append(f"- {part} is left out: {error}")
         used = (self.found.servers_seconds - before) / others.seconds
         self.others_shares.append(max(0.0, others.share() - used))
@@ -72,32 +72,32 @@ class Bench:
 
     def get(self) -> None:
         """64 MiB out."""
-        with self._place() as place, site.serving(place) as running:
-            large.out(self._client, running, place, self.found, self._sizes.rounds)
+        with self._place() as place, ingot_server.serving(place) as running:
+            large_blobs.out(self._client, running, place, self.found, self._sizes.rounds)
 
     def put(self) -> None:
         """64 MiB in."""
-        with self._place() as place, site.serving(place) as running:
-            large.into(self._client, running, place, self.found, self._sizes.rounds)
+        with self._place() as place, ingot_server.serving(place) as running:
+            large_blobs.into(self._client, running, place, self.found, self._sizes.rounds)
 
     def small(self) -> None:
         """1 KiB in, many at once."""
         with serving(self._folder) as postgres:
-            grounds = Grounds(postgres, self._folder)
+            grounds = RunEnvironment(postgres, self._folder)
             for _ in range(self._sizes.runs):
                 with self._place() as place:
-                    self.found.note("files", small.files(place, self._sizes.seconds).per_second)
-                    self.found.note("small inside", small.inside(place, self._sizes.seconds).per_second)
+                    self.found.note("files", small_blobs.files(place, self._sizes.seconds).per_second)
+                    self.found.note("small inside", small_blobs.inside(place, self._sizes.seconds).per_second)
                 for name, on_postgres in (("small sqlite", False), ("small postgres", True)):
                     with self._place() as place, grounds.site(place, on_postgres=on_postgres) as (running, _):
-                        self.found.note(name, small.puts(running, self._sizes.seconds).per_second)
+                        self.found.note(name, small_blobs.puts(running, self._sizes.seconds).per_second)
             self.found.servers_seconds += grounds.cpu_seconds()
 
     def memory(self) -> None:
         """1 GiB in and out."""
         for _ in range(self._sizes.runs):
-            with self._place() as place, site.serving(place) as running:
-                memory.grown(self._client, running, place, self.found)
+            with self._place() as place, ingot_server.serving(place) as running:
+                memory_growth.grown(self._client, running, place, self.found)
 
     def listing(self) -> None:
         """Pages of keys."""
@@ -110,13 +110,13 @@ class Bench:
             bucket.compare(self._client, place, self.found, max(3, self._sizes.rounds // 3))
 
 
-PARTS: Final[dict[str, Callable[[Bench], None]]] = {
-    "get": Bench.get,
-    "put": Bench.put,
-    "small": Bench.small,
-    "memory": Bench.memory,
-    "listing": Bench.listing,
-    "bucket": Bench.bucket,
+PARTS: Final[dict[str, Callable[[BlobBenchmark], None]]] = {
+    "get": BlobBenchmark.get,
+    "put": BlobBenchmark.put,
+    "small": BlobBenchmark.small,
+    "memory": BlobBenchmark.memory,
+    "listing": BlobBenchmark.listing,
+    "bucket": BlobBenchmark.bucket,
 }
 
 
@@ -127,7 +127,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--only", action="append", choices=tuple(PARTS), metavar="NAME",
         help=f"only this part; may be repeated: {', '.join(PARTS)}",
     )  # fmt: skip
-    parser.add_argument("--rounds", type=int, help=f"turns of each row (default {Sizes().rounds})")
+    parser.add_argument("--rounds", type=int, help=f"turns of each row (default {RunSizes().rounds})")
     parser.add_argument("--keep", action="store_true", help=f"write to {RESULTS.name} whatever this run was like")
     return parser.parse_args(arguments)
 
@@ -135,12 +135,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # The servers must not outlive us.
     wanted = parse(arguments)
-    sizes = QUICK if wanted.quick else Sizes()
+    sizes = QUICK if wanted.quick else RunSizes()
     if wanted.rounds:
         sizes = msgspec.structs.replace(sizes, rounds=wanted.rounds)
     folder = bench_folder().resolve()
     began, machine, sync_before = time.monotonic(), describe(folder), sync_micros(folder)
-    bench = Bench(folder, sizes)
+    bench = BlobBenchmark(folder, sizes)
     for part in wanted.only or PARTS:
         print(f"  {part} ...", flush=True)
         bench.run(part)
@@ -168,7 +168,7 @@ def nginx_version() -> str:
     """The version of the nginx that is there, if any."""
     try:
         return nginx.version()
-    except Missing as error:
+    except MissingDependency as error:
         return str(error)
 
 

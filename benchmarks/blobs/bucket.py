@@ -11,19 +11,19 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.blobs.client import Client, curl, started
-from benchmarks.blobs.found import Found
-from benchmarks.blobs.large import KEYS, Stored, authorized, make, put, signed_url
-from benchmarks.blobs.wire import Order
-from benchmarks.queue.others import TICKS_PER_SECOND
-from benchmarks.worker import site
+from benchmarks.blobs.client_process import ClientProcess, curl, started
+from benchmarks.blobs.large_blobs import KEYS, StoredBlob, authorized, make, put, signed_url
+from benchmarks.blobs.measurements import Measurements
+from benchmarks.blobs.socket_client import TransferRequest
+from benchmarks.queue.other_load import TICKS_PER_SECOND
+from benchmarks.worker import ingot_server
 from tests.s3 import ACCESS_KEY, REGION, SECRET_KEY, Server, client_of
 
 BUCKET: Final = "bench"
 
 
 @contextmanager
-def weed(folder: Path, found: Found) -> Iterator[str]:
+def weed(folder: Path, found: Measurements) -> Iterator[str]:
     """A SeaweedFS with a bucket; its address. It is no child that is waited for, so what it used is noted."""
     server = Server(folder)
     server.start()
@@ -46,32 +46,34 @@ def settings(url: str) -> dict[str, str]:
     return {f"INGOT_S3_{name}": value for name, value in known.items()}
 
 
-def compare(client: Client, folder: Path, found: Found, rounds: int) -> None:
+def compare(client: ClientProcess, folder: Path, found: Measurements, rounds: int) -> None:
     """In and out, in turns."""
     path, own = folder / "object", folder / "weed"
     own.mkdir()
     make(path)
     with (
         weed(own, found) as url,
-        site.serving(folder, more=settings(url)) as running,
+        ingot_server.serving(folder, more=settings(url)) as running,
         started("straight") as straight,
     ):
         api, headers = f"{running.url}/api/v1", authorized(running)
-        stored = msgspec.json.decode(put(client, running, "out", path).body, type=Stored)
+        stored = msgspec.json.decode(put(client, running, "out", path).body, type=StoredBlob)
         signed = signed_url(client, running, stored.blob_id)
-        straight.do(Order(what="put", url=url, path=str(path), to=f"{BUCKET}/straight/out"))
+        straight.do(TransferRequest(what="put", url=url, path=str(path), to=f"{BUCKET}/straight/out"))
         for number in range(rounds):
-            client.do(Order(what="stamp", path=str(path)))
+            client.do(TransferRequest(what="stamp", path=str(path)))
             found.speed(
                 "boto3 put",
-                straight.do(Order(what="put", url=url, path=str(path), to=f"{BUCKET}/straight/{number}")),
+                straight.do(TransferRequest(what="put", url=url, path=str(path), to=f"{BUCKET}/straight/{number}")),
             )
             found.speed(
                 "signed put",
-                straight.do(Order(what="send", url=api, headers=headers, path=str(path), to=f"sent/{number}")),
+                straight.do(
+                    TransferRequest(what="send", url=api, headers=headers, path=str(path), to=f"sent/{number}")
+                ),
             )
-            client.do(Order(what="stamp", path=str(path)))
+            client.do(TransferRequest(what="stamp", path=str(path)))
             found.speed("server put", put(client, running, f"put/{number}", path))
-            found.speed("boto3 get", straight.do(Order(what="get", url=url, to=f"{BUCKET}/straight/out")))
-            found.speed("bucket get signed", client.do(Order(what="get", url=signed)))
+            found.speed("boto3 get", straight.do(TransferRequest(what="get", url=url, to=f"{BUCKET}/straight/out")))
+            found.speed("bucket get signed", client.do(TransferRequest(what="get", url=signed)))
             found.speed("bucket get key", curl(f"{running.url}{KEYS}/out", headers, more=("-L",)))

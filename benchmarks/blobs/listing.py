@@ -10,14 +10,14 @@ from typing import Final
 
 import apsw
 
-from benchmarks.blobs.client import Client
-from benchmarks.blobs.found import Found
-from benchmarks.blobs.large import KEYS, authorized
-from benchmarks.blobs.wire import Order
-from benchmarks.worker import site
-from benchmarks.worker.site import Site
-from ingot.engines.sqlite.lock import FolderLock
-from ingot.engines.sqlite.opening import FILE_NAME
+from benchmarks.blobs.client_process import ClientProcess
+from benchmarks.blobs.large_blobs import KEYS, authorized
+from benchmarks.blobs.measurements import Measurements
+from benchmarks.blobs.socket_client import TransferRequest
+from benchmarks.worker import ingot_server
+from benchmarks.worker.ingot_server import IngotServer
+from ingot.engines.sqlite.folder_lock import FolderLock
+from ingot.engines.sqlite.store_folder import FILE_NAME
 
 FEW: Final = 10_000
 MANY: Final = 1_000_000
@@ -65,23 +65,23 @@ def fill(folder: Path, keys: int) -> None:
 
 
 @contextmanager
-def filled(folder: Path, keys: int) -> Iterator[Site]:
+def filled(folder: Path, keys: int) -> Iterator[IngotServer]:
     """A server that has so many keys."""
     place = Path(tempfile.mkdtemp(dir=folder))
-    with site.serving(place):
+    with ingot_server.serving(place):
         pass
     fill(place / "data", keys)
-    with site.serving(place) as running:
+    with ingot_server.serving(place) as running:
         yield running
 
 
-def compare(client: Client, folder: Path, found: Found, rounds: int) -> None:
+def compare(client: ClientProcess, folder: Path, found: Measurements, rounds: int) -> None:
     """Pages of both, in turns."""
     with filled(folder, FEW) as few, filled(folder, MANY) as many:
         for _ in range(rounds):
             for which, more in ASKED.items():
                 for name, running in (("few", few), ("many", many)):
                     url = f"{running.url}{KEYS}?limit={PAGE}{more}"
-                    took = client.do(Order(what="ask", url=url, headers=authorized(running)))
+                    took = client.do(TransferRequest(what="ask", url=url, headers=authorized(running)))
                     assert took.body.count('"key":') == PAGE, "the page is full"
                     found.note(f"list {which} {name}", took.seconds * 1000)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.debian import await_port, free_port, program
+from benchmarks.debian_servers import await_port, free_port, program
 
 PACKAGE: Final = "nginx-light"
 PROGRAM: Final = "nginx"

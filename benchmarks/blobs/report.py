@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.blobs.found import Found
 from benchmarks.blobs.listing import FEW, MANY, PAGE
+from benchmarks.blobs.measurements import Measurements
 from benchmarks.queue.report import grid
 
 
@@ -114,7 +114,7 @@ GROWN_MIB_MAX: Final = 64
 LISTING_MAX: Final = 1.5
 
 
-def render(found: Found) -> list[str]:
+def render(found: Measurements) -> list[str]:
     """All tables of what was measured, and the goals."""
     lines: list[str] = []
     for table in TABLES:
@@ -124,7 +124,7 @@ def render(found: Found) -> list[str]:
     return [*lines, "### Goals of blobs", "", *(f"- {line}" for line in judge(found))]
 
 
-def table_lines(table: Table, rows: Sequence[Row], found: Found) -> list[str]:
+def table_lines(table: Table, rows: Sequence[Row], found: Measurements) -> list[str]:
     """Figures as a Markdown table."""
     cells = [["", table.unit, "lowest–highest", "× of beside"]]
     for row in rows:
@@ -136,7 +136,7 @@ def table_lines(table: Table, rows: Sequence[Row], found: Found) -> list[str]:
     return grid(cells, words=(0,))
 
 
-def judge(found: Found) -> Iterator[str]:
+def judge(found: Measurements) -> Iterator[str]:
     """A line for each goal of what was measured."""
     for title, name, beside, least in LEAST:
         if found.has(name, beside):

@@ -16,10 +16,10 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.fair.scenes import SCENES, TENANTS, Figures, Look, Order, Scene
-from benchmarks.postgres.server import Measured, serving
+from benchmarks.fair.scenarios import SCENES, TENANTS, CallLatency, RunRequest, RunResult, Scenario
+from benchmarks.postgres.server import PostgresServer, serving
+from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
-from benchmarks.queue.places import RESULTS, bench_folder
 from benchmarks.queue.report import grid, keep
 
 ABOUT: Final = "Run a queue of a thousand tenants, and queues with limits, beside one tenant without any."
@@ -33,7 +33,7 @@ WAYS: Final = {"sqlite": (4, 1000), "postgres": (16, 1000)}  # Claims under way,
 
 
 @contextmanager
-def place_for(engine: str, server: Measured, folder: Path) -> Iterator[str]:
+def place_for(engine: str, server: PostgresServer, folder: Path) -> Iterator[str]:
     """A folder or a database for one run."""
     if engine == "postgres":
         with server.database() as url:
@@ -46,20 +46,20 @@ def place_for(engine: str, server: Measured, folder: Path) -> Iterator[str]:
         shutil.rmtree(place)
 
 
-def run_once(engine: str, scene: Scene, server: Measured, folder: Path, jobs: int) -> Figures:
+def run_once(engine: str, scene: Scenario, server: PostgresServer, folder: Path, jobs: int) -> RunResult:
     """One run in a process of its own."""
-    return msgspec.json.decode(run_child("child", engine, scene.name, server, folder, jobs), type=Figures)
+    return msgspec.json.decode(run_child("child", engine, scene.name, server, folder, jobs), type=RunResult)
 
 
-def look(engine: str, server: Measured, folder: Path, jobs: int) -> list[Look]:
+def look(engine: str, server: PostgresServer, folder: Path, jobs: int) -> list[CallLatency]:
     """The same for a store with very many jobs."""
-    return msgspec.json.decode(run_child("million", engine, "one", server, folder, jobs), type=list[Look])
+    return msgspec.json.decode(run_child("million", engine, "one", server, folder, jobs), type=list[CallLatency])
 
 
-def run_child(module: str, engine: str, scene: str, server: Measured, folder: Path, jobs: int) -> str:
+def run_child(module: str, engine: str, scene: str, server: PostgresServer, folder: Path, jobs: int) -> str:
     claims, claim_jobs = WAYS[engine]
     with place_for(engine, server, folder) as place:
-        order = Order(engine=engine, scene=scene, place=place, jobs=jobs, claims=claims, claim_jobs=claim_jobs)
+        order = RunRequest(engine=engine, scene=scene, place=place, jobs=jobs, claims=claims, claim_jobs=claim_jobs)
         command = [sys.executable, "-m", f"benchmarks.fair.{module}", msgspec.json.encode(order).decode()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False)
     if done.returncode:
@@ -67,7 +67,7 @@ def run_child(module: str, engine: str, scene: str, server: Measured, folder: Pa
     return done.stdout
 
 
-def table_of_looks(found: dict[str, list[Look]], jobs: int) -> tuple[list[str], list[str]]:
+def table_of_looks(found: dict[str, list[CallLatency]], jobs: int) -> tuple[list[str], list[str]]:
     """How long each call took on each engine, and what became of the goal."""
     rows = [["call", *(f"{engine}, {what} ms" for engine in found for what in ("median", "worst"))]]
     for looks in zip(*found.values(), strict=True):
@@ -81,7 +81,7 @@ def table_of_looks(found: dict[str, list[Look]], jobs: int) -> tuple[list[str], 
     return grid(rows, words=(0,)), goals
 
 
-def table(engine: str, found: dict[str, list[Figures]]) -> tuple[list[str], list[str]]:
+def table(engine: str, found: dict[str, list[RunResult]]) -> tuple[list[str], list[str]]:
     """A table for one engine, and what became of the goals."""
     one = statistics.median(run.jobs_per_second for run in found["one"])
     rows = [["queue", "jobs/s", "lowest–highest", "× of one tenant", f"least of {2 * TENANTS:,} starts"]]
@@ -124,7 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
         ]
         engines = (wanted.only,) if wanted.only else tuple(WAYS)
         for engine in engines if wanted.rounds else ():
-            found: dict[str, list[Figures]] = {scene.name: [] for scene in SCENES}
+            found: dict[str, list[RunResult]] = {scene.name: [] for scene in SCENES}
             for _ in range(wanted.rounds):  # In turns, so that what slows the machine slows all.
                 for scene in SCENES:
                     figures = run_once(engine, scene, server, folder, wanted.jobs)

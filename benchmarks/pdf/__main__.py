@@ -16,23 +16,23 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.blobs.found import Found
+from benchmarks.blobs.measurements import Measurements
 from benchmarks.pdf import corpus
-from benchmarks.pdf.alone import CONVERTERS, Converted
+from benchmarks.pdf.end_to_end import ingest, running
 from benchmarks.pdf.report import render
-from benchmarks.pdf.whole import ingest, running
+from benchmarks.pdf.standalone_converters import CONVERTERS, ConversionResult
+from benchmarks.queue.folders import REPOSITORY, RESULTS, bench_folder
 from benchmarks.queue.machine import describe
-from benchmarks.queue.others import Others
-from benchmarks.queue.places import REPOSITORY, RESULTS, bench_folder
+from benchmarks.queue.other_load import OtherLoad
 from benchmarks.queue.report import disturbed, keep, others_line
-from benchmarks.worker.site import serving
+from benchmarks.worker.ingot_server import serving
 from tests.pdf_corpus import corpus as debian_manuals
 
 ABOUT: Final = "Measure PDFs on their whole way beside converters alone."
 SLOW: Final = frozenset({"markitdown", "pdfplumber"})  # These get fewer files: their figure is a rate.
 
 
-class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+class RunSizes(msgspec.Struct, frozen=True, kw_only=True):
     """How often each is measured, and on how much."""
 
     rounds: int = 3
@@ -42,20 +42,20 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     leaves: int = 1000
 
 
-QUICK: Final = Sizes(rounds=1, books=8, pages=20, slow_books=2, leaves=50)
+QUICK: Final = RunSizes(rounds=1, books=8, pages=20, slow_books=2, leaves=50)
 
 
-class Bench:
+class PdfBenchmark:
     """One run: a folder on the disk that is measured, and what was found."""
 
-    def __init__(self, folder: Path, sizes: Sizes) -> None:
+    def __init__(self, folder: Path, sizes: RunSizes) -> None:
         self._folder, self._sizes = folder, sizes
-        self.found = Found()
+        self.found = Measurements()
         self.others_shares: list[float] = []
 
     def run(self, part: str) -> None:
         """Measure one part."""
-        others = Others()
+        others = OtherLoad()
         PARTS[part](self)
         self.others_shares.append(others.share())
 
@@ -105,18 +105,18 @@ class Bench:
             shutil.rmtree(place, ignore_errors=True)
 
 
-PARTS: Final[dict[str, Callable[[Bench], None]]] = {
-    "books": Bench.books,
-    "manuals": Bench.manuals,
-    "leaves": Bench.leaves,
+PARTS: Final[dict[str, Callable[[PdfBenchmark], None]]] = {
+    "books": PdfBenchmark.books,
+    "manuals": PdfBenchmark.manuals,
+    "leaves": PdfBenchmark.leaves,
 }
 
 
-def alone(name: str, folder: Path) -> Converted:
+def alone(name: str, folder: Path) -> ConversionResult:
     """A converter in processes of its own."""
-    command = [sys.executable, "-m", "benchmarks.pdf.alone", name, str(folder)]
+    command = [sys.executable, "-m", "benchmarks.pdf.standalone_converters", name, str(folder)]
     text = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return msgspec.json.decode(text.splitlines()[-1], type=Converted)
+    return msgspec.json.decode(text.splitlines()[-1], type=ConversionResult)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -133,10 +133,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # The servers must not outlive us.
     wanted = parse(arguments)
-    sizes = QUICK if wanted.quick else Sizes()
+    sizes = QUICK if wanted.quick else RunSizes()
     folder = bench_folder().resolve()
     began, machine = time.monotonic(), describe(folder)
-    bench = Bench(folder, sizes)
+    bench = PdfBenchmark(folder, sizes)
     for part in wanted.only or PARTS:
         print(f"  {part} ...", flush=True)
         bench.run(part)

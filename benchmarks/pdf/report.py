@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from benchmarks.blobs.found import Found
+from benchmarks.blobs.measurements import Measurements
 from benchmarks.blobs.report import Row, Table, goal_line, table_lines
 
 BOOKS: Final = "Pages a second, books of many pages"
@@ -51,7 +51,7 @@ WHOLE_LEAST: Final = 0.7
 FILES_LEAST: Final = 50.0
 
 
-def render(found: Found) -> list[str]:
+def render(found: Measurements) -> list[str]:
     """All tables of what was measured, and the goals."""
     lines: list[str] = []
     for table in TABLES:
@@ -60,7 +60,7 @@ def render(found: Found) -> list[str]:
     return [*lines, "### Goals of PDFs", "", *(f"- {line}" for line in judge(found))]
 
 
-def judge(found: Found) -> Iterator[str]:
+def judge(found: Measurements) -> Iterator[str]:
     """A line for each goal of what was measured."""
     for whole, alone, what in (("whole", "alone", "books"), ("manuals whole", "manuals alone", "manuals")):
         if found.has(whole, alone):

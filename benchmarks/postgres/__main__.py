@@ -10,18 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks.postgres.adapter import Scenario, Way
+from benchmarks.postgres.adapter import DriveOptions, Scenario
 from benchmarks.postgres.campaign import Campaign
 from benchmarks.postgres.goals import OURS, judge
 from benchmarks.postgres.plan import FULL, HELD, PARTS, QUICK, Plan
 from benchmarks.postgres.report import Report
-from benchmarks.postgres.rows import Growth, Table
+from benchmarks.postgres.result_rows import HistoryGrowth, Table
 from benchmarks.postgres.server import serving
 from benchmarks.postgres.systems import NAMES, load
-from benchmarks.queue.adapter import Missing
+from benchmarks.queue.adapter import MissingDependency
 from benchmarks.queue.campaign import RunFailed
+from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
-from benchmarks.queue.places import RESULTS, bench_folder
 from benchmarks.queue.report import keep
 
 ABOUT: Final = (
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     plan = plan_of(wanted)
     try:
         report = run(plan, Path(wanted.files) if wanted.files else bench_folder())
-    except (Missing, RunFailed) as error:
+    except (MissingDependency, RunFailed) as error:
         print(f"benchmark: {error}", file=sys.stderr)
         return 2
     print(f"\n{report.markdown()}")
@@ -107,7 +107,7 @@ def run(plan: Plan, folder: Path) -> Report:
         print(f"{settings}; files on {machine.filesystem}", flush=True)
         campaign = Campaign(plan, server, lambda text: print(text, flush=True))
         tables = [campaign.table(part) for part in plan.parts]
-        growth: list[Growth] = []
+        growth: list[HistoryGrowth] = []
         failure = ""
         try:
             growth = campaign.growth(ours_ways(tables)) if plan.history else []
@@ -126,7 +126,7 @@ def run(plan: Plan, folder: Path) -> Report:
     )
 
 
-def ours_ways(tables: list[Table]) -> dict[Scenario, Way]:
+def ours_ways(tables: list[Table]) -> dict[Scenario, DriveOptions]:
     """The ways chosen for Ingot on a fresh database, or its first ones when those parts were not run."""
     ways = {scenario: choices[0] for scenario, choices in load(OURS).ways.items()}
     for table in tables:

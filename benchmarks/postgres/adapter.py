@@ -18,7 +18,7 @@ TYPE: Final = "noop"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class DriveOptions:
     """One way to drive a system. Short trials choose the best before anything is measured.
 
     `callers` enqueue at the same time, `batch_jobs` in each call. `workers` is how many jobs, or claims, the one
@@ -35,12 +35,12 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunRequest:
     """One measured run, handed to a process of its own."""
 
     system: str
     scenario: Scenario
-    way: Way
+    way: DriveOptions
     url: str
     warm_seconds: float
     seconds: float
@@ -51,7 +51,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class RunResult:
     """What one measured run found. Rates are jobs per second; `before_rate` is the one before a transaction is held."""
 
     rate: float = 0.0
@@ -83,12 +83,12 @@ class System:
 
     name: str
     version: str
-    ways: dict[Scenario, tuple[Way, ...]]
+    ways: dict[Scenario, tuple[DriveOptions, ...]]
     run_jobs: int
     unsettled: str = ""
     install: Callable[[str], None] | None = None
-    open: Callable[[str, Way], AbstractAsyncContextManager[Queue]] | None = None
-    command: Callable[[Order], list[str]] | None = None
+    open: Callable[[str, DriveOptions], AbstractAsyncContextManager[Queue]] | None = None
+    command: Callable[[RunRequest], list[str]] | None = None
 
 
 def version_of(package: str) -> str:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.postgres.adapter import CALLERS, TYPE, Ran, System, Way, version_of
+from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, Ran, System, version_of
 from benchmarks.queue.adapter import Payload, component
 
 library: Any = component("awa")
@@ -29,10 +29,10 @@ class Noop:
     pad: str
 
 
-class Awa:
+class AwaQueue:
     """An open client."""
 
-    def __init__(self, client: Any, way: Way) -> None:
+    def __init__(self, client: Any, way: DriveOptions) -> None:
         self._client, self._way = client, way
 
     async def put(self, job: Payload) -> None:
@@ -74,17 +74,19 @@ async def _install(url: str) -> None:
 
 
 @asynccontextmanager
-async def open_awa(url: str, way: Way) -> AsyncIterator[Awa]:
+async def open_awa(url: str, way: DriveOptions) -> AsyncIterator[AwaQueue]:
     client = library.AsyncClient(_with_host(url), max_connections=way.connections)
     try:
-        yield Awa(client, way)
+        yield AwaQueue(client, way)
     finally:
         await client.close()
 
 
-def _jobs_at_once(workers: int, claim_jobs: int = 1) -> Way:
+def _jobs_at_once(workers: int, claim_jobs: int = 1) -> DriveOptions:
     claiming = f", 2 claimers of {claim_jobs}" if claim_jobs > 1 else ""
-    return Way(workers=workers, claim_jobs=claim_jobs, connections=20, label=f"max_workers {workers}{claiming}")
+    return DriveOptions(
+        workers=workers, claim_jobs=claim_jobs, connections=20, label=f"max_workers {workers}{claiming}"
+    )
 
 
 SYSTEM = System(
@@ -96,11 +98,11 @@ SYSTEM = System(
     open=open_awa,
     ways={
         "single": tuple(
-            Way(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
+            DriveOptions(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
             for connections in (32, 10)
         ),
         "bulk": tuple(
-            Way(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}, by COPY")
+            DriveOptions(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}, by COPY")
             for callers, jobs in ((4, 1000), (2, 2000))
         ),
         "run": (_jobs_at_once(64), _jobs_at_once(256), _jobs_at_once(256, 500)),

@@ -11,17 +11,17 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.postgres.adapter import Figures, Order, Scenario, System, Way
+from benchmarks.postgres.adapter import DriveOptions, RunRequest, RunResult, Scenario, System
 from benchmarks.postgres.goals import OURS
 from benchmarks.postgres.history import make_history
-from benchmarks.postgres.plan import HELD_WARM_SECONDS, RUN_SECONDS_MAX, TRIAL, Part, Plan, Sizes
-from benchmarks.postgres.rows import GROWING, Growth, Row, Table
-from benchmarks.postgres.server import Measured
+from benchmarks.postgres.plan import HELD_WARM_SECONDS, RUN_SECONDS_MAX, TRIAL, Plan, ReportPart, RunSizes
+from benchmarks.postgres.result_rows import GROWING, HistoryGrowth, Row, Table
+from benchmarks.postgres.server import PostgresServer
 from benchmarks.postgres.systems import load
-from benchmarks.queue.adapter import Missing
+from benchmarks.queue.adapter import MissingDependency
 from benchmarks.queue.campaign import RunFailed
-from benchmarks.queue.others import Others
-from benchmarks.queue.places import REPOSITORY
+from benchmarks.queue.folders import REPOSITORY
+from benchmarks.queue.other_load import OtherLoad
 
 CHILD_SECONDS_MAX: Final = 120.0
 COPIED_JOBS_MAX: Final = 500_000
@@ -30,11 +30,11 @@ COPIED_JOBS_MAX: Final = 500_000
 class Campaign:
     """Runs a plan on a server, telling `say` what it does."""
 
-    def __init__(self, plan: Plan, server: Measured, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: Plan, server: PostgresServer, say: Callable[[str], None]) -> None:
         self._plan, self._server, self._say = plan, server, say
         self._installed: dict[str, str] = {}
 
-    def table(self, part: Part) -> Table:
+    def table(self, part: ReportPart) -> Table:
         """Measure a part."""
         self._say(f"{part.title} ...")
         rows = [self._row(part, name) for name in self._plan.systems]
@@ -44,9 +44,9 @@ class Campaign:
                     self._measure(part, row)
         return Table(part, rows)
 
-    def growth(self, ways: dict[Scenario, Way]) -> list[Growth]:
+    def growth(self, ways: dict[Scenario, DriveOptions]) -> list[HistoryGrowth]:
         """Databases with less and more history take turns, each round in another order."""
-        found = [Growth(count) for count in self._plan.history]
+        found = [HistoryGrowth(count) for count in self._plan.history]
         filled = {growth.finished_jobs: self._server.make() for growth in found}
         try:
             for growth in found:
@@ -65,7 +65,7 @@ class Campaign:
                 self._server.drop(url)
         return found
 
-    def _grown(self, scenario: Scenario, way: Way, filled: str, finished_jobs: int) -> Figures:
+    def _grown(self, scenario: Scenario, way: DriveOptions, filled: str, finished_jobs: int) -> RunResult:
         """A run leaves its own jobs behind: much where there is little, so that is copied for every run."""
         order = replace(self._order(scenario, Row(OURS, "", way), filled, self._plan.sizes), drain_after=True)
         if finished_jobs >= COPIED_JOBS_MAX:
@@ -73,12 +73,12 @@ class Campaign:
         with self._server.database(like=filled) as url:
             return self._run(replace(order, url=url))
 
-    def _row(self, part: Part, name: str) -> Row:
+    def _row(self, part: ReportPart, name: str) -> Row:
         """The system with the best of its ways; without trials, the first."""
         try:
             system = load(name)
-        except Missing as error:
-            return Row(name, "", Way(), failure=f"left out: {error}")
+        except MissingDependency as error:
+            return Row(name, "", DriveOptions(), failure=f"left out: {error}")
         ways = system.ways[part.scenario]
         if len(ways) == 1 or not self._plan.sizes.trials:
             return Row(name, system.version, ways[0])
@@ -88,7 +88,7 @@ class Campaign:
         self._say(f"  {name}: {best.label}; the best of {len(ways)} ways")
         return Row(name, system.version, best)
 
-    def _try(self, part: Part, system: System, way: Way) -> float | None:
+    def _try(self, part: ReportPart, system: System, way: DriveOptions) -> float | None:
         row = Row(system.name, system.version, way)
         try:
             with self._server.database(like=self._template(system.name)) as url:
@@ -98,7 +98,7 @@ class Campaign:
             return None
         return -figures.p50_ms if part.name == "latency" else figures.rate
 
-    def _measure(self, part: Part, row: Row) -> None:
+    def _measure(self, part: ReportPart, row: Row) -> None:
         try:
             with self._server.database(like=self._template(row.system)) as url:
                 row.runs.append(self._run(self._order(part.scenario, row, url, self._plan.sizes)))
@@ -115,9 +115,9 @@ class Campaign:
                 said([sys.executable, "-m", "benchmarks.postgres.install", name, url], CHILD_SECONDS_MAX)
         return self._installed[name]
 
-    def _order(self, scenario: Scenario, row: Row, url: str, sizes: Sizes) -> Order:
+    def _order(self, scenario: Scenario, row: Row, url: str, sizes: RunSizes) -> RunRequest:
         held = scenario == "held"
-        return Order(
+        return RunRequest(
             system=row.system,
             scenario=scenario,
             way=row.way,
@@ -129,15 +129,15 @@ class Campaign:
             window_seconds=min(sizes.window_seconds, self._plan.held_seconds) if held else sizes.window_seconds,
         )
 
-    def _run(self, order: Order) -> Figures:
+    def _run(self, order: RunRequest) -> RunResult:
         """Run one order in a process of its own. Raises `RunFailed` with the last thing that process said."""
         command = load(order.system).command
-        call = [sys.executable, "-m", "benchmarks.postgres.child", msgspec.json.encode(order).decode()]
-        others, began, served = Others(), time.monotonic(), self._server.cpu_seconds()
+        call = [sys.executable, "-m", "benchmarks.postgres.measured_run", msgspec.json.encode(order).decode()]
+        others, began, served = OtherLoad(), time.monotonic(), self._server.cpu_seconds()
         limit = CHILD_SECONDS_MAX + (order.seconds if order.scenario == "held" else 0)
         answer = said(call if command is None else command(order), limit)
         share = others.share() - (self._server.cpu_seconds() - served) / (time.monotonic() - began)
-        figures = msgspec.json.decode(answer, type=Figures)
+        figures = msgspec.json.decode(answer, type=RunResult)
         return replace(figures, others_share=max(0.0, share))
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from benchmarks.postgres.adapter import CALLERS, TYPE, Ran, System, Way, version_of
+from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, Ran, System, version_of
 from benchmarks.queue.adapter import Payload, component
 
 library: Any = component("chancy")
@@ -21,10 +21,10 @@ async def work(number: int, pad: str) -> None:
         _ran(number)
 
 
-class Chancy:
+class ChancyQueue:
     """An open application with one queue."""
 
-    def __init__(self, app: Any, way: Way) -> None:
+    def __init__(self, app: Any, way: DriveOptions) -> None:
         self._app, self._way = app, way
 
     async def put(self, job: Payload) -> None:
@@ -61,14 +61,14 @@ async def _install(url: str) -> None:
 
 
 @asynccontextmanager
-async def open_chancy(url: str, way: Way) -> AsyncIterator[Chancy]:
+async def open_chancy(url: str, way: DriveOptions) -> AsyncIterator[ChancyQueue]:
     async with library.Chancy(url, max_connection_pool_size=way.connections) as app:
-        yield Chancy(app, way)
+        yield ChancyQueue(app, way)
 
 
-def _jobs_at_once(workers: int, option: str = "eager") -> Way:
+def _jobs_at_once(workers: int, option: str = "eager") -> DriveOptions:
     polling = "eager polling" if option else "polling each second"
-    return Way(workers=workers, option=option, label=f"concurrency {workers}, {polling}")
+    return DriveOptions(workers=workers, option=option, label=f"concurrency {workers}, {polling}")
 
 
 SYSTEM = System(
@@ -80,11 +80,11 @@ SYSTEM = System(
     open=open_chancy,
     ways={
         "single": tuple(
-            Way(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
+            DriveOptions(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
             for connections in (32, 10)
         ),
         "bulk": tuple(
-            Way(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}")
+            DriveOptions(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}")
             for callers, jobs in ((4, 100), (4, 500))
         ),
         "run": (_jobs_at_once(100), _jobs_at_once(1000), _jobs_at_once(3000, "")),

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import asyncpg
 
-from benchmarks.postgres.adapter import CALLERS, TYPE, Ran, System, Way, version_of
-from benchmarks.postgres.ours import SYSTEM as OURS
-from benchmarks.postgres.ours import install
+from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, Ran, System, version_of
+from benchmarks.postgres.ingot_system import SYSTEM as OURS
+from benchmarks.postgres.ingot_system import install
 from benchmarks.queue.adapter import Payload
 from ingot.kernel.ids import new_id
 
@@ -72,10 +72,10 @@ FROM gone
 """
 
 
-class Floor:
+class FloorQueue:
     """A pool of connections, and workers that each hold one."""
 
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], tenant: object, way: Way) -> None:
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], tenant: object, way: DriveOptions) -> None:
         self._pool, self._tenant, self._way = pool, tenant, way
         self._news = asyncio.Event()
 
@@ -117,14 +117,14 @@ class Floor:
 
 
 @asynccontextmanager
-async def open_floor(url: str, way: Way) -> AsyncIterator[Floor]:
+async def open_floor(url: str, way: DriveOptions) -> AsyncIterator[FloorQueue]:
     pool = asyncpg.create_pool(url, min_size=1, max_size=way.connections, server_settings=PLANNER)
     async with pool:
-        yield Floor(pool, await pool.fetchval(TENANT), way)
+        yield FloorQueue(pool, await pool.fetchval(TENANT), way)
 
 
-def claiming(workers: int) -> Way:
-    return Way(
+def claiming(workers: int) -> DriveOptions:
+    return DriveOptions(
         workers=workers,
         claim_jobs=CLAIM_JOBS,
         connections=workers + 6,
@@ -140,8 +140,8 @@ SYSTEM = System(
     install=install,
     open=open_floor,
     ways={
-        "single": (Way(callers=CALLERS, connections=10, label="32 callers, 10 connections"),),
-        "bulk": (Way(callers=2, batch_jobs=1000, label="2 callers, batches of 1000"),),
+        "single": (DriveOptions(callers=CALLERS, connections=10, label="32 callers, 10 connections"),),
+        "bulk": (DriveOptions(callers=2, batch_jobs=1000, label="2 callers, batches of 1000"),),
         "run": (claiming(4), claiming(2), claiming(8)),
         "latency": (claiming(1),),
         "held": (claiming(4),),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from benchmarks.postgres.plan import WHAT
-from benchmarks.postgres.rows import GROWING, Growth, Row, Table
+from benchmarks.postgres.result_rows import GROWING, HistoryGrowth, Row, Table
 from benchmarks.queue.goals import GROWTH_MAX, Goal
 
 OURS: Final = "ingot"
@@ -21,7 +21,7 @@ LOSS_MAX: Final = 0.1
 SAID: Final = {"floor": "the floor", "graphile": "graphile-worker"}
 
 
-class Limit(Goal):
+class UnitGoal(Goal):
     """A goal with a unit of its own."""
 
     @property
@@ -29,7 +29,7 @@ class Limit(Goal):
         return super().line.replace(" ×", "")
 
 
-def judge(tables: Sequence[Table], growth: Sequence[Growth]) -> list[Goal]:
+def judge(tables: Sequence[Table], growth: Sequence[HistoryGrowth]) -> list[Goal]:
     """Goals whose systems were all measured."""
     return [*(goal for table in tables for goal in _of_table(table)), *_of_growth(growth)]
 
@@ -62,13 +62,13 @@ def _at_least(text: str, ours: Row, theirs: Row, least: float) -> Goal:
     return Goal(text, found, low, high, met, always=low >= least if met else high < least)
 
 
-def _at_most(text: str, values: Sequence[float], most: float, kind: type[Goal] = Limit) -> Goal:
+def _at_most(text: str, values: Sequence[float], most: float, kind: type[Goal] = UnitGoal) -> Goal:
     found, low, high = statistics.median(values), min(values), max(values)
     met = found <= most
     return kind(text, found, low, high, met, always=high <= most if met else low > most)
 
 
-def _of_growth(growth: Sequence[Growth]) -> Iterator[Goal]:
+def _of_growth(growth: Sequence[HistoryGrowth]) -> Iterator[Goal]:
     for grown in growth[1:]:
         for scenario in GROWING:
             few, many = f"{growth[0].finished_jobs:,}", f"{grown.finished_jobs:,}"

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.postgres.adapter import CALLERS, Order, System, Way
-from benchmarks.queue.adapter import Missing
-from benchmarks.queue.places import bench_folder
+from benchmarks.postgres.adapter import CALLERS, DriveOptions, RunRequest, System
+from benchmarks.queue.adapter import MissingDependency
+from benchmarks.queue.folders import bench_folder
 
 SOURCES: Final = Path(__file__).parent / "graphile"
 VERSION: Final[str] = json.loads((SOURCES / "package.json").read_text())["dependencies"]["graphile-worker"]
@@ -31,25 +31,27 @@ def place() -> Path:
 
 def _install(folder: Path) -> None:
     if shutil.which("node") is None or shutil.which("npm") is None:
-        raise Missing(
+        raise MissingDependency(
             "graphile-worker needs Node 20 and npm. Debian: apt-get install nodejs npm; or leave it out: --only"
         )
     command = ["npm", "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Missing(f"npm could not install graphile-worker: {done.stderr.strip()[-300:]}")
+        raise MissingDependency(f"npm could not install graphile-worker: {done.stderr.strip()[-300:]}")
 
 
 FOLDER: Final = place()
 
 
-def command(order: Order) -> list[str]:
+def command(order: RunRequest) -> list[str]:
     return ["node", str(FOLDER / "bench.mjs"), msgspec.json.encode(order).decode()]
 
 
-def _queue(workers: int, local: int) -> Way:
+def _queue(workers: int, local: int) -> DriveOptions:
     batching = f"local queue {local}, completions batched" if local > 1 else "no local queue"
-    return Way(workers=workers, claim_jobs=local, connections=workers + 1, label=f"{workers} jobs at once, {batching}")
+    return DriveOptions(
+        workers=workers, claim_jobs=local, connections=workers + 1, label=f"{workers} jobs at once, {batching}"
+    )
 
 
 # 24 jobs at once and a local queue of 500 is what its page on performance measures with.
@@ -60,11 +62,11 @@ SYSTEM = System(
     command=command,
     ways={
         "single": tuple(
-            Way(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
+            DriveOptions(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
             for connections in (32, 10)
         ),
         "bulk": tuple(
-            Way(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}")
+            DriveOptions(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}")
             for callers, jobs in ((4, 1000), (2, 2000))
         ),
         "run": (_queue(24, 500), _queue(12, 500), _queue(24, 1000)),

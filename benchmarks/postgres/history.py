@@ -8,9 +8,9 @@ from typing import Final
 import asyncpg
 
 from benchmarks.postgres.adapter import TYPE
-from benchmarks.postgres.ours import TENANT, install, open_store
+from benchmarks.postgres.ingot_system import TENANT, install, open_store
 from benchmarks.queue.prefill import PAYLOAD
-from ingot.identity.service import Tenants
+from ingot.identity.tenants import Tenants
 from ingot.jobs.model import JobStatus
 from ingot.jobs.service import Jobs
 

@@ -11,9 +11,9 @@ from typing import Final
 
 import asyncpg
 
-from benchmarks.postgres.adapter import Figures, Order, Queue, System
-from benchmarks.postgres.held import held
-from benchmarks.postgres.starts import Starts
+from benchmarks.postgres.adapter import Queue, RunRequest, RunResult, System
+from benchmarks.postgres.open_transaction import held
+from benchmarks.postgres.start_counter import StartCounter
 from benchmarks.queue.adapter import payload
 from benchmarks.queue.meter import Meter
 
@@ -25,10 +25,10 @@ FILL_CALLERS: Final = 4
 FILL_JOBS: Final = 500
 
 
-async def measure(system: System, order: Order) -> Figures:
+async def measure(system: System, order: RunRequest) -> RunResult:
     """Open the system in its database and run what was ordered."""
     assert system.open is not None
-    scenarios: dict[str, Callable[[Queue, Order, System], Awaitable[Figures]]] = {
+    scenarios: dict[str, Callable[[Queue, RunRequest, System], Awaitable[RunResult]]] = {
         "single": single,
         "bulk": bulk,
         "run": run,
@@ -39,7 +39,7 @@ async def measure(system: System, order: Order) -> Figures:
         return await scenarios[order.scenario](queue, order, system)
 
 
-async def single(queue: Queue, order: Order, system: System) -> Figures:
+async def single(queue: Queue, order: RunRequest, system: System) -> RunResult:
     """Callers that enqueue one job after the other, for some seconds."""
     meter, numbers = Meter(), count()
 
@@ -59,10 +59,10 @@ async def single(queue: Queue, order: Order, system: System) -> Figures:
         meter.running = False
     if order.drain_after:
         await drain(queue, order, system)
-    return Figures(len(meter.latencies) / seconds, meter.percentile_ms(50), meter.percentile_ms(99))
+    return RunResult(len(meter.latencies) / seconds, meter.percentile_ms(50), meter.percentile_ms(99))
 
 
-async def drain(queue: Queue, order: Order, system: System) -> None:
+async def drain(queue: Queue, order: RunRequest, system: System) -> None:
     """Run what is left: the database is used again."""
     looking = await asyncpg.connect(order.url)
     async with queue.working(lambda number: None):
@@ -76,7 +76,7 @@ async def settled(looking: asyncpg.Connection[asyncpg.Record], unsettled: str) -
         await asyncio.sleep(SETTLED_POLL_SECONDS)
 
 
-async def bulk(queue: Queue, order: Order, system: System) -> Figures:
+async def bulk(queue: Queue, order: RunRequest, system: System) -> RunResult:
     """Callers that enqueue batch after batch, for some seconds."""
     size = order.way.batch_jobs
     numbers = count(step=size)
@@ -100,15 +100,15 @@ async def bulk(queue: Queue, order: Order, system: System) -> Figures:
         await asyncio.sleep(order.seconds)
         counting, seconds = False, time.perf_counter() - began
         running = False
-    return Figures(enqueued / seconds)
+    return RunResult(enqueued / seconds)
 
 
-async def run(queue: Queue, order: Order, system: System) -> Figures:
+async def run(queue: Queue, order: RunRequest, system: System) -> RunResult:
     """Jobs that wait already, run to completion: from the first start until the last of them has been settled."""
     await fill(queue, order.jobs)
     looking = await asyncpg.connect(order.url)
     await looking.execute("ANALYZE")
-    starts = Starts(order.jobs)
+    starts = StartCounter(order.jobs)
     async with queue.working(starts.saw):
         await starts.all(order.seconds)
         await settled(looking, system.unsettled.format(jobs=order.jobs))
@@ -116,7 +116,7 @@ async def run(queue: Queue, order: Order, system: System) -> Figures:
     await looking.close()
     if starts.jobs != order.jobs:
         raise AssertionError(f"{order.jobs} jobs were enqueued, but {starts.jobs} were run")
-    return Figures(order.jobs / seconds)
+    return RunResult(order.jobs / seconds)
 
 
 async def fill(queue: Queue, jobs: int) -> None:
@@ -130,10 +130,10 @@ async def fill(queue: Queue, jobs: int) -> None:
     await asyncio.gather(*(call() for _ in range(FILL_CALLERS)))
 
 
-async def latency(queue: Queue, order: Order, system: System) -> Figures:
+async def latency(queue: Queue, order: RunRequest, system: System) -> RunResult:
     """One job at a time on an idle queue: from the call that enqueues it until its handler starts."""
     chance, meter = random.Random(7), Meter()
-    starts = Starts(order.samples + 1)
+    starts = StartCounter(order.samples + 1)
     async with queue.working(starts.saw):
         for number in range(order.samples + 1):
             await asyncio.sleep(IDLE_SECONDS if number < 2 else chance.uniform(*GAP_SECONDS))
@@ -142,4 +142,4 @@ async def latency(queue: Queue, order: Order, system: System) -> Figures:
             await starts.upto(number + 1, START_SECONDS_MAX)
             if number:  # The first one opens connections and prepares statements.
                 meter.latencies.append(starts.last - began)
-    return Figures(p50_ms=meter.percentile_ms(50), p99_ms=meter.percentile_ms(99))
+    return RunResult(p50_ms=meter.percentile_ms(50), p99_ms=meter.percentile_ms(99))

@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 
-from benchmarks.postgres.adapter import CALLERS, TYPE, Ran, System, Way, version_of
+from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, Ran, System, version_of
 from benchmarks.queue.adapter import Payload, component
 
 pgqueuer: Any = component("pgqueuer")
@@ -19,10 +19,10 @@ drivers: Any = component("pgqueuer.db")
 queries: Any = component("pgqueuer.queries")
 
 
-class PgQueuer:
+class PgQueuerQueue:
     """A pool to enqueue with, and a worker on connections of its own."""
 
-    def __init__(self, url: str, pool: Any, way: Way) -> None:
+    def __init__(self, url: str, pool: Any, way: DriveOptions) -> None:
         self._url, self._way = url, way
         self._queries = queries.Queries(drivers.AsyncpgPoolDriver(pool))
 
@@ -66,13 +66,13 @@ async def _install(url: str) -> None:
 
 
 @asynccontextmanager
-async def open_pgqueuer(url: str, way: Way) -> AsyncIterator[PgQueuer]:
+async def open_pgqueuer(url: str, way: DriveOptions) -> AsyncIterator[PgQueuerQueue]:
     async with asyncpg.create_pool(url, min_size=1, max_size=way.connections) as pool:
-        yield PgQueuer(url, pool, way)
+        yield PgQueuerQueue(url, pool, way)
 
 
-def _batches(jobs: int, option: str = "connection") -> Way:
-    return Way(claim_jobs=jobs, option=option, label=f"batch_size {jobs}, one {option}")
+def _batches(jobs: int, option: str = "connection") -> DriveOptions:
+    return DriveOptions(claim_jobs=jobs, option=option, label=f"batch_size {jobs}, one {option}")
 
 
 SYSTEM = System(
@@ -84,11 +84,11 @@ SYSTEM = System(
     open=open_pgqueuer,
     ways={
         "single": tuple(
-            Way(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
+            DriveOptions(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
             for connections in (32, 10)
         ),
         "bulk": tuple(
-            Way(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}")
+            DriveOptions(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}")
             for callers, jobs in ((4, 1000), (2, 1000))
         ),
         "run": (_batches(250), _batches(100), _batches(1000), _batches(1000, "pool")),

@@ -19,7 +19,7 @@ RUN_SECONDS_MAX: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class RunSizes:
     """Lengths of runs. `jobs_share` is the share of a system's jobs that one drain has."""
 
     rounds: int
@@ -31,13 +31,13 @@ class Sizes:
     trials: bool
 
 
-FULL = Sizes(rounds=3, warm_seconds=0.5, seconds=2.0, jobs_share=1.0, samples=200, window_seconds=10.0, trials=True)
-QUICK = Sizes(rounds=1, warm_seconds=0.2, seconds=0.5, jobs_share=0.1, samples=20, window_seconds=2.0, trials=False)
-TRIAL = Sizes(rounds=1, warm_seconds=0.2, seconds=0.8, jobs_share=0.3, samples=50, window_seconds=2.0, trials=False)
+FULL = RunSizes(rounds=3, warm_seconds=0.5, seconds=2.0, jobs_share=1.0, samples=200, window_seconds=10.0, trials=True)
+QUICK = RunSizes(rounds=1, warm_seconds=0.2, seconds=0.5, jobs_share=0.1, samples=20, window_seconds=2.0, trials=False)
+TRIAL = RunSizes(rounds=1, warm_seconds=0.2, seconds=0.8, jobs_share=0.3, samples=50, window_seconds=2.0, trials=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReportPart:
     """One table of the report."""
 
     scenario: Scenario
@@ -49,20 +49,20 @@ class Part:
 
 
 PARTS = (
-    Part("single", "Single durable enqueues, 32 concurrent callers"),
-    Part("bulk", "Bulk enqueues"),
-    Part("run", "Run to completion: jobs that wait already, one worker process"),
-    Part("latency", "Enqueue to start on an idle queue"),
+    ReportPart("single", "Single durable enqueues, 32 concurrent callers"),
+    ReportPart("bulk", "Bulk enqueues"),
+    ReportPart("run", "Run to completion: jobs that wait already, one worker process"),
+    ReportPart("latency", "Enqueue to start on an idle queue"),
 )
-HELD = Part("held", "One transaction held open while jobs are enqueued and run")
+HELD = ReportPart("held", "One transaction held open while jobs are enqueued and run")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The parts and systems asked for."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ReportPart, ...]
     systems: tuple[str, ...]
     history: tuple[int, ...]
     held_seconds: float
-    sizes: Sizes
+    sizes: RunSizes

@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from benchmarks.postgres.adapter import CALLERS, TYPE, Ran, System, Way, version_of
+from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, Ran, System, version_of
 from benchmarks.queue.adapter import Payload, component
 
 library: Any = component("procrastinate")
 
 
-class Procrastinate:
+class ProcrastinateQueue:
     """An open app with one task."""
 
-    def __init__(self, app: Any, way: Way) -> None:
+    def __init__(self, app: Any, way: DriveOptions) -> None:
         self._app, self._way = app, way
         self._ran: Ran | None = None
         self._task = app.task(self._work, name=TYPE)
@@ -59,15 +59,15 @@ async def _install(url: str) -> None:
 
 
 @asynccontextmanager
-async def open_procrastinate(url: str, way: Way) -> AsyncIterator[Procrastinate]:
+async def open_procrastinate(url: str, way: DriveOptions) -> AsyncIterator[ProcrastinateQueue]:
     app = library.App(connector=library.PsycopgConnector(conninfo=url, min_size=1, max_size=way.connections))
     async with app.open_async():
-        yield Procrastinate(app, way)
+        yield ProcrastinateQueue(app, way)
 
 
-def _jobs_at_once(workers: int, option: str = "") -> Way:
+def _jobs_at_once(workers: int, option: str = "") -> DriveOptions:
     deleting = ", deletes what succeeded" if option else ""
-    return Way(workers=workers, connections=10, option=option, label=f"concurrency {workers}{deleting}")
+    return DriveOptions(workers=workers, connections=10, option=option, label=f"concurrency {workers}{deleting}")
 
 
 SYSTEM = System(
@@ -79,11 +79,11 @@ SYSTEM = System(
     open=open_procrastinate,
     ways={
         "single": tuple(
-            Way(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
+            DriveOptions(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
             for connections in (32, 10)
         ),
         "bulk": tuple(
-            Way(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}")
+            DriveOptions(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}")
             for callers, jobs in ((4, 1000), (2, 1000))
         ),
         "run": (_jobs_at_once(30), _jobs_at_once(100), _jobs_at_once(30, "successful")),

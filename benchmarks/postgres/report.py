@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.postgres.goals import OURS
-from benchmarks.postgres.rows import GROWING, Growth, Row, Table
+from benchmarks.postgres.result_rows import GROWING, HistoryGrowth, Row, Table
 from benchmarks.queue.goals import Goal
 from benchmarks.queue.machine import Machine
 from benchmarks.queue.report import disturbed, grid, others_line
@@ -26,7 +26,7 @@ class Report:
     server: str
     sync_micros: tuple[float, float]
     tables: Sequence[Table]
-    growth: Sequence[Growth]
+    growth: Sequence[HistoryGrowth]
     growth_failure: str
     goals: Sequence[Goal]
     held_seconds: float
@@ -100,7 +100,7 @@ def _how(row: Row) -> str:
     return f"{row.way.label}; a run failed: {row.failure}" if row.way.label else row.failure
 
 
-def render_growth(growth: Sequence[Growth]) -> list[str]:
+def render_growth(growth: Sequence[HistoryGrowth]) -> list[str]:
     head = ["finished jobs", "single enqueues/s", "× slower", "run to completion/s", "× slower"]
     rows = []
     for grown in growth:

@@ -39,7 +39,7 @@ def as_role(url: str, role: str) -> str:
     return with_database(url, name_in(url), role)
 
 
-class Measured:
+class PostgresServer:
     """A running server."""
 
     def __init__(self, server: Server) -> None:
@@ -113,7 +113,7 @@ def _stat(pid: int) -> list[str]:
 
 
 @contextmanager
-def serving(folder: Path, *, more: str = "") -> Iterator[Measured]:
+def serving(folder: Path, *, more: str = "") -> Iterator[PostgresServer]:
     """A server in a new folder below this one, stopped and removed at the end; `more` are settings beside ours."""
     place = Path(tempfile.mkdtemp(dir=folder, prefix="pg-"))
     place.chmod(0o755)
@@ -122,7 +122,7 @@ def serving(folder: Path, *, more: str = "") -> Iterator[Measured]:
         server.create()
         server.start()
         try:
-            yield Measured(server)
+            yield PostgresServer(server)
         finally:
             server.stop("immediate")
     finally:

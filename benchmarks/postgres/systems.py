@@ -8,9 +8,9 @@ from typing import Final
 from benchmarks.postgres.adapter import System
 
 MODULES: Final = {
-    "ingot": "benchmarks.postgres.ours",
+    "ingot": "benchmarks.postgres.ingot_system",
     "floor": "benchmarks.postgres.floor",
-    "bare": "benchmarks.postgres.bare",
+    "bare": "benchmarks.postgres.bare_sql",
     "graphile": "benchmarks.postgres.graphile_worker",
     "pgqueuer": "benchmarks.postgres.pgqueuer",
     "awa": "benchmarks.postgres.awa",

@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks.queue.adapter import Missing, Scenario, Way
+from benchmarks.queue.adapter import DriveOptions, MissingDependency, Scenario
 from benchmarks.queue.campaign import OURS, Campaign
+from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.goals import judge
 from benchmarks.queue.machine import describe, sync_micros
-from benchmarks.queue.places import RESULTS, bench_folder
 from benchmarks.queue.plan import FULL, PARTS, QUICK, Plan
 from benchmarks.queue.report import Report, keep
-from benchmarks.queue.rows import Table
+from benchmarks.queue.result_rows import Table
 from benchmarks.queue.systems import NAMES, load
 
 ABOUT: Final = (
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name in plan.systems:
             load(name)
         report = run(plan, Path(wanted.files) if wanted.files else bench_folder())
-    except Missing as error:
+    except MissingDependency as error:
         print(f"benchmark: {error}", file=sys.stderr)
         return 2
     print(f"\n{report.markdown()}")
@@ -109,7 +109,7 @@ def run(plan: Plan, folder: Path) -> Report:
         )
 
 
-def ours_ways(tables: list[Table]) -> dict[Scenario, Way]:
+def ours_ways(tables: list[Table]) -> dict[Scenario, DriveOptions]:
     """The ways chosen for Ingot on quiet files, or its first ones when those parts were not run."""
     ways = {scenario: choices[0] for scenario, choices in load(OURS).ways.items()}
     for table in tables:

@@ -21,7 +21,7 @@ SYNCHRONOUS_FULL: Final = 2
 PAD: Final = "p" * 170
 
 
-class Missing(Exception):
+class MissingDependency(Exception):
     """A part the benchmark needs is not there; the message says how to get it."""
 
 
@@ -30,7 +30,7 @@ def component(name: str) -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        raise Missing(
+        raise MissingDependency(
             f"{name} cannot be imported ({error}). `make bench` installs it; "
             "by hand: pip install --require-hashes -r requirements/bench.txt"
         ) from error
@@ -42,7 +42,7 @@ def payload(number: int) -> Payload:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class DriveOptions:
     """One way to drive a system. Short trials choose the fastest before anything is measured."""
 
     callers: int
@@ -65,16 +65,19 @@ class Way:
         return ", ".join(part for part in parts if part)
 
 
-def ways(callers: Sequence[int], options: Sequence[str] = ("",), *, batch_jobs: int = 1) -> tuple[Way, ...]:
+def ways(callers: Sequence[int], options: Sequence[str] = ("",), *, batch_jobs: int = 1) -> tuple[DriveOptions, ...]:
     """Every combination, each at Python's own thread switch interval and at a short one."""
     switches = (SWITCH_SECONDS_DEFAULT, SWITCH_SECONDS_SHORT)
     return tuple(
-        Way(count, batch_jobs, switch, option) for count in callers for option in options for switch in switches
+        DriveOptions(count, batch_jobs, switch, option)
+        for count in callers
+        for option in options
+        for switch in switches
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Readback:
+class ConnectionReadback:
     """What the connection that writes says about itself."""
 
     synchronous: int
@@ -93,10 +96,10 @@ class TaskQueue(Protocol):
         """Claim up to `limit` jobs and settle them. 0 means nothing was waiting."""
         ...
 
-    async def readback(self) -> Readback: ...
+    async def readback(self) -> ConnectionReadback: ...
 
 
-class Hand(Protocol):
+class ThreadConnection(Protocol):
     """One thread's hold on a synchronous queue; the same promises as `TaskQueue`."""
 
     def put(self, job: Payload) -> None: ...
@@ -105,13 +108,13 @@ class Hand(Protocol):
 
     def take(self, limit: int) -> int: ...
 
-    def readback(self) -> Readback: ...
+    def readback(self) -> ConnectionReadback: ...
 
 
 class ThreadQueue(Protocol):
     """A queue driven by threads."""
 
-    def hand(self) -> Hand: ...
+    def hand(self) -> ThreadConnection: ...
 
     def close(self) -> None: ...
 
@@ -122,8 +125,8 @@ class TaskSystem:
 
     name: str
     levels: tuple[Level, ...]
-    ways: dict[Scenario, tuple[Way, ...]]
-    open: Callable[[Path, Level, Way], AbstractAsyncContextManager[TaskQueue]]
+    ways: dict[Scenario, tuple[DriveOptions, ...]]
+    open: Callable[[Path, Level, DriveOptions], AbstractAsyncContextManager[TaskQueue]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +135,22 @@ class ThreadSystem:
 
     name: str
     levels: tuple[Level, ...]
-    ways: dict[Scenario, tuple[Way, ...]]
-    open: Callable[[Path, Level, Way], ThreadQueue]
+    ways: dict[Scenario, tuple[DriveOptions, ...]]
+    open: Callable[[Path, Level, DriveOptions], ThreadQueue]
 
 
 System = TaskSystem | ThreadSystem
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunRequest:
     """One measured run, handed to a process of its own."""
 
     system: str
     level: Level
     scenario: Scenario
     busy: bool
-    way: Way
+    way: DriveOptions
     folder: str
     warm_seconds: float
     seconds_max: float
@@ -157,10 +160,10 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class RunResult:
     """What one measured run found. Rates are jobs per second."""
 
-    readback: Readback
+    readback: ConnectionReadback
     enqueue_rate: float
     take_rate: float
     p50_ms: float

@@ -13,12 +13,12 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.queue.adapter import Figures, Level, Order, Scenario, Way
+from benchmarks.queue.adapter import DriveOptions, Level, RunRequest, RunResult, Scenario
+from benchmarks.queue.folders import REPOSITORY
 from benchmarks.queue.history import make_history
-from benchmarks.queue.others import Others
-from benchmarks.queue.places import REPOSITORY
-from benchmarks.queue.plan import Part, Plan
-from benchmarks.queue.rows import Growth, Row, Table, best_rows
+from benchmarks.queue.other_load import OtherLoad
+from benchmarks.queue.plan import Plan, ReportPart
+from benchmarks.queue.result_rows import HistoryGrowth, Row, Table, best_rows
 from benchmarks.queue.systems import load
 
 CHILD_SECONDS_MAX: Final = 120
@@ -38,7 +38,7 @@ class Campaign:
     def __init__(self, plan: Plan, folder: Path, say: Callable[[str], None]) -> None:
         self._plan, self._folder, self._say = plan, folder, say
 
-    def table(self, part: Part, known: Table | None = None) -> Table:
+    def table(self, part: ReportPart, known: Table | None = None) -> Table:
         """Measure a part. `known` is a table whose ways are taken over, in place of trials."""
         self._say(f"{part.title} ...")
         if known:
@@ -50,9 +50,9 @@ class Campaign:
                 self._measure(part, row)
         return Table(part, best_rows(rows))
 
-    def growth(self, ways: dict[Scenario, Way]) -> list[Growth]:
+    def growth(self, ways: dict[Scenario, DriveOptions]) -> list[HistoryGrowth]:
         """Empty and filled files take turns, each round in another order, so that all see the same machine."""
-        found = [Growth(count) for count in (0, *self._plan.history)]
+        found = [HistoryGrowth(count) for count in (0, *self._plan.history)]
         with self._fresh_files() as scratch:
             for growth in found[1:]:
                 self._say(f"Filling a file with {growth.finished_jobs:,} finished jobs ...")
@@ -66,14 +66,14 @@ class Campaign:
                         growth.runs[scenario].append(self._grown(scenario, way, scratch / str(growth.finished_jobs)))
         return found
 
-    def _grown(self, scenario: Scenario, way: Way, filled: Path) -> Figures:
-        part, row = Part("history", scenario, busy=False, title=""), Row(OURS, "FULL", way)
+    def _grown(self, scenario: Scenario, way: DriveOptions, filled: Path) -> RunResult:
+        part, row = ReportPart("history", scenario, busy=False, title=""), Row(OURS, "FULL", way)
         if filled.is_dir():
             return run_order(replace(self._order(part, row, filled), drain_after=True))
         with self._fresh_files() as folder:
             return run_order(self._order(part, row, folder))
 
-    def _finalists(self, part: Part, name: str) -> list[Row]:
+    def _finalists(self, part: ReportPart, name: str) -> list[Row]:
         found: list[Row] = []
         for level in load(name).levels:
             if any(row.is_full for row in found):
@@ -82,7 +82,7 @@ class Campaign:
             found += self._try_ways(part, name, level)
         return found
 
-    def _try_ways(self, part: Part, name: str, level: Level) -> list[Row]:
+    def _try_ways(self, part: ReportPart, name: str, level: Level) -> list[Row]:
         """The best ways of short trials; without trials, the first way that suits the part.
 
         Beside a busy loop only a short switch interval is tried: at Python's own, every statement waits 5 ms.
@@ -101,7 +101,7 @@ class Campaign:
             self._say(f"  {name} {level}: {row.way.label}; about {trials[row.way]:,.0f} jobs/s in a trial")
         return finalists
 
-    def _try(self, part: Part, row: Row) -> float | None:
+    def _try(self, part: ReportPart, row: Row) -> float | None:
         sizes = self._plan.sizes
         with self._fresh_files() as folder:
             order = replace(
@@ -117,7 +117,7 @@ class Campaign:
                 return None
         return row.trial.rate
 
-    def _measure(self, part: Part, row: Row) -> None:
+    def _measure(self, part: ReportPart, row: Row) -> None:
         with self._fresh_files() as folder:
             try:
                 row.runs.append(run_order(self._order(part, row, folder)))
@@ -125,9 +125,9 @@ class Campaign:
                 row.failure = str(error)
                 self._say(f"  {row.system} {row.level}: {row.way.label}; a run failed: {error}")
 
-    def _order(self, part: Part, row: Row, folder: Path) -> Order:
+    def _order(self, part: ReportPart, row: Row, folder: Path) -> RunRequest:
         sizes = self._plan.sizes
-        return Order(
+        return RunRequest(
             system=row.system,
             level=row.level,
             scenario=part.scenario,
@@ -146,10 +146,10 @@ class Campaign:
             yield Path(scratch)
 
 
-def run_order(order: Order) -> Figures:
+def run_order(order: RunRequest) -> RunResult:
     """Run one order in a process of its own. Raises `RunFailed` with the last thing that process said."""
-    command = [sys.executable, "-m", "benchmarks.queue.child", msgspec.json.encode(order).decode()]
-    others = Others()
+    command = [sys.executable, "-m", "benchmarks.queue.measured_run", msgspec.json.encode(order).decode()]
+    others = OtherLoad()
     try:
         done = subprocess.run(
             command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=CHILD_SECONDS_MAX
@@ -159,5 +159,5 @@ def run_order(order: Order) -> Figures:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise RunFailed(lines[-1])
-    figures = msgspec.json.decode(done.stdout.splitlines()[-1], type=Figures)
+    figures = msgspec.json.decode(done.stdout.splitlines()[-1], type=RunResult)
     return replace(figures, others_share=others.share())

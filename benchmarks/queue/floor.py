@@ -18,7 +18,16 @@ from typing import Any, Final
 
 import apsw
 
-from benchmarks.queue.adapter import BATCH_JOBS, CALLERS, Level, Payload, Readback, TaskSystem, Way, ways
+from benchmarks.queue.adapter import (
+    BATCH_JOBS,
+    CALLERS,
+    ConnectionReadback,
+    DriveOptions,
+    Level,
+    Payload,
+    TaskSystem,
+    ways,
+)
 
 Row = tuple[int, str, int]
 MANY: Final = "executemany"
@@ -34,7 +43,7 @@ CLAIM: Final = (
 )
 
 
-class Floor:
+class FloorQueue:
     """Hands rows to the writer thread and resolves each batch's futures with one call into the event loop."""
 
     def __init__(self, path: Path, option: str) -> None:
@@ -90,9 +99,9 @@ class Floor:
             await self._ask("settle", rows)
         return len(rows)
 
-    async def readback(self) -> Readback:
+    async def readback(self) -> ConnectionReadback:
         mode = str(self._db.pragma("journal_mode"))
-        return Readback(int(self._db.pragma("synchronous")), mode, apsw.sqlite_lib_version())
+        return ConnectionReadback(int(self._db.pragma("synchronous")), mode, apsw.sqlite_lib_version())
 
     async def close(self) -> None:
         await self._ask("stop", None)
@@ -106,8 +115,8 @@ def _resolve(futures: list[asyncio.Future[Any]], answers: list[Any]) -> None:
 
 
 @asynccontextmanager
-async def open_floor(folder: Path, level: Level, way: Way) -> AsyncIterator[Floor]:
-    floor = Floor(folder / "floor.db", way.option)
+async def open_floor(folder: Path, level: Level, way: DriveOptions) -> AsyncIterator[FloorQueue]:
+    floor = FloorQueue(folder / "floor.db", way.option)
     try:
         yield floor
     finally:

@@ -9,7 +9,7 @@ from typing import Final
 
 from benchmarks.queue.campaign import OURS
 from benchmarks.queue.plan import WHAT
-from benchmarks.queue.rows import Growth, Row, Table
+from benchmarks.queue.result_rows import HistoryGrowth, Row, Table
 
 GROWTH_MAX: Final = 1.2
 LEAST: Final[dict[str, dict[str, float]]] = {
@@ -38,7 +38,7 @@ class Goal:
         return f"{verdict}{doubt}: {self.text}; found {self.found:.2f} × ({self.low:.2f}–{self.high:.2f})"
 
 
-def judge(tables: Sequence[Table], growth: Sequence[Growth]) -> list[Goal]:
+def judge(tables: Sequence[Table], growth: Sequence[HistoryGrowth]) -> list[Goal]:
     """Goals whose systems were all measured."""
     return [*(goal for table in tables for goal in _of_table(table)), *_of_growth(growth)]
 
@@ -63,7 +63,7 @@ def _of_table(table: Table) -> Iterator[Goal]:
         yield Goal(text, found, low, high, met, always=low >= least if met else high < least)
 
 
-def _of_growth(growth: Sequence[Growth]) -> Iterator[Goal]:
+def _of_growth(growth: Sequence[HistoryGrowth]) -> Iterator[Goal]:
     for grown in growth[1:]:
         for scenario, what in WHAT.items():
             ratios = grown.slower_than(growth[0], scenario)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import ingot
-from benchmarks.queue.ours import TYPE
+from benchmarks.queue.ingot_system import TYPE
 from benchmarks.queue.prefill import prefill
 
 

@@ -7,7 +7,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.queue.adapter import BATCH_JOBS, CALLERS, Level, Payload, Readback, ThreadSystem, Way, ways
+from benchmarks.queue.adapter import (
+    BATCH_JOBS,
+    CALLERS,
+    ConnectionReadback,
+    DriveOptions,
+    Level,
+    Payload,
+    ThreadSystem,
+    ways,
+)
 from benchmarks.queue.honker_wheel import honker_folder
 
 WORKER: Final = "worker-1"
@@ -19,7 +28,7 @@ HONKER: Any = import_module("honker")
 class HonkerQueue:
     """One database object: a second one in the same process soon meets "database is locked"."""
 
-    def __init__(self, folder: Path, level: Level, way: Way) -> None:
+    def __init__(self, folder: Path, level: Level, way: DriveOptions) -> None:
         self._database = HONKER.open(str(folder / "honker.db"))
         self._queue = self._database.queue("noop")
         if level == "FULL":
@@ -49,13 +58,13 @@ class HonkerQueue:
         acked: int = self._queue.ack_batch([job.id for job in jobs], WORKER)
         return acked
 
-    def readback(self) -> Readback:
+    def readback(self) -> ConnectionReadback:
         with self._database.transaction() as writer:
             (row,) = writer.query(
                 "SELECT p.synchronous, j.journal_mode, sqlite_version() AS version"
                 " FROM pragma_synchronous AS p, pragma_journal_mode AS j"
             )
-        return Readback(int(row["synchronous"]), str(row["journal_mode"]), str(row["version"]))
+        return ConnectionReadback(int(row["synchronous"]), str(row["journal_mode"]), str(row["version"]))
 
     def close(self) -> None:
         self._database.close()

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.queue.adapter import Missing
-from benchmarks.queue.places import bench_folder
+from benchmarks.queue.adapter import MissingDependency
+from benchmarks.queue.folders import bench_folder
 
 VERSION: Final = "0.5.0"
 GLIBC_NEEDED: Final = (2, 38)
@@ -63,20 +63,22 @@ def _fetch(folder: Path) -> Path:
     key = (platform.system(), platform.machine())
     wheel = WHEELS.get(key)
     if wheel is None:
-        raise Missing(f"honker {VERSION} has no pinned wheel for {' '.join(key)}. Add its tag and sha256 to WHEELS.")
+        raise MissingDependency(
+            f"honker {VERSION} has no pinned wheel for {' '.join(key)}. Add its tag and sha256 to WHEELS."
+        )
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary", ":all:", "--platform", wheel.tag, "--dest", str(folder), f"honker=={VERSION}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = sorted(folder.glob("honker-*.whl"))
     if done.returncode or not found:
         last = done.stderr.strip().splitlines()[-1:] or ["pip said nothing"]
-        raise Missing(
+        raise MissingDependency(
             f"honker {VERSION} could not be downloaded ({last[0]}). Check that pip reaches a package index, then run "
             f"`{' '.join(['pip', *command[3:-3], f'honker=={VERSION}'])}` by hand to see why."
         )
     digest = hashlib.sha256(found[0].read_bytes()).hexdigest()
     if digest != wheel.sha256:
-        raise Missing(
+        raise MissingDependency(
             f"The honker wheel has sha256 {digest}, but {wheel.sha256} is pinned. It is not the published file."
         )
     return found[0]
@@ -97,11 +99,11 @@ def _system_sqlite() -> Path:
     try:
         ctypes.CDLL("libsqlite3.so.0")
     except OSError as error:
-        raise Missing(
+        raise MissingDependency(
             "honker needs the system's SQLite library on this glibc. Install it: apt-get install libsqlite3-0"
         ) from error
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.split(maxsplit=5)[-1]
         if Path(path).name.startswith("libsqlite3.so"):
             return Path(path)
-    raise Missing("libsqlite3.so.0 was loaded, but its file cannot be found in /proc/self/maps.")
+    raise MissingDependency("libsqlite3.so.0 was loaded, but its file cannot be found in /proc/self/maps.")

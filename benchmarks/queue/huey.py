@@ -5,8 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.queue.adapter import CALLERS, Level, Payload, Readback, ThreadSystem, Way, component, ways
-from benchmarks.queue.plain_sqlite import read_back
+from benchmarks.queue.adapter import (
+    CALLERS,
+    ConnectionReadback,
+    DriveOptions,
+    Level,
+    Payload,
+    ThreadSystem,
+    component,
+    ways,
+)
+from benchmarks.queue.sqlite_readback import read_back
 
 HUEY: Any = component("huey")
 
@@ -14,7 +23,7 @@ HUEY: Any = component("huey")
 class HueyQueue:
     """One SqliteHuey; it holds one connection and lets its threads take turns at it."""
 
-    def __init__(self, folder: Path, level: Level, way: Way) -> None:
+    def __init__(self, folder: Path, level: Level, way: DriveOptions) -> None:
         settings: dict[str, Any] = {"fsync": True} if level == "FULL" else {}
         self._huey = HUEY.SqliteHuey(filename=str(folder / "huey.db"), **settings)
         self._noop = self._huey.task(name="noop")(_noop)
@@ -37,7 +46,7 @@ class HueyQueue:
             self._huey.execute(task)
         return limit
 
-    def readback(self) -> Readback:
+    def readback(self) -> ConnectionReadback:
         return read_back(self._huey.storage.conn)
 
     def close(self) -> None:

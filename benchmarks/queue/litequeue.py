@@ -9,21 +9,21 @@ from typing import Any, Final
 from benchmarks.queue.adapter import (
     BATCH_JOBS,
     CALLERS,
+    ConnectionReadback,
+    DriveOptions,
     Level,
-    Missing,
+    MissingDependency,
     Payload,
-    Readback,
     ThreadSystem,
-    Way,
     component,
     ways,
 )
-from benchmarks.queue.plain_sqlite import read_back
+from benchmarks.queue.sqlite_readback import read_back
 
 VERSION: Final = "0.9"
 LITEQUEUE: Any = component("litequeue")
 if LITEQUEUE.__version__ != VERSION:
-    raise Missing(
+    raise MissingDependency(
         f"litequeue {LITEQUEUE.__version__} is installed, whose calls differ from those of {VERSION} measured here. "
         "The lock chooses by Python version: make the environment with Python 3.11."
     )
@@ -31,7 +31,7 @@ OWN: Final = "a connection each"
 SHARED: Final = "one shared connection"
 
 
-class LiteHand:
+class LiteQueueConnection:
     """A LiteQueue object, which is one connection. FULL is set on it after it has set NORMAL itself."""
 
     def __init__(self, path: Path, level: Level) -> None:
@@ -60,7 +60,7 @@ class LiteHand:
                     self._queue.done(message.message_id)
         return len(messages)
 
-    def readback(self) -> Readback:
+    def readback(self) -> ConnectionReadback:
         self._queue.conn.row_factory = None
         return read_back(self._queue.conn)
 
@@ -68,17 +68,17 @@ class LiteHand:
         self._queue.close()
 
 
-class LiteQueues:
+class LiteQueueConnections:
     """The hands of all callers: a connection each, or one that they share (safe for `put` alone)."""
 
-    def __init__(self, folder: Path, level: Level, way: Way) -> None:
+    def __init__(self, folder: Path, level: Level, way: DriveOptions) -> None:
         self._path, self._level = folder / "litequeue.db", level
-        self._hands = [LiteHand(self._path, level)]
+        self._hands = [LiteQueueConnection(self._path, level)]
         self._shared = way.option == SHARED
 
-    def hand(self) -> LiteHand:
+    def hand(self) -> LiteQueueConnection:
         if not self._shared:
-            self._hands.append(LiteHand(self._path, self._level))
+            self._hands.append(LiteQueueConnection(self._path, self._level))
         return self._hands[-1]
 
     def close(self) -> None:
@@ -90,5 +90,5 @@ SYSTEM = ThreadSystem(
     name="litequeue",
     levels=("default", "FULL"),
     ways={"single": (*ways([CALLERS], [SHARED, OWN]), *ways([1])), "pipeline": ways([1], batch_jobs=BATCH_JOBS)},
-    open=LiteQueues,
+    open=LiteQueueConnections,
 )

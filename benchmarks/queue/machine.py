@@ -15,7 +15,7 @@ from typing import Final
 
 import apsw
 
-from benchmarks.queue.places import REPOSITORY
+from benchmarks.queue.folders import REPOSITORY
 
 PAGE: Final = b"x" * 4096
 SYNC_SAMPLES: Final = 300

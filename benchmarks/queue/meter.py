@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from benchmarks.queue.adapter import Figures, Order, Payload, Readback, payload
+from benchmarks.queue.adapter import ConnectionReadback, Payload, RunRequest, RunResult, payload
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Phase:
 Batches = Iterator[list[Payload]]
 
 
-def waves(order: Order) -> list[Batches]:
+def waves(order: RunRequest) -> list[Batches]:
     """All jobs in waves of batches, made before timing starts, so that no system pays for them."""
     wave_jobs, batch_jobs = order.wave_jobs or order.jobs_max, order.way.batch_jobs
     found = []
@@ -72,8 +72,8 @@ def waves(order: Order) -> list[Batches]:
     return found
 
 
-def single_figures(readback: Readback, meter: Meter, seconds: float, busy_share: float) -> Figures:
-    return Figures(
+def single_figures(readback: ConnectionReadback, meter: Meter, seconds: float, busy_share: float) -> RunResult:
+    return RunResult(
         readback=readback,
         enqueue_rate=len(meter.latencies) / seconds,
         take_rate=0.0,
@@ -84,11 +84,11 @@ def single_figures(readback: Readback, meter: Meter, seconds: float, busy_share:
     )
 
 
-def pipeline_figures(readback: Readback, enqueued: Phase, taken: Phase, busy_share: float) -> Figures:
+def pipeline_figures(readback: ConnectionReadback, enqueued: Phase, taken: Phase, busy_share: float) -> RunResult:
     """Raises when a queue that was drained to the end did not give back every job."""
     if taken.jobs != enqueued.jobs and not taken.spent:
         raise AssertionError(f"{enqueued.jobs} jobs were enqueued, but {taken.jobs} were claimed and settled")
-    return Figures(
+    return RunResult(
         readback=readback,
         enqueue_rate=enqueued.rate,
         take_rate=taken.rate,

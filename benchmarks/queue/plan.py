@@ -13,7 +13,7 @@ WHAT: Final[dict[Scenario, str]] = {"single": "single durable enqueues", "pipeli
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class RunSizes:
     """Lengths of runs. The pipeline ends with its jobs, or when either half of it has taken `seconds_max`."""
 
     rounds: int
@@ -24,12 +24,12 @@ class Sizes:
     trial_jobs: int
 
 
-FULL = Sizes(rounds=3, warm_seconds=0.3, seconds_max=2.0, jobs_max=20_000, trial_seconds=0.6, trial_jobs=6_000)
-QUICK = Sizes(rounds=1, warm_seconds=0.1, seconds_max=0.4, jobs_max=3_000, trial_seconds=0.0, trial_jobs=0)
+FULL = RunSizes(rounds=3, warm_seconds=0.3, seconds_max=2.0, jobs_max=20_000, trial_seconds=0.6, trial_jobs=6_000)
+QUICK = RunSizes(rounds=1, warm_seconds=0.1, seconds_max=0.4, jobs_max=3_000, trial_seconds=0.0, trial_jobs=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReportPart:
     """One table of the report. `wave_jobs` is how many jobs wait at most; 0 lets all of them wait."""
 
     name: str
@@ -40,11 +40,11 @@ class Part:
 
 
 PARTS = (
-    Part("single", "single", False, "Single durable enqueues, 32 concurrent callers"),
-    Part("pipeline", "pipeline", False, f"End to end: enqueue, claim and settle in waves of {WAVE_JOBS:,} jobs"),
-    Part("single-busy", "single", True, "Single durable enqueues beside a busy event loop"),
-    Part("pipeline-busy", "pipeline", True, "End to end beside a busy event loop"),
-    Part("pipeline-deep", "pipeline", False, "End to end with a deep backlog: all jobs wait first", wave_jobs=0),
+    ReportPart("single", "single", False, "Single durable enqueues, 32 concurrent callers"),
+    ReportPart("pipeline", "pipeline", False, f"End to end: enqueue, claim and settle in waves of {WAVE_JOBS:,} jobs"),
+    ReportPart("single-busy", "single", True, "Single durable enqueues beside a busy event loop"),
+    ReportPart("pipeline-busy", "pipeline", True, "End to end beside a busy event loop"),
+    ReportPart("pipeline-deep", "pipeline", False, "End to end with a deep backlog: all jobs wait first", wave_jobs=0),
 )
 
 
@@ -52,7 +52,7 @@ PARTS = (
 class Plan:
     """The parts and systems asked for."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ReportPart, ...]
     systems: tuple[str, ...]
     history: tuple[int, ...]
-    sizes: Sizes
+    sizes: RunSizes

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import apsw
 
-from ingot.engines.sqlite.lock import FolderLock
-from ingot.engines.sqlite.memory import FENCES_PER_EPOCH
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.folder_lock import FolderLock
+from ingot.engines.sqlite.store_folder import FILE_NAME
+from ingot.engines.sqlite.writer_state import FENCES_PER_EPOCH
 from ingot.identity import TenantNotFound
-from ingot.jobs.checks import digest
+from ingot.jobs.checks import json_digest
 from ingot.jobs.model import MAX_ATTEMPTS_DEFAULT, PRIORITY_DEFAULT
 
 PAYLOAD: Final = b'{"prefilled": true, "pad": "%s"}' % (b"p" * 170)
@@ -141,7 +141,7 @@ def _add(connection: apsw.Connection, *, done: int, jobs: int, **values: Any) ->
         "base": connection.execute("SELECT coalesce(max(number), 0) FROM jobs").get,
         "batch": connection.execute("SELECT coalesce(max(batch), 0) FROM events").get,
         "payload": PAYLOAD,
-        "digest": digest(PAYLOAD),
+        "digest": json_digest(PAYLOAD),
         "every": EVERY,
         "priority": PRIORITY_DEFAULT,
         "max_attempts": MAX_ATTEMPTS_DEFAULT,

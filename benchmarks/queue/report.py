@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.queue.adapter import Figures
+from benchmarks.queue.adapter import RunResult
 from benchmarks.queue.goals import Goal
 from benchmarks.queue.machine import Machine
-from benchmarks.queue.others import DISTURBED_SHARE
-from benchmarks.queue.rows import Growth, Row, Table
+from benchmarks.queue.other_load import DISTURBED_SHARE
+from benchmarks.queue.result_rows import HistoryGrowth, Row, Table
 
 SYNCHRONOUS: Final = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 NAMES: Final = {"ingot": "**Ingot**", "floor": "group-commit floor"}
@@ -29,7 +29,7 @@ class Report:
     machine: Machine
     sync_micros: tuple[float, float]
     tables: Sequence[Table]
-    growth: Sequence[Growth]
+    growth: Sequence[HistoryGrowth]
     goals: Sequence[Goal]
     minutes: float
 
@@ -109,7 +109,7 @@ def _durability(row: Row) -> str:
     return f"{found} (default)" if row.level == "default" else found
 
 
-def _milliseconds(row: Row, of: Callable[[Figures], float]) -> str:
+def _milliseconds(row: Row, of: Callable[[RunResult], float]) -> str:
     return f"{row.median(of):.2f}"
 
 
@@ -124,7 +124,7 @@ def _how(row: Row) -> str:
     return "; ".join(parts)
 
 
-def render_growth(growth: Sequence[Growth]) -> list[str]:
+def render_growth(growth: Sequence[HistoryGrowth]) -> list[str]:
     head = ["finished jobs", "enqueues/s", "× slower", "end to end/s", "× slower"]
     empty, rows = growth[0], []
     for grown in growth:

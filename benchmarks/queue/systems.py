@@ -8,7 +8,7 @@ from typing import Final
 from benchmarks.queue.adapter import System
 
 MODULES: Final = {
-    "ingot": "benchmarks.queue.ours",
+    "ingot": "benchmarks.queue.ingot_system",
     "floor": "benchmarks.queue.floor",
     "honker": "benchmarks.queue.honker",
     "huey": "benchmarks.queue.huey",

@@ -13,12 +13,12 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
-from benchmarks.queue.places import RESULTS, bench_folder
 from benchmarks.queue.report import grid, keep
-from benchmarks.server.load import Figures, Order
-from benchmarks.server.processes import Process, ask, engine_alone, following, heard, site, started
-from benchmarks.server.site import Site
+from benchmarks.server.benchmark_server import BenchmarkServer
+from benchmarks.server.load import LoadRequest, LoadResult
+from benchmarks.server.processes import MeasuredProcess, ask, engine_alone, following, heard, site, started
 
 ABOUT: Final = "Measure the server beside a route that does nothing, the engine alone, and a bare broadcast."
 ROUNDS: Final = 3
@@ -35,15 +35,15 @@ Found = dict[str, list[float]]
 def requests(folder: Path, found: Found, seconds: float) -> None:
     """A route that does nothing, and durable single enqueues; then the same beside many who follow."""
     with site(folder) as (_, at):
-        noop = Order(port=at.port, token=at.tokens[0], what="noop", seconds=seconds)
+        noop = LoadRequest(port=at.port, token=at.tokens[0], what="noop", seconds=seconds)
         post = msgspec.structs.replace(noop, what="post")
         note(found, "noop", ask(noop))
         note(found, "post", ask(post))
-        ticks = Order(
+        ticks = LoadRequest(
             port=at.port, token=at.tokens[1], what="tick", seconds=60, jobs=60 * EVENTS_PER_SECOND, connections=1
         )
         with (
-            following(Order(port=at.port, token=at.tokens[1], what="stream", connections=CLIENTS)),
+            following(LoadRequest(port=at.port, token=at.tokens[1], what="stream", connections=CLIENTS)),
             started("load", msgspec.json.encode(ticks).decode()),
         ):
             note(found, "post beside streams", ask(post))
@@ -54,7 +54,7 @@ def batches(folder: Path, found: Found) -> None:
     alone = engine_alone(folder, BATCH_JOBS, BATCH_CALLERS)
     found["engine"].append(alone.per_second)
     with site(folder) as (_, at):
-        order = Order(port=at.port, token=at.tokens[0], what="work", connections=BATCH_CALLERS, jobs=BATCH_JOBS)
+        order = LoadRequest(port=at.port, token=at.tokens[0], what="work", connections=BATCH_CALLERS, jobs=BATCH_JOBS)
         found["batches"].append(ask(order).per_second)
 
 
@@ -62,12 +62,12 @@ def streams(folder: Path, found: Found) -> None:
     """Many who follow a steady stream, beside a bare broadcast of the same."""
     for module in ("bare", "bare_asgi"):
         with started(module, str(EVENTS_PER_SECOND), str(DATA_BYTES)) as bare:
-            order = Order(port=int(bare.line()), token="none", what="stream", connections=CLIENTS)
+            order = LoadRequest(port=int(bare.line()), token="none", what="stream", connections=CLIENTS)
             with following(order):
                 found[f"{module} cpu"].append(cpu_share(bare))
     with site(folder) as (server, at):
         before = server.resident_bytes()
-        order = Order(port=at.port, token=at.tokens[1], what="stream", connections=CLIENTS)
+        order = LoadRequest(port=at.port, token=at.tokens[1], what="stream", connections=CLIENTS)
         with following(order) as followers:
             found["client bytes"].append((server.resident_bytes() - before) / CLIENTS)
             ticks = publish(at)
@@ -80,10 +80,10 @@ def streams(folder: Path, found: Found) -> None:
         found["least delivered"].append(told.least / due)
 
 
-def publish(at: Site) -> subprocess.Popen[str]:
+def publish(at: BenchmarkServer) -> subprocess.Popen[str]:
     """Events at a steady rate, for a little longer than is watched."""
     seconds = WATCH_SECONDS + 2
-    order = Order(
+    order = LoadRequest(
         port=at.port,
         token=at.tokens[1],
         what="tick",
@@ -100,20 +100,20 @@ def publish(at: Site) -> subprocess.Popen[str]:
 def waiting(folder: Path, found: Found) -> None:
     """Many claims that wait for work that does not come."""
     with site(folder) as (server, at):
-        order = Order(port=at.port, token=at.tokens[0], what="claim", connections=CLIENTS)
+        order = LoadRequest(port=at.port, token=at.tokens[0], what="claim", connections=CLIENTS)
         with following(order):
             time.sleep(1)
             found["waiting cpu"].append(cpu_share(server))
 
 
-def cpu_share(process: Process) -> float:
+def cpu_share(process: MeasuredProcess) -> float:
     """The share of a core that a process uses for a while."""
     before, began = process.cpu_seconds(), time.monotonic()
     time.sleep(WATCH_SECONDS)
     return (process.cpu_seconds() - before) / (time.monotonic() - began)
 
 
-def note(found: Found, name: str, figures: Figures) -> None:
+def note(found: Found, name: str, figures: LoadResult) -> None:
     """Keep the figures of one run, and say them."""
     for part, value in (("", figures.per_second), (" p50", figures.p50_ms), (" p99", figures.p99_ms)):
         found[name + part].append(value)

@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 
 from benchmarks.queue.adapter import component
-from benchmarks.server.bare import FRAME
+from benchmarks.server.bare_broadcast import FRAME
 
 
 class Broadcast:

@@ -15,7 +15,7 @@ from benchmarks.queue.adapter import component, payload
 WARM_SECONDS: Final = 1.0
 
 
-class Order(msgspec.Struct, frozen=True):
+class LoadRequest(msgspec.Struct, frozen=True):
     """What to ask, how, and for how long."""
 
     port: int
@@ -26,7 +26,7 @@ class Order(msgspec.Struct, frozen=True):
     jobs: int = 0
 
 
-class Figures(msgspec.Struct, frozen=True):
+class LoadResult(msgspec.Struct, frozen=True):
     """What came of it."""
 
     per_second: float
@@ -34,11 +34,11 @@ class Figures(msgspec.Struct, frozen=True):
     p99_ms: float = 0.0
 
 
-class Broken(Exception):
+class UnexpectedResponse(Exception):
     """An answer that was not expected."""
 
 
-def request(order: Order, method: str, path: str, body: bytes = b"") -> bytes:
+def request(order: LoadRequest, method: str, path: str, body: bytes = b"") -> bytes:
     """A request as it goes over the wire."""
     lines = [f"{method} {path} HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {order.token}"]
     if body:
@@ -46,7 +46,7 @@ def request(order: Order, method: str, path: str, body: bytes = b"") -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-class Meter:
+class ResponseMeter:
     """When requests were answered, while it counts."""
 
     def __init__(self) -> None:
@@ -66,18 +66,18 @@ class Meter:
         self.running = False
         return over
 
-    def figures(self, over: float) -> Figures:
+    def figures(self, over: float) -> LoadResult:
         """The rate and the percentiles."""
         if self.broken is not None:
             raise self.broken
         cuts = statistics.quantiles(self.seconds, n=100, method="inclusive")
-        return Figures(len(self.seconds) / over, cuts[49] * 1000, cuts[98] * 1000)
+        return LoadResult(len(self.seconds) / over, cuts[49] * 1000, cuts[98] * 1000)
 
 
-class Asking(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One connection: the same request over and over."""
 
-    def __init__(self, text: bytes, meter: Meter) -> None:
+    def __init__(self, text: bytes, meter: ResponseMeter) -> None:
         self._text = text
         self._meter = meter
         self._answer = b""
@@ -98,7 +98,7 @@ class Asking(asyncio.Protocol):
             return
         meter = self._meter
         if not self._answer.startswith(b"HTTP/1.1 20"):
-            meter.broken = Broken(self._answer[:500].decode(errors="replace"))
+            meter.broken = UnexpectedResponse(self._answer[:500].decode(errors="replace"))
             meter.running = False
         if meter.counting:
             meter.seconds.append(time.perf_counter() - self._began)
@@ -116,16 +116,16 @@ def size_of(answer: bytes) -> int | None:
         return None
     at = answer.find(b"content-length: ", 0, end)
     if at < 0:
-        raise Broken(answer[:200].decode(errors="replace"))
+        raise UnexpectedResponse(answer[:200].decode(errors="replace"))
     return end + 4 + int(answer[at + 16 : answer.find(b"\r\n", at)])
 
 
-async def repeat(order: Order, text: bytes) -> Figures:
+async def repeat(order: LoadRequest, text: bytes) -> LoadResult:
     """Send one request again and again on each connection."""
     loop = asyncio.get_running_loop()
-    meter = Meter()
+    meter = ResponseMeter()
     for _ in range(order.connections):
-        await loop.create_connection(lambda: Asking(text, meter), "127.0.0.1", order.port)
+        await loop.create_connection(lambda: LoadConnection(text, meter), "127.0.0.1", order.port)
     over = await meter.count(order.seconds)
     await asyncio.sleep(0.2)
     return meter.figures(over)
@@ -134,7 +134,7 @@ async def repeat(order: Order, text: bytes) -> Figures:
 class Connection:
     """One connection for requests that differ."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: LoadRequest) -> None:
         self._order = order
 
     async def open(self) -> None:
@@ -149,24 +149,24 @@ class Connection:
         assert size is not None
         content = await self._reader.readexactly(size - len(head))
         if not head.startswith(b"HTTP/1.1 20"):
-            raise Broken(content.decode())
+            raise UnexpectedResponse(content.decode())
         return content
 
 
-class Taken(msgspec.Struct):
+class ClaimedJob(msgspec.Struct):
     """What matters of a job that was claimed."""
 
     id: str
     fence: int
 
 
-class Claimed(msgspec.Struct):
+class ClaimResponse(msgspec.Struct):
     """What matters of a claim."""
 
-    jobs: list[Taken]
+    jobs: list[ClaimedJob]
 
 
-async def fill(order: Order) -> None:
+async def fill(order: LoadRequest) -> None:
     """Enqueue the jobs that are to be claimed."""
     connection = Connection(order)
     await connection.open()
@@ -175,7 +175,7 @@ async def fill(order: Order) -> None:
         await connection.ask("POST", "/api/v1/jobs/batch", msgspec.json.encode({"jobs": jobs[at : at + 1000]}))
 
 
-async def work(order: Order) -> Figures:
+async def work(order: LoadRequest) -> LoadResult:
     """Claim and settle batches until there are no more."""
     await fill(order)
     done = [0]
@@ -185,7 +185,7 @@ async def work(order: Order) -> Figures:
         await connection.open()
         ask = msgspec.json.encode({"worker_id": "w", "types": ["noop"], "limit": 100})
         while content := await connection.ask("POST", "/api/v1/jobs/claim", ask):
-            jobs = msgspec.json.decode(content, type=Claimed).jobs
+            jobs = msgspec.json.decode(content, type=ClaimResponse).jobs
             settles = [{"id": job.id, "fence": job.fence, "outcome": "succeeded"} for job in jobs]
             await connection.ask("POST", "/api/v1/jobs/settle", msgspec.json.encode({"jobs": settles}))
             done[0] += len(jobs)
@@ -193,11 +193,11 @@ async def work(order: Order) -> Figures:
     began = time.perf_counter()
     await asyncio.gather(*[one() for _ in range(order.connections)])
     if done[0] != order.jobs:
-        raise Broken(f"{order.jobs} jobs were enqueued, {done[0]} were settled")
-    return Figures(done[0] / (time.perf_counter() - began))
+        raise UnexpectedResponse(f"{order.jobs} jobs were enqueued, {done[0]} were settled")
+    return LoadResult(done[0] / (time.perf_counter() - began))
 
 
-async def tick(order: Order) -> Figures:
+async def tick(order: LoadRequest) -> LoadResult:
     """Publish events at a steady rate, one after the other."""
     connection = Connection(order)
     await connection.open()
@@ -207,10 +207,10 @@ async def tick(order: Order) -> Figures:
     for number in range(order.jobs):
         await asyncio.sleep(max(0.0, began + number * order.seconds / order.jobs - loop.time()))
         await connection.ask("POST", "/api/v1/events", body)
-    return Figures(order.jobs / (loop.time() - began))
+    return LoadResult(order.jobs / (loop.time() - began))
 
 
-async def measure(order: Order) -> Figures:
+async def measure(order: LoadRequest) -> LoadResult:
     """What was ordered."""
     if order.what == "noop":
         return await repeat(order, request(order, "GET", "/noop"))
@@ -224,4 +224,4 @@ async def measure(order: Order) -> Figures:
 
 if __name__ == "__main__":
     uvloop: Any = component("uvloop")
-    print(msgspec.json.encode(uvloop.run(measure(msgspec.json.decode(sys.argv[1], type=Order)))).decode())
+    print(msgspec.json.encode(uvloop.run(measure(msgspec.json.decode(sys.argv[1], type=LoadRequest)))).decode())

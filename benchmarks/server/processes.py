@@ -14,16 +14,16 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.queue.others import TICKS_PER_SECOND
-from benchmarks.server.follow import Heard
-from benchmarks.server.load import Figures, Order
-from benchmarks.server.site import Site
+from benchmarks.queue.other_load import TICKS_PER_SECOND
+from benchmarks.server.benchmark_server import BenchmarkServer
+from benchmarks.server.followers import FrameCounts
+from benchmarks.server.load import LoadRequest, LoadResult
 
 RUN_SECONDS_MAX: Final = 300
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-class Process:
+class MeasuredProcess:
     """A process that is measured from outside."""
 
     def __init__(self, running: subprocess.Popen[str]) -> None:
@@ -48,12 +48,12 @@ class Process:
 
 
 @contextmanager
-def started(module: str, *arguments: str) -> Iterator[Process]:
+def started(module: str, *arguments: str) -> Iterator[MeasuredProcess]:
     """A process, ended at the end of the block."""
     command = [sys.executable, "-m", f"benchmarks.server.{module}", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as running:
         try:
-            yield Process(running)
+            yield MeasuredProcess(running)
         finally:
             running.terminate()
             try:
@@ -63,43 +63,43 @@ def started(module: str, *arguments: str) -> Iterator[Process]:
 
 
 @contextmanager
-def site(folder: Path) -> Iterator[tuple[Process, Site]]:
+def site(folder: Path) -> Iterator[tuple[MeasuredProcess, BenchmarkServer]]:
     """A server on a new folder."""
     place = tempfile.mkdtemp(dir=folder)
     try:
         with started("site", place) as process:
-            yield process, msgspec.json.decode(process.line(), type=Site)
+            yield process, msgspec.json.decode(process.line(), type=BenchmarkServer)
     finally:
         shutil.rmtree(place)
 
 
-def ask(order: Order) -> Figures:
+def ask(order: LoadRequest) -> LoadResult:
     """Load from one process, and what came of it."""
     with started("load", msgspec.json.encode(order).decode()) as process:
-        return msgspec.json.decode(process.line(), type=Figures)
+        return msgspec.json.decode(process.line(), type=LoadResult)
 
 
 @contextmanager
-def following(order: Order) -> Iterator[Process]:
+def following(order: LoadRequest) -> Iterator[MeasuredProcess]:
     """Many connections that follow, or wait."""
     with started("follow", msgspec.json.encode(order).decode()) as process:
         process.line()
         yield process
 
 
-def heard(process: Process) -> Heard:
+def heard(process: MeasuredProcess) -> FrameCounts:
     """What those who follow have heard."""
     assert process.running.stdin is not None
     process.running.stdin.write("tell\n")
     process.running.stdin.flush()
-    return msgspec.json.decode(process.line(), type=Heard)
+    return msgspec.json.decode(process.line(), type=FrameCounts)
 
 
-def engine_alone(folder: Path, jobs: int, callers: int) -> Figures:
+def engine_alone(folder: Path, jobs: int, callers: int) -> LoadResult:
     """Claims and settles without a server."""
     place = tempfile.mkdtemp(dir=folder)
     try:
         with started("engine", place, str(jobs), str(callers)) as process:
-            return msgspec.json.decode(process.line(), type=Figures)
+            return msgspec.json.decode(process.line(), type=LoadResult)
     finally:
         shutil.rmtree(place)

@@ -12,17 +12,17 @@ from typing import Final
 import msgspec
 
 from benchmarks.postgres.server import serving
-from benchmarks.queue.adapter import Missing
+from benchmarks.queue.adapter import MissingDependency
+from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
-from benchmarks.queue.others import Others
-from benchmarks.queue.places import RESULTS, bench_folder
+from benchmarks.queue.other_load import OtherLoad
 from benchmarks.queue.report import disturbed, keep
 from benchmarks.worker import redis
-from benchmarks.worker.adapter import Figures, Order, Row
-from benchmarks.worker.crowds import IDLE, NOBODY, ONE, TEN, Cost, costs, preload
-from benchmarks.worker.grounds import Grounds
+from benchmarks.worker.adapter import Row, RunRequest, RunResult
 from benchmarks.worker.report import Report
-from benchmarks.worker.runs import Failed, run
+from benchmarks.worker.run_environment import RunEnvironment
+from benchmarks.worker.runs import RunFailed, run
+from benchmarks.worker.server_cost import IDLE, NOBODY, ONE, TEN, ServerCost, costs, preload
 from benchmarks.worker.systems import MODULES, ROWS, load
 
 ABOUT: Final = "Measure a worker process of Ingot beside those of its peers: throughput, latency, and what many cost."
@@ -36,7 +36,7 @@ RUNNING_SECONDS: Final = 40.0  # More than from one heartbeat to the next.
 CROWDS: Final = "crowds"
 
 
-class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+class RunSizes(msgspec.Struct, frozen=True, kw_only=True):
     """Lengths of runs; `share` of a system's jobs."""
 
     rounds: int = ROUNDS
@@ -46,15 +46,15 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     crowd_share: float = 1.0
 
 
-QUICK: Final = Sizes(rounds=1, samples=30, steady_seconds=0.5, share=0.1, crowd_share=0.35)
+QUICK: Final = RunSizes(rounds=1, samples=30, steady_seconds=0.5, share=0.1, crowd_share=0.35)
 
 
-def run_once(grounds: Grounds, row: Row, sizes: Sizes, *, sampled: bool) -> Figures:
+def run_once(grounds: RunEnvironment, row: Row, sizes: RunSizes, *, sampled: bool) -> RunResult:
     """One run in a process of its own. Raises `Failed`."""
     jobs = max(100, int(load(row.system).jobs * row.share * sizes.share))
-    others, before = Others(), grounds.cpu_seconds()
+    others, before = OtherLoad(), grounds.cpu_seconds()
     with grounds.folder() as folder, grounds.place(row, folder) as place:
-        order = Order(
+        order = RunRequest(
             system=row.system,
             place=place,
             notes=str(folder / "notes"),
@@ -69,9 +69,11 @@ def run_once(grounds: Grounds, row: Row, sizes: Sizes, *, sampled: bool) -> Figu
     return figures
 
 
-def measure(grounds: Grounds, rows: list[Row], sizes: Sizes) -> tuple[dict[Row, list[Figures]], dict[Row, str]]:
+def measure(
+    grounds: RunEnvironment, rows: list[Row], sizes: RunSizes
+) -> tuple[dict[Row, list[RunResult]], dict[Row, str]]:
     """In turns, so that what slows the machine slows all. What cannot be had is left out, with the reason."""
-    found: dict[Row, list[Figures]] = {row: [] for row in rows}
+    found: dict[Row, list[RunResult]] = {row: [] for row in rows}
     left_out: dict[Row, str] = {}
     for turn in range(sizes.rounds):
         for row in rows:
@@ -79,7 +81,7 @@ def measure(grounds: Grounds, rows: list[Row], sizes: Sizes) -> tuple[dict[Row, 
                 continue
             try:
                 figures = run_once(grounds, row, sizes, sampled=turn == 0)
-            except (Missing, Failed) as error:
+            except (MissingDependency, RunFailed) as error:
                 left_out[row] = str(error)
                 print(f"  {row.title}: {error}", flush=True)
                 continue
@@ -89,10 +91,10 @@ def measure(grounds: Grounds, rows: list[Row], sizes: Sizes) -> tuple[dict[Row, 
     return found, left_out
 
 
-def crowds(folder: Path, sizes: Sizes) -> list[Cost]:
+def crowds(folder: Path, sizes: RunSizes) -> list[ServerCost]:
     """Many who wait, then many who run, on a PostgreSQL that counts statements."""
     with serving(folder, more=preload()) as postgres:
-        grounds = Grounds(postgres, folder)
+        grounds = RunEnvironment(postgres, folder)
         print("  200 idle workers ...", flush=True)
         found = costs(grounds, [NOBODY, IDLE], IDLE_SECONDS * sizes.crowd_share)
         print("  1,000 running jobs ...", flush=True)
@@ -114,7 +116,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # The servers must not outlive us.
     wanted = parse(arguments)
-    sizes = QUICK if wanted.quick else Sizes()
+    sizes = QUICK if wanted.quick else RunSizes()
     if wanted.rounds:
         sizes = msgspec.structs.replace(sizes, rounds=wanted.rounds)
     folder = bench_folder().resolve()
@@ -123,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
     with serving(folder) as postgres:
         servers = f"{postgres.describe()}; Redis {redis_version()}"
         print(servers, flush=True)
-        found, left_out = measure(Grounds(postgres, folder), rows, sizes)
+        found, left_out = measure(RunEnvironment(postgres, folder), rows, sizes)
     costly = crowds(folder, sizes) if not wanted.only or CROWDS in wanted.only else []
     report = Report(
         machine=machine,
@@ -148,7 +150,7 @@ def redis_version() -> str:
     """The version of the Redis that is there, if any."""
     try:
         return redis.version()
-    except Missing as error:
+    except MissingDependency as error:
         return str(error)
 
 

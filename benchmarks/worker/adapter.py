@@ -12,7 +12,7 @@ TYPE: Final = "noop"
 Store = Literal["sqlite", "postgres", "direct", "redis-durable", "redis", "database"]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class SystemAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where a system is for one run: `url` of its server or database, and what one comes with."""
 
     store: Store
@@ -46,9 +46,9 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     how: str
     callers: int
     batch_jobs: int
-    submitting: Callable[[Place], AbstractAsyncContextManager[Submitter]]
-    work: Callable[[Place], None] | None = None
-    command: Callable[[Place], tuple[list[str], Mapping[str, str]]] | None = None
+    submitting: Callable[[SystemAddress], AbstractAsyncContextManager[Submitter]]
+    work: Callable[[SystemAddress], None] | None = None
+    command: Callable[[SystemAddress], tuple[list[str], Mapping[str, str]]] | None = None
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,14 +62,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 1.0  # Of the system's jobs, where it is slower than elsewhere.
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One measured run, handed to a process of its own. `samples` is 0 when latency is not asked for.
 
     While the worker runs, no more than `backlog_jobs` wait for it.
     """
 
     system: str
-    place: Place
+    place: SystemAddress
     notes: str
     jobs: int
     steady_seconds: float
@@ -77,7 +77,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
 
 
-class Figures(msgspec.Struct, kw_only=True):
+class RunResult(msgspec.Struct, kw_only=True):
     """What one run found. Rates are jobs per second; `start_seconds` from the start of the worker to its first job."""
 
     rate: float

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from benchmarks.worker.adapter import TYPE
-from benchmarks.worker.notes import note
+from benchmarks.worker.start_times import note
 from ingot import Worker
 from ingot.worker.job import WorkerJob
 

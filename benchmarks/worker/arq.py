@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from benchmarks.postgres.adapter import version_of
 from benchmarks.queue.adapter import component, payload
-from benchmarks.worker.adapter import TYPE, Place, System
-from benchmarks.worker.notes import note
+from benchmarks.worker.adapter import TYPE, System, SystemAddress
+from benchmarks.worker.start_times import note
 
 library: Any = component("arq")
 connections: Any = component("arq.connections")
@@ -24,7 +24,7 @@ async def noop(_: dict[str, Any], number: int, pad: str) -> None:
     note(number)
 
 
-class Arq:
+class ArqSubmitter:
     """A pool of connections. It has no call for many jobs."""
 
     def __init__(self, pool: Any) -> None:
@@ -42,13 +42,13 @@ class Arq:
 
 
 @asynccontextmanager
-async def submitting(place: Place) -> AsyncIterator[Arq]:
+async def submitting(place: SystemAddress) -> AsyncIterator[ArqSubmitter]:
     pool = await library.create_pool(connections.RedisSettings.from_dsn(place.url))
-    yield Arq(pool)
+    yield ArqSubmitter(pool)
     await pool.aclose()
 
 
-def work(place: Place) -> None:
+def work(place: SystemAddress) -> None:
     uvloop.install()
     workers.Worker(
         [workers.func(noop, name=TYPE, keep_result=0)],

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from benchmarks.postgres.adapter import version_of
 from benchmarks.queue.adapter import component, payload
-from benchmarks.worker.adapter import TYPE, Place, System
-from benchmarks.worker.notes import note
+from benchmarks.worker.adapter import TYPE, System, SystemAddress
+from benchmarks.worker.start_times import note
 
 library: Any = component("celery")
 redis: Any = component("redis")
@@ -18,7 +18,7 @@ QUEUE: Final = "celery"
 UNACKED: Final = "unacked"
 
 
-def application(place: Place) -> Any:
+def application(place: SystemAddress) -> Any:
     """Jobs on a durable Redis are acknowledged after they ran, so that they outlive their worker too."""
     app = library.Celery("bench", broker=place.url)
     app.conf.update(
@@ -36,10 +36,10 @@ def application(place: Place) -> Any:
     return app
 
 
-class Celery:
+class CelerySubmitter:
     """One connection to the broker. It has no call for many jobs."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SystemAddress) -> None:
         self._app = application(place)
         self._task = self._app.tasks[TYPE]
         self._redis = redis.Redis.from_url(place.url)
@@ -57,11 +57,11 @@ class Celery:
 
 
 @asynccontextmanager
-async def submitting(place: Place) -> AsyncIterator[Celery]:
-    yield Celery(place)
+async def submitting(place: SystemAddress) -> AsyncIterator[CelerySubmitter]:
+    yield CelerySubmitter(place)
 
 
-def work(place: Place) -> None:
+def work(place: SystemAddress) -> None:
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=CRITICAL"]
     application(place).worker_main(["worker", "--pool=solo", *quiet])
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from benchmarks.postgres.adapter import version_of
 from benchmarks.queue.adapter import component, payload
-from benchmarks.worker.adapter import TYPE, Place, System
-from benchmarks.worker.notes import note
+from benchmarks.worker.adapter import TYPE, System, SystemAddress
+from benchmarks.worker.start_times import note
 
 THREADS: Final = 8
 PREFETCH_JOBS: Final = 100
@@ -21,10 +21,10 @@ library: Any = component("dramatiq")
 brokers: Any = component("dramatiq.brokers.redis")
 
 
-class Dramatiq:
+class DramatiqSubmitter:
     """A broker with one actor. It has no call for many jobs."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SystemAddress) -> None:
         self.broker = brokers.RedisBroker(url=place.url)
         self._actor = library.actor(lambda number, pad: note(number), actor_name=TYPE, broker=self.broker)
 
@@ -40,12 +40,12 @@ class Dramatiq:
 
 
 @asynccontextmanager
-async def submitting(place: Place) -> AsyncIterator[Dramatiq]:
-    yield Dramatiq(place)
+async def submitting(place: SystemAddress) -> AsyncIterator[DramatiqSubmitter]:
+    yield DramatiqSubmitter(place)
 
 
-def work(place: Place) -> None:
-    running = library.Worker(Dramatiq(place).broker, worker_threads=THREADS)
+def work(place: SystemAddress) -> None:
+    running = library.Worker(DramatiqSubmitter(place).broker, worker_threads=THREADS)
     running.start()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     while True:

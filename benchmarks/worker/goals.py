@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from benchmarks.worker.adapter import Figures, Row
-from benchmarks.worker.crowds import IDLE, NOBODY, Cost
+from benchmarks.worker.adapter import Row, RunResult
+from benchmarks.worker.server_cost import IDLE, NOBODY, ServerCost
 from benchmarks.worker.systems import DIRECT, POSTGRES, SQLITE
-from ingot.worker.heart import WAIT_SECONDS
+from ingot.worker.heartbeat import WAIT_SECONDS
 
-Found = Mapping[Row, Sequence[Figures]]
+Found = Mapping[Row, Sequence[RunResult]]
 LEAST: Final = {SQLITE: 3_000.0, DIRECT: 15_000.0}
 OURS: Final = (SQLITE, POSTGRES, DIRECT)
 P50_MS_MAX: Final = 5.0
@@ -35,7 +35,7 @@ def latency(found: Found, row: Row) -> tuple[float, float] | None:
     return cuts[49], cuts[98]
 
 
-def judge(found: Found, costs: Sequence[Cost]) -> list[str]:
+def judge(found: Found, costs: Sequence[ServerCost]) -> list[str]:
     """A line for each goal of what was measured."""
     return [*_of_rates(found), *_of_latencies(found), *_of_costs(costs)]
 
@@ -71,7 +71,7 @@ def _of_latencies(found: Found) -> Iterator[str]:
             yield _line(value <= most, f"{_plain(row)}, idle, {name} at most {most:g} ms; found {value:.2f} ms")
 
 
-def _of_costs(costs: Sequence[Cost]) -> Iterator[str]:
+def _of_costs(costs: Sequence[ServerCost]) -> Iterator[str]:
     nobody = {cost.engine: cost for cost in costs if cost.crowd == NOBODY}
     for cost in costs:
         alone = nobody[cost.engine]
@@ -86,9 +86,9 @@ def _of_costs(costs: Sequence[Cost]) -> Iterator[str]:
             yield _line(each <= TRANSACTIONS_MAX, f"{text} per worker and {BEAT_SECONDS:g} s; found {each:.1f}")
 
 
-def _server_seconds(cost: Cost) -> float:
+def _server_seconds(cost: ServerCost) -> float:
     return cost.server_seconds
 
 
-def _transactions(cost: Cost) -> float:
+def _transactions(cost: ServerCost) -> float:
     return cost.transactions

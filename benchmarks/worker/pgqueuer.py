@@ -12,11 +12,11 @@ import asyncpg
 import msgspec
 
 from benchmarks.postgres import pgqueuer as peer
-from benchmarks.postgres.adapter import TYPE, Way
+from benchmarks.postgres.adapter import TYPE, DriveOptions
 from benchmarks.queue.adapter import component
-from benchmarks.worker.adapter import Place, System
-from benchmarks.worker.database import Through, through
-from benchmarks.worker.notes import note
+from benchmarks.worker.adapter import System, SystemAddress
+from benchmarks.worker.postgres_submitter import PostgresSubmitter, through
+from benchmarks.worker.start_times import note
 
 uvloop: Any = component("uvloop")
 CLAIM_JOBS: Final = 250
@@ -24,12 +24,12 @@ BATCH_JOBS: Final = 100
 
 
 @asynccontextmanager
-async def submitting(place: Place) -> AsyncIterator[Through]:
-    async with peer.open_pgqueuer(place.url, Way()) as queue, through(queue, peer.SYSTEM, place) as found:
+async def submitting(place: SystemAddress) -> AsyncIterator[PostgresSubmitter]:
+    async with peer.open_pgqueuer(place.url, DriveOptions()) as queue, through(queue, peer.SYSTEM, place) as found:
         yield found
 
 
-async def _work(place: Place) -> None:
+async def _work(place: SystemAddress) -> None:
     application = peer.pgqueuer.PgQueuer.from_asyncpg_connection(await asyncpg.connect(place.url))
 
     @application.entrypoint(TYPE)  # type: ignore[untyped-decorator]
@@ -39,7 +39,7 @@ async def _work(place: Place) -> None:
     await asyncio.create_task(application.run(batch_size=CLAIM_JOBS, dequeue_timeout=timedelta(seconds=30)))
 
 
-def work(place: Place) -> None:
+def work(place: SystemAddress) -> None:
     uvloop.run(_work(place))
 
 

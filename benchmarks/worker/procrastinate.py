@@ -8,29 +8,29 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from benchmarks.postgres import procrastinate as peer
-from benchmarks.postgres.adapter import Way
+from benchmarks.postgres.adapter import DriveOptions
 from benchmarks.queue.adapter import component
-from benchmarks.worker.adapter import Place, System
-from benchmarks.worker.database import Through, through
-from benchmarks.worker.notes import note
+from benchmarks.worker.adapter import System, SystemAddress
+from benchmarks.worker.postgres_submitter import PostgresSubmitter, through
+from benchmarks.worker.start_times import note
 
 uvloop: Any = component("uvloop")
-WAY: Final = Way(workers=30, option="successful")
+WAY: Final = DriveOptions(workers=30, option="successful")
 BATCH_JOBS: Final = 100
 
 
 @asynccontextmanager
-async def submitting(place: Place) -> AsyncIterator[Through]:
+async def submitting(place: SystemAddress) -> AsyncIterator[PostgresSubmitter]:
     async with peer.open_procrastinate(place.url, WAY) as queue, through(queue, peer.SYSTEM, place) as found:
         yield found
 
 
-async def _work(place: Place) -> None:
+async def _work(place: SystemAddress) -> None:
     async with peer.open_procrastinate(place.url, WAY) as queue, queue.working(note):
         await asyncio.Event().wait()
 
 
-def work(place: Place) -> None:
+def work(place: SystemAddress) -> None:
     uvloop.run(_work(place))
 
 

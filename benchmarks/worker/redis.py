@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.debian import await_port, free_port, program
+from benchmarks.debian_servers import await_port, free_port, program
 
 PROGRAM: Final = "redis-server"
 DURABLE: Final = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")

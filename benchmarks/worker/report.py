@@ -11,8 +11,8 @@ import msgspec
 from benchmarks.queue.machine import Machine
 from benchmarks.queue.report import grid, others_line
 from benchmarks.worker.adapter import Row
-from benchmarks.worker.crowds import Cost
 from benchmarks.worker.goals import BEAT_SECONDS, OURS, Found, judge, latency, rate
+from benchmarks.worker.server_cost import ServerCost
 from benchmarks.worker.systems import load
 
 ABOUT: Final = """
@@ -30,7 +30,7 @@ class Report(msgspec.Struct, kw_only=True):
     sync_micros: tuple[float, float]
     found: Found
     left_out: Mapping[Row, str]
-    costs: Sequence[Cost]
+    costs: Sequence[ServerCost]
     minutes: float
 
     def markdown(self) -> str:
@@ -90,7 +90,7 @@ def _ways(found: Found) -> list[str]:
                 words=(0, 1, 2))  # fmt: skip
 
 
-def _costs(costs: Sequence[Cost]) -> list[str]:
+def _costs(costs: Sequence[ServerCost]) -> list[str]:
     head = ["workers", "engine", "requests/min", "commits or statements/min", f"per {BEAT_SECONDS:g} s"]
     head += ["KiB written/min", "server CPU s/min", "database CPU s/min"]
     rows = [

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from benchmarks.postgres.adapter import version_of
 from benchmarks.queue.adapter import component, payload
-from benchmarks.worker.adapter import TYPE, Place, System
-from benchmarks.worker.notes import note
+from benchmarks.worker.adapter import TYPE, System, SystemAddress
+from benchmarks.worker.start_times import note
 
 library: Any = component("rq")
 registry: Any = component("rq.registry")
@@ -21,10 +21,10 @@ def noop(number: int, pad: str) -> None:
     note(number)
 
 
-class Rq:
+class RqSubmitter:
     """One queue on one connection."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SystemAddress) -> None:
         self._queue = library.Queue(TYPE, connection=redis.Redis.from_url(place.url))
         self._running = registry.StartedJobRegistry(queue=self._queue)
 
@@ -40,11 +40,11 @@ class Rq:
 
 
 @asynccontextmanager
-async def submitting(place: Place) -> AsyncIterator[Rq]:
-    yield Rq(place)
+async def submitting(place: SystemAddress) -> AsyncIterator[RqSubmitter]:
+    yield RqSubmitter(place)
 
 
-def work(place: Place) -> None:
+def work(place: SystemAddress) -> None:
     connection = redis.Redis.from_url(place.url)
     library.SimpleWorker([library.Queue(TYPE, connection=connection)], connection=connection).work(
         logging_level="CRITICAL"

@@ -8,8 +8,8 @@ from typing import Final
 from benchmarks.worker.adapter import Row, System
 
 MODULES: Final = {
-    "ingot": "benchmarks.worker.ours",
-    "ingot-direct": "benchmarks.worker.direct",
+    "ingot": "benchmarks.worker.ingot_http",
+    "ingot-direct": "benchmarks.worker.ingot_direct",
     "celery": "benchmarks.worker.celery",
     "rq": "benchmarks.worker.rq",
     "dramatiq": "benchmarks.worker.dramatiq",

@@ -16,11 +16,11 @@ from typing import Final
 
 from rich.console import Console
 
-from examples.demo.processes import DemoFailed, Processes, clean_environment, read_record, stop_recorded
-from examples.demo.reader import get_reader
+from examples.demo.processes import DemoFailed, DemoProcesses, clean_environment, read_record, stop_recorded
+from examples.demo.tesseract import get_reader
 from ingot import Client
-from ingot.jobs.crew import WorkerStatus
 from ingot.jobs.model import JobStatus
+from ingot.jobs.worker_model import WorkerStatus
 from ingot.kernel.errors import IngotError
 
 SAMPLES: Final = Path(__file__).parents[2] / "samples"
@@ -38,7 +38,7 @@ class Demo:
 
     def __init__(self, data: Path, port: int) -> None:
         self.console = DemoConsole(highlight=False, soft_wrap=True)
-        self.processes = Processes(data)
+        self.processes = DemoProcesses(data)
         self._port = port
         self._markdown = data / MARKDOWN
 

@@ -26,7 +26,7 @@ class DemoFailed(Exception):
     """The demo cannot go on; the message says why."""
 
 
-class Started(msgspec.Struct, frozen=True):
+class StartedProcess(msgspec.Struct, frozen=True):
     """A process: its number, and when the kernel began it. Numbers are given again, the two together are not."""
 
     name: str
@@ -34,11 +34,11 @@ class Started(msgspec.Struct, frozen=True):
     born: str
 
 
-class Record(msgspec.Struct, frozen=True):
+class DemoRecord(msgspec.Struct, frozen=True):
     """What a demo has started, and where its server is."""
 
     url: str
-    processes: list[Started]
+    processes: list[StartedProcess]
 
 
 def born_of(pid: int) -> str | None:
@@ -51,13 +51,13 @@ def born_of(pid: int) -> str | None:
     return None if fields[0] in "ZX" else f"{boot} {fields[19]}"
 
 
-class Processes:
+class DemoProcesses:
     """What this demo has started. The record in the data folder says the same, for who ends them later."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
         self.url = ""
-        self._started: list[Started] = []
+        self._started: list[StartedProcess] = []
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -79,7 +79,7 @@ class Processes:
                 start_new_session=True,  # Ctrl-C is for the demo, which ends them in their order.
             )
         self._children[process.pid] = process
-        self._started.append(Started(name, process.pid, born_of(process.pid) or ""))
+        self._started.append(StartedProcess(name, process.pid, born_of(process.pid) or ""))
         self._write()
         return process
 
@@ -151,7 +151,7 @@ class Processes:
     def _write(self) -> None:
         path = self.data / RECORD
         new = path.with_suffix(".new")
-        new.write_bytes(msgspec.json.format(msgspec.json.encode(Record(self.url, self._started))))
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(DemoRecord(self.url, self._started))))
         new.replace(path)
 
 
@@ -160,10 +160,10 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("INGOT_")}
 
 
-def read_record(data: Path) -> Record | None:
+def read_record(data: Path) -> DemoRecord | None:
     """What the demo of this folder has started, if there is one."""
     try:
-        return msgspec.json.decode((data / RECORD).read_bytes(), type=Record)
+        return msgspec.json.decode((data / RECORD).read_bytes(), type=DemoRecord)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -176,14 +176,14 @@ def stop_recorded(data: Path) -> list[int]:
     return ended
 
 
-def end(processes: Iterable[Started]) -> list[int]:
+def end(processes: Iterable[StartedProcess]) -> list[int]:
     """End these processes, workers before their server, and answer which were there."""
     workers = [one for one in processes if one.name != SERVER]
     servers = [one for one in processes if one.name == SERVER]
     return [*_end_together(workers), *_end_together(servers)]
 
 
-def _end_together(processes: list[Started]) -> list[int]:
+def _end_together(processes: list[StartedProcess]) -> list[int]:
     """Ask them to end, and make them when that takes too long."""
     asked = [one for one in processes if _send(one, signal.SIGTERM)]
     until = time.monotonic() + TERM_SECONDS_MAX
@@ -194,7 +194,7 @@ def _end_together(processes: list[Started]) -> list[int]:
     return [one.pid for one in asked]
 
 
-def _send(one: Started, number: signal.Signals) -> bool:
+def _send(one: StartedProcess, number: signal.Signals) -> bool:
     """Send a signal to this very process; whether it is there."""
     with _held(one) as descriptor:
         if descriptor is None:
@@ -204,14 +204,14 @@ def _send(one: Started, number: signal.Signals) -> bool:
         return True
 
 
-def _wait(one: Started, seconds: float) -> bool:
+def _wait(one: StartedProcess, seconds: float) -> bool:
     """Wait until it has ended; whether it has."""
     with _held(one) as descriptor:
         return descriptor is None or bool(select.select([descriptor], [], [], max(0.0, seconds))[0])
 
 
 @contextmanager
-def _held(one: Started) -> Iterator[int | None]:
+def _held(one: StartedProcess) -> Iterator[int | None]:
     """A handle on the process, which no other process can come under; `None` when it has ended."""
     try:
         descriptor = os.pidfd_open(one.pid)

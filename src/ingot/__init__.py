@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingot.kernel.doors import door
+from ingot.kernel.lazy_imports import lazy_imports
 
 if TYPE_CHECKING:
     from ingot.client import AsyncClient, Client
     from ingot.jobs import Claim, Done, Failed, Job, JobStatus, NewJob, Progress, Release, Settle, Snooze
-    from ingot.jobs.orders import new_job
-    from ingot.wiring.rooms import Ingot, open  # noqa: A004 - read as `ingot.open`
-    from ingot.wiring.working import run
+    from ingot.jobs.job_options import new_job
+    from ingot.wiring.services import Ingot, open  # noqa: A004 - read as `ingot.open`
+    from ingot.wiring.worker_runner import run
     from ingot.worker import NoRetry, Worker, WorkerJob
 
 __all__ = [
@@ -37,12 +37,12 @@ __all__ = [
 ]
 
 # A client starts without the server, and the command line without either.
-_HOMES = {
+_MODULE_BY_NAME = {
     **dict.fromkeys(__all__, "ingot.jobs"),
     **dict.fromkeys(("AsyncClient", "Client"), "ingot.client"),
-    **dict.fromkeys(("Ingot", "open"), "ingot.wiring.rooms"),
-    "run": "ingot.wiring.working",
+    **dict.fromkeys(("Ingot", "open"), "ingot.wiring.services"),
+    "run": "ingot.wiring.worker_runner",
     **dict.fromkeys(("NoRetry", "Worker", "WorkerJob"), "ingot.worker"),
-    "new_job": "ingot.jobs.orders",
+    "new_job": "ingot.jobs.job_options",
 }
-__getattr__, __dir__ = door(__name__, _HOMES)
+__getattr__, __dir__ = lazy_imports(__name__, _MODULE_BY_NAME)

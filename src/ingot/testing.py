@@ -21,31 +21,31 @@ import msgspec
 
 from ingot.client import AsyncClient, Client
 from ingot.client.errors import NotInTime
-from ingot.client.orders import Seconds, seconds_of
-from ingot.client.place import Place
-from ingot.http.aside import ServerThread
+from ingot.client.job_request import Duration, to_seconds
+from ingot.client.server_address import ServerAddress
 from ingot.http.server import Server, listen, url_of
+from ingot.http.server_thread import ServerThread
 from ingot.kernel.clock import ManualClock, SystemClock, to_datetime
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.waits import wait_for
 from ingot.settings import Settings
-from ingot.wire.jobs import Broke, SettleAnswer
-from ingot.wire.workers import HeldJob, WorkerBeatAnswer
-from ingot.wiring import rooms, serving
+from ingot.wire.jobs import AttemptFailed, SettleResult
+from ingot.wire.workers import JobHeartbeat, WorkerHeartbeatResponse
+from ingot.wiring import api_server, services
 from ingot.worker.app import Handler, Worker
+from ingot.worker.http_job_source import HttpFileClient, HttpJobSource
 from ingot.worker.isolation import Templates
 from ingot.worker.job import WorkerJob
-from ingot.worker.over_http import HttpBoard, HttpFileDesk
-from ingot.worker.ports import Ending, Work
+from ingot.worker.ports import ClaimedJob, ReportedOutcome
 from ingot.worker.runner import Runner
 
 __all__ = ["AsyncLocalIngot", "FakeClock", "HandlerFailed", "LocalIngot", "start", "start_async"]
 
-WORKER: Final = "testing"
+WORKER_ID: Final = "testing"
 DRAIN_SECONDS: Final = 30.0
 ATTEMPTS_MAX: Final = 10_000
-LATE_HINT: Final = "Give `drain` a longer timeout, or look for a handler that does not end."
-LOOK_SECONDS: Final = 0.05
+TIMEOUT_HINT: Final = "Give `drain` a longer timeout, or look for a handler that does not end."
+IDLE_WAIT_SECONDS: Final = 0.05
 # A handler can move the clock by any amount while a heartbeat sent before its claim is still on the way. By the clock
 # that claim is old then, and the server must not take the job away because the heartbeat does not name it.
 GRACE_SECONDS: Final = 100 * 365 * 86_400.0
@@ -67,92 +67,92 @@ class FakeClock(ManualClock):
 @contextmanager
 def start(*workers: Worker, now: datetime | None = None) -> Iterator[LocalIngot]:
     """A server of its own on a temporary file, for the handlers of these workers. Its time begins `now`, and stands."""
-    with _Site(_clock_at(now)) as site, Client(site.url, token=site.token, tenant=site.tenant) as client:
-        yield LocalIngot(site, _joined(workers), client)
+    with _TestServer(_clock_at(now)) as site, Client(site.url, token=site.token, tenant=site.tenant) as client:
+        yield LocalIngot(site, _merge_workers(workers), client)
 
 
 @asynccontextmanager
 async def start_async(*workers: Worker, now: datetime | None = None) -> AsyncIterator[AsyncLocalIngot]:
     """The same for tests that await: async handlers run on the loop of the test."""
-    site = _Site(_clock_at(now))
+    site = _TestServer(_clock_at(now))
     await asyncio.to_thread(site.open)
     try:
         async with AsyncClient(site.url, token=site.token, tenant=site.tenant) as client:
-            yield AsyncLocalIngot(site, _joined(workers), client)
+            yield AsyncLocalIngot(site, _merge_workers(workers), client)
     finally:
         await asyncio.to_thread(site.close)
 
 
-class _Local:
-    def __init__(self, site: _Site, worker: Worker) -> None:
-        self._site = site
+class _LocalIngotBase:
+    def __init__(self, site: _TestServer, worker: Worker) -> None:
+        self._server = site
         self._worker = worker
 
     @property
     def url(self) -> str:
         """Where the server is."""
-        return self._site.url
+        return self._server.url
 
     @property
     def token(self) -> str:
         """The operator's token."""
-        return self._site.token
+        return self._server.token
 
     @property
     def clock(self) -> FakeClock:
         """The time of the server."""
-        return self._site.clock
+        return self._server.clock
 
     @property
     def environment(self) -> dict[str, str]:
         """What `Client()` finds the server by, in code under test too."""
-        return {"INGOT_SERVER_URL": self.url, "INGOT_TOKEN": self.token, "INGOT_TENANT": self._site.tenant}
+        return {"INGOT_SERVER_URL": self.url, "INGOT_TOKEN": self.token, "INGOT_TENANT": self._server.tenant}
 
 
-class LocalIngot(_Local):
+class LocalIngot(_LocalIngotBase):
     """A server, and handlers that run when `drain` is called."""
 
-    def __init__(self, site: _Site, worker: Worker, client: Client) -> None:
+    def __init__(self, site: _TestServer, worker: Worker, client: Client) -> None:
         super().__init__(site, worker)
         self.client = client
 
     def drain(
-        self, *, raise_errors: bool = False, timeout: Seconds = DRAIN_SECONDS, attempts_max: int = ATTEMPTS_MAX
+        self, *, raise_errors: bool = False, timeout: Duration = DRAIN_SECONDS, attempts_max: int = ATTEMPTS_MAX
     ) -> int:
         """Run all that is due, here and now, and what becomes due by it, until nothing is; how many attempts that was.
 
         With `raise_errors` the first error of a handler is raised at the end. Raises `NotInTime` when it takes longer
         than the timeout, or more attempts than there may be.
         """
-        _expect_no_loop()
-        return asyncio.run(_drain(self._site, self._worker, raise_errors, seconds_of(timeout), attempts_max))
+        _require_no_event_loop()
+        return asyncio.run(_drain(self._server, self._worker, raise_errors, to_seconds(timeout), attempts_max))
 
 
-class AsyncLocalIngot(_Local):
+class AsyncLocalIngot(_LocalIngotBase):
     """The same, to await."""
 
-    def __init__(self, site: _Site, worker: Worker, client: AsyncClient) -> None:
+    def __init__(self, site: _TestServer, worker: Worker, client: AsyncClient) -> None:
         super().__init__(site, worker)
         self.client = client
 
     async def drain(
-        self, *, raise_errors: bool = False, timeout: Seconds = DRAIN_SECONDS, attempts_max: int = ATTEMPTS_MAX
+        self, *, raise_errors: bool = False, timeout: Duration = DRAIN_SECONDS, attempts_max: int = ATTEMPTS_MAX
     ) -> int:
         """See `LocalIngot.drain`."""
-        return await _drain(self._site, self._worker, raise_errors, seconds_of(timeout), attempts_max)
+        return await _drain(self._server, self._worker, raise_errors, to_seconds(timeout), attempts_max)
 
 
 def _clock_at(now: datetime | None) -> FakeClock:
     return FakeClock(to_datetime(SystemClock().micros()) if now is None else now)
 
 
-def _expect_no_loop() -> None:
+def _require_no_event_loop() -> None:
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         raise InvalidInput("an event loop runs here already", hint="Use `start_async`, and await `drain`.")
 
 
-def _joined(workers: Sequence[Worker]) -> Worker:
+def _merge_workers(workers: Sequence[Worker]) -> Worker:
     whole = Worker()
     for handler in (one for worker in workers for one in worker.handlers.values()):
         whole.add(handler)
@@ -162,13 +162,13 @@ def _joined(workers: Sequence[Worker]) -> Worker:
 # -- the server -------------------------------------------------------------------------------------------------------
 
 
-class _Site:
+class _TestServer:
     """The server, in a thread of its own: nothing that a test or a handler does keeps it from answering."""
 
     url: str
     token: str
     tenant: str
-    worker: Place
+    worker_address: ServerAddress
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -176,7 +176,7 @@ class _Site:
         self._folder = tempfile.TemporaryDirectory(prefix="ingot-testing-")
         self._thread = ServerThread(self._serve, name="ingot-testing")
 
-    def __enter__(self) -> _Site:
+    def __enter__(self) -> _TestServer:
         self.open()
         return self
 
@@ -200,17 +200,17 @@ class _Site:
 
     async def _serve(self, started: Callable[[Server], None]) -> None:
         settings = Settings(data=Path(self._folder.name))
-        async with rooms.open(settings=settings, clock=self.clock, tend=False) as ingot:
+        async with services.open(settings=settings, clock=self.clock, maintenance=False) as ingot:
             ingot.workers.grace_seconds = GRACE_SECONDS
-            operator = await ingot.credentials.ensure_operator(None)
+            operator = await ingot.credentials.ensure_operator_token(None)
             assert operator is not None
-            made = await ingot.credentials.create_worker(None, WORKER)
-            await rooms.define_built_in(ingot)
+            made = await ingot.credentials.create_worker_credential(None, WORKER_ID)
+            await services.define_built_in_types(ingot)
             with listen("127.0.0.1", 0) as listening:
-                server = serving.server_of(ingot, settings)
+                server = api_server.build_server(ingot, settings)
                 self.url, self.token, self.tenant = url_of(listening), operator.text, ingot.default_tenant.slug
-                headers = {"x-worker-id": WORKER, "x-worker-secret": made.secret}
-                self.worker = Place(url=self.url, headers=headers)
+                headers = {"x-worker-id": WORKER_ID, "x-worker-secret": made.secret}
+                self.worker_address = ServerAddress(url=self.url, headers=headers)
                 started(server)
                 await server.serve(sockets=[listening])
 
@@ -218,16 +218,16 @@ class _Site:
 # -- draining ---------------------------------------------------------------------------------------------------------
 
 
-async def _drain(site: _Site, worker: Worker, raise_errors: bool, seconds: float, attempts_max: int) -> int:
+async def _drain(site: _TestServer, worker: Worker, raise_errors: bool, seconds: float, attempts_max: int) -> int:
     if not worker.handlers:
         return 0
     errors: dict[str, BaseException] = {}
-    seen = _Seen(worker, attempts_max)
+    seen = _DrainState(worker, attempts_max)
     runner = Runner(
-        _noting(worker, errors),
-        lambda: _SeenBoard(site.worker, seen),
+        _capture_errors(worker, errors),
+        lambda: _ObservedJobSource(site.worker_address, seen),
         drain_seconds=STOP_SECONDS,
-        desk=HttpFileDesk(site.worker),
+        file_client=HttpFileClient(site.worker_address),
         templates=site.templates,
     )
     stopping = asyncio.Event()
@@ -235,22 +235,22 @@ async def _drain(site: _Site, worker: Worker, raise_errors: bool, seconds: float
     waiting = asyncio.create_task(seen.done.wait())
     try:
         await asyncio.wait({running, waiting}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        late, done = dict(seen.held), waiting.done()
+        late, done = dict(seen.running_types), waiting.done()
     finally:
         waiting.cancel()
         stopping.set()
         await running
     if not done:
         types = ", ".join(sorted(set(late.values()))) or "none"
-        raise NotInTime(f"after {seconds:g} seconds {len(late)} jobs still run, of types: {types}", hint=LATE_HINT)
-    if seen.too_many:
+        raise NotInTime(f"after {seconds:g} seconds {len(late)} jobs still run, of types: {types}", hint=TIMEOUT_HINT)
+    if seen.is_over_limit:
         raise NotInTime(f"more is due after {attempts_max} attempts", hint="Does a handler ask for itself again?")
-    if raise_errors and seen.failed:
-        raise _error_of(seen.failed, errors)
-    return seen.ran
+    if raise_errors and seen.errors:
+        raise _first_error(seen.errors, errors)
+    return seen.attempts
 
 
-def _error_of(failed: dict[str, str], errors: dict[str, BaseException]) -> BaseException:
+def _first_error(failed: dict[str, str], errors: dict[str, BaseException]) -> BaseException:
     job_id, text = next(iter(failed.items()))
     error = errors.get(job_id) or HandlerFailed(text)
     error.add_note(f"The job is {job_id}.")
@@ -259,15 +259,15 @@ def _error_of(failed: dict[str, str], errors: dict[str, BaseException]) -> BaseE
     return error
 
 
-def _noting(worker: Worker, errors: dict[str, BaseException]) -> Worker:
+def _capture_errors(worker: Worker, errors: dict[str, BaseException]) -> Worker:
     """The same handlers; what they raise is kept as it is, where that can be."""
     noting = Worker()
     for handler in worker.handlers.values():
-        noting.add(handler if handler.isolate else _noting_one(handler, errors))
+        noting.add(handler if handler.isolate else _capture_handler_errors(handler, errors))
     return noting
 
 
-def _noting_one(handler: Handler, errors: dict[str, BaseException]) -> Handler:
+def _capture_handler_errors(handler: Handler, errors: dict[str, BaseException]) -> Handler:
     @wraps(handler.function)
     def plain(job: WorkerJob) -> Any:
         try:
@@ -287,87 +287,87 @@ def _noting_one(handler: Handler, errors: dict[str, BaseException]) -> Handler:
     return msgspec.structs.replace(handler, function=awaited if handler.is_async else plain)
 
 
-_Attempt = tuple[str, int]  # A job, and the fence of the claim: the same job can be back before the last word on it.
+_AttemptId = tuple[str, int]  # A job, and the fence of the claim: the same job can be back before the last word on it.
 
 
-class _Seen:
+class _DrainState:
     """What a drain has seen: jobs that are worked on, and types of which nothing was left since the last one ended."""
 
     def __init__(self, worker: Worker, attempts_max: int) -> None:
         self.done = asyncio.Event()
-        self.ran = 0
-        self.round = 0
-        self.held: dict[_Attempt, str] = {}
-        self.failed: dict[str, str] = {}
+        self.attempts = 0
+        self.completed_rounds = 0
+        self.running_types: dict[_AttemptId, str] = {}
+        self.errors: dict[str, str] = {}
         self._attempts_max = attempts_max
-        self._nothing_left = dict.fromkeys(worker.handlers, -1)
-        self._ended = asyncio.Event()
+        self._empty_rounds = dict.fromkeys(worker.handlers, -1)
+        self._attempt_ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     @property
-    def too_many(self) -> bool:
+    def is_over_limit(self) -> bool:
         """Whether there were more attempts than there may be."""
-        return self.ran > self._attempts_max
+        return self.attempts > self._attempts_max
 
-    def took(self, works: Sequence[Work]) -> None:
+    def record_claimed(self, works: Sequence[ClaimedJob]) -> None:
         """These are worked on."""
-        self.ran += len(works)
-        self.held |= {(work.job.id, work.job.fence): work.job.type for work in works}
-        if self.too_many:
+        self.attempts += len(works)
+        self.running_types |= {(work.job.id, work.job.fence): work.job.type for work in works}
+        if self.is_over_limit:
             self.done.set()
 
-    def ended(self, attempts: Sequence[_Attempt]) -> None:
+    def record_ended(self, attempts: Sequence[_AttemptId]) -> None:
         """These are not any more, and something else may have become due by it. May be called from any thread."""
-        self._loop.call_soon_threadsafe(self._end, attempts)
+        self._loop.call_soon_threadsafe(self._remove_ended, attempts)
 
-    def _end(self, attempts: Sequence[_Attempt]) -> None:
+    def _remove_ended(self, attempts: Sequence[_AttemptId]) -> None:
         for attempt in attempts:
-            self.held.pop(attempt, None)
-        self.round += 1
-        self._ended.set()
-        self._ended = asyncio.Event()
+            self.running_types.pop(attempt, None)
+        self.completed_rounds += 1
+        self._attempt_ended.set()
+        self._attempt_ended = asyncio.Event()
 
-    async def nothing_left(self, type: str, as_of: int) -> None:
+    async def record_empty_claim(self, type: str, as_of: int) -> None:
         """There was nothing of this type as of a round: wait for the next, or a moment, as what runs asks for more."""
-        self._nothing_left[type] = as_of
-        if not self.held and all(seen == self.round for seen in self._nothing_left.values()):
+        self._empty_rounds[type] = as_of
+        if not self.running_types and all(seen == self.completed_rounds for seen in self._empty_rounds.values()):
             self.done.set()
-        if as_of == self.round:
-            await wait_for(self._ended, LOOK_SECONDS)
+        if as_of == self.completed_rounds:
+            await wait_for(self._attempt_ended, IDLE_WAIT_SECONDS)
 
 
-class _SeenBoard:
+class _ObservedJobSource:
     """The board over HTTP, with an eye on it."""
 
-    def __init__(self, place: Place, seen: _Seen) -> None:
-        self._board = HttpBoard(place, WORKER)
-        self._seen = seen
-        self.register = self._board.register
-        self.drain = self._board.drain
-        self.leave = self._board.leave
-        self.close = self._board.close
+    def __init__(self, place: ServerAddress, seen: _DrainState) -> None:
+        self._source = HttpJobSource(place, WORKER_ID)
+        self._state = seen
+        self.register = self._source.register
+        self.drain = self._source.drain
+        self.leave = self._source.leave
+        self.close = self._source.close
 
-    async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[Work]:  # noqa: ARG002 - as in `Board`
+    async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[ClaimedJob]:  # noqa: ARG002 - as in `Board`
         """See `Board`. With nothing there it waits until another job has ended."""
-        as_of = self._seen.round
-        works = await self._board.claim(type, limit=limit, wait_seconds=0)
+        as_of = self._state.completed_rounds
+        works = await self._source.claim(type, limit=limit, wait_seconds=0)
         if works:
-            self._seen.took(works)
+            self._state.record_claimed(works)
         else:
-            await self._seen.nothing_left(type, as_of)
+            await self._state.record_empty_claim(type, as_of)
         return works
 
-    async def beat(self, held: Sequence[HeldJob], *, wait_seconds: float) -> WorkerBeatAnswer:
+    async def heartbeat(self, held: Sequence[JobHeartbeat], *, wait_seconds: float) -> WorkerHeartbeatResponse:
         """See `Board`."""
-        answer = await self._board.beat(held, wait_seconds=wait_seconds)
+        answer = await self._source.heartbeat(held, wait_seconds=wait_seconds)
         lost = {told.id for told in answer.jobs if told.lost}
         if ended := [(one.id, one.fence) for one in held if one.id in lost]:
-            self._seen.ended(ended)
+            self._state.record_ended(ended)
         return answer
 
-    async def settle(self, endings: Sequence[Ending]) -> list[SettleAnswer]:
+    async def settle(self, endings: Sequence[ReportedOutcome]) -> list[SettleResult]:
         """See `Board`."""
-        answers = await self._board.settle(endings)
-        self._seen.failed |= {ending.id: ending.error for ending in endings if isinstance(ending, Broke)}
-        self._seen.ended([(ending.id, ending.fence) for ending in endings])
+        answers = await self._source.settle(endings)
+        self._state.errors |= {ending.id: ending.error for ending in endings if isinstance(ending, AttemptFailed)}
+        self._state.record_ended([(ending.id, ending.fence) for ending in endings])
         return answers

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, WebError
 from playwright.async_api import async_playwright as playwright
 
-from ingot.http.cookies import SESSION
+from ingot.http.cookies import SESSION_COOKIE
 from ingot.http.server import listen
 from ingot.kernel.clock import Clock
 from ingot.settings import Settings
@@ -84,7 +84,7 @@ class Visitor:
 
     async def secret(self) -> str | None:
         """The session that the browser keeps."""
-        return next((one["value"] for one in await self.context.cookies() if one["name"] == SESSION), None)
+        return next((one["value"] for one in await self.context.cookies() if one["name"] == SESSION_COOKIE), None)
 
     async def status(self, path: str = "/api/v1/me") -> int:
         """What the server answers a page of ours that asks for this."""

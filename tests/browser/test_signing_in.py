@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingot.http.cookies import SESSION
+from ingot.http.cookies import SESSION_COOKIE
 from tests.browser.place import Place
 
 
@@ -53,7 +53,7 @@ async def test_the_browser_keeps_the_session_for_this_host_and_from_scripts(plac
     bob = await place.visitor()
     await bob.sign_in()
     (kept,) = await bob.context.cookies(place.url)
-    assert kept["name"] == SESSION == "__Host-ingot_session"
+    assert kept["name"] == SESSION_COOKIE == "__Host-ingot_session"
     assert (kept["domain"], kept["path"]) == ("localhost", "/")
     assert (kept["secure"], kept["httpOnly"], kept["sameSite"]) == (True, True, "Lax")
     assert kept["expires"] == -1

@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from ingot.http.table import PREFIX
+from ingot.http.routes import PREFIX
 from ingot.kernel.clock import ManualClock
 from ingot.settings import Settings
 from tests.budgets.calls import Calls, counted_calls
@@ -138,7 +138,7 @@ async def _served(engine: str, folder: Path, clock: ManualClock) -> AsyncIterato
             async def count_steps() -> dict[str, int]:
                 return {"statements": meter.statements, "steps": meter.total_steps}
 
-            async with serving(folder, clock=clock, tend=False) as served:
+            async with serving(folder, clock=clock, maintenance=False) as served:
                 yield served, count_steps
         return
     async with open_wire(clock) as wire:
@@ -146,7 +146,7 @@ async def _served(engine: str, folder: Path, clock: ManualClock) -> AsyncIterato
         async def count_buffers() -> dict[str, int]:
             return {"statements": wire.statements, "buffers": await wire.buffers()}
 
-        async with serving(folder, Settings(database_url=wire.url), clock=clock, tend=False) as served:
+        async with serving(folder, Settings(database_url=wire.url), clock=clock, maintenance=False) as served:
             yield served, count_buffers
 
 

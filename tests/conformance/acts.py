@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from ingot.events.audit import Act
-from ingot.identity.access import Access
+from ingot.identity.authenticator import Authenticator
+from ingot.identity.credential_service import Credentials
 from ingot.identity.grants import Grant
-from ingot.identity.tokens import Credentials
 from ingot.jobs import Definition
 from tests.factories import Bench
 
@@ -32,7 +32,7 @@ Step = Callable[[Bench], Awaitable[Doing]]
 
 def credentials_of(bench: Bench) -> Credentials:
     """The credentials of a bench."""
-    return Credentials(bench.store, Access(bench.store, bench.clock), bench.clock)
+    return Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
 
 
 async def create_tenant(bench: Bench) -> Doing:
@@ -85,38 +85,38 @@ async def revoke_token(bench: Bench) -> Doing:
 
 async def create_worker(bench: Bench) -> Doing:
     async def do() -> Done:
-        made = await credentials_of(bench).create_worker(bench.tenant, "press", types=["pdf"], act=ACT)
+        made = await credentials_of(bench).create_worker_credential(bench.tenant, "press", types=["pdf"], act=ACT)
         return Done(bench.tenant, "worker_credential/press", after=made.credential)
 
     return do
 
 
 async def regenerate_worker(bench: Bench) -> Doing:
-    made = await credentials_of(bench).create_worker(None, "press")
+    made = await credentials_of(bench).create_worker_credential(None, "press")
 
     async def do() -> Done:
-        changed = await credentials_of(bench).regenerate_worker(None, "press", act=ACT)
+        changed = await credentials_of(bench).regenerate_worker_credential(None, "press", act=ACT)
         return Done(None, "worker_credential/press", made.credential, changed.credential)
 
     return do
 
 
 async def disable_worker(bench: Bench) -> Doing:
-    made = await credentials_of(bench).create_worker(bench.tenant, "press")
+    made = await credentials_of(bench).create_worker_credential(bench.tenant, "press")
 
     async def do() -> Done:
-        changed = await credentials_of(bench).enable_worker(bench.tenant, "press", enabled=False, act=ACT)
+        changed = await credentials_of(bench).enable_worker_credential(bench.tenant, "press", enabled=False, act=ACT)
         return Done(bench.tenant, "worker_credential/press", made.credential, changed)
 
     return do
 
 
 async def enable_worker(bench: Bench) -> Doing:
-    await credentials_of(bench).create_worker(bench.tenant, "press")
-    disabled = await credentials_of(bench).enable_worker(bench.tenant, "press", enabled=False)
+    await credentials_of(bench).create_worker_credential(bench.tenant, "press")
+    disabled = await credentials_of(bench).enable_worker_credential(bench.tenant, "press", enabled=False)
 
     async def do() -> Done:
-        changed = await credentials_of(bench).enable_worker(bench.tenant, "press", enabled=True, act=ACT)
+        changed = await credentials_of(bench).enable_worker_credential(bench.tenant, "press", enabled=True, act=ACT)
         return Done(bench.tenant, "worker_credential/press", disabled, changed)
 
     return do
@@ -194,9 +194,9 @@ async def drain(bench: Bench) -> Doing:
 
 
 async def remove(bench: Bench) -> Doing:
-    await credentials_of(bench).create_worker(None, "press")
+    await credentials_of(bench).create_worker_credential(None, "press")
     await bench.workers.register(None, "press/1", ["pdf"])
-    await credentials_of(bench).enable_worker(None, "press", enabled=False)
+    await credentials_of(bench).enable_worker_credential(None, "press", enabled=False)
     worker = await bench.workers.get(None, "press/1")
 
     async def do() -> Done:

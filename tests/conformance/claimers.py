@@ -21,7 +21,7 @@ from ingot.jobs import (
     Snooze,
 )
 from ingot.jobs.checks import ATTEMPTS_MAX
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from tests.factories import LEASE_SECONDS, Bench
 
 CLAIMERS = 16
@@ -121,7 +121,7 @@ async def share_jobs_amid_trouble(bench: Bench, total: int) -> None:
             ledger.hand_out(claims, limit)
             if not claims:
                 bench.clock.advance(seconds=LEASE_SECONDS / 4)
-                await bench.jobs.tend()
+                await bench.jobs.maintain()
             said = [(c.job.id, c.fence, chance.choices([*endings], [60, 10, 10, 10, 10])[0]) for c in claims]
             late = [(*chance.choice(ledger.handed), chance.choice([*endings])) for _ in claims[:5]]
             await asyncio.gather(*(settle(*one) for one in said + late))

@@ -11,7 +11,17 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from ingot.blobs.model import BlobNews, Content, Finished, Key, OpenUpload, QuotaNews, Upload, UploadState, Usage
+from ingot.blobs.model import (
+    BlobEventData,
+    Content,
+    FinishedUpload,
+    Key,
+    QuotaEventData,
+    StoredUpload,
+    Upload,
+    UploadState,
+    Usage,
+)
 from ingot.blobs.ports import (
     BeginUpload,
     CollectBlob,
@@ -21,20 +31,20 @@ from ingot.blobs.ports import (
     GetKey,
     GetUpload,
     GetUsage,
-    ListCondemned,
     ListKeys,
+    ListTombstonedBlobs,
     ListTrash,
-    NoteUpload,
     OpenKey,
     PreviewPurge,
     PutBlob,
+    RecordUploadProgress,
     SweepUploads,
-    TakeUpload,
+    TakeOverUpload,
 )
 from ingot.events.audit import PROCESS
 from ingot.identity import Limits
 from ingot.jobs import Enqueued, JobNotFound, NewJob
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import MICROS
 from ingot.kernel.commands import Store
 from ingot.kernel.ids import new_id
@@ -47,15 +57,15 @@ HOUR = 3600 * MICROS
 R = TypeVar("R")
 
 
-def content_of(data: bytes, place: str | None = None) -> Content:
+def content_of(data: bytes, storage_key: str | None = None) -> Content:
     """These bytes, at a place or inline."""
     return Content(
         id=blake3(data).hexdigest(),
         sha256=blake3(b"sha256 of " + data).hexdigest(),  # No engine computes one.
         size=len(data),
-        place=place,
-        inline=data if place is None else None,
-        checks=b"" if place is None else b"c" * 16,
+        storage_key=storage_key,
+        inline=data if storage_key is None else None,
+        part_checksums=b"" if storage_key is None else b"c" * 16,
     )
 
 
@@ -75,34 +85,36 @@ class Depot:
         self.owners: set[str] = {OWNER, PROCESS}
         self.jobs: dict[str, str] = {}  # Those that have files, and whose these are.
 
-    async def begin(self, reserve: int = 0, *, id: str | None = None, owner: str = OWNER, **values: Any) -> OpenUpload:
+    async def begin(
+        self, reserve: int = 0, *, id: str | None = None, owner: str = OWNER, **values: Any
+    ) -> StoredUpload:
         """Begin an upload."""
         id = id or new_id()
         self.begun.add(id)
         self.owners.add(owner)
-        values.setdefault("keep", HOUR)
+        values.setdefault("lifetime", HOUR)
         command = BeginUpload(id=id, tenant=self.tenant, owner=owner, reserve=reserve, **values)
         return await self._run(self.store.run(command))
 
-    async def take(self, id: str) -> OpenUpload:
+    async def take(self, id: str) -> StoredUpload:
         """Go on with an upload."""
-        return await self._run(self.store.run(TakeUpload(tenant=self.tenant, id=id)))
+        return await self._run(self.store.run(TakeOverUpload(tenant=self.tenant, id=id)))
 
-    async def note(self, id: str, epoch: int, **values: Any) -> OpenUpload:
+    async def note(self, id: str, epoch: int, **values: Any) -> StoredUpload:
         """Tell what is known of an upload."""
-        values.setdefault("keep", HOUR)
-        return await self._run(self.store.run(NoteUpload(tenant=self.tenant, id=id, epoch=epoch, **values)))
+        values.setdefault("lifetime", HOUR)
+        return await self._run(self.store.run(RecordUploadProgress(tenant=self.tenant, id=id, epoch=epoch, **values)))
 
-    async def finish(self, id: str, content: Content | bytes, **values: Any) -> Finished:
+    async def finish(self, id: str, content: Content | bytes, **values: Any) -> FinishedUpload:
         """All bytes of an upload are here."""
         content = content_of(content) if isinstance(content, bytes) else content
-        values.setdefault("keep", HOUR)
+        values.setdefault("lifetime", HOUR)
         command = FinishUpload(tenant=self.tenant, id=id, content=content, **values)
         return await self._run(self.store.run(command))
 
-    async def end(self, id: str, error: str | None = None, *, keep: int = HOUR) -> None:
+    async def end(self, id: str, error: str | None = None, *, lifetime: int = HOUR) -> None:
         """Nothing comes of an upload."""
-        await self._run(self.store.run(EndUpload(tenant=self.tenant, id=id, error=error, keep=keep)))
+        await self._run(self.store.run(EndUpload(tenant=self.tenant, id=id, error=error, lifetime=lifetime)))
 
     async def put(self, key: str, content: Content | bytes, *, owner: str = OWNER, **values: Any) -> Key:
         """Put a blob under a key."""
@@ -122,7 +134,7 @@ class Depot:
 
     async def collect(self, *, grace: int = HOUR, limit: int = 100) -> list[int]:
         """A round of collecting: the sizes of what was taken away."""
-        condemned = await self.store.run(ListCondemned(grace=grace, limit=limit))
+        condemned = await self.store.run(ListTombstonedBlobs(grace=grace, limit=limit))
         sizes = [await self.store.run(CollectBlob(blob_id=id, grace=grace)) for id in condemned]
         await self.check()
         return [size for size in sizes if size is not None]
@@ -152,12 +164,12 @@ class Depot:
                 "tenant": order.tenant,
                 "owner": order.created_by or PROCESS,
                 "reserve": size,
-                "keep": HOUR,
+                "lifetime": HOUR,
                 "size": size,
                 "job_id": order.id,
                 "file": "input",
                 "name": name,
-                "place": f"{name} of {order.id}",
+                "storage_key": f"{name} of {order.id}",
                 **values,
             }
         )
@@ -211,19 +223,19 @@ class Depot:
 
     async def trash(self) -> list[str]:
         """The places of what is to be deleted."""
-        return sorted(one.place for one in await self.store.run(ListTrash(limit=100)))
+        return sorted(one.storage_key for one in await self.store.run(ListTrash(limit=100)))
 
     async def condemned(self) -> set[str]:
         """Blobs that have a tombstone."""
-        return set(await self.store.run(ListCondemned(grace=0, limit=100)))
+        return set(await self.store.run(ListTombstonedBlobs(grace=0, limit=100)))
 
     async def references(self, blob_id: str) -> int:
         """How many references there are to a blob in all tenants, those of uploads under way with them."""
         return (await count_references(self.bench))[blob_id]
 
-    async def news(self, name: str) -> list[BlobNews | QuotaNews]:
+    async def news(self, name: str) -> list[BlobEventData | QuotaEventData]:
         """What all events with a name told."""
-        kind: Any = QuotaNews if name == "quota.warning" else BlobNews
+        kind: Any = QuotaEventData if name == "quota.warning" else BlobEventData
         events = await self.bench.events.read(self.tenant, limit=1000)
         return [msgspec.json.decode(event.data, type=kind) for event in events if event.name == name]
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ingot.jobs import Job, JobStatus, NewJob, Source
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from tests.factories import Bench
 
 START: Final = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=180)  # Where the clock of a bench stands.

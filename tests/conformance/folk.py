@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from ingot.events.audit import Act, AuditFilter, Entry, ListActs
-from ingot.identity import secrets
-from ingot.identity.access import Access
+from ingot.events.audit import Act, AuditFilter, Entry, ListAuditEntries
+from ingot.identity import credential_secrets
+from ingot.identity.authenticator import Authenticator
 from ingot.identity.credentials import Token
 from ingot.identity.grants import Grant
 from ingot.identity.members import Members
 from ingot.identity.people import PeopleRules, Person, Role, User
-from ingot.identity.ports import CreateToken, FindSession, FindToken, FoundSession, SignIn
+from ingot.identity.ports import CreateToken, FindSession, FindToken, SignIn, StoredSession
 from ingot.identity.users import Users
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
@@ -51,7 +51,7 @@ class Folk:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.store = bench.store
-        self.access = Access(bench.store, bench.clock, PeopleRules(issuer=ISSUER))
+        self.access = Authenticator(bench.store, bench.clock, PeopleRules(issuer=ISSUER))
         self.members = Members(bench.store, self.access)
         self.users = Users(bench.store, self.access)
 
@@ -76,7 +76,7 @@ class Folk:
         """Somebody who has signed in."""
         return await self.store.run(self.signing_in(person(subject, **about), digest))
 
-    async def session(self, digest: bytes) -> FoundSession:
+    async def session(self, digest: bytes) -> StoredSession:
         """A session that holds."""
         found = await self.store.run(FindSession(digest=digest))
         assert found is not None
@@ -94,8 +94,8 @@ class Folk:
     async def text_of_token(self, user: User) -> str:
         """The text of a token that somebody has in the tenant."""
         token = token_of(user, self.bench.tenant)
-        text = secrets.new_token(token.id)
-        await self.store.run(CreateToken(token=token, digest=secrets.digest(text), act=Act()))
+        text = credential_secrets.new_token(token.id)
+        await self.store.run(CreateToken(token=token, digest=credential_secrets.digest(text), act=Act()))
         return text
 
     async def holds(self, token: str) -> bool:
@@ -106,7 +106,7 @@ class Folk:
 
     async def acts(self, tenant: str | None = None) -> list[Entry]:
         """What is on record of people, newest first."""
-        found = await self.store.run(ListActs(which=AuditFilter(tenant=tenant), before=None, limit=100))
+        found = await self.store.run(ListAuditEntries(filter=AuditFilter(tenant=tenant), before=None, limit=100))
         return [one for one in found if not one.action.startswith(("tenant.", "token."))]
 
     async def last_act(self, tenant: str | None = None) -> Entry:

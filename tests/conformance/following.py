@@ -15,8 +15,8 @@ STEPS_MAX = 1000
 async def settle_down(bench: Bench) -> None:
     """Tend until what follows from the ends of jobs is done."""
     for _ in range(STEPS_MAX):
-        await bench.jobs.tend()
-        if bench.store.seconds_to_agenda() != 0:
+        await bench.jobs.maintain()
+        if bench.store.seconds_to_maintenance() != 0:
             return
     raise AssertionError("there is no end to it")
 

@@ -44,16 +44,16 @@ def skip_unless_it_resumes(store: ObjectStore) -> None:
         pytest.skip("A bucket keeps no part below 5 MiB: there, what is to go on goes in signed parts.")
 
 
-async def put(store: ObjectStore, data: bytes, *, piece: int = 1 << 20, place: str | None = None) -> str:
+async def put(store: ObjectStore, data: bytes, *, piece: int = 1 << 20, storage_key: str | None = None) -> str:
     """Store an object, and answer its place."""
-    place = place or store.new_place()
-    writer = await store.write(place, size=len(data))
+    storage_key = storage_key or store.new_storage_key()
+    writer = await store.write(storage_key, size=len(data))
     for start in range(0, len(data), piece):
         await writer.write(data[start : start + piece])
     await writer.finish()
-    return place
+    return storage_key
 
 
-async def read(store: ObjectStore, place: str, start: int, end: int) -> bytes:
+async def read(store: ObjectStore, storage_key: str, start: int, end: int) -> bytes:
     """Read an object."""
-    return b"".join([part async for part in store.read(place, start, end)])
+    return b"".join([part async for part in store.read(storage_key, start, end)])

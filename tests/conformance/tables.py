@@ -68,7 +68,7 @@ async def fill_the_rest(bench: Bench, folder: Path, tenant: str) -> None:
             await owner.execute(A_JOB_FILE, tenant)
             await owner.execute("INSERT INTO ingot.usage_owed VALUES ($1, 'role/shop', 1)", tenant)
     else:
-        number = bench.sqlite.memory.tenants[tenant]
+        number = bench.sqlite.writer_state.tenants[tenant]
         bench.sqlite.connection.execute("INSERT INTO event_floors VALUES (?, 0, 0)", (number,))
         bench.sqlite.connection.execute(
             "INSERT INTO job_files SELECT s.tenant, s.number, 'input', 'a', k.blob, 'a/b', k.owner, NULL, 0 "

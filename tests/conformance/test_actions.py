@@ -9,9 +9,9 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from ingot.identity import Limits
-from ingot.jobs import Claim, Job, Jobs, JobStatus, Source, actions
-from ingot.jobs.actions import Acted, Actions
-from ingot.jobs.orders import new_job
+from ingot.jobs import Claim, Job, Jobs, JobStatus, Source, bulk_actions
+from ingot.jobs.bulk_actions import Actions, BulkActionResult
+from ingot.jobs.job_options import new_job
 from ingot.jobs.ports import JobStore, ListJobs
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import InvalidInput
@@ -24,10 +24,10 @@ ALL = {"all_jobs": True}
 A = TypeVar("A")
 
 
-async def to_the_end(bench: Bench, name: str, **options: Any) -> list[Acted]:
+async def to_the_end(bench: Bench, name: str, **options: Any) -> list[BulkActionResult]:
     """All steps of an action."""
     act = getattr(Actions(bench.jobs), name)
-    steps: list[Acted] = []
+    steps: list[BulkActionResult] = []
     cursor = None
     for _ in range(1000):
         steps.append(await act(bench.tenant, cursor=cursor, **options))
@@ -56,20 +56,22 @@ async def statuses(bench: Bench, jobs: dict[JobStatus, Job]) -> dict[JobStatus, 
 async def test_cancel_ends_what_waits_and_asks_what_runs_to_stop(bench: Bench) -> None:
     jobs = await everywhere(bench)
     (step,) = await to_the_end(bench, "cancel", **ALL)
-    assert step == Acted(matched=3, changed=3, failed=[])
+    assert step == BulkActionResult(matched=3, changed=3, failed=[])
     assert await statuses(bench, jobs) == {
         JobStatus.QUEUED: JobStatus.CANCELED,
         JobStatus.BLOCKED: JobStatus.CANCELED,
     }
     assert (await bench.reload(jobs[JobStatus.RUNNING])).cancel_requested
-    assert await to_the_end(bench, "cancel", **ALL) == [Acted(matched=1, changed=0, failed=[])]
+    assert await to_the_end(bench, "cancel", **ALL) == [BulkActionResult(matched=1, changed=0, failed=[])]
 
 
 @pytest.mark.parametrize("status", [None, JobStatus.DEAD, JobStatus.CANCELED, JobStatus.SUCCEEDED])
 async def test_retry_runs_the_dead_again_or_those_in_the_status_named(bench: Bench, status: JobStatus | None) -> None:
     jobs = await everywhere(bench)
     options = ALL if status is None else {"status": status}
-    assert await to_the_end(bench, "retry", priority=1, **options) == [Acted(matched=1, changed=1, failed=[])]
+    assert await to_the_end(bench, "retry", priority=1, **options) == [
+        BulkActionResult(matched=1, changed=1, failed=[])
+    ]
     named = status or JobStatus.DEAD
     assert await statuses(bench, jobs) == {named: JobStatus.QUEUED}
     assert (await bench.reload(jobs[named])).priority == 1
@@ -78,7 +80,7 @@ async def test_retry_runs_the_dead_again_or_those_in_the_status_named(bench: Ben
 async def test_change_gives_what_waits_another_priority(bench: Bench) -> None:
     jobs = await everywhere(bench)
     await bench.make_job(priority=5)
-    assert await to_the_end(bench, "change", priority=5, **ALL) == [Acted(matched=3, changed=2, failed=[])]
+    assert await to_the_end(bench, "change", priority=5, **ALL) == [BulkActionResult(matched=3, changed=2, failed=[])]
     changed = {status for status, job in jobs.items() if (await bench.reload(job)).priority == 5}
     assert changed == {JobStatus.QUEUED, JobStatus.BLOCKED}
 
@@ -130,7 +132,7 @@ async def test_only_what_was_made_between_two_times_is_changed(bench: Bench) -> 
 async def test_another_tenant_is_not_touched(bench: Bench) -> None:
     other = (await bench.tenants.create("other")).id
     job = await bench.make_job(tenant=other)
-    assert await to_the_end(bench, "cancel", **ALL) == [Acted(matched=0, changed=0, failed=[])]
+    assert await to_the_end(bench, "cancel", **ALL) == [BulkActionResult(matched=0, changed=0, failed=[])]
     assert (await bench.reload(job)).status is JobStatus.QUEUED
 
 
@@ -150,10 +152,10 @@ async def test_steps_joined_change_every_job_once(bench: Bench, limit: int) -> N
 
 
 async def test_a_step_that_takes_long_ends_where_it_is(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actions, "STEP_SECONDS_MAX", 1e-6)
+    monkeypatch.setattr(bulk_actions, "STEP_SECONDS_MAX", 1e-6)
     await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", n) for n in range(250)])
     steps = await to_the_end(bench, "cancel", type="noop")
-    assert all(step.matched <= actions.JOBS_AT_ONCE for step in steps)
+    assert all(step.matched <= bulk_actions.BATCH_JOBS for step in steps)
     assert sum(step.changed for step in steps) == 250
 
 
@@ -189,7 +191,7 @@ async def test_what_ends_meanwhile_is_no_error_and_not_counted(bench: Bench) -> 
         await bench.make_job()
     (claim,) = await bench.jobs.claim("worker", ["noop"])
     bench.jobs = Jobs(cast("JobStore", Completing(bench, claim)), lease_seconds=LEASE_SECONDS)
-    assert await to_the_end(bench, "cancel", type="noop") == [Acted(matched=5, changed=4, failed=[])]
+    assert await to_the_end(bench, "cancel", type="noop") == [BulkActionResult(matched=5, changed=4, failed=[])]
     assert (await bench.reload(claim)).status is JobStatus.SUCCEEDED
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ingot.jobs import Done, JobStatus, NewJob, OnDead, Settle
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock
 from tests.conformance.families import BLOCKED, CANCELED, DEAD, QUEUED, SUCCEEDED, events_of
 from tests.conformance.following import BAD_ENDS, all_events, counted, end, settle_down, statuses
@@ -278,7 +278,7 @@ async def test_nobody_starts_before_its_parents_have_completed(bench: Bench) -> 
         while (await counted(bench)).keys() != {SUCCEEDED}:
             for claim in await bench.jobs.claim(name, ["noop"], limit=3):
                 await bench.jobs.complete(claim)
-            await bench.jobs.tend()
+            await bench.jobs.maintain()
 
     await asyncio.gather(*(work(f"w{n}") for n in range(4)))
     completed: set[str] = set()

@@ -11,7 +11,7 @@ import pytest
 from ingot.identity.model import Limits
 from ingot.jobs import Definition, JobStatus
 from ingot.jobs.errors import DependencyCycle, ParentNotFound
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from tests.conformance.following import end, settle_down, statuses

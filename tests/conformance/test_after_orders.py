@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ingot.jobs import DependencyCycle, ParentNotFound
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.families import BLOCKED, QUEUED, SUCCEEDED

@@ -62,7 +62,7 @@ async def test_an_output_is_the_uploads_while_the_attempt_runs(depot: Depot) -> 
 async def test_an_output_stays_for_as_long_as_its_attempt_runs(depot: Depot) -> None:
     claim = await depot.bench.make_claim()
     begun = await depot.begin(5, **for_job(claim))
-    await depot.finish(begun.upload.id, b"12345", keep=1)
+    await depot.finish(begun.upload.id, b"12345", lifetime=1)
     depot.bench.clock.advance(days=1)
     assert await depot.sweep() == 0
     assert await depot.state(begun.upload.id) is UploadState.DONE
@@ -71,14 +71,14 @@ async def test_an_output_stays_for_as_long_as_its_attempt_runs(depot: Depot) -> 
 @pytest.mark.parametrize("how", ["failed", "released", "lost", "claimed again"])
 async def test_what_a_lost_attempt_uploads_is_refused_and_swept(depot: Depot, how: str) -> None:
     claim = await depot.bench.make_claim()
-    under_way = await depot.begin(5, place="place-1", **for_job(claim))
-    done = await depot.begin(5, place="place-2", **for_job(claim, name="done.txt"))
+    under_way = await depot.begin(5, storage_key="place-1", **for_job(claim))
+    done = await depot.begin(5, storage_key="place-2", **for_job(claim, name="done.txt"))
     await depot.finish(done.upload.id, content_of(b"12345", "place-2"))
     if how == "failed":
         await depot.bench.jobs.fail(claim, "broken")
     elif how == "lost":
         depot.bench.clock.advance(seconds=LEASE_SECONDS + 1)
-        await depot.bench.jobs.tend()
+        await depot.bench.jobs.maintain()
     else:
         await depot.bench.jobs.release(claim)
     if how == "claimed again":
@@ -101,7 +101,7 @@ async def test_each_of_many_at_once_is_judged_by_itself(depot: Depot) -> None:
             tenant=depot.tenant,
             id=one.upload.id,
             content=content_of(bytes([n])),
-            keep=HOUR,
+            lifetime=HOUR,
             epoch=one.epoch + (n == 7),
         )
         for n, one in enumerate(begun)

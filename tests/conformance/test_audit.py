@@ -15,16 +15,16 @@ import asyncpg
 import msgspec
 import pytest
 
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.events.audit import PROCESS, Act, Entry
-from ingot.identity import TenantExists, TenantNotFound, secrets
+from ingot.identity import TenantExists, TenantNotFound, credential_secrets
 from ingot.identity.credentials import CredentialExists, CredentialNotFound, Token, TokenNotFound, WorkerCredential
 from ingot.identity.grants import Grant
 from ingot.identity.ports import ChangeWorkerCredential, CreateToken, CreateWorkerCredential
 from ingot.jobs import Definition, WorkerNotFound
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
-from ingot.kernel.pages import PAGE_ROWS_MAX, InvalidCursor, write_cursor
+from ingot.kernel.pages import PAGE_ROWS_MAX, InvalidCursor, encode_cursor
 from tests.conformance.acts import ACT, STEPS, TYPE, Step, credentials_of
 from tests.conformance.snapshots import refuses_each
 from tests.factories import Bench, open_bench
@@ -104,13 +104,13 @@ async def test_a_rename_is_found_under_the_name_that_it_had(bench: Bench) -> Non
 async def test_nothing_that_proves_somebody_is_on_record(bench: Bench) -> None:
     desk = credentials_of(bench)
     token = await desk.create_token(bench.tenant, description="x", grants=READ)
-    worker = await desk.create_worker(None, "press")
-    again = await desk.regenerate_worker(None, "press")
+    worker = await desk.create_worker_credential(None, "press")
+    again = await desk.regenerate_worker_credential(None, "press")
     await desk.revoke_token(None, token.token.id)
     whole = msgspec.json.encode(await entries(bench)).decode()
     assert all(name in whole for name in ("token.revoked", "worker_credential.regenerated"))
     for text in (token.text, worker.secret, again.secret):
-        digest = secrets.digest(text)
+        digest = credential_secrets.digest(text)
         for secret in (text, text[6:40], digest.hex(), msgspec.json.encode(digest).decode().strip('"')):
             assert secret not in whole
 
@@ -121,13 +121,13 @@ async def test_nothing_that_proves_somebody_is_on_record(bench: Bench) -> None:
 async def test_what_changes_nothing_is_not_on_record(bench: Bench) -> None:
     desk = credentials_of(bench)
     token = (await desk.create_token(bench.tenant, description="x", grants=READ)).token
-    await desk.create_worker(bench.tenant, "press")
+    await desk.create_worker_credential(bench.tenant, "press")
     await bench.workers.register(bench.tenant, "press/1", ["pdf"])
     definition = Definition(type=TYPE, tenant=bench.tenant, timeout_seconds=7)
     again: list[Callable[[], Awaitable[object]]] = [
         lambda: bench.tenants.change("default", weight=2, time_zone="Asia/Tokyo"),
         lambda: desk.revoke_token(bench.tenant, token.id),
-        lambda: desk.enable_worker(bench.tenant, "press", enabled=False),
+        lambda: desk.enable_worker_credential(bench.tenant, "press", enabled=False),
         lambda: bench.jobs.define(definition),
         lambda: bench.jobs.pause(bench.tenant, TYPE),
         lambda: bench.workers.drain(bench.tenant, "press/1"),
@@ -166,7 +166,7 @@ async def test_what_is_refused_is_not_on_record(bench: Bench) -> None:
     desk, nobody = credentials_of(bench), new_id()
     other = await bench.tenants.create("other")
     token = (await desk.create_token(bench.tenant, description="x", grants=READ)).token
-    await desk.create_worker(bench.tenant, "press")
+    await desk.create_worker_credential(bench.tenant, "press")
     known = await entries(bench)
     refused: list[tuple[type[IngotError], Callable[[], Awaitable[object]]]] = [
         (TenantExists, lambda: bench.tenants.create("other")),
@@ -174,9 +174,9 @@ async def test_what_is_refused_is_not_on_record(bench: Bench) -> None:
         (TenantNotFound, lambda: bench.tenants.change(nobody, weight=2)),
         (TenantNotFound, lambda: desk.create_token(nobody, description="x", grants=READ)),
         (TokenNotFound, lambda: desk.revoke_token(other.id, token.id)),
-        (CredentialExists, lambda: desk.create_worker(other.id, "press")),
-        (CredentialNotFound, lambda: desk.regenerate_worker(other.id, "press")),
-        (CredentialNotFound, lambda: desk.enable_worker(other.id, "press", enabled=False)),
+        (CredentialExists, lambda: desk.create_worker_credential(other.id, "press")),
+        (CredentialNotFound, lambda: desk.regenerate_worker_credential(other.id, "press")),
+        (CredentialNotFound, lambda: desk.enable_worker_credential(other.id, "press", enabled=False)),
         (TenantNotFound, lambda: bench.jobs.define(Definition(type=TYPE, tenant=nobody))),
         (TenantNotFound, lambda: bench.jobs.pause(nobody, TYPE)),
         (TenantNotFound, lambda: bench.jobs.resume(nobody, TYPE)),
@@ -261,7 +261,7 @@ async def test_what_cannot_be_put_on_record_does_not_happen(
 
 
 async def test_a_command_that_is_sent_again_is_one_entry(bench: Bench) -> None:
-    await credentials_of(bench).create_worker(bench.tenant, "press")
+    await credentials_of(bench).create_worker_credential(bench.tenant, "press")
     command = ChangeWorkerCredential(id="press", tenant=None, digest=bytes(32), ending="wxyz", act=ACT)
     for _ in range(2):
         await bench.store.run(command)
@@ -354,7 +354,7 @@ async def test_a_page_follows_the_one_before(bench: Bench) -> None:
 async def test_a_tenant_has_its_own_and_the_place_has_all(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     desk = credentials_of(bench)
-    await desk.create_worker(None, "shared")
+    await desk.create_worker_credential(None, "shared")
     await bench.jobs.pause(other.id, TYPE, act=ACT)
     assert [entry.action for entry in await entries(bench, other.id)] == ["type.paused", "tenant.created"]
     assert {entry.tenant for entry in await entries(bench, bench.tenant)} == {bench.tenant}
@@ -392,7 +392,7 @@ async def test_a_cursor_fits_the_filter_that_made_it(bench: Bench) -> None:
         bench.audit.list(None, cursor=cursor),
         bench.audit.list(bench.tenant, action="type.paused", cursor=cursor),
         bench.audit.list(bench.tenant, cursor="x"),
-        bench.audit.list(None, cursor=write_cursor("x", bound_to=("audit", None, None, None, None))),
+        bench.audit.list(None, cursor=encode_cursor("x", bound_to=("audit", None, None, None, None))),
     ):
         with pytest.raises(InvalidCursor):
             await call

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ingot.jobs import Definition, Done, NewJob, PayloadTooLarge, checks
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
 from tests.bad_values import BAD_ORDERS, BAD_TENANTS
@@ -64,7 +64,7 @@ async def test_a_good_order_made_by_hand_is_taken(bench: Bench) -> None:
         type="noop",
         payload=b' {"a": 1} ',
         idempotency_key="k",
-        payload_digest=checks.digest(b'{"a":1}'),
+        payload_digest=checks.json_digest(b'{"a":1}'),
         tags=("b", "a", "b"),
         depth=16,
     )

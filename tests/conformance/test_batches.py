@@ -11,7 +11,7 @@ import pytest
 
 from ingot.identity import TenantNotFound
 from ingot.jobs import Batch, BatchNotFound, Done, DuplicateJob, Failed, JobStatus, OnDead, Settle
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
@@ -75,7 +75,7 @@ async def test_a_batch_ends_with_a_lost_worker_or_a_job_that_was_asked_to_stop(b
         (claim,) = await bench.jobs.claim("worker", ["lost"])
         assert claim.job.id == lost.id
         bench.clock.advance(seconds=LEASE_SECONDS + 10)
-        await bench.jobs.tend()
+        await bench.jobs.maintain()
         bench.clock.advance(seconds=10)
     assert await numbers(bench) == (2, 0, 0, 1, 1)
     assert await completions(bench) == [complete(2, dead=1, canceled=1)]

@@ -9,7 +9,7 @@ import pytest
 
 from ingot.blobs.errors import BlobNotFound
 from ingot.blobs.model import Content
-from ingot.blobs.ports import CollectBlob, ListTrash, NoteScrub, OpenKey
+from ingot.blobs.ports import CollectBlob, ListTrash, OpenKey, RecordScrub
 from tests.conformance.depot import HOUR, Depot, content_of, depot, id_of
 from tests.conformance.snapshots import snapshot
 
@@ -31,7 +31,7 @@ def bare(data: bytes = DATA) -> Content:
 async def test_content_without_bytes_stands_for_a_blob_that_is_here(depot: Depot, kept: str) -> None:
     whole = content_of(DATA, None if kept == "inline" else "place-1")
     await depot.put("k", whole)
-    begun = await depot.begin(5, key="l", place="place-2", multipart="parts")
+    begun = await depot.begin(5, key="l", storage_key="place-2", multipart="parts")
     done = await depot.finish(begun.upload.id, bare())
     assert done.key is not None
     assert (done.key.blob_id, done.key.size) == (BLOB, 5)
@@ -39,13 +39,15 @@ async def test_content_without_bytes_stands_for_a_blob_that_is_here(depot: Depot
         found = await depot.store.run(OpenKey(tenant=depot.tenant, key=key))
         assert found is not None
         assert found[1] == whole
-    assert [(one.place, one.multipart) for one in await depot.store.run(ListTrash(limit=10))] == [("place-2", "parts")]
+    assert [(one.storage_key, one.multipart) for one in await depot.store.run(ListTrash(limit=10))] == [
+        ("place-2", "parts")
+    ]
     await depot.put("m", bare())
     assert await depot.usage() == (15, 0, 3)
 
 
 async def test_content_without_bytes_that_is_not_here_is_refused(depot: Depot) -> None:
-    begun = await depot.begin(9, key="k", place="place-1")
+    begun = await depot.begin(9, key="k", storage_key="place-1")
     with pytest.raises(BlobNotFound):
         await depot.finish(begun.upload.id, bare())
     with pytest.raises(BlobNotFound):
@@ -59,19 +61,21 @@ async def test_content_without_bytes_that_is_not_here_is_refused(depot: Depot) -
 
 async def test_a_damaged_blob_is_not_mended_by_content_without_bytes(depot: Depot) -> None:
     await depot.put("k", content_of(DATA, "place-1"))
-    await depot.store.run(NoteScrub(damaged=[(BLOB, "place-1")]))
+    await depot.store.run(RecordScrub(damaged=[(BLOB, "place-1")]))
     await depot.put("l", bare())
     found = await depot.store.run(OpenKey(tenant=depot.tenant, key="k"))
     assert found is not None
-    assert (found[1].place, found[1].damaged) == ("place-1", True)
+    assert (found[1].storage_key, found[1].damaged) == ("place-1", True)
     assert await depot.trash() == []
 
 
 @pytest.mark.parametrize("content", [content_of(DATA, "place-2"), content_of(DATA)])
 async def test_an_object_that_the_content_does_not_name_goes_to_the_trash(depot: Depot, content: Content) -> None:
-    begun = await depot.begin(5, key="k", place="place-1", multipart="parts")
+    begun = await depot.begin(5, key="k", storage_key="place-1", multipart="parts")
     await depot.finish(begun.upload.id, content)
-    assert [(one.place, one.multipart) for one in await depot.store.run(ListTrash(limit=10))] == [("place-1", "parts")]
+    assert [(one.storage_key, one.multipart) for one in await depot.store.run(ListTrash(limit=10))] == [
+        ("place-1", "parts")
+    ]
     found = await depot.store.run(OpenKey(tenant=depot.tenant, key="k"))
     assert found is not None
     assert found[1] == content
@@ -82,7 +86,7 @@ async def test_an_object_that_the_content_does_not_name_goes_to_the_trash(depot:
 
 async def test_a_digest_can_be_announced_late_and_changed(depot: Depot) -> None:
     await depot.put("k", content_of(DATA, "place-1"))
-    begun = await depot.begin(5, place="place-2")
+    begun = await depot.begin(5, storage_key="place-2")
     noted = await depot.note(begun.upload.id, begun.epoch, blob_id=BLOB, sha256=content_of(DATA).sha256)
     assert (noted.upload.blob_id, noted.upload.sha256) == (BLOB, content_of(DATA).sha256)
     assert (await depot.note(begun.upload.id, begun.epoch, received=3)).upload.blob_id == BLOB

@@ -10,25 +10,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from ingot.blobs.model import Reference, Trash, UploadState, Usage
+from ingot.blobs.model import Reference, TrashedObject, UploadState, Usage
 from ingot.blobs.ports import (
     CollectBlob,
     DeleteKey,
     FindBlob,
     ForgetTrash,
-    GetBlobFigures,
+    GetBlobMetrics,
     GetKey,
     GetUsage,
-    ListCondemned,
-    ListToScrub,
+    ListBlobsToScrub,
+    ListTombstonedBlobs,
     ListTrash,
-    NoteScrub,
     OpenKey,
     PreviewPurge,
     PurgeKeys,
     PutBlob,
+    RecordScrub,
 )
-from ingot.events.audit import Act, AuditFilter, ListActs
+from ingot.events.audit import Act, AuditFilter, ListAuditEntries
 from ingot.identity import TenantNotFound
 from ingot.identity.ports import ClearTenants
 from ingot.jobs import Definition, JobStatus
@@ -47,9 +47,9 @@ async def collect_one(depot: Depot, *, grace: int = 0, blob: str = BLOB) -> int 
     return await depot.store.run(CollectBlob(blob_id=blob, grace=grace))
 
 
-def put(depot: Depot, key: str, data: bytes, place: str | None = None) -> PutBlob:
+def put(depot: Depot, key: str, data: bytes, storage_key: str | None = None) -> PutBlob:
     """A command that a test gives by itself, beside others or without a recount."""
-    return PutBlob(id=new_id(), tenant=depot.tenant, owner=OWNER, key=key, content=content_of(data, place))
+    return PutBlob(id=new_id(), tenant=depot.tenant, owner=OWNER, key=key, content=content_of(data, storage_key))
 
 
 # -- what keeps a blob --------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ async def by_replaced_key(depot: Depot) -> Callable[[], Awaitable[Any]]:
 
 async def by_upload(depot: Depot) -> Callable[[], Awaitable[Any]]:
     begun = await depot.begin(SIZE)
-    await depot.finish(begun.upload.id, content_of(DATA, PLACE), keep=0)
+    await depot.finish(begun.upload.id, content_of(DATA, PLACE), lifetime=0)
     return depot.sweep
 
 
@@ -93,17 +93,17 @@ async def test_a_blob_lives_while_it_is_referred_to_and_goes_after_the_grace(dep
     let_go = await keeper(depot)
     assert await depot.references(BLOB) == 1
     assert await collect_one(depot) is None
-    assert await depot.store.run(ListCondemned(grace=0, limit=10)) == []
+    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == []
     await let_go()
     assert await depot.references(BLOB) == 0
-    assert await depot.store.run(ListCondemned(grace=0, limit=10)) == [BLOB]
+    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB]
     depot.bench.clock.advance(seconds=60)
-    assert await depot.store.run(ListCondemned(grace=61 * MICROS, limit=10)) == []
+    assert await depot.store.run(ListTombstonedBlobs(grace=61 * MICROS, limit=10)) == []
     assert await collect_one(depot, grace=61 * MICROS) is None
-    assert await depot.store.run(ListCondemned(grace=60 * MICROS, limit=10)) == [BLOB]
+    assert await depot.store.run(ListTombstonedBlobs(grace=60 * MICROS, limit=10)) == [BLOB]
     assert await collect_one(depot, grace=60 * MICROS) == SIZE
     assert await depot.trash() == [PLACE]
-    assert await depot.store.run(ListCondemned(grace=0, limit=10)) == []
+    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == []
 
 
 async def test_a_file_of_a_job_keeps_a_blob_until_the_job_goes(depot: Depot, tmp_path: Path) -> None:
@@ -115,12 +115,12 @@ async def test_a_file_of_a_job_keeps_a_blob_until_the_job_goes(depot: Depot, tmp
     assert await depot.references(BLOB) == 2
     await store.run(DeleteKey(tenant=depot.tenant, key="k"))
     assert await collect_one(depot) is None
-    assert await store.run(ListCondemned(grace=0, limit=10)) == []
+    assert await store.run(ListTombstonedBlobs(grace=0, limit=10)) == []
     assert await depot.usage() == await depot.usage(OWNER) == (SIZE, 0, 0)
     bench.clock.advance(seconds=61)
     assert (await bench.jobs.collect()).removed == 1
     assert await depot.usage() == await depot.usage(OWNER) == (0, 0, 0)
-    assert await store.run(ListCondemned(grace=0, limit=10)) == [BLOB]
+    assert await store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB]
     assert await collect_one(depot) == SIZE
 
 
@@ -142,7 +142,7 @@ async def test_what_a_removed_tenant_kept_is_collected(depot: Depot, tmp_path: P
     tenant = (await bench.tenants.create("acme")).id
     theirs = Depot(bench, tenant)
     await theirs.put("k", content_of(DATA, PLACE))
-    await theirs.begin(5, place="place-2", multipart="parts")
+    await theirs.begin(5, storage_key="place-2", multipart="parts")
     await give_file(theirs, tmp_path, await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=tenant))
     await bench.tenants.remove(tenant)
     reads: list[Callable[[], Awaitable[Any]]] = [
@@ -155,12 +155,12 @@ async def test_what_a_removed_tenant_kept_is_collected(depot: Depot, tmp_path: P
             await read()
     assert await store.run(GetUsage(tenant=tenant)) == Usage()
     assert await store.run(GetUsage(tenant=new_id(), owner=OWNER)) == Usage()
-    while (await store.run(ClearTenants(limit=1))).more:
+    while (await store.run(ClearTenants(limit=1))).has_more:
         pass
     assert await depot.references(BLOB) == 0
     assert await collect_one(depot) == SIZE
-    trash = sorted(await store.run(ListTrash(limit=10)), key=lambda one: one.place)
-    assert trash == [Trash(place=PLACE), Trash(place="place-2", multipart="parts")]
+    trash = sorted(await store.run(ListTrash(limit=10)), key=lambda one: one.storage_key)
+    assert trash == [TrashedObject(storage_key=PLACE), TrashedObject(storage_key="place-2", multipart="parts")]
 
 
 async def test_the_references_of_all_tenants_keep_a_blob(depot: Depot) -> None:
@@ -182,10 +182,10 @@ async def test_a_tombstone_goes_with_what_is_referred_to_again(depot: Depot) -> 
     await depot.put("k", DATA)
     await depot.delete("k")
     await depot.put("k", DATA)
-    assert (await depot.store.run(GetBlobFigures())).tombstones == 1
-    assert await depot.store.run(ListCondemned(grace=0, limit=10)) == [BLOB]
+    assert (await depot.store.run(GetBlobMetrics())).tombstones == 1
+    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB]
     assert await collect_one(depot) is None
-    assert (await depot.store.run(GetBlobFigures())).tombstones == 0
+    assert (await depot.store.run(GetBlobMetrics())).tombstones == 0
     assert await depot.read("k") == DATA
     depot.bench.clock.advance(seconds=60)
     await depot.delete("k")
@@ -197,8 +197,8 @@ async def test_a_tombstone_without_its_blob_goes_in_the_same_pass(depot: Depot) 
     begun = await depot.begin(SIZE, blob_id=BLOB)
     await depot.end(begun.upload.id)
     assert await collect_one(depot) is None
-    assert await depot.store.run(ListCondemned(grace=0, limit=10)) == []
-    assert (await depot.store.run(GetBlobFigures())).tombstones == 0
+    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == []
+    assert (await depot.store.run(GetBlobMetrics())).tombstones == 0
 
 
 async def test_a_blob_that_nobody_knows_is_not_collected(depot: Depot) -> None:
@@ -217,10 +217,10 @@ async def test_young_tombstones_do_not_hide_old_ones(depot: Depot) -> None:
     await depot.delete("k")
     collected = []
     for _ in range(20):
-        for blob in await depot.store.run(ListCondemned(grace=0, limit=2)):
+        for blob in await depot.store.run(ListTombstonedBlobs(grace=0, limit=2)):
             collected.append(await collect_one(depot, blob=blob))
     assert [size for size in collected if size is not None] == [len(b"another")]
-    assert (await depot.store.run(GetBlobFigures())).tombstones == 0
+    assert (await depot.store.run(GetBlobMetrics())).tombstones == 0
 
 
 async def test_of_many_who_collect_a_blob_at_once_one_does(depot: Depot) -> None:
@@ -240,12 +240,12 @@ async def test_what_is_put_while_it_is_collected_is_there_in_the_end(depot: Depo
         )
         found = await depot.store.run(OpenKey(tenant=depot.tenant, key=f"k {n}"))
         assert found is not None, "the key is there, and so is its blob"
-        assert found[1].place not in await depot.trash()
+        assert found[1].storage_key not in await depot.trash()
         await depot.store.run(DeleteKey(tenant=depot.tenant, key=f"k {n}"))
         assert await collect_one(depot) == SIZE
-        places = [one.place for one in await depot.store.run(ListTrash(limit=100))]
-        assert sorted(places) == [f"new {n}", f"old {n}"], "each object goes once, and none is forgotten"
-        await depot.store.run(ForgetTrash(places=places))
+        storage_keys = [one.storage_key for one in await depot.store.run(ListTrash(limit=100))]
+        assert sorted(storage_keys) == [f"new {n}", f"old {n}"], "each object goes once, and none is forgotten"
+        await depot.store.run(ForgetTrash(storage_keys=storage_keys))
 
 
 # -- the trash ----------------------------------------------------------------------------------------------
@@ -253,14 +253,14 @@ async def test_what_is_put_while_it_is_collected_is_there_in_the_end(depot: Depo
 
 async def test_an_object_waits_in_the_trash_until_it_is_deleted(depot: Depot) -> None:
     for n in range(3):
-        await depot.end((await depot.begin(place=f"place-{n}", multipart=f"parts-{n}")).upload.id)
+        await depot.end((await depot.begin(storage_key=f"place-{n}", multipart=f"parts-{n}")).upload.id)
     assert len(await depot.store.run(ListTrash(limit=2))) == 2
     found = await depot.store.run(ListTrash(limit=10))
-    assert {one.place: one.multipart for one in found} == {f"place-{n}": f"parts-{n}" for n in range(3)}
+    assert {one.storage_key: one.multipart for one in found} == {f"place-{n}": f"parts-{n}" for n in range(3)}
     for _ in range(2):
-        await depot.store.run(ForgetTrash(places=["place-0", "place-2"]))
+        await depot.store.run(ForgetTrash(storage_keys=["place-0", "place-2"]))
         assert await depot.trash() == ["place-1"]
-    assert (await depot.store.run(GetBlobFigures())).trash == 1
+    assert (await depot.store.run(GetBlobMetrics())).trash == 1
 
 
 async def test_a_blob_that_is_kept_inline_leaves_no_trash(depot: Depot) -> None:
@@ -271,16 +271,16 @@ async def test_a_blob_that_is_kept_inline_leaves_no_trash(depot: Depot) -> None:
 
 
 async def test_uploads_that_ended_before_are_dropped_without_a_trace(depot: Depot) -> None:
-    failed = await depot.begin(5, place=PLACE)
-    await depot.end(failed.upload.id, "wrong_length", keep=60 * MICROS)
-    await depot.store.run(ForgetTrash(places=[PLACE]))
+    failed = await depot.begin(5, storage_key=PLACE)
+    await depot.end(failed.upload.id, "wrong_length", lifetime=60 * MICROS)
+    await depot.store.run(ForgetTrash(storage_keys=[PLACE]))
     assert await depot.sweep() == 0
     assert await depot.state(failed.upload.id) is UploadState.FAILED
     depot.bench.clock.advance(seconds=60)
     assert await depot.sweep() == 1
     assert await depot.state(failed.upload.id) is None
     assert await depot.trash() == []
-    assert (await depot.store.run(GetBlobFigures())).uploads == 0
+    assert (await depot.store.run(GetBlobMetrics())).uploads == 0
 
 
 # -- reading through a reference ----------------------------------------------------------------------------
@@ -365,7 +365,7 @@ async def test_a_preview_tells_what_a_purge_deletes(depot: Depot) -> None:
     await depot.check()
     assert await depot.keys() == ["bob"]
     assert len(await depot.news("blob.deleted")) == 3
-    assert await depot.store.run(ListCondemned(grace=0, limit=10)) == [id_of(b"1234")]
+    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [id_of(b"1234")]
 
 
 async def test_a_purge_is_on_record_once(depot: Depot) -> None:
@@ -373,7 +373,7 @@ async def test_a_purge_is_on_record_once(depot: Depot) -> None:
     purge = PurgeKeys(tenant=depot.tenant, owner=OWNER, limit=10, act=Act(who="token:boss"))
     await depot.store.run(purge)
     which = AuditFilter(tenant=depot.tenant, action="keys.purged")
-    (entry,) = await depot.store.run(ListActs(which=which, before=None, limit=10))
+    (entry,) = await depot.store.run(ListAuditEntries(filter=which, before=None, limit=10))
     assert (entry.who, entry.target) == ("token:boss", f"keys/{OWNER}")
     assert msgspec.json.decode(entry.after) == {"owner": OWNER, "keys": 1, "bytes": SIZE}
 
@@ -383,14 +383,14 @@ async def test_a_purge_is_on_record_once(depot: Depot) -> None:
 
 async def test_a_damaged_blob_stays_damaged_until_it_is_whole_again(depot: Depot) -> None:
     await depot.put("k", content_of(DATA, PLACE))
-    await depot.store.run(NoteScrub(damaged=[(BLOB, PLACE), (id_of(b"collected meanwhile"), PLACE)]))
+    await depot.store.run(RecordScrub(damaged=[(BLOB, PLACE), (id_of(b"collected meanwhile"), PLACE)]))
     found = await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=BLOB))
     assert found is not None
     assert found[0].damaged
-    assert (await depot.store.run(GetBlobFigures())).damaged == 1
+    assert (await depot.store.run(GetBlobMetrics())).damaged == 1
     await depot.delete("k")
     assert await collect_one(depot) == SIZE
-    assert (await depot.store.run(GetBlobFigures())).damaged == 0
+    assert (await depot.store.run(GetBlobMetrics())).damaged == 0
 
 
 async def test_every_blob_is_looked_at_in_turn(depot: Depot) -> None:
@@ -401,17 +401,17 @@ async def test_every_blob_is_looked_at_in_turn(depot: Depot) -> None:
         await depot.put(f"k{n}", bytes([n]))
     clock.advance(seconds=1)
     began, seen = clock.micros(), []
-    while found := await store.run(ListToScrub(before=began, limit=4)):
+    while found := await store.run(ListBlobsToScrub(before=began, limit=4)):
         seen += [one.id for one in found]
         clock.advance(seconds=1)
-        await store.run(NoteScrub(whole=[(one.id, None) for one in found[1:]], damaged=[(found[0].id, None)]))
+        await store.run(RecordScrub(whole=[(one.id, None) for one in found[1:]], damaged=[(found[0].id, None)]))
     assert seen == blobs
-    assert (await store.run(GetBlobFigures())).verified_before == to_datetime(began + MICROS)
+    assert (await store.run(GetBlobMetrics())).verified_before == to_datetime(began + MICROS)
 
 
 async def test_figures_tell_how_things_stand(depot: Depot) -> None:
     clock, store = depot.bench.clock, depot.store
-    nothing = await store.run(GetBlobFigures())
+    nothing = await store.run(GetBlobMetrics())
     assert (nothing.blobs, nothing.bytes, nothing.verified_before) == (0, 0, None)
     stored = clock.now()
     await depot.put("k", DATA)
@@ -420,8 +420,8 @@ async def test_figures_tell_how_things_stand(depot: Depot) -> None:
     await depot.put("same", content_of(DATA, "place-2"))
     await depot.delete("gone")
     await depot.begin(5)
-    await store.run(NoteScrub(damaged=[(id_of(b"12345"), PLACE)]))
-    assert msgspec.structs.asdict(await store.run(GetBlobFigures())) == {
+    await store.run(RecordScrub(damaged=[(id_of(b"12345"), PLACE)]))
+    assert msgspec.structs.asdict(await store.run(GetBlobMetrics())) == {
         "blobs": 2,
         "bytes": SIZE + 5,
         "damaged": 1,

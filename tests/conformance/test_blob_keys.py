@@ -10,11 +10,11 @@ from itertools import pairwise
 import pytest
 
 from ingot.blobs.errors import KeyChanged, KeyExists, KeyNotFound, QuotaExceeded
-from ingot.blobs.model import BlobNews
+from ingot.blobs.model import BlobEventData
 from ingot.blobs.ports import (
     DeleteKey,
     FindBlob,
-    GetBlobFigures,
+    GetBlobMetrics,
     GetKey,
     GetUpload,
     GetUsage,
@@ -199,7 +199,7 @@ async def test_a_key_set_again_is_not_touched_by_an_older_tombstone(depot: Depot
     assert await depot.condemned() == set()
     found = await depot.store.run(OpenKey(tenant=depot.tenant, key="k"))
     assert found is not None
-    assert found[1].place == "place-1"
+    assert found[1].storage_key == "place-1"
     assert await depot.trash() == ["place-2"]
     await depot.delete("k")
     assert await depot.collect() == []
@@ -211,8 +211,8 @@ async def test_events_tell_what_was_stored_and_deleted(depot: Depot) -> None:
     await depot.put("k", b"one", content_type="text/plain")
     await depot.put("k", b"two", if_match="*")
     await depot.delete("k")
-    one = BlobNews(blob_id=id_of(b"one"), size=3, key="k", content_type="text/plain")
-    two = BlobNews(blob_id=id_of(b"two"), size=3, key="k", content_type="application/octet-stream")
+    one = BlobEventData(blob_id=id_of(b"one"), size=3, key="k", content_type="text/plain")
+    two = BlobEventData(blob_id=id_of(b"two"), size=3, key="k", content_type="application/octet-stream")
     assert await depot.news("blob.stored") == [one, two]
     assert await depot.news("blob.deleted") == [two]
 
@@ -230,7 +230,7 @@ async def test_what_is_refused_tells_nothing(depot: Depot) -> None:
         with pytest.raises(IngotError):
             await call
     assert await depot.bench.event_names() == before
-    assert (await depot.store.run(GetBlobFigures())).blobs == 1
+    assert (await depot.store.run(GetBlobMetrics())).blobs == 1
 
 
 # -- purging ------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ async def test_the_same_bytes_of_two_tenants_are_stored_once(depot: Depot) -> No
     assert await depot.trash() == []
     await other.put("k", content_of(b"same", "place-2"))
     assert await depot.trash() == ["place-2"]
-    assert (await depot.store.run(GetBlobFigures())).blobs == 1
+    assert (await depot.store.run(GetBlobMetrics())).blobs == 1
     assert (await depot.usage(), await other.usage()) == ((4, 0, 1), (4, 0, 1))
     assert await depot.references(id_of(b"same")) == 2
     await depot.delete("k")
@@ -304,7 +304,7 @@ async def test_the_same_bytes_of_two_tenants_are_stored_once(depot: Depot) -> No
     assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"same"))) is None
     found = await other.store.run(FindBlob(tenant=other.tenant, blob_id=id_of(b"same")))
     assert found is not None
-    assert (found[0].place, [(one.kind, one.name) for one in found[1]]) == ("place-1", [("key", "k")])
+    assert (found[0].storage_key, [(one.kind, one.name) for one in found[1]]) == ("place-1", [("key", "k")])
 
 
 async def test_nothing_of_one_tenant_is_seen_by_another(depot: Depot) -> None:
@@ -332,25 +332,25 @@ async def test_a_tenant_that_is_not_there(depot: Depot) -> None:
     ):
         with pytest.raises(TenantNotFound):
             await call()
-    assert (await store.run(GetBlobFigures())).blobs == 0
+    assert (await store.run(GetBlobMetrics())).blobs == 0
 
 
 async def test_what_a_removed_tenant_kept_is_collected(depot: Depot) -> None:
     gone = Depot(depot.bench, (await depot.bench.tenants.create("gone")).id)
     for n in range(5):
         await gone.put(f"k{n}", content_of(bytes([n]), f"place-{n}"))
-    await gone.begin(10, place="half")
+    await gone.begin(10, storage_key="half")
     done = await gone.begin(10)
     await gone.finish(done.upload.id, b"uploaded")
     await depot.put("k", content_of(bytes([0]), "other"))
     await depot.bench.tenants.remove(gone.tenant)
-    while (await depot.bench.store.run(ClearTenants(limit=3))).more:
+    while (await depot.bench.store.run(ClearTenants(limit=3))).has_more:
         pass
     depot.bench.clock.advance(seconds=7200)
     assert sorted(await depot.collect()) == [1, 1, 1, 1, 8]
     assert await depot.trash() == ["half", "other", "place-1", "place-2", "place-3", "place-4"]
     assert await depot.keys() == ["k"]
-    figures = await depot.store.run(GetBlobFigures())
+    figures = await depot.store.run(GetBlobMetrics())
     assert (figures.blobs, figures.bytes, figures.uploads, figures.tombstones) == (1, 1, 0, 0)
 
 
@@ -377,7 +377,7 @@ async def test_any_steps_leave_usage_and_blobs_as_a_recount_says(depot: Depot) -
         assert await one.usage() == (0, 0, 0)
     depot.bench.clock.advance(days=1)
     await depot.collect(limit=1000)
-    figures = await depot.store.run(GetBlobFigures())
+    figures = await depot.store.run(GetBlobMetrics())
     assert (figures.blobs, figures.bytes, figures.tombstones, figures.uploads) == (0, 0, 0, 0)
 
 
@@ -385,22 +385,26 @@ async def _step(depot: Depot, chance: random.Random) -> None:
     """One random call; those that do not fit are refused."""
     key, data = chance.choice("abc"), bytes([chance.randrange(6)]) * chance.randrange(1, 25)
     owner, quota = chance.choice([OWNER, "token:bob"]), chance.choice([None, 30])
-    place = chance.choice([None, new_id()])
+    storage_key = chance.choice([None, new_id()])
     upload = chance.choice([*sorted(depot.begun), "none"])
     found = await depot.store.run(GetUpload(tenant=depot.tenant, id=upload))
     match chance.randrange(10):
         case 0 | 1:
-            await depot.put(key, content_of(data, place), owner=owner, owner_quota=quota, if_match="*")
+            await depot.put(key, content_of(data, storage_key), owner=owner, owner_quota=quota, if_match="*")
         case 2:
             await depot.delete(key)
         case 3 | 4:
             await depot.begin(
-                chance.randrange(30), owner=owner, owner_quota=quota, key=chance.choice([None, key]), place=new_id()
+                chance.randrange(30),
+                owner=owner,
+                owner_quota=quota,
+                key=chance.choice([None, key]),
+                storage_key=new_id(),
             )
         case 5 if found is not None:
             await depot.note(upload, found.epoch, reserved=chance.randrange(30), owner_quota=quota)
         case 6 | 7 if found is not None:
-            await depot.finish(upload, content_of(data, place or found.place), owner_quota=quota)
+            await depot.finish(upload, content_of(data, storage_key or found.storage_key), owner_quota=quota)
         case 8:
             await depot.end(upload, chance.choice([None, "wrong_digest"]))
         case _:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ingot.blobs.errors import KeyChanged, KeyExists, QuotaExceeded, UploadEnded, UploadNotFound, UploadTaken
-from ingot.blobs.model import QuotaNews, UploadState
+from ingot.blobs.model import QuotaEventData, UploadState
 from ingot.blobs.ports import (
     BeginUpload,
     EndUpload,
@@ -17,9 +17,9 @@ from ingot.blobs.ports import (
     FinishUpload,
     GetKey,
     GetUpload,
-    ListVerifying,
-    NoteUpload,
-    TakeUpload,
+    ListVerifyingUploads,
+    RecordUploadProgress,
+    TakeOverUpload,
 )
 from ingot.identity import TenantNotFound
 from ingot.kernel.ids import new_id
@@ -54,7 +54,7 @@ async def test_an_upload_is_there_as_it_was_begun(depot: Depot) -> None:
         original_name="a.txt",
         key="a",
         if_match="*",
-        place="place-1",
+        storage_key="place-1",
         multipart="m1",
     )
     upload = begun.upload
@@ -64,7 +64,7 @@ async def test_an_upload_is_there_as_it_was_begun(depot: Depot) -> None:
     assert (upload.job_id, upload.file, upload.name, upload.error, upload.owner) == (None, None, None, None, OWNER)
     assert upload.created_at == depot.bench.clock.now()
     assert (upload.expires_at - upload.created_at).total_seconds() == 3600
-    assert (begun.tenant, begun.reserved, begun.place, begun.multipart) == (depot.tenant, 5, "place-1", "m1")
+    assert (begun.tenant, begun.reserved, begun.storage_key, begun.multipart) == (depot.tenant, 5, "place-1", "m1")
     assert (begun.if_match, begun.fence) == ("*", None)
     assert await depot.store.run(GetUpload(tenant=depot.tenant, id=upload.id)) == begun
     assert await depot.usage() == (0, 5, 0)
@@ -82,7 +82,7 @@ async def test_the_same_id_again_answers_with_the_upload_that_is_there(depot: De
 
 async def test_the_same_id_at_once_is_begun_once(depot: Depot) -> None:
     id = new_id()
-    command = BeginUpload(id=id, tenant=depot.tenant, owner=OWNER, reserve=5, keep=HOUR)
+    command = BeginUpload(id=id, tenant=depot.tenant, owner=OWNER, reserve=5, lifetime=HOUR)
     depot.begun.add(id)
     answers = await asyncio.gather(*[depot.store.run(command) for _ in range(8)])
     assert len({msgspec.json.encode(answer) for answer in answers}) == 1
@@ -93,7 +93,7 @@ async def test_the_same_id_at_once_is_begun_once(depot: Depot) -> None:
 async def test_of_two_at_once_only_as_many_begin_as_fit(depot: Depot) -> None:
     await depot.limit(100)
     await depot.put("k", b"x" * 30)
-    commands = [BeginUpload(id=new_id(), tenant=depot.tenant, owner=OWNER, reserve=40, keep=HOUR) for _ in range(2)]
+    commands = [BeginUpload(id=new_id(), tenant=depot.tenant, owner=OWNER, reserve=40, lifetime=HOUR) for _ in range(2)]
     depot.begun |= {command.id for command in commands}
     answers = await asyncio.gather(*map(depot.store.run, commands), return_exceptions=True)
     (refused,) = [answer for answer in answers if isinstance(answer, BaseException)]
@@ -148,7 +148,7 @@ async def test_who_takes_an_upload_over_fences_out_the_writer_before(depot: Depo
 
 async def test_all_who_take_an_upload_get_epochs_of_their_own(depot: Depot) -> None:
     first = await depot.begin()
-    command = TakeUpload(tenant=depot.tenant, id=first.upload.id)
+    command = TakeOverUpload(tenant=depot.tenant, id=first.upload.id)
     taken = await asyncio.gather(*[depot.store.run(command) for _ in range(8)])
     assert len({first.epoch, *(one.epoch for one in taken)}) == 9
 
@@ -176,17 +176,17 @@ async def test_an_upload_whose_bytes_are_read_back_is_not_written_any_more(depot
 
 async def test_those_that_wait_to_be_read_back_for_longest_come_first(depot: Depot) -> None:
     begun = [await depot.begin(1) for _ in range(4)]
-    for place in (2, 0, 1):
+    for storage_key in (2, 0, 1):
         depot.bench.clock.advance(seconds=1)
-        await depot.note(begun[place].upload.id, begun[place].epoch, verifying=True)
+        await depot.note(begun[storage_key].upload.id, begun[storage_key].epoch, verifying=True)
     depot.bench.clock.advance(seconds=1)
     await depot.note(begun[2].upload.id, begun[2].epoch, verifying=True)
-    found = await depot.store.run(ListVerifying(limit=2))
+    found = await depot.store.run(ListVerifyingUploads(limit=2))
     assert [one.upload.id for one in found] == [begun[2].upload.id, begun[0].upload.id]
     assert found[0] == await depot.store.run(GetUpload(tenant=depot.tenant, id=begun[2].upload.id))
     await depot.finish(begun[2].upload.id, b"1")
     await depot.end(begun[0].upload.id, "wrong_digest")
-    assert [one.upload.id for one in await depot.store.run(ListVerifying(limit=5))] == [begun[1].upload.id]
+    assert [one.upload.id for one in await depot.store.run(ListVerifyingUploads(limit=5))] == [begun[1].upload.id]
 
 
 async def test_what_is_set_aside_grows_and_is_given_back(depot: Depot) -> None:
@@ -196,7 +196,7 @@ async def test_what_is_set_aside_grows_and_is_given_back(depot: Depot) -> None:
     assert (await depot.note(id, epoch, received=10, reserved=90)).reserved == 90
     with pytest.raises(QuotaExceeded) as refused:
         await depot.note(id, epoch, received=90, reserved=101)
-    assert (refused.value.usage, refused.value.limit, refused.value.asked) == (90, 100, 11)
+    assert (refused.value.usage, refused.value.limit, refused.value.requested) == (90, 100, 11)
     with pytest.raises(QuotaExceeded) as refused:
         await depot.note(id, epoch, reserved=95, owner_quota=92)
     assert refused.value.scope == "token"
@@ -247,17 +247,17 @@ async def test_a_quota_that_is_nearly_used_is_told_once(depot: Depot) -> None:
     begun = await depot.begin(79)
     assert await depot.news("quota.warning") == []
     await depot.note(begun.upload.id, begun.epoch, reserved=80)
-    warning = QuotaNews(scope="tenant", owner=None, usage_bytes=80, quota_bytes=100)
+    warning = QuotaEventData(scope="tenant", owner=None, usage_bytes=80, quota_bytes=100)
     assert await depot.news("quota.warning") == [warning]
     await depot.note(begun.upload.id, begun.epoch, reserved=90)
     await depot.finish(begun.upload.id, b"x" * 85)
     assert await depot.news("quota.warning") == [warning]
     await depot.put("k", b"x" * 5, owner_quota=100)
-    token = QuotaNews(scope="token", owner=OWNER, usage_bytes=90, quota_bytes=100)
+    token = QuotaEventData(scope="token", owner=OWNER, usage_bytes=90, quota_bytes=100)
     assert token not in await depot.news("quota.warning")  # It was above before.
     await depot.begin(8, owner="token:bob", owner_quota=10)
     assert (await depot.news("quota.warning"))[1:] == [
-        QuotaNews(scope="token", owner="token:bob", usage_bytes=8, quota_bytes=10)
+        QuotaEventData(scope="token", owner="token:bob", usage_bytes=8, quota_bytes=10)
     ]
 
 
@@ -275,7 +275,7 @@ async def test_what_is_refused_warns_of_nothing(depot: Depot) -> None:
 
 async def test_an_upload_of_another_tenant_is_not_there(depot: Depot) -> None:
     other = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
-    begun = await depot.begin(5, place="place-1")
+    begun = await depot.begin(5, storage_key="place-1")
     id = begun.upload.id
     assert await other.store.run(GetUpload(tenant=other.tenant, id=id)) is None
     calls: list[Any] = [other.take(id), other.note(id, begun.epoch), other.finish(id, b"12345")]
@@ -284,8 +284,8 @@ async def test_an_upload_of_another_tenant_is_not_there(depot: Depot) -> None:
             await call
     await other.end(id)
     assert await depot.store.run(GetUpload(tenant=depot.tenant, id=id)) == begun
-    own = await other.begin(7, id=id, place="place-2")
-    assert (own.tenant, own.reserved, own.place) == (other.tenant, 7, "place-2")
+    own = await other.begin(7, id=id, storage_key="place-2")
+    assert (own.tenant, own.reserved, own.storage_key) == (other.tenant, 7, "place-2")
     await other.end(id)
     assert await depot.store.run(GetUpload(tenant=depot.tenant, id=id)) == begun
 
@@ -293,10 +293,10 @@ async def test_an_upload_of_another_tenant_is_not_there(depot: Depot) -> None:
 async def test_a_tenant_that_is_not_there(depot: Depot) -> None:
     nobody, id, store = new_id(), new_id(), depot.store
     calls: list[Any] = [
-        lambda: store.run(BeginUpload(id=id, tenant=nobody, owner=OWNER, reserve=1, keep=HOUR)),
-        lambda: store.run(TakeUpload(tenant=nobody, id=id)),
-        lambda: store.run(NoteUpload(tenant=nobody, id=id, epoch=1, keep=HOUR)),
-        lambda: store.run(FinishUpload(tenant=nobody, id=id, content=content_of(b""), keep=HOUR)),
+        lambda: store.run(BeginUpload(id=id, tenant=nobody, owner=OWNER, reserve=1, lifetime=HOUR)),
+        lambda: store.run(TakeOverUpload(tenant=nobody, id=id)),
+        lambda: store.run(RecordUploadProgress(tenant=nobody, id=id, epoch=1, lifetime=HOUR)),
+        lambda: store.run(FinishUpload(tenant=nobody, id=id, content=content_of(b""), lifetime=HOUR)),
         lambda: store.run(EndUpload(tenant=nobody, id=id)),
     ]
     for call in calls:

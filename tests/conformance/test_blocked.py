@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingot.jobs import DuplicateJob, JobNotFinished
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from tests.conformance.families import BLOCKED, CANCELED, DEAD, QUEUED, RUNNING, SUCCEEDED, events_of
 from tests.conformance.following import counted, end, settle_down, statuses
 from tests.conformance.snapshots import refuses

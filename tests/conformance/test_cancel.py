@@ -27,7 +27,7 @@ async def test_a_canceled_job_is_never_handed_out(bench: Bench) -> None:
     for job in jobs:
         await bench.jobs.cancel(bench.tenant, job.id)
     bench.clock.advance(days=1)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     assert await bench.jobs.claim("worker", ["noop"], limit=10) == []
     assert [(await bench.reload(job)).status for job in jobs] == [JobStatus.CANCELED] * 2
 
@@ -111,7 +111,7 @@ async def test_a_worker_that_goes_silent_after_the_cancel_leaves_the_job_cancele
     claim = await bench.make_claim()
     await bench.jobs.cancel(bench.tenant, claim.job.id)
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     job = await bench.reload(claim)
     assert (job.status, job.crashes) == (JobStatus.CANCELED, 0)
 

@@ -8,7 +8,7 @@ import pytest
 
 from ingot.identity import Limits
 from ingot.jobs import DuplicateJob, JobLimitExceeded, JobStatus, NewJob, RateLimited
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.errors import IngotError
 from tests.conformance.snapshots import refuses
 from tests.factories import LEASE_SECONDS, Bench
@@ -79,7 +79,7 @@ async def test_a_job_that_finishes_makes_room(bench: Bench, how: str) -> None:
         else:
             await bench.jobs.cancel(bench.tenant, job.id)
             bench.clock.advance(seconds=LEASE_SECONDS)
-            await bench.jobs.tend()
+            await bench.jobs.maintain()
     await bench.make_job()
     async with refuses(bench, JobLimitExceeded):
         await bench.make_job()

@@ -9,7 +9,7 @@ import pytest
 
 from ingot.blobs.errors import QuotaExceeded
 from ingot.blobs.model import UploadState
-from ingot.blobs.ports import BeginUpload, FindBlob, FinishUpload, GetBlobFigures
+from ingot.blobs.ports import BeginUpload, FindBlob, FinishUpload, GetBlobMetrics
 from ingot.jobs import Claim, Definition, FileNotFound, JobNotFound, JobStatus, LeaseLost
 from ingot.jobs.files import CHECKPOINTS_MAX
 from ingot.kernel.errors import InvalidInput
@@ -56,7 +56,7 @@ async def end(depot: Depot, claim: Claim, how: str) -> None:
         await jobs.release(claim)
     else:
         depot.bench.clock.advance(seconds=LEASE_SECONDS + 1)
-        await jobs.tend()
+        await jobs.maintain()
 
 
 # -- saving and reading -------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ async def test_of_two_at_once_with_one_name_one_stays(depot: Depot) -> None:
     for_job: dict[str, Any] = {"job_id": found.job.id, "fence": found.fence, "file": "checkpoint", "name": "same"}
     begun = [await depot.begin(1, **for_job) for _ in range(8)]
     commands = [
-        FinishUpload(tenant=depot.tenant, id=one.upload.id, content=content_of(bytes([n])), keep=HOUR)
+        FinishUpload(tenant=depot.tenant, id=one.upload.id, content=content_of(bytes([n])), lifetime=HOUR)
         for n, one in enumerate(begun)
     ]
     done = await asyncio.gather(*map(depot.store.run, commands))
@@ -110,13 +110,13 @@ async def test_an_attempt_that_saves_over_and_over_leaves_no_uploads_behind(depo
     found = await start(depot)
     ids = [await save(depot, found, bytes([n]), name) for n in range(3) for name in ("a", "b")]
     assert [await depot.state(id) for id in ids] == [None] * 4 + [UploadState.DONE] * 2
-    assert (await depot.store.run(GetBlobFigures())).uploads == 2
+    assert (await depot.store.run(GetBlobMetrics())).uploads == 2
 
 
 async def test_it_is_saved_and_read_under_its_fence_only(depot: Depot) -> None:
     first = await start(depot, worker="press/1")
     await save(depot, first, b"saved")
-    late = await depot.begin(4, job_id=first.job.id, fence=first.fence, file="checkpoint", name="late", place="p")
+    late = await depot.begin(4, job_id=first.job.id, fence=first.fence, file="checkpoint", name="late", storage_key="p")
     await depot.bench.jobs.release(first)
     with pytest.raises(LeaseLost):
         await saved(depot, first)
@@ -179,7 +179,9 @@ async def test_a_success_removes_them_and_gives_their_bytes_back(depot: Depot, m
     await depot.bench.jobs.release(first)
     second = await claim(depot, first.job)
     await save(depot, second, b"page 2", "2")
-    on_its_way = await depot.begin(5, job_id=first.job.id, fence=second.fence, file="checkpoint", name="3", place="p")
+    on_its_way = await depot.begin(
+        5, job_id=first.job.id, fence=second.fence, file="checkpoint", name="3", storage_key="p"
+    )
     if makes:
         await upload(depot, second, "out", b"out")
     settled = await depot.bench.jobs.complete(second, outputs=["out"] if makes else [])
@@ -242,7 +244,9 @@ async def test_a_job_has_so_many_and_no_more_but_each_can_be_saved_again(depot: 
     first = await start(depot)
     half = CHECKPOINTS_MAX // 2
     done = await asyncio.gather(*[depot.store.run(begin(depot, first, f"{n}")) for n in range(half)])
-    commands = [FinishUpload(tenant=depot.tenant, id=one.upload.id, content=content_of(b""), keep=HOUR) for one in done]
+    commands = [
+        FinishUpload(tenant=depot.tenant, id=one.upload.id, content=content_of(b""), lifetime=HOUR) for one in done
+    ]
     await asyncio.gather(*map(depot.store.run, commands))
     await depot.bench.jobs.release(first)
     second = await claim(depot, first.job)
@@ -256,7 +260,9 @@ async def test_a_job_has_so_many_and_no_more_but_each_can_be_saved_again(depot: 
         await depot.store.run(begin(depot, second, str(refused_name)))
     for name in ("0", f"{half}"):
         again = await depot.store.run(begin(depot, second, name))
-        await depot.store.run(FinishUpload(tenant=depot.tenant, id=again.upload.id, content=content_of(b""), keep=HOUR))
+        await depot.store.run(
+            FinishUpload(tenant=depot.tenant, id=again.upload.id, content=content_of(b""), lifetime=HOUR)
+        )
     await depot.store.run(begin(depot, await start(depot, type="other"), "0"))
 
 
@@ -266,7 +272,7 @@ def begin(depot: Depot, claim: Claim, name: str) -> BeginUpload:
         tenant=depot.tenant,
         owner=OWNER,
         reserve=0,
-        keep=HOUR,
+        lifetime=HOUR,
         job_id=claim.job.id,
         fence=claim.fence,
         file="checkpoint",

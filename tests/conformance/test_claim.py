@@ -10,7 +10,7 @@ import pytest
 
 from ingot.identity import TenantNotFound
 from ingot.jobs import Claim, Definition, JobStatus
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.ids import new_id
 from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import LEASE_SECONDS, Bench
@@ -220,7 +220,7 @@ async def test_a_fence_grows_after_a_crash_a_failure_and_a_retry_too(bench: Benc
 
     await claim_next()
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     bench.clock.advance(seconds=5)
     await bench.jobs.fail(await claim_next(), "no")
     bench.clock.advance(seconds=3600)

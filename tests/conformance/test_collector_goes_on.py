@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from ingot.blobs import collector as of_collector
-from ingot.blobs.collector import Collector
-from ingot.blobs.model import Trash
-from ingot.blobs.ports import GetBlobFigures, ListCondemned, ListTrash
+from ingot.blobs import garbage_collector as of_collector
+from ingot.blobs.garbage_collector import GarbageCollector
+from ingot.blobs.model import TrashedObject
+from ingot.blobs.ports import GetBlobMetrics, ListTombstonedBlobs, ListTrash
 from ingot.kernel.errors import StoreError
 from tests.conformance.depot import Depot, depot, id_of
 
@@ -21,13 +21,13 @@ ROUNDS_MAX = 10
 class Stuck:
     """A store in which some objects cannot be deleted."""
 
-    def __init__(self, *places: str) -> None:
-        self.places = set(places)
+    def __init__(self, *storage_keys: str) -> None:
+        self.storage_keys = set(storage_keys)
         self.asked: list[str] = []
 
-    async def delete(self, trash: Trash) -> None:
-        self.asked.append(trash.place)
-        if trash.place in self.places:
+    async def delete(self, trash: TrashedObject) -> None:
+        self.asked.append(trash.storage_key)
+        if trash.storage_key in self.storage_keys:
             raise StoreError("it cannot be deleted now")
 
 
@@ -37,17 +37,17 @@ class Keeping:
     def __init__(self, *blob_ids: str) -> None:
         self.blob_ids = set(blob_ids)
 
-    async def kept(self, blob_ids: Sequence[str]) -> set[str]:
+    async def referenced(self, blob_ids: Sequence[str]) -> set[str]:
         return self.blob_ids & set(blob_ids)
 
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_collector, "STEP", 2)
+    monkeypatch.setattr(of_collector, "BATCH_ROWS", 2)
 
 
-def collector_of(depot: Depot, objects: Stuck, *keepers: Keeping) -> Collector:
-    return Collector(depot.store, objects, every_seconds=1, grace_seconds=0, keepers=keepers)  # type: ignore[arg-type]
+def collector_of(depot: Depot, objects: Stuck, *keepers: Keeping) -> GarbageCollector:
+    return GarbageCollector(depot.store, objects, every_seconds=1, grace_seconds=0, reference_sources=keepers)  # type: ignore[arg-type]
 
 
 async def condemn(depot: Depot, count: int) -> list[str]:
@@ -61,36 +61,39 @@ async def condemn(depot: Depot, count: int) -> list[str]:
 
 async def test_the_condemned_are_told_behind_one(depot: Depot) -> None:
     blobs = await condemn(depot, 5)
-    assert await depot.store.run(ListCondemned(grace=0, limit=2, after=blobs[1])) == blobs[2:4]
-    assert await depot.store.run(ListCondemned(grace=0, limit=2, after=blobs[4])) == []
-    assert await depot.store.run(ListCondemned(grace=0, limit=2, after=id_of(b"never there"))) == blobs[:2]
+    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=2, after=blobs[1])) == blobs[2:4]
+    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=2, after=blobs[4])) == []
+    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=2, after=id_of(b"never there"))) == blobs[:2]
     await depot.put("again", b"3")
     depot.bench.clock.advance(seconds=1)
     await depot.delete("again")
-    found = await depot.store.run(ListCondemned(grace=0, limit=10))
+    found = await depot.store.run(ListTombstonedBlobs(grace=0, limit=10))
     assert sorted(found) == sorted(blobs), "each comes once"
-    behind = [await depot.store.run(ListCondemned(grace=0, limit=10, after=one)) for one in found]
+    behind = [await depot.store.run(ListTombstonedBlobs(grace=0, limit=10, after=one)) for one in found]
     assert behind == [found[n + 1 :] for n in range(5)]
 
 
 async def test_the_trash_is_told_behind_a_place(depot: Depot) -> None:
     for n in (2, 0, 1):
-        await depot.end((await depot.begin(place=f"place-{n}")).upload.id)
-    assert [one.place for one in await depot.store.run(ListTrash(limit=2, after="place-0"))] == ["place-1", "place-2"]
+        await depot.end((await depot.begin(storage_key=f"place-{n}")).upload.id)
+    assert [one.storage_key for one in await depot.store.run(ListTrash(limit=2, after="place-0"))] == [
+        "place-1",
+        "place-2",
+    ]
     assert await depot.store.run(ListTrash(limit=2, after="place-2")) == []
     assert len(await depot.store.run(ListTrash(limit=9, after=""))) == 3
 
 
 async def test_objects_behind_some_that_cannot_be_deleted_are_deleted(depot: Depot) -> None:
     for n in range(8):
-        await depot.end((await depot.begin(place=f"place-{n}")).upload.id)
+        await depot.end((await depot.begin(storage_key=f"place-{n}")).upload.id)
     stuck = Stuck(*(f"place-{n}" for n in range(5)))
     collector = collector_of(depot, stuck)
     for _ in range(ROUNDS_MAX):
         await collector.run_once()
-    assert await depot.trash() == sorted(stuck.places)
+    assert await depot.trash() == sorted(stuck.storage_keys)
     assert len(stuck.asked) < 5 * ROUNDS_MAX, "a store that is down is not asked for everything in each round"
-    stuck.places.clear()
+    stuck.storage_keys.clear()
     for _ in range(ROUNDS_MAX):
         await collector.run_once()
     assert await depot.trash() == []
@@ -106,12 +109,12 @@ async def test_blobs_behind_some_that_are_kept_are_collected(depot: Depot) -> No
     keeping.blob_ids.clear()
     for _ in range(ROUNDS_MAX):
         await collector.run_once()
-    assert (await depot.store.run(GetBlobFigures())).blobs == 0
+    assert (await depot.store.run(GetBlobMetrics())).blobs == 0
 
 
 async def test_a_keeper_that_cannot_be_asked_keeps_everything(depot: Depot) -> None:
     class Broken(Keeping):
-        async def kept(self, blob_ids: Sequence[str]) -> set[str]:
+        async def referenced(self, blob_ids: Sequence[str]) -> set[str]:
             raise OSError("the file cannot be read")
 
     await condemn(depot, 1)

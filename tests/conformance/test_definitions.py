@@ -142,7 +142,7 @@ async def test_a_definition_holds_for_attempts_that_are_lost_from_now_on(bench: 
     claim = await bench.make_claim("pdf")
     await bench.jobs.define(Definition(type="pdf", crash_cap=1))
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     assert (await bench.reload(claim)).status is JobStatus.DEAD
 
 

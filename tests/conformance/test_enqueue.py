@@ -11,7 +11,7 @@ import pytest
 
 from ingot.identity import TenantNotFound
 from ingot.jobs import Definition, DuplicateJob, JobStatus, Source
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import is_id, new_id
 from tests.conformance.snapshots import refuses, snapshot

@@ -10,7 +10,7 @@ import pytest
 
 from ingot.events import Event, Gap
 from ingot.events.retention import EventRetention
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import MICROS, ManualClock
 from tests.conformance.following import all_events
 from tests.conformance.snapshots import refuses

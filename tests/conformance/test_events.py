@@ -11,7 +11,7 @@ import pytest
 from ingot.events import Event
 from ingot.identity import TenantNotFound
 from ingot.jobs import Progress
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.pages import InvalidCursor
@@ -164,7 +164,7 @@ async def test_a_sweep_of_many_is_told_for_each(bench: Bench) -> None:
     for _ in range(3):
         await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     assert (await bench.event_names()).count("job.failed") == 3
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from ingot.identity import Limits
 from ingot.jobs import Backoff, Definition, Job, JobNotFound, JobStatus
-from ingot.jobs.explain import ASKED_SECONDS_MAX
+from ingot.jobs.explanation import CLAIM_INTERVAL_SECONDS_MAX
+from ingot.jobs.job_options import new_job
 from ingot.jobs.model import Explanation, Reason
-from ingot.jobs.orders import new_job
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
@@ -248,7 +248,7 @@ async def test_a_type_that_nobody_asks_for_says_so(bench: Bench) -> None:
     asked_at = bench.clock.now()
     await ask(bench, "more", "noop")
     assert await codes(bench, job) == ["in_line"]
-    bench.clock.advance(seconds=ASKED_SECONDS_MAX)
+    bench.clock.advance(seconds=CLAIM_INTERVAL_SECONDS_MAX)
     assert await codes(bench, job) == ["in_line"]
     bench.clock.advance(seconds=1)
     assert await codes(bench, job) == ["no_worker", "in_line"]
@@ -264,7 +264,7 @@ async def test_a_worker_of_one_tenant_does_not_count_for_another(bench: Bench) -
     await ask(bench, tenant=other)
     assert await codes(bench, job) == ["no_worker", "in_line"]
     assert await codes(bench, elsewhere) == ["in_line"]
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     assert await codes(bench, job) == ["no_worker", "in_line"]
     await ask(bench)
     assert await codes(bench, job) == ["in_line"]
@@ -273,12 +273,12 @@ async def test_a_worker_of_one_tenant_does_not_count_for_another(bench: Bench) -
 async def test_the_latest_of_those_who_asked_counts(bench: Bench) -> None:
     job = await bench.make_job()
     await ask(bench)
-    bench.clock.advance(seconds=ASKED_SECONDS_MAX)
+    bench.clock.advance(seconds=CLAIM_INTERVAL_SECONDS_MAX)
     await ask(bench, tenant=bench.tenant)
-    bench.clock.advance(seconds=ASKED_SECONDS_MAX)
+    bench.clock.advance(seconds=CLAIM_INTERVAL_SECONDS_MAX)
     assert await codes(bench, job) == ["in_line"]
     await ask(bench)
-    bench.clock.advance(seconds=ASKED_SECONDS_MAX)
+    bench.clock.advance(seconds=CLAIM_INTERVAL_SECONDS_MAX)
     assert await codes(bench, job) == ["in_line"]
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from ingot.http.figures import JobFigures
+from ingot.http.job_metrics import JobMetricsCollector
 from ingot.jobs import AttemptOutcome, Claim, Definition, Done, Enqueued, JobStatus, LeaseLost, Settle, Settled
-from ingot.jobs.figures import Depth
-from ingot.jobs.orders import new_job
-from ingot.jobs.ports import ListDepths
+from ingot.jobs.job_options import new_job
+from ingot.jobs.metrics import Depth
+from ingot.jobs.ports import ListQueueDepths
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import IngotError
 from tests.factories import LEASE_SECONDS, Bench
@@ -94,7 +94,7 @@ async def test_a_lost_lease_is_told_whoever_sweeps_it(bench: Bench, heard: Heard
     await bench.make_claim("print")
     bench.clock.advance(seconds=LEASE_SECONDS + 1)
     await bench.jobs.claim("worker", ["other"])
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     assert heard.ends == {("print", "lost", "queued"): 1}
 
 
@@ -103,7 +103,7 @@ async def test_what_is_canceled_while_it_waits_is_told_once(bench: Bench, heard:
     await bench.make_job("second", after=[first.id])
     for _ in range(2):
         await bench.jobs.cancel(bench.tenant, first.id)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     assert heard.dropped == {"first": 1, "second": 1}
     assert heard.ends == {}
 
@@ -135,7 +135,7 @@ async def test_a_listener_that_fails_keeps_nobody_waiting(bench: Bench) -> None:
     assert heard.dropped == {"noop": 1}
 
 
-def sums(figures: JobFigures) -> dict[str, float]:
+def sums(figures: JobMetricsCollector) -> dict[str, float]:
     """What there is of one type, by the name of the sample, without the buckets."""
     return {
         sample.name: sample.value
@@ -146,7 +146,7 @@ def sums(figures: JobFigures) -> dict[str, float]:
 
 
 async def test_latency_is_counted_from_when_work_was_ready(bench: Bench) -> None:
-    figures = JobFigures()
+    figures = JobMetricsCollector()
     bench.jobs.listen(figures)
     first = await bench.make_job()
     await bench.make_job(delay=10)
@@ -158,13 +158,13 @@ async def test_latency_is_counted_from_when_work_was_ready(bench: Bench) -> None
     assert (told["ingot_queue_latency_seconds_count"], told["ingot_queue_latency_seconds_sum"]) == (2, 12 + 2)
     for claim in claims:
         await bench.jobs.complete(claim)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     assert len(await bench.jobs.claim("worker", ["noop"])) == 1  # Nobody knows since when that one was ready.
     assert sums(figures)["ingot_queue_latency_seconds_count"] == 2
 
 
 async def test_what_is_put_off_has_neither_failed_nor_run(bench: Bench) -> None:
-    figures = JobFigures()
+    figures = JobMetricsCollector()
     bench.jobs.listen(figures)
     snoozed, released = await bench.make_claim(), await bench.make_claim()
     bench.clock.advance(seconds=1)
@@ -205,7 +205,7 @@ async def test_tenants_beyond_so_many_are_told_together(bench: Bench) -> None:
         tenant = await bench.tenants.create(slug)
         bench.clock.advance(seconds=1)
         await bench.make_job(tenant=tenant.id)
-    depths = await bench.store.run(ListDepths(tenants_max=2, lanes_max=100))
+    depths = await bench.store.run(ListQueueDepths(tenants_max=2, lanes_max=100))
     assert told(depths) == {"alpha": {"queued": 1}, None: {"queued": 2}}
     assert {depth.tenant: depth.oldest_ready_seconds for depth in depths} == {"alpha": 2.0, None: 1.0}
 
@@ -215,7 +215,7 @@ async def test_the_first_lane_of_every_type_is_looked_at_before_the_second_of_an
     await bench.jobs.enqueue_many([new_job(bench.tenant, "z")])
     bench.clock.advance(seconds=9)
     await bench.jobs.enqueue_many([new_job(bench.tenant, "keyed", {"a": n}) for n in range(20)])
-    (depth,) = await bench.store.run(ListDepths(tenants_max=1, lanes_max=2))
+    (depth,) = await bench.store.run(ListQueueDepths(tenants_max=1, lanes_max=2))
     assert depth.oldest_ready_seconds == 9.0
 
 
@@ -225,7 +225,8 @@ async def test_no_more_lanes_are_looked_at_than_was_asked_for(bench: Bench) -> N
     bench.clock.advance(seconds=9)
     await bench.make_job("keyed", {"a": "a"})
     ages = [
-        (await bench.store.run(ListDepths(tenants_max=1, lanes_max=most)))[0].oldest_ready_seconds for most in (1, 2)
+        (await bench.store.run(ListQueueDepths(tenants_max=1, lanes_max=most)))[0].oldest_ready_seconds
+        for most in (1, 2)
     ]
     assert ages == [0.0, 9.0]
 

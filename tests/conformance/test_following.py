@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from ingot.events import feeds
-from ingot.events.feeds import Feeds, told_of
+from ingot.events.feeds import Feeds, feed_item
 from ingot.events.model import Event
-from ingot.events.ports import NewestEvent
+from ingot.events.ports import GetNewestEventId
 from ingot.events.service import START
 from ingot.identity import TenantNotFound
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock, to_datetime
 from ingot.kernel.ids import new_id
 from ingot.kernel.pages import InvalidCursor
@@ -63,12 +63,12 @@ async def test_from_the_newest_event_on_nothing_is_missed_beside_many_writers(be
 
 async def test_a_place_is_the_id_of_an_event_that_can_have_been(bench: Bench) -> None:
     await bench.make_job()
-    newest = await bench.store.run(NewestEvent(tenant=bench.tenant, settled=False))
+    newest = await bench.store.run(GetNewestEventId(tenant=bench.tenant, stable=False))
     assert newest is not None
-    assert await bench.events.check_place(bench.tenant, newest) == newest
+    assert await bench.events.check_position(bench.tenant, newest) == newest
     for wrong in (f"{int(newest, 16) + 1:016x}", newest.upper() + "0", newest[1:], "", "0" * 15 + "\n"):
         async with refuses(bench, InvalidCursor):
-            await bench.events.check_place(bench.tenant, wrong)
+            await bench.events.check_position(bench.tenant, wrong)
 
 
 async def test_who_writes_is_told_whose_events_there_are(bench: Bench) -> None:
@@ -96,7 +96,7 @@ async def told_until(following: AsyncGenerator[bytes, None], last: str) -> list[
 
 async def test_from_every_place_all_that_follows_is_told_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "RECENT_EVENTS_MAX", 5)
-    monkeypatch.setattr(feeds, "READ_EVENTS", 4)
+    monkeypatch.setattr(feeds, "READ_EVENTS_MAX", 4)
     tenant = bench.tenant
     following = feeds.Feeds(bench.events, bench.clock)
     steady = await following.follow(tenant, None, lambda _: True)
@@ -104,7 +104,7 @@ async def test_from_every_place_all_that_follows_is_told_once(bench: Bench, monk
     ids: list[str] = []
     for together in (7, 1, 3, 6, 2):
         await bench.jobs.enqueue_many([new_job(tenant, "noop") for _ in range(together)])
-        newest = await bench.store.run(NewestEvent(tenant=tenant, settled=False))
+        newest = await bench.store.run(GetNewestEventId(tenant=tenant, stable=False))
         assert newest is not None
         ids += await told_until(steady, newest)
     assert [event.id for event in await bench.events.read(tenant, limit=1000)] == ids
@@ -140,6 +140,6 @@ async def test_what_one_process_writes_comes_to_those_who_follow_in_another(tmp_
 def test_a_frame_is_whole_whatever_is_in_it(data: str) -> None:
     raw = msgspec.Raw(data.replace("\x0b", "\\u000b").encode())
     event = Event(id="0" * 16, tenant=new_id(), name="a.b", at=to_datetime(0), data=raw)
-    lines = told_of(event).frame.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    lines = feed_item(event).frame.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     assert [line.partition(b":")[0] for line in lines] == [b"id", b"event", b"data", b"", b""]
     assert msgspec.json.decode(lines[2].removeprefix(b"data: "))["data"] == msgspec.json.decode(raw)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ingot.identity.access import Access
+from ingot.identity.authenticator import Authenticator
+from ingot.identity.credential_service import Credentials
 from ingot.identity.grants import Grant
-from ingot.identity.tokens import Credentials
-from ingot.kernel.pages import InvalidCursor, Page, write_cursor
+from ingot.kernel.pages import InvalidCursor, Page, encode_cursor
 from tests.bad_values import NOWHERE
 from tests.conformance.folk import Folk
 from tests.factories import Bench
@@ -36,18 +36,18 @@ async def test_a_cursor_to_nowhere_is_refused(bench: Bench, name: str) -> None:
         if place in REAL.get(name, ()):
             continue
         with pytest.raises(InvalidCursor):
-            await read(bench, write_cursor(place, bound_to=bound_to(bench.tenant)))
+            await read(bench, encode_cursor(place, bound_to=bound_to(bench.tenant)))
 
 
 async def test_a_list_by_id_goes_on_where_its_cursor_says(bench: Bench) -> None:
-    credentials = Credentials(bench.store, Access(bench.store, bench.clock), bench.clock)
+    credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
     folk = Folk(bench)
     for number in range(3):
-        await credentials.create_worker(bench.tenant, f"press-{number}")
+        await credentials.create_worker_credential(bench.tenant, f"press-{number}")
         await credentials.create_token(bench.tenant, description=str(number), grants=[Grant(action="jobs.read")])
         await folk.members.put(bench.tenant, role="viewer", email=f"{number}@example.com", act=folk.act())
     lists: list[Callable[[str | None], Awaitable[Page[Any]]]] = [
-        lambda cursor: credentials.list_workers(bench.tenant, cursor=cursor, limit=2),
+        lambda cursor: credentials.list_worker_credentials(bench.tenant, cursor=cursor, limit=2),
         lambda cursor: credentials.list_tokens(bench.tenant, cursor=cursor, limit=2),
         lambda cursor: folk.members.list(bench.tenant, cursor=cursor, limit=2),
     ]

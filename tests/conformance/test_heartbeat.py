@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from ingot.jobs import Heartbeat, JobNotFound, JobStatus, LeaseLost, Progress
-from ingot.jobs.ports import Beat, RenewLeases
+from ingot.jobs.ports import AttemptHeartbeat, RenewLeases
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
 from tests.conformance.snapshots import refuses, snapshot
@@ -29,24 +29,24 @@ async def test_a_renewed_lease_is_not_swept_at_its_old_end(bench: Bench) -> None
     bench.clock.advance(seconds=100)
     await bench.jobs.heartbeat(claim.job.id, claim.fence)
     bench.clock.advance(seconds=LEASE_SECONDS - 1)
-    assert (await bench.jobs.tend()).swept == 0
+    assert (await bench.jobs.maintain()).swept == 0
     bench.clock.advance(seconds=1)
-    assert (await bench.jobs.tend()).swept == 1
+    assert (await bench.jobs.maintain()).swept == 1
 
 
 async def test_a_renewed_lease_that_is_shorter_ends_sooner(bench: Bench) -> None:
     claim = await bench.make_claim()
-    beat = Beat(job_id=claim.job.id, fence=claim.fence, lease=10 * MICROS)
+    beat = AttemptHeartbeat(job_id=claim.job.id, fence=claim.fence, lease=10 * MICROS)
     await bench.store.run(RenewLeases(beats=[beat]))
     bench.clock.advance(seconds=10)
-    assert (await bench.jobs.tend()).swept == 1
+    assert (await bench.jobs.maintain()).swept == 1
 
 
 async def test_a_lease_that_ran_out_but_was_not_swept_is_renewed(bench: Bench) -> None:
     claim = await bench.make_claim()
     bench.clock.advance(seconds=10 * LEASE_SECONDS)
     await bench.jobs.heartbeat(claim.job.id, claim.fence)
-    assert (await bench.jobs.tend()).swept == 0
+    assert (await bench.jobs.maintain()).swept == 0
     assert (await bench.reload(claim)).status is JobStatus.RUNNING
 
 
@@ -118,7 +118,7 @@ async def test_the_fence_of_an_earlier_claim_renews_nothing(bench: Bench) -> Non
 async def test_a_swept_lease_cannot_be_renewed(bench: Bench) -> None:
     claim = await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     async with refuses(bench, LeaseLost):
         await bench.jobs.heartbeat(claim.job.id, claim.fence)
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from ingot.jobs import DuplicateJob
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from tests.factories import LEASE_SECONDS, Bench
 
 
@@ -20,7 +20,7 @@ class Heard:
         self.agenda = 0
         self.threads: set[int] = set()
         bench.store.on_ready(self._on_ready)
-        bench.store.on_agenda(self._on_agenda)
+        bench.store.on_maintenance_rescheduled(self._on_agenda)
 
     def _on_ready(self, tenant: str, type: str, count: int) -> None:
         self.ready.append((tenant, type, count))
@@ -58,7 +58,7 @@ async def test_work_that_becomes_due_is_told_when_it_is_promoted(bench: Bench) -
     await bench.jobs.enqueue_many([new_job(bench.tenant, "a", delay=60) for _ in range(3)])
     heard = Heard(bench)
     bench.clock.advance(seconds=60)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     assert heard.ready == [(bench.tenant, "a", 3)]
 
 
@@ -77,34 +77,34 @@ async def test_every_listener_hears(bench: Bench) -> None:
 
 
 async def test_without_work_to_come_there_is_no_agenda(bench: Bench) -> None:
-    assert bench.store.seconds_to_agenda() is None
+    assert bench.store.seconds_to_maintenance() is None
     await bench.make_job()
-    assert bench.store.seconds_to_agenda() is None
+    assert bench.store.seconds_to_maintenance() is None
 
 
 async def test_the_agenda_is_the_next_instant_of_due_work_or_a_lease(bench: Bench) -> None:
     claim = await bench.make_claim("held")
-    assert bench.store.seconds_to_agenda() == LEASE_SECONDS
+    assert bench.store.seconds_to_maintenance() == LEASE_SECONDS
     await bench.make_job(delay=100)
-    assert bench.store.seconds_to_agenda() == 100
+    assert bench.store.seconds_to_maintenance() == 100
     await bench.make_job(delay=50)
-    assert bench.store.seconds_to_agenda() == 50
+    assert bench.store.seconds_to_maintenance() == 50
     bench.clock.advance(seconds=20)
-    assert bench.store.seconds_to_agenda() == 30
+    assert bench.store.seconds_to_maintenance() == 30
     await bench.jobs.complete(claim)
     bench.clock.advance(seconds=1000)
-    assert bench.store.seconds_to_agenda() == 0
+    assert bench.store.seconds_to_maintenance() == 0
 
 
 async def test_the_agenda_goes_on_once_what_was_due_is_done(bench: Bench) -> None:
     await bench.make_job(delay=10)
     await bench.make_job(delay=100)
     bench.clock.advance(seconds=10)
-    await bench.jobs.tend()
-    assert bench.store.seconds_to_agenda() == 90
+    await bench.jobs.maintain()
+    assert bench.store.seconds_to_maintenance() == 90
     bench.clock.advance(seconds=90)
-    await bench.jobs.tend()
-    assert bench.store.seconds_to_agenda() is None
+    await bench.jobs.maintain()
+    assert bench.store.seconds_to_maintenance() is None
 
 
 async def test_tending_moves_the_agenda_past_what_is_no_longer_there(bench: Bench) -> None:
@@ -113,8 +113,8 @@ async def test_tending_moves_the_agenda_past_what_is_no_longer_there(bench: Benc
     await bench.jobs.cancel(bench.tenant, job.id)
     await bench.jobs.complete(claim)
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.jobs.tend()
-    assert bench.store.seconds_to_agenda() is None
+    await bench.jobs.maintain()
+    assert bench.store.seconds_to_maintenance() is None
 
 
 async def test_an_agenda_that_comes_closer_is_told(bench: Bench) -> None:
@@ -134,5 +134,5 @@ async def test_an_agenda_that_stays_or_goes_away_is_not_told(bench: Bench) -> No
     await bench.make_job()
     await bench.make_claim("held")
     bench.clock.advance(seconds=50)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     assert heard.agenda == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ingot.jobs import Collected, HistoryEntry, Job, JobStatus
+from ingot.jobs import HistoryEntry, Job, JobCollectionResult, JobStatus
 from ingot.kernel.pages import InvalidCursor
 from tests.conformance.retention import FINISHED, HOUR, collect_all, finish, keep
 from tests.conformance.snapshots import refuses
@@ -37,7 +37,7 @@ async def test_an_entry_stays_where_the_definition_says_so(bench: Bench) -> None
     await finish(bench, 2, "forgotten")
     assert (await bench.jobs.history(bench.tenant)).items == []
     bench.clock.advance(seconds=HOUR)
-    assert await bench.jobs.collect() == Collected(removed=5, kept=3)
+    assert await bench.jobs.collect() == JobCollectionResult(removed=5, kept=3)
     page = await bench.jobs.history(bench.tenant)
     assert (page.items, page.next_cursor) == ([entry_of(job) for job in reversed(made)], None)
 

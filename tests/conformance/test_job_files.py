@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ingot.blobs.model import BlobNews, UploadState
+from ingot.blobs.model import BlobEventData, UploadState
 from ingot.blobs.ports import FindBlob
 from ingot.jobs import Definition, Done, FileNotFound, JobNotFound, LeaseLost, OutputMissing, Settle, Settled
 from ingot.jobs.files import OUTPUTS_MAX
@@ -59,7 +59,7 @@ async def test_an_input_is_opened_under_its_fence_only(depot: Depot) -> None:
 async def test_what_runs_under_a_fence_is_found_under_it_only(depot: Depot) -> None:
     found = await depot.bench.make_claim(worker="press/1")
     jobs = depot.bench.jobs
-    running = await jobs.running(found.job.id, found.fence, worker="press")
+    running = await jobs.get_running_job(found.job.id, found.fence, worker="press")
     assert (running.job_id, running.tenant, running.type, running.attempt) == (
         found.job.id,
         depot.tenant,
@@ -75,12 +75,12 @@ async def test_what_runs_under_a_fence_is_found_under_it_only(depot: Depot) -> N
         (JobNotFound, {"job_id": "x"}),
     ):
         with pytest.raises(kind):
-            await jobs.running(**({"job_id": found.job.id, "fence": found.fence} | change))  # type: ignore[arg-type]
+            await jobs.get_running_job(**({"job_id": found.job.id, "fence": found.fence} | change))  # type: ignore[arg-type]
     await jobs.release(found)
     (again,) = await jobs.claim("worker", ["noop"])
-    assert (await jobs.running(again.job.id, again.fence)).attempt == 2
+    assert (await jobs.get_running_job(again.job.id, again.fence)).attempt == 2
     with pytest.raises(LeaseLost):
-        await jobs.running(found.job.id, found.fence)
+        await jobs.get_running_job(found.job.id, found.fence)
 
 
 async def test_files_are_listed_in_their_tenant_only(depot: Depot) -> None:
@@ -99,7 +99,7 @@ async def test_outputs_are_there_with_the_success_of_their_attempt(depot: Depot)
     found = await depot.bench.make_claim()
     depot.jobs[found.job.id] = OWNER
     uploads = [await upload(depot, found, name, name.encode()) for name in ("b.txt", "a.txt")]
-    late = await depot.begin(5, job_id=found.job.id, fence=found.fence, file="output", name="late", place="late")
+    late = await depot.begin(5, job_id=found.job.id, fence=found.fence, file="output", name="late", storage_key="late")
     assert await depot.files(found.job.id) == []
     assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"a.txt"))) is None
     assert await depot.news("blob.stored") == []
@@ -112,7 +112,9 @@ async def test_outputs_are_there_with_the_success_of_their_attempt(depot: Depot)
         ("output", "a.txt", id_of(b"a.txt")),
         ("output", "b.txt", id_of(b"b.txt")),
     ]
-    told = {(one.blob_id, one.job_id, one.name) for one in await depot.news("blob.stored") if isinstance(one, BlobNews)}
+    told = {
+        (one.blob_id, one.job_id, one.name) for one in await depot.news("blob.stored") if isinstance(one, BlobEventData)
+    }
     assert told == {(id_of(name.encode()), found.job.id, name) for name in ("a.txt", "b.txt")}
     opened = await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"a.txt")))
     assert opened is not None
@@ -185,7 +187,7 @@ async def test_what_an_attempt_made_that_did_not_succeed_is_never_seen(depot: De
         await depot.bench.jobs.release(first)
     else:
         depot.bench.clock.advance(seconds=LEASE_SECONDS + 1)
-        await depot.bench.jobs.tend()
+        await depot.bench.jobs.maintain()
     depot.bench.clock.advance(seconds=60)
     second = await claim(depot, first.job)
     await upload(depot, second, "both.txt", b"second")
@@ -198,7 +200,7 @@ async def test_what_an_attempt_made_that_did_not_succeed_is_never_seen(depot: De
     await depot.sweep()
     assert await depot.usage() == (6, 0, 0)
     assert await depot.condemned() == {id_of(b"old"), id_of(b"first")}
-    assert [one.name for one in await depot.news("blob.stored") if isinstance(one, BlobNews)] == ["both.txt"]
+    assert [one.name for one in await depot.news("blob.stored") if isinstance(one, BlobEventData)] == ["both.txt"]
 
 
 @pytest.mark.parametrize("makes", [True, False])
@@ -238,7 +240,7 @@ async def test_of_two_outputs_with_one_name_the_last_is_the_file(depot: Depot) -
 async def test_an_attempt_makes_so_many_outputs_and_no_more(depot: Depot) -> None:
     found = await depot.bench.make_claim()
     orders = [
-        depot.upload_of(depot.order(), "x", 0, job_id=found.job.id, fence=found.fence, file="output", place=None)
+        depot.upload_of(depot.order(), "x", 0, job_id=found.job.id, fence=found.fence, file="output", storage_key=None)
         for _ in range(OUTPUTS_MAX)
     ]
     await asyncio.gather(*map(depot.store.run, orders))
@@ -256,7 +258,7 @@ async def test_a_log_is_a_file_at_once_and_stays_whatever_comes_of_the_attempt(d
     id = await upload(depot, found, "1", b"log", "log")
     assert await depot.files(found.job.id) == [("log", "1", id_of(b"log"))]
     (news,) = await depot.news("blob.stored")
-    assert isinstance(news, BlobNews)
+    assert isinstance(news, BlobEventData)
     assert (news.job_id, news.name) == (found.job.id, "1")
     again = await depot.finish(id, b"log")
     assert again.upload.state is UploadState.DONE

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from ingot.blobs.errors import QuotaExceeded, UploadEnded, UploadNotFound
-from ingot.blobs.model import BlobNews, UploadState
-from ingot.blobs.ports import FindBlob, FinishUpload, GetBlobFigures, GetUpload
+from ingot.blobs.model import BlobEventData, UploadState
+from ingot.blobs.ports import FindBlob, FinishUpload, GetBlobMetrics, GetUpload
 from ingot.jobs import FileNotFound
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
@@ -40,13 +40,13 @@ async def test_a_job_is_ready_with_the_upload_of_its_input(depot: Depot) -> None
         "input",
         "in.txt",
     )
-    done = await depot.finish(begun.id, content_of(b"12345", begun.place))
+    done = await depot.finish(begun.id, content_of(b"12345", begun.storage_key))
     assert done.upload.state is UploadState.DONE
     assert await depot.usage() == (5, 0, 0)
     assert await depot.files(made.job.id) == [("input", "in.txt", id_of(b"12345"))]
     assert await depot.bench.event_names() == ["job.created", "blob.stored", "job.updated"]
     (news,) = await depot.news("blob.stored")
-    assert isinstance(news, BlobNews)
+    assert isinstance(news, BlobEventData)
     assert (news.blob_id, news.job_id, news.name) == (id_of(b"12345"), made.job.id, "in.txt")
     job = await depot.bench.reload(made.job)
     assert (job.status, job.inputs) == (QUEUED, {"in.txt": id_of(b"12345")})
@@ -67,8 +67,8 @@ async def test_a_finished_input_counts_once_and_answers_again(depot: Depot) -> N
     order = depot.order(uploads=["in.txt"])
     await depot.enqueue(order)
     (begun,) = order.uploads
-    first = await depot.finish(begun.id, content_of(b"12345", begun.place))
-    again = await depot.finish(begun.id, content_of(b"12345", begun.place))
+    first = await depot.finish(begun.id, content_of(b"12345", begun.storage_key))
+    again = await depot.finish(begun.id, content_of(b"12345", begun.storage_key))
     assert again == first
     with pytest.raises(UploadEnded):
         await depot.finish(begun.id, b"other")
@@ -100,7 +100,7 @@ async def test_uploads_that_are_finished_at_once_make_it_ready_once(depot: Depot
     (made,) = await depot.enqueue(order)
     await asyncio.gather(
         *(
-            depot.store.run(FinishUpload(tenant=depot.tenant, id=one.id, content=content_of(bytes([n])), keep=HOUR))
+            depot.store.run(FinishUpload(tenant=depot.tenant, id=one.id, content=content_of(bytes([n])), lifetime=HOUR))
             for n, one in enumerate(order.uploads)
         )
     )
@@ -119,7 +119,7 @@ async def test_a_job_waits_for_uploads_and_for_other_jobs(depot: Depot, first: s
     for step in steps if first == "upload" else reversed(steps):
         assert await status(depot, made.job) is BLOCKED
         await step
-        await depot.bench.jobs.tend()
+        await depot.bench.jobs.maintain()
     assert await status(depot, made.job) is QUEUED
 
 
@@ -139,7 +139,7 @@ async def test_a_job_whose_input_does_not_come_is_canceled(depot: Depot, how: st
     (made,) = await depot.enqueue(order)
     (child,) = await depot.enqueue(depot.order(after=[order.id]))
     never, here, still = order.uploads
-    await depot.finish(here.id, content_of(b"12345", here.place))
+    await depot.finish(here.id, content_of(b"12345", here.storage_key))
     if how == "fails":
         await depot.end(never.id, "wrong_digest")
     elif how == "is given up":
@@ -155,11 +155,11 @@ async def test_a_job_whose_input_does_not_come_is_canceled(depot: Depot, how: st
     assert job.status is CANCELED
     assert "never.txt" in (job.last_error or "")
     assert job.finished_at == depot.bench.clock.now()
-    await depot.bench.jobs.tend()
+    await depot.bench.jobs.maintain()
     assert await status(depot, child.job) is CANCELED
     assert await depot.usage() == (5, 0, 0)
     assert await depot.state(still.id) is None
-    assert await depot.trash() == sorted([never.place or "", still.place or ""])
+    assert await depot.trash() == sorted([never.storage_key or "", still.storage_key or ""])
     assert await depot.files(job.id) == [("input", "here.txt", id_of(b"12345"))]
     assert "job.canceled" in await depot.bench.event_names()
     with pytest.raises((UploadNotFound, UploadEnded)):
@@ -181,13 +181,13 @@ async def test_the_uploads_of_a_canceled_job_end(depot: Depot, how: str) -> None
     parent = await depot.bench.make_job("first")
     order = depot.order(uploads=["a", "b"], after=[parent.id])
     (made,) = await depot.enqueue(order)
-    await depot.finish(order.uploads[0].id, content_of(b"12345", order.uploads[0].place))
+    await depot.finish(order.uploads[0].id, content_of(b"12345", order.uploads[0].storage_key))
     await depot.bench.jobs.cancel(depot.tenant, made.job.id if how == "asked" else parent.id)
-    await depot.bench.jobs.tend()
+    await depot.bench.jobs.maintain()
     job = await depot.bench.reload(made.job)
     assert (job.status, job.last_error) == (CANCELED, None)
     assert await depot.usage() == (5, 0, 0)
-    assert await depot.trash() == [order.uploads[1].place]
+    assert await depot.trash() == [order.uploads[1].storage_key]
     with pytest.raises(UploadNotFound):
         await depot.finish(order.uploads[1].id, b"late")
     await depot.check()
@@ -233,7 +233,7 @@ async def test_uploads_are_begun_all_or_none(depot: Depot) -> None:
     async with refuses(depot.bench, QuotaExceeded):
         await depot.enqueue(small)
     assert await depot.usage() == (0, 0, 0)
-    assert (await depot.store.run(GetBlobFigures())).uploads == 0
+    assert (await depot.store.run(GetBlobMetrics())).uploads == 0
     await depot.enqueue(depot.order(uploads=["a", "b"]))
     assert await depot.usage() == (0, 10, 0)
 
@@ -288,7 +288,7 @@ async def test_a_job_waits_for_its_upload_over_a_restart(engine: str, tmp_path: 
         await depot.enqueue(order)
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         depot = Depot(bench)
-        await bench.jobs.tend()
+        await bench.jobs.maintain()
         assert await bench.jobs.claim("worker", ["noop"]) == []
         depot.jobs[order.id] = OWNER
         await depot.finish(order.uploads[0].id, b"12345")
@@ -299,7 +299,9 @@ async def test_finishing_and_canceling_at_once_end_in_one_of_both(depot: Depot) 
     for n in range(10):
         order = depot.order(uploads=["in"])
         await depot.enqueue(order)
-        finish = FinishUpload(tenant=depot.tenant, id=order.uploads[0].id, content=content_of(bytes([n])), keep=HOUR)
+        finish = FinishUpload(
+            tenant=depot.tenant, id=order.uploads[0].id, content=content_of(bytes([n])), lifetime=HOUR
+        )
         calls = [depot.store.run(finish), depot.bench.jobs.cancel(depot.tenant, order.id)]
         ended = await asyncio.gather(*(calls if n % 2 else reversed(calls)), return_exceptions=True)
         failed = [one for one in ended if isinstance(one, BaseException)]

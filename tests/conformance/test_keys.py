@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from ingot.jobs import DuplicateJob, IdempotencyMismatch, JobStatus
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import Bench
 

@@ -14,7 +14,7 @@ import pytest
 
 from ingot.identity import Limits
 from ingot.jobs import Claim, Definition, Job, Jobs, JobStatus
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock
 from tests.conformance.watched import WatchedStore
 from tests.factories import LEASE_SECONDS, Bench, open_bench
@@ -60,7 +60,7 @@ async def test_no_more_jobs_run_than_the_limit_says(bench: Bench, kind: str, at_
 
 async def lose(bench: Bench, taken: Claim) -> None:
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
 
 
 async def cancel_and_release(bench: Bench, taken: Claim) -> None:

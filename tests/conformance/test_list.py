@@ -11,7 +11,7 @@ import pytest
 
 from ingot.identity import TenantNotFound
 from ingot.jobs import Job, JobNotFound, JobStatus
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.pages import InvalidCursor

@@ -10,8 +10,8 @@ import pytest
 
 from ingot.engines.postgres import PostgresStore
 from ingot.jobs import AttemptNotFound, Definition, JobNotFound, JobStatus, LeaseLost
+from ingot.jobs.attempt_logs import LOG_TAIL_CHARS_MAX
 from ingot.jobs.checks import LOG_CHARS_MAX, LOG_OFFSET_MAX
-from ingot.jobs.logs import LOG_CHARS_KEPT
 from ingot.jobs.model import JobLog
 from ingot.jobs.ports import LogEntry
 from ingot.kernel.errors import InvalidInput
@@ -136,10 +136,10 @@ async def test_the_last_part_of_a_long_log_is_kept(bench: Bench) -> None:
     for start in range(0, len(whole), 9_000):
         await bench.jobs.append_log(claim.job.id, claim.fence, whole[start : start + 9_000], offset=start)
     log = await bench.jobs.log(bench.tenant, claim.job.id, after=10)
-    assert (log.start, log.to) == (len(whole) - LOG_CHARS_KEPT, len(whole))
-    assert log.text == whole[-LOG_CHARS_KEPT:]
+    assert (log.start, log.to) == (len(whole) - LOG_TAIL_CHARS_MAX, len(whole))
+    assert log.text == whole[-LOG_TAIL_CHARS_MAX:]
     chunks = await chunks_of(bench)
-    assert LOG_CHARS_KEPT <= sum(chunks) < LOG_CHARS_KEPT + 9_000
+    assert LOG_TAIL_CHARS_MAX <= sum(chunks) < LOG_TAIL_CHARS_MAX + 9_000
 
 
 async def test_each_attempt_has_a_log_of_its_own(bench: Bench) -> None:

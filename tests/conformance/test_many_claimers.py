@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from tests.conformance.claimers import TYPES, share_jobs, share_jobs_amid_trouble
 from tests.factories import Bench
 

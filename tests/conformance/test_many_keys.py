@@ -9,8 +9,8 @@ import pytest
 
 from ingot.identity import Limits
 from ingot.jobs import Definition, Job
+from ingot.jobs.job_options import new_job
 from ingot.jobs.model import NewJob
-from ingot.jobs.orders import new_job
 from tests.factories import Bench
 
 KEYS = 400

@@ -8,7 +8,7 @@ import pytest
 
 from ingot.identity.model import TenantNotFound
 from ingot.identity.people import Member, MemberByGroup, MemberNotFound, RoleSource, UserNotFound
-from ingot.identity.service import GROUP_CHARS_MAX, GROUPS_MAX
+from ingot.identity.tenants import GROUP_CHARS_MAX, GROUPS_MAX
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.pages import InvalidCursor

@@ -24,18 +24,18 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def places(store: ObjectStore) -> set[str]:
-    return {place async for place, _ in store.list_places()}
+    return {place async for place, _ in store.list_objects()}
 
 
 async def test_objects_are_the_first_database_s(store: ObjectStore) -> None:
     await put(store, b"1")
-    assert await store.belong_to("first") == "first"
-    assert await store.belong_to("second") == "first"
-    assert await store.belong_to("first") == "first"
+    assert await store.register_owner("first") == "first"
+    assert await store.register_owner("second") == "first"
+    assert await store.register_owner("first") == "first"
 
 
 async def test_whose_objects_they_are_is_no_object(store: ObjectStore) -> None:
-    await store.belong_to("first")
+    await store.register_owner("first")
     assert await places(store) == set()
     place = await put(store, b"1")
     assert await places(store) == {place}
@@ -43,7 +43,7 @@ async def test_whose_objects_they_are_is_no_object(store: ObjectStore) -> None:
 
 async def test_a_look_at_places_can_end_early(store: ObjectStore) -> None:
     known = {await put(store, b"%d" % n) for n in range(3)}
-    async with aclosing(store.list_places()) as found:
+    async with aclosing(store.list_objects()) as found:
         assert (await anext(found))[0] in known
     assert await places(store) == known
 
@@ -65,19 +65,19 @@ async def test_what_is_not_ours_is_no_place(store: ObjectStore, tmp_path: Path) 
 
 async def test_an_empty_folder_is_anybody_s(tmp_path: Path) -> None:
     async with STORES["local"](tmp_path) as store:
-        assert await store.belong_to("first") == "first"
-        assert await store.belong_to("second") == "second"
-        writer = await store.write(store.new_place(), size=1)
+        assert await store.register_owner("first") == "first"
+        assert await store.register_owner("second") == "second"
+        writer = await store.write(store.new_storage_key(), size=1)
         await writer.abort()
-        assert await store.belong_to("first") == "second"
+        assert await store.register_owner("first") == "second"
     async with STORES["local"](tmp_path) as store:
-        assert await store.belong_to("first") == "second"
+        assert await store.register_owner("first") == "second"
 
 
 @pytest.mark.s3
 async def test_a_bucket_that_obeys_no_condition_remembers_too() -> None:
     async with STORES["s3"](Path()) as store:
         assert isinstance(store, BucketStore)
-        store.conditional = False
-        assert await store.belong_to("first") == "first"
-        assert await store.belong_to("second") == "first"
+        store.conditional_writes = False
+        assert await store.register_owner("first") == "first"
+        assert await store.register_owner("second") == "first"

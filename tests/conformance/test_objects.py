@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ingot.blobs.errors import BlobDamaged
-from ingot.blobs.hashing import Hasher, read_verified, rehash
-from ingot.blobs.model import CHECK_BYTES, PART_BYTES, Trash
+from ingot.blobs.hashing import Hasher, hash_object, read_verified
+from ingot.blobs.model import CHECKSUM_BYTES, PART_BYTES, TrashedObject
 from ingot.blobs.ports import ObjectStore, ObjectWriter
 from ingot.kernel.errors import IngotError, StoreError
 from tests.conformance.objects import STORES, put, read, skip_unless_it_resumes
@@ -35,129 +35,129 @@ def some_bytes(size: int) -> bytes:
 @pytest.mark.parametrize("size", SIZES)
 async def test_what_is_stored_comes_back_in_parts(store: ObjectStore, size: int) -> None:
     data = some_bytes(size)
-    place = await put(store, data)
-    parts = [bytes(part) async for part in store.read(place, 0, size)]
+    storage_key = await put(store, data)
+    parts = [bytes(part) async for part in store.read(storage_key, 0, size)]
     assert parts == [data[start : start + PART_BYTES] for start in range(0, size, PART_BYTES)]
 
 
 async def test_bytes_of_unknown_number_are_stored(store: ObjectStore) -> None:
     data = some_bytes(2 * PART_BYTES + 5)
-    place = store.new_place()
-    writer = await store.write(place, size=None)
+    storage_key = store.new_storage_key()
+    writer = await store.write(storage_key, size=None)
     for start in range(0, len(data), 300_001):
         assert writer.offset == start
         await writer.write(data[start : start + 300_001])
     await writer.finish()
-    assert await read(store, place, 0, len(data)) == data
+    assert await read(store, storage_key, 0, len(data)) == data
 
 
 async def test_fewer_bytes_than_were_announced_are_what_is_stored(store: ObjectStore) -> None:
-    place = store.new_place()
-    writer = await store.write(place, size=3 * PART_BYTES)
+    storage_key = store.new_storage_key()
+    writer = await store.write(storage_key, size=3 * PART_BYTES)
     await writer.write(b"few")
     await writer.finish()
-    assert await read(store, place, 0, 3) == b"few"
+    assert await read(store, storage_key, 0, 3) == b"few"
     with pytest.raises(BlobDamaged):
-        await read(store, place, 0, 4)
+        await read(store, storage_key, 0, 4)
 
 
 async def test_a_range_begins_at_a_part_and_ends_anywhere(store: ObjectStore) -> None:
     data = some_bytes(3 * PART_BYTES + 9)
-    place = await put(store, data)
+    storage_key = await put(store, data)
     for start, end in [
         (0, 1),
         (PART_BYTES, PART_BYTES + 1),
         (PART_BYTES, 3 * PART_BYTES + 9),
         (3 * PART_BYTES, 3 * PART_BYTES + 3),
     ]:
-        assert await read(store, place, start, end) == data[start:end]
+        assert await read(store, storage_key, start, end) == data[start:end]
 
 
 async def test_places_are_never_used_twice(store: ObjectStore) -> None:
-    places = [store.new_place() for _ in range(2000)]
-    assert len(set(places)) == 2000
+    storage_keys = [store.new_storage_key() for _ in range(2000)]
+    assert len(set(storage_keys)) == 2000
 
 
 async def test_an_object_that_is_not_there_is_damaged(store: ObjectStore) -> None:
     for end in (1, PART_BYTES + 1):
         with pytest.raises(BlobDamaged):
-            await read(store, store.new_place(), 0, end)
+            await read(store, store.new_storage_key(), 0, end)
 
 
 async def test_an_object_that_is_shorter_is_damaged(store: ObjectStore) -> None:
-    place = await put(store, some_bytes(PART_BYTES + 10))
+    storage_key = await put(store, some_bytes(PART_BYTES + 10))
     for end in (PART_BYTES + 11, 3 * PART_BYTES):
         with pytest.raises(BlobDamaged):
-            await read(store, place, 0, end)
+            await read(store, storage_key, 0, end)
     with pytest.raises(BlobDamaged):
-        await read(store, place, 2 * PART_BYTES, 2 * PART_BYTES + 1)
+        await read(store, storage_key, 2 * PART_BYTES, 2 * PART_BYTES + 1)
 
 
 async def test_an_object_is_not_there_before_it_is_finished(store: ObjectStore) -> None:
-    place = store.new_place()
-    writer = await store.write(place, size=5)
+    storage_key = store.new_storage_key()
+    writer = await store.write(storage_key, size=5)
     await writer.write(b"12345")
     await writer.sync()
     with pytest.raises(BlobDamaged):
-        await read(store, place, 0, 5)
+        await read(store, storage_key, 0, 5)
     await writer.finish()
-    assert await read(store, place, 0, 5) == b"12345"
+    assert await read(store, storage_key, 0, 5) == b"12345"
 
 
 async def test_a_place_is_written_once(store: ObjectStore) -> None:
-    place = await put(store, b"first")
+    storage_key = await put(store, b"first")
     with pytest.raises(IngotError):
-        await put(store, b"other", place=place)
-    assert await read(store, place, 0, 5) == b"first"
+        await put(store, b"other", storage_key=storage_key)
+    assert await read(store, storage_key, 0, 5) == b"first"
 
 
 async def test_an_upload_goes_on_behind_what_was_synced(store: ObjectStore) -> None:
     skip_unless_it_resumes(store)
     data = some_bytes(9 * PART_BYTES + 77)
     kept = 6 * PART_BYTES
-    place = store.new_place()
-    writer = await store.write(place, size=len(data))
+    storage_key = store.new_storage_key()
+    writer = await store.write(storage_key, size=len(data))
     await writer.write(data[:kept])
     await writer.sync()
     await writer.write(b"what is lost" * 10_000)
     await writer.abort()
-    writer = await store.resume(place, offset=kept)
+    writer = await store.resume(storage_key, offset=kept)
     assert writer.offset == kept
     await writer.write(data[kept:])
     await writer.finish()
-    assert await read(store, place, 0, len(data)) == data
+    assert await read(store, storage_key, 0, len(data)) == data
 
 
 async def test_an_upload_that_goes_on_may_become_shorter_than_it_was(store: ObjectStore) -> None:
     skip_unless_it_resumes(store)
     data = some_bytes(6 * PART_BYTES)
-    place = store.new_place()
-    writer = await store.write(place, size=None)
+    storage_key = store.new_storage_key()
+    writer = await store.write(storage_key, size=None)
     await writer.write(data)
     await writer.sync()
     await writer.write(data)
     await writer.abort()
-    writer = await store.resume(place, offset=len(data))
+    writer = await store.resume(storage_key, offset=len(data))
     await writer.write(b"end")
     await writer.finish()
-    assert await read(store, place, 0, len(data) + 3) == data + b"end"
+    assert await read(store, storage_key, 0, len(data) + 3) == data + b"end"
     with pytest.raises(BlobDamaged):
-        await read(store, place, 0, len(data) + 4)
+        await read(store, storage_key, 0, len(data) + 4)
 
 
 async def test_an_upload_that_was_never_begun_cannot_go_on(store: ObjectStore) -> None:
     with pytest.raises(StoreError):
-        await store.resume(store.new_place(), offset=10)
+        await store.resume(store.new_storage_key(), offset=10)
 
 
 async def test_what_an_earlier_writer_still_sends_does_not_get_in(store: ObjectStore) -> None:
     skip_unless_it_resumes(store)
     data = some_bytes(6 * PART_BYTES)
-    place = store.new_place()
-    old = await store.write(place, size=None)
+    storage_key = store.new_storage_key()
+    old = await store.write(storage_key, size=None)
     await old.write(data)
     await old.sync()
-    new = await store.resume(place, offset=len(data))
+    new = await store.resume(storage_key, offset=len(data))
     late = asyncio.create_task(_go_on_as_if_alone(old))
     await new.write(b"n" * PART_BYTES)
     await late
@@ -165,7 +165,7 @@ async def test_what_an_earlier_writer_still_sends_does_not_get_in(store: ObjectS
     await new.finish()
     await _go_on_as_if_alone(old)
     whole = data + b"n" * PART_BYTES + b"end"
-    assert await read(store, place, 0, len(whole)) == whole
+    assert await read(store, storage_key, 0, len(whole)) == whole
 
 
 async def _go_on_as_if_alone(writer: ObjectWriter) -> None:
@@ -177,33 +177,33 @@ async def _go_on_as_if_alone(writer: ObjectWriter) -> None:
 
 
 async def test_a_deleted_object_is_gone(store: ObjectStore) -> None:
-    place, other = await put(store, b"gone"), await put(store, b"kept")
-    await store.delete(Trash(place=place))
+    storage_key, other = await put(store, b"gone"), await put(store, b"kept")
+    await store.delete(TrashedObject(storage_key=storage_key))
     with pytest.raises(BlobDamaged):
-        await read(store, place, 0, 4)
+        await read(store, storage_key, 0, 4)
     assert await read(store, other, 0, 4) == b"kept"
 
 
 async def test_deleting_what_is_not_there_is_fine(store: ObjectStore) -> None:
-    place = await put(store, b"gone")
+    storage_key = await put(store, b"gone")
     for _ in range(2):
-        await store.delete(Trash(place=place))
-    await store.delete(Trash(place=store.new_place()))
+        await store.delete(TrashedObject(storage_key=storage_key))
+    await store.delete(TrashedObject(storage_key=store.new_storage_key()))
 
 
 async def test_an_unfinished_object_is_deleted(store: ObjectStore) -> None:
-    place = store.new_place()
-    writer = await store.write(place, size=None)
+    storage_key = store.new_storage_key()
+    writer = await store.write(storage_key, size=None)
     await writer.write(some_bytes(6 * PART_BYTES))
     await writer.sync()
     await writer.abort()
-    await store.delete(Trash(place=place))
+    await store.delete(TrashedObject(storage_key=storage_key))
     with pytest.raises(StoreError):
-        await store.resume(place, offset=6 * PART_BYTES)
+        await store.resume(storage_key, offset=6 * PART_BYTES)
 
 
 async def test_stopping_twice_is_fine(store: ObjectStore) -> None:
-    writer = await store.write(store.new_place(), size=None)
+    writer = await store.write(store.new_storage_key(), size=None)
     await writer.write(b"bytes")
     for _ in range(2):
         await writer.abort()
@@ -211,19 +211,19 @@ async def test_stopping_twice_is_fine(store: ObjectStore) -> None:
 
 async def test_many_at_once(store: ObjectStore) -> None:
     objects = [some_bytes(20_000 + number) for number in range(24)]
-    places = await asyncio.gather(*(put(store, data, piece=7_000) for data in objects))
+    storage_keys = await asyncio.gather(*(put(store, data, piece=7_000) for data in objects))
     found = await asyncio.gather(
-        *(read(store, place, 0, len(data)) for place, data in zip(places, objects, strict=True))
+        *(read(store, storage_key, 0, len(data)) for storage_key, data in zip(storage_keys, objects, strict=True))
     )
     assert found == objects
 
 
 async def test_a_reader_may_stop_early(store: ObjectStore) -> None:
     data = some_bytes(3 * PART_BYTES)
-    place = await put(store, data)
-    async with aclosing(store.read(place, 0, len(data))) as parts:
+    storage_key = await put(store, data)
+    async with aclosing(store.read(storage_key, 0, len(data))) as parts:
         assert await anext(parts) == data[:PART_BYTES]
-    assert await read(store, place, 0, len(data)) == data
+    assert await read(store, storage_key, 0, len(data)) == data
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -231,18 +231,18 @@ async def test_what_is_stored_has_the_digests_of_what_came(store: ObjectStore, s
     data = some_bytes(size)
     hasher = Hasher()
     await hasher.update(data)
-    place = await put(store, data)
-    assert await rehash(store, place, size) == hasher.content(place=place)
+    storage_key = await put(store, data)
+    assert await hash_object(store, storage_key, size) == hasher.content(storage_key=storage_key)
 
 
 async def test_any_range_is_read_verified(store: ObjectStore) -> None:
     data = some_bytes(3 * PART_BYTES + 4711)
     hasher = Hasher()
     await hasher.update(data)
-    content = hasher.content(place=await put(store, data))
+    content = hasher.content(storage_key=await put(store, data))
     edges = [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES, 3 * PART_BYTES + 1, len(data)]
     for start in edges:
         for end in [edge for edge in edges if edge >= start]:
             got = b"".join([part async for part in read_verified(store, content, start, end)])
             assert got == data[start:end]
-    assert len(content.checks) == 4 * CHECK_BYTES
+    assert len(content.part_checksums) == 4 * CHECKSUM_BYTES

@@ -7,26 +7,26 @@ from functools import partial
 import msgspec
 import pytest
 
+from ingot.identity.credential_service import Credentials
 from ingot.identity.credentials import Unauthorized
 from ingot.identity.people import SessionNotFound, SignInRefused, UserNotFound
 from ingot.identity.ports import (
     BeginLogin,
+    ConsumeLogin,
+    DenySignIn,
     EndSession,
     FindMember,
     FindSession,
     FindToken,
-    ListPeopleTokens,
     ListSessions,
     ListTokens,
-    NoteUse,
-    TakeLogin,
-    TurnAway,
+    ListUserTokens,
+    RecordLastUsed,
 )
-from ingot.identity.tokens import Credentials
 from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
-from ingot.kernel.pages import InvalidCursor, write_cursor
+from ingot.kernel.pages import InvalidCursor, encode_cursor
 from tests.conformance.folk import ACT, HOUR, Folk, built, person, seen
 from tests.factories import Bench
 
@@ -104,7 +104,7 @@ async def test_who_is_not_enabled_is_refused_and_nothing_changes(folk: Folk) -> 
     acts = await folk.acts()
     with pytest.raises(SignInRefused):
         await folk.store.run(
-            folk.signing_in(person(name="Another", email="new@example.com"), b"refused", replaces=b"of bob")
+            folk.signing_in(person(name="Another", email="new@example.com"), b"refused", replaced_digest=b"of bob")
         )
     assert (await folk.users.get(user.id)).user == disabled
     assert await folk.store.run(FindSession(digest=b"refused")) is None
@@ -115,7 +115,7 @@ async def test_who_is_not_enabled_is_refused_and_nothing_changes(folk: Folk) -> 
 async def test_the_session_that_a_browser_had_ends_with_the_new_one(folk: Folk) -> None:
     await folk.sign_in("ann", b"old")
     await folk.sign_in("bob", b"of bob")
-    await folk.store.run(folk.signing_in(person("ann"), b"new", replaces=b"old"))
+    await folk.store.run(folk.signing_in(person("ann"), b"new", replaced_digest=b"old"))
     assert await folk.store.run(FindSession(digest=b"old")) is None
     await folk.session(b"new")
     await folk.session(b"of bob")
@@ -206,9 +206,9 @@ async def test_who_may_not_come_in_any_more_is_in_the_groups_that_are_told(folk:
     await folk.bench.tenants.change(folk.bench.tenant, groups={"staff": "admin", "leavers": "viewer"})
     ann, bob = await folk.sign_in("ann", b"of ann", groups=("staff",)), await folk.sign_in("bob", b"of bob")
     acts = await folk.acts()
-    await folk.store.run(TurnAway(person=person("nobody", groups=("leavers",)), act=folk.act()))
+    await folk.store.run(DenySignIn(person=person("nobody", groups=("leavers",)), act=folk.act()))
     assert ((await folk.users.list()).items, await folk.acts()) == ([bob, ann], acts)
-    command = TurnAway(person=person("ann", groups=("leavers",)), act=folk.act())
+    command = DenySignIn(person=person("ann", groups=("leavers",)), act=folk.act())
     await folk.store.run(command)
     assert await folk.store.run(FindSession(digest=b"of ann")) is None
     await folk.session(b"of bob")
@@ -238,20 +238,20 @@ async def test_the_latest_use_of_a_session_is_remembered(folk: Folk) -> None:
     session = (await folk.session(b"digest")).session
     now = folk.bench.clock.micros()
     for used, known in ((now + MICROS, now + MICROS), (now, now + MICROS), (now + 2 * MICROS, now + 2 * MICROS)):
-        await folk.store.run(NoteUse(tokens={}, workers={}, sessions={session.id: used, new_id(): used}))
+        await folk.store.run(RecordLastUsed(tokens={}, workers={}, sessions={session.id: used, new_id(): used}))
         assert to_micros((await folk.session(b"digest")).session.last_used_at) == known
 
 
 async def test_expired_sessions_and_logins_are_forgotten(folk: Folk) -> None:
     first = folk.signing_in(person("ann"), b"same")
     await folk.store.run(first)
-    await folk.store.run(BeginLogin(digest=b"same", expires_at=first.expires_at, next="/first"))
+    await folk.store.run(BeginLogin(digest=b"same", expires_at=first.expires_at, next_page="/first"))
     folk.bench.clock.advance(seconds=HOUR // MICROS)
     second = folk.signing_in(person("bob"), b"same", session_id=first.session_id)
     bob = await folk.store.run(second)
-    await folk.store.run(BeginLogin(digest=b"same", expires_at=second.expires_at, next="/second"))
+    await folk.store.run(BeginLogin(digest=b"same", expires_at=second.expires_at, next_page="/second"))
     assert (await folk.session(b"same")).owner.user == bob
-    assert await folk.store.run(TakeLogin(digest=b"same")) == "/second"
+    assert await folk.store.run(ConsumeLogin(digest=b"same")) == "/second"
 
 
 # -- setting out --------------------------------------------------------------------------------------------
@@ -260,23 +260,23 @@ async def test_expired_sessions_and_logins_are_forgotten(folk: Folk) -> None:
 async def test_who_set_out_comes_back_once_and_in_time(folk: Folk) -> None:
     soon = folk.bench.clock.micros() + MICROS
     for digest in (b"one", b"two"):
-        await folk.store.run(BeginLogin(digest=digest, expires_at=soon, next="/jobs"))
-    assert await folk.store.run(TakeLogin(digest=b"three")) is None
-    assert await folk.store.run(TakeLogin(digest=b"one")) == "/jobs"
-    assert await folk.store.run(TakeLogin(digest=b"one")) is None
+        await folk.store.run(BeginLogin(digest=digest, expires_at=soon, next_page="/jobs"))
+    assert await folk.store.run(ConsumeLogin(digest=b"three")) is None
+    assert await folk.store.run(ConsumeLogin(digest=b"one")) == "/jobs"
+    assert await folk.store.run(ConsumeLogin(digest=b"one")) is None
     folk.bench.clock.advance(seconds=1)
-    assert await folk.store.run(TakeLogin(digest=b"two")) is None
+    assert await folk.store.run(ConsumeLogin(digest=b"two")) is None
     assert await folk.acts() == []
 
 
 async def test_a_link_is_no_other_sign_in_and_its_making_is_on_record(folk: Folk) -> None:
     soon = folk.bench.clock.micros() + MICROS
-    await folk.store.run(BeginLogin(digest=b"link", expires_at=soon, link=True, act=folk.act()))
+    await folk.store.run(BeginLogin(digest=b"link", expires_at=soon, is_link=True, act=folk.act()))
     await folk.store.run(BeginLogin(digest=b"plain", expires_at=soon))
-    assert await folk.store.run(TakeLogin(digest=b"link")) is None
-    assert await folk.store.run(TakeLogin(digest=b"plain", link=True)) is None
-    assert await folk.store.run(TakeLogin(digest=b"link", link=True)) == "/"
-    assert await folk.store.run(TakeLogin(digest=b"plain")) == "/"
+    assert await folk.store.run(ConsumeLogin(digest=b"link")) is None
+    assert await folk.store.run(ConsumeLogin(digest=b"plain", is_link=True)) is None
+    assert await folk.store.run(ConsumeLogin(digest=b"link", is_link=True)) == "/"
+    assert await folk.store.run(ConsumeLogin(digest=b"plain")) == "/"
     (entry,) = await folk.acts()
     assert (entry.action, entry.target, entry.tenant) == ("link.created", "link", None)
     assert (seen(entry.before), seen(entry.after)) == (None, None)
@@ -323,13 +323,13 @@ async def test_their_tokens_are_refused_here_at_once(folk: Folk, how: str) -> No
     ann = await folk.sign_in()
     await folk.members.put(folk.bench.tenant, role="member", user=ann.id, act=folk.act())
     text = await folk.text_of_token(ann)
-    await folk.access.of_token(text)
+    await folk.access.authenticate_token(text)
     if how == "removed":
         await folk.members.remove(folk.bench.tenant, ann.id, act=folk.act())
     else:
         await folk.users.enable(ann.id, enabled=False, act=folk.act())
     with pytest.raises(Unauthorized):
-        await folk.access.of_token(text)
+        await folk.access.authenticate_token(text)
 
 
 async def test_who_is_not_there_or_not_let_in_gets_no_token(folk: Folk) -> None:
@@ -392,10 +392,10 @@ async def test_the_tokens_of_a_person_are_listed_newest_first_in_all_tenants(fol
     ann, bob = await folk.sign_in("ann"), await folk.sign_in("bob")
     ids = [await folk.token(ann, tenant) for tenant in (None, other, None)]
     await folk.token(bob)
-    listed = await folk.store.run(ListPeopleTokens(user=ann.id, before=None, limit=10))
+    listed = await folk.store.run(ListUserTokens(user=ann.id, before=None, limit=10))
     assert [(token.id, token.user) for token in listed] == [(id, ann.id) for id in ids[::-1]]
     assert {token.tenant for token in listed} == {folk.bench.tenant, other}
-    assert await folk.store.run(ListPeopleTokens(user=ann.id, before=ids[1], limit=1)) == [listed[-1]]
+    assert await folk.store.run(ListUserTokens(user=ann.id, before=ids[1], limit=1)) == [listed[-1]]
 
 
 async def test_what_people_do_is_not_among_the_acts_of_a_tenant(folk: Folk) -> None:
@@ -411,8 +411,8 @@ async def test_a_cursor_that_nobody_was_given_is_refused(folk: Folk, place: str)
         (("members", tenant), partial(folk.members.list, tenant)),
         (("users", None), folk.users.list),
         (("tokens", tenant), partial(credentials.list_tokens, tenant)),
-        (("tokens of", user), partial(credentials.list_tokens_of, user)),
-        (("worker credentials", tenant), partial(credentials.list_workers, tenant)),
+        (("tokens of", user), partial(credentials.list_user_tokens, user)),
+        (("worker credentials", tenant), partial(credentials.list_worker_credentials, tenant)),
     ):
         with pytest.raises(InvalidCursor):
-            await reading(cursor=write_cursor(place, bound_to=bound_to))
+            await reading(cursor=encode_cursor(place, bound_to=bound_to))

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from ingot.events.audit import Act
 from ingot.identity import Tenants
 from ingot.kernel.clock import ManualClock
-from ingot.records.kinds import Kind
+from ingot.records.kinds import RecordKind
 from ingot.records.model import Record, RecordChanged, RecordNotFound
 from ingot.records.service import Records
 from tests import loops
@@ -30,7 +30,7 @@ class Note(msgspec.Struct, frozen=True):
     text: str
 
 
-NOTE = Kind(name="note", plural="notes", body=Note)
+NOTE = RecordKind(name="note", plural="notes", body_type=Note)
 tenants = st.integers(0, 1)
 names = st.sampled_from(["a", "a.b", "b"])
 texts = st.sampled_from(["x", "y"])

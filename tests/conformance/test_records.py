@@ -14,9 +14,9 @@ from ingot.identity import TenantNotFound
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.pages import InvalidCursor
-from ingot.records.kinds import Kind
+from ingot.records.kinds import RecordKind
 from ingot.records.model import Record, RecordChanged, RecordNotFound, TooManyRecords
-from ingot.records.ports import GetSealed, PutRecord
+from ingot.records.ports import GetSealedValue, PutRecord
 from ingot.records.service import Records
 from tests.factories import Bench, open_bench, open_store
 from tests.waiting import eventually
@@ -28,7 +28,7 @@ class Note(msgspec.Struct, frozen=True):
     text: str
 
 
-NOTE = Kind(name="note", plural="notes", body=Note, records_max=5, body_bytes_max=1000)
+NOTE = RecordKind(name="note", plural="notes", body_type=Note, records_max=5, body_bytes_max=1000)
 
 
 def notes_of(bench: Bench) -> Records[Note]:
@@ -177,7 +177,7 @@ async def test_a_tenant_has_so_many_records_of_a_kind_and_no_more(bench: Bench) 
 async def test_sealed_values_are_answered_by_one_command_only(bench: Bench) -> None:
     notes = notes_of(bench)
     made = await notes.put(bench.tenant, "todo", Note("shown"), sealed=b"\0sealed\xff")
-    assert await bench.store.run(GetSealed(kind="note", tenant=bench.tenant, name="todo")) == (1, b"\0sealed\xff")
+    assert await bench.store.run(GetSealedValue(kind="note", tenant=bench.tenant, name="todo")) == (1, b"\0sealed\xff")
     again = await notes.put(bench.tenant, "todo", Note("shown"), sealed=b"other")
     assert (made.version, again.version) == (1, 2)
     for shown in (made, again, await notes.get(bench.tenant, "todo"), *await notes.all(bench.tenant)):
@@ -186,7 +186,7 @@ async def test_sealed_values_are_answered_by_one_command_only(bench: Bench) -> N
     assert all(b"sealed" not in bytes(one.before) + bytes(one.after) for one in entries)
     for tenant, name in ((bench.tenant, "none"), ((await bench.tenants.create("other")).id, "todo")):
         with pytest.raises(RecordNotFound):
-            await bench.store.run(GetSealed(kind="note", tenant=tenant, name=name))
+            await bench.store.run(GetSealedValue(kind="note", tenant=tenant, name=name))
 
 
 async def test_a_command_that_is_sent_again_finds_what_it_did(engine: str, bench: Bench) -> None:
@@ -234,7 +234,7 @@ async def test_records_are_there_after_a_restart(engine: str, tmp_path: Path) ->
 
 async def test_whoever_listens_is_told_of_changes(bench: Bench) -> None:
     notes, told = notes_of(bench), []
-    bench.store.on_record(lambda: told.append(len(told)))
+    bench.store.on_record_changed(lambda: told.append(len(told)))
     await notes.put(bench.tenant, "todo", Note("milk"))
     await eventually(lambda: told)
     before = len(told)
@@ -252,9 +252,9 @@ async def test_another_server_is_told_of_changes(tmp_path: Path) -> None:
         other = await open_store("postgres", tmp_path / "data", bench.clock)
         try:
             told: list[int] = []
-            other.on_record(lambda: told.append(1))
+            other.on_record_changed(lambda: told.append(1))
             assert isinstance(other, PostgresStore)
-            other.watch.start()
+            other.listener.start()
             await notes_of(bench).put(bench.tenant, "todo", Note("milk"))
             await eventually(lambda: told)
         finally:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from ingot.engines.postgres import PostgresStore
-from ingot.engines.postgres.tend import look
-from ingot.events.audit import Act, AuditFilter, ListActs
+from ingot.engines.postgres.maintenance import poll
+from ingot.events.audit import Act, AuditFilter, ListAuditEntries
 from ingot.identity import Limits, Tenant, TenantNotFound
-from ingot.identity.access import Access
+from ingot.identity.authenticator import Authenticator
+from ingot.identity.credential_service import Credentials
 from ingot.identity.credentials import TokenNotFound, Unauthorized
-from ingot.identity.grants import ALL
-from ingot.identity.ports import Cleared, ClearTenants, RemoveTenant
-from ingot.identity.removal import Removal
-from ingot.identity.tokens import Credentials
+from ingot.identity.grants import GRANT_ALL
+from ingot.identity.ports import ClearTenants, ClearTenantsResult, RemoveTenant
+from ingot.identity.tenant_removal import TenantRemoval
 from ingot.jobs import Claim, Definition, JobNotFound, JobStatus
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.jobs.ports import WorkerStore
 from ingot.jobs.workers import Workers
 from ingot.kernel.clock import ManualClock
@@ -47,9 +47,9 @@ async def furnish(bench: Bench, slug: str = "acme") -> Tenant:
     folk = Folk(bench)
     await folk.members.put(id, role="admin", email=f"{slug}@example.com", act=folk.act())
     await folk.members.put(id, role="admin", user=(await folk.sign_in(slug, email=None)).id, act=folk.act())
-    credentials = Credentials(bench.store, Access(bench.store, bench.clock), bench.clock)
-    await credentials.create_token(id, description="of a program", grants=[ALL])
-    await credentials.create_worker(id, f"press-{slug}")
+    credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
+    await credentials.create_token(id, description="of a program", grants=[GRANT_ALL])
+    await credentials.create_worker_credential(id, f"press-{slug}")
     await bench.workers.register(id, f"press-{slug}/1", ["noop"])
     await bench.jobs.define(Definition(type="past", tenant=id, retention_seconds=0, keep_history=True))
     await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=id)
@@ -75,10 +75,10 @@ async def furnish(bench: Bench, slug: str = "acme") -> Tenant:
     return tenant
 
 
-async def clear(bench: Bench, limit: int = 1000) -> list[Cleared]:
+async def clear(bench: Bench, limit: int = 1000) -> list[ClearTenantsResult]:
     """Rounds until nothing is left at once."""
     rounds = [await bench.store.run(ClearTenants(limit=limit))]
-    while rounds[-1].more:
+    while rounds[-1].has_more:
         rounds.append(await bench.store.run(ClearTenants(limit=limit)))
     return rounds
 
@@ -88,11 +88,11 @@ async def clear_all(bench: Bench, limit: int = 1000) -> list[str]:
     gone: list[str] = []
     for _ in range(4):
         rounds = await clear(bench, limit)
-        gone += [tenant for one in rounds for tenant in one.gone]
-        if not rounds[-1].left:
+        gone += [tenant for one in rounds for tenant in one.cleared_tenants]
+        if not rounds[-1].remaining_tenants:
             return gone
         bench.clock.advance(seconds=LEASE_SECONDS)
-        await bench.jobs.tend()
+        await bench.jobs.maintain()
     raise AssertionError("something is left")
 
 
@@ -120,7 +120,7 @@ async def test_the_tenant_default_stays(bench: Bench) -> None:
 async def test_nothing_is_accepted_for_a_removed_tenant(bench: Bench) -> None:
     tenant = (await furnish(bench)).id
     await bench.tenants.remove(tenant)
-    credentials = Credentials(bench.store, Access(bench.store, bench.clock), bench.clock)
+    credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
     for call in (
         lambda: bench.make_job(tenant=tenant),
         lambda: bench.jobs.enqueue_many([new_job(bench.tenant, "noop"), new_job(tenant, "noop")]),
@@ -133,8 +133,8 @@ async def test_nothing_is_accepted_for_a_removed_tenant(bench: Bench) -> None:
         lambda: bench.jobs.pause(tenant, "noop"),
         lambda: bench.jobs.define(Definition(type="noop", tenant=tenant)),
         lambda: bench.workers.register(tenant, "press", ["noop"]),
-        lambda: credentials.create_token(tenant, description="late", grants=[ALL]),
-        lambda: credentials.create_worker(tenant, "late"),
+        lambda: credentials.create_token(tenant, description="late", grants=[GRANT_ALL]),
+        lambda: credentials.create_worker_credential(tenant, "late"),
     ):
         async with refuses(bench, TenantNotFound):
             await call()
@@ -159,21 +159,21 @@ async def test_a_job_of_a_removed_tenant_is_not_there_for_anybody(bench: Bench) 
 
 async def test_its_credentials_hold_no_longer(bench: Bench) -> None:
     tenant = await bench.tenants.create("acme")
-    access = Access(bench.store, bench.clock)
+    access = Authenticator(bench.store, bench.clock)
     credentials = Credentials(bench.store, access, bench.clock)
-    token = await credentials.create_token(tenant.id, description="of a program", grants=[ALL])
-    worker = await credentials.create_worker(tenant.id, "press")
-    bench.store.on_removed(lambda _: access.forget())
-    await access.of_token(token.text)
-    await access.of_worker("press", worker.secret)
+    token = await credentials.create_token(tenant.id, description="of a program", grants=[GRANT_ALL])
+    worker = await credentials.create_worker_credential(tenant.id, "press")
+    bench.store.on_tenant_removed(lambda _: access.invalidate())
+    await access.authenticate_token(token.text)
+    await access.authenticate_worker("press", worker.secret)
     await bench.tenants.remove(tenant.id)
     with pytest.raises(Unauthorized):
-        await access.of_token(token.text)
+        await access.authenticate_token(token.text)
     with pytest.raises(Unauthorized):
-        await access.of_worker("press/1", worker.secret)
+        await access.authenticate_worker("press/1", worker.secret)
     with pytest.raises(TokenNotFound):
         await credentials.revoke_token(None, token.token.id)
-    assert (await credentials.create_worker(bench.tenant, "press")).credential.tenant == bench.tenant
+    assert (await credentials.create_worker_credential(bench.tenant, "press")).credential.tenant == bench.tenant
 
 
 async def test_none_of_its_jobs_is_handed_out(bench: Bench) -> None:
@@ -209,16 +209,16 @@ async def test_a_store_that_is_opened_again_hands_out_none_of_it(tmp_path: Path,
 async def test_who_waits_is_told(bench: Bench) -> None:
     tenant = await bench.tenants.create("acme")
     told: list[str] = []
-    bench.store.on_removed(told.append)
+    bench.store.on_tenant_removed(told.append)
     await bench.tenants.remove("acme")
     assert told == [tenant.id]
 
 
 async def test_a_claim_that_waits_for_a_removed_tenant_ends(bench: Bench) -> None:
     tenant = await bench.tenants.create("acme")
-    bench.store.on_removed(bench.jobs.let_go)
+    bench.store.on_tenant_removed(bench.jobs.end_tenant_waits)
     waiting = asyncio.create_task(bench.jobs.claim("w", ["noop"], tenant=tenant.id, wait_seconds=60))
-    await eventually(lambda: bench.jobs.waiting)
+    await eventually(lambda: bench.jobs.waiting_claims)
     await bench.tenants.remove("acme")
     async with asyncio.timeout(30):
         with pytest.raises(TenantNotFound):
@@ -229,7 +229,7 @@ async def test_a_heartbeat_that_waits_for_a_removed_tenant_ends(bench: Bench) ->
     tenant = (await bench.tenants.create("acme")).id
     store = WatchedWorkers(bench.store)
     workers = Workers(cast("WorkerStore", store), bench.jobs, lease_seconds=LEASE_SECONDS)
-    bench.store.on_removed(workers.let_go)
+    bench.store.on_tenant_removed(workers.end_tenant_waits)
     await workers.register(tenant, "w", ["noop"])
     waiting = asyncio.create_task(workers.heartbeat(tenant, "w", wait_seconds=60))
     async with asyncio.timeout(30):
@@ -244,7 +244,9 @@ async def test_the_removal_is_on_record_and_stays_there(bench: Bench) -> None:
     await bench.tenants.remove("acme", act=act)
     await clear_all(bench)
     (entry,) = await bench.store.run(
-        ListActs(which=AuditFilter(tenant=None, action="tenant.removed", target="tenant/acme"), before=None, limit=10)
+        ListAuditEntries(
+            filter=AuditFilter(tenant=None, action="tenant.removed", target="tenant/acme"), before=None, limit=10
+        )
     )
     assert (entry.who, entry.name, entry.address) == ("token:x", "operator", "10.0.0.1")
     assert (entry.tenant, entry.action) == (tenant.id, "tenant.removed")
@@ -260,7 +262,7 @@ async def test_of_eight_who_remove_it_at_once_one_does(bench: Bench) -> None:
     assert (
         len(
             await bench.store.run(
-                ListActs(which=AuditFilter(tenant=None, action="tenant.removed"), before=None, limit=10)
+                ListAuditEntries(filter=AuditFilter(tenant=None, action="tenant.removed"), before=None, limit=10)
             )
         )
         == 1
@@ -279,7 +281,7 @@ async def test_nothing_is_left_in_any_table_but_what_is_on_record(bench: Bench, 
     assert await clear_all(bench) == [tenant.id]
     assert set((await tables_of_tenant(bench, tmp_path, tenant.id)).filled) == KEPT
     assert await orphans(bench, tmp_path) == []
-    assert await clear(bench) == [Cleared()]
+    assert await clear(bench) == [ClearTenantsResult()]
 
 
 async def test_another_tenant_keeps_everything(bench: Bench) -> None:
@@ -326,7 +328,7 @@ async def test_a_round_is_bounded(bench: Bench) -> None:
     rounds = await clear(bench, limit=10)
     assert [one.rows <= 10 for one in rounds] == [True] * len(rounds)
     assert len(rounds) > 3
-    assert not rounds[-1].more
+    assert not rounds[-1].has_more
 
 
 async def test_a_running_job_is_asked_to_stop_and_goes_when_it_has_ended(bench: Bench) -> None:
@@ -336,14 +338,14 @@ async def test_a_running_job_is_asked_to_stop_and_goes_when_it_has_ended(bench: 
     await bench.make_job(tenant=tenant, after=[ends.job.id])
     await bench.tenants.remove(tenant)
     (*_, last) = await clear(bench)
-    assert (last.left, last.gone, last.more) == (1, (), False)
+    assert (last.remaining_tenants, last.cleared_tenants, last.has_more) == (1, (), False)
     beats = [await bench.jobs.heartbeat(claim.job.id, claim.fence) for claim in (ends, is_lost)]
     assert [beat.cancel_requested for beat in beats] == [True, True]
     assert (await bench.jobs.fail(ends, "stopped")).status is JobStatus.CANCELED
     (*_, last) = await clear(bench)
-    assert (last.left, last.gone) == (1, ())
+    assert (last.remaining_tenants, last.cleared_tenants) == (1, ())
     bench.clock.advance(seconds=LEASE_SECONDS)
-    assert (await bench.jobs.tend()).swept == 1
+    assert (await bench.jobs.maintain()).swept == 1
     assert await clear_all(bench) == [tenant]
 
 
@@ -356,7 +358,7 @@ async def test_a_job_that_runs_while_its_tenant_goes_can_still_be_completed(benc
 
 
 async def test_attempts_that_end_beside_the_clearing_leave_nothing(bench: Bench, tmp_path: Path) -> None:
-    bench.store.gather()
+    bench.store.coalesce_commands()
     tenant = (await bench.tenants.create("acme")).id
     await bench.jobs.define(Definition(type="noop", retention_seconds=0))
     claims = [await bench.make_claim(tenant=tenant) for _ in range(8)]
@@ -381,8 +383,8 @@ async def test_clearing_goes_on_where_it_stood_when_the_store_is_opened_again(tm
     for _ in range(200):
         async with open_bench(engine, tmp_path / "data", clock) as bench:
             cleared = await bench.store.run(ClearTenants(limit=10))
-            gone += cleared.gone
-            if not cleared.left:
+            gone += cleared.cleared_tenants
+            if not cleared.remaining_tenants:
                 break
     assert gone == [tenant.id]
     async with open_bench(engine, tmp_path / "data", clock) as bench:
@@ -430,30 +432,36 @@ async def test_figures_tell_nothing_of_it(bench: Bench) -> None:
     assert [depth.tenant for depth in await bench.jobs.depths()] == ["default"]
 
 
+def _state(bench: Bench) -> Any:
+    """What the process keeps in memory of its store."""
+    store = bench.store
+    return store.lane_cache if isinstance(store, PostgresStore) else store.writer_state
+
+
 async def test_nothing_of_it_is_remembered(bench: Bench) -> None:
     tenant = await furnish(bench)
     await bench.jobs.claim("w", ["noop", "same"], limit=1)
     await bench.tenants.remove("acme")
-    assert tenant.id not in repr(bench.store.memory.lanes)
+    assert tenant.id not in repr(_state(bench).lanes)
     await bench.jobs.claim("w", ["noop", "same"], limit=10)
     await clear_all(bench)
     if isinstance(bench.store, PostgresStore):
-        await look(bench.store.database, bench.store.memory)
-    memory = bench.store.memory
+        await poll(bench.store.database, bench.store.lane_cache)
+    memory = _state(bench)
     names = [name for name in dir(memory) if not name.startswith("_")]
     assert [name for name in names if tenant.id in repr(getattr(memory, name))] == []
 
 
 async def test_the_loop_clears_and_says_when_nothing_is_left(bench: Bench) -> None:
-    loop = Removal(bench.store)
-    assert await loop.run_once() == Cleared()
+    loop = TenantRemoval(bench.store)
+    assert await loop.run_once() == ClearTenantsResult()
     tenant = await furnish(bench)
     await bench.tenants.remove("acme")
     rounds = [await loop.run_once() for _ in range(4)]
     bench.clock.advance(seconds=LEASE_SECONDS)
     rounds += [await loop.run_once() for _ in range(2)]
-    assert [one.gone for one in rounds if one.gone] == [(tenant.id,)]
-    assert rounds[-1] == Cleared()
+    assert [one.cleared_tenants for one in rounds if one.cleared_tenants] == [(tenant.id,)]
+    assert rounds[-1] == ClearTenantsResult()
 
 
 async def test_an_unknown_tenant_cannot_be_removed(bench: Bench) -> None:

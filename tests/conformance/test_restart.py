@@ -59,7 +59,7 @@ async def test_waiting_work_is_found_after_a_restart(engine: str, tmp_path: Path
         jobs = [await bench.make_job(type, tenant=tenant) for type in "ab" for tenant in (bench.tenant, other.id)]
         jobs.append(await bench.make_job("a", delay=2 * LEASE_SECONDS))
     async with open_bench(engine, tmp_path / "data", clock) as bench:
-        assert bench.store.seconds_to_agenda() == LEASE_SECONDS
+        assert bench.store.seconds_to_maintenance() == LEASE_SECONDS
         clock.advance(seconds=LEASE_SECONDS)
         claims = await bench.jobs.claim("worker", ["a", "b"], limit=10)
         assert sorted(claim.job.id for claim in claims) == sorted(job.id for job in jobs)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ingot.identity import Limits
-from ingot.jobs import Collected, Definition, DuplicateJob, JobNotFound, JobStatus, NewJob
-from ingot.jobs.orders import new_job
+from ingot.jobs import Definition, DuplicateJob, JobCollectionResult, JobNotFound, JobStatus, NewJob
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock
 from tests.conformance.following import end
 from tests.conformance.retention import FINISHED, HOUR, collect_all, finish, keep, there
@@ -21,7 +21,7 @@ from tests.factories import LEASE_SECONDS, Bench, open_bench
 async def test_finished_jobs_are_kept_for_ever_unless_somebody_says_otherwise(bench: Bench) -> None:
     made = [(await bench.make_job_in(status)).id for status in FINISHED]
     bench.clock.advance(days=30_000)
-    assert await bench.jobs.collect() == Collected()
+    assert await bench.jobs.collect() == JobCollectionResult()
     assert await there(bench) == made
 
 
@@ -30,10 +30,10 @@ async def test_a_finished_job_goes_when_its_time_is_over_and_not_before(bench: B
     await keep(bench, HOUR)
     job = await bench.make_job_in(status)
     bench.clock.advance(seconds=HOUR - 0.000001)
-    assert await bench.jobs.collect() == Collected()
+    assert await bench.jobs.collect() == JobCollectionResult()
     assert await there(bench) == [job.id]
     bench.clock.advance(seconds=0.000001)
-    assert await bench.jobs.collect() == Collected(removed=1)
+    assert await bench.jobs.collect() == JobCollectionResult(removed=1)
     assert await there(bench) == []
     for look in (bench.jobs.get, bench.jobs.attempts, bench.jobs.cancel, bench.jobs.retry):
         with pytest.raises(JobNotFound):
@@ -45,7 +45,7 @@ async def test_the_time_counts_from_the_end_and_not_from_the_beginning(bench: Be
     claim = await bench.make_claim()
     bench.clock.advance(seconds=2 * HOUR)
     await bench.jobs.complete(claim)
-    assert await bench.jobs.collect() == Collected()
+    assert await bench.jobs.collect() == JobCollectionResult()
     bench.clock.advance(seconds=HOUR)
     assert (await bench.jobs.collect()).removed == 1
 
@@ -138,7 +138,7 @@ async def test_what_is_not_finished_is_never_touched(bench: Bench) -> None:
     await bench.jobs.cancel(bench.tenant, asked.job.id)
     before = await snapshot(bench)
     bench.clock.advance(seconds=HOUR / 2)
-    assert await bench.jobs.collect() == Collected()
+    assert await bench.jobs.collect() == JobCollectionResult()
     assert await snapshot(bench) == before
     assert len(before[0]["jobs"]) == 7
     assert {queued.id, scheduled.id, running.job.id} <= {job["id"] for job in before[0]["jobs"]}
@@ -194,7 +194,7 @@ async def test_jobs_that_were_swept_or_canceled_while_they_ran_go_too(bench: Ben
     await bench.jobs.cancel(bench.tenant, stopped.job.id)
     await bench.jobs.fail(stopped, "stopped")
     bench.clock.advance(seconds=LEASE_SECONDS)
-    assert (await bench.jobs.tend()).swept == 1
+    assert (await bench.jobs.maintain()).swept == 1
     bench.clock.advance(seconds=HOUR)
     assert await collect_all(bench) == 2
     assert await there(bench) == []

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ingot.identity import Limits, TenantNotFound
-from ingot.jobs import Claim, Collected, Definition, Done, Doomed, JobStatus, Settle
-from ingot.jobs.orders import new_job
-from ingot.jobs.retention import BATCH_JOBS, Retention
+from ingot.jobs import Claim, Definition, Done, JobCollectionResult, JobStatus, RetentionPreview, Settle
+from ingot.jobs.job_options import new_job
+from ingot.jobs.retention import BATCH_JOBS, JobRetention
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.retention import FINISHED, HOUR, collect_all, finish, keep, there
@@ -31,8 +31,8 @@ async def test_a_collection_takes_no_more_than_it_was_told_the_longest_finished_
     for left in (7, 4, 1, 0):
         found.append(await bench.jobs.collect(3))
         assert await there(bench) == made[10 - left :]
-    assert found == [Collected(removed=n, more=n == 3) for n in (3, 3, 3, 1)]
-    assert await bench.jobs.collect(3) == Collected()
+    assert found == [JobCollectionResult(removed=n, more=n == 3) for n in (3, 3, 3, 1)]
+    assert await bench.jobs.collect(3) == JobCollectionResult()
 
 
 async def test_jobs_that_ended_together_are_taken_in_parts(bench: Bench) -> None:
@@ -56,7 +56,7 @@ async def test_a_round_that_ends_exactly_has_no_more(bench: Bench) -> None:
     await keep(bench, HOUR)
     await finish(bench, 4)
     bench.clock.advance(seconds=HOUR)
-    assert await bench.jobs.collect(4) == Collected(removed=4)
+    assert await bench.jobs.collect(4) == JobCollectionResult(removed=4)
 
 
 async def test_types_that_are_kept_do_not_stand_in_the_way(bench: Bench) -> None:
@@ -65,7 +65,7 @@ async def test_types_that_are_kept_do_not_stand_in_the_way(bench: Bench) -> None
     await finish(bench, 2, "m")
     await finish(bench, 3, "z")
     bench.clock.advance(seconds=HOUR)
-    assert await bench.jobs.collect(2) == Collected(removed=2)
+    assert await bench.jobs.collect(2) == JobCollectionResult(removed=2)
 
 
 async def test_the_loop_goes_on_while_there_is_more(bench: Bench) -> None:
@@ -76,9 +76,9 @@ async def test_the_loop_goes_on_while_there_is_more(bench: Bench) -> None:
         claims += found
     await bench.jobs.settle_many([_done(claim) for claim in claims])
     bench.clock.advance(seconds=HOUR)
-    loop = Retention(bench.store)
-    assert await loop.run_once() == Collected(removed=BATCH_JOBS, more=True)
-    assert await loop.run_once() == Collected(removed=1)
+    loop = JobRetention(bench.store)
+    assert await loop.run_once() == JobCollectionResult(removed=BATCH_JOBS, more=True)
+    assert await loop.run_once() == JobCollectionResult(removed=1)
 
 
 async def test_a_limit_has_bounds(bench: Bench) -> None:
@@ -127,11 +127,13 @@ async def test_a_preview_tells_what_collecting_then_removes(bench: Bench) -> Non
     late = await finish(bench, 1, "a")
     await bench.jobs.retry(bench.tenant, back.id)
     before = await snapshot(bench)
-    assert await bench.jobs.preview_retention(bench.tenant) == [Doomed(type="a", jobs=3, oldest_finished_at=oldest)]
+    assert await bench.jobs.preview_retention(bench.tenant) == [
+        RetentionPreview(type="a", jobs=3, oldest_finished_at=oldest)
+    ]
     assert await snapshot(bench) == before
     bench.clock.advance(seconds=HOUR - 10)
     first, second = await bench.jobs.preview_retention(bench.tenant)
-    assert (first, second.jobs, second.type) == (Doomed(type="a", jobs=5, oldest_finished_at=oldest), 3, "b")
+    assert (first, second.jobs, second.type) == (RetentionPreview(type="a", jobs=5, oldest_finished_at=oldest), 3, "b")
     await collect_all(bench)
     assert await bench.jobs.preview_retention(bench.tenant) == []
     counts = (await bench.jobs.summary(bench.tenant)).counts

@@ -88,7 +88,7 @@ async def test_with_a_reset_the_crashes_begin_at_zero_too(bench: Bench) -> None:
     for _ in range(3):
         assert len(await bench.jobs.claim("worker", ["noop"])) == 1
         bench.clock.advance(seconds=LEASE_SECONDS)
-        await bench.jobs.tend()
+        await bench.jobs.maintain()
         bench.clock.advance(seconds=5)
     assert (await bench.reload(job)).status is JobStatus.DEAD
     answer = await bench.jobs.retry(bench.tenant, job.id, reset_attempts=True)

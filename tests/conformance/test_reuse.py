@@ -22,7 +22,7 @@ from ingot.jobs import (
     JobStatus,
     NewJob,
 )
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from tests.conformance.depot import Depot, id_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ingot.blobs.errors import QuotaExceeded
-from ingot.blobs.ports import GetBlobFigures, GetUsage
+from ingot.blobs.ports import GetBlobMetrics, GetUsage
 from ingot.jobs import Definition, Enqueued, NewJob
 from tests.conformance.depot import Depot, depot, id_of
 from tests.conformance.job_files import BLOCKED, QUEUED, claim, status
@@ -35,7 +35,7 @@ def told(enqueued: Enqueued) -> tuple[str, bool, bool]:
 
 
 async def uploads_of(depot: Depot) -> int:
-    return (await depot.store.run(GetBlobFigures())).uploads
+    return (await depot.store.run(GetBlobMetrics())).uploads
 
 
 async def send(depot: Depot, order: NewJob) -> None:
@@ -155,4 +155,4 @@ async def test_two_tenants_have_a_job_each_and_one_copy(depot: Depot) -> None:
     assert made[0].job.id != made[1].job.id
     for one, answer in zip((depot, other), made, strict=True):
         assert told(await ask(one, announced=FILES)) == (answer.job.id, False, True)
-    assert (await depot.store.run(GetBlobFigures())).blobs == 2
+    assert (await depot.store.run(GetBlobMetrics())).blobs == 2

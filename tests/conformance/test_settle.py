@@ -265,7 +265,7 @@ async def test_a_late_settle_of_a_lease_that_nobody_swept_succeeds(bench: Bench)
 async def test_a_swept_attempt_cannot_be_settled(bench: Bench, outcome: Outcome) -> None:
     claim = await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     async with refuses(bench, LeaseLost):
         await bench.jobs.settle(claim.job.id, claim.fence, outcome)
 
@@ -274,7 +274,7 @@ async def test_a_swept_attempt_cannot_be_settled(bench: Bench, outcome: Outcome)
 async def test_the_worker_of_an_earlier_attempt_cannot_settle_the_next(bench: Bench, outcome: Outcome) -> None:
     stale = await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     bench.clock.advance(seconds=5)
     (current,) = await bench.jobs.claim("worker", ["noop"])
     async with refuses(bench, LeaseLost):

@@ -6,7 +6,7 @@ import pytest
 
 from ingot.identity import TenantNotFound
 from ingot.jobs import JobStatus, Source
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.ids import new_id
 from tests.conformance.filtered_jobs import fill, fits, read_all, some_filters
 from tests.factories import Bench

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.jobs import AttemptOutcome, Definition, Job, Jobs, JobStatus, Tended
+from ingot.jobs import AttemptOutcome, Definition, Job, Jobs, JobStatus, MaintenanceResult
 from ingot.kernel.clock import ManualClock
 from tests.conformance.snapshots import snapshot
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
@@ -15,7 +15,7 @@ from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
 async def test_nothing_to_do_is_done_in_no_time(bench: Bench) -> None:
     await bench.make_job()
     before = await snapshot(bench)
-    assert await bench.jobs.tend() == Tended(promoted=0, swept=0)
+    assert await bench.jobs.maintain() == MaintenanceResult(promoted=0, swept=0)
     assert await snapshot(bench) == before
 
 
@@ -23,21 +23,21 @@ async def test_due_work_is_promoted_once(bench: Bench) -> None:
     for delay in (10, 20, 30):
         await bench.make_job(delay=delay)
     bench.clock.advance(seconds=20)
-    assert [await bench.jobs.tend() for _ in range(2)] == [Tended(promoted=2), Tended()]
+    assert [await bench.jobs.maintain() for _ in range(2)] == [MaintenanceResult(promoted=2), MaintenanceResult()]
     assert (await bench.jobs.summary(bench.tenant)).oldest_queued_seconds == 10
 
 
 async def test_promoting_keeps_the_time_the_job_was_due(bench: Bench) -> None:
     job = await bench.make_job(delay=10)
     bench.clock.advance(seconds=100)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     assert (await bench.reload(job)).run_at == job.run_at
 
 
 async def test_a_lost_job_returns_within_five_seconds_with_its_crash_counted(bench: Bench) -> None:
     claims = [await bench.make_claim() for _ in range(20)]
     bench.clock.advance(seconds=LEASE_SECONDS)
-    assert await bench.jobs.tend() == Tended(promoted=0, swept=20)
+    assert await bench.jobs.maintain() == MaintenanceResult(promoted=0, swept=20)
     jobs = [await bench.reload(claim) for claim in claims]
     assert {(job.status, job.crashes, job.failures, job.attempts) for job in jobs} == {(JobStatus.QUEUED, 1, 0, 1)}
     waits = [(job.run_at - bench.clock.now()).total_seconds() for job in jobs]
@@ -49,16 +49,16 @@ async def test_a_lost_job_returns_within_five_seconds_with_its_crash_counted(ben
 async def test_a_lease_is_swept_from_the_instant_it_runs_out(bench: Bench) -> None:
     claim = await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS - 0.000001)
-    assert (await bench.jobs.tend()).swept == 0
+    assert (await bench.jobs.maintain()).swept == 0
     bench.clock.advance(seconds=0.000001)
-    assert (await bench.jobs.tend()).swept == 1
+    assert (await bench.jobs.maintain()).swept == 1
     assert (await bench.reload(claim)).last_error is not None
 
 
 async def test_the_sweep_ends_the_attempt_and_is_told(bench: Bench) -> None:
     claim = await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     (attempt,) = await bench.jobs.attempts(bench.tenant, claim.job.id)
     assert (attempt.outcome, attempt.status_after, attempt.finished_at) == (
         AttemptOutcome.LOST,
@@ -72,7 +72,7 @@ async def test_the_sweep_ends_the_attempt_and_is_told(bench: Bench) -> None:
 async def test_a_sweep_moves_the_counts(bench: Bench) -> None:
     await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     counts = (await bench.jobs.summary(bench.tenant)).counts
     assert {status: count for status, count in counts.items() if count} == {JobStatus.QUEUED: 1}
 
@@ -102,7 +102,7 @@ async def test_failures_and_crashes_are_counted_apart(bench: Bench) -> None:
             await bench.jobs.fail(claim, "no")
         else:
             bench.clock.advance(seconds=LEASE_SECONDS)
-            await bench.jobs.tend()
+            await bench.jobs.maintain()
         bench.clock.advance(seconds=60)
     seen = await bench.reload(job)
     assert (seen.status, seen.attempts, seen.failures, seen.crashes) == (JobStatus.QUEUED, 4, 2, 2)
@@ -117,7 +117,7 @@ async def test_one_sweep_judges_each_job_by_itself(bench: Bench) -> None:
     bench.clock.advance(seconds=LEASE_SECONDS / 2)
     alive = await bench.make_claim("alive")
     bench.clock.advance(seconds=LEASE_SECONDS / 2)
-    assert (await bench.jobs.tend()).swept == 3
+    assert (await bench.jobs.maintain()).swept == 3
     statuses = [(await bench.reload(claim)).status for claim in (returned, dead, canceled, alive)]
     assert statuses == [JobStatus.QUEUED, JobStatus.DEAD, JobStatus.CANCELED, JobStatus.RUNNING]
 
@@ -131,10 +131,10 @@ async def test_nothing_is_swept_within_one_lease_of_the_store_coming_up(engine: 
     try:
         jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
         clock.advance(seconds=LEASE_SECONDS - 1)
-        assert (await jobs.tend(), await jobs.claim("other", ["noop"])) == (Tended(), [])
+        assert (await jobs.maintain(), await jobs.claim("other", ["noop"])) == (MaintenanceResult(), [])
         assert (await jobs.get(claim.job.tenant, claim.job.id)).status is JobStatus.RUNNING
         clock.advance(seconds=1)
-        assert (await jobs.tend()).swept == 1
+        assert (await jobs.maintain()).swept == 1
     finally:
         await store.close()
 
@@ -159,7 +159,7 @@ async def _crash_until_finished(bench: Bench, job: Job) -> int:
     while await bench.jobs.claim("worker", [job.type]):
         runs += 1
         bench.clock.advance(seconds=LEASE_SECONDS)
-        await bench.jobs.tend()
+        await bench.jobs.maintain()
         bench.clock.advance(seconds=5)
         assert runs < 10
     return runs

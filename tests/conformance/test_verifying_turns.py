@@ -9,11 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from ingot.blobs import verification
-from ingot.blobs.arrivals import KEEP
-from ingot.blobs.model import OpenUpload, Trash, UploadState
+from ingot.blobs.counters import BlobCounters
+from ingot.blobs.incoming import UPLOAD_LIFETIME_MICROS
+from ingot.blobs.model import StoredUpload, TrashedObject, UploadState
 from ingot.blobs.ports import GetUpload
-from ingot.blobs.tally import Tally
-from ingot.blobs.verification import LOST, VERIFIED_AT_ONCE, Verifier
+from ingot.blobs.verification import ABANDONED_AFTER_MICROS, CONCURRENT_VERIFICATIONS_MAX, Verifier
 from ingot.kernel.clock import MICROS
 from tests.conformance.depot import Depot, depot
 from tests.waiting import eventually
@@ -33,19 +33,19 @@ class Gated:
         await self.open.wait()
         yield DATA[start:end]
 
-    async def delete(self, trash: Trash) -> None:
+    async def delete(self, trash: TrashedObject) -> None:
         pass
 
 
-async def verifying(depot: Depot, n: int, **announced: str) -> OpenUpload:
+async def verifying(depot: Depot, n: int, **announced: str) -> StoredUpload:
     """An upload that is to be verified."""
-    id = (await depot.begin(len(DATA), size=len(DATA), place=f"place-{n}", **announced)).upload.id
+    id = (await depot.begin(len(DATA), size=len(DATA), storage_key=f"place-{n}", **announced)).upload.id
     taken = await depot.take(id)
-    return await depot.note(id, taken.epoch, received=len(DATA), verifying=True, keep=KEEP)
+    return await depot.note(id, taken.epoch, received=len(DATA), verifying=True, lifetime=UPLOAD_LIFETIME_MICROS)
 
 
-async def until(depot: Depot, holds: Callable[[OpenUpload], bool], one: OpenUpload) -> OpenUpload:
-    async def found() -> OpenUpload | None:
+async def until(depot: Depot, holds: Callable[[StoredUpload], bool], one: StoredUpload) -> StoredUpload:
+    async def found() -> StoredUpload | None:
         now = await depot.store.run(GetUpload(tenant=depot.tenant, id=one.upload.id))
         assert now is not None
         return now if holds(now) else None
@@ -58,17 +58,17 @@ async def until(depot: Depot, holds: Callable[[OpenUpload], bool], one: OpenUplo
 async def test_one_that_waits_for_its_turn_is_renewed(depot: Depot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "RENEW_SECONDS", 0.05)
     objects = Gated()
-    verifier = Verifier(depot.store, objects, None, Tally())  # type: ignore[arg-type]
-    other = Verifier(depot.store, objects, None, Tally())  # type: ignore[arg-type]
-    uploads = [await verifying(depot, n) for n in range(VERIFIED_AT_ONCE + 2)]
+    verifier = Verifier(depot.store, objects, None, BlobCounters())  # type: ignore[arg-type]
+    other = Verifier(depot.store, objects, None, BlobCounters())  # type: ignore[arg-type]
+    uploads = [await verifying(depot, n) for n in range(CONCURRENT_VERIFICATIONS_MAX + 2)]
     try:
         for one in uploads:
-            verifier.verify_soon(one)
-        depot.bench.clock.advance(seconds=LOST / MICROS + 1)
+            verifier.verify_in_background(one)
+        depot.bench.clock.advance(seconds=ABANDONED_AFTER_MICROS / MICROS + 1)
         for one in uploads:
             before = one.upload.expires_at
             await until(depot, lambda now, before=before: now.upload.expires_at > before, one)  # type: ignore[misc]
-        assert await other.look_for_lost(depot.bench.clock.micros()) == 0
+        assert await other.resume_abandoned(depot.bench.clock.micros()) == 0
         objects.open.set()
         for one in uploads:
             await until(depot, lambda now: now.upload.state is UploadState.DONE, one)
@@ -80,11 +80,11 @@ async def test_one_that_waits_for_its_turn_is_renewed(depot: Depot, monkeypatch:
 async def test_wrong_bytes_are_told_in_a_plain_line(depot: Depot) -> None:
     objects = Gated()
     objects.open.set()
-    verifier = Verifier(depot.store, objects, None, Tally())  # type: ignore[arg-type]
+    verifier = Verifier(depot.store, objects, None, BlobCounters())  # type: ignore[arg-type]
     one = await verifying(depot, 1, sha256="0" * 64)
     try:
         with capture_logs() as logs:
-            verifier.verify_soon(one)
+            verifier.verify_in_background(one)
             await until(depot, lambda now: now.upload.state is UploadState.FAILED, one)
             await verifier.join()
     finally:

@@ -13,7 +13,7 @@ from tests.factories import LEASE_SECONDS, Bench
 
 
 async def test_who_waits_is_told_when_the_job_ends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingot.jobs.looking.LOOK_SECONDS_MIN", 60.0)  # So that it is told, and not found by looking.
+    monkeypatch.setattr("ingot.jobs.queries.POLL_SECONDS_MIN", 60.0)  # So that it is told, and not found by looking.
     claim = await bench.make_claim()
     waiting = asyncio.create_task(bench.jobs.wait(bench.tenant, claim.job.id, seconds=60))
     await asyncio.sleep(0.05)

@@ -13,8 +13,8 @@ import pytest
 
 from ingot.identity import Tenants
 from ingot.jobs import AttemptOutcome, Claim, Job, Jobs, JobStatus
-from ingot.jobs.maintenance import Maintenance
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
+from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.errors import StoreBusy
 from tests.conformance.watched import WatchedStore
@@ -75,13 +75,13 @@ async def test_a_waiting_claim_is_woken_by_whatever_makes_work_ready(bench: Benc
     elif how == "promote":
         expected = later.id
         bench.clock.advance(seconds=LEASE_SECONDS / 2)
-        await bench.jobs.tend()
+        await bench.jobs.maintain()
     else:
         await bench.jobs.cancel(bench.tenant, later.id)
         bench.clock.advance(seconds=LEASE_SECONDS)
-        await bench.jobs.tend()
+        await bench.jobs.maintain()
         bench.clock.advance(seconds=5)
-        await bench.jobs.tend()
+        await bench.jobs.maintain()
     assert await _ids(waiting) == [expected]
     assert store.looks == 2
 
@@ -201,7 +201,7 @@ async def test_a_claim_canceled_as_it_is_woken_passes_the_news_on(bench: Bench) 
         return 0
 
     bench.store.on_ready(cancel_first)
-    bench.store.on_coming(cancel_first)
+    bench.store.on_upcoming_jobs(cancel_first)
     job = await bench.make_job()
     assert await _ids(second) == [job.id]
     await asyncio.wait([first], timeout=30)
@@ -334,9 +334,9 @@ async def test_a_claim_canceled_before_it_is_asked_takes_nothing(bench: Bench) -
 
 
 @asynccontextmanager
-async def _in_real_time(engine: str, folder: Path) -> AsyncIterator[tuple[WatchedStore, Maintenance, str]]:
+async def _in_real_time(engine: str, folder: Path) -> AsyncIterator[tuple[WatchedStore, JobMaintenance, str]]:
     store = await open_store(engine, folder, SystemClock())
-    maintenance = Maintenance(store)
+    maintenance = JobMaintenance(store)
     try:
         tenant = await Tenants(store).ensure_default()
         maintenance.start()
@@ -360,7 +360,7 @@ async def test_the_loop_wakes_a_waiting_claim_when_work_becomes_due(engine: str,
 async def test_the_loop_stops_even_as_its_agenda_moves(engine: str, tmp_path: Path) -> None:
     async with _in_real_time(engine, tmp_path / "data") as (store, maintenance, tenant):
         stopping: list[asyncio.Task[None]] = []
-        store.on_agenda(lambda: stopping.append(asyncio.create_task(maintenance.stop())))
+        store.on_maintenance_rescheduled(lambda: stopping.append(asyncio.create_task(maintenance.stop())))
         await store.jobs().enqueue(tenant, "noop", delay=3600)
         (stop,) = stopping
         async with asyncio.timeout(30):
@@ -371,7 +371,7 @@ async def test_one_round_of_the_loop_does_what_is_due(bench: Bench) -> None:
     await bench.make_job(delay=10)
     await bench.make_claim("held")
     bench.clock.advance(seconds=LEASE_SECONDS)
-    tended = await Maintenance(bench.store).run_once()
+    tended = await JobMaintenance(bench.store).run_once()
     assert (tended.promoted, tended.swept) == (1, 1)
 
 

@@ -12,17 +12,17 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from ingot.jobs import Claim, Jobs
-from ingot.jobs.crew import Heard
-from ingot.jobs.ports import ListDraining, WorkerStore
-from ingot.jobs.rounds import WorkerTending, WorkerWatch
-from ingot.jobs.workers import Listener, Workers
+from ingot.jobs.ports import ListDrainingWorkers, WorkerStore
+from ingot.jobs.worker_loops import HeartbeatPoller, WorkerMaintenance
+from ingot.jobs.worker_model import HeartbeatAnswer
+from ingot.jobs.workers import HeartbeatWaiter, Workers
 from ingot.kernel.commands import Command
 from tests.conformance.watched_workers import WatchedWorkers
 from tests.factories import LEASE_SECONDS, Bench, open_store
 from tests.waiting import eventually
 
 TYPES = ["noop"]
-Waiting = asyncio.Task[Heard]
+Waiting = asyncio.Task[HeartbeatAnswer]
 
 A = TypeVar("A")
 
@@ -74,7 +74,7 @@ async def end(*waiting: asyncio.Task[Any]) -> None:
 def listeners_of(tenant: str) -> int:
     """How many heartbeats of a tenant are kept anywhere in memory."""
     gc.collect()
-    return sum(type(one) is Listener and one.key[0] == tenant for one in gc.get_objects())
+    return sum(type(one) is HeartbeatWaiter and one.worker_key[0] == tenant for one in gc.get_objects())
 
 
 async def test_a_cancel_is_told_at_once_to_who_runs_the_job(room: Room) -> None:
@@ -119,11 +119,11 @@ async def test_what_others_do_is_found_by_one_look_for_all(room: Room) -> None:
     names = [f"press/{number}" for number in range(5)]
     claims = [await room.claim(name) for name in names]
     waiting = [await room.wait(name, claim) for name, claim in zip(names, claims, strict=True)]
-    await room.workers.look()
+    await room.workers.poll()
     assert room.store.looks == [5]
     assert not any(task.done() for task in waiting)
     await room.bench.jobs.release(claims[3])
-    await room.workers.look()
+    await room.workers.poll()
     assert await told(waiting[3]) == (["lost"], False)
     assert room.store.looks == [5, 5, 1]
     assert [task.done() for task in waiting] == [False, False, False, True, False]
@@ -135,14 +135,14 @@ async def test_what_was_just_told_is_no_news(room: Room) -> None:
     await room.bench.jobs.cancel(room.bench.tenant, claim.job.id)
     assert await told(await room.wait("press/1", claim)) == (["cancel"], False)
     waiting = await room.wait("press/1", claim)
-    await room.workers.look()
+    await room.workers.poll()
     assert not waiting.done()
     await room.workers.drain(room.bench.tenant, "press/1")
     assert await told(waiting) == (["cancel"], True)
 
 
 async def test_what_was_told_some_time_ago_is_told_again(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingot.jobs.workers.TELL_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("ingot.jobs.workers.REPEAT_NOTICE_SECONDS", 0.01)
     claim = await room.claim()
     await room.bench.jobs.cancel(room.bench.tenant, claim.job.id)
     for _ in range(3):
@@ -156,12 +156,12 @@ async def test_with_nothing_to_tell_the_wait_ends_by_itself(room: Room) -> None:
 
 async def test_nothing_is_left_of_a_heartbeat_whose_caller_went_away(room: Room) -> None:
     waiting = await room.wait("press/1", await room.claim())
-    assert (room.workers.waiting, listeners_of(room.bench.tenant)) == (1, 1)
+    assert (room.workers.waiting_heartbeats, listeners_of(room.bench.tenant)) == (1, 1)
     await end(waiting)
-    assert room.workers.waiting == 0
+    assert room.workers.waiting_heartbeats == 0
     del waiting  # Its error has a traceback, which keeps the heartbeat.
     await eventually(lambda: listeners_of(room.bench.tenant) == 0, why="nothing is kept")
-    await room.workers.look()
+    await room.workers.poll()
     assert room.store.looks == []
 
 
@@ -203,13 +203,13 @@ async def test_what_another_process_does_is_found_by_the_next_look(room: Room, e
     waiting = [await room.wait("press/1", claim), await room.wait("press/2")]
     await elsewhere.jobs.cancel(tenant, claim.job.id)
     await elsewhere.workers.drain(tenant, "press/2")
-    await room.workers.look()
+    await room.workers.poll()
     assert await told(waiting[0]) == (["cancel"], False)
     assert await told(waiting[1]) == ([], True)
     async with asyncio.timeout(30):
         assert await asking == []
     await elsewhere.workers.register(tenant, "press/2", TYPES)
-    await room.workers.look()
+    await room.workers.poll()
     await room.bench.make_job()
     assert len(await room.bench.jobs.claim("press/2", TYPES, tenant=tenant)) == 1
 
@@ -231,7 +231,7 @@ async def test_a_drain_outlives_the_process(bench: Bench) -> None:
     await bench.workers.drain(bench.tenant, "press")
     await bench.make_job()
     jobs = Jobs(bench.store, lease_seconds=LEASE_SECONDS)
-    await Workers(bench.store, jobs, lease_seconds=LEASE_SECONDS).look_for_drains()
+    await Workers(bench.store, jobs, lease_seconds=LEASE_SECONDS).refresh_draining_workers()
     assert await jobs.claim("press", TYPES, tenant=bench.tenant) == []
 
 
@@ -242,13 +242,13 @@ async def test_a_look_that_began_before_a_drain_does_not_undo_it(bench: Bench) -
     class Slow(WatchedWorkers):
         async def run(self, command: Command[A]) -> A:
             answer = await super().run(command)
-            if isinstance(command, ListDraining):
+            if isinstance(command, ListDrainingWorkers):
                 looked.set()
                 await go_on.wait()
             return answer
 
     workers = Workers(cast("WorkerStore", Slow(bench.store)), bench.jobs, lease_seconds=LEASE_SECONDS)
-    looking = asyncio.create_task(workers.look())
+    looking = asyncio.create_task(workers.poll())
     await looked.wait()
     await workers.drain(bench.tenant, "press")
     go_on.set()
@@ -258,13 +258,13 @@ async def test_a_look_that_began_before_a_drain_does_not_undo_it(bench: Bench) -
 
 
 async def test_the_loops_do_it_by_themselves(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingot.jobs.rounds.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("ingot.jobs.worker_loops.POLL_SECONDS", 0.01)
     claim = await room.claim()
-    watch, tending = WorkerWatch(room.workers), WorkerTending(room.workers)
+    watch, tending = HeartbeatPoller(room.workers), WorkerMaintenance(room.workers)
     watch.start()
     waiting = await room.wait("press/1", claim)
     await room.bench.jobs.release(claim)
     assert await told(waiting) == (["lost"], False)
     await watch.stop()
     room.bench.clock.advance(seconds=LEASE_SECONDS)
-    assert (await tending.run_once()).silent == 1
+    assert (await tending.run_once()).marked_offline == 1

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from ingot.identity.access import Access
+from ingot.identity.authenticator import Authenticator
+from ingot.identity.credential_service import Credentials
 from ingot.identity.model import TenantNotFound
-from ingot.identity.tokens import Credentials
 from ingot.jobs import AttemptOutcome, Claim, JobStatus, LeaseLost, Progress
-from ingot.jobs.crew import Heard, Held, WorkerStatus
 from ingot.jobs.errors import WorkerNotFound
-from ingot.jobs.ports import Beat, CheckLeases, HearWorker, RemoveWorker
-from ingot.jobs.workers import FORGET_SECONDS, GRACE_SECONDS, NOTE_SECONDS
+from ingot.jobs.ports import AttemptHeartbeat, CheckLeases, RemoveWorker, WorkerHeartbeat
+from ingot.jobs.worker_model import HeartbeatAnswer, LeaseStatus, WorkerStatus
+from ingot.jobs.workers import GRACE_SECONDS, RECORD_SEEN_SECONDS, REMOVE_OFFLINE_SECONDS
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
@@ -30,7 +30,7 @@ async def register(bench: Bench, name: str = "press/1", *, shared: bool = False)
     await bench.workers.register(None if shared else bench.tenant, name, TYPES)
 
 
-def beat(bench: Bench, claim: Claim) -> Beat:
+def beat(bench: Bench, claim: Claim) -> AttemptHeartbeat:
     return bench.jobs.beat(claim.job.id, claim.fence)
 
 
@@ -131,13 +131,13 @@ async def test_workers_are_listed_in_pages_by_id(bench: Bench) -> None:
 
 
 async def test_a_worker_is_disabled_with_its_own_credential_and_no_other(bench: Bench) -> None:
-    credentials = Credentials(bench.store, Access(bench.store, bench.clock), bench.clock)
+    credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
     other = await bench.tenants.create("other")
-    await credentials.create_worker(bench.tenant, "press")
+    await credentials.create_worker_credential(bench.tenant, "press")
     for tenant in (bench.tenant, other.id, None):
         for name in ("press", "press/1", "press-2", "pres"):
             await bench.workers.register(tenant, name, TYPES)
-    await credentials.enable_worker(None, "press", enabled=False)
+    await credentials.enable_worker_credential(None, "press", enabled=False)
     disabled = [
         (tenant, worker.id)
         for tenant in (bench.tenant, other.id, None)
@@ -146,7 +146,7 @@ async def test_a_worker_is_disabled_with_its_own_credential_and_no_other(bench: 
     ]
     assert disabled == [(bench.tenant, "press"), (bench.tenant, "press/1")]
     assert (await bench.workers.get(bench.tenant, "press/1")).status is WorkerStatus.DISABLED
-    await credentials.enable_worker(None, "press", enabled=True)
+    await credentials.enable_worker_credential(None, "press", enabled=True)
     assert (await bench.workers.get(bench.tenant, "press/1")).status is WorkerStatus.ONLINE
 
 
@@ -250,7 +250,7 @@ async def test_a_job_that_was_to_stop_and_is_not_named_is_canceled(bench: Bench)
     await bench.jobs.cancel(bench.tenant, claim.job.id)
     bench.clock.advance(seconds=60)
     await bench.workers.heartbeat(bench.tenant, "press/1")
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     assert (await bench.reload(claim)).status is JobStatus.CANCELED
     assert (await bench.reload(waits)).status is JobStatus.CANCELED
 
@@ -259,7 +259,7 @@ async def test_when_a_worker_was_seen_is_noted_now_and_then(bench: Bench) -> Non
     await register(bench)
     first = bench.clock.now()
     for _ in range(4):
-        bench.clock.advance(seconds=NOTE_SECONDS / 4 - 0.001)
+        bench.clock.advance(seconds=RECORD_SEEN_SECONDS / 4 - 0.001)
         await bench.workers.heartbeat(bench.tenant, "press/1")
     assert (await bench.workers.get(bench.tenant, "press/1")).seen_at == first
     bench.clock.advance(seconds=1)
@@ -274,10 +274,10 @@ async def test_a_worker_that_is_silent_for_a_lease_is_offline_and_told_once(benc
     await register(bench)
     await register(bench, "shared", shared=True)
     bench.clock.advance(seconds=LEASE_SECONDS - 0.001)
-    assert (await bench.workers.tend()).silent == 0
+    assert (await bench.workers.maintain()).marked_offline == 0
     bench.clock.advance(seconds=0.001)
-    assert (await bench.workers.tend()).silent == 2
-    assert (await bench.workers.tend()).silent == 0
+    assert (await bench.workers.maintain()).marked_offline == 2
+    assert (await bench.workers.maintain()).marked_offline == 0
     for tenant, name in ((bench.tenant, "press/1"), (None, "shared")):
         assert (await bench.workers.get(tenant, name)).status is WorkerStatus.OFFLINE
     await bench.workers.heartbeat(bench.tenant, "press/1")
@@ -298,16 +298,16 @@ async def test_who_beats_is_not_silent(bench: Bench) -> None:
     for _ in range(10):
         bench.clock.advance(seconds=LEASE_SECONDS - 1)
         await bench.workers.heartbeat(bench.tenant, "press/1")
-        assert (await bench.workers.tend()).silent == 0
+        assert (await bench.workers.maintain()).marked_offline == 0
 
 
 async def test_many_silent_workers_are_found_in_bounded_rounds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingot.jobs.workers.TEND_WORKERS_MAX", 3)
+    monkeypatch.setattr("ingot.jobs.workers.MAINTAIN_WORKERS_MAX", 3)
     for number in range(7):
         await register(bench, f"w-{number}")
     bench.clock.advance(seconds=LEASE_SECONDS)
-    rounds = [await bench.workers.tend() for _ in range(4)]
-    assert [(one.silent, one.more) for one in rounds] == [(3, True), (3, True), (1, False), (0, False)]
+    rounds = [await bench.workers.maintain() for _ in range(4)]
+    assert [(one.marked_offline, one.more) for one in rounds] == [(3, True), (3, True), (1, False), (0, False)]
     assert [name for name, _ in await news(bench)].count("worker.offline") == 7
 
 
@@ -315,12 +315,12 @@ async def test_who_was_offline_for_long_is_forgotten(bench: Bench) -> None:
     for name in ("gone", "back"):
         await register(bench, name)
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.workers.tend()
-    bench.clock.advance(seconds=FORGET_SECONDS - LEASE_SECONDS - 1)
+    await bench.workers.maintain()
+    bench.clock.advance(seconds=REMOVE_OFFLINE_SECONDS - LEASE_SECONDS - 1)
     await bench.workers.heartbeat(bench.tenant, "back")
-    assert (await bench.workers.tend()).forgotten == 0
+    assert (await bench.workers.maintain()).removed == 0
     bench.clock.advance(seconds=1)
-    assert (await bench.workers.tend()).forgotten == 1
+    assert (await bench.workers.maintain()).removed == 1
     assert [worker.id for worker in (await bench.workers.list(bench.tenant)).items] == ["back"]
 
 
@@ -350,7 +350,7 @@ async def test_a_worker_that_holds_much_is_removed_in_bounded_steps(bench: Bench
 async def test_removing_who_is_offline_tells_nothing_more(bench: Bench) -> None:
     await register(bench)
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.workers.tend()
+    await bench.workers.maintain()
     await bench.workers.remove(bench.tenant, "press/1")
     assert [name for name, _ in await news(bench)] == ["worker.online", "worker.offline"]
 
@@ -390,12 +390,12 @@ async def test_a_lease_is_checked_without_being_renewed(bench: Bench) -> None:
     await bench.jobs.cancel(bench.tenant, canceled.job.id)
     await bench.jobs.release(lost)
     bench.clock.advance(seconds=60)
-    asked = [Held(job_id=claim.job.id, fence=claim.fence) for claim in (lost, held, canceled)]
-    stale = Held(job_id=held.job.id, fence=held.fence - 1)
+    asked = [LeaseStatus(job_id=claim.job.id, fence=claim.fence) for claim in (lost, held, canceled)]
+    stale = LeaseStatus(job_id=held.job.id, fence=held.fence - 1)
     assert await bench.store.run(CheckLeases(leases=[*asked, stale])) == [
         asked[0],
-        Held(job_id=held.job.id, fence=held.fence, lease_expires_at=held.lease_expires_at),
-        Held(
+        LeaseStatus(job_id=held.job.id, fence=held.fence, lease_expires_at=held.lease_expires_at),
+        LeaseStatus(
             job_id=canceled.job.id,
             fence=canceled.fence,
             lease_expires_at=canceled.lease_expires_at,
@@ -408,6 +408,6 @@ async def test_a_lease_is_checked_without_being_renewed(bench: Bench) -> None:
 async def test_a_heartbeat_that_changes_nothing_leaves_no_trace(bench: Bench) -> None:
     await register(bench)
     before = await bench.event_names()
-    command = HearWorker(tenant=bench.tenant, worker_id="press/1", beats=[], grace=0, note_after=MICROS)
-    assert await bench.store.run(command) == Heard(jobs=[], drain=False)
+    command = WorkerHeartbeat(tenant=bench.tenant, worker_id="press/1", beats=[], grace=0, record_seen_after=MICROS)
+    assert await bench.store.run(command) == HeartbeatAnswer(jobs=[], drain=False)
     assert await bench.event_names() == before

@@ -12,7 +12,7 @@ import pytest
 
 from ingot.jobs import Claim, Done, JobNotFound, JobStatus, Progress, Release, Settle
 from ingot.jobs.model import Lost
-from ingot.jobs.ports import Beat
+from ingot.jobs.ports import AttemptHeartbeat
 from ingot.kernel.errors import InvalidInput
 from tests.bad_values import NOT_FENCE, NOT_NUMBER, NOT_TEXT, NOT_WHOLE
 from tests.conformance.snapshots import refuses, refuses_each
@@ -68,7 +68,7 @@ def _bad_beats(claim: Claim) -> Iterator[Any]:
         "stage": [*NOT_TEXT, "s" * 201, "\x00"],
     }
     for name, values in fields.items():
-        yield from (Beat(**{**good, name: bad}) for bad in values)
+        yield from (AttemptHeartbeat(**{**good, name: bad}) for bad in values)
 
 
 async def test_bad_heartbeats_among_good_ones_have_their_own_answers(bench: Bench) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypeVar
 
-from ingot.jobs.ports import CheckLeases, HearWorker, WorkerStore
+from ingot.jobs.ports import CheckLeases, WorkerHeartbeat, WorkerStore
 from ingot.kernel.commands import Command
 
 A = TypeVar("A")
@@ -26,6 +26,6 @@ class WatchedWorkers:
         if isinstance(command, CheckLeases):
             self.looks.append(len(command.leases))
         answer = await self._store.run(command)
-        if isinstance(command, HearWorker):
+        if isinstance(command, WorkerHeartbeat):
             self.answers.put_nowait(command.worker_id)
         return answer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ingot
-from ingot.blobs.arrivals import Arrival
+from ingot.blobs.incoming import IncomingBlob
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StoreError, StoreMisconfigured
 from ingot.settings import Settings, SettingsError
@@ -32,7 +32,7 @@ async def test_a_folder_that_is_named_wins_over_the_settings(tmp_path: Path) -> 
 
 async def test_the_lease_is_that_of_the_settings(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with ingot.open(settings=Settings(data=tmp_path, lease_seconds=30), clock=clock, tend=False) as opened:
+    async with ingot.open(settings=Settings(data=tmp_path, lease_seconds=30), clock=clock, maintenance=False) as opened:
         await opened.jobs.enqueue(opened.default_tenant.id, "noop")
         (claim,) = await opened.jobs.claim("worker", ["noop"])
         assert (claim.lease_expires_at - clock.now()).total_seconds() == 30
@@ -47,7 +47,7 @@ async def test_due_work_reaches_a_waiting_claim_by_itself(tmp_path: Path) -> Non
 
 async def test_without_tending_due_work_waits_for_a_claim(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with ingot.open(tmp_path, clock=clock, tend=False) as opened:
+    async with ingot.open(tmp_path, clock=clock, maintenance=False) as opened:
         await opened.jobs.enqueue(opened.default_tenant.id, "noop", delay=10)
         clock.advance(seconds=10)
         assert len(await opened.jobs.claim("worker", ["noop"])) == 1
@@ -125,7 +125,7 @@ async def test_a_database_whose_blobs_are_elsewhere_is_not_opened(tmp_path: Path
 
     for folder, size in (("first", 5), ("second", 5), ("second", 100_000)):
         async with ingot.open(settings=settings(folder)) as opened:
-            arrival = Arrival(tenant=opened.default_tenant.id, owner="test")
+            arrival = IncomingBlob(tenant=opened.default_tenant.id, owner="test")
             await opened.blobs.put(f"{folder}-{size}", parts(bytes(size)), arrival)
     with pytest.raises(StoreMisconfigured, match="not in this folder"):
         async with ingot.open(settings=settings("first")):

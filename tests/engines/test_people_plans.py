@@ -11,9 +11,9 @@ import asyncpg
 import msgspec
 import pytest
 
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.identity.people import Person, User
-from ingot.identity.ports import EndSession, ListPeopleTokens, ListSessions
+from ingot.identity.ports import EndSession, ListSessions, ListUserTokens
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.ids import new_id
 from tests.conformance.folk import Folk
@@ -98,14 +98,14 @@ async def look_and_manage(bench: Bench, ann: User) -> None:
     assert len((await folk.users.list(email="7@x.de")).items) == 1
     session = (await folk.session(b"ann")).session
     assert await folk.store.run(ListSessions(user=ann.id)) == [session]
-    (token,) = await store.run(ListPeopleTokens(user=ann.id, before=None, limit=PAGE))
+    (token,) = await store.run(ListUserTokens(user=ann.id, before=None, limit=PAGE))
     assert await folk.holds(token.id)
     invited = await folk.members.put(tenant, role="viewer", email="new@x.de", act=folk.act())
     await folk.members.change(tenant, invited.id, role="member", act=folk.act())
     await folk.members.remove(tenant, invited.id, act=folk.act())
     await folk.members.remove(tenant, ann.id, act=folk.act())
     await folk.members.put(tenant, role="viewer", email="ann@example.com", act=folk.act())
-    await store.run(folk.signing_in(person_of(ann), replaces=b"ann"))
+    await store.run(folk.signing_in(person_of(ann), replaced_digest=b"ann"))
     (session,) = await folk.store.run(ListSessions(user=ann.id))
     await store.run(EndSession(id=session.id, user=ann.id, act=folk.act()))
     await folk.users.enable(ann.id, enabled=False, act=folk.act())
@@ -126,7 +126,7 @@ async def pages_among(folder: Path, people: int) -> dict[str, int]:
     """How many pages each call about one person among so many touches."""
     async with open_bench("postgres", folder) as bench:
         ann = await meet_ann(bench)
-        token = (await bench.store.run(ListPeopleTokens(user=ann.id, before=None, limit=1)))[0]
+        token = (await bench.store.run(ListUserTokens(user=ann.id, before=None, limit=1)))[0]
         database = await database_for(folder)
         owner = await asyncpg.connect(database.owner_url)
         await owner.execute(FILL_POSTGRES.format(people=people, tenant=bench.tenant, never=NEVER))

@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 
 from ingot.blobs.model import PART_BYTES
-from ingot.objects.files import Files
+from ingot.objects.syscalls import Syscalls
 
 KEPT = os.urandom(PART_BYTES + 5)
 REST = os.urandom(70_000)
 
 
-class BadDisk(Files):
+class BadDisk(Syscalls):
     """Does `room` more steps and then fails with `error`, the last write by half."""
 
     def __init__(self) -> None:

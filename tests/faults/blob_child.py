@@ -20,11 +20,11 @@ from ingot.http.server import listen, url_of
 from ingot.kernel.clock import MICROS
 from ingot.kernel.commands import Command
 from ingot.objects.local import LocalStore
+from ingot.objects.local_writer import LocalWriter
 from ingot.objects.s3 import BucketStore
 from ingot.objects.s3_writer import BucketWriter
-from ingot.objects.writing import LocalWriter
 from ingot.settings import Settings
-from ingot.wiring import rooms, serving
+from ingot.wiring import api_server, services
 from tests.faults.points import Trap
 
 COLLECT_SECONDS = 0.05
@@ -112,15 +112,18 @@ async def _serve(plan: BlobPlan) -> None:
     if plan.point is not None:
         point = POINTS[plan.point]
         _arm(point, point.owner(plan.settings), Trap(plan.countdown))
-    async with rooms.open(settings=plan.settings) as ingot:
+    async with services.open(settings=plan.settings) as ingot:
         # Sooner than any settings allow. Its first round has not begun.
-        ingot.collector.every_seconds, ingot.collector.grace = COLLECT_SECONDS, round(GRACE_SECONDS * MICROS)
-        await ingot.credentials.ensure_operator(plan.token)
+        ingot.garbage_collector.every_seconds, ingot.garbage_collector.grace_micros = (
+            COLLECT_SECONDS,
+            round(GRACE_SECONDS * MICROS),
+        )
+        await ingot.credentials.ensure_operator_token(plan.token)
         with listen("127.0.0.1", 0) as listening:
             fresh = plan.address.with_suffix(".new")
             fresh.write_text(url_of(listening), encoding="utf-8")
             fresh.rename(plan.address)
-            await serving.server_of(ingot, plan.settings).serve(sockets=[listening])
+            await api_server.build_server(ingot, plan.settings).serve(sockets=[listening])
 
 
 def _arm(point: Point, owner: Any, trap: Trap) -> None:

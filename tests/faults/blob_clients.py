@@ -15,7 +15,7 @@ import httpx
 import msgspec
 from blake3 import blake3
 
-from ingot.http.table import PREFIX
+from ingot.http.routes import PREFIX
 from tests.faults.invariants import Broken
 
 KEYS = 4

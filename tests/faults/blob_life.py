@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from ingot.identity.secrets import new_token
+from ingot.identity.credential_secrets import new_token
 from ingot.kernel.ids import new_id
 from tests.faults.blob_child import GRACE_SECONDS, BlobPlan, serve
 from tests.faults.blob_clients import Client, Server

@@ -13,7 +13,7 @@ import apsw
 import asyncpg
 import msgspec
 
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.kernel.ids import new_id
 from ingot.settings import Settings
 from tests import s3

@@ -12,7 +12,7 @@ import msgspec
 
 from ingot.engines.sqlite import SQLiteStore
 from ingot.engines.sqlite.connection import WRITER_PRAGMAS
-from ingot.jobs.maintenance import Maintenance
+from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import SystemClock
 from tests.faults.history import FileRecorder
 from tests.faults.points import arm
@@ -59,7 +59,7 @@ async def _work(plan: Plan) -> None:
     clock = SystemClock()
     vfs = None if files is None else files.vfs
     store = await SQLiteStore.open(plan.folder, clock=clock, lease_seconds=plan.lease_seconds, vfs=vfs)
-    maintenance = Maintenance(store)
+    maintenance = JobMaintenance(store)
     maintenance.start()
     workload = Workload(store, clock, recorder, lease_seconds=plan.lease_seconds, seed=plan.seed, held=[*plan.held])
     await workload.prepare()

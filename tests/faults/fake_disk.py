@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ingot.objects.files import Files
+from ingot.objects.syscalls import Syscalls
 
 WAYS_MAX = 512  # Where there are more ways in which things may have gone, a few by chance stand for all.
 WAYS_BY_CHANCE = 4
@@ -111,7 +111,7 @@ def some(ways: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         yield tuple(chance.choice(way) for way in ways)
 
 
-class FakeDisk(Files):
+class FakeDisk(Syscalls):
     """Files in memory."""
 
     def __init__(self, root: Folder | None = None) -> None:
@@ -147,7 +147,7 @@ class FakeDisk(Files):
     def list_names(self, path: str) -> list[str]:
         return sorted(self._folder(path).names)
 
-    def changed_at(self, path: str) -> int:
+    def modified_at(self, path: str) -> int:
         self._file(path)
         return 0
 

@@ -10,7 +10,7 @@ import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from tests.faults.child import Plan, work
 from tests.faults.history import History, HistoryFile
 from tests.faults.invariants import Broken, check_file

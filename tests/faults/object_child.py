@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 from blake3 import blake3
 
-from ingot.blobs.model import Trash
+from ingot.blobs.model import TrashedObject
 from ingot.kernel.clock import SystemClock
 from ingot.objects.local import LocalStore
-from ingot.objects.writing import LocalWriter
+from ingot.objects.local_writer import LocalWriter
 
 SIZES = (1, 20_000, 300_000, 1 << 20, (1 << 20) + 7, 2_500_000)
 WRITERS = 4
@@ -35,9 +35,9 @@ class ObjectPlan(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: dict[str, int]
 
 
-def bytes_of(place: str, start: int, end: int) -> bytes:
+def bytes_of(storage_key: str, start: int, end: int) -> bytes:
     """The bytes that belong at a place: they follow from its name."""
-    return blake3(place.encode()).digest(length=end - start, seek=start) if end > start else b""
+    return blake3(storage_key.encode()).digest(length=end - start, seek=start) if end > start else b""
 
 
 def work(plan: ObjectPlan) -> None:
@@ -72,35 +72,35 @@ class Work:
     async def _work(self) -> None:
         while True:
             if self._unfinished:
-                place, kept = self._unfinished.pop()
+                storage_key, kept = self._unfinished.pop()
                 if self._random.random() < 0.2:
-                    await self._delete(place)
+                    await self._delete(storage_key)
                 else:
-                    await self._send(await self._store.resume(place, offset=kept), kept)
+                    await self._send(await self._store.resume(storage_key, offset=kept), kept)
             elif len(self._stored) > self._random.randrange(KEPT_OBJECTS_MAX):
                 await self._delete(self._stored.pop(self._random.randrange(len(self._stored))))
             else:
-                place, size = self._store.new_place(), self._random.choice(SIZES)
-                self._tell("begin", place, size)
-                await self._send(await self._store.write(place, size=self._random.choice((size, None))), 0)
+                storage_key, size = self._store.new_storage_key(), self._random.choice(SIZES)
+                self._tell("begin", storage_key, size)
+                await self._send(await self._store.write(storage_key, size=self._random.choice((size, None))), 0)
 
     async def _send(self, writer: LocalWriter, kept: int) -> None:
         size = max(kept, self._random.choice(SIZES))
         while writer.offset < size:
             end = min(size, writer.offset + self._random.choice((1, 5_000, 100_000, 1 << 20)))
-            await writer.write(bytes_of(writer.place, writer.offset, end))
+            await writer.write(bytes_of(writer.storage_key, writer.offset, end))
             if self._random.random() < 0.3:
                 await writer.sync()
-                self._tell("kept", writer.place, writer.offset)
-        self._tell("finishing", writer.place, size)
+                self._tell("kept", writer.storage_key, writer.offset)
+        self._tell("finishing", writer.storage_key, size)
         await writer.finish()
-        self._tell("finished", writer.place, size)
-        self._stored.append(writer.place)
+        self._tell("finished", writer.storage_key, size)
+        self._stored.append(writer.storage_key)
 
-    async def _delete(self, place: str) -> None:
-        self._tell("deleting", place, 0)
-        await self._store.delete(Trash(place=place))
-        self._tell("deleted", place, 0)
+    async def _delete(self, storage_key: str) -> None:
+        self._tell("deleting", storage_key, 0)
+        await self._store.delete(TrashedObject(storage_key=storage_key))
+        self._tell("deleted", storage_key, 0)
 
-    def _tell(self, what: str, place: str, count: int) -> None:
-        os.write(self._history, msgspec.json.encode((what, place, count)) + b"\n")
+    def _tell(self, what: str, storage_key: str, count: int) -> None:
+        os.write(self._history, msgspec.json.encode((what, storage_key, count)) + b"\n")

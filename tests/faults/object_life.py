@@ -50,7 +50,7 @@ class ObjectLife:
             history=self._history,
             output=self._output,
             seed=self._random.randrange(2**32),
-            stored=[place for place, told in self._told.items() if told.state == "finished"],
+            stored=[storage_key for storage_key, told in self._told.items() if told.state == "finished"],
             unfinished=self._unfinished(),
         )
         size = self._history.stat().st_size if self._history.exists() else 0
@@ -76,25 +76,29 @@ class ObjectLife:
     def check(self) -> None:
         """Look at every file: what was finished is whole, and at a final name there is nothing else but whole ones."""
         final = {path.name: path for path in self._data.glob("blobs/??/*")}
-        for place, told in self._told.items():
-            path = final.pop(place, None)
+        for storage_key, told in self._told.items():
+            path = final.pop(storage_key, None)
             if told.state == "finished" and path is None:
-                raise self._broken(f"B1 the object {place} was finished and is gone")
+                raise self._broken(f"B1 the object {storage_key} was finished and is gone")
             if path is None:
                 continue
             if told.state not in ("finishing", "finished", "deleting"):
-                raise self._broken(f"B3 the object {place} is at its final name and was last told to {told.state}")
-            if path.read_bytes() != bytes_of(place, 0, told.size):
-                raise self._broken(f"B2 the object {place} is not what was stored")
+                raise self._broken(
+                    f"B3 the object {storage_key} is at its final name and was last told to {told.state}"
+                )
+            if path.read_bytes() != bytes_of(storage_key, 0, told.size):
+                raise self._broken(f"B2 the object {storage_key} is not what was stored")
         if final:
             raise self._broken(f"B3 nobody knows of {sorted(final)}")
-        for place in [place for place, told in self._told.items() if told.state == "deleted"]:
-            del self._told[place]
+        for storage_key in [storage_key for storage_key, told in self._told.items() if told.state == "deleted"]:
+            del self._told[storage_key]
 
     def _unfinished(self) -> dict[str, int]:
         """Uploads to go on with, and objects whose end nobody was told of: they may be at their final name."""
         open_ones = [
-            (place, told.kept) for place, told in self._told.items() if told.state in ("begin", "kept", "finishing")
+            (storage_key, told.kept)
+            for storage_key, told in self._told.items()
+            if told.state in ("begin", "kept", "finishing")
         ]
         return dict(self._random.sample(open_ones, min(len(open_ones), UNFINISHED_MAX)))
 
@@ -110,8 +114,8 @@ class ObjectLife:
             with suppress(msgspec.DecodeError):
                 self._add(*msgspec.json.decode(line, type=Line))
 
-    def _add(self, what: str, place: str, count: int) -> None:
-        told = self._told.setdefault(place, Told())
+    def _add(self, what: str, storage_key: str, count: int) -> None:
+        told = self._told.setdefault(storage_key, Told())
         told.state = what
         if what == "kept":
             told.kept = count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ingot.blobs.model import Trash
+from ingot.blobs.model import TrashedObject
 from ingot.blobs.ports import ObjectWriter
 from ingot.objects.local import LocalStore
 from tests.faults.fake_disk import FakeDisk, Tree, outcomes
@@ -40,9 +40,9 @@ class PowerDisk(FakeDisk):
         for tree in outcomes(self.root):
             self.left[tree, self.store_id, tuple(self.promises.items())] = None
 
-    def promise(self, place: str, promise: Promise) -> None:
+    def promise(self, storage_key: str, promise: Promise) -> None:
         """Something is told, or begins, that changes what may be."""
-        self.promises[place] = promise
+        self.promises[storage_key] = promise
         self.changed()
 
 
@@ -55,35 +55,35 @@ class Script:
 
     async def begin(self, size: int | None) -> Upload:
         """Begin an upload."""
-        place = self.store.new_place()
-        self._disk.promise(place, Promise())
-        writer = await self.store.write(place, size=size)
-        return Upload(place, writer, self._disk)
+        storage_key = self.store.new_storage_key()
+        self._disk.promise(storage_key, Promise())
+        writer = await self.store.write(storage_key, size=size)
+        return Upload(storage_key, writer, self._disk)
 
-    async def resume(self, place: str) -> Upload:
+    async def resume(self, storage_key: str) -> Upload:
         """Go on with one."""
-        promise = self._disk.promises[place]
-        self._disk.promise(place, replace(promise, finished=False))
-        writer = await self.store.resume(place, offset=len(promise.kept))
-        self._disk.promise(place, Promise(kept=promise.kept))
-        return Upload(place, writer, self._disk, promise.kept)
+        promise = self._disk.promises[storage_key]
+        self._disk.promise(storage_key, replace(promise, finished=False))
+        writer = await self.store.resume(storage_key, offset=len(promise.kept))
+        self._disk.promise(storage_key, Promise(kept=promise.kept))
+        return Upload(storage_key, writer, self._disk, promise.kept)
 
-    def lose_half_of_the_rename(self, place: str) -> None:
+    def lose_half_of_the_rename(self, storage_key: str) -> None:
         """The power went after the first folder was synced: the object has both names."""
-        self._disk.promise(place, replace(self._disk.promises[place], finished=False))
-        self._disk.link(f"{DATA}/blobs/{place[-2:]}/{place}", f"{DATA}/blobs/uploads/{place}")
+        self._disk.promise(storage_key, replace(self._disk.promises[storage_key], finished=False))
+        self._disk.link(f"{DATA}/blobs/{storage_key[-2:]}/{storage_key}", f"{DATA}/blobs/uploads/{storage_key}")
 
-    async def delete(self, place: str) -> None:
+    async def delete(self, storage_key: str) -> None:
         """Delete an object."""
-        self._disk.promise(place, replace(self._disk.promises[place], finished=False, deleted=True))
-        await self.store.delete(Trash(place=place))
+        self._disk.promise(storage_key, replace(self._disk.promises[storage_key], finished=False, deleted=True))
+        await self.store.delete(TrashedObject(storage_key=storage_key))
 
 
 class Upload:
     """One upload, and what it sent."""
 
-    def __init__(self, place: str, writer: ObjectWriter, disk: PowerDisk, sent: bytes = b"") -> None:
-        self.place = place
+    def __init__(self, storage_key: str, writer: ObjectWriter, disk: PowerDisk, sent: bytes = b"") -> None:
+        self.storage_key = storage_key
         self._writer = writer
         self._disk = disk
         self._sent = sent
@@ -96,15 +96,15 @@ class Upload:
     async def sync(self) -> None:
         """Have them kept."""
         await self._writer.sync()
-        self._disk.promise(self.place, replace(self._disk.promises[self.place], kept=self._sent))
+        self._disk.promise(self.storage_key, replace(self._disk.promises[self.storage_key], kept=self._sent))
 
     async def finish(self) -> str:
         """Have them stored."""
-        promise = replace(self._disk.promises[self.place], whole=self._sent)
-        self._disk.promise(self.place, promise)
+        promise = replace(self._disk.promises[self.storage_key], whole=self._sent)
+        self._disk.promise(self.storage_key, promise)
         await self._writer.finish()
-        self._disk.promise(self.place, replace(promise, finished=True))
-        return self.place
+        self._disk.promise(self.storage_key, replace(promise, finished=True))
+        return self.storage_key
 
     async def abort(self) -> None:
         """Stop."""

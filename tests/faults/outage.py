@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from ingot.engines.sqlite import SQLiteStore
 from ingot.engines.sqlite.connection import WRITER_PRAGMAS
-from ingot.engines.sqlite.opening import FILE_NAME
-from ingot.jobs.maintenance import Maintenance
+from ingot.engines.sqlite.store_folder import FILE_NAME
+from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import SystemClock
 from tests.faults.history import History, Line, ListRecorder
 from tests.faults.invariants import Broken, check_file
@@ -65,7 +65,7 @@ class Outage:
     async def _work(self, disk: Disk) -> None:
         clock = SystemClock()
         store = await SQLiteStore.open(self._data, clock=clock, lease_seconds=LEASE_SECONDS, vfs=disk.vfs)
-        maintenance = Maintenance(store)
+        maintenance = JobMaintenance(store)
         maintenance.start()
         recorder = ListRecorder(str(self._runs), self._lines)
         seed = self._random.randrange(2**32)

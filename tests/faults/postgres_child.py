@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ingot.engines.postgres import PostgresStore
-from ingot.jobs.maintenance import Maintenance
+from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.logs import configure_logs
 from tests.faults.history import FileRecorder
@@ -49,7 +49,7 @@ def work(plan: PostgresPlan) -> None:
 async def _work(plan: PostgresPlan) -> None:
     recorder = FileRecorder(str(plan.run), plan.history)
     store = await PostgresStore.open(plan.url, clock=SystemClock(), lease_seconds=plan.lease_seconds)
-    maintenance = Maintenance(store)
+    maintenance = JobMaintenance(store)
     maintenance.start()
     shift = Shift(store, recorder, seed=plan.seed, lease_seconds=plan.lease_seconds, held=[*plan.held])
     await shift.prepare()

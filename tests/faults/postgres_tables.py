@@ -8,9 +8,9 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from ingot.engines.postgres.rows import NewsRow
+from ingot.engines.postgres.job_rows import EventEntryRow
 from ingot.jobs import Definition
-from ingot.jobs.model import JobNews
+from ingot.jobs.model import JobEventData
 from tests.faults.tables import AttemptRow, EventRow, JobRow, Tables
 
 Owner = Any  # A connection of a role that sees every row, or one out of a pool.
@@ -54,7 +54,7 @@ FROM ingot.attempts AS a LEFT JOIN ingot.outcomes AS o ON o.job = a.job AND o.fe
 """
 _EVENTS = "SELECT tenant::text, position, at, entries FROM ingot.events ORDER BY position, tenant"
 
-_entries = msgspec.json.Decoder(list[NewsRow])
+_entries = msgspec.json.Decoder(list[EventEntryRow])
 
 
 async def read_tables(connection: Owner) -> Tables:
@@ -66,8 +66,8 @@ async def read_tables(connection: Owner) -> Tables:
             EventRow(tenant, position, at, entry.name, news)
             for tenant, position, at, entries in await connection.fetch(_EVENTS)
             for entry in _entries.decode(entries)
-            for news in entry.news()
-            if isinstance(news, JobNews)
+            for news in entry.event_data()
+            if isinstance(news, JobEventData)
         ]
         return Tables(
             tenants=_pairs(await connection.fetch("SELECT slug, id::text FROM ingot.tenants")),

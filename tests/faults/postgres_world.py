@@ -263,7 +263,7 @@ async def survive(
         await last.prepare()
         assert await last.drain(DRAIN_SECONDS_MAX), "J9 the work did not come to an end"
         await use_all_connections(store)
-        assert (await store.measure()).connections == connections, "the pool is back at its size"
+        assert (await store.measure_load()).connections == connections, "the pool is back at its size"
     tables = await world.check(survival.recorder.history(), resent=True)
     assert {job.status for job in tables.jobs.values()} == {"succeeded", "dead", "canceled"}
     assert survival.before > 0

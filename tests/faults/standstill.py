@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.jobs import Claim, Definition, JobStatus, LeaseLost, Progress
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.faults.invariants import Broken
@@ -55,7 +55,7 @@ async def take_over(bench: Bench, stale: Claim) -> Claim:
 async def _cycle(bench: Bench, connection: apsw.Connection, chance: random.Random) -> int:
     stale = await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS)
-    assert (await bench.jobs.tend()).swept == 1
+    assert (await bench.jobs.maintain()).swept == 1
     holder = await take_over(bench, stale) if chance.random() < 0.7 else None
     ended = holder is not None and chance.random() < 0.5
     if holder is not None and ended:

@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from ingot.jobs.model import JobNews
+from ingot.jobs.model import JobEventData
 
 
 class JobRow(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class EventRow(msgspec.Struct, frozen=True):
     batch: int
     at: int
     name: str
-    news: JobNews
+    news: JobEventData
 
 
 class Tables(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ JOIN states AS s ON s.number = w.job JOIN states AS p ON p.number = w.parent
 """
 
 _entries = msgspec.json.Decoder(list[tuple[str, msgspec.Raw]])
-_news = msgspec.json.Decoder(JobNews)
+_news = msgspec.json.Decoder(JobEventData)
 
 
 def open_file(path: Path) -> apsw.Connection:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from ingot.engines.sqlite import SQLiteStore
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.jobs import Failed, OnDead, Release, Snooze
 from ingot.kernel.clock import ManualClock
 from tests.faults.history import History, Line, ListRecorder
@@ -121,12 +121,12 @@ async def scenario(folder: Path, lines: list[Line]) -> None:
     clock.advance(seconds=LEASE_SECONDS)
     lost = [held_by(claim) for claim in await recorded.claim("plain", limit=2)]
     clock.advance(seconds=LEASE_SECONDS)
-    await recorded.jobs.tend()
+    await recorded.jobs.maintain()
     await recorded.settle(lost[0], done)
     await recorded.enqueue({"tenant": tenant, "type": "flaky"})
     await recorded.claim("flaky", limit=1)
     clock.advance(seconds=LEASE_SECONDS)
-    await recorded.jobs.tend()
+    await recorded.jobs.maintain()
     (running,) = await recorded.claim("plain", limit=1)
     await recorded.beat(held_by(running))
     await recorded.enqueue(plain)

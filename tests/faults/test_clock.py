@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ingot.engines.sqlite import SQLiteStore
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.identity import Tenants
 from ingot.jobs import JobStatus, LeaseLost
 from ingot.kernel.clock import ManualClock, SystemClock
@@ -45,11 +45,11 @@ async def test_a_jump_between_two_openings_costs_nobody_a_lease(tmp_path: Path, 
     async with opened(tmp_path, clock) as bench:
         for _ in range(10):
             clock.advance(seconds=LEASE_SECONDS / 11)
-            assert (await bench.jobs.tend()).swept == 0
+            assert (await bench.jobs.maintain()).swept == 0
             assert await bench.jobs.claim("other", ["noop"]) == []
         await bench.jobs.heartbeat(claim.job.id, claim.fence)
         clock.advance(seconds=LEASE_SECONDS / 2)
-        assert (await bench.jobs.tend()).swept == 0
+        assert (await bench.jobs.maintain()).swept == 0
         assert (await bench.jobs.complete(claim)).status is JobStatus.SUCCEEDED
 
 
@@ -61,9 +61,9 @@ async def test_a_worker_that_stays_silent_is_swept_one_lease_after_the_opening(t
     clock.advance(days=days)
     async with opened(tmp_path, clock) as bench:
         clock.advance(seconds=LEASE_SECONDS - 0.001)
-        assert (await bench.jobs.tend()).swept == 0
+        assert (await bench.jobs.maintain()).swept == 0
         clock.advance(seconds=0.001)
-        assert (await bench.jobs.tend()).swept == 1
+        assert (await bench.jobs.maintain()).swept == 1
         with pytest.raises(LeaseLost):
             await bench.jobs.complete(claim)
         clock.advance(seconds=5)
@@ -104,7 +104,7 @@ async def test_time_goes_on_after_a_jump_between_two_openings(tmp_path: Path, da
         clock.advance(seconds=30)
         assert len(await bench.jobs.claim("worker", ["later"])) == 1
         clock.advance(seconds=LEASE_SECONDS - 30)
-        assert (await bench.jobs.tend()).swept == 1
+        assert (await bench.jobs.maintain()).swept == 1
 
 
 async def test_many_jumps_in_both_directions_keep_time_and_fences_growing(tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ async def test_a_clock_that_goes_back_in_a_running_process_takes_no_time_back(tm
         beat = await bench.jobs.heartbeat(claim.job.id, claim.fence)
         assert beat.lease_expires_at >= claim.lease_expires_at
         clock.advance(seconds=LEASE_SECONDS - 1)
-        assert (await bench.jobs.tend()).swept == 0
+        assert (await bench.jobs.maintain()).swept == 0
         clock.advance(seconds=1)
-        assert (await bench.jobs.tend()).swept == 1
+        assert (await bench.jobs.maintain()).swept == 1
 
 
 class FakeTime:
@@ -177,7 +177,7 @@ async def test_a_jump_of_the_wall_clock_does_not_reach_a_running_process(
     beat = await bench.jobs.heartbeat(held.job.id, held.fence)
     assert (beat.lease_expires_at - held.lease_expires_at).total_seconds() == LEASE_SECONDS / 2
     system.pass_by(LEASE_SECONDS / 2)
-    assert (await bench.jobs.tend()).swept == 1
+    assert (await bench.jobs.maintain()).swept == 1
     assert [claim.job.type for claim in await bench.jobs.claim("worker", ["later"])] == ["later"]
     assert (await bench.reload(silent)).crashes == 1
     assert (await bench.jobs.complete(held)).status is JobStatus.SUCCEEDED

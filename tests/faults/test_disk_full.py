@@ -16,11 +16,11 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from ingot.engines.sqlite import SQLiteStore
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.identity import Tenants
 from ingot.jobs import Claim, Definition, Job, Jobs, JobStatus, Progress
-from ingot.jobs.maintenance import Maintenance
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
+from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import ManualClock, SystemClock
 from ingot.kernel.errors import OutcomeUnknown, StorageFull, StoreError
 from tests.factories import LEASE_SECONDS, Bench
@@ -109,7 +109,7 @@ class Desk(Bench):
         """Prove that lanes, agenda and counts are right: every job can be finished, and the counts say so."""
         self.clock.advance(seconds=2 * LEASE_SECONDS)
         for _ in range(20):
-            await self.jobs.tend()
+            await self.jobs.maintain()
             for claim in await self.jobs.claim("last", ["noop", "later"], limit=1000):
                 await self.jobs.complete(claim)
             self.clock.advance(seconds=10)
@@ -144,7 +144,7 @@ Call = Callable[[Desk], Awaitable[object]]
 
 async def _sweep(desk: Desk) -> object:
     desk.clock.advance(seconds=LEASE_SECONDS)
-    return await desk.jobs.tend()
+    return await desk.jobs.maintain()
 
 
 CALLS: dict[str, Call] = {
@@ -326,7 +326,7 @@ async def _work_on(disk: BadDisk, folder: Path, chance: random.Random, recorder:
     clock = SystemClock()
     store = await SQLiteStore.open(folder, clock=clock, lease_seconds=0.15, vfs=disk.vfs)
     store.connection.pragma("wal_autocheckpoint", chance.choice((8, 50, 4000)))
-    maintenance = Maintenance(store)
+    maintenance = JobMaintenance(store)
     workload = Workload(store, clock, recorder, lease_seconds=0.15, seed=chance.randrange(2**32))
     await workload.prepare()
     maintenance.start()

@@ -10,10 +10,10 @@ import apsw
 import pytest
 
 from ingot.engines.sqlite import SQLiteStore
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.identity import Tenants
 from ingot.jobs import Jobs
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock
 from tests.factories import LEASE_SECONDS
 from tests.faults.tables import open_file
@@ -70,7 +70,7 @@ async def test_a_read_that_fails_leaves_counts_and_events_exact(tmp_path: Path, 
     clock.advance(seconds=10 * LEASE_SECONDS)
     disk.countdown = good_reads
     made, tended = await asyncio.gather(
-        jobs.enqueue_many([new_job(tenant, "new") for _ in range(NEW)]), jobs.tend(), return_exceptions=True
+        jobs.enqueue_many([new_job(tenant, "new") for _ in range(NEW)]), jobs.maintain(), return_exceptions=True
     )
     await store.close()
     with open_file(folder / FILE_NAME) as file:

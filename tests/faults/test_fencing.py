@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.jobs import Definition, JobStatus, LeaseLost
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.faults.rules import broken_rules
 from tests.faults.standstill import EFFECTS_PER_CYCLE, stand_still, take_over
@@ -44,7 +44,7 @@ async def test_a_worker_that_comes_back_before_the_sweep_keeps_its_job(bench: Be
     claim = await bench.make_claim()
     bench.clock.advance(seconds=10 * LEASE_SECONDS)
     await bench.jobs.heartbeat(claim.job.id, claim.fence)
-    assert (await bench.jobs.tend()).swept == 0
+    assert (await bench.jobs.maintain()).swept == 0
     assert (await bench.jobs.complete(claim)).status is JobStatus.SUCCEEDED
 
 
@@ -52,7 +52,7 @@ async def test_one_settles_when_the_swept_and_the_new_worker_answer_together(ben
     for _ in range(50):
         stale = await bench.make_claim()
         bench.clock.advance(seconds=LEASE_SECONDS)
-        await bench.jobs.tend()
+        await bench.jobs.maintain()
         holder = await take_over(bench, stale)
         answers = await asyncio.gather(
             bench.jobs.complete(stale, "stale"), bench.jobs.complete(holder, "holder"), return_exceptions=True
@@ -70,7 +70,7 @@ async def test_a_poison_pill_is_dead_after_exactly_its_crash_cap(bench: Bench, c
     while await bench.jobs.claim(f"victim-{swallowed}", ["noop"]):
         swallowed += 1
         bench.clock.advance(seconds=LEASE_SECONDS)
-        await bench.jobs.tend()
+        await bench.jobs.maintain()
         bench.clock.advance(seconds=5)
     dead = await bench.reload(job)
     assert (swallowed, dead.status, dead.crashes, dead.failures, dead.attempts) == (cap, JobStatus.DEAD, cap, 0, cap)
@@ -86,7 +86,7 @@ async def test_one_bad_row_stops_no_sweep(bench: Bench, folder: Path) -> None:
             f"CREATE TRIGGER bad BEFORE UPDATE ON states WHEN old.id = '{bad}' BEGIN SELECT raise(ABORT, 'bad'); END"
         )
     bench.clock.advance(seconds=LEASE_SECONDS)
-    assert (await bench.jobs.tend()).swept == 19
+    assert (await bench.jobs.maintain()).swept == 19
     counts = (await bench.jobs.summary(bench.tenant)).counts
     assert (counts[JobStatus.RUNNING], counts[JobStatus.QUEUED]) == (1, 19)
     bench.clock.advance(seconds=5)

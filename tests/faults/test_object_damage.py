@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingot.blobs.errors import BlobDamaged
-from ingot.blobs.hashing import Hasher, read_verified, rehash
+from ingot.blobs.hashing import Hasher, hash_object, read_verified
 from ingot.blobs.model import PART_BYTES, Content
 from ingot.kernel.clock import SystemClock
 from ingot.objects.local import LocalStore
@@ -74,13 +74,13 @@ class Shelf:
     async def add(self, data: bytes) -> None:
         """Store an object."""
         hasher = Hasher()
-        hasher.take(data)
-        self.objects.append((hasher.content(place=await put(self.store, data)), data))
+        hasher.update_sync(data)
+        self.objects.append((hasher.content(storage_key=await put(self.store, data)), data))
 
     def path(self, content: Content) -> Path:
         """The file of an object."""
-        assert content.place is not None
-        return self._folder / content.place[-2:] / content.place
+        assert content.storage_key is not None
+        return self._folder / content.storage_key[-2:] / content.storage_key
 
     async def read(self, content: Content, start: int, end: int) -> tuple[bytes, bool]:
         """What somebody gets who reads a range, and whether the reader was told that there is damage."""
@@ -136,9 +136,9 @@ async def test_damaged_bytes_are_never_given_away(shelf: Shelf) -> None:
 
 async def whole(store: LocalStore, content: Content) -> bool:
     """What a scrub finds out."""
-    assert content.place is not None
+    assert content.storage_key is not None
     try:
-        return await rehash(store, content.place, content.size) == content
+        return await hash_object(store, content.storage_key, content.size) == content
     except BlobDamaged:
         return False
 

@@ -13,7 +13,7 @@ import pytest
 from ingot.blobs.errors import BlobDamaged
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import IngotError
-from ingot.objects.layout import SHELVES
+from ingot.objects.layout import SHARD_FOLDERS
 from ingot.objects.local import LocalStore
 from tests.conformance.objects import read
 from tests.faults.fake_disk import FakeDisk, Folder, Tree, disk_of
@@ -64,7 +64,7 @@ async def resumed(script: Script) -> None:
     await upload.write(b"lost")
     await upload.write(b", and longer than what comes")
     await upload.abort()
-    upload = await script.resume(upload.place)
+    upload = await script.resume(upload.storage_key)
     await upload.write(b"new")
     await upload.sync()
     await upload.write(b"!")
@@ -78,7 +78,7 @@ async def resumed_and_finished_at_once(script: Script) -> None:
     await upload.write(b"lost")
     await upload.write(b", and longer than what comes")
     await upload.abort()
-    upload = await script.resume(upload.place)
+    upload = await script.resume(upload.storage_key)
     await upload.write(b"new")
     await upload.write(b"er")
     await upload.finish()
@@ -89,8 +89,8 @@ async def finished_and_taken_back(script: Script) -> None:
     await upload.write(b"kept")
     await upload.sync()
     await upload.write(b" and all of the rest")
-    place = await upload.finish()
-    upload = await script.resume(place)
+    storage_key = await upload.finish()
+    upload = await script.resume(storage_key)
     await upload.write(b"new")
     await upload.write(b"er")
     await upload.finish()
@@ -101,9 +101,9 @@ async def finished_by_half_and_taken_back(script: Script) -> None:
     await upload.write(b"kept")
     await upload.sync()
     await upload.write(b" and all of the rest")
-    place = await upload.finish()
-    script.lose_half_of_the_rename(place)
-    upload = await script.resume(place)
+    storage_key = await upload.finish()
+    script.lose_half_of_the_rename(storage_key)
+    upload = await script.resume(storage_key)
     await upload.write(b"new")
     await upload.finish()
 
@@ -119,7 +119,7 @@ async def deleted_on_its_way(script: Script) -> None:
     await upload.write(b"one")
     await upload.sync()
     await upload.write(b"two")
-    await script.delete(upload.place)
+    await script.delete(upload.storage_key)
 
 
 async def two_at_once(script: Script) -> None:
@@ -161,7 +161,7 @@ class OpeningDisk(PowerDisk):
     """Of the many folders that are made alike, looks at some."""
 
     def make_folder(self, path: str) -> None:
-        if Path(path).name in SHELVES and SHELVES.index(Path(path).name) % FOLDERS_PER_LOOK:
+        if Path(path).name in SHARD_FOLDERS and SHARD_FOLDERS.index(Path(path).name) % FOLDERS_PER_LOOK:
             FakeDisk.changed(self)
             self._folder(str(Path(path).parent)).change(Path(path).name, Folder())
         else:
@@ -170,7 +170,7 @@ class OpeningDisk(PowerDisk):
 
 async def test_opening_can_break_off_anywhere() -> None:
     disk = OpeningDisk()
-    store = await LocalStore.open(DATA, clock=ManualClock(), files=disk)
+    store = await LocalStore.open(DATA, clock=ManualClock(), syscalls=disk)
     disk.store_id = store.store_id
     disk.changed()
     await store.close()
@@ -196,7 +196,7 @@ class NoShelfSync(PowerDisk):
     """Says that a folder of whole objects is synced."""
 
     def sync_folder(self, path: str) -> None:
-        if Path(path).name not in SHELVES:
+        if Path(path).name not in SHARD_FOLDERS:
             super().sync_folder(path)
 
 
@@ -265,7 +265,7 @@ async def test_a_disk_that_does_less_than_it_says_is_noticed(
 async def opened(disk: PowerDisk) -> PowerDisk:
     """A disk that has the folder already."""
     plain = FakeDisk()
-    store = await LocalStore.open(DATA, clock=ManualClock(), files=plain)
+    store = await LocalStore.open(DATA, clock=ManualClock(), syscalls=plain)
     await store.close()
     disk.root, disk.store_id = plain.root, store.store_id
     return disk
@@ -273,7 +273,7 @@ async def opened(disk: PowerDisk) -> PowerDisk:
 
 async def run(act: Callable[[Script], Awaitable[None]], disk: PowerDisk) -> None:
     """Do something on a store on this disk."""
-    store = await LocalStore.open(DATA, clock=ManualClock(), files=disk)
+    store = await LocalStore.open(DATA, clock=ManualClock(), syscalls=disk)
     await act(Script(store, disk))
     await store.close()
 
@@ -282,39 +282,39 @@ async def check(disk: PowerDisk) -> None:
     """Open all that may be left."""
     for tree, store_id, promises in disk.left:
         again = disk_of(tree)
-        store = await LocalStore.open(DATA, clock=ManualClock(), files=again)
+        store = await LocalStore.open(DATA, clock=ManualClock(), syscalls=again)
         try:
             assert store_id in (None, store.store_id)
-            for place, promise in promises:
-                await check_place(store, tree, place, promise)
+            for storage_key, promise in promises:
+                await check_place(store, tree, storage_key, promise)
         finally:
             await store.close()
     print(f"{disk.steps} steps, {len(disk.left)} ways the disk may look")
 
 
-async def check_place(store: LocalStore, tree: Tree, place: str, promise: Promise) -> None:
+async def check_place(store: LocalStore, tree: Tree, storage_key: str, promise: Promise) -> None:
     """Compare what is left of an object with what was promised."""
     files = {path: data for path, _, data in tree if data is not None}
-    final = files.get(f"{DATA}/blobs/{place[-2:]}/{place}")
-    upload = files.get(f"{DATA}/blobs/uploads/{place}")
+    final = files.get(f"{DATA}/blobs/{storage_key[-2:]}/{storage_key}")
+    upload = files.get(f"{DATA}/blobs/uploads/{storage_key}")
     assert final in (None, promise.whole), "a part of an object is at its final name"
     if promise.finished:
         assert final is not None, "an object that was finished is gone"
         assert upload is None, "an object that was finished is an upload still"
-        assert await read(store, place, 0, len(final)) == final
+        assert await read(store, storage_key, 0, len(final)) == final
     elif not promise.deleted:
-        assert await finish(store, place, promise.kept, b"end") == promise.kept + b"end"
+        assert await finish(store, storage_key, promise.kept, b"end") == promise.kept + b"end"
 
 
-async def finish(store: LocalStore, place: str, kept: bytes, rest: bytes) -> bytes:
+async def finish(store: LocalStore, storage_key: str, kept: bytes, rest: bytes) -> bytes:
     """Go on with an upload, and answer what it became."""
     try:
-        writer = await store.resume(place, offset=len(kept))
+        writer = await store.resume(storage_key, offset=len(kept))
         await writer.write(rest)
         await writer.finish()
     except IngotError as error:
         raise AssertionError("what was synced cannot go on") from error
     size = len(kept) + len(rest)
     with pytest.raises(BlobDamaged):
-        await read(store, place, 0, size + 1)
-    return await read(store, place, 0, size)
+        await read(store, storage_key, 0, size + 1)
+    return await read(store, storage_key, 0, size)

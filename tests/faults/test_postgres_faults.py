@@ -20,12 +20,12 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from ingot.engines.postgres import PostgresStore
-from ingot.engines.postgres.tend import look
+from ingot.engines.postgres.maintenance import poll
 from ingot.events import Events
-from ingot.events.acts import Audit
+from ingot.events.audit_service import Audit
 from ingot.identity import Tenants
 from ingot.jobs import Claim, Done, Failed, Job, Jobs, JobStatus, Outcome, Release, Snooze
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import OutcomeUnknown
 from tests.faults.history import History, HistoryFile
@@ -305,9 +305,9 @@ both_losses = pytest.mark.parametrize("loss", Loss)
 async def test_the_time_of_an_outage_is_not_the_cost_of_a_look(wire: Wire) -> None:
     """A look is made again after fifty times what it cost: a process must not be blind for minutes after an outage."""
     wire.proxy.lose(Loss.ANSWER, "ingot.look(", meanwhile=lambda: asyncio.sleep(1.0))
-    memory = wire.behind.memory
-    await look(wire.behind.database, memory)
-    assert memory.look_patience < 10
+    memory = wire.behind.lane_cache
+    await poll(wire.behind.database, memory)
+    assert memory.poll_interval_seconds < 10
 
 
 @both_losses

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ingot.events.acts import Audit
+from ingot.events.audit_service import Audit
 from ingot.identity.secret_values import Secrets
-from ingot.identity.service import Tenants
+from ingot.identity.tenants import Tenants
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.pages import PAGE_ROWS_MAX
 from ingot.settings import Settings
@@ -28,7 +28,7 @@ CHILD = """
 import asyncio, itertools, sys
 from pathlib import Path
 from ingot.identity.secret_values import NewSecret, Secrets
-from ingot.identity.service import Tenants
+from ingot.identity.tenants import Tenants
 from ingot.kernel.clock import SystemClock
 from ingot.records.model import RecordChanged
 from ingot.settings import Settings

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import apsw
 
-from ingot.engines.sqlite.opening import FILE_NAME
-from ingot.jobs.orders import new_job
+from ingot.engines.sqlite.store_folder import FILE_NAME
+from ingot.jobs.job_options import new_job
 from ingot.settings import Settings
-from ingot.wiring import rooms
+from ingot.wiring import services
 from tests.processes import started_async
 
 JOBS = 120
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from ingot.wiring import rooms
+from ingot.wiring import services
 from ingot.identity.ports import ClearTenants
 from ingot.settings import Settings
 
 async def main():
-    async with rooms.open(settings=Settings(data=Path(sys.argv[1])), tend=False) as ingot:
+    async with services.open(settings=Settings(data=Path(sys.argv[1])), maintenance=False) as ingot:
         left = 1
         while left:
             left = (await ingot.jobs._store.run(ClearTenants(limit=3))).left
@@ -47,7 +47,7 @@ async def clear_until_killed(folder: Path, rounds: int) -> bool:
 
 async def test_a_clearing_that_is_killed_goes_on_where_it_stood(tmp_path: Path) -> None:
     settings, chance = Settings(data=tmp_path), random.Random(6)
-    async with rooms.open(settings=settings, tend=False) as ingot:
+    async with services.open(settings=settings, maintenance=False) as ingot:
         tenants = [ingot.default_tenant, await ingot.tenants.create("acme")]
         for tenant in tenants:
             await ingot.jobs.enqueue_many([new_job(tenant.id, "noop", tags=["red"]) for _ in range(JOBS)])
@@ -57,7 +57,7 @@ async def test_a_clearing_that_is_killed_goes_on_where_it_stood(tmp_path: Path) 
     while not await clear_until_killed(tmp_path, chance.randint(5, 20)):
         lives += 1
     assert lives > 1
-    async with rooms.open(settings=settings, tend=False) as ingot:
+    async with services.open(settings=settings, maintenance=False) as ingot:
         assert await ingot.events.read(ingot.default_tenant.id, limit=1000) == events
         assert sum((await ingot.jobs.summary(ingot.default_tenant.id)).counts.values()) == JOBS
         assert len(await ingot.jobs.claim("w", ["noop"], limit=1000)) == JOBS

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ingot.blobs.arrivals import Arrival
-from ingot.blobs.collector import Collector
+from ingot.blobs.garbage_collector import GarbageCollector
+from ingot.blobs.incoming import IncomingBlob
 from ingot.blobs.model import PART_BYTES, UploadState, Usage
 from ingot.blobs.service import Blobs
 from ingot.blobs.uploads import Uploads
@@ -30,7 +30,7 @@ async def parts(data: bytes) -> AsyncIterator[bytes]:
 @asynccontextmanager
 async def rooms(folder: Path, disk: BadDisk) -> AsyncIterator[tuple[Bench, LocalStore]]:
     async with open_bench("sqlite", folder) as bench:
-        objects = await LocalStore.open(folder, clock=SystemClock(), files=disk)
+        objects = await LocalStore.open(folder, clock=SystemClock(), syscalls=disk)
         try:
             yield bench, objects
         finally:
@@ -38,16 +38,16 @@ async def rooms(folder: Path, disk: BadDisk) -> AsyncIterator[tuple[Bench, Local
             await objects.close()
 
 
-async def places(objects: LocalStore) -> list[str]:
-    return [place async for place, _ in objects.list_places()]
+async def storage_keys(objects: LocalStore) -> list[str]:
+    return [storage_key async for storage_key, _ in objects.list_objects()]
 
 
 async def test_a_put_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     disk = BadDisk()
     async with rooms(tmp_path / "data", disk) as (bench, objects):
         blobs = Blobs(bench.store, objects)
-        collector = Collector(bench.store, objects, every_seconds=1, grace_seconds=0)
-        arrival = Arrival(tenant=bench.tenant, owner="token:ann")
+        collector = GarbageCollector(bench.store, objects, every_seconds=1, grace_seconds=0)
+        arrival = IncomingBlob(tenant=bench.tenant, owner="token:ann")
         for room in range(STEPS_MAX):
             disk.room = room
             try:
@@ -58,16 +58,16 @@ async def test_a_put_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
             assert await blobs.usage(bench.tenant) == Usage()
             assert (await blobs.keys(bench.tenant)).items == []
             await collector.run_once()
-            assert await places(objects) == []
+            assert await storage_keys(objects) == []
         assert 5 < room < STEPS_MAX - 1, "every step has failed once"
-        assert await (await blobs.open_key(bench.tenant, "a"))[1].all() == DATA
+        assert await (await blobs.open_key(bench.tenant, "a"))[1].read_all() == DATA
 
 
 async def test_an_upload_on_a_full_disk_goes_on_when_there_is_room(tmp_path: Path) -> None:
     disk = BadDisk()
     async with rooms(tmp_path / "data", disk) as (bench, objects):
         blobs, uploads = Blobs(bench.store, objects), Uploads(bench.store, objects)
-        arrival = Arrival(tenant=bench.tenant, owner="token:ann", size=len(DATA))
+        arrival = IncomingBlob(tenant=bench.tenant, owner="token:ann", size=len(DATA))
         id = (await uploads.begin(arrival, key="a")).upload.id
         failures = offset = 0
         while offset < len(DATA):
@@ -78,9 +78,9 @@ async def test_an_upload_on_a_full_disk_goes_on_when_there_is_room(tmp_path: Pat
             except StorageFull:
                 failures += 1
             disk.room = None
-            assert (await uploads.offset(bench.tenant, id)).received == offset
+            assert (await uploads.take_over(bench.tenant, id)).received == offset
             assert await blobs.usage(bench.tenant) == Usage(reserved_bytes=len(DATA))
         done = await uploads.complete(bench.tenant, id)
         assert (failures > 3, done.upload.state) == (True, UploadState.DONE)
-        assert await (await blobs.open_key(bench.tenant, "a"))[1].all() == DATA
-        assert len(await places(objects)) == 1
+        assert await (await blobs.open_key(bench.tenant, "a"))[1].read_all() == DATA
+        assert len(await storage_keys(objects)) == 1

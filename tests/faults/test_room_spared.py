@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from ingot.blobs.arrivals import Arrival
-from ingot.blobs.collector import Collector
-from ingot.blobs.model import INLINE_BYTES_MAX, PART_BYTES, Trash, Usage
+from ingot.blobs.garbage_collector import GarbageCollector
+from ingot.blobs.incoming import IncomingBlob
+from ingot.blobs.model import INLINE_BYTES_MAX, PART_BYTES, TrashedObject, Usage
 from ingot.blobs.service import Blobs
 from ingot.blobs.uploads import Uploads
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.errors import StorageFull
-from ingot.objects.files import Files
+from ingot.objects.free_space import SPARE_BYTES, SPARE_DIVISOR, FreeSpace
 from ingot.objects.local import LocalStore
-from ingot.objects.room import SPARE_BYTES, SPARE_SHARE, Room
-from ingot.objects.writing import LocalWriter
+from ingot.objects.local_writer import LocalWriter
+from ingot.objects.syscalls import Syscalls
 from tests.conformance.objects import put, read
 from tests.factories import Bench, open_bench
 from tests.faults.bad_disk import names_in
@@ -32,7 +32,7 @@ DISK = "64m"
 PUTS_MAX = 5000
 
 
-class TightDisk(Files):
+class TightDisk(Syscalls):
     """A disk of `total` bytes, whose files take as much of it as they are long, and `taken` more."""
 
     def __init__(self, folder: Path, total: int) -> None:
@@ -41,7 +41,7 @@ class TightDisk(Files):
         self._total = total
         self.taken = 0
 
-    def room_on(self, path: str) -> tuple[int, int]:
+    def disk_space(self, path: str) -> tuple[int, int]:
         used = sum(found.stat().st_size for found in self._folder.rglob("*") if found.is_file())
         return self._total - used - self.taken, self._total
 
@@ -49,7 +49,7 @@ class TightDisk(Files):
 @asynccontextmanager
 async def tight(folder: Path, total: int, spare: int | None) -> AsyncIterator[tuple[LocalStore, TightDisk]]:
     disk = TightDisk(folder, total)
-    store = await LocalStore.open(folder, clock=SystemClock(), files=disk, spare_bytes=spare)
+    store = await LocalStore.open(folder, clock=SystemClock(), syscalls=disk, spare_bytes=spare)
     try:
         yield store, disk
     finally:
@@ -59,25 +59,25 @@ async def tight(folder: Path, total: int, spare: int | None) -> AsyncIterator[tu
 async def fill(writer: LocalWriter, disk: TightDisk, spare: int) -> None:
     for _ in range(8):
         await writer.write(bytes(PART_BYTES))
-        assert disk.room_on("")[0] >= spare
+        assert disk.disk_space("")[0] >= spare
 
 
 async def test_what_would_leave_too_little_is_refused_before_it_begins(tmp_path: Path) -> None:
     async with tight(tmp_path, 4 * MIB, MIB) as (store, disk):
         before = names_in(tmp_path)
-        free = disk.room_on("")[0] - MIB
+        free = disk.disk_space("")[0] - MIB
         with pytest.raises(StorageFull):
-            await store.write(store.new_place(), size=free + 1)
+            await store.write(store.new_storage_key(), size=free + 1)
         with pytest.raises(StorageFull):
-            store.expect_room(free + 1)
+            store.check_free_space(free + 1)
         assert names_in(tmp_path) == before
-        store.expect_room(free)
-        writer = await store.write(store.new_place(), size=free)
+        store.check_free_space(free)
+        writer = await store.write(store.new_storage_key(), size=free)
         disk.taken = 2 * MIB  # What was announced has its room, whatever others take.
         await writer.write(bytes(free))
         await writer.finish()
         with pytest.raises(StorageFull):
-            await store.write(store.new_place(), size=None)
+            await store.write(store.new_storage_key(), size=None)
 
 
 async def test_two_at_once_do_not_take_the_spare(tmp_path: Path) -> None:
@@ -93,41 +93,43 @@ async def test_two_at_once_do_not_take_the_spare(tmp_path: Path) -> None:
             super().allocate(handle, size)
 
     disk = Slow(tmp_path, 4 * MIB)
-    store = await LocalStore.open(tmp_path, clock=SystemClock(), files=disk, spare_bytes=MIB)
+    store = await LocalStore.open(tmp_path, clock=SystemClock(), syscalls=disk, spare_bytes=MIB)
     before = names_in(tmp_path)
     disk.other = 2 * MIB
     with pytest.raises(StorageFull):
-        await store.write(store.new_place(), size=2 * MIB)
+        await store.write(store.new_storage_key(), size=2 * MIB)
     assert names_in(tmp_path) == before
     disk.taken = disk.other = 0
-    await (await store.write(store.new_place(), size=2 * MIB)).abort()
+    await (await store.write(store.new_storage_key(), size=2 * MIB)).abort()
     await store.close()
 
 
 @pytest.mark.parametrize("synced", [0, PART_BYTES])
 async def test_bytes_of_unknown_number_stop_before_the_spare(tmp_path: Path, synced: int) -> None:
     async with tight(tmp_path, 8 * MIB, 2 * MIB) as (store, disk):
-        place = store.new_place()
-        writer = await store.write(place, size=None)
+        storage_key = store.new_storage_key()
+        writer = await store.write(storage_key, size=None)
         await writer.write(bytes(PART_BYTES))
         if synced:
             await writer.sync()
         with pytest.raises(StorageFull):
             await fill(writer, disk, 2 * MIB)
-        assert (tmp_path / "blobs" / "uploads" / place).stat().st_size == synced, "what was not synced is given back"
-        again = await store.resume(place, offset=synced)
+        assert (tmp_path / "blobs" / "uploads" / storage_key).stat().st_size == synced, (
+            "what was not synced is given back"
+        )
+        again = await store.resume(storage_key, offset=synced)
         await again.write(b"room")
         await again.finish()
-        assert await read(store, place, 0, synced + 4) == bytes(synced) + b"room"
+        assert await read(store, storage_key, 0, synced + 4) == bytes(synced) + b"room"
 
 
 async def test_what_goes_on_later_stops_there_too(tmp_path: Path) -> None:
     async with tight(tmp_path, 8 * MIB, 2 * MIB) as (store, disk):
-        place = store.new_place()
-        writer = await store.write(place, size=5 * MIB)
+        storage_key = store.new_storage_key()
+        writer = await store.write(storage_key, size=5 * MIB)
         await writer.write(bytes(PART_BYTES))
         await writer.sync()
-        writer = await store.resume(place, offset=PART_BYTES)  # The room that it took is given back.
+        writer = await store.resume(storage_key, offset=PART_BYTES)  # The room that it took is given back.
         disk.taken = 4 * MIB
         with pytest.raises(StorageFull):
             await fill(writer, disk, 2 * MIB)
@@ -135,10 +137,10 @@ async def test_what_goes_on_later_stops_there_too(tmp_path: Path) -> None:
 
 async def test_deleting_asks_nobody(tmp_path: Path) -> None:
     async with tight(tmp_path, 4 * MIB, MIB) as (store, disk):
-        place = await put(store, bytes(PART_BYTES))
+        storage_key = await put(store, bytes(PART_BYTES))
         disk.taken = 4 * MIB
         before = names_in(tmp_path)
-        await store.delete(Trash(place=place))
+        await store.delete(TrashedObject(storage_key=storage_key))
         assert len(before - names_in(tmp_path)) == 1
 
 
@@ -146,28 +148,28 @@ async def test_deleting_asks_nobody(tmp_path: Path) -> None:
     ("spare", "total", "kept"),
     [
         (None, 1 << 40, SPARE_BYTES),
-        (None, 100 * MIB, 100 * MIB // SPARE_SHARE),
+        (None, 100 * MIB, 100 * MIB // SPARE_DIVISOR),
         (3 * MIB, 4 * MIB, 3 * MIB),
         (0, 4 * MIB, None),
         (None, 0, None),
     ],
 )
 def test_how_much_stays_free(spare: int | None, total: int, kept: int | None) -> None:
-    class Told(Files):
+    class Told(Syscalls):
         free = 0
 
         def room_on(self, path: str) -> tuple[int, int]:
             return self.free, total
 
     disk = Told()
-    room = Room(disk, "", spare)
+    room = FreeSpace(disk, "", spare)
     if kept is None:
-        room.expect(1)
+        room.check(1)
         return
     disk.free = kept + 5
-    room.expect(5)
+    room.check(5)
     with pytest.raises(StorageFull):
-        room.expect(6)
+        room.check(6)
 
 
 # -- a real disk, with the database on it -------------------------------------------------------------------
@@ -189,7 +191,7 @@ async def once(data: bytes) -> AsyncIterator[bytes]:
         yield data[start : start + PART_BYTES]
 
 
-async def puts_until_full(blobs: Blobs, arrival: Arrival, size: int) -> int:
+async def puts_until_full(blobs: Blobs, arrival: IncomingBlob, size: int) -> int:
     for count in range(PUTS_MAX):
         try:
             await blobs.put(f"{count:04}", once(os.urandom(size)), arrival)
@@ -206,11 +208,11 @@ async def puts_until_full(blobs: Blobs, arrival: Arrival, size: int) -> int:
 async def test_a_disk_that_files_filled_is_emptied_from_inside(tmp_path: Path, size: int, told: bool) -> None:
     async with rooms(tmp_path / "disk") as (bench, objects):
         blobs = Blobs(bench.store, objects)
-        collector = Collector(bench.store, objects, every_seconds=1, grace_seconds=0)
-        arrival = Arrival(tenant=bench.tenant, owner="token:ann", size=size if told else None)
+        collector = GarbageCollector(bench.store, objects, every_seconds=1, grace_seconds=0)
+        arrival = IncomingBlob(tenant=bench.tenant, owner="token:ann", size=size if told else None)
         count = await puts_until_full(blobs, arrival, size)
         assert count * size > 4 * MIB, "much of it was taken"
-        assert Files().room_on(str(tmp_path / "disk"))[0] > SPARE // 4, "and some is left"
+        assert Syscalls().disk_space(str(tmp_path / "disk"))[0] > SPARE // 4, "and some is left"
         assert (await blobs.usage(bench.tenant)).reserved_bytes == 0
         await collector.run_once()
         for number in range(count):
@@ -222,23 +224,25 @@ async def test_a_disk_that_files_filled_is_emptied_from_inside(tmp_path: Path, s
             await blobs.put(f"{number:04}", once(os.urandom(size)), arrival)
         data = os.urandom(size)
         await blobs.put("again", once(data), arrival)
-        assert await (await blobs.open_key(bench.tenant, "again"))[1].all() == data
+        assert await (await blobs.open_key(bench.tenant, "again"))[1].read_all() == data
 
 
 async def test_who_announces_the_whole_disk_takes_it_from_nobody(tmp_path: Path) -> None:
     async with rooms(tmp_path / "disk") as (bench, objects):
         blobs, uploads = Blobs(bench.store, objects), Uploads(bench.store, objects)
-        small = Arrival(tenant=bench.tenant, owner="token:ann")
+        small = IncomingBlob(tenant=bench.tenant, owner="token:ann")
         await blobs.put("a", once(b"a"), small)
-        free = Files().room_on(str(tmp_path / "disk"))[0]
-        whole, most = (Arrival(tenant=bench.tenant, owner="token:ann", size=free - less) for less in (MIB, SPARE + MIB))
+        free = Syscalls().disk_space(str(tmp_path / "disk"))[0]
+        whole, most = (
+            IncomingBlob(tenant=bench.tenant, owner="token:ann", size=free - less) for less in (MIB, SPARE + MIB)
+        )
         with pytest.raises(StorageFull):
             await blobs.put("whole", once(bytes(PART_BYTES)), whole)
         begun = await uploads.begin(whole)
         with pytest.raises(StorageFull):
             await uploads.receive(bench.tenant, begun.upload.id, 0, once(bytes(PART_BYTES)))
-        await uploads.give_up(bench.tenant, begun.upload.id)
-        assert Files().room_on(str(tmp_path / "disk"))[0] > free - MIB
+        await uploads.cancel(bench.tenant, begun.upload.id)
+        assert Syscalls().disk_space(str(tmp_path / "disk"))[0] > free - MIB
 
         came, gate = asyncio.Event(), asyncio.Event()
 

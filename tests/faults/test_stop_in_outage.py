@@ -31,7 +31,7 @@ async def test_who_waits_for_the_database_is_told_when_the_server_stops(
     async with open_world() as world, serving(tmp_path, Settings(database_url=world.url)) as served:
         given = {"worker_id": "w", "types": ["noop"], "wait_seconds": 60}
         claim = asyncio.create_task(served.call("POST", "/jobs/claim", json=given))
-        await eventually(lambda: served.ingot.jobs.waiting == 1)
+        await eventually(lambda: served.ingot.jobs.waiting_claims == 1)
         await asyncio.to_thread(world.server.stop, "immediate")  # And it stays away until the end.
         post = asyncio.create_task(served.call("POST", "/jobs", json={"type": "noop"}))
         get = asyncio.create_task(served.call("GET", "/jobs"))

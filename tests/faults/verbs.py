@@ -31,7 +31,7 @@ from ingot.jobs import (
     Settled,
     Snooze,
 )
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import to_datetime, to_micros
 from ingot.kernel.errors import IngotError, OutcomeUnknown
 from tests.faults.history import Recorder

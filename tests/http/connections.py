@@ -44,6 +44,6 @@ def statuses(answers: bytes) -> list[int]:
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answers)]
 
 
-def connections(served: Served) -> list[protocol.Protocol]:
+def connections(served: Served) -> list[protocol.HttpProtocol]:
     """The connections that the server has open."""
-    return [one for one in served.server.server_state.connections if isinstance(one, protocol.Protocol)]
+    return [one for one in served.server.server_state.connections if isinstance(one, protocol.HttpProtocol)]

@@ -12,11 +12,11 @@ from zlib import crc32
 import msgspec
 import uvloop
 
-from ingot.http.call import Answer, Body, Bytes, Call
 from ingot.http.forms import Form
-from ingot.http.ranges import disposition, safe_type, wanted
+from ingot.http.ranges import content_disposition, safe_content_type, select_range
+from ingot.http.request import BytesResponse, Request, RequestBody, Response
+from ingot.http.routes import Open, Route, Signed
 from ingot.http.signing import Signer
-from ingot.http.table import Open, Route, Signed
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.errors import InvalidInput, StoreError
 from tests.http.serving import serving
@@ -58,7 +58,7 @@ class Depot:
 
         def route(method: str, path: str, handler: Callable[..., Awaitable[object]], **more: object) -> Route:
             given: dict[str, object] = {"needs": Open(), "body_bytes_max": None if method == "PUT" else 1, **more}
-            return Route(method=method, path=f"/depot/{path}", handler=handler, room="depot", **given)  # type: ignore[arg-type]
+            return Route(method=method, path=f"/depot/{path}", handler=handler, tag="depot", **given)  # type: ignore[arg-type]
 
         return [
             route("PUT", "take", self.take),
@@ -71,15 +71,22 @@ class Depot:
             route("GET", "rest/jobs/{key*}", self.rest),
             route("GET", "signed", self.signed, needs=Signed()),
             route("PUT", "signed", self.signed_put, needs=Signed()),
-            route("POST", "form", self.form, body_bytes_max=None, takes="multipart/form-data", form=("key", "blob")),
+            route(
+                "POST",
+                "form",
+                self.form,
+                body_bytes_max=None,
+                body_content_type="multipart/form-data",
+                form_fields=("key", "blob"),
+            ),
         ]
 
-    async def take(self, call: Call, body: Body) -> JSON:
+    async def take(self, call: Request, body: RequestBody) -> JSON:
         """Takes all."""
         sizes = []
         check = 0
         try:
-            async for part in body.parts():
+            async for part in body.chunks():
                 sizes.append(len(part))
                 self.parts_taken += 1
                 check = crc32(part, check)
@@ -90,29 +97,29 @@ class Depot:
         told = {"size": sum(sizes), "parts": len(sizes), "largest": max(sizes, default=0), "check": check}
         return {**told, "length": body.length, "content_type": body.content_type}
 
-    async def bounded(self, call: Call, body: Body) -> JSON:
+    async def bounded(self, call: Request, body: RequestBody) -> JSON:
         """Takes some."""
         return await self.take(call, body)
 
-    async def gated(self, call: Call, body: Body) -> JSON:
+    async def gated(self, call: Request, body: RequestBody) -> JSON:
         """Takes all, but only when told."""
         self.waiting += 1
         self.entered.set()
         await self.go.wait()
         return await self.take(call, body)
 
-    async def refuse(self, call: Call, body: Body) -> None:
+    async def refuse(self, call: Request, body: RequestBody) -> None:
         """Takes nothing."""
         raise InvalidInput("nothing is taken here")
 
-    async def ignore(self, call: Call, body: Body) -> JSON:
+    async def ignore(self, call: Request, body: RequestBody) -> JSON:
         """Takes nothing, and does not mind."""
         return {"text": "fine"}
 
-    async def give(self, call: Call) -> Bytes:
+    async def give(self, call: Request) -> BytesResponse:
         """Gives what it was told."""
         self.parts = self._parts()  # Kept: what is closed is closed by who sends it, and not by its end as an object.
-        return Bytes(self.size, self.parts, {"content-type": "application/octet-stream"})
+        return BytesResponse(self.size, self.parts, {"content-type": "application/octet-stream"})
 
     async def _parts(self) -> AsyncIterator[bytes]:
         try:
@@ -125,38 +132,41 @@ class Depot:
         finally:
             self.closed += 1
 
-    async def file(self, call: Call) -> Bytes | Answer[None]:
+    async def file(self, call: Request) -> BytesResponse | Response[None]:
         """Gives a file, or a part of it."""
-        want = wanted(call, size=len(self.content), etag=ETAG)
+        want = select_range(call, size=len(self.content), etag=ETAG)
         if want.status == 304:
-            return Answer(None, 304, want.headers)
-        names = {"content-type": safe_type("text/html"), "content-disposition": disposition("f\u00fcr\r\n.txt")}
-        return Bytes(want.length, self._slice(want.start, want.end), {**want.headers, **names}, want.status)
+            return Response(None, 304, want.headers)
+        names = {
+            "content-type": safe_content_type("text/html"),
+            "content-disposition": content_disposition("f\u00fcr\r\n.txt"),
+        }
+        return BytesResponse(want.length, self._slice(want.start, want.end), {**want.headers, **names}, want.status)
 
     async def _slice(self, start: int, end: int) -> AsyncIterator[bytes]:
         for place in range(start, end, 1000):
             yield self.content[place : min(end, place + 1000)]
 
-    async def rest(self, call: Call, key: str) -> JSON:
+    async def rest(self, call: Request, key: str) -> JSON:
         """Says the rest of the path."""
         return {"text": key}
 
-    async def signed(self, call: Call, query: SignedQuery) -> JSON:
+    async def signed(self, call: Request, query: SignedQuery) -> JSON:
         """Says what the address says."""
         return {"text": f"{query.name}:{query.number}"}
 
-    async def signed_put(self, call: Call, body: Body, query: SignedQuery) -> JSON:
+    async def signed_put(self, call: Request, body: RequestBody, query: SignedQuery) -> JSON:
         """Takes all, for an address."""
         return await self.take(call, body)
 
-    async def form(self, call: Call, body: Body) -> JSON:
+    async def form(self, call: Request, body: RequestBody) -> JSON:
         """Takes a form."""
         form = await Form.read(body, file="blob")
         known, file = dict(form.fields), form.file
         if file is None:
             return {"fields": form.fields, "name": None}
         begin, size = b"", 0
-        async for part in file.parts():
+        async for part in file.chunks():
             begin = (begin + part)[:100]
             size += len(part)
         told = {"fields": form.fields, "known": known, "name": file.name, "content_type": file.content_type}

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ingot.http.table import PREFIX
+from ingot.http.routes import PREFIX
 from tests.http.serving import Served
 
 

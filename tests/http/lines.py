@@ -9,8 +9,8 @@ import httpx
 
 from ingot.client.asynchronous.blobs import AsyncBlobs
 from ingot.client.asynchronous.http import AsyncHttp
-from ingot.client.patience import Patience
-from ingot.client.place import find_place
+from ingot.client.retry_policy import RetryPolicy
+from ingot.client.server_address import resolve_server_address
 
 
 class Line(httpx.AsyncHTTPTransport):
@@ -85,7 +85,9 @@ class Cut(httpx.AsyncByteStream):
 
 def blobs_over(line: Line, url: str, token: str, *, patience: float = 20.0) -> AsyncBlobs:
     """Blobs of a server, over this line."""
-    return AsyncBlobs(AsyncHttp(find_place(url, token=token), Patience(seconds=patience), transport=line))
+    return AsyncBlobs(
+        AsyncHttp(resolve_server_address(url, token=token), RetryPolicy(retry_seconds=patience), transport=line)
+    )
 
 
 def once(method: str, part: str, harm: Harm, *, skip: int = 0) -> Callable[[httpx.Request], Harm | None]:

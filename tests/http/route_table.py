@@ -5,11 +5,11 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from ingot.http.metrics import Metrics
-from ingot.http.table import Table
-from ingot.wiring.serving import routes_of
+from ingot.http.routes import RouteTable
+from ingot.wiring.api_server import build_routes
 from tests.http.serving import Served
 
 
-def table(served: Served) -> Table:
+def table(served: Served) -> RouteTable:
     """Every route that a server of this store has."""
-    return routes_of(served.ingot, Metrics(CollectorRegistry()))
+    return build_routes(served.ingot, Metrics(CollectorRegistry()))

@@ -13,21 +13,21 @@ import httpx
 import msgspec
 
 from ingot.events.audit import Act
-from ingot.http.cookies import SESSION
+from ingot.http.cookies import SESSION_COOKIE
+from ingot.http.routes import PREFIX, Route
 from ingot.http.server import Server, listen, url_of
 from ingot.http.signing import Signer
-from ingot.http.table import PREFIX, Route
-from ingot.http.traces import Spans
-from ingot.identity.grants import ALL, Grant
+from ingot.http.tracing import Tracer
+from ingot.identity.grants import GRANT_ALL, Grant
 from ingot.identity.people import Person, Role
 from ingot.kernel.clock import Clock
 from ingot.settings import Settings
-from ingot.wiring import rooms
-from ingot.wiring.serving import server_of
+from ingot.wiring import services
+from ingot.wiring.api_server import build_server
 from tests.postgres import Database
 from tests.sqlite_files import place_migrated_file
 
-EVERYTHING = [ALL]
+EVERYTHING = [GRANT_ALL]
 OWN_PAGE = {"sec-fetch-site": "same-origin"}
 ISSUER = "https://id.example"
 PEOPLE = Settings(
@@ -41,7 +41,7 @@ PEOPLE = Settings(
 class Served:
     """An open store and a server in front of it."""
 
-    def __init__(self, ingot: rooms.Ingot, server: Server, url: str, operator: str) -> None:
+    def __init__(self, ingot: services.Ingot, server: Server, url: str, operator: str) -> None:
         self.ingot = ingot
         self.server = server
         self.url = url
@@ -66,19 +66,19 @@ class Served:
     async def sign_in(self, *groups: str, subject: str = "ada", **known: Any) -> dict[str, str]:
         """The headers of a browser in which a person with these groups is signed in, on a page of ours."""
         person = Person(issuer=ISSUER, subject=subject, groups=groups, **known)
-        made = await self.ingot.sessions.sign_in(person, agent=None, old=None, act=Act())
-        return {"cookie": f"{SESSION}={made.secret}", **OWN_PAGE}
+        made = await self.ingot.sessions.sign_in(person, user_agent=None, old_secret=None, act=Act())
+        return {"cookie": f"{SESSION_COOKIE}={made.secret}", **OWN_PAGE}
 
     async def link(self) -> dict[str, str]:
         """The headers of a browser in which the operator is signed in with a link."""
-        secret = (await self.ingot.sessions.link()).secret
+        secret = (await self.ingot.sessions.create_link()).secret
         answer = await self.client.post(f"/auth/link?code={secret}", headers=OWN_PAGE)
         return {"cookie": answer.headers["set-cookie"].partition(";")[0], **OWN_PAGE}
 
     async def give_groups(self, **roles: Role) -> None:
         """Let groups have roles in the default tenant."""
         await self.ingot.tenants.change(self.ingot.default_tenant.id, groups=roles)
-        self.ingot.access.forget()
+        self.ingot.authenticator.invalidate()
 
     async def make_job(self, **options: Any) -> dict[str, Any]:
         """A job, made over HTTP."""
@@ -100,25 +100,25 @@ async def serving(
     folder: Path,
     settings: Settings | None = None,
     *,
-    spans: Spans | None = None,
+    spans: Tracer | None = None,
     clock: Clock | None = None,
     door: socket.socket | None = None,
     more: Iterable[Route] = (),
     signer: Signer | None = None,
-    tend: bool = True,
+    maintenance: bool = True,
 ) -> AsyncIterator[Served]:
     """Serve a new store on SQLite, at a door that is open already, or else at a port that is free.
 
-    It has `more` routes, and takes what the signer has signed. With `tend=False` no maintenance runs in the background.
+    It has `more` routes, and takes what the signer has signed. With `maintenance=False` no maintenance runs.
     """
     settings = msgspec.structs.replace(settings or Settings(), data=folder)
     if settings.database_url is None:
         place_migrated_file(folder)
-    async with rooms.open(settings=settings, clock=clock, tend=tend) as ingot:
-        operator = await ingot.credentials.ensure_operator(None)
+    async with services.open(settings=settings, clock=clock, maintenance=maintenance) as ingot:
+        operator = await ingot.credentials.ensure_operator_token(None)
         assert operator is not None
         with listen("127.0.0.1", 0) if door is None else door.dup() as listening:
-            server = server_of(ingot, settings, spans=spans, more=more, signer=signer)
+            server = build_server(ingot, settings, tracer=spans, extra_routes=more, signer=signer)
             running = asyncio.create_task(server.serve(sockets=[listening]))
             served = Served(ingot, server, url_of(listening), operator.text)
             try:

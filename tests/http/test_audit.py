@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 
 from ingot.events.audit import Act
 from ingot.http.metrics import Metrics
-from ingot.http.table import PREFIX
+from ingot.http.routes import PREFIX
 from ingot.identity.grants import Grant
 from ingot.identity.secret_values import NewSecret
 from ingot.settings import Settings
-from ingot.wiring.serving import routes_of
+from ingot.wiring.api_server import build_routes
 from tests.http.serving import Served, serving
 
 Json = dict[str, Any]
@@ -51,12 +51,12 @@ async def a_token(served: Served) -> str:
 
 
 async def a_credential(served: Served) -> str:
-    return (await served.ingot.credentials.create_worker(None, "press")).credential.id
+    return (await served.ingot.credentials.create_worker_credential(None, "press")).credential.id
 
 
 async def a_disabled_credential(served: Served) -> str:
     await a_credential(served)
-    return (await served.ingot.credentials.enable_worker(None, "press", enabled=False)).id
+    return (await served.ingot.credentials.enable_worker_credential(None, "press", enabled=False)).id
 
 
 async def a_pause(served: Served) -> str:
@@ -201,7 +201,7 @@ TRAFFIC = {  # What is done to jobs and blobs, which have events of their own, a
 
 
 def test_every_route_that_manages_something_has_a_case(served: Served) -> None:
-    table = routes_of(served.ingot, Metrics(CollectorRegistry()))
+    table = build_routes(served.ingot, Metrics(CollectorRegistry()))
     writing = {f"{route.method} {route.path.removeprefix(PREFIX)}" for route in table.routes if route.method != "GET"}
     assert writing - TRAFFIC - BY_ANYBODY - OF_EACH == CASES.keys()
     assert not any("/admin/" in name for name in TRAFFIC)
@@ -284,7 +284,7 @@ async def test_the_first_start_is_on_record_as_the_process(served: Served) -> No
 
 
 async def test_a_worker_that_leaves_by_itself_is_not_on_record(served: Served) -> None:
-    made = await served.ingot.credentials.create_worker(served.ingot.default_tenant.id, "press")
+    made = await served.ingot.credentials.create_worker_credential(served.ingot.default_tenant.id, "press")
     headers = {"x-worker-id": "press/1", "x-worker-secret": made.secret}
     token = await served.token(Grant(action="workers.run"))
     known = await acts(served)

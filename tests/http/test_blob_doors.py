@@ -93,7 +93,7 @@ def is_open(file: Path) -> bool:
 async def test_a_blob_is_read_whole_only_as_long_as_somebody_waits_for_it(tmp_path: Path) -> None:
     async with serving(tmp_path / "data", Settings(scrub_bytes_per_second=1)) as served:
         made = await served.call("PUT", "/keys/a", content=DATA)
-        (place,) = [place async for place, _ in served.ingot.objects.list_places()]
+        (place,) = [place async for place, _ in served.ingot.object_store.list_objects()]
         (file,) = await asyncio.to_thread(lambda: list((tmp_path / "data" / "blobs").rglob(place)))
         asking = asyncio.create_task(served.call("POST", f"/blobs/{made.json()['blob_id']}/verify"))
         await eventually(lambda: is_open(file))
@@ -121,7 +121,7 @@ async def test_what_a_call_had_set_aside_when_the_server_died_is_free_soon(tmp_p
         try:
             await eventually(has_reserved_bytes)
             clock.advance(seconds=3600)  # So long nothing was heard of it.
-            await served.ingot.collector.run_once()
+            await served.ingot.garbage_collector.run_once()
             assert (await served.ingot.blobs.usage(tenant)).reserved_bytes == 0
         finally:
             put.cancel()

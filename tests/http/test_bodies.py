@@ -14,10 +14,10 @@ from zlib import crc32
 
 import pytest
 
-from ingot.http import call as of_call
 from ingot.http import protocol
-from ingot.http.call import Gone
+from ingot.http import request as of_call
 from ingot.http.problems import SlowSender
+from ingot.http.request import ClientDisconnected
 from ingot.http.server import listen
 from ingot.settings import Settings
 from tests.http.connections import connected, connections, statuses, told
@@ -79,7 +79,7 @@ async def test_a_body_comes_whole_and_in_large_parts(site: Served) -> None:
     assert (taken["size"], taken["length"], taken["content_type"]) == (len(body), len(body), "image/png")
     assert taken["check"] == crc32(body)
     assert taken["largest"] <= 2 * MIB
-    assert taken["parts"] <= len(body) / of_call.PART_BYTES_MIN + 20
+    assert taken["parts"] <= len(body) / of_call.CHUNK_BYTES_MIN + 20
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000])
@@ -134,7 +134,7 @@ async def test_a_sender_that_leaves_is_told_from_one_that_has_ended(site: Served
         writer.write(put("take", b"content-length: 1000000", body=b"x" * 1000))
         await eventually(lambda: any(one.cycle is not None for one in connections(site)))
     await eventually(lambda: len(depot.ended) == 1)
-    assert isinstance(depot.ended[0], Gone)
+    assert isinstance(depot.ended[0], ClientDisconnected)
 
 
 async def test_a_sender_that_sends_nothing_is_told_so(
@@ -212,14 +212,14 @@ async def test_curl_gets_an_answer_to_a_body_that_nobody_read(
 
 async def test_httpx_gets_an_answer_to_a_body_that_nobody_read(site: Served) -> None:
     for _ in range(3):
-        answer = await site.client.put("/depot/refuse", content=bytes(protocol.WASTE_BYTES_MAX - MIB))
+        answer = await site.client.put("/depot/refuse", content=bytes(protocol.DISCARDED_BYTES_MAX - MIB))
         assert (answer.status_code, answer.headers["connection"]) == (422, "close")
 
 
 async def test_no_more_than_a_little_is_read_of_a_body_that_nobody_wants(
     tmp_path: Path, depot: Depot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "WASTE_BYTES_MAX", MIB)
+    monkeypatch.setattr(protocol, "DISCARDED_BYTES_MAX", MIB)
     with listen("127.0.0.1", 0) as door:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)  # Connections inherit it.
         async with (

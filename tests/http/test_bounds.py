@@ -77,7 +77,7 @@ async def test_a_waiting_claim_ends_with_its_credential(served: Served, kind: st
         end = ("DELETE", f"/admin/tokens/{made['id']}")
     body = {"types": ["noop"], "wait_seconds": 60}
     waiting = asyncio.create_task(served.client.post("/api/v1/jobs/claim", headers=headers, json=body))
-    await eventually(lambda: served.ingot.jobs.waiting)
+    await eventually(lambda: served.ingot.jobs.waiting_claims)
     await served.call(*end)
     job = await served.make_job()
     assert (await waiting).status_code == 401

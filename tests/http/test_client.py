@@ -13,7 +13,7 @@ import pytest
 
 from ingot.client import AsyncClient, Client
 from ingot.client.errors import JobCanceled, JobDead, NotIngot, NotInTime, ServerUnreachable
-from ingot.client.place import NoToken, WrongUrl, find_place
+from ingot.client.server_address import NoToken, WrongUrl, resolve_server_address
 from ingot.identity.credentials import Unauthorized
 from ingot.identity.model import TenantNotFound
 from ingot.jobs.errors import DuplicateJob, JobNotFound, WorkerNotFound
@@ -199,14 +199,14 @@ async def test_a_server_that_is_not_there_is_asked_again_and_then_told_of(unused
 def test_where_the_server_is_comes_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "operator.token").write_text("ingot_own\n", encoding="utf-8")
     settings = ClientSettings(server_url="http://127.0.0.1:9", data=tmp_path)
-    assert find_place(settings=settings).headers == {"authorization": "Bearer ingot_own"}
+    assert resolve_server_address(settings=settings).headers == {"authorization": "Bearer ingot_own"}
     with pytest.raises(NoToken):
-        find_place("https://ingot.example.com", settings=settings)
+        resolve_server_address("https://ingot.example.com", settings=settings)
     for wrong in (
         "ingot.example.com", "ftp://x", "http://x/api/v1", "http://", "http://[::1", "http://x:y", "http://x:0", "http://a@b",
     ):  # fmt: skip
         with pytest.raises(WrongUrl):
-            find_place(wrong, token="x", settings=settings)
+            resolve_server_address(wrong, token="x", settings=settings)
     for token in ("ingot_ü", "ingot\nhost: elsewhere"):
         with pytest.raises(NoToken, match="no token has"):
-            find_place(token=token, settings=settings)
+            resolve_server_address(token=token, settings=settings)

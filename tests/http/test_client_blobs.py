@@ -27,8 +27,8 @@ from ingot.blobs.model import Key
 from ingot.client import AsyncClient, Client
 from ingot.client.asynchronous.blobs import AsyncBlobs
 from ingot.client.errors import DownloadDamaged, ServerUnreachable
-from ingot.client.landing import part_of
-from ingot.client.outgoing import Progress, Unfinished
+from ingot.client.partial_file import partial_path
+from ingot.client.upload_source import ProgressCallback, UnfinishedUpload
 from ingot.identity.grants import Grant
 from ingot.identity.model import Limits
 from ingot.kernel.clock import ManualClock
@@ -306,7 +306,7 @@ async def test_what_an_earlier_try_left_counts_when_it_is_right(served: Served, 
     blobs = blobs_over(line, served.url, served.operator)
     made = await blobs.put(big, "big")
     to = tmp_path / "back"
-    part = part_of(to, made.blob_id)
+    part = partial_path(to, made.blob_id)
     for left, ranges in (
         (BIG[: 5 * MIB], [f"bytes={5 * MIB}-"]),
         (b"x" + BIG[1 : 5 * MIB], [f"bytes={5 * MIB}-", None]),  # Wrong: once more, from the beginning.
@@ -335,7 +335,7 @@ async def test_a_key_that_is_replaced_while_it_is_fetched_is_told(served: Served
 # -- going on another time ----------------------------------------------------------------------------------
 
 
-def stopping_at(bytes_sent: int) -> Progress:
+def stopping_at(bytes_sent: int) -> ProgressCallback:
     """What stops who sends, after so many bytes."""
 
     def tell(done: int, _: int) -> None:
@@ -345,9 +345,9 @@ def stopping_at(bytes_sent: int) -> Progress:
     return tell
 
 
-async def begun(blobs: AsyncBlobs, source: Path, stop_at: int) -> Unfinished:
+async def begun(blobs: AsyncBlobs, source: Path, stop_at: int) -> UnfinishedUpload:
     """An upload that somebody has stopped."""
-    known: list[Unfinished] = []
+    known: list[UnfinishedUpload] = []
     with pytest.raises(Stop):
         await blobs.put(source, "big", progress=stopping_at(stop_at), begun=known.append)
     return known[0]
@@ -391,7 +391,7 @@ async def test_an_upload_of_other_bytes_is_given_up(served: Served, big: Path) -
     assert (await blobs.put(other, "big", unfinished=left)).blob_id == blake3(other).hexdigest()
     with pytest.raises(UploadNotFound):
         await served.ingot.uploads.get(served.ingot.default_tenant.id, left.id)
-    for unknown in (left, Unfinished(id=new_id())):
+    for unknown in (left, UnfinishedUpload(id=new_id())):
         assert (await blobs.put(big, "big", replace=True, unfinished=unknown)).size == len(BIG)
     assert (await blobs.usage()).reserved_bytes == 0
 

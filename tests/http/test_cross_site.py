@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.http.table import Open, Signed
+from ingot.http.routes import Open, Signed
 from ingot.kernel.ids import new_id
 from tests.http.one_server import on_one_server
 from tests.http.route_table import table
@@ -29,7 +29,7 @@ async def test_no_route_that_changes_something_takes_get(served: Served) -> None
     for route in routes:
         if route.method == "GET" or route.path in read:
             continue
-        path = route.template.format(**{name: new_id() for name in route.parameters})
+        path = route.template.format(**{name: new_id() for name in route.path_parameters})
         for method in ("GET", "HEAD"):
             answer = await served.client.request(method, path, headers=headers)
             if answer.status_code == 404 and path.startswith("/api/v1/jobs/"):
@@ -58,7 +58,7 @@ async def test_a_header_of_htmx_is_no_proof_on_any_route(served: Served, said: d
     for route in table(served).routes:
         if route.method == "GET" or isinstance(route.needs, Open | Signed):  # No cookie counts there.
             continue
-        path = route.template.format(**{name: new_id() for name in route.parameters})
+        path = route.template.format(**{name: new_id() for name in route.path_parameters})
         answer = await served.client.request(route.method, path, headers=headers, json={})
         assert answer.status_code == 403, f"{route.method} {path}: {answer.status_code}"
         assert "cross_site" in answer.text

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from ingot.http import docs
-from ingot.http.table import Signed
+from ingot.http.routes import Signed
 from tests.http.route_table import table
 from tests.http.serving import Served
 
@@ -53,7 +53,7 @@ async def test_every_route_and_every_error_is_on_the_page(served: Served) -> Non
     for route in table(served).routes:
         if route.is_page:
             continue
-        label = f"{route.room}_{route.handler.__name__}"
+        label = f"{route.tag}_{route.handler.__name__}"
         article = answer.text.partition(f'<article aria-labelledby="{label}">')[2].partition("</article>")[0]
         for part in (route.template, route.method, "curl", "Answers"):
             assert part in article, f"{label}: {part}"
@@ -89,7 +89,7 @@ async def test_bodies_of_several_kinds_and_streams_are_shown_as_they_are(served:
 
 async def test_what_no_caller_is_ever_told_is_not_on_the_page(served: Served) -> None:
     ids = Reader((await served.client.get("/docs")).text).ids
-    assert docs.NOT_TOLD.isdisjoint(ids)
+    assert docs.UNDOCUMENTED_ERRORS.isdisjoint(ids)
     assert {"internal_error", "store_failed", "store_misconfigured", "rate_limited", "job_not_found"} <= set(ids)
 
 
@@ -129,6 +129,6 @@ def test_what_a_document_says_is_text_and_never_markup() -> None:
         "paths": {bad: {bad: operation}},
         "components": {"schemas": {bad: schema}},
     }
-    page = Reader(docs.page_of(document).decode())
+    page = Reader(docs.render_docs_page(document).decode())
     assert not page.tags & {"img", "b"}
     assert bad.replace("`", "") in page.text.replace("`", "")

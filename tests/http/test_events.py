@@ -12,11 +12,11 @@ import pytest
 
 from ingot.events import feeds
 from ingot.http import streams
-from ingot.http.table import PREFIX
+from ingot.http.routes import PREFIX
 from ingot.identity.grants import Grant
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.settings import Settings
-from ingot.wiring import rooms
+from ingot.wiring import services
 from tests.http.following import following
 from tests.http.one_server import on_one_server
 from tests.http.serving import Served, serving
@@ -53,7 +53,7 @@ async def test_a_stream_begins_now_and_tells_what_happens_as_the_list_does(serve
 async def test_resuming_under_load_has_no_gap_and_no_repeat(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     # Few are kept, so that those who come back read the log and join again while it grows.
     monkeypatch.setattr(feeds, "RECENT_EVENTS_MAX", 40)
-    monkeypatch.setattr(feeds, "READ_EVENTS", 15)
+    monkeypatch.setattr(feeds, "READ_EVENTS_MAX", 15)
     chance = random.Random(5)
     loaded = asyncio.Event()
     await make_jobs(served, 1)
@@ -254,8 +254,8 @@ async def test_who_reads_nothing_delays_nobody_and_costs_no_memory(served: Serve
                     await served.client.get("/healthz")
                     transports = [known.transport for known in served.server.server_state.connections]
                     held = max(transport.get_write_buffer_size() for transport in transports)
-            kept = served.ingot.feeds.kept_bytes
-    assert held <= feeds.PART_BYTES_MAX + 256 * 1024
+            kept = served.ingot.feeds.cached_bytes
+    assert held <= feeds.CHUNK_BYTES_MAX + 256 * 1024
     assert len(large) < kept <= feeds.RECENT_BYTES_MAX < 150 * len(large)
 
 
@@ -264,7 +264,7 @@ async def test_what_one_server_is_told_comes_to_streams_of_another(tmp_path: Pat
     database = await database_for(tmp_path / "database")
     async with serving(tmp_path, Settings(database_url=database.server_url)) as served:
         async with (
-            rooms.open(settings=Settings(database_url=database.server_url)) as other,
+            services.open(settings=Settings(database_url=database.server_url)) as other,
             following(served) as one,
         ):
             tenant = other.default_tenant.id

@@ -19,17 +19,24 @@ from blake3 import blake3
 from ingot.blobs.ports import SigningStore
 from ingot.client import AsyncClient
 from ingot.client.errors import AddressRefused
-from ingot.client.place import find_place
+from ingot.client.server_address import resolve_server_address
 from ingot.identity.grants import Grant
 from ingot.jobs.model import Job
 from ingot.kernel.clock import ManualClock
-from ingot.objects.s3 import WRITE_SECONDS
+from ingot.objects.s3 import WRITE_URL_SECONDS
 from ingot.settings import Settings
-from ingot.wire.blobs import PartsAnswer, SignedUrl, UploadPlan
+from ingot.wire.blobs import SignedUrl, SignPartsResponse, UploadPlan
 from ingot.wire.files import FileUrl
-from ingot.worker.asks import Ask, AskDownload, AskParts, AskRenewed, AskUpload, AttemptDesk
-from ingot.worker.files import Files
-from ingot.worker.over_http import HttpFileDesk
+from ingot.worker.attempt_files import AttemptFiles
+from ingot.worker.file_requests import (
+    AttemptFileClient,
+    DownloadUrlRequest,
+    FileRequest,
+    PartUrlsRequest,
+    UploadPlanRequest,
+    UploadRenewalRequest,
+)
+from ingot.worker.http_job_source import HttpFileClient
 from tests.http.buckets import SHORT_SECONDS, in_bucket, is_short, seconds_left
 from tests.http.lines import Harm, Line, blobs_over
 from tests.http.serving import Served, serving
@@ -54,15 +61,15 @@ def bucket_of(site: Served) -> SigningStore:
 class Late(Line):
     """A line on which whatever goes to an address that holds for a second comes too late. The next hold longer."""
 
-    def __init__(self, bucket: SigningStore, *, seconds: int = WRITE_SECONDS) -> None:
+    def __init__(self, bucket: SigningStore, *, seconds: int = WRITE_URL_SECONDS) -> None:
         super().__init__()
         self._bucket = bucket
         self._seconds = seconds
-        bucket.write_seconds = SHORT_SECONDS
+        bucket.write_url_seconds = SHORT_SECONDS
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if is_short(str(request.url)):
-            self._bucket.write_seconds = self._seconds
+            self._bucket.write_url_seconds = self._seconds
             await asyncio.sleep(seconds_left(str(request.url)))
         return await super().handle_async_request(request)
 
@@ -146,16 +153,16 @@ class Attempt:
 
     def __init__(self, site: Served, job: dict[str, Any], room: Path) -> None:
         self.job = msgspec.json.decode(msgspec.json.encode(job), type=Job)
-        self.asked: list[Ask] = []
-        self.changes: Callable[[Ask, bytes], bytes] = lambda _, said: said
-        self.desk = HttpFileDesk(find_place(site.url, token=site.operator, tenant="default"))
-        attempt = AttemptDesk(self.desk, self.job, lambda: None)
+        self.asked: list[FileRequest] = []
+        self.changes: Callable[[FileRequest, bytes], bytes] = lambda _, said: said
+        self.desk = HttpFileClient(resolve_server_address(site.url, token=site.operator, tenant="default"))
+        attempt = AttemptFileClient(self.desk, self.job, lambda: None)
 
-        def ask(one: Ask) -> bytes:
+        def ask(one: FileRequest) -> bytes:
             self.asked.append(one)
-            return self.changes(one, attempt.ask(one))
+            return self.changes(one, attempt.send(one))
 
-        self.files = Files(self.job, ask, lambda: room, lambda: None)
+        self.files = AttemptFiles(self.job, ask, lambda: room, lambda: None)
 
     def close(self) -> None:
         """Let go of connections."""
@@ -172,25 +179,25 @@ async def attempt(site: Served, room: Path, **order: Any) -> Attempt:
     return Attempt(site, await site.claim(), room)
 
 
-def url_in(ask: Ask, said: bytes) -> str | None:
+def url_in(ask: FileRequest, said: bytes) -> str | None:
     """The address that was answered."""
     match ask:
-        case AskDownload():
+        case DownloadUrlRequest():
             return msgspec.json.decode(said, type=SignedUrl).url
-        case AskUpload():
+        case UploadPlanRequest():
             return msgspec.json.decode(said, type=UploadPlan).url
-        case AskParts():
-            return msgspec.json.decode(said, type=PartsAnswer).parts[0].url
+        case PartUrlsRequest():
+            return msgspec.json.decode(said, type=SignPartsResponse).parts[0].url
     return None
 
 
-def held(bucket: SigningStore) -> Callable[[Ask, bytes], bytes]:
+def held(bucket: SigningStore) -> Callable[[FileRequest, bytes], bytes]:
     """Hands on an address that holds for a second when that is over."""
 
-    def change(ask: Ask, said: bytes) -> bytes:
+    def change(ask: FileRequest, said: bytes) -> bytes:
         url = url_in(ask, said)
         if url is not None and is_short(url):
-            bucket.write_seconds = WRITE_SECONDS
+            bucket.write_url_seconds = WRITE_URL_SECONDS
             time.sleep(seconds_left(url))
         return said
 
@@ -206,15 +213,17 @@ async def outputs(site: Served, one: Attempt) -> dict[str, str]:
     return {item["name"]: item["blob_id"] for item in items if item["kind"] == "output"}
 
 
-@pytest.mark.parametrize(("body", "kind"), [(BODY, AskRenewed), (LARGE, AskParts)], ids=["one PUT", "parts"])
+@pytest.mark.parametrize(
+    ("body", "kind"), [(BODY, UploadRenewalRequest), (LARGE, PartUrlsRequest)], ids=["one PUT", "parts"]
+)
 async def test_an_attempt_sends_its_output_to_a_new_address(
     site: Served, tmp_path: Path, body: bytes, kind: type
 ) -> None:
     with closing(await attempt(site, tmp_path)) as one:
-        bucket_of(site).write_seconds = SHORT_SECONDS
+        bucket_of(site).write_url_seconds = SHORT_SECONDS
         one.changes = held(bucket_of(site))
         await asyncio.to_thread(one.files.upload, body, "out.bin")
-        assert (one.count(AskUpload), one.count(kind) > (0 if kind is AskRenewed else 5)) == (1, True)
+        assert (one.count(UploadPlanRequest), one.count(kind) > (0 if kind is UploadRenewalRequest else 5)) == (1, True)
         assert await outputs(site, one) == {"out.bin": blake3(body).hexdigest()}
 
 
@@ -226,11 +235,11 @@ async def test_an_attempt_reads_its_input_at_a_new_address(site: Served, tmp_pat
     with closing(await attempt(site, tmp_path, inputs={"in.bin": blob})) as one:
         one.changes = lambda _, said: old if len(one.asked) == 1 else said
         path = await asyncio.to_thread(one.files.download)
-        assert (path.read_bytes() == BODY, one.count(AskDownload)) == (True, 2)
+        assert (path.read_bytes() == BODY, one.count(DownloadUrlRequest)) == (True, 2)
         one.changes = lambda _, said: old
         with pytest.raises(AddressRefused):
             await asyncio.to_thread(one.files.download)
-        assert one.count(AskDownload) == 4
+        assert one.count(DownloadUrlRequest) == 4
 
 
 class Aging(io.BytesIO):
@@ -255,7 +264,7 @@ async def test_an_attempt_goes_on_with_us_where_it_was(tmp_path: Path) -> None:
         with closing(await attempt(site, tmp_path)) as one:
             source = Aging(body, lambda: clock.advance(seconds=7200))
             await asyncio.to_thread(one.files.upload, source, "out.bin")
-            assert (one.count(AskUpload), one.count(AskRenewed)) == (1, 1)
+            assert (one.count(UploadPlanRequest), one.count(UploadRenewalRequest)) == (1, 1)
             assert await outputs(site, one) == {"out.bin": blake3(body).hexdigest()}
 
 

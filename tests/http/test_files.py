@@ -15,8 +15,8 @@ import pytest
 from blake3 import blake3
 
 from ingot.api.downloads import Downloads
-from ingot.blobs.hashing import content_of
-from ingot.blobs.model import PART_BYTES, Trash
+from ingot.blobs.hashing import inline_content
+from ingot.blobs.model import PART_BYTES, TrashedObject
 from ingot.identity.grants import Grant
 from ingot.jobs.files import CHECKPOINT_BYTES_MAX, INPUTS_MAX
 from tests.http.buckets import in_bucket
@@ -56,7 +56,7 @@ async def read(url: str) -> bytes:
 
 
 async def sweep(served: Served) -> None:
-    await served.ingot.collector.run_once()
+    await served.ingot.garbage_collector.run_once()
 
 
 # -- the whole way ------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ async def test_a_stale_fence_is_refused_at_every_step_and_leaves_nothing(site: S
     usage = (await site.call("GET", "/usage")).json()
     assert (usage["bytes"], usage["reserved_bytes"]) == (2 * len(SMALL), 0)
     assert (await site.call("GET", f"/blobs/{done['upload']['blob_id']}")).status_code == 404
-    assert (await site.ingot.blobs.figures()).uploads == 0
+    assert (await site.ingot.blobs.metrics()).uploads == 0
     await refused(site, complete, fence, 409, "lease_lost")
 
 
@@ -354,7 +354,7 @@ async def test_a_worker_of_all_tenants_works_with_files_of_each(served: Served) 
     await served.call("PUT", "/keys/k", content=SMALL, token=token)
     blob = blake3(SMALL).hexdigest()
     job = await post(served, "/jobs", {"type": "noop", "inputs": {"in": blob}}, expect=201, token=token)
-    made = await served.ingot.credentials.create_worker(None, "press")
+    made = await served.ingot.credentials.create_worker_credential(None, "press")
     press = {"x-worker-id": "press", "x-worker-secret": made.secret}
     answer = await served.client.post("/api/v1/jobs/claim", headers=press, json={"types": ["noop"]})
     (claimed,) = answer.json()["jobs"]
@@ -373,7 +373,7 @@ async def test_a_worker_of_all_tenants_works_with_files_of_each(served: Served) 
 async def test_a_worker_has_nothing_to_do_with_what_another_runs(served: Served) -> None:
     await served.make_job()
     claimed = await served.claim()
-    made = await served.ingot.credentials.create_worker(None, "other")
+    made = await served.ingot.credentials.create_worker_credential(None, "other")
     headers = {"x-worker-id": "other", "x-worker-secret": made.secret}
     for step, body in (("downloads", {"name": "in"}), ("uploads", {"name": "x", "size": 1})):
         answer = await served.client.post(
@@ -421,7 +421,7 @@ WRONG_ORDERS: list[tuple[Json, int, str]] = [
 async def test_a_wrong_order_is_refused_and_leaves_nothing(served: Served, order: Json, status: int, code: str) -> None:
     await refused(served, "/jobs", {"type": "noop", **order}, status, code)
     assert (await served.call("GET", "/jobs")).json()["items"] == []
-    assert (await served.ingot.blobs.figures()).uploads == 0
+    assert (await served.ingot.blobs.metrics()).uploads == 0
 
 
 WRONG_STEPS: list[tuple[str, Json, int, str]] = [
@@ -455,7 +455,7 @@ async def test_a_wrong_step_is_refused(served: Served, step: str, body: Json, st
     claimed = await served.claim()
     await refused(served, f"/jobs/{job['id']}/{step}", {"fence": claimed["fence"], **body}, status, code)
     assert (await served.call("GET", f"/jobs/{job['id']}")).json()["status"] == "running"
-    assert (await served.ingot.blobs.figures()).uploads == 0
+    assert (await served.ingot.blobs.metrics()).uploads == 0
 
 
 async def test_wrong_bytes_of_an_input_cancel_its_job(served: Served) -> None:
@@ -492,11 +492,11 @@ async def test_several_outcomes_name_their_outputs(served: Served) -> None:
 
 
 async def test_small_bytes_that_are_wrong_by_now_are_not_told(served: Served) -> None:
-    downloads = Downloads(served.ingot.signer, None, served.ingot.blobs.tally, public_url=None)
-    content = content_of(SMALL)
-    assert downloads.small(content) == SMALL
-    assert downloads.small(msgspec.structs.replace(content, inline=b"rotten")) is None
-    assert downloads.small(msgspec.structs.replace(content, inline=None)) is None
+    downloads = Downloads(served.ingot.signer, None, served.ingot.blobs.counters, public_url=None)
+    content = inline_content(SMALL)
+    assert downloads.inline_bytes(content) == SMALL
+    assert downloads.inline_bytes(msgspec.structs.replace(content, inline=b"rotten")) is None
+    assert downloads.inline_bytes(msgspec.structs.replace(content, inline=None)) is None
 
 
 async def test_a_damaged_input_gets_no_address(served: Served) -> None:
@@ -504,7 +504,7 @@ async def test_a_damaged_input_gets_no_address(served: Served) -> None:
     job = await served.make_job(inputs={"in": blob})
     claimed = await served.claim()
     opened, _ = await served.ingot.blobs.open_blob(served.ingot.default_tenant.id, blob)
-    await served.ingot.objects.delete(Trash(place=opened.content.place or ""))
+    await served.ingot.object_store.delete(TrashedObject(storage_key=opened.content.storage_key or ""))
     assert (await served.call("POST", f"/blobs/{blob}/verify")).json()["whole"] is False
     asked = {"fence": claimed["fence"], "name": "in"}
     await refused(served, f"/jobs/{job['id']}/downloads", asked, 500, "blob_damaged")

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from ingot.http.call import Body, Headers
 from ingot.http.forms import FIELD_BYTES_MAX, FIELDS_MAX, Form, FormTooLarge, MalformedForm
 from ingot.http.problems import UnsupportedMedia
+from ingot.http.request import Headers, RequestBody
 from ingot.kernel.errors import IngotError, InvalidInput
 from tests.http.curl import curl
 from tests.http.depot import MIB, Depot
@@ -33,7 +33,7 @@ def part(name: str, value: bytes = b"", more: str = "", **headers: str) -> bytes
     return "".join(lines).encode() + b"\r\n" + value + b"\r\n"
 
 
-def body_of(content: bytes, kind: str | None = FORM, *, step: int = 1 << 20) -> Body:
+def body_of(content: bytes, kind: str | None = FORM, *, step: int = 1 << 20) -> RequestBody:
     """A body that comes in steps."""
     pieces = [content[start : start + step] for start in range(0, len(content), step)] or [b""]
 
@@ -42,7 +42,7 @@ def body_of(content: bytes, kind: str | None = FORM, *, step: int = 1 << 20) -> 
         return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
 
     headers = [] if kind is None else [(b"content-type", kind.encode("latin-1"))]
-    return Body(Headers(headers), receive, bytes_max=None)
+    return RequestBody(Headers(headers), receive, bytes_max=None)
 
 
 async def read(content: bytes, kind: str | None = FORM, *, step: int = 1 << 20) -> tuple[dict[str, str], bytes | None]:
@@ -50,7 +50,7 @@ async def read(content: bytes, kind: str | None = FORM, *, step: int = 1 << 20) 
     form = await Form.read(body_of(content, kind, step=step), file="blob")
     if form.file is None:
         return form.fields, None
-    return form.fields, b"".join([piece async for piece in form.file.parts()])
+    return form.fields, b"".join([piece async for piece in form.file.chunks()])
 
 
 # -- what scripts send ----------------------------------------------------------------------------------------

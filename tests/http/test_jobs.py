@@ -128,7 +128,7 @@ async def test_a_stale_fence_changes_nothing(served: Served) -> None:
 
 async def test_a_waiting_claim_is_woken_by_a_job(served: Served) -> None:
     waiting = asyncio.create_task(served.claim(wait_seconds=60))
-    await eventually(lambda: served.ingot.jobs.waiting == 1)
+    await eventually(lambda: served.ingot.jobs.waiting_claims == 1)
     job = await served.make_job()
     async with asyncio.timeout(30):
         assert (await waiting)["id"] == job["id"]
@@ -138,10 +138,10 @@ async def test_a_waiting_claim_is_woken_by_a_job(served: Served) -> None:
 
 async def test_a_waiter_that_goes_away_takes_no_job_with_it(served: Served) -> None:
     waiting = asyncio.create_task(served.claim(wait_seconds=60))
-    await eventually(lambda: served.ingot.jobs.waiting == 1)
+    await eventually(lambda: served.ingot.jobs.waiting_claims == 1)
     waiting.cancel()
     await asyncio.wait([waiting])
-    await eventually(lambda: served.ingot.jobs.waiting == 0)
+    await eventually(lambda: served.ingot.jobs.waiting_claims == 0)
     job = await served.make_job()
     assert (await served.claim())["id"] == job["id"]
     assert (await served.call("GET", f"/jobs/{job['id']}")).json()["attempts"] == 1
@@ -150,7 +150,7 @@ async def test_a_waiter_that_goes_away_takes_no_job_with_it(served: Served) -> N
 async def test_claims_that_wait_are_answered_when_the_server_ends(served: Served) -> None:
     claim = {"worker_id": "w", "types": ["noop"], "wait_seconds": 60}
     waiting = [asyncio.create_task(served.call("POST", "/jobs/claim", json=claim)) for _ in range(3)]
-    await eventually(lambda: served.ingot.jobs.waiting == 3)
+    await eventually(lambda: served.ingot.jobs.waiting_claims == 3)
     served.server.stop()
     async with asyncio.timeout(30):
         assert [(await one).status_code for one in waiting] == [204] * 3

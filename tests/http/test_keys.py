@@ -188,7 +188,7 @@ async def test_a_blob_is_seen_through_a_reference_of_its_tenant_only(served: Ser
     assert (mine["upload"]["state"], mine["url"]) == ("done", None)
     assert (await put(served, "theirs", data, token=token)).status_code == 201
     assert (await served.call("GET", f"/blobs/{blob}", token=token)).content == data
-    assert (await served.ingot.blobs.figures()).blobs == 1
+    assert (await served.ingot.blobs.metrics()).blobs == 1
 
 
 async def test_a_quota_is_exact_and_says_what_is_taken(served: Served) -> None:
@@ -224,8 +224,8 @@ async def test_bytes_of_which_nobody_says_how_many_come_as_long_as_there_is_room
     assert fits.status_code == 201, fits.text
     used = (await served.call("GET", "/usage?of=caller", token=token)).json()
     assert (used["bytes"], used["reserved_bytes"]) == (quota, 0)
-    await served.ingot.collector.run_once()
-    assert len([one async for one in served.ingot.objects.list_places()]) == 2
+    await served.ingot.garbage_collector.run_once()
+    assert len([one async for one in served.ingot.object_store.list_objects()]) == 2
 
 
 async def test_a_token_has_a_quota_of_its_own(served: Served) -> None:
@@ -281,7 +281,7 @@ async def test_a_form_that_is_cut_off_leaves_nothing(served: Served, size: int) 
     writer.close()
     await until(served, reserved=False)
     assert await kept(served) == ([], {"bytes": 0, "reserved_bytes": 0, "keys": 0, "quota_bytes": None})
-    await served.ingot.collector.run_once()
-    assert [one async for one in served.ingot.objects.list_places()] == []
+    await served.ingot.garbage_collector.run_once()
+    assert [one async for one in served.ingot.object_store.list_objects()] == []
     assert (await put(served, "a", b"next")).status_code == 201
     assert await reader.read() == b""

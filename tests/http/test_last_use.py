@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ingot.kernel.clock import ManualClock
 from ingot.settings import Settings
-from ingot.wiring import rooms
+from ingot.wiring import services
 from tests.http.serving import serving
 
 
@@ -14,7 +14,7 @@ async def test_what_was_used_before_a_stop_is_shown_after_it(tmp_path: Path) -> 
     async with serving(tmp_path) as served:
         token = await served.token()
         assert (await served.call("GET", "/jobs", token=token)).status_code == 200
-    async with rooms.open(settings=Settings(data=tmp_path)) as ingot:
+    async with services.open(settings=Settings(data=tmp_path)) as ingot:
         (listed,) = (await ingot.credentials.list_tokens(ingot.default_tenant.id)).items
         assert listed.last_used_at is not None
 
@@ -27,6 +27,6 @@ async def test_a_session_in_use_does_not_end_with_the_server(tmp_path: Path) -> 
         clock.advance(seconds=7100)
         assert (await served.client.get("/api/v1/me", headers=headers)).status_code == 200
     clock.advance(seconds=200)
-    async with rooms.open(settings=Settings(data=tmp_path), clock=clock) as ingot:
+    async with services.open(settings=Settings(data=tmp_path), clock=clock) as ingot:
         secret = headers["cookie"].partition("=")[2]
-        assert (await ingot.access.of_session(secret)).user is not None
+        assert (await ingot.authenticator.authenticate_session(secret)).user is not None

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from ingot.client.errors import NotIngot, ServerTooOld
-from ingot.client.place import Place
+from ingot.client.server_address import ServerAddress
 from ingot.kernel.errors import IngotError
-from ingot.worker.lean import LeanTransport
-from ingot.worker.over_http import HttpBoard
+from ingot.worker.async_http_transport import AsyncKeepAliveTransport
+from ingot.worker.http_job_source import HttpJobSource
 from tests.http.serving import Served
 from tests.waiting import eventually
 
@@ -27,13 +27,16 @@ async def asking(serve: Serve) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server that does this with each connection."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with server, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", transport=LeanTransport()) as client:
+    async with (
+        server,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", transport=AsyncKeepAliveTransport()) as client,
+    ):
         yield client
 
 
 async def test_requests_are_answered(served: Served) -> None:
     headers = {"authorization": f"Bearer {served.operator}"}
-    async with httpx.AsyncClient(base_url=served.url, headers=headers, transport=LeanTransport()) as client:
+    async with httpx.AsyncClient(base_url=served.url, headers=headers, transport=AsyncKeepAliveTransport()) as client:
         made = await client.post("/api/v1/jobs", json={"type": "noop", "payload": "ö" * 20_000})
         assert made.status_code == 201
         read = await client.get(f"/api/v1/jobs/{made.json()['id']}")
@@ -132,7 +135,7 @@ async def test_what_is_no_answer_to_a_claim_is_told_as_such(said: bytes, error: 
         writer.close()
 
     async with asking(serve) as client:
-        board = HttpBoard(Place(url=str(client.base_url).rstrip("/"), headers={}), "press")
+        board = HttpJobSource(ServerAddress(url=str(client.base_url).rstrip("/"), headers={}), "press")
         with pytest.raises(error):
             await board.claim("print", limit=1, wait_seconds=0)
         await board.close()
@@ -146,6 +149,6 @@ async def test_who_is_silent_or_away_is_told_apart() -> None:
     async with asking(serve) as client:
         with pytest.raises(httpx.ReadTimeout):
             await client.get("/", timeout=0.05)
-    async with httpx.AsyncClient(transport=LeanTransport()) as client:
+    async with httpx.AsyncClient(transport=AsyncKeepAliveTransport()) as client:
         with pytest.raises(httpx.ConnectError):
             await client.get("http://127.0.0.1:1/")

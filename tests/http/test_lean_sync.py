@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from ingot.client.errors import ServerUnreachable
-from ingot.client.patience import Patience
-from ingot.worker.lean_bytes import BytesHttp
-from ingot.worker.lean_sync import SyncLeanTransport
+from ingot.client.retry_policy import RetryPolicy
+from ingot.worker.signed_url_client import SignedUrlClient
+from ingot.worker.sync_http_transport import SyncKeepAliveTransport
 from tests.waiting import SECONDS_MAX
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -34,7 +34,9 @@ def asking(serve: Serve) -> Iterator[Site]:
     """A client of a server that does this with each connection, one after the other."""
     with (
         socket.create_server(("127.0.0.1", 0)) as door,
-        httpx.Client(base_url=f"http://127.0.0.1:{door.getsockname()[1]}", transport=SyncLeanTransport()) as client,
+        httpx.Client(
+            base_url=f"http://127.0.0.1:{door.getsockname()[1]}", transport=SyncKeepAliveTransport()
+        ) as client,
     ):
         site = Site(client)
 
@@ -181,7 +183,7 @@ def test_who_is_silent_away_or_no_server_of_https_is_told_apart() -> None:
         silent.set()
     with asking(lambda connection: connection.sendall(ANSWER)) as site, pytest.raises(httpx.ConnectError):
         site.client.get(f"https://127.0.0.1:{site.client.base_url.port}/", timeout=SECONDS_MAX)
-    with httpx.Client(transport=SyncLeanTransport()) as client, pytest.raises(httpx.ConnectError):
+    with httpx.Client(transport=SyncKeepAliveTransport()) as client, pytest.raises(httpx.ConnectError):
         client.get("http://127.0.0.1:1/")
 
 
@@ -206,10 +208,12 @@ def test_bytes_find_their_way_to_any_address(target: str, sent: bytes) -> None:
 
     with asking(serve) as site:
         place = f"127.0.0.1:{site.client.base_url.port}"
-        http = BytesHttp(Patience(seconds=0))
-        with http.fetch_at(f"http://{place}{target}", headers={"range": "bytes=0-"}) as answer:
+        http = SignedUrlClient(RetryPolicy(retry_seconds=0))
+        with http.fetch_signed_url(f"http://{place}{target}", headers={"range": "bytes=0-"}) as answer:
             assert b"".join(answer.iter_raw()) == b"ok"
-        put = http.send("PUT", f"http://{place}{target}", headers={"content-length": "2"}, content=iter([b"o", b"k"]))
+        put = http.request_signed_url(
+            "PUT", f"http://{place}{target}", headers={"content-length": "2"}, content=iter([b"o", b"k"])
+        )
         assert (put.status_code, put.content, site.connections) == (200, b"ok", 1)
         http.close()
     for request, method in zip(asked, (b"GET", b"PUT"), strict=True):
@@ -220,9 +224,11 @@ def test_bytes_find_their_way_to_any_address(target: str, sent: bytes) -> None:
 
 def test_an_address_says_nothing_but_where() -> None:
     with asking(lambda connection: connection.sendall(ANSWER)) as site:
-        http = BytesHttp(Patience(seconds=0))
+        http = SignedUrlClient(RetryPolicy(retry_seconds=0))
         with pytest.raises(ServerUnreachable):
-            http.send("GET", f"http://127.0.0.1:{site.client.base_url.port}/a\r\nx-told: more", headers={})
+            http.request_signed_url(
+                "GET", f"http://127.0.0.1:{site.client.base_url.port}/a\r\nx-told: more", headers={}
+            )
         http.close()
         assert site.connections == 0
 

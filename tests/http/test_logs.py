@@ -153,7 +153,7 @@ async def test_a_log_is_followed_live_to_the_end_of_its_job(served: Served) -> N
 
 
 async def test_a_follower_is_woken_by_what_is_appended_here(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "LOOK_SECONDS_MIN", 60)
+    monkeypatch.setattr(logs, "POLL_SECONDS_MIN", 60)
     claimed = await claimed_job(served)
     async with following(served, claimed["id"]) as follower:
         for number in range(10):
@@ -205,7 +205,7 @@ async def test_what_was_dropped_is_told_by_where_the_text_begins(served: Served)
 
 
 async def test_a_quiet_line_is_kept_alive_by_comments(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "QUIET_SECONDS_MAX", 0)
+    monkeypatch.setattr(logs, "KEEPALIVE_SECONDS", 0)
     claimed = await claimed_job(served)
     async with following(served, claimed["id"]) as follower:
         assert await follower.next() == {"comment": "nothing new"}

@@ -36,7 +36,7 @@ async def test_who_one_is(served: Served) -> None:
     assert (stranger["tenant"], stranger["tenants"], stranger["grants"]) == (None, [], [])
     token = (await served.call("GET", "/me")).json()
     assert (token["kind"], token["operator"], token["user"], token["slug"]) == ("token", True, None, "default")
-    worker = await served.ingot.credentials.create_worker(served.ingot.default_tenant.id, "press")
+    worker = await served.ingot.credentials.create_worker_credential(served.ingot.default_tenant.id, "press")
     asked = {"x-worker-id": "press/1", "x-worker-secret": worker.secret}
     assert (await served.client.get("/api/v1/me", headers=asked)).json()["kind"] == "worker"
 

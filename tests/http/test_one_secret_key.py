@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ingot.kernel.secret_key import SecretKeyUnusable, fingerprint, secret_keys
+from ingot.kernel.secret_key import SecretKeyUnusable, key_fingerprint, load_secret_keys
 from ingot.settings import Settings
-from ingot.wiring import rooms
+from ingot.wiring import services
 from tests.http.serving import serving
 from tests.postgres import Database, database_for
 
@@ -25,8 +25,8 @@ async def database(tmp_path: Path) -> Database:
 
 async def start(settings: Settings, *, new: bool = False) -> None:
     """What a server does with its key when it starts."""
-    async with rooms.open(settings=settings, tend=False) as ingot:
-        await rooms.expect_key(ingot, new=new)
+    async with services.open(settings=settings, maintenance=False) as ingot:
+        await services.require_same_secret_key(ingot, replace=new)
 
 
 async def test_another_key_is_refused_and_a_new_one_is_said_to_be(tmp_path: Path, database: Database) -> None:
@@ -60,9 +60,9 @@ async def test_a_server_takes_what_another_with_its_key_has_signed(tmp_path: Pat
     async with serving(tmp_path / "a", first) as one:
         made = (await one.call("PUT", "/keys/small", content=b"hello")).json()
         address = (await one.call("GET", f"/blobs/{made['blob_id']}/url")).json()["url"]
-        async with rooms.open(settings=second, tend=False) as ingot:
+        async with services.open(settings=second, maintenance=False) as ingot:
             query = address.partition("?")[2].encode()
-            assert ingot.signer.check("GET", f"/api/v1/blobs/{made['blob_id']}/bytes", query)["name"]
+            assert ingot.signer.verify("GET", f"/api/v1/blobs/{made['blob_id']}/bytes", query)["name"]
 
 
 async def test_a_sqlite_file_has_one_server_with_any_key(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ async def test_a_sqlite_file_has_one_server_with_any_key(tmp_path: Path) -> None
 
 
 def test_the_database_does_not_learn_the_key(tmp_path: Path) -> None:
-    key = secret_keys(tmp_path)[0]
-    assert fingerprint(key) == fingerprint(key) != fingerprint(key + b"x")
-    assert key not in fingerprint(key)
-    assert len(fingerprint(key)) == 32
+    key = load_secret_keys(tmp_path)[0]
+    assert key_fingerprint(key) == key_fingerprint(key) != key_fingerprint(key + b"x")
+    assert key not in key_fingerprint(key)
+    assert len(key_fingerprint(key)) == 32

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from ingot.http.call import Body
-from ingot.http.docs import page_of
+from ingot.http.docs import render_docs_page
 from ingot.http.examples import EXAMPLES
-from ingot.http.openapi import document_of
-from ingot.http.table import Open, Signed
-from ingot.http.words import FIELDS
+from ingot.http.field_docs import FIELD_DOCS
+from ingot.http.openapi import openapi_document
+from ingot.http.request import RequestBody
+from ingot.http.routes import Open, Signed
 from tests.http.depot import Depot
 from tests.http.route_table import table
 from tests.http.serving import Served
@@ -28,7 +28,7 @@ async def test_the_document_is_valid_and_names_every_route(served: Served) -> No
     assert len(ids) == len(set(ids))
     claim = document["paths"]["/api/v1/jobs/claim"]["post"]
     assert set(claim["responses"]) == {"200", "204", "default"}
-    assert claim["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/Claimed")
+    assert claim["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/ClaimResponse")
     assert document["paths"]["/healthz"]["get"]["security"] == []
 
 
@@ -38,7 +38,7 @@ def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_every_field_and_every_parameter_is_explained(served: Served) -> None:
     routes = table(served).routes
-    document = document_of(routes, version="1")
+    document = openapi_document(routes, version="1")
     shapes = document["components"]["schemas"]
     of_fields = {name: of for shape in shapes.values() for name, of in shape.get("properties", {}).items()}
     of_parameters = [one for operation in operations(document).values() for one in operation["parameters"]]
@@ -46,14 +46,14 @@ def test_every_field_and_every_parameter_is_explained(served: Served) -> None:
         assert told["description"].endswith("."), told
     assert "revoked" in shapes["Token"]["properties"]["id"]["description"]
     known = {*of_fields, *(one["name"] for one in of_parameters)}
-    assert {name.rpartition(".")[2] for name in FIELDS} <= known
-    queries = {route.types()["query"].__name__ for route in routes if "query" in route.types()}
-    assert {name.partition(".")[0] for name in FIELDS if "." in name} <= {*shapes, *queries}
+    assert {name.rpartition(".")[2] for name in FIELD_DOCS} <= known
+    queries = {route.handler_types()["query"].__name__ for route in routes if "query" in route.handler_types()}
+    assert {name.partition(".")[0] for name in FIELD_DOCS if "." in name} <= {*shapes, *queries}
 
 
 def test_headers_are_told_where_they_are_taken(served: Served) -> None:
-    routes = {f"{route.room}_{route.handler.__name__}": route for route in table(served).routes}
-    document = document_of(routes.values(), version="1")
+    routes = {f"{route.tag}_{route.handler.__name__}": route for route in table(served).routes}
+    document = openapi_document(routes.values(), version="1")
     for name, operation in operations(document).items():
         headers = {one["name"] for one in operation["parameters"] if one["in"] == "header"}
         assert ("Ingot-Tenant" in headers) != isinstance(routes[name].needs, Open | Signed)
@@ -61,8 +61,12 @@ def test_headers_are_told_where_they_are_taken(served: Served) -> None:
 
 
 async def test_every_example_is_taken(served: Served) -> None:
-    routes = {f"{route.room}_{route.handler.__name__}": route for route in table(served).routes}
-    taking = {name: route for name, route in routes.items() if route.types().get("body", Body) is not Body}
+    routes = {f"{route.tag}_{route.handler.__name__}": route for route in table(served).routes}
+    taking = {
+        name: route
+        for name, route in routes.items()
+        if route.handler_types().get("body", RequestBody) is not RequestBody
+    }
     examples = {name: route.example or EXAMPLES[name] for name, route in taking.items()}
     assert EXAMPLES.keys() <= examples.keys()
     job = await served.make_job()
@@ -73,14 +77,14 @@ async def test_every_example_is_taken(served: Served) -> None:
     for name, body in examples.items():
         route = routes[name]
         places = {
-            "id": ids.get(route.room, job["id"]),
+            "id": ids.get(route.tag, job["id"]),
             "slug": "default",
             "type": "greet",
             "upload": upload["id"],
             "name": "mail",
         }
         path = route.template.format(**places)
-        if route.room == "me":
+        if route.tag == "me":
             answer = await served.client.request(route.method, path, headers=me, json=body)
         else:
             answer = await served.call(route.method, path, json=body)
@@ -89,7 +93,7 @@ async def test_every_example_is_taken(served: Served) -> None:
 
 
 async def test_a_body_of_several_kinds_is_told_as_it_is(served: Served) -> None:
-    document = document_of(table(served).routes, version="1")
+    document = openapi_document(table(served).routes, version="1")
     schema = operations(document)["jobs_act"]["requestBody"]["content"]["application/json"]["schema"]
     assert schema["discriminator"]["propertyName"] == "action"
     assert set(schema["discriminator"]["mapping"]) == {"cancel", "retry", "change"}
@@ -97,7 +101,7 @@ async def test_a_body_of_several_kinds_is_told_as_it_is(served: Served) -> None:
 
 def test_bytes_forms_signatures_and_rests_are_told(served: Served) -> None:
     routes = [*table(served).routes, *Depot().routes()]
-    document = msgspec.json.decode(msgspec.json.encode(document_of(routes, version="1")))
+    document = msgspec.json.decode(msgspec.json.encode(openapi_document(routes, version="1")))
     OpenAPIV31SpecValidator(document).validate()
     told = operations(document)
     assert told["depot_take"]["requestBody"]["content"] == {"application/octet-stream": {"schema": {}}}
@@ -121,7 +125,7 @@ def test_bytes_forms_signatures_and_rests_are_told(served: Served) -> None:
         ("signature", True),
     ]
     assert signed["security"] == []
-    page = page_of(document).decode()
+    page = render_docs_page(document).decode()
     assert "--data-binary @&#34;$FILE&#34;" in page
     assert "-F key=$KEY -F blob=@&#34;$FILE&#34;" in page
     assert "an address that the server has signed" in page

@@ -17,16 +17,16 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from ingot.blobs.model import BlobFigures
-from ingot.blobs.tally import Tally
-from ingot.engines.sqlite.opening import FILE_NAME
-from ingot.http import lag as of_lag
-from ingot.http.figures import OTHER, TYPES_MAX, JobFigures, Spread
-from ingot.http.lag import KEPT, Lag
+from ingot.blobs.counters import BlobCounters
+from ingot.blobs.model import BlobMetrics
+from ingot.engines.sqlite.store_folder import FILE_NAME
+from ingot.http import event_loop_lag as of_lag
+from ingot.http.event_loop_lag import SAMPLES_MAX, EventLoopLag
+from ingot.http.job_metrics import OTHER_LABEL, TYPES_MAX, HistogramCounts, JobMetricsCollector
 from ingot.http.metrics import Metrics
 from ingot.identity.grants import Grant
 from ingot.jobs import Definition, JobStatus
-from ingot.jobs.figures import Depth
+from ingot.jobs.metrics import Depth
 from tests.http.serving import Served
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -134,17 +134,17 @@ async def test_the_status_is_that_of_the_callers_tenant(served: Served) -> None:
 
 def test_the_page_tells_of_every_metric_and_of_no_other() -> None:
     metrics = Metrics(CollectorRegistry())
-    metrics.count_streams(lambda: 0)
-    metrics.count_heartbeats(lambda: 0)
-    metrics.count_blobs(Tally())
+    metrics.register_streams(lambda: 0)
+    metrics.register_waiting_heartbeats(lambda: 0)
+    metrics.register_blobs(BlobCounters())
     assert metrics.blobs is not None
-    metrics.blobs.figures = BlobFigures(verified_before=datetime.now(UTC))
+    metrics.blobs.store_metrics = BlobMetrics(verified_before=datetime.now(UTC))
     known = {(family.name, family.type) for family in metrics.registry.collect()}
     told = set(re.findall(r"^\| `(ingot_\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     assert told == known
 
 
-def samples_of(figures: JobFigures, name: str) -> dict[tuple[str, ...], float]:
+def samples_of(figures: JobMetricsCollector, name: str) -> dict[tuple[str, ...], float]:
     return {
         tuple(sample.labels.values()): sample.value
         for family in figures.collect()
@@ -154,13 +154,13 @@ def samples_of(figures: JobFigures, name: str) -> dict[tuple[str, ...], float]:
 
 
 def test_types_beyond_so_many_are_counted_together() -> None:
-    figures = JobFigures()
+    figures = JobMetricsCollector()
     for number in range(TYPES_MAX + 5):
         figures.canceled(f"type-{number}", 2)
     figures.canceled("type-0", 1)
     counted = samples_of(figures, "ingot_jobs_canceled_total")
     assert len(counted) == TYPES_MAX + 1
-    assert (counted["type-0",], counted[OTHER,]) == (3, 10)
+    assert (counted["type-0",], counted[OTHER_LABEL,]) == (3, 10)
 
 
 def depth(tenant: str | None, queued: int, age: float | None) -> Depth:
@@ -168,29 +168,29 @@ def depth(tenant: str | None, queued: int, age: float | None) -> Depth:
 
 
 def test_a_tenant_called_like_all_others_is_counted_with_them() -> None:
-    figures = JobFigures()
-    depths: Sequence[Depth] = [depth("acme", 1, None), depth(OTHER, 2, 3.0), depth(None, 4, 9.0)]
+    figures = JobMetricsCollector()
+    depths: Sequence[Depth] = [depth("acme", 1, None), depth(OTHER_LABEL, 2, 3.0), depth(None, 4, 9.0)]
     figures.depths = depths
-    assert samples_of(figures, "ingot_jobs") == {("acme", "queued"): 1, (OTHER, "queued"): 6}
-    assert samples_of(figures, "ingot_oldest_ready_seconds") == {("acme",): 0, (OTHER,): 9}
+    assert samples_of(figures, "ingot_jobs") == {("acme", "queued"): 1, (OTHER_LABEL, "queued"): 6}
+    assert samples_of(figures, "ingot_oldest_ready_seconds") == {("acme",): 0, (OTHER_LABEL,): 9}
 
 
 def test_a_value_counts_in_every_bucket_that_it_is_not_above() -> None:
-    spread = Spread((1, 2, 4))
+    spread = HistogramCounts((1, 2, 4))
     for value in (0.5, 1, 1.5, 4, 5):
-        spread.add(value)
-    assert spread.buckets() == [("1.0", 2), ("2.0", 3), ("4.0", 4), ("+Inf", 5)]
+        spread.observe(value)
+    assert spread.cumulative_buckets() == [("1.0", 2), ("2.0", 3), ("4.0", 4), ("+Inf", 5)]
     assert spread.sum == 12
 
 
 async def test_the_lag_is_the_worst_of_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_lag, "EVERY_SECONDS", 0)
-    lag, loop = Lag(), asyncio.get_running_loop()
-    assert lag.seconds == 0
+    lag, loop = EventLoopLag(), asyncio.get_running_loop()
+    assert lag.worst_seconds == 0
     for blocked_seconds in (0.01, 0.2, 0.01):
         loop.call_soon(time.sleep, blocked_seconds)
         assert await lag.run_once() >= blocked_seconds
-    assert lag.seconds >= 0.2
-    for _ in range(KEPT):
+    assert lag.worst_seconds >= 0.2
+    for _ in range(SAMPLES_MAX):
         await lag.run_once()
-    assert lag.seconds < 0.2
+    assert lag.worst_seconds < 0.2

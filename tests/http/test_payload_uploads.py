@@ -12,7 +12,7 @@ import pytest
 from blake3 import blake3
 
 from ingot.client import AsyncClient, Client
-from ingot.client.errors import error_of
+from ingot.client.errors import error_from_response
 from ingot.identity.grants import Grant
 from ingot.identity.model import Limits
 from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX
@@ -41,7 +41,7 @@ async def begin(served: Served, token: str, **order: Any) -> httpx.Response:
 
 
 def code_of(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, error_of(answer.status_code, answer.content).code
+    return answer.status_code, error_from_response(answer.status_code, answer.content).code
 
 
 async def test_who_may_make_a_job_may_give_it_a_large_payload(served: Served, client: AsyncClient) -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from ingot.identity.people import SignInRefused
-from ingot.kernel.pages import write_cursor
+from ingot.kernel.pages import encode_cursor
 from tests.http.one_server import on_one_server
 from tests.http.serving import PEOPLE, Served, serving
 
@@ -207,6 +207,6 @@ async def test_without_https_one_signs_in_on_the_machine_itself_only(served: Ser
     [("/admin/tokens", "tokens"), ("/admin/workers", "worker credentials"), ("/admin/members", "members")],
 )
 async def test_a_cursor_that_somebody_made_up_is_told(served: Served, path: str, of: str) -> None:
-    cursor = write_cursor("\x00", bound_to=(of, served.ingot.default_tenant.id))
+    cursor = encode_cursor("\x00", bound_to=(of, served.ingot.default_tenant.id))
     answer = await served.call("GET", f"{path}?cursor={cursor}")
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_cursor")

@@ -23,7 +23,7 @@ UPGRADE = [b"connection: upgrade, http2-settings", b"upgrade: h2c", b"http2-sett
 
 def left(served: Served) -> list[int]:
     """What is still to come of requests for another protocol."""
-    return [one.body_left for one in connections(served) if one.body_left is not None]
+    return [one.remaining_body_bytes for one in connections(served) if one.remaining_body_bytes is not None]
 
 
 def is_left(served: Served, count: int) -> bool:
@@ -293,7 +293,7 @@ async def test_requests_one_behind_the_other_are_answered_in_order(served: Serve
 
 async def test_too_many_requests_one_behind_the_other_are_not_kept(served: Served) -> None:
     asks = b"".join([b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"] * 1000)
-    assert statuses(await told(served, asks)) == [200] * (protocol.PIPELINE_MAX + 1) + [400]
+    assert statuses(await told(served, asks)) == [200] * (protocol.PIPELINED_REQUESTS_MAX + 1) + [400]
 
 
 async def test_what_was_asked_before_is_answered_before_nonsense_is(served: Served) -> None:
@@ -307,8 +307,8 @@ async def test_what_was_asked_before_is_answered_before_nonsense_is(served: Serv
 async def test_who_goes_away_with_more_to_ask_takes_no_job(served: Served) -> None:
     async with connected(served) as (_, writer):
         writer.write(waiting_claim(served) + b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
-        await eventually(lambda: served.ingot.jobs.waiting == 1)
-    await eventually(lambda: served.ingot.jobs.waiting == 0)
+        await eventually(lambda: served.ingot.jobs.waiting_claims == 1)
+    await eventually(lambda: served.ingot.jobs.waiting_claims == 0)
     job = await served.make_job()
     assert (await served.claim())["id"] == job["id"]
 
@@ -316,11 +316,11 @@ async def test_who_goes_away_with_more_to_ask_takes_no_job(served: Served) -> No
 async def test_who_asks_for_more_while_it_waits_and_goes_away_takes_no_job(served: Served) -> None:
     async with connected(served) as (_, writer):
         writer.write(waiting_claim(served))
-        await eventually(lambda: served.ingot.jobs.waiting == 1)
+        await eventually(lambda: served.ingot.jobs.waiting_claims == 1)
         for count in (1, 2):
             writer.write(b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
             await eventually(partial(is_ahead, served, count))
-    await eventually(lambda: served.ingot.jobs.waiting == 0)
+    await eventually(lambda: served.ingot.jobs.waiting_claims == 0)
     job = await served.make_job()
     assert (await served.claim())["id"] == job["id"]
 
@@ -329,7 +329,7 @@ async def test_what_waits_for_its_turn_is_bounded(served: Served) -> None:
     ask = b"GET /healthz HTTP/1.1\r\n" + HOST + b"x-long: " + b"a" * 30_000 + b"\r\n\r\n"
     async with connected(served) as (reader, writer):
         writer.write(waiting_claim(served))
-        await eventually(lambda: served.ingot.jobs.waiting == 1)
+        await eventually(lambda: served.ingot.jobs.waiting_claims == 1)
         for count in (1, 2, 3, 4):
             writer.write(ask)
             await eventually(partial(is_ahead, served, count))
@@ -362,7 +362,7 @@ async def test_connections_above_the_bound_are_turned_away(tmp_path: Path) -> No
         for reader, writer in taken:
             writer.write(b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
             assert statuses(await reader.readuntil(b"\r\n\r\n")) == [200]
-        for _ in range(protocol.LINGERING_MAX):
+        for _ in range(protocol.LINGERING_CONNECTIONS_MAX):
             answers = await told(served, b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
             assert statuses(answers) == [503]
             assert b"retry-after: 5" in answers

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from ingot.engines.sqlite import SQLiteStore
-from ingot.http import gate, rates
-from ingot.http.call import Call, Headers
-from ingot.http.rates import Rate, Rates, TooManyRequests
-from ingot.http.table import Known, Route
-from ingot.identity import secrets
-from ingot.identity.access import Access
-from ingot.identity.service import Tenants
+from ingot.http import authentication, rate_limits
+from ingot.http.rate_limits import RateLimit, RateLimiter, TooManyRequests
+from ingot.http.request import Headers, Request
+from ingot.http.routes import Authenticated, Route
+from ingot.identity import credential_secrets
+from ingot.identity.authenticator import Authenticator
+from ingot.identity.tenants import Tenants
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import new_id
 from ingot.settings import Settings
 from tests.http.serving import Served, serving
 
-FEW = Rate(0.001, 3)
+FEW = RateLimit(0.001, 3)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def behind_a_proxy(tmp_path: Path) -> AsyncIterator[Served]:
 
 @pytest.fixture
 def few_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "FAILURES", FEW)
+    monkeypatch.setattr(authentication, "FAILURE_RATE", FEW)
 
 
 async def tried(served: Served, token: str, **headers: str) -> tuple[int, str]:
@@ -50,9 +50,9 @@ async def test_each_class_of_routes_has_its_rate(tmp_path: Path) -> None:
 
 async def test_the_callers_of_a_tenant_share_a_rate_and_other_tenants_have_theirs(tmp_path: Path) -> None:
     async with serving(tmp_path, Settings(rate_read=0.001)) as served:
-        tokens = [await served.token() for _ in range(gate.TENANT_FACTOR + 1)]
+        tokens = [await served.token() for _ in range(authentication.TENANT_RATE_FACTOR + 1)]
         answers = [await tried(served, token) for token in tokens]
-        assert [status for status, _ in answers] == [200] * gate.TENANT_FACTOR + [429]
+        assert [status for status, _ in answers] == [200] * authentication.TENANT_RATE_FACTOR + [429]
         other = await served.ingot.tenants.create("other")
         assert await tried(served, await served.token(tenant=other.id)) == (200, "")
 
@@ -62,10 +62,13 @@ async def test_who_tries_many_credentials_is_not_listened_to(served: Served) -> 
     known, unknown = await served.token(), await served.token()
     assert await tried(served, known) == (200, "")
     for _ in range(3):
-        assert await tried(served, secrets.new_token(new_id())) == (401, "unauthorized")
+        assert await tried(served, credential_secrets.new_token(new_id())) == (401, "unauthorized")
     for headers in ({}, {"x-forwarded-for": "192.0.2.7"}):
-        assert await tried(served, secrets.new_token(new_id()), **headers) == (429, "too_many_failures")
-    worker = {"x-worker-id": "press", "x-worker-secret": secrets.new_secret(secrets.WORKER_PREFIX)}
+        assert await tried(served, credential_secrets.new_token(new_id()), **headers) == (429, "too_many_failures")
+    worker = {
+        "x-worker-id": "press",
+        "x-worker-secret": credential_secrets.new_secret(credential_secrets.WORKER_PREFIX),
+    }
     answer = await served.client.post("/api/v1/jobs/claim", headers=worker, json={"types": ["a"]})
     assert (answer.status_code, answer.json()["code"]) == (429, "too_many_failures")
     assert int(answer.headers["retry-after"]) > 1
@@ -78,22 +81,22 @@ async def test_who_tries_many_credentials_is_not_listened_to(served: Served) -> 
 async def test_credentials_that_hold_are_not_counted(served: Served) -> None:
     for _ in range(5):
         assert await tried(served, await served.token()) == (200, "")
-    assert await tried(served, secrets.new_token(new_id())) == (401, "unauthorized")
+    assert await tried(served, credential_secrets.new_token(new_id())) == (401, "unauthorized")
 
 
 @pytest.mark.usefixtures("few_failures")
 async def test_what_the_store_could_not_tell_is_not_counted(tmp_path: Path) -> None:
     store = await SQLiteStore.open(tmp_path, clock=SystemClock(), lease_seconds=60)
     await store.close()
-    own = gate.Gate(Access(store, SystemClock()), Tenants(store), Rates())
-    route = Route(method="GET", path="/x", handler=_silent, needs=Known(), room="test")
+    own = authentication.RequestAuthenticator(Authenticator(store, SystemClock()), Tenants(store), RateLimiter())
+    route = Route(method="GET", path="/x", handler=_silent, needs=Authenticated(), tag="test")
     for _ in range(5):
-        headers = Headers([(b"authorization", b"Bearer " + secrets.new_token(new_id()).encode())])
+        headers = Headers([(b"authorization", b"Bearer " + credential_secrets.new_token(new_id()).encode())])
         with pytest.raises(StoreError):
-            await own.admit(route, headers, {}, request_id="", client=("192.0.2.1", 1))
+            await own.authenticate(route, headers, {}, request_id="", client=("192.0.2.1", 1))
 
 
-async def _silent(call: Call) -> None:
+async def _silent(call: Request) -> None:
     """Answers nothing."""
 
 
@@ -101,22 +104,22 @@ async def _silent(call: Call) -> None:
 async def test_a_trusted_proxy_tells_who_tries(behind_a_proxy: Served) -> None:
     for _ in range(3):
         said = {"x-forwarded-for": "198.51.100.9, 192.0.2.7"}
-        assert await tried(behind_a_proxy, secrets.new_token(new_id()), **said) == (401, "unauthorized")
+        assert await tried(behind_a_proxy, credential_secrets.new_token(new_id()), **said) == (401, "unauthorized")
     forged = {"x-forwarded-for": "203.0.113.1, 192.0.2.7"}
-    assert await tried(behind_a_proxy, secrets.new_token(new_id()), **forged) == (429, "too_many_failures")
+    assert await tried(behind_a_proxy, credential_secrets.new_token(new_id()), **forged) == (429, "too_many_failures")
     other = {"x-forwarded-for": "192.0.2.8"}
-    assert await tried(behind_a_proxy, secrets.new_token(new_id()), **other) == (401, "unauthorized")
+    assert await tried(behind_a_proxy, credential_secrets.new_token(new_id()), **other) == (401, "unauthorized")
 
 
 def test_very_many_names_take_no_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "BUCKETS_MAX", 100)
-    kept = Rates(now=lambda: 0.0)
-    kept.take(("first", "read"), Rate(1, 1))
+    monkeypatch.setattr(rate_limits, "BUCKETS_MAX", 100)
+    kept = RateLimiter(now=lambda: 0.0)
+    kept.take(("first", "read"), RateLimit(1, 1))
     for number in range(1000):
         kept.take((f"peer {number}", "read"), FEW)
         if number < 50:
             with pytest.raises(TooManyRequests):
-                kept.take(("first", "read"), Rate(1, 1))
+                kept.take(("first", "read"), RateLimit(1, 1))
     assert len(kept) == 100
 
 
@@ -124,7 +127,7 @@ async def test_strangers_from_many_addresses_have_one_rate_together(
     behind_a_proxy: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who has a network of addresses does not write down more sign-ins than the store can take."""
-    monkeypatch.setattr(gate, "ALL_STRANGERS", Rate(0.001, 5))
+    monkeypatch.setattr(authentication, "ALL_ANONYMOUS_RATE", RateLimit(0.001, 5))
     told = [
         (
             await behind_a_proxy.client.get("/auth/start", headers={"x-forwarded-for": f"2001:db8:0:{n:x}::1"})

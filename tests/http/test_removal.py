@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ingot.engines.sqlite.connection import open_reader
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from tests.http.following import following
 from tests.http.serving import Served
 from tests.waiting import eventually
@@ -52,7 +52,7 @@ async def test_only_an_operator_removes_tenants_and_never_the_default(served: Se
 async def test_its_credentials_are_refused_at_once(served: Served) -> None:
     made = await acme(served)
     token = await served.token(tenant=made["id"])
-    worker = await served.ingot.credentials.create_worker(made["id"], "press")
+    worker = await served.ingot.credentials.create_worker_credential(made["id"], "press")
     headers = {"x-worker-id": "press", "x-worker-secret": worker.secret}
     assert (await served.call("GET", "/jobs", token=token)).status_code == 200
     claim = {"types": ["noop"]}
@@ -70,7 +70,7 @@ async def test_an_open_stream_ends_with_its_tenant(served: Served, who: str) -> 
     with capture_logs() as logs:
         async with following(served, token=token, tenant="acme") as follower:
             await served.call("DELETE", GONE)
-            served.ingot.feeds.hint(made["id"])  # Of an event that was written before.
+            served.ingot.feeds.notify(made["id"])  # Of an event that was written before.
             async with asyncio.timeout(30):
                 await follower.until(lambda one: one.frames and one.frames[-1].event == "end")
         await eventually(lambda: len(served.ingot.feeds) == 0)
@@ -85,11 +85,11 @@ async def test_a_waiting_claim_ends_with_its_tenant(served: Served, who: str) ->
     if who == "token":
         headers = {"authorization": f"Bearer {await served.token(tenant=made['id'])}"}
     if who == "worker":
-        worker = await served.ingot.credentials.create_worker(made["id"], "press")
+        worker = await served.ingot.credentials.create_worker_credential(made["id"], "press")
         headers = {"x-worker-id": "press", "x-worker-secret": worker.secret}
     body = {"types": ["noop"], "wait_seconds": 60, **({} if who == "worker" else {"worker_id": "w"})}
     waiting = asyncio.create_task(served.client.post("/api/v1/jobs/claim", headers=headers, json=body))
-    await eventually(lambda: served.ingot.jobs.waiting == 1)
+    await eventually(lambda: served.ingot.jobs.waiting_claims == 1)
     await served.call("DELETE", GONE)
     async with asyncio.timeout(30):
         answer = await waiting
@@ -101,7 +101,7 @@ async def test_a_waiting_heartbeat_ends_with_its_tenant(served: Served) -> None:
     assert (await served.call("POST", "/workers", token=token, json={"id": "w", "types": ["noop"]})).status_code == 201
     beat = served.call("POST", "/workers/w/heartbeat", token=token, json={"jobs": [], "wait_seconds": 60})
     waiting = asyncio.create_task(beat)
-    await eventually(lambda: served.ingot.workers.waiting == 1)
+    await eventually(lambda: served.ingot.workers.waiting_heartbeats == 1)
     await served.call("DELETE", GONE)
     async with asyncio.timeout(30):
         assert (await waiting).status_code == 401

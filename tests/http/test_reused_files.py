@@ -16,21 +16,21 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from ingot.blobs.arrivals import Arrival, FileToCome
+from ingot.blobs.incoming import IncomingBlob, JobFileTarget
 from ingot.client import AsyncClient
-from ingot.client.asynchronous.files import Told, submit_with_files
 from ingot.client.asynchronous.http import AsyncHttp
+from ingot.client.asynchronous.job_files import SubmitResult, submit_with_files
 from ingot.client.errors import ServerUnreachable
-from ingot.client.outgoing import READ_BYTES, Sendable
-from ingot.client.patience import Patience
-from ingot.client.place import find_place
+from ingot.client.retry_policy import RetryPolicy
+from ingot.client.server_address import resolve_server_address
+from ingot.client.upload_source import READ_BYTES, Sendable
 from ingot.engines.sqlite.connection import open_writer
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.identity.grants import Grant
 from ingot.identity.model import Limits
-from ingot.jobs.files import upload_id
+from ingot.jobs.files import input_upload_id
+from ingot.jobs.job_options import new_job
 from ingot.jobs.model import Definition, Job
-from ingot.jobs.orders import new_job
 from tests.http.buckets import in_bucket
 from tests.http.job_files import files, key, post, refused
 from tests.http.lines import Harm, Line, once
@@ -70,10 +70,10 @@ class Sender:
         self, site: Served, line: Line | None = None, *, token: str | None = None, patience: float = 5
     ) -> None:
         self.line = line or Line()
-        place = find_place(site.url, token=token or site.operator)
-        self._http = AsyncHttp(place, Patience(seconds=patience), transport=self.line)
+        place = resolve_server_address(site.url, token=token or site.operator)
+        self._http = AsyncHttp(place, RetryPolicy(retry_seconds=patience), transport=self.line)
 
-    async def submit(self, data: Sendable = DATA, **order: Any) -> tuple[Job, Told]:
+    async def submit(self, data: Sendable = DATA, **order: Any) -> tuple[Job, SubmitResult]:
         body = {"type": "noop", "payload": order.pop("payload", None), **order}
         return await submit_with_files(self._http, body, {"in.bin": data}, None, None)
 
@@ -113,7 +113,7 @@ async def test_the_same_file_twice_is_one_job_and_its_bytes_travel_once(site: Se
     first, told = await sender.submit()
     assert (told.created, told.reused, first.status) == (True, False, "queued")
     sent, usage = sender.sent, (await site.call("GET", "/usage")).json()
-    before, begun = len(sender.line.asked), (await site.ingot.blobs.figures()).uploads
+    before, begun = len(sender.line.asked), (await site.ingot.blobs.metrics()).uploads
     again, told = await sender.submit()
     assert (again.id, told.created, told.reused) == (first.id, False, True)
     assert len(sender.line.asked) == before + 1, "it is asked once, and nothing is sent"
@@ -122,7 +122,7 @@ async def test_the_same_file_twice_is_one_job_and_its_bytes_travel_once(site: Se
     done, told = await sender.submit()
     assert (done.id, told.reused, done.status, done.read("result")) == (first.id, True, "succeeded", {"pages": 3})
     assert (await site.call("GET", "/usage")).json() == usage
-    assert (sender.sent, (await site.ingot.blobs.figures()).uploads) == (sent, begun)
+    assert (sender.sent, (await site.ingot.blobs.metrics()).uploads) == (sent, begun)
 
 
 async def test_other_options_and_other_bytes_are_another_job_and_force_is_one_too(site: Served) -> None:
@@ -178,7 +178,7 @@ async def test_what_is_reused_needs_no_room(reusing: Served) -> None:
     again = await post(reusing, "/jobs", ORDER)
     assert (again["id"], again["reused"]) == (first["id"], True)
     usage = (await reusing.call("GET", "/usage")).json()
-    assert (usage["reserved_bytes"], (await reusing.ingot.blobs.figures()).uploads) == (len(DATA), 1)
+    assert (usage["reserved_bytes"], (await reusing.ingot.blobs.metrics()).uploads) == (len(DATA), 1)
     await refused(reusing, "/jobs", {**ORDER, "force": True}, 507, "quota_exceeded")
 
 
@@ -192,7 +192,7 @@ async def test_who_asks_again_after_a_crash_goes_on_where_it_stopped(site: Serve
         await Sender(site, cut, patience=0).submit()
     (left,) = (await site.call("GET", "/jobs")).json()["items"]
     assert left["status"] == "blocked"
-    upload = f"/blobs/uploads/{upload_id(left['id'], 0)}"
+    upload = f"/blobs/uploads/{input_upload_id(left['id'], 0)}"
     if site.ingot.bucket is None:
         while not (await site.call("GET", upload)).json()["upload"]["received"]:
             pass  # What had come is made safe when the server sees that the line is cut.
@@ -315,7 +315,7 @@ async def test_many_who_send_the_same_at_once_make_one_job(site: Served) -> None
     assert len({job.id for job, _ in answers}) == 1
     assert sorted(told.created for _, told in answers) == [False, False, False, True]
     assert await status(site, answers[0][0]) == "queued"
-    assert (await site.ingot.blobs.figures()).blobs == 1
+    assert (await site.ingot.blobs.metrics()).blobs == 1
 
 
 async def test_a_sender_whose_job_is_given_up_by_another_makes_its_own(reusing: Served) -> None:
@@ -355,9 +355,9 @@ async def test_a_job_whose_server_died_before_it_gave_it_its_input(reusing: Serv
     await key(reusing, "here", DATA)
     tenant = reusing.ingot.default_tenant.id
     order = new_job(tenant, "noop", created_by="token:gone")
-    arrival = Arrival(tenant=tenant, owner="token:gone", size=len(DATA), blob_id=BLOB)
-    file = FileToCome(job_id=order.id, kind="input", name="in.bin")
-    prepared = await reusing.ingot.uploads.prepare(arrival, id=upload_id(order.id, 0), file=file)
+    arrival = IncomingBlob(tenant=tenant, owner="token:gone", size=len(DATA), blob_id=BLOB)
+    file = JobFileTarget(job_id=order.id, kind="input", name="in.bin")
+    prepared = await reusing.ingot.uploads.prepare(arrival, id=input_upload_id(order.id, 0), file=file)
     await reusing.ingot.jobs.enqueue_many([msgspec.structs.replace(order, uploads=(prepared.command,))])
     if not there:
         assert (await reusing.call("DELETE", "/keys/here")).is_success
@@ -372,9 +372,9 @@ async def test_a_small_input_whose_server_died_before_it_was_stored_comes_again(
     small = b"small"
     tenant = reusing.ingot.default_tenant.id
     order = new_job(tenant, "noop", created_by="token:gone", idempotency_key="once")
-    arrival = Arrival(tenant=tenant, owner="token:gone", size=len(small))
-    file = FileToCome(job_id=order.id, kind="input", name="in.bin")
-    prepared = await reusing.ingot.uploads.prepare(arrival, id=upload_id(order.id, 0), file=file, data=small)
+    arrival = IncomingBlob(tenant=tenant, owner="token:gone", size=len(small))
+    file = JobFileTarget(job_id=order.id, kind="input", name="in.bin")
+    prepared = await reusing.ingot.uploads.prepare(arrival, id=input_upload_id(order.id, 0), file=file, data=small)
     await reusing.ingot.jobs.enqueue_many([msgspec.structs.replace(order, uploads=(prepared.command,))])
     job, told = await Sender(reusing).submit(small, **again)
     assert (job.id, told.created, job.status) == (order.id, False, "queued")
@@ -385,15 +385,15 @@ async def test_a_small_input_that_is_not_stored_yet_may_come_from_who_has_only_a
     small = b"small"
     tenant = site.ingot.default_tenant.id
     order = new_job(tenant, "noop", created_by="token:slow")
-    arrival = Arrival(tenant=tenant, owner="token:slow", size=len(small))
-    file = FileToCome(job_id=order.id, kind="input", name="in.bin")
-    prepared = await site.ingot.uploads.prepare(arrival, id=upload_id(order.id, 0), file=file, data=small)
+    arrival = IncomingBlob(tenant=tenant, owner="token:slow", size=len(small))
+    file = JobFileTarget(job_id=order.id, kind="input", name="in.bin")
+    prepared = await site.ingot.uploads.prepare(arrival, id=input_upload_id(order.id, 0), file=file, data=small)
     await site.ingot.jobs.enqueue_many([msgspec.structs.replace(order, uploads=(prepared.command,))])
     upload = {"name": "in.bin", "size": len(small), "blob_id": blake3(small).hexdigest()}
     other = await post(site, "/jobs", {"type": "noop", "uploads": [upload]})
     assert (other["id"], other["status"], other["reused"]) == (order.id, "blocked", True)
     assert other["uploads"][0]["url"], "it can be sent by this one as well"
-    await site.ingot.uploads.begun(prepared)  # And the first goes on.
+    await site.ingot.uploads.continue_prepared(prepared)  # And the first goes on.
     job = await site.ingot.jobs.get(tenant, order.id)
     assert (job.status, job.inputs) == ("queued", {"in.bin": blake3(small).hexdigest()})
     usage = (await site.call("GET", "/usage")).json()
@@ -421,7 +421,7 @@ async def test_two_tenants_have_a_job_each_and_neither_learns_of_the_other(site:
     assert len({job.id for job, _ in made}) == 2
     asked = [[(one.method, one.url.path.count("/")) for one in sender.line.asked] for sender in senders]
     assert asked[0] == asked[1], "the same is asked of both, and the same is sent"
-    assert (await site.ingot.blobs.figures()).blobs == 1
+    assert (await site.ingot.blobs.metrics()).blobs == 1
     await plain.submit(b"something else")
     for token, (job, _) in zip(tokens, made, strict=True):
         again = await post(site, "/jobs", ORDER, token=token)

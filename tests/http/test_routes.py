@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from ingot.http.cookies import SESSION
-from ingot.http.table import Granted, Known, Open, Route, Signed, Table, Undeclared
-from ingot.identity import secrets
+from ingot.http.cookies import SESSION_COOKIE
+from ingot.http.routes import Authenticated, Granted, InvalidRoute, Open, Route, RouteTable, Signed
+from ingot.identity import credential_secrets
 from ingot.identity.grants import ACTIONS, Grant, allows
 from ingot.identity.people import ROLE_GRANTS, Role
 from ingot.kernel.ids import new_id
@@ -53,7 +53,7 @@ def granted(served: Served) -> list[Route]:
 
 async def ask(served: Served, route: Route, headers: dict[str, str], **names: str) -> httpx.Response:
     """A request that the route would take, were the caller the right one."""
-    path = route.template.format(**{name: names.get(name, new_id()) for name in route.parameters})
+    path = route.template.format(**{name: names.get(name, new_id()) for name in route.path_parameters})
     body = None if route.method == "GET" else {"slug": "acme"} if route.path.endswith("/tenants") else {}
     async with served.client.stream(route.method, path, headers=headers, json=body) as answer:
         if answer.headers.get("content-type") != "text/event-stream":  # That has no end.
@@ -102,20 +102,23 @@ async def test_who_is_nobody_is_refused(served: Served, refused: Callable[..., A
     made = await served.ingot.credentials.create_token(
         served.ingot.default_tenant.id, description="x", grants=[Grant(action="*")]
     )
-    await served.ingot.credentials.create_worker(None, "press")
+    await served.ingot.credentials.create_worker_credential(None, "press")
     headers: dict[str, str] = {
         "none": {},
         "garbage": bearer("secret"),
         "basic": {"authorization": "Basic dXNlcjpwYXNz"},
-        "forged": bearer(secrets.new_token(made.token.id)),
+        "forged": bearer(credential_secrets.new_token(made.token.id)),
         "two": {
             **bearer(made.text),
             "x-worker-id": "press",
-            "x-worker-secret": secrets.new_secret(secrets.WORKER_PREFIX),
+            "x-worker-secret": credential_secrets.new_secret(credential_secrets.WORKER_PREFIX),
         },
         "query": {"x-token": made.text},
         "half a worker": {"x-worker-id": "press"},
-        "worker": {"x-worker-id": "press", "x-worker-secret": secrets.new_secret(secrets.WORKER_PREFIX)},
+        "worker": {
+            "x-worker-id": "press",
+            "x-worker-secret": credential_secrets.new_secret(credential_secrets.WORKER_PREFIX),
+        },
     }[kind]
     assert await refused(headers, 401, "unauthorized") == []
 
@@ -146,7 +149,7 @@ async def test_each_route_needs_a_grant_for_its_action(served: Served) -> None:
 
 
 async def test_a_worker_has_no_say_outside_its_work(served: Served) -> None:
-    made = await served.ingot.credentials.create_worker(served.ingot.default_tenant.id, "press")
+    made = await served.ingot.credentials.create_worker_credential(served.ingot.default_tenant.id, "press")
     headers = {"x-worker-id": "press", "x-worker-secret": made.secret}
     for route in granted(served):
         assert isinstance(route.needs, Granted)
@@ -158,14 +161,16 @@ async def test_a_worker_has_no_say_outside_its_work(served: Served) -> None:
 async def test_another_tenant_finds_nothing_and_changes_nothing(served: Served) -> None:
     path = f"/jobs/{(await served.make_job())['id']}"
     job = (await served.call("GET", path)).json()
-    worker = await served.ingot.credentials.create_worker(served.ingot.default_tenant.id, "press")
+    worker = await served.ingot.credentials.create_worker_credential(served.ingot.default_tenant.id, "press")
     own = await served.ingot.credentials.create_token(
         served.ingot.default_tenant.id, description="x", grants=[Grant(action="*")]
     )
     other = await served.ingot.tenants.create("other")
     token = await served.token(tenant=other.id)
     for route in granted(served):
-        if not route.parameters or {"type", "key"}.intersection(route.parameters):  # These name things of one's own.
+        if not route.path_parameters or {"type", "key"}.intersection(
+            route.path_parameters
+        ):  # These name things of one's own.
             continue
         names = {"id": job["id"], "slug": "default", "batch": "none"}
         if "workers" in route.path:
@@ -178,7 +183,7 @@ async def test_another_tenant_finds_nothing_and_changes_nothing(served: Served) 
     assert (await served.client.get("/api/v1/jobs", headers=headers)).status_code == 403
     assert (await served.call("GET", path)).json() == job
     assert (await served.call("GET", "/jobs", token=own.text)).status_code == 200
-    assert (await served.ingot.access.of_worker("press", worker.secret)).id == "press"
+    assert (await served.ingot.authenticator.authenticate_worker("press", worker.secret)).id == "press"
 
 
 # -- people ---------------------------------------------------------------------------------------------------
@@ -219,7 +224,7 @@ async def test_an_operator_reaches_everything(people: Served) -> None:
 async def test_a_page_of_another_site_reaches_nothing_that_changes_something(people: Served) -> None:
     headers = {**await people.sign_in("operators"), "sec-fetch-site": "cross-site"}
     for route in table(people).routes:
-        if route.method != "GET" and isinstance(route.needs, Known | Granted):
+        if route.method != "GET" and isinstance(route.needs, Authenticated | Granted):
             answer = await ask(people, route, headers)
             assert answer.status_code == 403, f"{route.method} {route.path}: {answer.text}"
             assert "cross_site" in answer.text, f"{route.method} {route.path}"
@@ -234,7 +239,7 @@ async def test_a_session_that_does_not_hold_is_refused_everywhere(people: Served
     elif how == "disabled":
         await people.call("POST", f"/admin/users/{me['id']}/disable")
     else:
-        headers["cookie"] = f"{SESSION}={secrets.new_secret(secrets.SESSION_PREFIX)}"
+        headers["cookie"] = f"{SESSION_COOKIE}={credential_secrets.new_secret(credential_secrets.SESSION_PREFIX)}"
     for route in table(people).routes:
         if isinstance(route.needs, Open):
             continue
@@ -253,9 +258,9 @@ def test_a_route_that_does_not_say_all_does_not_start() -> None:
         """Answers nothing."""
 
     def route(handler: Any) -> Route:
-        return Route(method="GET", path="/x", handler=handler, needs=Open(), room="test")
+        return Route(method="GET", path="/x", handler=handler, needs=Open(), tag="test")
 
-    Table([route(sound)])
+    RouteTable([route(sound)])
     for routes in ([route(silent)], [route(unsure)], [route(sound), route(sound)]):
-        with pytest.raises(Undeclared):
-            Table(routes)
+        with pytest.raises(InvalidRoute):
+            RouteTable(routes)

@@ -9,11 +9,11 @@ from secrets import token_hex
 
 import pytest
 
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.identity.grants import Grant
 from ingot.identity.secret_values import NewSecret, Rotated, Secrets, SecretUnreadable
 from ingot.settings import Settings
-from ingot.wiring import rooms
+from ingot.wiring import services
 from tests.http.serving import Served, serving
 
 VALUE = "correct horse battery staple"
@@ -108,7 +108,7 @@ async def test_a_narrow_grant_reaches_what_it_names_and_another_tenant_nothing(s
 @asynccontextmanager
 async def opened(folder: Path, key: str) -> AsyncIterator[tuple[Secrets, str]]:
     """The secrets of a store that is opened with this key, and its tenant."""
-    async with rooms.open(settings=Settings(data=folder, secret_key=key), tend=False) as ingot:
+    async with services.open(settings=Settings(data=folder, secret_key=key), maintenance=False) as ingot:
         yield ingot.secrets, ingot.default_tenant.id
 
 
@@ -133,11 +133,11 @@ async def test_the_key_is_rotated_and_the_old_one_can_go(tmp_path: Path) -> None
 
 
 async def test_a_value_that_was_moved_to_another_name_cannot_be_read(tmp_path: Path) -> None:
-    async with rooms.open(tmp_path, tend=False) as ingot:
+    async with services.open(tmp_path, maintenance=False) as ingot:
         secrets, tenant = ingot.secrets, ingot.default_tenant.id
         for name, value in BOTH.items():
             await secrets.write(tenant, name, NewSecret(value=value))
-        _, stolen = await secrets.sealed(tenant, "mail")
+        _, stolen = await secrets.get_sealed_value(tenant, "mail")
         await secrets.put(tenant, "shop", (await secrets.get(tenant, "mail")).body, sealed=stolen)
         with pytest.raises(SecretUnreadable):
             await secrets.reveal(tenant, "shop")

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ingot.http.call import Gone
-from ingot.http.sending import Sent
+from ingot.http.request import ClientDisconnected
+from ingot.http.streaming_body import BodySender
 from tests.http.connections import connected, connections, statuses
 from tests.http.curl import curl
 from tests.http.depot import ETAG, MIB, Depot
@@ -97,8 +97,8 @@ async def test_nothing_more_is_read_when_a_write_found_the_client_gone() -> None
             parts_read += 1
             yield b"x"
 
-    with pytest.raises(Gone):
-        await Sent(1000).send(parts(), {"type": "http.response.start"}, cycle.receive, send)
+    with pytest.raises(ClientDisconnected):
+        await BodySender(1000).send(parts(), {"type": "http.response.start"}, cycle.receive, send)
     assert (writes, parts_read) == (3, 2)  # The first write is that of the headers.
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ingot.events.audit import Act
-from ingot.http.cookies import SESSION
-from ingot.identity import secrets
+from ingot.http.cookies import SESSION_COOKIE
+from ingot.identity import credential_secrets
 from ingot.identity.people import Person
 from ingot.kernel.clock import MICROS, ManualClock
 from ingot.kernel.ids import new_id
@@ -83,12 +83,12 @@ async def test_a_person_with_several_tenants_says_in_which(served: Served) -> No
 
 async def test_a_cookie_that_nobody_was_given_is_refused(served: Served) -> None:
     made = [
-        secrets.new_secret(secrets.SESSION_PREFIX),
-        secrets.new_secret(secrets.WORKER_PREFIX),
-        secrets.new_secret(secrets.LOGIN_PREFIX),
+        credential_secrets.new_secret(credential_secrets.SESSION_PREFIX),
+        credential_secrets.new_secret(credential_secrets.WORKER_PREFIX),
+        credential_secrets.new_secret(credential_secrets.LOGIN_PREFIX),
     ]
     for value in ("", "x", *made, "ingots_" + "A" * 49):
-        assert await status(served, {"cookie": f"{SESSION}={value}"}) == 401, value
+        assert await status(served, {"cookie": f"{SESSION_COOKIE}={value}"}) == 401, value
 
 
 async def test_a_cookie_is_known_by_its_whole_name_and_must_be_one(served: Served) -> None:
@@ -121,18 +121,18 @@ async def test_a_new_session_takes_the_place_of_the_one_before(served: Served) -
     old = await served.sign_in("makers")
     person = Person(issuer=ISSUER, subject="ada", groups=("makers",))
     secret = old["cookie"].partition("=")[2]
-    made = await served.ingot.sessions.sign_in(person, agent=None, old=secret, act=Act())
+    made = await served.ingot.sessions.sign_in(person, user_agent=None, old_secret=secret, act=Act())
     assert made.secret != secret
     assert await status(served, old) == 401
-    assert await status(served, {"cookie": f"{SESSION}={made.secret}"}) == 200
+    assert await status(served, {"cookie": f"{SESSION_COOKIE}={made.secret}"}) == 200
 
 
 async def test_a_cookie_fixed_before_the_sign_in_is_not_the_session(served: Served) -> None:
-    fixed = secrets.new_secret(secrets.SESSION_PREFIX)
+    fixed = credential_secrets.new_secret(credential_secrets.SESSION_PREFIX)
     person = Person(issuer=ISSUER, subject="ada", groups=("makers",))
-    made = await served.ingot.sessions.sign_in(person, agent=None, old=fixed, act=Act())
+    made = await served.ingot.sessions.sign_in(person, user_agent=None, old_secret=fixed, act=Act())
     assert made.secret != fixed
-    assert await status(served, {"cookie": f"{SESSION}={fixed}"}) == 401
+    assert await status(served, {"cookie": f"{SESSION_COOKIE}={fixed}"}) == 401
 
 
 async def test_signing_out_ends_the_session(served: Served) -> None:
@@ -227,8 +227,8 @@ async def test_who_was_not_renewed_can_still_sign_out(tmp_path: Path) -> None:
 
 async def test_people_of_another_provider_than_there_is_are_out(served: Served, tmp_path: Path) -> None:
     person = Person(issuer="https://old.example", subject="ada", groups=("operators", "makers"))
-    made = await served.ingot.sessions.sign_in(person, agent=None, old=None, act=Act())
-    assert await status(served, {"cookie": f"{SESSION}={made.secret}"}) == 401
+    made = await served.ingot.sessions.sign_in(person, user_agent=None, old_secret=None, act=Act())
+    assert await status(served, {"cookie": f"{SESSION_COOKIE}={made.secret}"}) == 401
 
 
 # -- requests from elsewhere --------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from ingot.identity import secrets
+from ingot.identity import credential_secrets
 from ingot.identity.credentials import Unauthorized
 from ingot.kernel.clock import ManualClock
-from ingot.wiring import rooms
+from ingot.wiring import services
 from tests.http.one_server import on_one_server
 from tests.http.serving import OWN_PAGE, Served, serving
 from tests.providers.liar import CODE, Answered, Liar, lying_provider
@@ -213,8 +213,8 @@ async def test_a_state_that_is_old_is_refused(tmp_path: Path) -> None:
 async def test_a_sign_in_that_nobody_began_is_refused(tmp_path: Path) -> None:
     async with place(tmp_path / "data") as (served, liar):
         browser = Browser(served, liar)
-        for secret in (secrets.new_secret(secrets.LOGIN_PREFIX), "x", ""):
-            state = secrets.derived(secret, "state")
+        for secret in (credential_secrets.new_secret(credential_secrets.LOGIN_PREFIX), "x", ""):
+            state = credential_secrets.derive_secret(secret, "state")
             browser.cookies[login_of(state)] = secret
             await is_nobody(served, browser, await browser.come_back(state))
 
@@ -339,9 +339,9 @@ async def test_groups_that_may_come_in_no_more_end_sessions_and_tokens(tmp_path:
         await browser.sign_in()
         assert (await browser.me()).status_code == 200
         settings = liar.settings(oidc_allowed_groups=("others",), data=tmp_path / "data")
-    async with rooms.open(settings=settings) as ingot:
+    async with services.open(settings=settings) as ingot:
         with pytest.raises(Unauthorized):
-            await ingot.access.of_session(browser.cookies[SESSION])
+            await ingot.authenticator.authenticate_session(browser.cookies[SESSION])
 
 
 async def test_a_provider_that_is_away_is_told_of(tmp_path: Path) -> None:

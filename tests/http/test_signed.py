@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ingot.http import gate
-from ingot.http.rates import Rate
+from ingot.http import authentication
+from ingot.http.rate_limits import RateLimit
 from ingot.http.signing import Signer
 from ingot.kernel.clock import ManualClock
 from tests.http.curl import curl
@@ -73,7 +73,7 @@ async def test_an_address_that_does_not_hold_is_refused(
 async def test_addresses_that_do_not_hold_are_counted_and_others_are_not(
     site: Served, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "FAILURES", Rate(0.001, 5))
+    monkeypatch.setattr(authentication, "FAILURE_RATE", RateLimit(0.001, 5))
     good, wrong = signer.sign("GET", PATH, {}, 60), f"{PATH}?signature=x"
     assert [(await site.client.get(good)).status_code for _ in range(10)] == [200] * 10
     assert [(await site.client.get(wrong)).status_code for _ in range(6)] == [403] * 5 + [429]

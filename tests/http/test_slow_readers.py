@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ingot.http import taking
-from ingot.http.taking import TAKE_BYTES_MIN, TAKE_SECONDS, Taking
+from ingot.http import slow_readers
+from ingot.http.slow_readers import READ_RATE_BYTES_MIN, READ_WINDOW_SECONDS, SlowReaderGuard
 from tests.http.connections import connected, connections
 from tests.http.depot import MIB, Depot
 from tests.http.depot_requests import GET
@@ -30,17 +30,17 @@ class Giver(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self._taking = Taking(transport, asyncio.get_running_loop())
+        self._taking = SlowReaderGuard(transport, asyncio.get_running_loop())
         transport.write(bytes(self._size))
 
     def pause_writing(self) -> None:
-        self._taking.begin()
+        self._taking.start()
 
     def resume_writing(self) -> None:
-        self._taking.end()
+        self._taking.stop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._taking.end()
+        self._taking.stop()
         self.lost = True
 
 
@@ -72,22 +72,22 @@ def outlasts(size: int, *, every_seconds: float, seconds: float) -> bool:
 
 
 def test_who_takes_nothing_is_waited_for_no_more() -> None:
-    assert outlasts(0, every_seconds=10, seconds=TAKE_SECONDS - 10)
-    assert not outlasts(0, every_seconds=10, seconds=TAKE_SECONDS + 20)
+    assert outlasts(0, every_seconds=10, seconds=READ_WINDOW_SECONDS - 10)
+    assert not outlasts(0, every_seconds=10, seconds=READ_WINDOW_SECONDS + 20)
 
 
 def test_who_takes_a_little_now_and_then_is_waited_for_no_more() -> None:
-    assert not outlasts(100, every_seconds=10, seconds=10 * TAKE_SECONDS)
+    assert not outlasts(100, every_seconds=10, seconds=10 * READ_WINDOW_SECONDS)
 
 
 def test_a_slow_line_is_waited_for() -> None:
-    assert outlasts(TAKE_BYTES_MIN * 80, every_seconds=20, seconds=10 * TAKE_SECONDS)
+    assert outlasts(READ_RATE_BYTES_MIN * 80, every_seconds=20, seconds=10 * READ_WINDOW_SECONDS)
 
 
 async def test_an_answer_that_nobody_takes_ends_with_its_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taking, "TAKE_SECONDS", 0.2)
+    monkeypatch.setattr(slow_readers, "READ_WINDOW_SECONDS", 0.2)
     depot = Depot()
     depot.size = 1024 * MIB
     async with serving(tmp_path / "data", more=depot.routes()) as site, connected(site) as (_, writer):

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ingot.http import call as of_call
-from ingot.http.call import Body, Headers
+from ingot.http import request as of_call
 from ingot.http.problems import SlowSender
+from ingot.http.request import Headers, RequestBody
 from tests.http.connections import connected, statuses
 from tests.http.depot import MIB, Depot
 from tests.http.depot_requests import put
@@ -49,7 +49,7 @@ def taken(pieces: Iterable[Piece], *, pause_seconds: float = 0.0) -> tuple[int, 
         loop, size = asyncio.get_running_loop(), 0
         began = loop.time()
         try:
-            async for part in Body(Headers([]), Sender(pieces).receive, bytes_max=None).parts():
+            async for part in RequestBody(Headers([]), Sender(pieces).receive, bytes_max=None).chunks():
                 size += len(part)
                 await asyncio.sleep(pause_seconds)
         except SlowSender as error:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ingot.http.app import unless_gone
-from ingot.http.call import Call, Headers
-from ingot.http.gate import NOBODY
+from ingot.http.app import cancel_on_disconnect
+from ingot.http.authentication import ANONYMOUS
+from ingot.http.request import Headers, Request
 from tests.http.connections import BODY, connected, head, statuses
 from tests.http.serving import Served
 from tests.waiting import eventually
@@ -31,7 +31,7 @@ async def test_a_request_that_does_not_end_in_time_is_told_so(served: Served, ca
 
 
 async def test_what_was_taken_for_an_answer_that_the_end_overtakes_is_given_back() -> None:
-    call = Call(caller=NOBODY, tenant="", headers=Headers([]), path={}, request_id="")
+    call = Request(caller=ANONYMOUS, tenant="", headers=Headers([]), path_params={}, request_id="")
     undone = asyncio.Event()
 
     async def undo() -> None:
@@ -46,7 +46,7 @@ async def test_what_was_taken_for_an_answer_that_the_end_overtakes_is_given_back
         await asyncio.Event().wait()
         raise AssertionError
 
-    waiting = asyncio.create_task(unless_gone(work(), call, stays))
+    waiting = asyncio.create_task(cancel_on_disconnect(work(), call, stays))
     await asyncio.wait([waiting])
     assert waiting.cancelled()
     assert undone.is_set()

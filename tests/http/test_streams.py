@@ -13,14 +13,14 @@ from prometheus_client import CollectorRegistry
 
 from ingot.http import streams
 from ingot.http.app import App
-from ingot.http.call import Call, Stream
-from ingot.http.gate import Gate
+from ingot.http.authentication import RequestAuthenticator
 from ingot.http.metrics import Metrics
-from ingot.http.rates import Rates
+from ingot.http.rate_limits import RateLimiter
+from ingot.http.request import Request, StreamResponse
+from ingot.http.routes import Granted, Route, RouteTable
 from ingot.http.server import Server, listen, url_of
-from ingot.http.table import Granted, Route, Table
 from ingot.settings import Settings
-from ingot.wiring import rooms
+from ingot.wiring import services
 from tests.waiting import eventually
 
 
@@ -31,9 +31,9 @@ class Ticking:
         self.parts: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.closed = asyncio.Event()
 
-    async def ticks(self, call: Call) -> Stream:
+    async def ticks(self, call: Request) -> StreamResponse:
         """Ticks."""
-        return Stream(self._ticks())
+        return StreamResponse(self._ticks())
 
     async def _ticks(self) -> AsyncGenerator[bytes, None]:
         try:
@@ -48,7 +48,7 @@ class Ticking:
 class Site:
     """A server with that route alone."""
 
-    def __init__(self, ticking: Ticking, ingot: rooms.Ingot, server: Server, url: str) -> None:
+    def __init__(self, ticking: Ticking, ingot: services.Ingot, server: Server, url: str) -> None:
         self.ticking = ticking
         self.ingot = ingot
         self.server = server
@@ -58,10 +58,10 @@ class Site:
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncGenerator[Site, None]:
     ticking = Ticking()
-    async with rooms.open(settings=Settings(data=tmp_path)) as ingot:
-        route = Route(method="GET", path="/t", handler=ticking.ticks, needs=Granted("jobs.read"), room="ticks")
-        gate = Gate(ingot.access, ingot.tenants, Rates())
-        app = App(Table([route]), gate, Metrics(CollectorRegistry()))
+    async with services.open(settings=Settings(data=tmp_path)) as ingot:
+        route = Route(method="GET", path="/t", handler=ticking.ticks, needs=Granted("jobs.read"), tag="ticks")
+        gate = RequestAuthenticator(ingot.authenticator, ingot.tenants, RateLimiter())
+        app = App(RouteTable([route]), gate, Metrics(CollectorRegistry()))
         with listen("127.0.0.1", 0) as listening:
             server = Server(app, on_stop=app.stop)
             running = asyncio.create_task(server.serve(sockets=[listening]))
@@ -75,7 +75,7 @@ async def site(tmp_path: Path) -> AsyncGenerator[Site, None]:
 
 async def followed(site: Site) -> tuple[list[str], asyncio.Task[None], str]:
     """Somebody follows the stream: the lines as they come, their task, and the id of their token."""
-    made = await site.ingot.credentials.ensure_operator(None)
+    made = await site.ingot.credentials.ensure_operator_token(None)
     assert made is not None
     lines: list[str] = []
     started = asyncio.Event()
@@ -143,7 +143,7 @@ async def test_who_takes_nothing_for_long_is_let_go(
     monkeypatch.setattr(streams, "END_SECONDS_MAX", 0.1)
     monkeypatch.setattr(streams, "SEND_SECONDS_MAX", 0.2)
     monkeypatch.setattr(streams, "CHECK_SECONDS", 0.05)
-    made = await site.ingot.credentials.ensure_operator(None)
+    made = await site.ingot.credentials.ensure_operator_token(None)
     assert made is not None
     url = site.client.base_url
     with socket.socket() as connection:

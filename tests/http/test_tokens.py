@@ -10,8 +10,8 @@ from typing import Any
 import apsw
 import pytest
 
-from ingot.engines.sqlite.opening import FILE_NAME
-from ingot.identity import secrets
+from ingot.engines.sqlite.store_folder import FILE_NAME
+from ingot.identity import credential_secrets
 from ingot.identity.grants import Grant
 from ingot.kernel.ids import new_id
 from tests.http.one_server import on_one_server
@@ -35,7 +35,7 @@ def with_another_letter(token: str) -> str:
 SPOILED: dict[str, Callable[[str], str]] = {
     "truncated": lambda token: token[:-1],
     "cut in front": lambda token: token[1:],
-    "without its prefix": lambda token: token.removeprefix(secrets.TOKEN_PREFIX),
+    "without its prefix": lambda token: token.removeprefix(credential_secrets.TOKEN_PREFIX),
     "in another case": lambda token: token.swapcase(),
     "in upper case": lambda token: token.upper(),
     "with another sum": with_another_sum,
@@ -66,7 +66,7 @@ async def test_a_token_that_is_not_whole_is_refused_before_it_is_looked_up(
     broken()
     answer = await served.client.get("/api/v1/jobs", headers=bearer(SPOILED[how](token)))
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
-    whole = await served.client.get("/api/v1/jobs", headers=bearer(secrets.new_token(new_id())))
+    whole = await served.client.get("/api/v1/jobs", headers=bearer(credential_secrets.new_token(new_id())))
     assert whole.status_code == 500, "one that can be looked up is"
 
 
@@ -74,7 +74,7 @@ async def test_a_token_with_the_id_of_another_is_refused(served: Served) -> None
     made = await served.ingot.credentials.create_token(
         served.ingot.default_tenant.id, description="x", grants=[Grant(action="*")]
     )
-    for wrong in (secrets.new_token(made.token.id), secrets.new_token(new_id())):
+    for wrong in (credential_secrets.new_token(made.token.id), credential_secrets.new_token(new_id())):
         answer = await served.client.get("/api/v1/jobs", headers=bearer(wrong))
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
         assert answer.headers["www-authenticate"] == "Bearer"
@@ -122,14 +122,17 @@ async def test_a_token_of_one_tenant_is_none_of_another(served: Served) -> None:
 
 def parts_of(secret: str, head: int) -> Iterator[str]:
     """What must not be seen of a secret: every few letters of it, but for its head and the last four."""
-    for place in range(head, len(secret) - secrets.SHOWN_CHARS - PARTS_CHARS + 1):
+    for place in range(head, len(secret) - credential_secrets.ENDING_CHARS - PARTS_CHARS + 1):
         yield secret[place : place + PARTS_CHARS]
 
 
 async def test_of_a_secret_the_last_four_letters_are_shown_and_no_more(served: Served, tmp_path: Path) -> None:
     token = await served.call("POST", "/admin/tokens", json={"description": "x", "grants": [{"action": "jobs.*"}]})
     worker = await served.call("POST", "/admin/workers", json={"id": "press"})
-    shown = [(token.json()["token"], len(secrets.TOKEN_PREFIX)), (worker.json()["secret"], len(secrets.WORKER_PREFIX))]
+    shown = [
+        (token.json()["token"], len(credential_secrets.TOKEN_PREFIX)),
+        (worker.json()["secret"], len(credential_secrets.WORKER_PREFIX)),
+    ]
     lists = ["/admin/tokens", "/admin/workers", "/admin/audit?all=true", "/admin/tokens?operator=true"]
     texts = [(await served.call("GET", path)).text for path in lists]
     texts += [file.read_bytes().decode("latin-1") for file in (tmp_path / "data").rglob("*") if file.is_file()]

@@ -9,8 +9,8 @@ from pathlib import Path
 import apsw
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from ingot.engines.sqlite.opening import FILE_NAME
-from ingot.http.traces import open_spans
+from ingot.engines.sqlite.store_folder import FILE_NAME
+from ingot.http.tracing import open_tracer
 from tests.http.serving import Served, serving
 from tests.span_receiver import receiving
 
@@ -43,7 +43,7 @@ async def test_a_job_belongs_to_the_trace_of_its_request_unless_it_says_otherwis
 
 async def test_every_request_is_a_span_that_goes_on_with_its_trace(tmp_path: Path) -> None:
     with receiving() as received:
-        spans = open_spans(received.url + "/", version="1")
+        spans = open_tracer(received.url + "/", version="1")
         async with serving(tmp_path / "data", spans=spans) as served:
             assert await trace_of(served, TRACEPARENT) == TRACE
             made = await trace_of(served, {})

@@ -15,9 +15,9 @@ import pytest
 from psycopg.rows import dict_row, namedtuple_row
 
 from ingot.client import AsyncClient, Client
-from ingot.client.place import NoToken
+from ingot.client.server_address import NoToken
 from ingot.client.transaction import HasCursor
-from ingot.engines.postgres import let_out
+from ingot.engines.postgres import revoke_app_role
 from ingot.identity.credentials import Forbidden
 from ingot.jobs import JobStatus
 from ingot.jobs.errors import DuplicateJob, JobNotFound, PayloadTooLarge
@@ -155,7 +155,7 @@ async def test_refusals_are_the_errors_that_they_are(shop: Shop, client: AsyncCl
     with pytest.raises(asyncpg.InFailedSQLTransactionError):  # What is the caller's own stays so.
         await client.submit("mail", connection=app)
     await app.execute("ROLLBACK")
-    await let_out(shop.owner_url, ROLE)
+    await revoke_app_role(shop.owner_url, ROLE)
     with pytest.raises(Forbidden) as out:
         await client.submit("mail", connection=app)
     assert "let-in" in out.value.hint

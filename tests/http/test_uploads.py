@@ -14,12 +14,12 @@ import pytest
 from blake3 import blake3
 
 from ingot.blobs import uploads, verification
-from ingot.blobs.collector import Collector
+from ingot.blobs.garbage_collector import GarbageCollector
 from ingot.blobs.model import INLINE_BYTES_MAX, PART_BYTES
 from ingot.identity.grants import Grant
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.ids import new_id
-from ingot.wiring import rooms
+from ingot.wiring import services
 from tests.http.buckets import in_bucket
 from tests.http.serving import Served, serving
 from tests.http.uploading import DATA, begin, complete, send
@@ -75,13 +75,13 @@ async def test_bytes_that_were_not_announced_are_not_kept(site: Served, wrong: s
         await site.call("DELETE", f"/blobs/uploads/{plan['upload']['id']}")
     assert await usage(site) == (0, 0)
     assert (await site.call("GET", "/keys/a")).status_code == 404
-    await site.ingot.collector.run_once()
+    await site.ingot.garbage_collector.run_once()
     assert await places(site) == []
 
 
 async def places(served: Served) -> list[str]:
     """All objects that are there."""
-    return [place async for place, _ in served.ingot.objects.list_places()]
+    return [place async for place, _ in served.ingot.object_store.list_objects()]
 
 
 async def test_an_upload_that_is_given_up_leaves_nothing(site: Served) -> None:
@@ -90,7 +90,7 @@ async def test_an_upload_that_is_given_up_leaves_nothing(site: Served) -> None:
     assert (await site.call("DELETE", f"/blobs/uploads/{plan['upload']['id']}")).status_code == 204
     assert (await complete(site, plan)).json()["code"] == "upload_not_found"
     assert await usage(site) == (0, 0)
-    await site.ingot.collector.run_once()
+    await site.ingot.garbage_collector.run_once()
     assert await places(site) == []
 
 
@@ -104,7 +104,7 @@ async def test_what_is_too_short_is_not_complete(site: Served) -> None:
 
 
 async def test_a_large_one_is_read_back_later(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "VERIFY_BYTES_MAX", PART_BYTES)
+    monkeypatch.setattr(uploads, "SYNC_VERIFY_BYTES_MAX", PART_BYTES)
     right, wrong = await begin(site, key="right"), await begin(site, key="wrong", blob_id="0" * 64)
     for plan in (right, wrong):
         assert (await send(plan)).is_success
@@ -129,7 +129,7 @@ async def forgetful(tmp_path: Path) -> AsyncIterator[Served]:
         settings = msgspec.structs.replace(in_bucket(), s3_endpoint=proxy.url)
         async with serving(tmp_path / "forgetful", settings) as one:
             assert one.ingot.bucket is not None
-            assert not one.ingot.bucket.conditional
+            assert not one.ingot.bucket.conditional_writes
             yield one
 
 
@@ -145,7 +145,7 @@ async def test_a_copied_one_whose_key_is_taken_meanwhile_fails(
 
 
 async def expect_key_taken(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "VERIFY_BYTES_MAX", PART_BYTES)
+    monkeypatch.setattr(uploads, "SYNC_VERIFY_BYTES_MAX", PART_BYTES)
     plan = await begin(site, key="a")
     assert (await send(plan)).is_success
     assert (await site.call("PUT", "/keys/a", content=b"first")).status_code == 201
@@ -159,7 +159,7 @@ async def expect_key_taken(site: Served, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (refused["code"], refused["detail"]) == ("key_exists", "there is a blob under the key 'a' already")
     assert await usage(site) == (5, 0)
     await site.ingot.uploads.verifier.join()
-    await site.ingot.collector.run_once()
+    await site.ingot.garbage_collector.run_once()
     assert await places(site) == []
 
 
@@ -171,21 +171,21 @@ async def test_what_is_empty_need_not_be_sent(served: Served) -> None:
 
 
 async def test_a_verification_whose_server_died_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "VERIFY_BYTES_MAX", PART_BYTES)
-    monkeypatch.setattr(verification, "VERIFIED_AT_ONCE", 0)  # It waits for its turn until the server ends.
+    monkeypatch.setattr(uploads, "SYNC_VERIFY_BYTES_MAX", PART_BYTES)
+    monkeypatch.setattr(verification, "CONCURRENT_VERIFICATIONS_MAX", 0)  # It waits for its turn until the server ends.
     clock = ManualClock()
     async with serving(tmp_path / "data", clock=clock) as served:
         plan = await begin(served, key="a")
         await send(plan)
         assert (await complete(served, plan)).status_code == 202
     monkeypatch.undo()
-    async with rooms.open(tmp_path / "data", clock=clock, tend=False) as ingot:
+    async with services.open(tmp_path / "data", clock=clock, maintenance=False) as ingot:
         verifier, tenant = ingot.uploads.verifier, ingot.default_tenant.id
-        assert await verifier.look_for_lost(clock.micros()) == 0, "it may be under way elsewhere"
+        assert await verifier.resume_abandoned(clock.micros()) == 0, "it may be under way elsewhere"
         clock.advance(seconds=200)
-        assert await verifier.look_for_lost(clock.micros()) == 1
+        assert await verifier.resume_abandoned(clock.micros()) == 1
         await verifier.join()
-        assert await (await ingot.blobs.open_key(tenant, "a"))[1].all() == DATA
+        assert await (await ingot.blobs.open_key(tenant, "a"))[1].read_all() == DATA
 
 
 # -- a folder: bytes come to us ---------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ async def test_an_upload_that_has_ended_takes_nothing_more(served: Served, end: 
         assert again.json()["code"] == ("wrong_digest" if end == "failed" else "upload_not_found")
         assert (await served.call("GET", "/keys/a")).status_code == 404
     assert await usage(served) == before == (len(DATA) if end == "done" else 0, 0)
-    await served.ingot.collector.run_once()
+    await served.ingot.garbage_collector.run_once()
     assert len(await places(served)) == (end == "done")
 
 
@@ -355,7 +355,7 @@ async def test_what_nothing_refers_to_goes_after_the_grace(tmp_path: Path) -> No
     async with serving(tmp_path / "data", clock=clock) as served:
         blob = (await served.call("PUT", "/keys/a", content=DATA)).json()["blob_id"]
         await served.call("PUT", "/keys/b", content=DATA)
-        collector: Collector = served.ingot.collector
+        collector: GarbageCollector = served.ingot.garbage_collector
         await served.call("DELETE", "/keys/a")
         clock.advance(seconds=5000)
         assert (await collector.run_once()).blobs == 0, "b refers to it"

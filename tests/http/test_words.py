@@ -43,7 +43,9 @@ async def test_who_has_no_credential_is_told_where_the_first_one_is(served: Serv
 
 
 async def test_a_worker_is_told_what_it_is_and_what_it_runs(served: Served) -> None:
-    made = await served.ingot.credentials.create_worker(served.ingot.default_tenant.id, "press", types=["greet", "cut"])
+    made = await served.ingot.credentials.create_worker_credential(
+        served.ingot.default_tenant.id, "press", types=["greet", "cut"]
+    )
     headers = {"x-worker-id": "press", "x-worker-secret": made.secret}
 
     async def claim(**body: object) -> str:
@@ -82,7 +84,7 @@ async def test_a_tenant_that_is_not_there_is_told_to_callers_over_http(served: S
         (
             "/admin/tokens",
             {"description": "x", "grants": [{"action": "jobs.read", "resource": "greet"}]},
-            "begins with jobs/",
+            "start with jobs/",
         ),
     ],
 )

@@ -99,7 +99,7 @@ async def test_a_cancel_reaches_the_handler(
     served: Served, client: AsyncClient, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although the job began after the heartbeat that waits, which is not over for a minute."""
-    monkeypatch.setattr("ingot.worker.heart.WAIT_SECONDS", 60.0)
+    monkeypatch.setattr("ingot.worker.heartbeat.WAIT_SECONDS", 60.0)
     worker, began = Worker(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -140,7 +140,7 @@ async def test_claims_do_not_outrun_what_is_told(
     served: Served, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a worker holds more than one heartbeat can name."""
-    monkeypatch.setattr("ingot.worker.runner.SETTLES_MAX", 1)
+    monkeypatch.setattr("ingot.worker.runner.SETTLE_BATCH_MAX", 1)
     monkeypatch.setattr("ingot.worker.runner.UNSETTLED_MAX", 5)
     worker, held, tenant = Worker(), [0], served.ingot.default_tenant.id
 
@@ -159,8 +159,8 @@ async def test_many_short_jobs_make_few_heartbeats(
     served: Served, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a heartbeat names is settled while it is on its way, and told to be lost: no reason for the next at once."""
-    monkeypatch.setattr("ingot.worker.heart.WAIT_SECONDS", 0.3)
-    monkeypatch.setattr("ingot.worker.heart.NEWS_SECONDS", 60.0)
+    monkeypatch.setattr("ingot.worker.heartbeat.WAIT_SECONDS", 0.3)
+    monkeypatch.setattr("ingot.worker.heartbeat.UPDATE_SECONDS", 60.0)
     worker, last = Worker(), asyncio.Event()
 
     @worker.handler("short", concurrency=20)

@@ -19,20 +19,20 @@ from ingot import Worker, WorkerJob, testing
 from ingot.blobs.errors import BlobNotFound
 from ingot.blobs.model import INLINE_BYTES_MAX
 from ingot.client.errors import DownloadDamaged, JobCanceled
-from ingot.client.place import find_place
+from ingot.client.server_address import resolve_server_address
+from ingot.jobs.attempt_logs import LOG_TAIL_CHARS_MAX
 from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX
 from ingot.jobs.errors import PayloadTooLarge
 from ingot.jobs.files import CHECKPOINT_BYTES_MAX, FileNotFound
-from ingot.jobs.logs import LOG_CHARS_KEPT
 from ingot.jobs.model import JobStatus
 from ingot.kernel.errors import InvalidInput
 from ingot.settings import ClientSettings
 from ingot.wire.files import FileUrl
-from ingot.wiring.working import runner_of
-from ingot.worker.asks import Ask, NoFiles
-from ingot.worker.files import Files
+from ingot.wiring.worker_runner import build_runner
+from ingot.worker.attempt_files import AttemptFiles
+from ingot.worker.file_requests import FileRequest, NoFiles
+from ingot.worker.http_job_source import HttpFileClient, HttpJobSource
 from ingot.worker.job import Stopped
-from ingot.worker.over_http import HttpBoard, HttpFileDesk
 from ingot.worker.runner import Runner
 from tests.waiting import SECONDS_MAX
 
@@ -86,11 +86,11 @@ def sizes(job: WorkerJob) -> list[str]:
     """Store outputs of these sizes, and answer what was asked for each."""
     asked: list[list[str]] = []
 
-    def ask(one: Ask) -> bytes:
+    def ask(one: FileRequest) -> bytes:
         asked[-1].append(type(one).__name__)
-        return job.desk.ask(one)
+        return job.file_client.send(one)
 
-    with closing(Files(job.data, ask, job.room, job.check)) as files:
+    with closing(AttemptFiles(job.data, ask, job.workdir, job.check)) as files:
         for size in job.payload:
             asked.append([])
             files.upload(b"x" * size, f"{size}.bin")
@@ -231,7 +231,7 @@ def test_other_bytes_than_those_that_were_saved_are_not_handed_out(ingot: testin
     url = ingot.client.blobs.url(wrong)
     told = FileUrl(url=url.url, expires_in=url.expires_in, blob_id=right, size=5)
     again = msgspec.structs.replace(ingot.client.submit("read", "x").data, attempts=2)
-    files = Files(again, lambda _: msgspec.json.encode(told), lambda: tmp_path, lambda: None)
+    files = AttemptFiles(again, lambda _: msgspec.json.encode(told), lambda: tmp_path, lambda: None)
     with pytest.raises(DownloadDamaged):
         files.saved("checkpoint")
     files.close()
@@ -241,7 +241,11 @@ def test_a_small_output_takes_one_question(ingot: testing.LocalIngot) -> None:
     small, large = INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1
     job = ingot.client.submit("sizes", [0, small, large])
     ingot.drain(raise_errors=True)
-    assert job.refresh().result == ["AskUpload", "AskUpload", "AskUpload AskComplete"]
+    assert job.refresh().result == [
+        "UploadPlanRequest",
+        "UploadPlanRequest",
+        "UploadPlanRequest UploadCompletionRequest",
+    ]
     assert {file.name: file.size for file in job.files()} == {f"{size}.bin": size for size in (0, small, large)}
     assert job.outputs[f"{small}.bin"].bytes() == b"x" * small
 
@@ -251,10 +255,10 @@ def test_a_small_input_takes_no_address(ingot: testing.LocalIngot, tmp_path: Pat
     told = FileUrl(
         url="http://127.0.0.1:1/nobody", expires_in=1, blob_id=job.data.inputs["a.txt"], size=5, data=b"small"
     )
-    files = Files(job.data, lambda _: msgspec.json.encode(told), lambda: tmp_path, lambda: None)
+    files = AttemptFiles(job.data, lambda _: msgspec.json.encode(told), lambda: tmp_path, lambda: None)
     assert files.download().read_bytes() == b"small"
     wrong = msgspec.structs.replace(told, data=b"wrong")
-    files = Files(job.data, lambda _: msgspec.json.encode(wrong), lambda: tmp_path, lambda: None)
+    files = AttemptFiles(job.data, lambda _: msgspec.json.encode(wrong), lambda: tmp_path, lambda: None)
     with pytest.raises(DownloadDamaged):
         files.download()
 
@@ -277,7 +281,7 @@ def test_other_bytes_than_those_of_the_input_are_not_handed_out(ingot: testing.L
     job = ingot.client.submit("shout", inputs={"a.txt": right})
     url = ingot.client.blobs.url(wrong)
     told = FileUrl(url=url.url, expires_in=url.expires_in, blob_id=right, size=5)
-    files = Files(job.data, lambda _: msgspec.json.encode(told), lambda: tmp_path, lambda: None)
+    files = AttemptFiles(job.data, lambda _: msgspec.json.encode(told), lambda: tmp_path, lambda: None)
     with pytest.raises(DownloadDamaged):
         files.download("a.txt")
     files.close()
@@ -362,10 +366,10 @@ def test_a_payload_that_is_no_json_is_not_tried_again(ingot: testing.LocalIngot)
 
 
 def test_only_a_long_log_is_a_file(ingot: testing.LocalIngot) -> None:
-    short, long = ingot.client.submit_many("talk", [LOG_CHARS_KEPT - 1, LOG_CHARS_KEPT])
+    short, long = ingot.client.submit_many("talk", [LOG_TAIL_CHARS_MAX - 1, LOG_TAIL_CHARS_MAX])
     ingot.drain(raise_errors=True)
     assert ([file.kind for file in short.files()], [file.kind for file in long.files()]) == ([], ["log"])
-    assert [len(short.log()), len(long.log())] == [LOG_CHARS_KEPT, LOG_CHARS_KEPT + 1]
+    assert [len(short.log()), len(long.log())] == [LOG_TAIL_CHARS_MAX, LOG_TAIL_CHARS_MAX + 1]
 
 
 # -- workers that are told something meanwhile --------------------------------------------------------------
@@ -421,8 +425,8 @@ async def test_a_worker_without_a_server_says_how_to_get_files() -> None:
 
     async with testing.start_async() as ingot:
         await ingot.client.submit("send")
-        place = find_place(ingot.url, token=ingot.token, tenant="default")
-        runner, stopping = Runner(alone, lambda: HttpBoard(place, "alone")), asyncio.Event()
+        place = resolve_server_address(ingot.url, token=ingot.token, tenant="default")
+        runner, stopping = Runner(alone, lambda: HttpJobSource(place, "alone")), asyncio.Event()
         running = asyncio.create_task(runner.run(stopping))
         error = await asyncio.wait_for(told, 30)
         stopping.set()
@@ -430,7 +434,7 @@ async def test_a_worker_without_a_server_says_how_to_get_files() -> None:
     assert "INGOT_SERVER_URL" in error.hint
 
 
-@pytest.mark.parametrize(("token", "desk"), [(None, NoneType), ("ingot_x", HttpFileDesk)])
+@pytest.mark.parametrize(("token", "desk"), [(None, NoneType), ("ingot_x", HttpFileClient)])
 def test_straight_on_postgresql_files_go_by_way_of_the_server(token: str | None, desk: type) -> None:
     settings = ClientSettings(database_url="postgresql://press@127.0.0.1/ingot", token=token)
-    assert isinstance(runner_of(worker, settings).desk, desk)
+    assert isinstance(build_runner(worker, settings).file_client, desk)

@@ -12,13 +12,13 @@ import pytest
 
 from ingot.client import AsyncClient
 from ingot.client.errors import JobDead
-from ingot.client.place import Place
+from ingot.client.server_address import ServerAddress
 from ingot.identity.credentials import Unauthorized
 from ingot.jobs.model import JobStatus, Release
 from ingot.kernel.clock import SystemClock
 from ingot.settings import Settings
 from ingot.worker import NoRetry, Worker, WorkerJob
-from ingot.worker.over_http import HttpBoard
+from ingot.worker.http_job_source import HttpJobSource
 from ingot.worker.runner import Runner
 from tests.http.serving import Served, serving
 from tests.http.working import working
@@ -159,8 +159,8 @@ async def test_who_is_told_to_go_waits_for_no_server_that_does_not_answer() -> N
         writer.close()
 
     async with await asyncio.start_server(keep_silent, "127.0.0.1", 0) as server, asyncio.timeout(30):
-        place = Place(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", headers={})
-        running = asyncio.create_task(Runner(worker, lambda: HttpBoard(place, "press")).run(stopping))
+        place = ServerAddress(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", headers={})
+        running = asyncio.create_task(Runner(worker, lambda: HttpJobSource(place, "press")).run(stopping))
         await connected.wait()
         stopping.set()
         await running

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 from ingot.client import AsyncClient
 from ingot.client.asynchronous.job import AsyncJob
-from ingot.client.place import find_place
+from ingot.client.server_address import resolve_server_address
 from ingot.jobs.model import JobStatus
 from ingot.kernel.clock import ManualClock
 from ingot.worker import Worker, WorkerJob
-from ingot.worker.hours import read_hours
-from ingot.worker.over_http import HttpBoard
-from ingot.worker.ports import Work
+from ingot.worker.hours import parse_hours
+from ingot.worker.http_job_source import HttpJobSource
+from ingot.worker.ports import ClaimedJob
 from ingot.worker.runner import Runner
 from tests.http.serving import Served
 from tests.waiting import eventually
@@ -25,22 +25,22 @@ from tests.waiting import eventually
 JOBS = 12
 
 
-class Counting(HttpBoard):
+class Counting(HttpJobSource):
     """A board that knows how many of its claims wait."""
 
     claims: ClassVar[Counter[str]] = Counter()
 
-    async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[Work]:
-        self.claims[self._id] += 1
+    async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[ClaimedJob]:
+        self.claims[self._worker_id] += 1
         try:
             return await super().claim(type, limit=limit, wait_seconds=wait_seconds)
         finally:
-            self.claims[self._id] -= 1
+            self.claims[self._worker_id] -= 1
 
 
 @asynccontextmanager
 async def working(served: Served, name: str, worker: Worker, **options: Any) -> AsyncIterator[None]:
-    place = find_place(served.url, token=served.operator)
+    place = resolve_server_address(served.url, token=served.operator)
     stopping = asyncio.Event()
     running = asyncio.create_task(Runner(worker, lambda: Counting(place, name), **options).run(stopping))
     try:
@@ -68,7 +68,7 @@ async def test_a_worker_takes_work_in_its_hours_only(served: Served) -> None:
         return "done"
 
     clock = ManualClock(datetime(2026, 6, 1, 12, tzinfo=UTC))
-    night = working(served, "night", worker, hours=read_hours("22:00-06:00", "UTC"), clock=clock)
+    night = working(served, "night", worker, hours=parse_hours("22:00-06:00", "UTC"), clock=clock)
     async with AsyncClient(served.url, token=served.operator) as client, night:
         async with working(served, "day", worker):
             assert await workers_of(await client.submit_many("greet", [None] * JOBS)) == {"day"}

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ingot.http.table import PREFIX
+from ingot.http.routes import PREFIX
 from ingot.identity.grants import Grant
 from tests.http.one_server import on_one_server
 from tests.http.serving import Served
@@ -32,13 +32,13 @@ class Credential:
 
 async def credential(served: Served, name: str = "press", *, shared: bool = False, **options: Any) -> Credential:
     tenant = None if shared else served.ingot.default_tenant.id
-    made = await served.ingot.credentials.create_worker(tenant, name, **options)
+    made = await served.ingot.credentials.create_worker_credential(tenant, name, **options)
     return Credential(served, name, made.secret)
 
 
 async def waits(served: Served, count: int) -> None:
     """Return when so many heartbeats are under way."""
-    await eventually(lambda: served.ingot.workers.waiting == count)
+    await eventually(lambda: served.ingot.workers.waiting_heartbeats == count)
 
 
 async def test_a_worker_registers_beats_drains_and_goes(served: Served) -> None:

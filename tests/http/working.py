@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ingot.client.place import find_place
+from ingot.client.server_address import resolve_server_address
 from ingot.worker import Worker
-from ingot.worker.over_http import HttpBoard
-from ingot.worker.over_postgres import Entrance, PostgresBoard
-from ingot.worker.ports import Board
+from ingot.worker.http_job_source import HttpJobSource
+from ingot.worker.ports import JobSource
+from ingot.worker.postgres_job_source import PostgresJobSource, WorkerLogin
 from ingot.worker.runner import Runner
 from tests.direct import role_of
 from tests.http.serving import Served
@@ -32,14 +32,14 @@ async def working(served: Served, worker: Worker, **options: Any) -> AsyncIterat
 
 
 @asynccontextmanager
-async def boards_of(served: Served) -> AsyncIterator[Callable[[], Board]]:
+async def boards_of(served: Served) -> AsyncIterator[Callable[[], JobSource]]:
     """How a worker reaches the server: over HTTP, or through the database that the server is on."""
     tenant = served.ingot.default_tenant.id
     if served.database is None:
-        made = await served.ingot.credentials.create_worker(tenant, "press")
-        place = find_place(served.url, worker=("press/1", made.secret))
-        yield lambda: HttpBoard(place, "press/1")
+        made = await served.ingot.credentials.create_worker_credential(tenant, "press")
+        place = resolve_server_address(served.url, worker=("press/1", made.secret))
+        yield lambda: HttpJobSource(place, "press/1")
         return
     async with role_of(served.database, tenant) as url:
-        entrance = Entrance(url=url, instance="1", lease_seconds=180)
-        yield lambda: PostgresBoard(entrance)
+        entrance = WorkerLogin(url=url, instance="1", lease_seconds=180)
+        yield lambda: PostgresJobSource(entrance)

@@ -9,15 +9,21 @@ MUTANTS = [
     Mutant(
         name="an object that is renamed before it is synced",
         breaks="B3: no part of an object is at a final name",
-        file="objects/writing.py",
-        old="            self._files.sync(self._file)\n            self._files.rename(self._path, self._final_path)\n",
-        new="            self._files.rename(self._path, self._final_path)\n            self._files.sync(self._file)\n",
+        file="objects/local_writer.py",
+        old=(
+            "            self._syscalls.sync(self._file)\n"
+            "            self._syscalls.rename(self._path, self._final_path)\n"
+        ),
+        new=(
+            "            self._syscalls.rename(self._path, self._final_path)\n"
+            "            self._syscalls.sync(self._file)\n"
+        ),
         caught_by=f"{OBJECT_POWER}[of_known_size]",
     ),
     Mutant(
         name="a finished object whose folder is not synced",
         breaks="B1: an acknowledged object survives power loss",
-        file="objects/writing.py",
+        file="objects/local_writer.py",
         old="            for folder in self._folders:\n",
         new="            for folder in self._folders[1:]:\n",
         caught_by=f"{OBJECT_POWER}[of_unknown_size]",
@@ -25,32 +31,35 @@ MUTANTS = [
     Mutant(
         name="an upload that goes on with what was not synced",
         breaks="B1: what is stored is what was sent",
-        file="objects/writing.py",
-        old="            self._files.truncate(self._file, offset)\n",
+        file="objects/local_writer.py",
+        old="            self._syscalls.truncate(self._file, offset)\n",
         new="",
         caught_by=f"{OBJECT_POWER}[resumed_and_finished_at_once]",
     ),
     Mutant(
         name="two objects that take the spare room at once",
         breaks="a disk that files filled still takes deletes",
-        file="objects/writing.py",
-        old="                    self._room.expect(0)  # Others that began at the same time have taken theirs too.\n",
+        file="objects/local_writer.py",
+        old=(
+            "                    self._free_space.check(0)  # Others that began at the same time have taken theirs too."
+            "\n"
+        ),
         new="",
         caught_by="tests/faults/test_room_spared.py::test_two_at_once_do_not_take_the_spare",
     ),
     Mutant(
         name="bytes of unknown number that fill the disk",
         breaks="a disk that files filled still takes deletes",
-        file="objects/writing.py",
-        old="                self._room.expect(len(data))\n",
+        file="objects/local_writer.py",
+        old="                self._free_space.check(len(data))\n",
         new="                pass\n",
         caught_by="tests/faults/test_room_spared.py::test_bytes_of_unknown_number_stop_before_the_spare",
     ),
     Mutant(
         name="two writers of one upload",
         breaks="who resumes an upload shuts out who wrote it before",
-        file="objects/writing.py",
-        old="                before.shut(UploadTaken)\n",
+        file="objects/local_writer.py",
+        old="                before.close(UploadTaken)\n",
         new="                pass\n",
         caught_by="tests/conformance/test_objects.py::test_what_an_earlier_writer_still_sends_does_not_get_in[local]",
     ),
@@ -58,7 +67,7 @@ MUTANTS = [
         name="parts that are not verified",
         breaks="B2: never wrong bytes",
         file="blobs/hashing.py",
-        old="            verify(offset // PART_BYTES, part, content.checks)\n",
+        old="            verify_part(offset // PART_BYTES, part, content.part_checksums)\n",
         new="",
         caught_by="tests/faults/test_object_damage.py::test_damaged_bytes_are_never_given_away",
     ),
@@ -97,8 +106,8 @@ MUTANTS = [
     Mutant(
         name="strays that are young",
         breaks="B4: what is about to be named is not taken away",
-        file="blobs/stocktaking.py",
-        old="                if age >= self._stray_age:\n",
+        file="blobs/orphan_sweep.py",
+        old="                if age >= self._orphan_age:\n",
         new="                if True:\n",
         caught_by="tests/objects/test_stocktaking.py::test_what_no_row_names_goes_when_it_is_old[local]",
     ),

@@ -49,7 +49,7 @@ MUTANTS = [
     Mutant(
         name="a claim that looks into any of very many lanes",
         breaks="J14: inside a tenant priority is strict",
-        file="engines/postgres/heads.py",
+        file="engines/postgres/lane_heads.py",
         old="first = nsmallest(looks, lanes, key=_head)",
         new="first = list(lanes)[:looks]",
         caught_by="tests/conformance/test_many_keys.py::test_the_first_of_all_keys_come_first",
@@ -58,7 +58,7 @@ MUTANTS = [
         name="lanes that were left out and are taken for empty",
         breaks="a claim is empty only when nothing may start",
         file="engines/postgres/claim.py",
-        old="if rest := _worth_a_look(waiting[tenant], scans, given, rooms, closed) if tenant in crowded else []:",
+        old="if rest := _claimable_lanes(waiting[tenant], scans, given, rooms, closed) if tenant in crowded else []:",
         new="if rest := []:",
         caught_by="tests/conformance/test_many_keys.py::test_many_keys_without_room_are_passed_over",
     ),
@@ -74,8 +74,8 @@ MUTANTS = [
     Mutant(
         name="a lane asked from its beginning, and then read from behind it",
         breaks="decision 7: what others put before a position is found after a second",
-        file="engines/postgres/heads.py",
-        old="hint.after = START if hint.head == FAR else (hint.head[0], hint.head[1], NIL)",
+        file="engines/postgres/lane_heads.py",
+        old="hint.after = LANE_START if hint.head == LANE_END else (hint.head[0], hint.head[1], NIL_ID)",
         new="",
         caught_by="tests/engines/postgres/test_watch.py"
         "::test_what_another_process_puts_into_one_of_very_many_lanes_is_found_after_a_while",
@@ -91,7 +91,7 @@ MUTANTS = [
     Mutant(
         name="a lane whose beginning is forgotten when something is put into it",
         breaks="J14: inside a tenant priority is strict",
-        file="engines/postgres/heads.py",
+        file="engines/postgres/lane_heads.py",
         old="            if meanwhile <= len(hint.recent):\n",
         new="            if False:\n",
         caught_by="tests/engines/postgres/test_races.py"
@@ -158,8 +158,8 @@ MUTANTS = [
     Mutant(
         name="position hint that lives for ever",
         breaks="decision 7: what others put before a position is found after a second",
-        file="engines/postgres/memory.py",
-        old="return START if self.is_old() else self.after",
+        file="engines/postgres/lane_cache.py",
+        old="return LANE_START if self.is_stale() else self.after",
         new="return self.after",
         caught_by="tests/engines/postgres/test_watch.py"
         "::test_work_put_before_a_position_by_another_process_is_found_after_a_while",
@@ -305,7 +305,7 @@ MUTANTS = [
     Mutant(
         name="a bounded count that is told as exact",
         breaks="a summary says when there are more jobs than it looked at",
-        file="engines/postgres/pages.py",
+        file="engines/postgres/job_pages.py",
         old="for row in rows}, position is not None\n",
         new="for row in rows}, False\n",
         caught_by="tests/conformance/test_summary.py::test_more_jobs_than_are_looked_at_are_told_of[postgres]",
@@ -329,7 +329,7 @@ MUTANTS = [
     Mutant(
         name="claims that were woken early, and are passed over when the job is there",
         breaks="the longest waiting claim is served first",
-        file="jobs/waiting.py",
+        file="jobs/claim_waiters.py",
         old="        for waiter in woken:\n",
         new="        for waiter in woken:\n            waiter.news = tenant, type\n",
         caught_by="tests/unit/test_waiters.py::test_who_was_woken_early_is_the_first_to_hear_of_the_job",
@@ -353,7 +353,7 @@ MUTANTS = [
     Mutant(
         name="a job that is counted as canceled whenever somebody says so",
         breaks="figures tell each thing once",
-        file="engines/postgres/manage.py",
+        file="engines/postgres/job_control.py",
         old="        if called[0][0]:\n",
         new="        if called:\n",
         caught_by="tests/conformance/test_figures.py::test_what_is_canceled_while_it_waits_is_told_once[postgres]",

@@ -125,7 +125,7 @@ MUTANTS = [
     Mutant(
         name="a removed tenant is gone although somebody may still add to it",
         breaks="nothing is left of a removed tenant but what is on record",
-        file="engines/postgres/removal.py",
+        file="engines/postgres/tenant_removal.py",
         old="round(2 * CALL_SECONDS_MAX * MICROS)",
         new="0",
         caught_by=f"{REMOVAL_RACES}::test_what_began_before_the_removal_and_ends_after_it_is_cleared_too",

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from ingot.blobs.errors import BlobDamaged, UploadEnded, UploadTaken
-from ingot.blobs.hashing import Hasher, read_verified, rehash
-from ingot.blobs.model import PART_BYTES, Trash
-from ingot.blobs.pipeline import Pipeline
+from ingot.blobs.hashing import Hasher, hash_object, read_verified
+from ingot.blobs.model import PART_BYTES, TrashedObject
+from ingot.blobs.pipeline import WritePipeline
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StoreError, StoreLocked, StoreMisconfigured
-from ingot.objects.files import Files
-from ingot.objects.layout import SHELVES
-from ingot.objects.local import LocalStore, Source
+from ingot.objects.layout import SHARD_FOLDERS
+from ingot.objects.local import LocalReader, LocalStore
+from ingot.objects.syscalls import Syscalls
 from tests.conformance.objects import put, read
 from tests.waiting import SECONDS_MAX
 
@@ -95,84 +95,84 @@ async def test_only_we_can_look_into_the_folder(tmp_path: Path, store: LocalStor
 
 
 async def test_objects_are_spread_over_the_shelves(tmp_path: Path, store: LocalStore) -> None:
-    shelves = {store.new_place()[-2:] for _ in range(5000)}
-    assert shelves == set(SHELVES)
-    place = await put(store, b"there")
+    shelves = {store.new_storage_key()[-2:] for _ in range(5000)}
+    assert shelves == set(SHARD_FOLDERS)
+    storage_key = await put(store, b"there")
     assert [path.relative_to(tmp_path / "data/blobs") for path in files_in(tmp_path / "data")] == [
-        Path(place[-2:], place)
+        Path(storage_key[-2:], storage_key)
     ]
 
 
-@pytest.mark.parametrize("place", ["", "..", "../../etc/passwd", "a/b", "0" * 36, "store.id", "\0", "x" * 5000])
-async def test_what_is_no_place_is_no_path(tmp_path: Path, store: LocalStore, place: str) -> None:
+@pytest.mark.parametrize("storage_key", ["", "..", "../../etc/passwd", "a/b", "0" * 36, "store.id", "\0", "x" * 5000])
+async def test_what_is_no_place_is_no_path(tmp_path: Path, store: LocalStore, storage_key: str) -> None:
     with pytest.raises(StoreError):
-        await store.write(place, size=1)
+        await store.write(storage_key, size=1)
     with pytest.raises(StoreError):
-        await store.resume(place, offset=0)
+        await store.resume(storage_key, offset=0)
     with pytest.raises(StoreError):
-        await store.delete(Trash(place=place))
+        await store.delete(TrashedObject(storage_key=storage_key))
     with pytest.raises(StoreError):
-        await read(store, place, 0, 1)
+        await read(store, storage_key, 0, 1)
     assert files_in(tmp_path / "data") == []
 
 
 async def test_a_link_is_not_followed(tmp_path: Path, store: LocalStore) -> None:
-    place = store.new_place()
+    storage_key = store.new_storage_key()
     (tmp_path / "elsewhere").write_text("elsewhere")
-    (tmp_path / "data/blobs" / place[-2:] / place).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data/blobs" / storage_key[-2:] / storage_key).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreError):
-        await read(store, place, 0, 9)
+        await read(store, storage_key, 0, 9)
 
 
 async def test_every_file_is_found_with_its_age(tmp_path: Path) -> None:
     clock = ManualClock()
     store = await LocalStore.open(tmp_path / "data", clock=clock)
     finished = [await put(store, b"finished") for _ in range(3)]
-    writer = await store.write(store.new_place(), size=100)
+    writer = await store.write(store.new_storage_key(), size=100)
     await writer.abort()
     (tmp_path / "data/blobs/aa/notes.txt").write_text("not ours")
-    places = [*finished, writer.place]
+    storage_keys = [*finished, writer.storage_key]
     for number, path in enumerate(sorted(files_in(tmp_path / "data"))):
-        if path.name in places:
+        if path.name in storage_keys:
             seconds = clock.micros() // 1_000_000 - number
             os.utime(path, (seconds, seconds))
-    found = dict([each async for each in store.list_places()])
-    assert found.keys() == set(places)
+    found = dict([each async for each in store.list_objects()])
+    assert found.keys() == set(storage_keys)
     assert all(0 <= age <= 5_000_000 for age in found.values())
     assert len(set(found.values())) == 4
-    for place in places:
-        await store.delete(Trash(place=place))
-    assert [each async for each in store.list_places()] == []
+    for storage_key in storage_keys:
+        await store.delete(TrashedObject(storage_key=storage_key))
+    assert [each async for each in store.list_objects()] == []
     await store.close()
 
 
 async def test_room_is_taken_before_bytes_are_sent(tmp_path: Path, store: LocalStore) -> None:
-    writer = await store.write(store.new_place(), size=3 * PART_BYTES)
+    writer = await store.write(store.new_storage_key(), size=3 * PART_BYTES)
     (path,) = files_in(tmp_path / "data")
     assert path.stat().st_blocks * 512 >= 3 * PART_BYTES
     await writer.abort()
 
 
 async def test_one_that_was_finished_but_not_named_goes_on(tmp_path: Path, store: LocalStore) -> None:
-    place = store.new_place()
-    writer = await store.write(place, size=None)
+    storage_key = store.new_storage_key()
+    writer = await store.write(storage_key, size=None)
     await writer.write(b"synced")
     await writer.sync()
     await writer.write(b" and finished")
     await writer.finish()
-    writer = await store.resume(place, offset=6)
+    writer = await store.resume(storage_key, offset=6)
     assert [path.parent.name for path in files_in(tmp_path / "data")] == ["uploads"]
     await writer.write(b" again")
     await writer.finish()
-    assert await read(store, place, 0, 12) == b"synced again"
+    assert await read(store, storage_key, 0, 12) == b"synced again"
 
 
 async def test_a_writer_that_ended_says_why(store: LocalStore) -> None:
-    places = [store.new_place() for _ in range(4)]
-    taken, finished, deleted, closed = [await store.write(place, size=None) for place in places]
-    await store.resume(places[0], offset=0)
+    storage_keys = [store.new_storage_key() for _ in range(4)]
+    taken, finished, deleted, closed = [await store.write(storage_key, size=None) for storage_key in storage_keys]
+    await store.resume(storage_keys[0], offset=0)
     await finished.finish()
-    await store.delete(Trash(place=places[2]))
+    await store.delete(TrashedObject(storage_key=storage_keys[2]))
     for writer, error in ((taken, UploadTaken), (finished, UploadEnded), (deleted, UploadEnded)):
         for call in (writer.write(b"late"), writer.sync(), writer.finish()):
             with pytest.raises(error):
@@ -181,33 +181,33 @@ async def test_a_writer_that_ended_says_why(store: LocalStore) -> None:
     with pytest.raises(StoreError):
         await closed.write(b"late")
     with pytest.raises(StoreError):
-        await read(store, places[1], 0, 0)
+        await read(store, storage_keys[1], 0, 0)
 
 
 async def test_a_deleted_object_is_read_to_its_end(store: LocalStore) -> None:
     data = os.urandom(3 * PART_BYTES)
-    place = await put(store, data)
-    parts = store.read(place, 0, len(data))
+    storage_key = await put(store, data)
+    parts = store.read(storage_key, 0, len(data))
     got = [bytes(await anext(parts))]
-    await store.delete(Trash(place=place))
+    await store.delete(TrashedObject(storage_key=storage_key))
     got += [bytes(part) async for part in parts]
     assert b"".join(got) == data
     with pytest.raises(BlobDamaged):
-        await read(store, place, 0, 1)
+        await read(store, storage_key, 0, 1)
 
 
 async def test_a_large_object_is_stored_and_read_in_constant_memory(store: LocalStore) -> None:
-    place, hasher, part = store.new_place(), Hasher(), os.urandom(PART_BYTES)
+    storage_key, hasher, part = store.new_storage_key(), Hasher(), os.urandom(PART_BYTES)
     tracemalloc.start()
     try:
-        writer = await store.write(place, size=LARGE_PARTS * PART_BYTES)
-        async with Pipeline(writer, hasher) as pipeline:
+        writer = await store.write(storage_key, size=LARGE_PARTS * PART_BYTES)
+        async with WritePipeline(writer, hasher) as pipeline:
             for _ in range(LARGE_PARTS * 16):
-                await pipeline.take(bytes(PART_BYTES // 16 - 1) + part[:1])
-            await pipeline.drain()
+                await pipeline.write(bytes(PART_BYTES // 16 - 1) + part[:1])
+            await pipeline.flush()
         await writer.finish()
-        content = hasher.content(place=place)
-        assert await rehash(store, place, content.size) == content
+        content = hasher.content(storage_key=storage_key)
+        assert await hash_object(store, storage_key, content.size) == content
         async for _ in read_verified(store, content, 1, content.size - 1):
             pass
         assert tracemalloc.get_traced_memory()[1] < 8 * PART_BYTES
@@ -215,7 +215,7 @@ async def test_a_large_object_is_stored_and_read_in_constant_memory(store: Local
         tracemalloc.stop()
 
 
-class SlowFiles(Files):
+class SlowFiles(Syscalls):
     """Holds every call of one kind until it is told to go on, and forgets what is in memory."""
 
     def __init__(self, slow: str) -> None:
@@ -260,14 +260,14 @@ class SlowFiles(Files):
 @pytest.mark.parametrize("slow", ["create", "write", "open", "read"])
 async def test_a_canceled_caller_leaves_no_file_open(tmp_path: Path, slow: str) -> None:
     plain = await LocalStore.open(tmp_path / "data", clock=ManualClock())
-    place = await put(plain, b"there")
+    storage_key = await put(plain, b"there")
     await plain.close()
     files = SlowFiles(slow)
     files.go_on.set()
-    store = await LocalStore.open(tmp_path / "data", clock=ManualClock(), files=files)
+    store = await LocalStore.open(tmp_path / "data", clock=ManualClock(), syscalls=files)
     files.entered.clear()
     files.go_on.clear()
-    calling = asyncio.create_task(put(store, b"new") if slow in ("create", "write") else read(store, place, 0, 5))
+    calling = asyncio.create_task(put(store, b"new") if slow in ("create", "write") else read(store, storage_key, 0, 5))
     assert await asyncio.to_thread(files.entered.wait, SECONDS_MAX)
     calling.cancel()
     with suppress(asyncio.CancelledError):
@@ -281,7 +281,7 @@ async def test_a_canceled_caller_leaves_no_file_open(tmp_path: Path, slow: str) 
 async def test_a_reader_that_is_gone_before_the_file_is_open_opens_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("there")
     files = SlowFiles("nothing")
-    source = Source(files, str(tmp_path / "file"))
+    source = LocalReader(files, str(tmp_path / "file"))
     source.close()
     source.open()
     assert files.open_now == set()
@@ -290,14 +290,14 @@ async def test_a_reader_that_is_gone_before_the_file_is_open_opens_none(tmp_path
 async def test_who_goes_on_waits_for_the_write_under_way(tmp_path: Path) -> None:
     files = SlowFiles("write")
     files.go_on.set()
-    store = await LocalStore.open(tmp_path / "data", clock=ManualClock(), files=files)
-    place = store.new_place()
-    old = await store.write(place, size=None)
+    store = await LocalStore.open(tmp_path / "data", clock=ManualClock(), syscalls=files)
+    storage_key = store.new_storage_key()
+    old = await store.write(storage_key, size=None)
     files.entered.clear()
     files.go_on.clear()
     late = asyncio.create_task(old.write(b"of the old one"))
     assert await asyncio.to_thread(files.entered.wait, SECONDS_MAX)
-    going_on = asyncio.create_task(store.resume(place, offset=0))
+    going_on = asyncio.create_task(store.resume(storage_key, offset=0))
     done, _ = await asyncio.wait([going_on], timeout=0.05)
     assert not done
     files.go_on.set()
@@ -305,7 +305,7 @@ async def test_who_goes_on_waits_for_the_write_under_way(tmp_path: Path) -> None
     await late
     await new.write(b"new")
     await new.finish()
-    assert await read(store, place, 0, 3) == b"new"
+    assert await read(store, storage_key, 0, 3) == b"new"
     with pytest.raises(BlobDamaged):
-        await read(store, place, 0, 4)
+        await read(store, storage_key, 0, 4)
     await store.close()

@@ -17,11 +17,11 @@ import msgspec
 import pytest
 
 from ingot.blobs.errors import BlobDamaged, UploadIncomplete
-from ingot.blobs.model import PART_BYTES, Trash
+from ingot.blobs.model import PART_BYTES, TrashedObject
 from ingot.blobs.ports import SigningStore
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StorageFull, StoreError, StoreMisconfigured
-from ingot.objects.s3 import OWN_PART_BYTES, BucketStore
+from ingot.objects.s3 import PROXIED_PART_BYTES, BucketStore
 from ingot.objects.s3_requests import bucket_url
 from tests.conformance.objects import put, read
 from tests.s3 import begin_parts, bucket, client_of, key_of, open_bucket, prefix_of, server_url
@@ -30,7 +30,7 @@ from tests.s3_proxy import Asked, Proxy, answer, for_a_while, proxied
 pytestmark = pytest.mark.s3
 
 BODY = random.Random(10).randbytes(100_000)
-LARGE = random.Random(11).randbytes(2 * OWN_PART_BYTES + 4711)
+LARGE = random.Random(11).randbytes(2 * PROXIED_PART_BYTES + 4711)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def unfinished(store: BucketStore) -> list[str]:
 
 async def test_a_store_that_obeys_conditions_is_known_and_nothing_is_left_of_the_question(store: BucketStore) -> None:
     signing: SigningStore = store
-    assert signing.conditional
+    assert signing.conditional_writes
     assert keys(store) == []
 
 
@@ -132,8 +132,8 @@ async def test_what_the_environment_says_to_others_is_not_for_us(monkeypatch: py
         monkeypatch.setenv(name, text)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     async with open_bucket() as store:
-        place = await put(store, BODY)
-        assert await read(store, place, 0, len(BODY)) == BODY
+        storage_key = await put(store, BODY)
+        assert await read(store, storage_key, 0, len(BODY)) == BODY
 
 
 @pytest.mark.parametrize(
@@ -153,44 +153,44 @@ def test_where_a_bucket_is(name: str, endpoint: str | None, url: str) -> None:
 
 
 async def write(store: BucketStore, data: bytes, *, size: int | None = None, piece: int = 700_001) -> str:
-    place = store.new_place()
-    writer = await store.write(place, size=size)
+    storage_key = store.new_storage_key()
+    writer = await store.write(storage_key, size=size)
     for start in range(0, len(data), piece):
         await writer.write(data[start : start + piece])
     assert writer.offset == len(data)
     await writer.finish()
-    return place
+    return storage_key
 
 
-@pytest.mark.parametrize("size", [OWN_PART_BYTES, OWN_PART_BYTES + 1, 2 * OWN_PART_BYTES, len(LARGE)])
+@pytest.mark.parametrize("size", [PROXIED_PART_BYTES, PROXIED_PART_BYTES + 1, 2 * PROXIED_PART_BYTES, len(LARGE)])
 @pytest.mark.parametrize("announced", [True, False])
 async def test_what_is_large_goes_in_parts_and_comes_back(store: BucketStore, size: int, announced: bool) -> None:
     data = LARGE[:size]
-    place = await write(store, data, size=size if announced else None)
-    parts = [bytes(part) async for part in store.read(place, 0, size)]
+    storage_key = await write(store, data, size=size if announced else None)
+    parts = [bytes(part) async for part in store.read(storage_key, 0, size)]
     assert parts == [data[start : start + PART_BYTES] for start in range(0, size, PART_BYTES)]
     assert unfinished(store) == []
 
 
 async def test_one_piece_may_be_larger_than_parts_are(store: BucketStore) -> None:
-    place = await write(store, LARGE, piece=len(LARGE))
-    assert await read(store, place, 0, len(LARGE)) == LARGE
+    storage_key = await write(store, LARGE, piece=len(LARGE))
+    assert await read(store, storage_key, 0, len(LARGE)) == LARGE
 
 
 async def test_a_large_object_is_written_once_too(store: BucketStore) -> None:
-    place = await put(store, b"first")
+    storage_key = await put(store, b"first")
     with pytest.raises(StoreError, match="another object"):
-        await put(store, LARGE, place=place)
+        await put(store, LARGE, storage_key=storage_key)
     with pytest.raises(BlobDamaged):
-        await read(store, place, 0, 6)
-    assert await read(store, place, 0, 5) == b"first"
+        await read(store, storage_key, 0, 6)
+    assert await read(store, storage_key, 0, 5) == b"first"
 
 
 async def test_an_object_that_is_deleted_while_it_comes_is_not_there(store: BucketStore) -> None:
-    place = store.new_place()
-    writer = await store.write(place, size=None)
+    storage_key = store.new_storage_key()
+    writer = await store.write(storage_key, size=None)
     await writer.write(LARGE)
-    await store.delete(Trash(place=place))
+    await store.delete(TrashedObject(storage_key=storage_key))
     with pytest.raises(StoreError):
         await writer.finish()
     await writer.abort()
@@ -198,25 +198,25 @@ async def test_an_object_that_is_deleted_while_it_comes_is_not_there(store: Buck
 
 
 async def test_what_was_broken_off_leaves_nothing_when_it_is_deleted(store: BucketStore) -> None:
-    place = store.new_place()
-    writer = await store.write(place, size=None)
+    storage_key = store.new_storage_key()
+    writer = await store.write(storage_key, size=None)
     await writer.write(LARGE)
     await writer.abort()
-    assert unfinished(store) == [key_of(store, place)]
-    assert await store.size_of(place) is None
-    await store.delete(Trash(place=place))
+    assert unfinished(store) == [key_of(store, storage_key)]
+    assert await store.object_size(storage_key) is None
+    await store.delete(TrashedObject(storage_key=storage_key))
     assert (unfinished(store), keys(store)) == ([], [])
 
 
 async def test_more_than_can_go_through_us_is_refused_before(store: BucketStore) -> None:
     with pytest.raises(StoreError, match="more than can go"):
-        await store.write(store.new_place(), size=1024**4)
-    await store.write(store.new_place(), size=600 * 1024**3)
+        await store.write(store.new_storage_key(), size=1024**4)
+    await store.write(store.new_storage_key(), size=600 * 1024**3)
 
 
 async def test_memory_stays_the_same_whatever_the_size(store: BucketStore) -> None:
-    place, piece, count = store.new_place(), bytes(PART_BYTES), 96
-    writer = await store.write(place, size=None)
+    storage_key, piece, count = store.new_storage_key(), bytes(PART_BYTES), 96
+    writer = await store.write(storage_key, size=None)
     tracemalloc.start()
     try:
         for _ in range(count):
@@ -225,20 +225,20 @@ async def test_memory_stays_the_same_whatever_the_size(store: BucketStore) -> No
         _, writing = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
         digest = hashlib.sha256()
-        async for part in store.read(place, 0, count * PART_BYTES):
+        async for part in store.read(storage_key, 0, count * PART_BYTES):
             digest.update(part)
         _, reading = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert digest.hexdigest() == hashlib.sha256(bytes(count * PART_BYTES)).hexdigest()
     assert max(writing, reading) < 48 * 1024**2
-    await store.delete(Trash(place=place))
+    await store.delete(TrashedObject(storage_key=storage_key))
 
 
 async def test_a_reader_that_stops_leaves_nothing_under_way(store: BucketStore) -> None:
-    place = await write(store, LARGE)
+    storage_key = await write(store, LARGE)
     before = asyncio.all_tasks()
-    async with aclosing(store.read(place, 0, len(LARGE))) as parts:
+    async with aclosing(store.read(storage_key, 0, len(LARGE))) as parts:
         assert await anext(parts) == LARGE[:PART_BYTES]
         assert asyncio.all_tasks() != before
     assert asyncio.all_tasks() == before
@@ -247,15 +247,15 @@ async def test_a_reader_that_stops_leaves_nothing_under_way(store: BucketStore) 
 async def test_places_are_listed_with_their_age() -> None:
     clock = ManualClock(datetime.now(UTC))
     async with open_bucket(clock=clock) as store:
-        one, two, three = await put(store, b"1"), await put(store, b"2"), store.new_place()
+        one, two, three = await put(store, b"1"), await put(store, b"2"), store.new_storage_key()
         writer = await store.write(three, size=None)
         await writer.write(LARGE)
         await writer.abort()
-        found = {place: age async for place, age in store.list_places()}
+        found = {storage_key: age async for storage_key, age in store.list_objects()}
         assert set(found) == {one, two, three}
         assert all(0 <= age < 3_600_000_000 for age in found.values())
         clock.advance(days=2)
-        assert all([age > 86_400_000_000 async for _, age in store.list_places()])
+        assert all([age > 86_400_000_000 async for _, age in store.list_objects()])
 
 
 # -- stores that misbehave ----------------------------------------------------------------------------------
@@ -266,13 +266,13 @@ async def test_a_failure_that_passes_is_not_noticed(proxy: Proxy) -> None:
     async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
         for failure in failures:
             proxy.instead = for_a_while(2, failure)
-            place = await write(store, LARGE)
+            storage_key = await write(store, LARGE)
             proxy.instead = for_a_while(2, failure)
-            assert await read(store, place, 0, len(LARGE)) == LARGE
+            assert await read(store, storage_key, 0, len(LARGE)) == LARGE
             proxy.instead = for_a_while(2, failure)
-            assert await store.size_of(place) == len(LARGE)
+            assert await store.object_size(storage_key) == len(LARGE)
             proxy.instead = for_a_while(2, failure)
-            await store.delete(Trash(place=place))
+            await store.delete(TrashedObject(storage_key=storage_key))
         assert keys(store) == []
 
 
@@ -285,8 +285,8 @@ async def test_an_answer_that_is_lost_is_no_failure(proxy: Proxy) -> None:
         late = "<Error><Code>InternalError</Code></Error>"
         lost = for_a_while(1, answer("200 OK", body=late))
         proxy.afterwards = lambda asked: lost(asked) if "uploadId" in asked.target and asked.method == "POST" else None
-        place = await write(store, LARGE)
-        assert await read(store, place, 0, len(LARGE)) == LARGE
+        storage_key = await write(store, LARGE)
+        assert await read(store, storage_key, 0, len(LARGE)) == LARGE
         assert sum(asked.method == "POST" and "uploadId" in asked.target for asked in proxy.asked) == 2
 
 
@@ -306,19 +306,22 @@ async def test_a_failure_that_stays_is_told_after_a_few_tries(
     proxy: Proxy, failure: bytes, error: type[StoreError], said: str
 ) -> None:
     async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
-        place, multipart = await put(store, BODY), (await store.plan(store.new_place(), size=2**30, sha256=None))
+        storage_key, multipart = (
+            await put(store, BODY),
+            (await store.plan(store.new_storage_key(), size=2**30, sha256=None)),
+        )
         asked = len(proxy.asked)
         proxy.instead = lambda _: failure
         calls: list[Callable[[], Awaitable[object]]] = [
             lambda: put(store, BODY),
             lambda: put(store, LARGE),
-            lambda: read(store, place, 0, len(BODY)),
-            lambda: store.delete(Trash(place=place)),
-            lambda: store.plan(store.new_place(), size=2**30, sha256=None),
-            lambda: store.list_parts(place, multipart.multipart or ""),
+            lambda: read(store, storage_key, 0, len(BODY)),
+            lambda: store.delete(TrashedObject(storage_key=storage_key)),
+            lambda: store.plan(store.new_storage_key(), size=2**30, sha256=None),
+            lambda: store.list_parts(storage_key, multipart.multipart or ""),
         ]
         if b" 404 " not in failure and b" 400 " not in failure:  # The answer to HEAD has no code.
-            calls.append(lambda: store.size_of(place))
+            calls.append(lambda: store.object_size(storage_key))
         for call in calls:
             with pytest.raises(error, match=said) as caught:
                 await call()
@@ -328,11 +331,11 @@ async def test_a_failure_that_stays_is_told_after_a_few_tries(
 
 async def test_a_bucket_that_is_away_does_not_damage_blobs(proxy: Proxy) -> None:
     async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
-        place = await put(store, BODY)
+        storage_key = await put(store, BODY)
         for failure in (answer("404 Not Found", "NoSuchBucket"), answer("404 Not Found", body="gone")):
             proxy.instead = lambda _, failure=failure: failure  # type: ignore[misc]
             with pytest.raises(StoreError):
-                await read(store, place, 0, len(BODY))
+                await read(store, storage_key, 0, len(BODY))
 
 
 async def test_bytes_that_change_on_their_way_are_refused(proxy: Proxy) -> None:
@@ -373,10 +376,10 @@ async def test_digests_that_are_listed_are_compared_and_told_when_parts_are_join
 
     proxy.replies = change
     async with open_bucket(endpoint=proxy.url) as store:
-        place = await write(store, LARGE)
+        storage_key = await write(store, LARGE)
         assert begun_with_digests(proxy) == [True, True], "the question, and the object"
-        assert await read(store, place, 0, len(LARGE)) == LARGE
-        other = store.new_place()
+        assert await read(store, storage_key, 0, len(LARGE)) == LARGE
+        other = store.new_storage_key()
         multipart, (sent,) = await begin_parts(store, other, b"one")
         wrong = msgspec.structs.replace(sent, sha256=hashlib.sha256(b"two").hexdigest())
         with pytest.raises(UploadIncomplete, match="Part 1 is not the one"):
@@ -400,7 +403,7 @@ async def test_a_store_that_lists_none_is_not_asked_for_them(proxy: Proxy) -> No
 async def test_a_store_that_ignores_conditions_is_found_out(proxy: Proxy) -> None:
     proxy.ignores_conditions = True
     async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
-        assert not store.conditional
+        assert not store.conditional_writes
         assert keys(store) == []
 
 
@@ -408,8 +411,8 @@ async def test_a_store_that_refuses_conditions_is_not_asked_for_them(proxy: Prox
     refused = answer("501 Not Implemented", "NotImplemented")
     proxy.instead = lambda asked: refused if "if-none-match" in asked.headers else None
     async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
-        assert not store.conditional
-        planned = await store.plan(store.new_place(), size=len(BODY), sha256=None)
+        assert not store.conditional_writes
+        planned = await store.plan(store.new_storage_key(), size=len(BODY), sha256=None)
         assert set(planned.headers) == {"Content-Length"}
         for data in (BODY, LARGE):
             assert await read(store, await put(store, data), 0, len(data)) == data
@@ -421,19 +424,19 @@ async def test_what_was_sealed_cannot_be_changed_by_who_put_it(proxy: Proxy) -> 
         open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store,
         httpx.AsyncClient(trust_env=False, verify=False) as client,
     ):
-        place = store.new_place()
+        storage_key = store.new_storage_key()
         with pytest.raises(UploadIncomplete):
-            await store.seal(place)
-        planned = await store.plan(place, size=len(BODY), sha256=None)
+            await store.seal(storage_key)
+        planned = await store.plan(storage_key, size=len(BODY), sha256=None)
         assert planned.url is not None
         assert (await client.put(planned.url, content=BODY, headers=planned.headers)).status_code == 200
-        sealed = await store.seal(place)
+        sealed = await store.seal(storage_key)
         other = bytes(len(BODY))
         assert (await client.put(planned.url, content=other, headers=planned.headers)).status_code == 200
-        assert await read(store, place, 0, len(BODY)) == other
+        assert await read(store, storage_key, 0, len(BODY)) == other
         assert await read(store, sealed, 0, len(BODY)) == BODY
-        assert sealed != place
-        address = planned.url.replace(place[:2] + "/" + place, sealed[:2] + "/" + sealed)
+        assert sealed != storage_key
+        address = planned.url.replace(storage_key[:2] + "/" + storage_key, sealed[:2] + "/" + sealed)
         assert (await client.put(address, content=other, headers=planned.headers)).status_code == 403
-        await store.delete(Trash(place=place))
+        await store.delete(TrashedObject(storage_key=storage_key))
         assert await read(store, sealed, 0, len(BODY)) == BODY

@@ -15,11 +15,11 @@ import pytest
 import requests
 
 from ingot.blobs.errors import UploadIncomplete
-from ingot.blobs.model import Trash
-from ingot.blobs.ports import Part, Plan, SignedPart
+from ingot.blobs.model import TrashedObject
+from ingot.blobs.ports import ObjectPart, SignedPart, TransferPlan
 from ingot.objects import s3, s3_parts
-from ingot.objects.s3 import SINGLE_BYTES_MAX, BucketStore
-from ingot.objects.s3_parts import part_bytes
+from ingot.objects.s3 import SINGLE_PUT_BYTES_MAX, BucketStore
+from ingot.objects.s3_parts import part_size
 from tests.conformance.objects import put, read
 from tests.s3 import bucket, client_of, open_bucket, prefix_of, server_url
 from tests.waiting import SECONDS_MAX, eventually
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.s3
 
 BODY = random.Random(8).randbytes(100_000)
 OTHER = bytes(byte ^ 1 for byte in BODY)
-LARGE = SINGLE_BYTES_MAX + 4711
+LARGE = SINGLE_PUT_BYTES_MAX + 4711
 PART = 16 * 1024 * 1024
 
 
@@ -42,13 +42,13 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-async def plan(store: BucketStore, place: str, *, digest: bool = True) -> Plan:
-    planned = await store.plan(place, size=len(BODY), sha256=sha256(BODY) if digest else None)
+async def plan(store: BucketStore, storage_key: str, *, digest: bool = True) -> TransferPlan:
+    planned = await store.plan(storage_key, size=len(BODY), sha256=sha256(BODY) if digest else None)
     assert (planned.multipart, planned.part_bytes) == (None, None)
     return planned
 
 
-async def send(planned: Plan | SignedPart, body: bytes, **changed: str | None) -> int:
+async def send(planned: TransferPlan | SignedPart, body: bytes, **changed: str | None) -> int:
     """PUT with requests; headers are left out, or others than told."""
     headers = {name: text for name, text in (planned.headers | changed).items() if text is not None}
     assert planned.url is not None
@@ -72,24 +72,24 @@ async def curl(*arguments: str, body: Path | None = None, headers: Mapping[str, 
 async def test_curl_puts_an_object_once(store: BucketStore, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(BODY)
-    place = store.new_place()
-    planned = await plan(store, place)
+    storage_key = store.new_storage_key()
+    planned = await plan(store, storage_key)
     assert planned.url is not None
     assert (await curl(planned.url, body=file, headers=planned.headers))[0] == 200
-    assert await read(store, place, 0, len(BODY)) == BODY
-    assert await store.size_of(place) == len(BODY)
+    assert await read(store, storage_key, 0, len(BODY)) == BODY
+    assert await store.object_size(storage_key) == len(BODY)
     assert (await curl(planned.url, body=file, headers=planned.headers))[0] == 412
 
 
 async def test_an_object_without_bytes_is_put(store: BucketStore) -> None:
-    place = store.new_place()
-    planned = await store.plan(place, size=0, sha256=sha256(b""))
+    storage_key = store.new_storage_key()
+    planned = await store.plan(storage_key, size=0, sha256=sha256(b""))
     assert await send(planned, b"") == 200
-    assert await store.size_of(place) == 0
+    assert await store.object_size(storage_key) == 0
 
 
 async def test_all_that_must_be_so_is_signed_and_told(store: BucketStore) -> None:
-    planned = await plan(store, store.new_place())
+    planned = await plan(store, store.new_storage_key())
     assert set(planned.headers) == {"Content-Length", "x-amz-checksum-sha256", "If-None-Match"}
     assert (planned.headers["Content-Length"], planned.headers["If-None-Match"]) == (str(len(BODY)), "*")
     assert planned.url is not None
@@ -112,35 +112,35 @@ async def test_all_that_must_be_so_is_signed_and_told(store: BucketStore) -> Non
 async def test_anything_else_is_refused_and_nothing_is_stored(
     store: BucketStore, body: bytes, changed: dict[str, str | None]
 ) -> None:
-    place = store.new_place()
-    assert await send(await plan(store, place), body, **changed) in (400, 403)
-    assert await store.size_of(place) is None
+    storage_key = store.new_storage_key()
+    assert await send(await plan(store, storage_key), body, **changed) in (400, 403)
+    assert await store.object_size(storage_key) is None
 
 
 @pytest.mark.parametrize("digest", [True, False])
 async def test_a_second_object_is_refused_and_the_first_stays(store: BucketStore, digest: bool) -> None:
-    place = store.new_place()
-    planned = await plan(store, place, digest=digest)
+    storage_key = store.new_storage_key()
+    planned = await plan(store, storage_key, digest=digest)
     assert await send(planned, BODY) == 200
     assert await send(planned, BODY) == 412
     assert await send(planned, OTHER) in (400, 412)
-    assert await read(store, place, 0, len(BODY)) == BODY
+    assert await read(store, storage_key, 0, len(BODY)) == BODY
 
 
 async def test_without_a_digest_the_length_is_held_all_the_same(store: BucketStore) -> None:
-    place = store.new_place()
-    planned = await plan(store, place, digest=False)
+    storage_key = store.new_storage_key()
+    planned = await plan(store, storage_key, digest=False)
     assert set(planned.headers) == {"Content-Length", "If-None-Match"}
     assert await send(planned, BODY + b"x", **{"Content-Length": None}) == 403
-    assert await store.size_of(place) is None
+    assert await store.object_size(storage_key) is None
     assert await send(planned, BODY) == 200
 
 
 async def test_an_address_is_for_its_place_and_its_verb_only(store: BucketStore) -> None:
-    place = store.new_place()
-    planned = await plan(store, place)
+    storage_key = store.new_storage_key()
+    planned = await plan(store, storage_key)
     assert planned.url is not None
-    other = planned.url.replace(place, store.new_place())
+    other = planned.url.replace(storage_key, store.new_storage_key())
     assert await send(msgspec.structs.replace(planned, url=other), BODY) == 403
     assert await send(planned, BODY) == 200
     for verb in ("GET", "DELETE", "POST"):
@@ -148,28 +148,30 @@ async def test_an_address_is_for_its_place_and_its_verb_only(store: BucketStore)
             requests.request, verb, planned.url, data=BODY, headers=planned.headers, timeout=SECONDS_MAX
         )
         assert reply.status_code in (403, 405)
-    assert await store.size_of(place) == len(BODY)
+    assert await store.object_size(storage_key) == len(BODY)
 
 
 async def test_an_address_that_has_expired_is_refused(store: BucketStore) -> None:
-    store.write_seconds = 1
-    place, there = store.new_place(), await put(store, BODY)
-    planned = await plan(store, place)
-    address = await store.sign_read(there, seconds=1, content_type="text/plain", disposition="inline")
+    store.write_url_seconds = 1
+    storage_key, there = store.new_storage_key(), await put(store, BODY)
+    planned = await plan(store, storage_key)
+    address = await store.sign_read_url(there, seconds=1, content_type="text/plain", disposition="inline")
 
     async def has_expired() -> bool:
         return (await asyncio.to_thread(requests.get, address, timeout=SECONDS_MAX)).status_code == 403
 
     await eventually(has_expired)
     assert await send(planned, BODY) == 403
-    assert await store.size_of(place) is None
+    assert await store.object_size(storage_key) is None
 
 
 @pytest.mark.curl
 async def test_curl_reads_and_goes_on_where_it_stopped(store: BucketStore, tmp_path: Path) -> None:
-    place = await put(store, BODY)
+    storage_key = await put(store, BODY)
     name = "attachment; filename=\"a b.txt\"; filename*=UTF-8''%C3%A4%20b.txt"
-    address = await store.sign_read(place, seconds=60, content_type="text/x-test; charset=utf-8", disposition=name)
+    address = await store.sign_read_url(
+        storage_key, seconds=60, content_type="text/x-test; charset=utf-8", disposition=name
+    )
     file = tmp_path / "file"
     assert (await curl(address, "-o", str(file)))[0] == 200
     assert file.read_bytes() == BODY
@@ -185,10 +187,10 @@ async def test_curl_reads_and_goes_on_where_it_stopped(store: BucketStore, tmp_p
 
 
 async def test_another_client_reads_what_we_wrote(store: BucketStore) -> None:
-    place = await put(store, BODY)
+    storage_key = await put(store, BODY)
     client = client_of(server_url())
-    (found,) = client.list_objects_v2(Bucket=bucket(), Prefix=f"{prefix_of(store)}blobs/{place[:2]}/")["Contents"]
-    assert found["Key"] == f"{prefix_of(store)}blobs/{place[:2]}/{place}"
+    (found,) = client.list_objects_v2(Bucket=bucket(), Prefix=f"{prefix_of(store)}blobs/{storage_key[:2]}/")["Contents"]
+    assert found["Key"] == f"{prefix_of(store)}blobs/{storage_key[:2]}/{storage_key}"
     assert client.get_object(Bucket=bucket(), Key=found["Key"])["Body"].read() == BODY
 
 
@@ -198,7 +200,7 @@ async def test_another_client_reads_what_we_wrote(store: BucketStore) -> None:
 @pytest.mark.parametrize(
     ("size", "each"),
     [
-        (SINGLE_BYTES_MAX + 1, 16 * 1024**2),
+        (SINGLE_PUT_BYTES_MAX + 1, 16 * 1024**2),
         (10_000 * 16 * 1024**2, 16 * 1024**2),
         (10_000 * 16 * 1024**2 + 1, 17 * 1024**2),
         (1024**4, 105 * 1024**2),
@@ -206,7 +208,7 @@ async def test_another_client_reads_what_we_wrote(store: BucketStore) -> None:
     ],
 )
 def test_there_are_never_more_parts_than_may_be(size: int, each: int) -> None:
-    assert part_bytes(size, s3.PART_BYTES_MIN) == each
+    assert part_size(size, s3.PART_BYTES_MIN) == each
     assert -(-size // each) <= 10_000
 
 
@@ -220,17 +222,17 @@ class Upload:
 
     def __init__(self, store: BucketStore) -> None:
         self.store = store
-        self.place = store.new_place()
+        self.storage_key = store.new_storage_key()
         self.data = large()
         self.multipart = ""
-        self.parts: list[Part] = []
+        self.parts: list[ObjectPart] = []
 
     async def begin(self) -> None:
-        planned = await self.store.plan(self.place, size=LARGE, sha256=sha256(self.data))
+        planned = await self.store.plan(self.storage_key, size=LARGE, sha256=sha256(self.data))
         assert (planned.url, planned.headers, planned.part_bytes) == (None, {}, PART)
         self.multipart = planned.multipart or ""
         self.parts = [
-            Part(number=number, size=len(self.bytes_of(number)), sha256=sha256(self.bytes_of(number)))
+            ObjectPart(number=number, size=len(self.bytes_of(number)), sha256=sha256(self.bytes_of(number)))
             for number in range(1, -(-LARGE // PART) + 1)
         ]
 
@@ -238,7 +240,7 @@ class Upload:
         return self.data[(number - 1) * PART : number * PART]
 
     async def signed(self, number: int) -> SignedPart:
-        (signed,) = await self.store.sign_parts(self.place, self.multipart, [self.parts[number - 1]])
+        (signed,) = await self.store.sign_parts(self.storage_key, self.multipart, [self.parts[number - 1]])
         assert signed.number == number
         return signed
 
@@ -247,7 +249,7 @@ class Upload:
             assert await send(await self.signed(number), self.bytes_of(number)) == 200
 
     async def join(self) -> None:
-        await self.store.join_parts(self.place, self.multipart, self.parts)
+        await self.store.join_parts(self.storage_key, self.multipart, self.parts)
 
 
 @pytest.fixture
@@ -265,25 +267,27 @@ async def test_parts_that_curl_and_others_sent_become_an_object(upload: Upload, 
     signed = await upload.signed(1)
     assert (await curl(signed.url, body=file, headers=signed.headers))[0] == 200
     await upload.send(5, 4, 2, 4)  # Who does not hear that it came sends it again.
-    there = await store.list_parts(upload.place, upload.multipart)
+    there = await store.list_parts(upload.storage_key, upload.multipart)
     assert [(part.number, part.size) for part in there] == [(1, PART), (2, PART), (4, PART), (5, LARGE - 4 * PART)]
     with pytest.raises(UploadIncomplete, match="Part 3 is not there"):
         await upload.join()
     with pytest.raises(UploadIncomplete, match="Part 3 is not there"):
-        await store.join_parts(upload.place, upload.multipart, there)
-    assert await store.size_of(upload.place) is None
+        await store.join_parts(upload.storage_key, upload.multipart, there)
+    assert await store.object_size(upload.storage_key) is None
     await upload.send(3)
-    await store.join_parts(upload.place, upload.multipart, await store.list_parts(upload.place, upload.multipart))
-    assert await store.size_of(upload.place) == LARGE
+    await store.join_parts(
+        upload.storage_key, upload.multipart, await store.list_parts(upload.storage_key, upload.multipart)
+    )
+    assert await store.object_size(upload.storage_key) == LARGE
     digest = hashlib.sha256()
-    async for part in store.read(upload.place, 0, LARGE):
+    async for part in store.read(upload.storage_key, 0, LARGE):
         digest.update(part)
     assert digest.hexdigest() == sha256(upload.data)
     await upload.join()
-    assert await store.list_parts(upload.place, upload.multipart) == []
-    await store.join_parts(upload.place, upload.multipart, [])
+    assert await store.list_parts(upload.storage_key, upload.multipart) == []
+    await store.join_parts(upload.storage_key, upload.multipart, [])
     assert await send(signed, upload.bytes_of(1)) == 404
-    await store.delete(Trash(place=upload.place, multipart=upload.multipart))
+    await store.delete(TrashedObject(storage_key=upload.storage_key, multipart=upload.multipart))
     with pytest.raises(UploadIncomplete):
         await upload.join()
 
@@ -300,38 +304,38 @@ async def test_another_part_is_refused(upload: Upload, change: object, changed: 
     assert callable(change)
     signed = await upload.signed(5)
     assert await send(signed, change(upload.bytes_of(5)), **changed) in (400, 403)
-    assert await upload.store.list_parts(upload.place, upload.multipart) == []
+    assert await upload.store.list_parts(upload.storage_key, upload.multipart) == []
     assert await send(signed, upload.bytes_of(5)) == 200
 
 
 async def test_a_part_of_another_size_is_not_joined(upload: Upload) -> None:
-    small = [Part(number=1, size=3, sha256=sha256(b"abc"))]
-    (signed,) = await upload.store.sign_parts(upload.place, upload.multipart, small)
+    small = [ObjectPart(number=1, size=3, sha256=sha256(b"abc"))]
+    (signed,) = await upload.store.sign_parts(upload.storage_key, upload.multipart, small)
     assert await send(signed, b"abc") == 200
     with pytest.raises(UploadIncomplete, match="Part 1 is not the one"):
-        await upload.store.join_parts(upload.place, upload.multipart, upload.parts[:1])
+        await upload.store.join_parts(upload.storage_key, upload.multipart, upload.parts[:1])
     with pytest.raises(UploadIncomplete, match="no part"):
-        await upload.store.join_parts(upload.place, upload.multipart, [])
+        await upload.store.join_parts(upload.storage_key, upload.multipart, [])
     with pytest.raises(UploadIncomplete, match="Part 1 is not there"):
-        await upload.store.join_parts(upload.place, upload.multipart, upload.parts[1:2])
+        await upload.store.join_parts(upload.storage_key, upload.multipart, upload.parts[1:2])
 
 
 async def test_many_parts_are_listed_page_by_page(upload: Upload, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_parts, "LIST_MAX", 3)
-    parts = [Part(number=number, size=1, sha256=sha256(bytes([number]))) for number in range(1, 8)]
-    for signed in await upload.store.sign_parts(upload.place, upload.multipart, parts):
+    parts = [ObjectPart(number=number, size=1, sha256=sha256(bytes([number]))) for number in range(1, 8)]
+    for signed in await upload.store.sign_parts(upload.storage_key, upload.multipart, parts):
         assert await send(signed, bytes([signed.number])) == 200
-    there = await upload.store.list_parts(upload.place, upload.multipart)
+    there = await upload.store.list_parts(upload.storage_key, upload.multipart)
     assert [part.number for part in there] == [1, 2, 3, 4, 5, 6, 7]
 
 
 async def test_an_upload_that_is_given_up_leaves_nothing(upload: Upload) -> None:
     await upload.send(5)
     signed = await upload.signed(1)
-    assert [place async for place, _ in upload.store.list_places()] == [upload.place]
-    await upload.store.delete(Trash(place=upload.place, multipart=upload.multipart))
-    assert await upload.store.list_parts(upload.place, upload.multipart) == []
+    assert [storage_key async for storage_key, _ in upload.store.list_objects()] == [upload.storage_key]
+    await upload.store.delete(TrashedObject(storage_key=upload.storage_key, multipart=upload.multipart))
+    assert await upload.store.list_parts(upload.storage_key, upload.multipart) == []
     assert await send(signed, upload.bytes_of(1)) == 404
-    assert [place async for place, _ in upload.store.list_places()] == []
+    assert [storage_key async for storage_key, _ in upload.store.list_objects()] == []
     with pytest.raises(UploadIncomplete, match="not there any more"):
         await upload.join()

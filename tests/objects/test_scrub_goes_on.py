@@ -9,9 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from ingot.blobs import scrub as of_scrub
-from ingot.blobs.arrivals import Arrival
-from ingot.blobs.ports import GetBlobFigures, OpenKey
-from ingot.blobs.scrub import AGAIN, UNREAD, Scrub
+from ingot.blobs.incoming import IncomingBlob
+from ingot.blobs.ports import GetBlobMetrics, OpenKey
+from ingot.blobs.scrub import RETRY_DELAY_MICROS, SCRUB_INTERVAL_MICROS, Scrub
 from ingot.blobs.service import Blobs
 from ingot.kernel.clock import MICROS, SystemClock
 from ingot.objects.local import LocalStore
@@ -25,10 +25,10 @@ class Locked(LocalStore):
 
     locked: set[str] = set()  # noqa: RUF012 - set by each test
 
-    async def read(self, place: str, start: int, end: int) -> AsyncGenerator[memoryview, None]:
-        if place in self.locked:
+    async def read(self, storage_key: str, start: int, end: int) -> AsyncGenerator[memoryview, None]:
+        if storage_key in self.locked:
             raise PermissionError(13, "Permission denied")
-        async for part in super().read(place, start, end):
+        async for part in super().read(storage_key, start, end):
             yield part
 
 
@@ -38,33 +38,33 @@ async def put(bench: Bench, objects: LocalStore, n: int) -> str:
     async def parts() -> AsyncIterator[bytes]:
         yield b"%d" % n * 20_000
 
-    await Blobs(bench.store, objects).put(f"{n}", parts(), Arrival(tenant=bench.tenant, owner="token:ann"))
+    await Blobs(bench.store, objects).put(f"{n}", parts(), IncomingBlob(tenant=bench.tenant, owner="token:ann"))
     found = await bench.store.run(OpenKey(tenant=bench.tenant, key=f"{n}"))
     assert found is not None
-    assert found[1].place is not None
-    return found[1].place
+    assert found[1].storage_key is not None
+    return found[1].storage_key
 
 
 async def test_the_scrub_goes_on_behind_what_it_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_scrub, "STEP", 2)
+    monkeypatch.setattr(of_scrub, "BATCH_BLOBS", 2)
     async with open_bench("sqlite", tmp_path) as bench:
         objects = await Locked.open(tmp_path / "blobs", clock=SystemClock())
         assert isinstance(objects, Locked)
         try:
-            places = []
+            storage_keys = []
             for n in range(COUNT):
                 bench.clock.advance(seconds=1)
-                places.append(await put(bench, objects, n))
-            objects.locked = set(places[:3])
-            bench.clock.advance(seconds=AGAIN / MICROS + 1)
+                storage_keys.append(await put(bench, objects, n))
+            objects.locked = set(storage_keys[:3])
+            bench.clock.advance(seconds=SCRUB_INTERVAL_MICROS / MICROS + 1)
             scrub = Scrub(bench.store, objects, bench.clock, bytes_per_second=0)
             with capture_logs() as logs:
                 assert [await scrub.run_once() for _ in range(5)] == [0, 1, 2, 0, 0]
             assert [line["event"] for line in logs] == ["blob_not_read"] * 3
-            figures = await bench.store.run(GetBlobFigures())
+            figures = await bench.store.run(GetBlobMetrics())
             assert (figures.damaged, figures.blobs) == (0, COUNT)
             objects.locked = set()
-            bench.clock.advance(seconds=UNREAD / MICROS)
+            bench.clock.advance(seconds=RETRY_DELAY_MICROS / MICROS)
             assert [await scrub.run_once() for _ in range(3)] == [2, 1, 0]
         finally:
             await objects.close()

@@ -13,27 +13,27 @@ import pytest
 from structlog.testing import capture_logs
 
 import ingot
-from ingot.blobs import stocktaking
-from ingot.blobs.arrivals import KEEP, Arrival
-from ingot.blobs.collector import Collector
+from ingot.blobs import orphan_sweep
+from ingot.blobs.counters import BlobCounters
+from ingot.blobs.garbage_collector import GarbageCollector
+from ingot.blobs.incoming import UPLOAD_LIFETIME_MICROS, IncomingBlob
 from ingot.blobs.model import INLINE_BYTES_MAX
+from ingot.blobs.orphan_sweep import ORPHAN_AGE_MICROS, OrphanSweep
 from ingot.blobs.ports import FinishUpload, ObjectStore
 from ingot.blobs.service import Blobs
-from ingot.blobs.stocktaking import STRAY_AGE, Stocktaking
-from ingot.blobs.tally import Tally
-from ingot.blobs.uploads import Begun, Uploads
+from ingot.blobs.uploads import Uploads, UploadWithPlan
 from ingot.kernel.clock import MICROS, ManualClock
 from ingot.kernel.commands import Command, Store
 from ingot.kernel.errors import StoreError, StoreMisconfigured
 from ingot.objects.local import LocalStore
-from ingot.objects.s3 import WRITE_SECONDS, BucketStore
+from ingot.objects.s3 import WRITE_URL_SECONDS, BucketStore
 from ingot.settings import Settings
 from tests import s3
 from tests.conformance.objects import STORES, put
 from tests.factories import Bench, open_bench
 
 DATA = bytes(range(256)) * 80
-OLD_SECONDS = STRAY_AGE / MICROS
+OLD_SECONDS = ORPHAN_AGE_MICROS / MICROS
 
 A = TypeVar("A")
 
@@ -46,18 +46,18 @@ class Yard:
         self.bench = bench
         self.objects = objects
         self.clock = clock
-        self.tally = Tally()
+        self.tally = BlobCounters()
         self.blobs = Blobs(bench.store, objects)
         self.uploads = Uploads(bench.store, objects, objects if isinstance(objects, BucketStore) else None)
-        self.collector = Collector(bench.store, objects, every_seconds=1, grace_seconds=0)
-        self.stocktaking = Stocktaking(bench.store, objects, database="ours", tally=self.tally)
+        self.collector = GarbageCollector(bench.store, objects, every_seconds=1, grace_seconds=0)
+        self.stocktaking = OrphanSweep(bench.store, objects, database_id="ours", counters=self.tally)
 
     def pass_time(self, seconds: float) -> None:
         """Objects become older."""
         self.clock.advance(seconds=seconds)
 
-    def arrival(self, size: int = len(DATA)) -> Arrival:
-        return Arrival(tenant=self.bench.tenant, owner="token:ann", size=size)
+    def arrival(self, size: int = len(DATA)) -> IncomingBlob:
+        return IncomingBlob(tenant=self.bench.tenant, owner="token:ann", size=size)
 
     async def put(self, key: str, data: bytes = DATA) -> None:
         """A blob that is kept."""
@@ -68,15 +68,15 @@ class Yard:
         await self.blobs.put(key, parts(), self.arrival(len(data)))
 
     async def read(self, key: str) -> bytes:
-        return await (await self.blobs.open_key(self.bench.tenant, key))[1].all()
+        return await (await self.blobs.open_key(self.bench.tenant, key))[1].read_all()
 
-    async def begin(self) -> Begun:
+    async def begin(self) -> UploadWithPlan:
         """An upload with bytes that have come."""
         begun = await self.uploads.begin(self.arrival())
         await self.send(begun)
         return begun
 
-    async def send(self, begun: Begun) -> None:
+    async def send(self, begun: UploadWithPlan) -> None:
         if begun.plan is None:
 
             async def parts() -> AsyncIterator[bytes]:
@@ -91,17 +91,17 @@ class Yard:
 
     async def leave_parts(self) -> str:
         """What a process leaves that dies while it writes."""
-        place = self.objects.new_place()
+        storage_key = self.objects.new_storage_key()
         if isinstance(self.objects, BucketStore):
-            await s3.begin_parts(self.objects, place, b"1")
+            await s3.begin_parts(self.objects, storage_key, b"1")
         else:
-            writer = await self.objects.write(place, size=None)
+            writer = await self.objects.write(storage_key, size=None)
             await writer.write(b"1")
             await writer.abort()
-        return place
+        return storage_key
 
-    async def places(self) -> set[str]:
-        return {place async for place, _ in self.objects.list_places()}
+    async def storage_keys(self) -> set[str]:
+        return {storage_key async for storage_key, _ in self.objects.list_objects()}
 
 
 @asynccontextmanager
@@ -134,20 +134,20 @@ async def test_what_no_row_names_goes_when_it_is_old(yard: Yard) -> None:
     await yard.put("deleted", DATA[1:])
     await yard.blobs.delete(yard.bench.tenant, "deleted")
     open_upload, given_up = await yard.begin(), await yard.begin()
-    await yard.uploads.give_up(yard.bench.tenant, given_up.upload.id)
-    named = await yard.places()
+    await yard.uploads.cancel(yard.bench.tenant, given_up.upload.id)
+    named = await yard.storage_keys()
     strays = {await put(yard.objects, DATA), await yard.leave_parts()}
     assert len(named) == 4
-    assert await yard.places() == named | strays
+    assert await yard.storage_keys() == named | strays
     yard.pass_time(OLD_SECONDS - 600)
     assert await yard.stocktaking.run_once() == 0
-    assert await yard.places() == named | strays
+    assert await yard.storage_keys() == named | strays
     yard.pass_time(1200)
     with capture_logs() as logs:
         assert await yard.stocktaking.run_once() == 2
     assert [(line["event"], line["objects"], line["looked_at"]) for line in logs] == [("strays_deleted", 2, 6)]
-    assert await yard.places() == named, "also what is in the trash stays: that is the collector's"
-    assert yard.tally.strays_deleted == 2
+    assert await yard.storage_keys() == named, "also what is in the trash stays: that is the collector's"
+    assert yard.tally.orphans_deleted == 2
     assert await yard.read("a") == DATA
     assert (await yard.uploads.complete(yard.bench.tenant, open_upload.upload.id)).upload.size == len(DATA)
     with capture_logs() as logs:
@@ -156,15 +156,15 @@ async def test_what_no_row_names_goes_when_it_is_old(yard: Yard) -> None:
 
 
 async def test_a_round_goes_in_steps(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stocktaking, "STEP", 3)
+    monkeypatch.setattr(orphan_sweep, "BATCH_OBJECTS", 3)
     for n in range(4):
         await yard.put(f"{n}", DATA[n:])
-    named = await yard.places()
+    named = await yard.storage_keys()
     for _ in range(7):
         await put(yard.objects, b"stray")
     yard.pass_time(OLD_SECONDS + 600)
     assert await yard.stocktaking.run_once() == 7
-    assert await yard.places() == named
+    assert await yard.storage_keys() == named
 
 
 async def test_what_is_young_is_not_asked_for(yard: Yard) -> None:
@@ -175,47 +175,47 @@ async def test_what_is_young_is_not_asked_for(yard: Yard) -> None:
 
 
 async def test_nothing_goes_while_the_rows_cannot_be_read(yard: Yard) -> None:
-    places = {await put(yard.objects, DATA), await yard.leave_parts()}
+    storage_keys = {await put(yard.objects, DATA), await yard.leave_parts()}
     yard.pass_time(OLD_SECONDS + 600)
     await yard.bench.store.close()
     with pytest.raises(StoreError):
         await yard.stocktaking.run_once()
-    assert await yard.places() == places
+    assert await yard.storage_keys() == storage_keys
 
 
 async def test_objects_of_another_database_stay(yard: Yard) -> None:
     await put(yard.objects, DATA)
-    assert await yard.objects.belong_to("theirs") == "theirs"
+    assert await yard.objects.register_owner("theirs") == "theirs"
     yard.pass_time(OLD_SECONDS + 600)
     with capture_logs() as logs:
         assert await yard.stocktaking.run_once() == 0
     assert [(line["event"], line["owner"]) for line in logs] == [("objects_of_another_database", "theirs")]
-    assert len(await yard.places()) == 1
+    assert len(await yard.storage_keys()) == 1
 
 
 async def test_one_that_cannot_be_deleted_keeps_no_other(folder: Yard, tmp_path: Path) -> None:
-    stuck, gone = sorted([folder.objects.new_place(), folder.objects.new_place()])
+    stuck, gone = sorted([folder.objects.new_storage_key(), folder.objects.new_storage_key()])
     (tmp_path / "blobs/uploads" / stuck).mkdir()
-    await put(folder.objects, DATA, place=gone)
+    await put(folder.objects, DATA, storage_key=gone)
     folder.pass_time(OLD_SECONDS + 600)
     with capture_logs() as logs:
         assert await folder.stocktaking.run_once() == 1
     assert [line["event"] for line in logs] == ["object_not_deleted", "strays_deleted"]
-    assert await folder.places() == {stuck}
+    assert await folder.storage_keys() == {stuck}
 
 
 @pytest.mark.s3
 async def test_what_a_client_sends_too_late_goes(bucket: Yard) -> None:
     begun = await bucket.uploads.begin(bucket.arrival())
-    await bucket.uploads.give_up(bucket.bench.tenant, begun.upload.id)
+    await bucket.uploads.cancel(bucket.bench.tenant, begun.upload.id)
     await bucket.collector.run_once()
     await bucket.send(begun)
-    assert len(await bucket.places()) == 1
+    assert len(await bucket.storage_keys()) == 1
     await bucket.collector.run_once()
-    assert len(await bucket.places()) == 1, "the collector knows nothing of it"
+    assert len(await bucket.storage_keys()) == 1, "the collector knows nothing of it"
     bucket.pass_time(OLD_SECONDS + 600)
     assert await bucket.stocktaking.run_once() == 1
-    assert await bucket.places() == set()
+    assert await bucket.storage_keys() == set()
 
 
 class Dying:
@@ -234,29 +234,29 @@ class Dying:
 async def test_a_copy_whose_server_died_goes(bucket: Yard) -> None:
     """The store obeys no condition, so that what clients put is copied before it is read."""
     assert isinstance(bucket.objects, BucketStore)
-    bucket.objects.conditional = False
+    bucket.objects.conditional_writes = False
     begun = await bucket.begin()
     dying = Uploads(Dying(bucket.bench.store), bucket.objects, bucket.objects)
     with pytest.raises(ConnectionResetError):
         await dying.complete(bucket.bench.tenant, begun.upload.id)
-    assert len(await bucket.places()) == 2
+    assert len(await bucket.storage_keys()) == 2
     assert await bucket.stocktaking.run_once() == 0
     done = await bucket.uploads.complete(bucket.bench.tenant, begun.upload.id)
     await bucket.collector.run_once()
-    assert len(await bucket.places()) == 2, "the copy that counts, and the one that nobody knows"
+    assert len(await bucket.storage_keys()) == 2, "the copy that counts, and the one that nobody knows"
     bucket.pass_time(OLD_SECONDS + 600)
     assert await bucket.stocktaking.run_once() == 1
     opened, _ = await bucket.blobs.open_blob(bucket.bench.tenant, done.upload.blob_id or "")
-    assert await opened.all() == DATA
+    assert await opened.read_all() == DATA
 
 
 def test_what_may_still_be_named_is_not_old() -> None:
     """An upload without news, after which an address is used at its last moment, and clocks that are hours apart."""
-    assert STRAY_AGE >= KEEP + WRITE_SECONDS * MICROS + 12 * 3600 * MICROS
+    assert ORPHAN_AGE_MICROS >= UPLOAD_LIFETIME_MICROS + WRITE_URL_SECONDS * MICROS + 12 * 3600 * MICROS
 
 
 def test_a_server_that_was_just_started_has_time(folder: Yard) -> None:
-    firsts = {folder.stocktaking.first_seconds() for _ in range(20)}
+    firsts = {folder.stocktaking.initial_delay_seconds() for _ in range(20)}
     assert min(firsts) >= 1800
     assert len(firsts) == 20, "several servers do not come at once"
 
@@ -283,7 +283,7 @@ async def test_two_databases_do_not_share_a_bucket(tmp_path: Path) -> None:
 
     for size in (INLINE_BYTES_MAX + 1, INLINE_BYTES_MAX + 2):
         async with ingot.open(settings=settings("first")) as opened:
-            arrival = Arrival(tenant=opened.default_tenant.id, owner="test")
+            arrival = IncomingBlob(tenant=opened.default_tenant.id, owner="test")
             await opened.blobs.put(f"{size}", parts_of(bytes(size)), arrival)
         with pytest.raises(StoreMisconfigured, match="another database"):
             async with ingot.open(settings=settings("second")):
@@ -293,7 +293,7 @@ async def test_two_databases_do_not_share_a_bucket(tmp_path: Path) -> None:
 async def test_a_new_database_does_not_take_old_blobs_for_strays(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     async with ingot.open(old) as opened:
-        arrival = Arrival(tenant=opened.default_tenant.id, owner="test")
+        arrival = IncomingBlob(tenant=opened.default_tenant.id, owner="test")
         await opened.blobs.put("k", parts_of(DATA), arrival)
     new.mkdir()
     (old / "blobs").rename(new / "blobs")
@@ -303,8 +303,8 @@ async def test_a_new_database_does_not_take_old_blobs_for_strays(tmp_path: Path)
     (new / "blobs/database.id").unlink()
     clock = ManualClock(datetime.now(UTC))
     clock.advance(seconds=OLD_SECONDS + 600)
-    async with ingot.open(new, clock=clock, tend=False) as opened:
-        assert await opened.stocktaking.run_once() == 1
+    async with ingot.open(new, clock=clock, maintenance=False) as opened:
+        assert await opened.orphan_sweep.run_once() == 1
 
 
 async def test_the_trash_stays_the_collector_s(folder: Yard) -> None:
@@ -313,7 +313,7 @@ async def test_the_trash_stays_the_collector_s(folder: Yard) -> None:
     await folder.blobs.delete(folder.bench.tenant, "k")
     await put(folder.objects, b"stray")
     begun = await folder.begin()
-    await folder.uploads.give_up(folder.bench.tenant, begun.upload.id)
+    await folder.uploads.cancel(folder.bench.tenant, begun.upload.id)
     folder.pass_time(OLD_SECONDS + 600)
     before = await folder.collector.preview()
     assert (before.blobs, before.objects) == (1, 1)
@@ -321,4 +321,4 @@ async def test_the_trash_stays_the_collector_s(folder: Yard) -> None:
     assert await folder.collector.preview() == before
     done = await folder.collector.run_once()
     assert (done.blobs, done.objects) == (1, 2), "the object of the blob goes in the same round"
-    assert await folder.places() == set()
+    assert await folder.storage_keys() == set()

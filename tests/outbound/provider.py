@@ -33,7 +33,7 @@ def clock() -> ManualClock:
 
 @asynccontextmanager
 async def opened(settings: Settings, clock: ManualClock, **options: Any) -> AsyncIterator[Provider]:
-    provider = Provider(settings, clock, **{"trust": TRUST, **options})
+    provider = Provider(settings, clock, **{"ssl_context": TRUST, **options})
     try:
         yield provider
     finally:
@@ -47,7 +47,7 @@ async def provider(liar: Liar, clock: ManualClock) -> AsyncIterator[Provider]:
 
 
 async def person(provider: Provider, **changed: Any) -> Person:
-    return await provider.person(**{"code": CODE, "nonce": NONCE, "verifier": VERIFIER, **changed})
+    return await provider.fetch_person(**{"code": CODE, "nonce": NONCE, "verifier": VERIFIER, **changed})
 
 
 async def refused(provider: Provider, said: str, **changed: Any) -> SignInRefused:

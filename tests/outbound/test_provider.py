@@ -13,7 +13,7 @@ import pytest
 
 from ingot.kernel.clock import ManualClock
 from ingot.outbound.errors import ProviderUnavailable
-from ingot.outbound.provider import FAILED_SECONDS, KEYS_AGAIN_SECONDS, KNOWN_SECONDS, Provider
+from ingot.outbound.provider import FAILURE_CACHE_SECONDS, KEYS_REFRESH_SECONDS, METADATA_AGE_SECONDS_MAX, Provider
 from tests.outbound.provider import DISCOVERY, ada, clock, liar, opened, person, provider, refused, unavailable
 from tests.providers.liar import (
     CALLBACK,
@@ -36,7 +36,9 @@ __all__ = ["clock", "liar", "provider"]
 
 
 async def begun(provider: Provider, **options: Any) -> tuple[str, dict[str, list[str]]]:
-    place, _, query = (await provider.begin(state="s&s", nonce="n", verifier=VERIFIER, **options)).partition("?")
+    place, _, query = (
+        await provider.authorization_url(state="s&s", nonce="n", verifier=VERIFIER, **options)
+    ).partition("?")
     return place, parse_qs(query, strict_parsing=True)
 
 
@@ -75,7 +77,7 @@ async def test_scopes_of_the_settings_are_asked_for_as_they_are(liar: Liar, cloc
 
 async def test_an_address_with_a_query_of_its_own_keeps_it(liar: Liar, provider: Provider) -> None:
     liar.metadata["authorization_endpoint"] += "?realm=a"
-    url = await provider.begin(state="s", nonce="n", verifier=VERIFIER)
+    url = await provider.authorization_url(state="s", nonce="n", verifier=VERIFIER)
     assert url.startswith(f"{liar.issuer}/authorize?realm=a&response_type=code&")
 
 
@@ -160,7 +162,7 @@ async def test_configuration_and_keys_are_asked_for_once_an_hour(
     for _ in range(3):
         await person(provider)
     assert liar.paths() == [DISCOVERY, "/token", "/keys", "/token", "/token"]
-    clock.advance(seconds=KNOWN_SECONDS)
+    clock.advance(seconds=METADATA_AGE_SECONDS_MAX)
     await person(provider)
     assert liar.paths()[5:] == [DISCOVERY, "/token", "/keys"]
 
@@ -173,7 +175,7 @@ async def test_many_who_come_together_ask_once(liar: Liar, provider: Provider) -
 async def test_a_new_key_is_found_and_the_old_one_forgotten(liar: Liar, provider: Provider, clock: ManualClock) -> None:
     await person(provider)
     liar.keys = [OTHER_KEY]
-    clock.advance(seconds=KEYS_AGAIN_SECONDS)
+    clock.advance(seconds=KEYS_REFRESH_SECONDS)
     liar.id_token = liar.sign(OTHER_KEY)
     assert await person(provider) == ada(liar)
     liar.id_token = liar.sign(RSA_KEY)
@@ -185,7 +187,7 @@ async def test_unknown_keys_are_looked_for_once_a_minute(liar: Liar, provider: P
     for _ in range(3):
         await refused(provider, "does not list")
     assert liar.paths().count("/keys") == 1
-    clock.advance(seconds=KEYS_AGAIN_SECONDS)
+    clock.advance(seconds=KEYS_REFRESH_SECONDS)
     for _ in range(3):
         await refused(provider, "does not list")
     assert liar.paths().count("/keys") == 2
@@ -200,7 +202,7 @@ async def test_a_provider_that_failed_is_asked_again_after_a_moment(
     await unavailable(provider, "configuration of the provider is a 503")
     assert liar.paths() == [DISCOVERY]
     del liar.instead[DISCOVERY]
-    clock.advance(seconds=FAILED_SECONDS)
+    clock.advance(seconds=FAILURE_CACHE_SECONDS)
     assert await person(provider) == ada(liar)
 
 
@@ -219,7 +221,7 @@ async def test_no_cookie_of_one_sign_in_is_sent_in_the_next(liar: Liar, provider
 async def test_a_provider_that_cannot_prove_its_name_is_not_reached(tmp_path: Path, clock: ManualClock) -> None:
     async with (
         lying_provider(make_certificate(tmp_path / "certificate.pem")) as liar,
-        opened(liar.settings(), clock, trust=None) as provider,
+        opened(liar.settings(), clock, ssl_context=None) as provider,
     ):
         await unavailable(provider, "configuration of the provider was not reached")
         assert liar.asked == []
@@ -235,11 +237,11 @@ async def proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 async def test_a_provider_that_proves_its_name_to_this_machine_is_asked(proven: Liar, clock: ManualClock) -> None:
-    async with opened(proven.settings(), clock, trust=None) as provider:
+    async with opened(proven.settings(), clock, ssl_context=None) as provider:
         assert await person(provider) == ada(proven)
 
 
 async def test_a_provider_on_https_has_no_place_without_it(proven: Liar, clock: ManualClock) -> None:
     proven.metadata["token_endpoint"] = "http://127.0.0.1:1/token"
-    async with opened(proven.settings(), clock, trust=None) as provider:
+    async with opened(proven.settings(), clock, ssl_context=None) as provider:
         await unavailable(provider, "the token_endpoint of the provider is not on https")

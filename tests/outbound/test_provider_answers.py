@@ -11,7 +11,7 @@ import pytest
 from ingot.identity.people import SignInRefused
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import IngotError
-from ingot.outbound.asking import ANSWER_BYTES_MAX
+from ingot.outbound.bounded_http import RESPONSE_BYTES_MAX
 from ingot.outbound.errors import ProviderUnavailable
 from ingot.outbound.provider import Provider
 from ingot.settings import Settings
@@ -90,7 +90,7 @@ NO_ANSWERS = {
     "a list": Answered([]),
     "empty": Answered(b""),
     "deep": Answered(b"[" * 100_000),
-    "huge": Answered(b" " * (ANSWER_BYTES_MAX + 1)),
+    "huge": Answered(b" " * (RESPONSE_BYTES_MAX + 1)),
     "packed": Answered(gzip.compress(b"{}"), headers={"content-encoding": "gzip"}),
     "cut short": Answered(b"{}", headers={"content-length": "100"}),
     "not http": Answered(b"", headers={"transfer-encoding": "sideways"}),
@@ -117,13 +117,13 @@ async def test_an_answer_that_is_none_makes_the_provider_unavailable(
 
 
 async def test_the_largest_answer_is_read(liar: Liar, provider: Provider) -> None:
-    body = json.dumps(liar.metadata).encode().ljust(ANSWER_BYTES_MAX)
+    body = json.dumps(liar.metadata).encode().ljust(RESPONSE_BYTES_MAX)
     liar.instead[DISCOVERY] = Answered(body)
     assert await person(provider) == ada(liar)
 
 
 async def test_a_larger_answer_is_not_read(liar: Liar, provider: Provider) -> None:
-    liar.instead[DISCOVERY] = Answered(json.dumps(liar.metadata).encode().ljust(ANSWER_BYTES_MAX + 1))
+    liar.instead[DISCOVERY] = Answered(json.dumps(liar.metadata).encode().ljust(RESPONSE_BYTES_MAX + 1))
     await unavailable(provider, "too large")
 
 
@@ -137,13 +137,13 @@ async def test_a_packed_answer_is_not_unpacked(liar: Liar, provider: Provider) -
 async def test_an_answer_that_does_not_come_is_not_waited_for(liar: Liar, clock: ManualClock, place: str) -> None:
     liar.id_token = liar.sign(email=None)
     liar.instead[place] = None
-    async with opened(liar.settings(), clock, answer_seconds=0.2) as provider:
+    async with opened(liar.settings(), clock, timeout_seconds=0.2) as provider:
         await unavailable(provider, "of the provider")
 
 
 async def test_an_answer_that_does_not_end_is_not_waited_for(liar: Liar, clock: ManualClock) -> None:
     liar.instead["/token"] = Answered(b"", headers={"content-length": "1000000"}, drips=True)
-    async with opened(liar.settings(), clock, answer_seconds=0.5) as provider:
+    async with opened(liar.settings(), clock, timeout_seconds=0.5) as provider:
         await unavailable(provider, "of the provider took too long")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.worker import Worker, WorkerJob
-from ingot.worker.files import Files
+from ingot.worker.attempt_files import AttemptFiles
 from tests.system.handlers import note
 
 MIB = 1024 * 1024
@@ -87,7 +87,9 @@ def slow_upload(job: WorkerJob) -> Any:
     data = content_of(job.id, job.attempt, job.payload["mib"] * MIB)
     if job.attempt > 1:
         return job.upload(data, "made.bin")
-    deaf = Files(job.data, job.desk.ask, job.room, lambda: None)  # It does not hear that it is to stop.
+    deaf = AttemptFiles(
+        job.data, job.file_client.send, job.workdir, lambda: None
+    )  # It does not hear that it is to stop.
     try:
         return deaf.upload(Halting(data, job.payload["reached"], job.payload["go_on"]), "made.bin")
     except IngotError as error:

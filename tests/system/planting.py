@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
-from ingot.http.cookies import LOGIN, SESSION
-from ingot.identity import secrets
+from ingot.http.cookies import LOGIN_COOKIE, SESSION_COOKIE
+from ingot.identity import credential_secrets
 from tests.http.serving import OWN_PAGE
 from tests.providers.liar import Answered, Liar
 from tests.system.canaries import Canaries, Outlet
@@ -117,11 +117,11 @@ async def use_links(place: Place) -> dict[str, str]:
     asking.shows.add(code)
     came, shown = await place.ask("POST", f"/auth/link?code={code}", OWN_PAGE)
     assert came.status_code == 303
-    session = place.canaries.keep(cookie_of(came, SESSION), "the session of a link", shown_in=shown)
+    session = place.canaries.keep(cookie_of(came, SESSION_COOKIE), "the session of a link", shown_in=shown)
     again, _ = await place.ask("POST", f"/auth/link?code={code}", OWN_PAGE)
     assert again.status_code == 401
     await place.ask("POST", f"/auth/link?code={code[:-1]}", OWN_PAGE)
-    return {"cookie": f"{SESSION}={session}", **OWN_PAGE}
+    return {"cookie": f"{SESSION_COOKIE}={session}", **OWN_PAGE}
 
 
 async def use_session(place: Place, headers: dict[str, str]) -> None:
@@ -148,11 +148,11 @@ async def set_out(place: Place) -> tuple[str, str]:
     """Set out to sign in: the cookie and the state, after all that belongs to it is planted."""
     answer, shown = await place.ask("GET", "/auth/start")
     assert answer.status_code == 303, answer.text
-    login = place.canaries.keep(cookie_of(answer, LOGIN), "a login cookie", shown_in=shown)
+    login = place.canaries.keep(cookie_of(answer, LOGIN_COOKIE), "a login cookie", shown_in=shown)
     asked = {name: value for name, (value,) in parse_qs(urlsplit(answer.headers["location"]).query).items()}
     for name in ("state", "nonce"):
         place.canaries.keep(asked[name], f"a {name}", shown_in=shown)
-    place.canaries.keep(secrets.derived(login, "verifier"), "a verifier")
+    place.canaries.keep(credential_secrets.derive_secret(login, "verifier"), "a verifier")
     place.liar.claims["nonce"] = asked["nonce"]
     return login, asked["state"]
 
@@ -166,7 +166,7 @@ async def come_back(
         place.liar.instead["/token"] = told()
     sent = {"code": place.canaries.new("a code"), "state": state, **query}
     return await place.ask(
-        "GET", f"/auth/callback?{httpx.QueryParams(sent)}", {"cookie": f"{LOGIN}_{state[:8]}={login}"}
+        "GET", f"/auth/callback?{httpx.QueryParams(sent)}", {"cookie": f"{LOGIN_COOKIE}_{state[:8]}={login}"}
     )
 
 
@@ -187,8 +187,8 @@ async def sign_in(place: Place) -> dict[str, str]:
     place.liar.instead["/userinfo"] = Answered(told, headers=headers)
     answer, shown = await come_back(place, lambda: tokens_of(place, email=None, secret=place.canaries.new("a claim")))
     assert (answer.status_code, answer.headers["location"]) == (303, "/me"), answer.text
-    session = place.canaries.keep(cookie_of(answer, SESSION), "a session", shown_in=shown)
-    return {"cookie": f"{SESSION}={session}", **OWN_PAGE}
+    session = place.canaries.keep(cookie_of(answer, SESSION_COOKIE), "a session", shown_in=shown)
+    return {"cookie": f"{SESSION_COOKIE}={session}", **OWN_PAGE}
 
 
 async def fail_to_sign_in(place: Place) -> None:
@@ -261,7 +261,7 @@ async def misplace(place: Place, secret: str) -> None:
         {"x-worker-id": secret, "x-worker-secret": secret},
         {"x-worker-id": "mill", "x-worker-secret": secret},
         {"x-worker-secret": secret},
-        {"cookie": f"{SESSION}={secret}"},
+        {"cookie": f"{SESSION_COOKIE}={secret}"},
         {"cookie": f"{secret}={secret}"},
     ):
         await place.ask("GET", "/api/v1/jobs", sent)
@@ -298,7 +298,7 @@ async def fail_within(place: Place, known: list[str], break_tables: Callable[...
         for sent in (
             {"authorization": f"Bearer {secret}"},
             {"x-worker-id": "mill", "x-worker-secret": secret},
-            {"cookie": f"{SESSION}={secret}"},
+            {"cookie": f"{SESSION_COOKIE}={secret}"},
         ):
             statuses.append((await place.ask("GET", "/api/v1/jobs", sent))[0].status_code)
         await place.ask("POST", f"/auth/link?code={secret}", OWN_PAGE)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.worker.adapter import Order, Place
+from benchmarks.worker.adapter import RunRequest, SystemAddress
+from benchmarks.worker.ingot_server import serving
 from benchmarks.worker.runs import run
-from benchmarks.worker.site import serving
 
 
 def test_a_worker_is_measured_from_start_to_settle(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
-        order = Order(
+        order = RunRequest(
             system="ingot",
-            place=Place(store="sqlite", url=server.url, token=server.token),
+            place=SystemAddress(store="sqlite", url=server.url, token=server.token),
             notes=str(tmp_path / "notes"),
             jobs=300,
             steady_seconds=0.2,

@@ -20,7 +20,7 @@ from ingot.client import Client
 from ingot.client.errors import JobDead
 from ingot.client.synchronous.job import SyncJob
 from ingot.engines.postgres import make_worker_role
-from ingot.jobs.logs import LOG_CHARS_KEPT
+from ingot.jobs.attempt_logs import LOG_TAIL_CHARS_MAX
 from ingot.kernel.ids import new_id
 from tests import s3
 from tests.postgres import Database, database_for, with_database
@@ -155,7 +155,7 @@ def test_a_worker_straight_on_postgresql_without_a_token_says_what_to_set(tmp_pa
     with serving(tmp_path) as place, role(database) as url, place.worker(INGOT_DATABASE_URL=url) as worker:
         plain = place.client.submit("turn", {"lines": LINES, "text": "short"})
         assert plain.wait("30s").result == 5, "what needs no files is done"
-        assert plain.log() == written(LINES)[-LOG_CHARS_KEPT:]
+        assert plain.log() == written(LINES)[-LOG_TAIL_CHARS_MAX:]
         file = place.client.submit("turn", {"lines": 0, "text": ""}, file={"a": b"x"}, max_attempts=1)
         large = place.client.submit("turn", PAYLOAD, max_attempts=1)
         for job in (file, large):

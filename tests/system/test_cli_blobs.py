@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from blake3 import blake3
 
-from ingot.client.landing import part_of
+from ingot.client.partial_file import partial_path
 from tests.system.cli import Shell, shell
 
 MIB = 1024 * 1024
@@ -223,7 +223,7 @@ def received(place: Shell, found: list[Path]) -> int:
 def test_a_download_goes_on_with_what_is_there(place: Shell) -> None:
     place.ok("blobs", "put", "big.bin", "--key", "part/big")
     (key,) = place.json("blobs", "ls", "part/big")
-    part = part_of(place.folder / "part.bin", key["blob_id"])
+    part = partial_path(place.folder / "part.bin", key["blob_id"])
     part.write_bytes(BIG[: 20 * MIB])
     before = place.http.get(place.url + "/metrics").text
     place.ok("blobs", "get", "part/big", "-o", "part.bin")

@@ -36,7 +36,7 @@ async def ask(database: Database, statement: str) -> object:
 
 
 async def first_start(database: Database) -> None:
-    async with ingot.open(settings=Settings(database_url=database.server_url), tend=False):
+    async with ingot.open(settings=Settings(database_url=database.server_url), maintenance=False):
         pass
 
 

@@ -133,7 +133,7 @@ def test_the_page_tells_of_every_command_and_of_no_other() -> None:
 
 
 def test_the_page_and_the_help_tell_of_every_exit_code(place: Shell) -> None:
-    known = {*cli.EXIT_CODES.values(), *cli.EXIT_CODES_ALONE.values(), 0, 1, 130}
+    known = {*cli.EXIT_CODES_BY_STATUS.values(), *cli.EXIT_CODES_BY_ERROR.values(), 0, 1, 130}
     rows = re.findall(r"^\| (\d+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert {int(row) for row in rows} == known | {141}
     said = place.ok("--help").partition("Exit codes:")[2].partition("Examples")[0]

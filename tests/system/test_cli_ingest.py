@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ingot.cli.documents import Wanted, find
-from ingot.cli.ingesting import Course, Ingest, Outcome, Steps
-from ingot.cli.progress import Part, Step
+from ingot.cli.document_files import DocumentFilter, find_documents
+from ingot.cli.ingest_pipeline import IngestBars, IngestOptions, IngestOutcome, IngestPipeline
+from ingot.cli.progress import ItemProgress, StepBar
 from ingot.client import Client
 from ingot.kernel.errors import IngotError
 from tests.system.cli import Shell
@@ -278,17 +278,17 @@ def test_a_server_that_is_started_anew_in_the_middle_gets_the_rest(tmp_path: Pat
         desk.shell.close()
 
 
-class Changing(Step):
+class Changing(StepBar):
     """A step that changes a file once that is hashed."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(None, "hashing", 0, str)
         self._path = path
 
-    def part(self, total: int) -> Part:
+    def part(self, total: int) -> ItemProgress:
         changes = self._path
 
-        class Changed(Part):
+        class Changed(ItemProgress):
             def __call__(self, done: int, total: int) -> None:
                 if done == total:
                     with changes.open("r+b") as file:
@@ -301,14 +301,16 @@ class Changing(Step):
 def test_a_file_that_is_changed_while_it_is_sent_fails(desk: Desk) -> None:
     path = desk.folder / "large.pdf"
     path.write_bytes(b"%PDF-1.7\n" + Random(11).randbytes(3 * MIB))
-    ended: list[tuple[Outcome, IngotError | None]] = []
-    nothing = Step(None, "", 0, str)
-    steps = Steps(Changing(path), nothing, nothing)
-    found = find([path], Wanted(), print)
+    ended: list[tuple[IngestOutcome, IngotError | None]] = []
+    nothing = StepBar(None, "", 0, str)
+    steps = IngestBars(Changing(path), nothing, nothing)
+    found = find_documents([path], DocumentFilter(), print)
     token = desk.crew.headers["authorization"].removeprefix("Bearer ")
     with Client(desk.crew.url, token=token) as client:
-        course = Course(wait=True)
-        Ingest(client, course, steps, tell=lambda *told: ended.append(told), say=pytest.fail).run(found.documents)
+        course = IngestOptions(wait=True)
+        IngestPipeline(client, course, steps, report=lambda *told: ended.append(told), print_message=pytest.fail).run(
+            found.documents
+        )
     ((outcome, error),) = ended
     assert error is not None
     assert (error.code, outcome.job_id) == ("wrong_digest", None)

@@ -17,7 +17,7 @@ import httpx
 import msgspec
 import pytest
 
-from examples.demo.processes import RECORD, Record, Started, born_of, read_record, stop_recorded
+from examples.demo.processes import RECORD, DemoRecord, StartedProcess, born_of, read_record, stop_recorded
 from tests.processes import started
 
 HERE = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def golden(name: str) -> str:
     return (HERE / "samples" / "golden" / name).read_text(encoding="utf-8")
 
 
-def alive(record: Record) -> list[bool]:
+def alive(record: DemoRecord) -> list[bool]:
     return [born_of(one.pid) == one.born for one in record.processes]
 
 
@@ -86,7 +86,7 @@ def test_on_a_terminal_the_demo_stays_until_ctrl_c(data: Path) -> None:
     with started(command(data), cwd=HERE, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         shown = ""
-        left: Record | None = None
+        left: DemoRecord | None = None
         with suppress(OSError):  # That of a terminal at which nobody writes any more.
             while text := os.read(ours, 65_536):
                 shown += text.decode(errors="replace")  # A letter may come in two halves.
@@ -119,7 +119,9 @@ def test_a_process_that_has_the_number_of_one_of_ours_is_left_alone(tmp_path: Pa
     with started(["sleep", "60"]) as other, started(["sleep", "60"]) as ours:
         born = born_of(ours.pid)
         assert born is not None
-        record = Record("http://127.0.0.1:1", [Started("server", ours.pid, born), Started("worker-1", other.pid, "x")])
+        record = DemoRecord(
+            "http://127.0.0.1:1", [StartedProcess("server", ours.pid, born), StartedProcess("worker-1", other.pid, "x")]
+        )
         (tmp_path / RECORD).write_bytes(msgspec.json.encode(record))
         assert stop_recorded(tmp_path) == [ours.pid]
         assert ours.wait(timeout=30) == -signal.SIGTERM

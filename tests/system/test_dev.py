@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ingot.cli.dev import again, python_files
+from ingot.cli.dev import python_files, restart_arguments
 from ingot.client import Client
 from ingot.jobs.model import JobStatus
 from tests.processes import started
@@ -183,5 +183,5 @@ def test_only_python_files_of_the_app_are_looked_at(tmp_path: Path) -> None:
 
 def test_the_next_process_gets_the_same_words_and_the_socket() -> None:
     words = ["-m", "ingot", "dev", "--app", "app:worker"]
-    assert again(words, 7) == [*words, "--listening", "7"]
-    assert again(again(words, 7), 9) == [*words, "--listening", "9"]
+    assert restart_arguments(words, 7) == [*words, "--listening", "7"]
+    assert restart_arguments(restart_arguments(words, 7), 9) == [*words, "--listening", "9"]

@@ -95,8 +95,8 @@ def test_a_worker_and_its_client_do_what_the_page_says(
     assert asked.stdout.startswith(said)
 
 
-def test_a_pdf_becomes_markdown_as_the_readme_says(tmp_path: Path) -> None:
-    code = PYTHON.findall((HERE / "README.md").read_text(encoding="utf-8"))[4]
+def test_a_pdf_becomes_markdown_as_the_page_says(tmp_path: Path) -> None:
+    code = PYTHON.findall((PAGES / "convert-documents.md").read_text(encoding="utf-8"))[0]
     with served(tmp_path / "data") as (_, url):
         environment = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(tmp_path / "data")}
         with worker("--handlers", "pdf", url=url, cwd=tmp_path, stderr=subprocess.DEVNULL):

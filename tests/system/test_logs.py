@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from ingot.identity.secrets import WORKER_PREFIX, new_secret, new_token
+from ingot.identity.credential_secrets import WORKER_PREFIX, new_secret, new_token
 from ingot.kernel.ids import new_id
 from tests.processes import Process
 from tests.system.programs import ingot

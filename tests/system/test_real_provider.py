@@ -43,7 +43,7 @@ async def come_back(
     real: RealProvider, provider: Provider, login: str, client: httpx.AsyncClient | None = None, **options: Any
 ) -> dict[str, str]:
     """What a browser comes back with."""
-    url = await provider.begin(state="the-state", nonce="n", verifier=VERIFIER, **options)
+    url = await provider.authorization_url(state="the-state", nonce="n", verifier=VERIFIER, **options)
     answer = await real.sign_in(url, login, client)
     assert answer["state"] == "the-state"
     assert answer["iss"] == real.issuer
@@ -54,7 +54,7 @@ async def sign_in(
     real: RealProvider, provider: Provider, login: str, client: httpx.AsyncClient | None = None, **options: Any
 ) -> Person:
     answer = await come_back(real, provider, login, client, **options)
-    return await provider.person(code=answer["code"], nonce="n", verifier=VERIFIER, iss=answer["iss"])
+    return await provider.fetch_person(code=answer["code"], nonce="n", verifier=VERIFIER, iss=answer["iss"])
 
 
 def ada(real: RealProvider) -> Person:
@@ -85,22 +85,22 @@ async def test_a_code_is_good_once(real: RealProvider) -> None:
     async with opened(real.settings()) as provider:
         answer = await come_back(real, provider, "ada")
         given = {"code": answer["code"], "nonce": "n", "verifier": VERIFIER, "iss": answer["iss"]}
-        await provider.person(**given)
+        await provider.fetch_person(**given)
         with pytest.raises(SignInRefused, match="invalid_grant"):
-            await provider.person(**given)
+            await provider.fetch_person(**given)
 
 
 async def test_a_code_is_good_only_for_who_set_out(real: RealProvider) -> None:
     async with opened(real.settings()) as provider:
         answer = await come_back(real, provider, "ada")
         with pytest.raises(SignInRefused, match="invalid_grant"):
-            await provider.person(code=answer["code"], nonce="n", verifier="w" * 43, iss=answer["iss"])
+            await provider.fetch_person(code=answer["code"], nonce="n", verifier="w" * 43, iss=answer["iss"])
         answer = await come_back(real, provider, "ada")
         with pytest.raises(SignInRefused, match="nonce"):
-            await provider.person(code=answer["code"], nonce="m", verifier=VERIFIER, iss=answer["iss"])
+            await provider.fetch_person(code=answer["code"], nonce="m", verifier=VERIFIER, iss=answer["iss"])
         answer = await come_back(real, provider, "ada")
         with pytest.raises(SignInRefused, match="another provider"):
-            await provider.person(code=answer["code"], nonce="n", verifier=VERIFIER)
+            await provider.fetch_person(code=answer["code"], nonce="n", verifier=VERIFIER)
 
 
 async def test_a_wrong_secret_of_ours_is_not_held_against_the_person(real: RealProvider) -> None:
@@ -108,7 +108,7 @@ async def test_a_wrong_secret_of_ours_is_not_held_against_the_person(real: RealP
     async with opened(real.settings()) as provider:
         answer = await come_back(real, provider, "ada")
         with pytest.raises(ProviderUnavailable, match="invalid_client") as caught:
-            await provider.person(code=answer["code"], nonce="n", verifier=VERIFIER, iss=answer["iss"])
+            await provider.fetch_person(code=answer["code"], nonce="n", verifier=VERIFIER, iss=answer["iss"])
     assert "INGOT_OIDC_CLIENT_SECRET" in caught.value.hint
 
 
@@ -133,7 +133,7 @@ async def test_an_email_that_is_not_verified_there_is_refused_here(real: RealPro
 async def test_a_browser_that_is_signed_in_there_comes_back_without_being_asked(real: RealProvider) -> None:
     async with opened(real.settings()) as provider, httpx.AsyncClient(verify=False) as browser:
         assert await sign_in(real, provider, "ada", browser) == ada(real)
-        url = await provider.begin(state="s", nonce="n", verifier=VERIFIER, prompt="none")
+        url = await provider.authorization_url(state="s", nonce="n", verifier=VERIFIER, prompt="none")
         answer = await browser.get(url)
         assert answer.is_redirect
         assert answer.headers["location"].startswith(CALLBACK)
@@ -141,7 +141,9 @@ async def test_a_browser_that_is_signed_in_there_comes_back_without_being_asked(
 
 async def test_a_browser_that_is_not_signed_in_there_comes_back_at_once_when_asked_silently(real: RealProvider) -> None:
     async with opened(real.settings()) as provider, httpx.AsyncClient(verify=False) as browser:
-        answer = await browser.get(await provider.begin(state="s", nonce="n", verifier=VERIFIER, prompt="none"))
+        answer = await browser.get(
+            await provider.authorization_url(state="s", nonce="n", verifier=VERIFIER, prompt="none")
+        )
     told = dict(parse_qsl(urlsplit(answer.headers["location"]).query))
     assert (told["error"], told["state"]) == ("login_required", "s")
 

@@ -16,10 +16,10 @@ import asyncpg
 import pytest
 
 from ingot.cli.serve import TOKEN_FILE
-from ingot.engines.sqlite.opening import FILE_NAME
-from ingot.identity import secrets
+from ingot.engines.sqlite.store_folder import FILE_NAME
+from ingot.identity import credential_secrets
 from ingot.kernel.ids import new_id
-from ingot.kernel.secret_key import FILE as SECRET_FILE
+from ingot.kernel.secret_key import SECRET_KEY_FILE as SECRET_FILE
 from tests.postgres import database_for
 from tests.processes import started_async
 from tests.providers.liar import CALLBACK, lying_provider
@@ -138,7 +138,9 @@ async def test_no_planted_secret_is_found_in_what_a_server_lets_out(tmp_path: Pa
     environment = {"INGOT_DATA": str(kept.folder), "INGOT_LOG_LEVEL": "debug", "INGOT_LOG_FORMAT": form}
     environment["INGOT_TRUSTED_PROXIES"] = "127.0.0.1"
     if form == "json":
-        environment["INGOT_OPERATOR_TOKEN"] = canaries.keep(secrets.new_token(new_id()), "the operator's token")
+        environment["INGOT_OPERATOR_TOKEN"] = canaries.keep(
+            credential_secrets.new_token(new_id()), "the operator's token"
+        )
     environment["INGOT_OIDC_CLIENT_SECRET"] = canaries.keep(f"canary/+{new_id()}", "the secret of the client")
     if engine == "postgres":
         database = await database_for(kept.folder)
@@ -174,10 +176,10 @@ async def visit(place: Place, kept: Kept) -> None:
     await use_session(place, headers)
     await fail_to_sign_in(place)
     made = {
-        "a token that nobody made": secrets.new_token(new_id()),
-        "a worker's secret that nobody made": secrets.new_secret(secrets.WORKER_PREFIX),
-        "a session that nobody made": secrets.new_secret(secrets.SESSION_PREFIX),
-        "a link that nobody made": secrets.new_secret(secrets.LOGIN_PREFIX),
+        "a token that nobody made": credential_secrets.new_token(new_id()),
+        "a worker's secret that nobody made": credential_secrets.new_secret(credential_secrets.WORKER_PREFIX),
+        "a session that nobody made": credential_secrets.new_secret(credential_secrets.SESSION_PREFIX),
+        "a link that nobody made": credential_secrets.new_secret(credential_secrets.LOGIN_PREFIX),
     }
     odd = [place.canaries.keep(secret, what) for what, secret in made.items()]
     for secret in (*odd, tokens[0], workers[1]):
@@ -191,7 +193,7 @@ async def visit(place: Place, kept: Kept) -> None:
 
 WRONG: dict[str, dict[str, str]] = {
     "a token that is none": {"INGOT_OPERATOR_TOKEN": "{}"},
-    "a token that was cut": {"INGOT_OPERATOR_TOKEN": secrets.new_token(new_id())[:-1]},
+    "a token that was cut": {"INGOT_OPERATOR_TOKEN": credential_secrets.new_token(new_id())[:-1]},
     "another kind of database": {"INGOT_DATABASE_URL": "mysql://me:{}@127.0.0.1:1/x"},
     "a database that is away": {"INGOT_DATABASE_URL": "postgresql://me:{}@127.0.0.1:1/x"},
     "a database that cannot be read": {"INGOT_DATABASE_URL": "postgresql://me:{}@127.0.0.1:port/x?sslmode={}"},
@@ -202,7 +204,10 @@ WRONG: dict[str, dict[str, str]] = {
     "a provider with a password": {"INGOT_OIDC_ISSUER": "https://me:{}@id.example", "INGOT_OIDC_CLIENT_ID": "x"},
     "a secret without a provider": {"INGOT_OIDC_CLIENT_SECRET": "{}"},
     "spans to nowhere": {"OTEL_EXPORTER_OTLP_ENDPOINT": "me:{}@127.0.0.1"},
-    "a folder that is a file": {"INGOT_DATA": "/dev/null", "INGOT_OPERATOR_TOKEN": secrets.new_token(new_id())},
+    "a folder that is a file": {
+        "INGOT_DATA": "/dev/null",
+        "INGOT_OPERATOR_TOKEN": credential_secrets.new_token(new_id()),
+    },
 }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ingot.worker.handlers import BUILT_IN
+from ingot.worker.handlers import BUILT_IN_HANDLERS
 from tests.system.programs import run_ingot, served
 
 
@@ -53,8 +53,8 @@ def test_handlers_that_come_with_us_have_definitions_which_operators_may_change(
                 one["type"]: one
                 for one in httpx.get(f"{url}/api/v1/definitions", headers=headers, verify=False).json()["items"]
             }
-            assert found.keys() == BUILT_IN.keys()
-            for type, ours in BUILT_IN.items():
+            assert found.keys() == BUILT_IN_HANDLERS.keys()
+            for type, ours in BUILT_IN_HANDLERS.items():
                 told = [found[type][name] for name in ("tenant", "reuse", "timeout_seconds", "version")]
                 if (type, start) == ("pdf", 1):
                     assert told == [None, False, 7, ours.version]

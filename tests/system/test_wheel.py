@@ -21,6 +21,7 @@ from tests.system.pages import HERE, PAGES, PYTHON
 from tests.system.programs import url_told
 
 PACKAGE = HERE / "src" / "ingot"
+LIBRARY = HERE / "docs" / "reference" / "library.md"
 PAGES_RUN = [HERE / "README.md", PAGES / "write-a-worker.md"]
 
 
@@ -109,7 +110,7 @@ def test_the_pages_hold_on_the_wheel_alone(programs: Path, tmp_path: Path) -> No
     for page in PAGES_RUN:
         folder = tmp_path / page.stem
         folder.mkdir()
-        app, ask, *more = PYTHON.findall(page.read_text(encoding="utf-8"))
+        app, ask, *_ = PYTHON.findall(page.read_text(encoding="utf-8"))
         (folder / "app.py").write_text(app, encoding="utf-8")
         assert run(programs, folder, "import ingot; print(ingot.__file__)").startswith(str(programs.parent))
         with running(folder, str(programs / "ingot"), "serve", "--port", "0") as server:
@@ -117,9 +118,8 @@ def test_the_pages_hold_on_the_wheel_alone(programs: Path, tmp_path: Path) -> No
             worker = [str(programs / "ingot"), "worker", "--app", "app:worker"]
             with running(folder, *worker, INGOT_SERVER_URL=url):
                 assert run(programs, folder, ask, INGOT_SERVER_URL=url).startswith("Hello, Ada\n")
-        if page.name == "README.md":
-            (library,) = (block for block in more if "ingot.open(" in block)
-            assert "succeeded {'width': 200, 'of': 'cat.png'}" in run(programs, folder, library)
+    example, *_ = PYTHON.findall(LIBRARY.read_text(encoding="utf-8"))
+    assert "succeeded {'width': 200, 'of': 'cat.png'}" in run(programs, tmp_path, example)
 
 
 def run(programs: Path, folder: Path, text: str, **environment: str) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ingot.client.synchronous.job import SyncJob
+from ingot.jobs.attempt_logs import LOG_TAIL_CHARS_MAX
 from ingot.jobs.files import FileNotFound
-from ingot.jobs.logs import LOG_CHARS_KEPT
 from ingot.jobs.model import JobStatus
 from tests.system.crew import Crew, crew
 from tests.system.file_handlers import content_of
@@ -95,7 +95,7 @@ def test_a_log_of_a_mebibyte_is_read_whole(place: Crew, kind: str) -> None:
     job = place.client.submit(kind, {"lines": lines}).wait("60s")
     whole = "".join(f"{number:07d} ä {'x' * 90}\n" for number in range(lines))
     assert job.log() == whole
-    assert place.client.log(job.id).text == whole[-LOG_CHARS_KEPT:]
+    assert place.client.log(job.id).text == whole[-LOG_TAIL_CHARS_MAX:]
     assert typed(place, "jobs", "logs", job.id) == whole
 
 

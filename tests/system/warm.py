@@ -26,18 +26,18 @@ from importlib import import_module
 from typing import Any, Final, NoReturn
 
 import ingot.cli
-from ingot.kernel.structs import prepare_structs
+from ingot.kernel.msgspec_warmup import prepare_structs
 from ingot.worker.isolation.linux import adopt_orphans
 
 # Modules that commands import only when they run.
 LATE_IMPORTS: Final = (
     *(f"ingot.cli.{name}" for name in ingot.cli.COMMANDS),
     "ingot.engines.sqlite",
-    "ingot.engines.sqlite.opening",
+    "ingot.engines.sqlite.store_folder",
     "ingot.engines.postgres",
     "ingot.engines.postgres.store",
-    "ingot.worker.over_http",
-    "ingot.worker.over_postgres",
+    "ingot.worker.http_job_source",
+    "ingot.worker.postgres_job_source",
     "certifi",
     "encodings.idna",
     "httpcore",

@@ -7,7 +7,7 @@ from threading import Barrier, Event, Thread
 
 import pytest
 
-from ingot.client.at_once import awaited_at_once, plain_at_once
+from ingot.client.concurrency import async_for_each, sync_for_each
 
 SECONDS = 30
 
@@ -24,7 +24,7 @@ async def test_tasks_do_all_and_no_more_at_a_time_than_they_may() -> None:
         running -= 1
         done.append(item)
 
-    await awaited_at_once(work, range(10), limit=3)
+    await async_for_each(work, range(10), limit=3)
     assert (sorted(done), most) == (list(range(10)), 3)
 
 
@@ -40,7 +40,7 @@ async def test_the_first_task_that_goes_wrong_ends_the_others() -> None:
             ended.set()
 
     with pytest.raises(ValueError, match="1"):
-        await awaited_at_once(work, range(10), limit=3)
+        await async_for_each(work, range(10), limit=3)
     assert ended.is_set()
 
 
@@ -52,7 +52,7 @@ def test_threads_do_all_and_at_once() -> None:
         together.wait(SECONDS)
         done.append(item)
 
-    plain_at_once(work, range(9), limit=3)
+    sync_for_each(work, range(9), limit=3)
     assert sorted(done) == list(range(9))
 
 
@@ -66,14 +66,14 @@ def test_the_first_thread_that_goes_wrong_is_told_and_nobody_waits_for_the_other
         held.wait(SECONDS)
 
     with pytest.raises(ValueError, match="1"):
-        plain_at_once(work, range(10), limit=3)
+        sync_for_each(work, range(10), limit=3)
     held.set()
     assert len(begun) <= 3
 
 
 def test_more_hands_than_things_to_do_are_no_harm() -> None:
     done: list[int] = []
-    doing = Thread(target=plain_at_once, args=(done.append, range(2)), kwargs={"limit": 5})
+    doing = Thread(target=sync_for_each, args=(done.append, range(2)), kwargs={"limit": 5})
     doing.start()
     doing.join(SECONDS)
     assert sorted(done) == [0, 1]

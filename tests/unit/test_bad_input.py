@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from ingot.jobs import Backoff, Definition, Done, Failed, NewJob, PayloadTooLarge, Progress, Settle, Snooze
-from ingot.jobs.orders import new_job
-from ingot.jobs.ports import Beat
+from ingot.jobs.job_options import new_job
+from ingot.jobs.ports import AttemptHeartbeat
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.bad_values import BAD_ORDERS, BAD_TENANTS, LONE_SURROGATE, NAIVE, TOO_FAR, deep
@@ -178,7 +178,7 @@ SETTLES: dict[str, Callable[[Rooms], Any]] = {
         [Settle(job_id=rooms.claim.job.id, fence=rooms.claim.fence, outcome=Done())] * 10_001
     ),
     "too many heartbeats": lambda rooms: rooms.jobs.heartbeat_many(
-        [Beat(job_id=rooms.claim.job.id, fence=rooms.claim.fence, lease=1)] * 10_001
+        [AttemptHeartbeat(job_id=rooms.claim.job.id, fence=rooms.claim.fence, lease=1)] * 10_001
     ),
 }
 

@@ -7,7 +7,7 @@ from mimetypes import MimeTypes
 import pytest
 
 from ingot.blobs import checks
-from ingot.kernel.content_types import BINARY
+from ingot.kernel.content_types import BINARY_CONTENT_TYPE
 from ingot.kernel.errors import InvalidInput
 
 
@@ -28,8 +28,8 @@ def test_control_characters_cannot_be_in_a_key(key: str) -> None:
     "name", ["a", "a/b", "", "a.pdf", "a.PDF", "a.b/c", "a.tar.gz", ".pdf", "a.", "data:text/html,a", "x:y"]
 )
 def test_a_name_tells_what_python_knows_of_it(name: str) -> None:
-    assert checks.guess_type(name) == (MimeTypes().guess_type(name)[0] or BINARY)
+    assert checks.guess_content_type(name) == (MimeTypes().guess_type(name)[0] or BINARY_CONTENT_TYPE)
 
 
 def test_markdown_is_known() -> None:
-    assert checks.guess_type("handbook.md") == "text/markdown"
+    assert checks.guess_content_type("handbook.md") == "text/markdown"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingot.engines.postgres.calls import CALL
+from ingot.engines.postgres.function_calls import CALL
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from ingot.jobs.model import Job, JobStatus, Source
-from ingot.worker.capture import captured, capturing
+from ingot.worker.capture import capture_job_output, capture_process_output
 from ingot.worker.job import WorkerJob
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -21,11 +21,11 @@ JOB = Job(
 
 def test_a_line_of_a_log_that_cannot_be_made_costs_nobody_their_work() -> None:
     job = WorkerJob(JOB)
-    with capturing():
+    with capture_process_output():
         records = logging.getLogger().handlers[-1]
-        with captured(job):
+        with capture_job_output(job):
             records.handle(logging.makeLogRecord({"msg": "%d items", "args": ("three",)}))
             records.handle(logging.makeLogRecord({"msg": "%d items", "args": (3,), "name": "mine"}))
-    log = job.take_news().log
+    log = job.pending_update().log
     assert "Logging error" in log
     assert log.endswith("mine: 3 items\n")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ingot.jobs import Definition, PayloadTooLarge, checks
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput
-from ingot.kernel.values import shown
+from ingot.kernel.validation import format_value
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 values = st.recursive(
@@ -27,7 +27,7 @@ values = st.recursive(
 
 
 def _json(value: object, bytes_max: int = 64 * 1024) -> bytes:
-    return checks.json_bytes(value, what="payload", bytes_max=bytes_max)
+    return checks.json_bytes(value, name="payload", bytes_max=bytes_max)
 
 
 @given(values)
@@ -55,7 +55,7 @@ def test_any_bytes_are_json_or_refused_by_name(text: bytes) -> None:
 def test_the_order_of_keys_and_spaces_do_not_change_a_digest(value: Any) -> None:
     plain = json.dumps(value).encode()
     spaced = json.dumps(_reversed(value), indent=2, ensure_ascii=False).encode()
-    assert checks.digest(plain) == checks.digest(spaced)
+    assert checks.json_digest(plain) == checks.json_digest(spaced)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_order_of_keys_and_spaces_do_not_change_a_digest(value: Any) -> None
     [(b"1", b"2"), (b"1", b'"1"'), (b"[1,2]", b"[2,1]"), (b'{"a":1}', b'{"b":1}'), (b"null", b"{}"), (b"[]", b"{}")],
 )
 def test_texts_that_mean_something_else_have_other_digests(one: bytes, other: bytes) -> None:
-    assert checks.digest(one) != checks.digest(other)
+    assert checks.json_digest(one) != checks.json_digest(other)
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
@@ -126,7 +126,7 @@ def test_a_failure_is_told_as_text(error: str | BaseException, told: str) -> Non
     "value", [10**5000, -(10**5000), "x" * 1000, object()], ids=["long", "negative", "text", "object"]
 )
 def test_any_value_can_be_shown_in_short(value: object) -> None:
-    assert len(shown(value)) <= 65
+    assert len(format_value(value)) <= 65
 
 
 def test_values_of_finer_types_become_plain() -> None:
@@ -137,13 +137,13 @@ def test_values_of_finer_types_become_plain() -> None:
         HIGH = 2
 
     assert type(checks.job_type(Text("a.finer.type"))) is str
-    assert type(checks.tenant(Text("t"))) is str
+    assert type(checks.tenant_id(Text("t"))) is str
     assert type(checks.priority(Level.HIGH)) is int
     assert type(checks.definition(Definition(type="a", priority=Level.HIGH)).priority) is int
 
 
 def test_a_time_before_1970_is_the_first_moment() -> None:
-    assert checks.moment(datetime(1900, 1, 1, tzinfo=UTC)) == 0
+    assert checks.timestamp(datetime(1900, 1, 1, tzinfo=UTC)) == 0
 
 
 @pytest.mark.parametrize("size", [9, 10, 11])
@@ -159,7 +159,7 @@ def test_the_size_has_a_bound(size: int) -> None:
 @given(st.text(max_size=40))
 def test_any_text_is_a_usable_name_or_refused(text: str) -> None:
     try:
-        kept = checks.short_text(text, what="key", chars_max=20)
+        kept = checks.short_text(text, name="key", chars_max=20)
     except InvalidInput:
         assert not 1 <= len(text) <= 20 or "\x00" in text or not _encodes(text)
     else:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ingot.cli.output import sized
-from ingot.cli.remembered import KEPT_SECONDS, Remembered
-from ingot.client.outgoing import Unfinished
+from ingot.cli.output import format_size
+from ingot.cli.resume_cache import RETENTION_SECONDS, ResumeEntry
+from ingot.client.upload_source import UnfinishedUpload
 from ingot.settings import cache_folder
 
-LEFT = Unfinished(id="an upload", part_bytes=16)
+LEFT = UnfinishedUpload(id="an upload", part_bytes=16)
 
 
 @pytest.mark.parametrize(
@@ -28,11 +28,11 @@ LEFT = Unfinished(id="an upload", part_bytes=16)
     ],
 )
 def test_sizes_are_said_in_units_that_people_grasp(size: int, said: str) -> None:
-    assert sized(size) == said
+    assert format_size(size) == said
 
 
-def remembered(path: Path, **other: str) -> Remembered:
-    return Remembered(path, **{"server": "http://here", "tenant": "", "key": "k", **other})
+def remembered(path: Path, **other: str) -> ResumeEntry:
+    return ResumeEntry(path, **{"server": "http://here", "tenant": "", "key": "k", **other})
 
 
 def test_an_upload_is_remembered_for_the_same_file_and_forgotten(
@@ -49,7 +49,7 @@ def test_an_upload_is_remembered_for_the_same_file_and_forgotten(
     os.utime(file, (1, 1))
     assert remembered(file).read() is None, "it was changed since"
     remembered(file).write(LEFT)
-    remembered(file).forget()
+    remembered(file).delete()
     assert remembered(file).read() is None
 
 
@@ -59,7 +59,7 @@ def test_what_no_server_remembers_is_forgotten_too(tmp_path: Path, monkeypatch: 
         (tmp_path / name).write_bytes(b"1")
     remembered(tmp_path / "old").write(LEFT)
     (kept,) = (tmp_path / "cache" / "ingot" / "uploads").iterdir()
-    long_ago = kept.stat().st_mtime - KEPT_SECONDS - 60
+    long_ago = kept.stat().st_mtime - RETENTION_SECONDS - 60
     os.utime(kept, (long_ago, long_ago))
     remembered(tmp_path / "new").write(LEFT)
     assert (remembered(tmp_path / "old").read(), remembered(tmp_path / "new").read()) == (None, LEFT)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ingot.kernel.clock import (
     MICROS,
     ManualClock,
-    SteadyClock,
+    MonotonicClock,
     SystemClock,
     to_datetime,
     to_datetime_or_none,
@@ -79,7 +79,7 @@ def test_the_system_clock_does_not_hear_of_a_wall_clock_set_later(monkeypatch: p
 def test_a_steady_clock_begins_no_earlier_than_its_floor_and_goes_on_at_pace() -> None:
     wall = ManualClock()
     floor = wall.micros() + 500 * MICROS
-    clock = SteadyClock(wall, floor=floor)
+    clock = MonotonicClock(wall, floor=floor)
     assert clock.micros() == floor
     wall.advance(seconds=3)
     assert clock.micros() == floor + 3 * MICROS
@@ -87,13 +87,13 @@ def test_a_steady_clock_begins_no_earlier_than_its_floor_and_goes_on_at_pace() -
 
 def test_a_steady_clock_ahead_of_its_floor_shows_the_other_clock() -> None:
     wall = ManualClock()
-    assert SteadyClock(wall, floor=0).micros() == wall.micros()
+    assert MonotonicClock(wall, floor=0).micros() == wall.micros()
 
 
 @given(st.integers(-(10**9), 10**9), st.lists(st.integers(-(10**6), 10**6)))
 def test_a_steady_clock_never_goes_back_and_counts_every_step_forward(floor: int, steps: list[int]) -> None:
     wall = ManualClock()
-    clock = SteadyClock(wall, floor=wall.micros() + floor)
+    clock = MonotonicClock(wall, floor=wall.micros() + floor)
     readings = [clock.micros()]
     for step in steps:
         wall.advance(seconds=step)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ingot.blobs.checks import content_type
-from ingot.http.ranges import safe_type
-from ingot.kernel.content_types import BINARY, CHARS_MAX, is_content_type
+from ingot.http.ranges import safe_content_type
+from ingot.kernel.content_types import BINARY_CONTENT_TYPE, CONTENT_TYPE_CHARS_MAX, is_content_type
 from ingot.kernel.errors import InvalidInput
 
 GOOD = (
@@ -16,7 +16,7 @@ GOOD = (
     "text/plain; charset=utf-8",
     'text/plain;charset="utf 8"\t;\tformat=flowed',
     "x/it's*100%|`~",
-    f"a/{'b' * (CHARS_MAX - 2)}",
+    f"a/{'b' * (CONTENT_TYPE_CHARS_MAX - 2)}",
 )
 BAD = (
     "",
@@ -31,20 +31,20 @@ BAD = (
     'a/b; c="\n"',
     'a/b; c="',
     "a/b\u00e9",
-    f"a/{'b' * (CHARS_MAX - 1)}",
+    f"a/{'b' * (CONTENT_TYPE_CHARS_MAX - 1)}",
 )
 
 
 @pytest.mark.parametrize("text", GOOD)
 def test_what_is_one_is_kept_and_told(text: str) -> None:
     assert is_content_type(text)
-    assert content_type(text) == safe_type(text) == text
+    assert content_type(text) == safe_content_type(text) == text
 
 
 @pytest.mark.parametrize("text", BAD)
 def test_what_is_none_is_neither_kept_nor_told(text: str) -> None:
     assert not is_content_type(text)
-    assert safe_type(text) == BINARY
+    assert safe_content_type(text) == BINARY_CONTENT_TYPE
     if text:  # Nothing said is not said wrongly.
         with pytest.raises(InvalidInput):
             content_type(text)

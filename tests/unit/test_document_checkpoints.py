@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from ingot.blobs.errors import QuotaExceeded
-from ingot.jobs.files import CHECKPOINT
-from ingot.worker.files import Source
+from ingot.jobs.files import CHECKPOINT_NAME_DEFAULT
+from ingot.worker.attempt_files import FileContent
 from ingot.worker.handlers.documents import checkpoints, converting
-from ingot.worker.handlers.documents.checkpoints import Header, Page, Pages
-from ingot.worker.handlers.documents.converting import Converted, convert
+from ingot.worker.handlers.documents.checkpoints import CheckpointHeader, FinishedPage, PageCheckpoints
+from ingot.worker.handlers.documents.converting import ConvertedDocument, convert
 from ingot.worker.handlers.documents.options import PdfOptions
 from ingot.worker.job import Stopped
 from scripts.make_samples import FOLDER
@@ -29,12 +29,12 @@ def _plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(plug_in(tmp_path / "packages"))
 
 
-def attempt(desk: Desk, **options: Any) -> Converted:
+def attempt(desk: Desk, **options: Any) -> ConvertedDocument:
     """Convert with a desk that keeps every page."""
-    folder = desk.room() / "made"
+    folder = desk.workdir() / "made"
     folder.mkdir()
     known = PdfOptions(converter="counting", **options)
-    return convert(desk.download(), known, folder=folder, watch=desk, save_seconds=0.0)
+    return convert(desk.download(), known, folder=folder, progress=desk, save_seconds=0.0)
 
 
 def broken_off(folder: Path, *, at: int) -> dict[str, bytes]:
@@ -67,7 +67,7 @@ def test_an_attempt_that_has_all_pages_only_puts_them_together(tmp_path: Path) -
 class Full(Desk):
     """A desk that keeps nothing: the quota is used up."""
 
-    def save(self, source: Source, name: str = CHECKPOINT) -> None:
+    def save(self, source: FileContent, name: str = CHECKPOINT_NAME_DEFAULT) -> None:
         raise QuotaExceeded(scope="tenant", usage=10, limit=10)
 
 
@@ -141,17 +141,17 @@ def test_a_part_that_does_not_follow_is_not_used(tmp_path: Path) -> None:
 
 def test_a_part_holds_all_pages_since_the_last_one(tmp_path: Path) -> None:
     desk = Desk(tmp_path, b"")
-    header = Header(source="a", options="{}", converter="c 1")
-    pages = Pages(desk, header, save_seconds=3600.0)
-    pages.add(Page(number=1, text="small"))
+    header = CheckpointHeader(source="a", options="{}", converter="c 1")
+    pages = PageCheckpoints(desk, header, save_seconds=3600.0)
+    pages.add(FinishedPage(number=1, text="small"))
     assert desk.kept == {}
-    pages.add(Page(number=2, text="x" * checkpoints.PART_BYTES))
-    later = Pages(desk, header)
-    assert (later.load(), [page.number for page in later.done]) == (2, [1, 2])
+    pages.add(FinishedPage(number=2, text="x" * checkpoints.PART_FULL_BYTES))
+    later = PageCheckpoints(desk, header)
+    assert (later.load(), [page.number for page in later.pages]) == (2, [1, 2])
 
 
 def test_long_work_has_few_parts() -> None:
     wait, worked, parts = checkpoints.SAVE_SECONDS, 0.0, 0
     while worked < 3600:
-        worked, wait, parts = worked + wait, wait * checkpoints.GROWTH, parts + 1
+        worked, wait, parts = worked + wait, wait * checkpoints.SAVE_SECONDS_GROWTH, parts + 1
     assert parts < 100

@@ -15,12 +15,13 @@ from reportlab.lib.utils import ImageReader
 from reportlab.pdfgen.canvas import Canvas
 
 from ingot.worker.handlers import ocr, pdf
-from ingot.worker.handlers.documents import opening, pictures, reading
+from ingot.worker.handlers.documents import pdf_file, pictures, tesseract
 from ingot.worker.job import NoRetry
 from scripts.make_samples import FOLDER, scan
 from tests.desk import Desk, plug_in
 from tests.hostile import good, huge_image, lying_count, many_pages, zip_bomb
-from tests.providers.programs import fonts, tesseract
+from tests.providers.programs import fonts
+from tests.providers.programs import tesseract as ensure_tesseract
 
 WORDS = "The next meeting is in June."
 
@@ -46,12 +47,12 @@ def with_pictures(jpeg: bytes, times: int) -> bytes:
 
 def no_tesseract(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.devnull)
-    reading.program.cache_clear()
+    tesseract.find_program.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def _look_again() -> None:
-    reading.program.cache_clear()
+    tesseract.find_program.cache_clear()
 
 
 def test_a_pdf_becomes_markdown_pictures_and_an_archive_of_them(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_many_pictures_are_only_in_the_archive(tmp_path: Path) -> None:
 @pytest.mark.fonts
 @pytest.mark.tesseract
 def test_a_page_that_is_a_picture_is_read(tmp_path: Path) -> None:
-    tesseract()
+    ensure_tesseract()
     result, desk = handled(tmp_path, sample("scanned"))
     assert (result["ocr_pages"], result["pages_needing_ocr"], result["images"]) == ([1], [], 0)
     assert WORDS in desk.uploads["sheet.md"].decode()
@@ -137,7 +138,7 @@ def test_a_page_that_is_not_read_says_so_and_is_there_as_a_picture(
 @pytest.mark.fonts
 @pytest.mark.tesseract
 def test_every_page_is_read_when_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tesseract()
+    ensure_tesseract()
     result, desk = handled(tmp_path, good("Plain words on a page"), ocr="always")
     assert result["ocr_pages"] == [1]
     assert "Plain words on a page" in desk.uploads["sheet.md"].decode()
@@ -153,7 +154,7 @@ def test_an_empty_page_needs_no_ocr(tmp_path: Path) -> None:
 @pytest.mark.fonts
 @pytest.mark.tesseract
 def test_a_language_that_is_not_installed_is_named(tmp_path: Path) -> None:
-    tesseract()
+    ensure_tesseract()
     with pytest.raises(NoRetry, match=r"'tlh'.*there are .*eng.*apt-get install tesseract-ocr-tlh"):
         handled(tmp_path, sample("scanned"), languages=["tlh"])
 
@@ -171,7 +172,7 @@ def pictured(kind: str) -> bytes:
 @pytest.mark.tesseract
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP", "BMP", "PDF"])
 def test_pictures_and_scans_become_text(tmp_path: Path, kind: str) -> None:
-    tesseract()
+    ensure_tesseract()
     source = sample("scanned") if kind == "PDF" else pictured(kind)
     desk = Desk(tmp_path, source, name=f"scan.{kind.lower()}")
     result = ocr.handle(desk)
@@ -189,7 +190,7 @@ def test_pictures_and_scans_become_text(tmp_path: Path, kind: str) -> None:
 @pytest.mark.tesseract
 def test_reading_pictures_without_tesseract_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_tesseract(monkeypatch)
-    reading.languages.cache_clear()
+    tesseract.installed_languages.cache_clear()
     with pytest.raises(NoRetry, match="apt-get install tesseract-ocr"):
         ocr.handle(Desk(tmp_path, pictured("PNG"), name="scan.png"))
 
@@ -206,7 +207,7 @@ def test_reading_pictures_without_tesseract_says_how_to_get_it(tmp_path: Path, m
     ],
 )
 def test_what_is_no_picture_is_refused(tmp_path: Path, source: bytes, said: str) -> None:
-    tesseract()
+    ensure_tesseract()
     with pytest.raises(NoRetry, match=said):
         ocr.handle(Desk(tmp_path, source, name="scan.png"))
 
@@ -214,7 +215,7 @@ def test_what_is_no_picture_is_refused(tmp_path: Path, source: bytes, said: str)
 @pytest.mark.fonts
 @pytest.mark.tesseract
 def test_a_picture_cut_off_is_damaged(tmp_path: Path) -> None:
-    tesseract()
+    ensure_tesseract()
     with pytest.raises(NoRetry, match="damaged: page 1 cannot be decoded"):
         ocr.handle(Desk(tmp_path, pictured("PNG")[:2000], name="scan.png"))
 
@@ -222,7 +223,7 @@ def test_a_picture_cut_off_is_damaged(tmp_path: Path) -> None:
 @pytest.mark.fonts
 @pytest.mark.tesseract
 def test_a_picture_too_large_is_never_decoded(tmp_path: Path) -> None:
-    tesseract()
+    ensure_tesseract()
     made = io.BytesIO()
     Image.new("1", (1, 1)).save(made, "BMP")
     wall = bytearray(made.getvalue())
@@ -241,7 +242,7 @@ def test_a_picture_too_large_is_never_decoded(tmp_path: Path) -> None:
         (b"plain words", "the file is not a PDF"),
         (zip_bomb(), "the file is not a PDF: it looks like a ZIP archive"),
         (many_pages(0), "its pages cannot be found"),
-        (many_pages(opening.PAGES_MAX + 1), "the file has 20001 pages; the most is 20000"),
+        (many_pages(pdf_file.PAGES_MAX + 1), "the file has 20001 pages; the most is 20000"),
         (sample("encrypted"), "the file is encrypted; remove its password"),
         (sample("damaged"), "the file is damaged"),
         (good()[:300], "the file is damaged"),
@@ -256,8 +257,8 @@ def test_what_cannot_be_converted_says_why(tmp_path: Path, source: bytes, said: 
 
 def test_a_huge_page_is_drawn_as_fine_as_may_be() -> None:
     document = pypdfium2.PdfDocument(good().replace(b"[0 0 300 300]", b"[0 0 14400 14400]"))
-    drawn = pictures.drawn(document[0], 1, dpi=600)
-    assert 0.9 * pictures.DRAWN_PIXELS_MAX < drawn.width * drawn.height <= 1.01 * pictures.DRAWN_PIXELS_MAX
+    drawn = pictures.render_page(document[0], 1, dpi=600)
+    assert 0.9 * pictures.RENDERED_PIXELS_MAX < drawn.width * drawn.height <= 1.01 * pictures.RENDERED_PIXELS_MAX
 
 
 # -- converters -------------------------------------------------------------------------------------------------
@@ -284,7 +285,9 @@ def test_a_converter_of_another_package_is_found_by_its_name(tmp_path: Path, mon
     assert "Text of page 1." in desk.uploads["sheet.md"].decode()
 
 
-@pytest.mark.parametrize("name", ["docling", "os:system", "ingot.worker.handlers.documents.pdfium:PlainText", ""])
+@pytest.mark.parametrize(
+    "name", ["docling", "os:system", "ingot.worker.handlers.documents.pdfium_converter:PlainText", ""]
+)
 def test_only_installed_names_are_converters(tmp_path: Path, name: str) -> None:
     with pytest.raises(NoRetry, match="is not installed here; there are inspector, pdfium"):
         handled(tmp_path, good(), converter=name)

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ingot.worker.handlers.documents.archive import pack
-from ingot.worker.handlers.documents.checkpoints import Figure, Page
-from ingot.worker.handlers.documents.composing import composed
-from ingot.worker.handlers.documents.front_matter import front_matter, quoted, short_title, source_of
-from ingot.worker.handlers.documents.markdown import ladder, leveled, mended, parted, plain
+from ingot.worker.handlers.documents.archive import write_archive
+from ingot.worker.handlers.documents.checkpoints import FinishedPage, PagePicture
+from ingot.worker.handlers.documents.document_markdown import compose_markdown
+from ingot.worker.handlers.documents.front_matter import front_matter, identify_source, quote_yaml, short_title
+from ingot.worker.handlers.documents.markdown import (
+    apply_heading_levels,
+    escape_markdown,
+    heading_levels,
+    repair_markdown,
+    split_paragraphs,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,35 +39,38 @@ from ingot.worker.handlers.documents.markdown import ladder, leveled, mended, pa
     ],
 )
 def test_what_converters_get_wrong_is_mended(raw: str, better: str) -> None:
-    assert mended(raw) == better
+    assert repair_markdown(raw) == better
 
 
 def test_a_gap_parts_paragraphs_where_its_lines_meet() -> None:
     text = "It breaks at once. **Read it** before you begin. It breaks at noon."
     better = "It breaks at once.\n\n**Read it** before you begin. It breaks at noon."
-    assert parted(text, [("unless it breaks at once.", "Read it before you")]) == better
+    assert split_paragraphs(text, [("unless it breaks at once.", "Read it before you")]) == better
 
 
 @pytest.mark.parametrize("text", ["here. There here. There", "nothing of it"])
 def test_a_gap_parts_nothing_when_its_place_is_not_certain(text: str) -> None:
-    assert parted(text, [("here.", "There")]) == text
+    assert split_paragraphs(text, [("here.", "There")]) == text
 
 
 def test_headings_have_the_levels_of_the_document() -> None:
-    levels = ladder([24.0, 18.0, 18.1, 14.0, 0.0])
+    levels = heading_levels([24.0, 18.0, 18.1, 14.0, 0.0])
     assert levels == {24.0: 1, 18.0: 2, 14.0: 3}
-    assert leveled("# Second\n\ntext\n\n## Third\n\n# Unknown", [18.0, 14.0, 0.0], levels) == (
+    assert apply_heading_levels("# Second\n\ntext\n\n## Third\n\n# Unknown", [18.0, 14.0, 0.0], levels) == (
         "## Second\n\ntext\n\n### Third\n\n# Unknown"
     )
 
 
 def test_plain_text_is_not_taken_for_markdown() -> None:
-    assert plain("# no *heading*\r\n> <b>\x0c\n\n\n\nnext\n") == "\\# no \\*heading\\*\n\\> \\<b>\n\nnext"
+    assert escape_markdown("# no *heading*\r\n> <b>\x0c\n\n\n\nnext\n") == "\\# no \\*heading\\*\n\\> \\<b>\n\nnext"
 
 
 def test_a_picture_stands_below_the_text_that_was_above_it() -> None:
-    figures = (Figure(name="a b-p001-1.png", above="first line,"), Figure(name="a b-p001-2.png", above="nowhere"))
-    made = composed([Page(number=1, text="The **first** line,\n\nthe last.", figures=figures)])
+    figures = (
+        PagePicture(name="a b-p001-1.png", above="first line,"),
+        PagePicture(name="a b-p001-2.png", above="nowhere"),
+    )
+    made = compose_markdown([FinishedPage(number=1, text="The **first** line,\n\nthe last.", figures=figures)])
     assert made == (
         "\n<!-- page 1 -->\n\nThe **first** line,\n\n![Picture 1 of page 1](a%20b-p001-1.png)\n\n"
         "the last.\n\n![Picture 2 of page 1](a%20b-p001-2.png)\n"
@@ -69,14 +78,16 @@ def test_a_picture_stands_below_the_text_that_was_above_it() -> None:
 
 
 def test_pages_say_how_they_were_read() -> None:
-    made = composed([Page(number=1, text="x", was_read=True), Page(number=2, text="", unread="why not.")])
+    made = compose_markdown(
+        [FinishedPage(number=1, text="x", was_read=True), FinishedPage(number=2, text="", unread="why not.")]
+    )
     assert "<!-- page 1, read by OCR -->" in made
     assert "<!-- page 2, needs OCR -->\n\n> **Page 2 is a picture of text that was not read:** why not.\n" in made
 
 
 @pytest.mark.parametrize("text", ['say "no"', "a: b # c", "---\nx: y", "\\", "\u2028\x85\x7f\ufeff", "שלום", "\udce9"])
 def test_no_text_breaks_out_of_the_front_matter(text: str) -> None:
-    line = quoted(text)
+    line = quote_yaml(text)
     assert json.loads(line) == text
     assert len(line.splitlines()) == 1
     assert line.encode()
@@ -85,7 +96,9 @@ def test_no_text_breaks_out_of_the_front_matter(text: str) -> None:
 def test_the_front_matter_says_what_the_markdown_is_of(tmp_path: Path) -> None:
     path = tmp_path / "x.pdf"
     path.write_bytes(b"abc")
-    lines = front_matter(source_of(path, "x.pdf"), title="T", pages=3, converter="c 1", ocr_pages="1-2").splitlines()
+    lines = front_matter(
+        identify_source(path, "x.pdf"), title="T", pages=3, converter="c 1", ocr_pages="1-2"
+    ).splitlines()
     assert lines[0] == lines[-1] == "---"
     assert 'sha256: "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"' in lines
     assert 'blake3: "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"' in lines
@@ -100,9 +113,9 @@ def test_an_archive_of_the_same_files_is_the_same(tmp_path: Path) -> None:
     for name in ("a.md", "a-p001-1.png"):
         (tmp_path / name).write_text(name)
     files = [tmp_path / "a.md", tmp_path / "a-p001-1.png"]
-    first = pack(files, tmp_path / "1.zip").read_bytes()
+    first = write_archive(files, tmp_path / "1.zip").read_bytes()
     files[0].touch()
-    assert pack(files, tmp_path / "2.zip").read_bytes() == first
+    assert write_archive(files, tmp_path / "2.zip").read_bytes() == first
     with zipfile.ZipFile(tmp_path / "1.zip") as archive:
         assert {name: archive.read(name).decode() for name in archive.namelist()} == {
             "a.md": "a.md",

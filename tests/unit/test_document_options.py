@@ -6,13 +6,19 @@ from typing import Any
 
 import pytest
 
-from ingot.worker.handlers.documents.options import OcrOptions, PdfOptions, options_of, selected, spans
+from ingot.worker.handlers.documents.options import (
+    OcrOptions,
+    PdfOptions,
+    format_page_ranges,
+    read_document_options,
+    select_pages,
+)
 from ingot.worker.job import NoRetry
 
 
 def test_no_payload_means_the_defaults() -> None:
-    assert options_of(None, PdfOptions) == options_of({}, PdfOptions) == PdfOptions()
-    assert options_of({"languages": ["deu", "eng"], "dpi": 200}, OcrOptions).languages == ("deu", "eng")
+    assert read_document_options(None, PdfOptions) == read_document_options({}, PdfOptions) == PdfOptions()
+    assert read_document_options({"languages": ["deu", "eng"], "dpi": 200}, OcrOptions).languages == ("deu", "eng")
 
 
 @pytest.mark.parametrize(
@@ -37,13 +43,13 @@ def test_no_payload_means_the_defaults() -> None:
 )
 def test_a_wrong_option_is_named(payload: Any, named: str) -> None:
     with pytest.raises(NoRetry, match=named):
-        options_of(payload, PdfOptions)
+        read_document_options(payload, PdfOptions)
 
 
 @pytest.mark.parametrize("dpi", [0, 71, 601, 10**9])
 def test_a_picture_is_not_drawn_finer_than_may_be(dpi: int) -> None:
     with pytest.raises(NoRetry, match="dpi"):
-        options_of({"dpi": dpi}, OcrOptions)
+        read_document_options({"dpi": dpi}, OcrOptions)
 
 
 @pytest.mark.parametrize(
@@ -51,15 +57,15 @@ def test_a_picture_is_not_drawn_finer_than_may_be(dpi: int) -> None:
     [(None, [1, 2, 3, 4, 5]), ("2", [2]), ("2-3", [2, 3]), ("4-", [4, 5]), ("5, 1-2,2", [1, 2, 5])],
 )
 def test_pages_are_chosen_in_the_order_of_the_file(selection: str | None, pages: list[int]) -> None:
-    assert selected(selection, 5) == pages
+    assert select_pages(selection, 5) == pages
 
 
 @pytest.mark.parametrize("selection", ["6", "1-6", "9-"])
 def test_a_page_that_is_not_there_is_named(selection: str) -> None:
     with pytest.raises(NoRetry, match="there is no page"):
-        selected(selection, 5)
+        select_pages(selection, 5)
 
 
 @pytest.mark.parametrize("pages", [[], [3], [1, 2, 3], [1, 3, 4, 9]])
 def test_pages_in_words_name_the_same_pages(pages: list[int]) -> None:
-    assert selected(spans(pages) or None, 9) == (pages or list(range(1, 10)))
+    assert select_pages(format_page_ranges(pages) or None, 9) == (pages or list(range(1, 10)))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ingot.worker.handlers.documents.pace import BATCH_PAGES_MAX, Pace
+from ingot.worker.handlers.documents.batch_size import BATCH_PAGES_MAX, BatchSize
 
 
 def calls_for(pages: int, *, call_seconds: float, page_seconds: float) -> tuple[int, float, int]:
     """How often a converter is called for so many pages, how long that takes, and the last size of a batch."""
-    pace, calls, seconds, size = Pace(), 0, 0.0, 0
+    pace, calls, seconds, size = BatchSize(), 0, 0.0, 0
     while pages > 0:
         size = min(pace.pages, pages)
         took = call_seconds + size * page_seconds
-        pace.note(size, took)
+        pace.record(size, took)
         pages, calls, seconds = pages - size, calls + 1, seconds + took
     return calls, seconds, size
 

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from ingot.cli.documents import (
+from ingot.cli.document_files import (
     IN_MEMORY_BYTES_MAX,
-    LEFT_OUT,
-    NO_FILE,
-    NOWHERE,
-    OTHER_KIND,
-    Document,
-    Found,
-    Unlike,
-    Wanted,
-    find,
-    look_at,
-    read,
+    SKIPPED_BROKEN_LINK,
+    SKIPPED_BY_PATTERN,
+    SKIPPED_NOT_A_FILE,
+    SKIPPED_OTHER_KIND,
+    ContentMismatch,
+    DocumentFile,
+    DocumentFilter,
+    DocumentSelection,
+    check_document,
+    find_documents,
+    read_document,
 )
-from ingot.cli.ingesting import folder_of, shown_path
-from ingot.cli.local import FileRefused
+from ingot.cli.ingest_pipeline import output_folder, printable_path
+from ingot.cli.local_files import FileRefused
 from ingot.kernel.errors import InvalidInput
 
 PDF = b"%PDF-1.7\n"
@@ -39,18 +39,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "docs"
 
 
-def found(*paths: Path, said: list[str] | None = None, **wanted: Any) -> Found:
-    return find(paths, Wanted(**wanted), (said if said is not None else []).append)
+def found(*paths: Path, said: list[str] | None = None, **wanted: Any) -> DocumentSelection:
+    return find_documents(paths, DocumentFilter(**wanted), (said if said is not None else []).append)
 
 
-def places(result: Found) -> list[tuple[str, str]]:
-    return [(one.place.as_posix(), one.type) for one in result.documents]
+def places(result: DocumentSelection) -> list[tuple[str, str]]:
+    return [(one.relative_path.as_posix(), one.type) for one in result.documents]
 
 
 def test_a_folder_is_walked_in_order_without_what_is_hidden(folder: Path) -> None:
     result = found(folder)
     assert places(result) == [("b.pdf", "pdf"), ("a/1.pdf", "pdf"), ("a/2.PDF", "pdf"), ("a/scan.png", "ocr")]
-    assert result.skipped == {OTHER_KIND: 1}
+    assert result.skipped == {SKIPPED_OTHER_KIND: 1}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,12 @@ def test_a_file_that_is_named_is_taken_or_refused(folder: Path) -> None:
     with pytest.raises(InvalidInput, match="is no PDF and no picture"):
         found(folder / "a" / "notes.txt")
     (taken,) = found(folder / "a" / "notes.txt", type="pdf").documents
-    assert (taken.place, taken.type, taken.checked, read(taken)) == (Path("notes.txt"), "pdf", False, PDF)
+    assert (taken.relative_path, taken.type, taken.check_content, read_document(taken)) == (
+        Path("notes.txt"),
+        "pdf",
+        False,
+        PDF,
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +110,7 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(folder: Path) -> No
 def test_patterns_let_in_and_leave_out(folder: Path, wanted: dict[str, Any], taken: list[str]) -> None:
     result = found(folder, **wanted)
     assert [place for place, _ in places(result)] == taken
-    assert result.skipped[LEFT_OUT] == 4 - len(taken)
+    assert result.skipped[SKIPPED_BY_PATTERN] == 4 - len(taken)
 
 
 def test_a_pattern_that_cannot_be_read_is_told(folder: Path) -> None:
@@ -125,7 +130,7 @@ def test_links_are_followed_to_files_and_not_in_circles(folder: Path) -> None:
     said: list[str] = []
     result = found(folder, said=said)
     assert [place for place, _ in places(result)][:2] == ["b.pdf", "link.pdf"]
-    assert (len(result.documents), result.skipped[NOWHERE], len(said)) == (5, 2, 2)
+    assert (len(result.documents), result.skipped[SKIPPED_BROKEN_LINK], len(said)) == (5, 2, 2)
     assert places(found(folder / "**" / "*.png")) == [("a/scan.png", "ocr")]
     with pytest.raises(InvalidInput, match="leads nowhere"):
         found(folder / "gone.pdf")
@@ -133,7 +138,7 @@ def test_links_are_followed_to_files_and_not_in_circles(folder: Path) -> None:
 
 def test_what_is_no_file_is_not_opened(folder: Path) -> None:
     os.mkfifo(folder / "pipe.pdf")
-    assert found(folder).skipped[NO_FILE] == 1
+    assert found(folder).skipped[SKIPPED_NOT_A_FILE] == 1
     with pytest.raises(InvalidInput, match="is no file"):
         found(folder / "pipe.pdf")
 
@@ -144,9 +149,9 @@ def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert found(tmp_path / "no*where").documents == []
 
 
-def document(path: Path, content: bytes, *, checked: bool = True) -> Document:
+def document(path: Path, content: bytes, *, checked: bool = True) -> DocumentFile:
     path.write_bytes(content)
-    return Document(path=path, place=Path(path.name), type="pdf", size=len(content), checked=checked)
+    return DocumentFile(path=path, relative_path=Path(path.name), type="pdf", size=len(content), check_content=checked)
 
 
 @pytest.mark.parametrize(
@@ -164,29 +169,29 @@ def document(path: Path, content: bytes, *, checked: bool = True) -> Document:
 )
 def test_a_document_is_known_by_its_first_bytes(tmp_path: Path, name: str, content: bytes) -> None:
     known = document(tmp_path / name, content)
-    look_at(known)
-    assert read(known) == content
+    check_document(known)
+    assert read_document(known) == content
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.pdf", b""), ("a.pdf", PNG), ("a.png", PDF), ("a.bmp", b"text")])
 def test_what_is_not_what_its_name_says_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
     known = document(tmp_path / name, content)
-    for look in (read, look_at):
-        with pytest.raises(Unlike):
+    for look in (read_document, check_document):
+        with pytest.raises(ContentMismatch):
             look(known)
 
 
 def test_what_is_small_is_read_once_and_what_is_not_stays_where_it_is(tmp_path: Path) -> None:
     small = document(tmp_path / "small.pdf", PDF.ljust(IN_MEMORY_BYTES_MAX))
     large = document(tmp_path / "large.pdf", PDF.ljust(IN_MEMORY_BYTES_MAX + 1))
-    assert (read(small), read(large)) == (PDF.ljust(IN_MEMORY_BYTES_MAX), large.path)
+    assert (read_document(small), read_document(large)) == (PDF.ljust(IN_MEMORY_BYTES_MAX), large.path)
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "memory.pdf").symlink_to("/proc/self/mem")  # Which nobody may read at 0, root neither.
     (found_one,) = found(tmp_path).documents
     with pytest.raises(FileRefused, match="cannot be read"):
-        read(found_one)
+        read_document(found_one)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +199,9 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     [("a.pdf", "a"), ("...pdf", "...pdf"), ("..pdf", "..pdf"), (".pdf", ".pdf"), ("a.b.pdf", "a.b")],
 )
 def test_what_comes_of_a_document_stays_below_the_output(tmp_path: Path, name: str, folder: str) -> None:
-    document = Document(path=tmp_path / name, place=Path(name), type="pdf", size=1)
-    assert folder_of(Path("out"), document) == Path("out") / folder
+    document = DocumentFile(path=tmp_path / name, relative_path=Path(name), type="pdf", size=1)
+    assert output_folder(Path("out"), document) == Path("out") / folder
 
 
 def test_a_name_cannot_make_a_line_of_its_own() -> None:
-    assert shown_path(Path("a\ndone  1  b\x1b[2J.pdf")) == "a\ufffddone  1  b\ufffd[2J.pdf"
+    assert printable_path(Path("a\ndone  1  b\x1b[2J.pdf")) == "a\ufffddone  1  b\ufffd[2J.pdf"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ingot.worker import NoRetry
-from ingot.worker.handlers.vectors.model import Model
+from ingot.worker.handlers.vectors.model import EmbeddingModel
 from tests.minilm import NAME, model_folder
 
 # What others who run all-MiniLM-L6-v2 get for the first of these and each other one.
@@ -28,49 +28,49 @@ pytestmark = pytest.mark.model
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    return Model(model_folder())
+def model() -> EmbeddingModel:
+    return EmbeddingModel(model_folder())
 
 
-def test_it_is_what_it_says(model: Model) -> None:
+def test_it_is_what_it_says(model: EmbeddingModel) -> None:
     assert (model.name, model.tokens_max, model.special_tokens) == (NAME, 256, 2)
 
 
-def test_a_piece_is_no_longer_than_the_model_reads(model: Model) -> None:
-    assert [model.piece_tokens(*asked) for asked in ((None, 128), (256, 0), (32, 16))] == [256, 256, 32]
+def test_a_piece_is_no_longer_than_the_model_reads(model: EmbeddingModel) -> None:
+    assert [model.resolve_chunk_tokens(*asked) for asked in ((None, 128), (256, 0), (32, 16))] == [256, 256, 32]
     with pytest.raises(NoRetry, match="chunk_tokens is 300; the model reads 256 at most"):
-        model.piece_tokens(300, 0)
+        model.resolve_chunk_tokens(300, 0)
     with pytest.raises(NoRetry, match="overlap_tokens is 17; it is at most half of chunk_tokens, which is 32"):
-        model.piece_tokens(32, 17)
+        model.resolve_chunk_tokens(32, 17)
 
 
-def test_a_text_beyond_what_the_model_reads_is_cut_to_it(model: Model) -> None:
+def test_a_text_beyond_what_the_model_reads_is_cut_to_it(model: EmbeddingModel) -> None:
     whole, cut = ("bread " * times for times in (1000, 254))
-    long, short = (model.vectors([text], tokens_max=256, normalize=True) for text in (whole, cut))
+    long, short = (model.embed([text], tokens_max=256, normalize=True) for text in (whole, cut))
     assert np.allclose(long, short, atol=1e-5)
 
 
-def test_its_vectors_are_those_that_others_get(model: Model) -> None:
-    vectors = model.vectors(list(KNOWN), tokens_max=256, normalize=True)
+def test_its_vectors_are_those_that_others_get(model: EmbeddingModel) -> None:
+    vectors = model.embed(list(KNOWN), tokens_max=256, normalize=True)
     assert (vectors.dtype.name, vectors.shape) == ("float32", (4, 384))
     assert vectors @ vectors[0] == pytest.approx(list(KNOWN.values()), abs=2e-4)
 
 
-def test_a_question_is_nearest_to_its_answer(model: Model) -> None:
-    questions, answers = (model.vectors(list(texts), tokens_max=256, normalize=True) for texts in (FAQ, FAQ.values()))
+def test_a_question_is_nearest_to_its_answer(model: EmbeddingModel) -> None:
+    questions, answers = (model.embed(list(texts), tokens_max=256, normalize=True) for texts in (FAQ, FAQ.values()))
     assert (questions @ answers.T).argmax(axis=1).tolist() == [0, 1, 2]
 
 
-def test_texts_read_together_are_as_if_read_alone(model: Model) -> None:
+def test_texts_read_together_are_as_if_read_alone(model: EmbeddingModel) -> None:
     texts = ["one", "a good deal more than one word, and some more", *FAQ.values(), "one"]
-    together = model.vectors(texts, tokens_max=256, normalize=False)
-    alone = np.concatenate([model.vectors([text], tokens_max=256, normalize=False) for text in texts])
+    together = model.embed(texts, tokens_max=256, normalize=False)
+    alone = np.concatenate([model.embed([text], tokens_max=256, normalize=False) for text in texts])
     assert np.allclose(together, alone, atol=1e-4)
     assert np.array_equal(together[0], together[-1])
 
 
-def test_vectors_have_the_length_one_unless_told(model: Model) -> None:
-    plain, normalized = (model.vectors(["bread"], tokens_max=256, normalize=normalize) for normalize in (False, True))
+def test_vectors_have_the_length_one_unless_told(model: EmbeddingModel) -> None:
+    plain, normalized = (model.embed(["bread"], tokens_max=256, normalize=normalize) for normalize in (False, True))
     assert np.linalg.norm(normalized) == pytest.approx(1, abs=1e-5)
     assert np.linalg.norm(plain) != pytest.approx(1, abs=1e-2)
     assert np.allclose(plain / np.linalg.norm(plain), normalized, atol=1e-5)
@@ -89,19 +89,19 @@ def folder(tmp_path: Path) -> Path:
 def test_the_model_may_be_in_a_folder_of_its_own(folder: Path) -> None:
     (folder / "onnx").mkdir()
     (folder / "model.onnx").rename(folder / "onnx" / "model.onnx")
-    assert Model(folder).vectors(["bread"], tokens_max=256, normalize=True).shape == (1, 384)
+    assert EmbeddingModel(folder).embed(["bread"], tokens_max=256, normalize=True).shape == (1, 384)
 
 
 def test_a_model_that_pools_with_its_first_token_does(folder: Path) -> None:
-    mean = Model(folder).vectors(["bread"], tokens_max=256, normalize=True)
+    mean = EmbeddingModel(folder).embed(["bread"], tokens_max=256, normalize=True)
     (folder / "1_Pooling").unlink()
     (folder / "1_Pooling").mkdir()
     told = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(told), encoding="utf-8")
-    assert not np.allclose(Model(folder).vectors(["bread"], tokens_max=256, normalize=True), mean, atol=0.1)
+    assert not np.allclose(EmbeddingModel(folder).embed(["bread"], tokens_max=256, normalize=True), mean, atol=0.1)
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": false}', encoding="utf-8")
     with pytest.raises(NoRetry, match="in a way that is not known here"):
-        Model(folder)
+        EmbeddingModel(folder)
 
 
 @pytest.mark.parametrize(
@@ -119,12 +119,12 @@ def test_what_is_missing_or_damaged_is_told(folder: Path, name: str, text: str |
     if text is not None:
         (folder / name).write_text(text, encoding="utf-8")
     with pytest.raises(NoRetry, match=said):
-        Model(folder)
+        EmbeddingModel(folder)
 
 
 def test_what_a_model_reads_at_once_is_told_by_what_lies_beside_it(folder: Path) -> None:
     (folder / "sentence_bert_config.json").unlink()
-    assert Model(folder).tokens_max == json.loads(tokenizer_text(folder))["truncation"]["max_length"]
+    assert EmbeddingModel(folder).tokens_max == json.loads(tokenizer_text(folder))["truncation"]["max_length"]
 
 
 def tokenizer_text(folder: Path) -> str:

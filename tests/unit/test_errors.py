@@ -115,7 +115,7 @@ CODES = {
     "ServerTooOld": ("server_too_old", 501),
     "Refused": ("refused", 500),
     "NotInTime": ("not_in_time", 408),
-    "HeartStopped": ("heart_stopped", 500),
+    "HeartbeatStopped": ("heart_stopped", 500),
     "NotIngot": ("not_ingot", 502),
     "NoFiles": ("no_files", 422),
     "NoToken": ("no_token", 401),
@@ -124,7 +124,7 @@ CODES = {
     "WorkerNotFound": ("worker_not_found", 404),
     "PointerUnresolved": ("pointer_unresolved", 422),
     "SomeFailed": ("some_failed", 500),
-    "Unlike": ("unlike_its_name", 422),
+    "ContentMismatch": ("unlike_its_name", 422),
 }
 
 

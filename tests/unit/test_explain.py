@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from ingot.jobs import JobStatus
-from ingot.jobs.explain import ASKED_SECONDS_MAX, explain
-from ingot.jobs.model import AHEAD_MAX, NULL, HeldLimit, Job, Pause, Reason, Source, Waiting
+from ingot.jobs.explanation import CLAIM_INTERVAL_SECONDS_MAX, explain
+from ingot.jobs.model import JOBS_AHEAD_MAX, NULL, Job, LimitUsage, Pause, Reason, Source, WaitState
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 890_000, tzinfo=UTC)
 BEFORE = NOW - timedelta(seconds=30)
 LATER = NOW + timedelta(minutes=1)
-LONG_AGO = NOW - timedelta(seconds=ASKED_SECONDS_MAX, microseconds=1)
+LONG_AGO = NOW - timedelta(seconds=CLAIM_INTERVAL_SECONDS_MAX, microseconds=1)
 JOB = Job(
     id="job",
     tenant="tenant",
@@ -35,10 +35,10 @@ JOB = Job(
 )
 
 
-def waiting(*, of: dict[str, Any] | None = None, **found: Any) -> Waiting:
+def waiting(*, of: dict[str, Any] | None = None, **found: Any) -> WaitState:
     """A job, and what is in its way; a worker asked for it just now."""
     job = msgspec.structs.replace(JOB, **(of or {}))
-    return Waiting(**{"job": job, "now": NOW, "asked_at": NOW, **found})
+    return WaitState(**{"job": job, "now": NOW, "last_claim_at": NOW, **found})
 
 
 def reasons(*, of: dict[str, Any] | None = None, **found: Any) -> list[Reason]:
@@ -58,10 +58,10 @@ def test_an_explanation_names_its_job_and_where_it_stands(status: JobStatus) -> 
 
 @pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED])
 def test_a_finished_job_is_finished_and_nothing_else(status: JobStatus) -> None:
-    full = HeldLimit(scope="type", most=1, running=1, holders=["a"])
+    full = LimitUsage(scope="type", maximum=1, running=1, holders=["a"])
     pause = Pause(type="resize", since=BEFORE)
     (reason,) = reasons(
-        of={"status": status, "finished_at": BEFORE, "run_at": LATER}, limits=[full], pause=pause, asked_at=None
+        of={"status": status, "finished_at": BEFORE, "run_at": LATER}, limits=[full], pause=pause, last_claim_at=None
     )
     assert reason == Reason(code="finished", message=f"It is {status}.", data={"finished_at": BEFORE})
 
@@ -69,7 +69,7 @@ def test_a_finished_job_is_finished_and_nothing_else(status: JobStatus) -> None:
 def test_a_running_job_says_where_it_runs() -> None:
     of = {"status": JobStatus.RUNNING, "worker_id": "w-1", "attempts": 2, "started_at": BEFORE}
     of |= {"lease_expires_at": LATER}
-    (reason,) = reasons(of=of, asked_at=None)
+    (reason,) = reasons(of=of, last_claim_at=None)
     data = {"worker_id": "w-1", "started_at": BEFORE, "lease_expires_at": LATER}
     lost = "Unless that worker is heard of before, it loses the job at 2026-03-04T05:07:07Z."
     assert reason == Reason(code="running", message=f"It runs at worker w-1, attempt 2. {lost}", data=data)
@@ -93,7 +93,7 @@ def test_a_running_job_says_where_it_runs() -> None:
 def test_a_blocked_job_names_some_of_those_it_waits_for(parents: int, message: str) -> None:
     ways = [JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.BLOCKED]
     known = [(f"p{n}", ways[n % 3]) for n in range(parents)]
-    (reason,) = reasons(of={"status": JobStatus.BLOCKED, "run_at": LATER}, parents=known, asked_at=None)
+    (reason,) = reasons(of={"status": JobStatus.BLOCKED, "run_at": LATER}, parents=known, last_claim_at=None)
     assert reason == Reason(code="waits_for", message=message, data={"after": [job_id for job_id, _ in known]})
 
 
@@ -132,7 +132,7 @@ def test_a_paused_type_says_who_and_since_when(by: str | None, words: str) -> No
 )
 def test_a_full_limit_names_some_of_those_that_run(scope: Any, whose: str, running: int, most: int, shown: str) -> None:
     holders = [f"h{n}" for n in range(min(running, 10))]
-    first, second = reasons(limits=[HeldLimit(scope=scope, most=most, running=running, holders=holders)])
+    first, second = reasons(limits=[LimitUsage(scope=scope, maximum=most, running=running, holders=holders)])
     message = f"{running} of {most} jobs {whose} that may run at once are running: {shown}."
     data = {"most": most, "running": running, "holders": holders}
     assert first == Reason(code=f"{scope}_limit", message=message, data=data)
@@ -140,21 +140,21 @@ def test_a_full_limit_names_some_of_those_that_run(scope: Any, whose: str, runni
 
 
 def test_a_limit_with_room_is_no_reason() -> None:
-    assert codes(limits=[HeldLimit(scope="type", most=2, running=1, holders=["a"])]) == ["in_line"]
+    assert codes(limits=[LimitUsage(scope="type", maximum=2, running=1, holders=["a"])]) == ["in_line"]
 
 
 def test_a_type_that_nobody_ever_asked_for_has_no_worker() -> None:
-    first, second = reasons(asked_at=None)
+    first, second = reasons(last_claim_at=None)
     message = "No worker has asked for jobs of the type resize yet."
     assert first == Reason(code="no_worker", message=message, data={"type": "resize", "asked_at": None})
     assert second.code == "in_line"
 
 
 def test_a_type_that_nobody_asked_for_in_a_long_time_has_no_worker() -> None:
-    first, _ = reasons(asked_at=LONG_AGO)
+    first, _ = reasons(last_claim_at=LONG_AGO)
     message = "No worker has asked for jobs of the type resize since 2026-03-04T05:04:37Z."
     assert first == Reason(code="no_worker", message=message, data={"type": "resize", "asked_at": LONG_AGO})
-    assert codes(asked_at=NOW - timedelta(seconds=ASKED_SECONDS_MAX)) == ["in_line"]
+    assert codes(last_claim_at=NOW - timedelta(seconds=CLAIM_INTERVAL_SECONDS_MAX)) == ["in_line"]
 
 
 @pytest.mark.parametrize(
@@ -163,15 +163,15 @@ def test_a_type_that_nobody_asked_for_in_a_long_time_has_no_worker() -> None:
         (0, "It is the next of its type, and waits for a worker with a free place."),
         (1, "1 job of its type goes before it."),
         (2, "2 jobs of its type go before it."),
-        (AHEAD_MAX - 1, f"{AHEAD_MAX - 1} jobs of its type go before it."),
-        (AHEAD_MAX, f"At least {AHEAD_MAX} jobs of its type go before it."),
+        (JOBS_AHEAD_MAX - 1, f"{JOBS_AHEAD_MAX - 1} jobs of its type go before it."),
+        (JOBS_AHEAD_MAX, f"At least {JOBS_AHEAD_MAX} jobs of its type go before it."),
     ],
 )
 def test_a_job_in_line_says_how_many_go_before_it(ahead: int, message: str) -> None:
-    (reason,) = reasons(ahead=ahead)
+    (reason,) = reasons(jobs_ahead=ahead)
     asked = " A worker last asked for such jobs at 2026-03-04T05:06:07Z."
     assert reason == Reason(code="in_line", message=message + asked, data={"ahead": ahead})
-    _, told_before = reasons(ahead=ahead, asked_at=LONG_AGO)
+    _, told_before = reasons(jobs_ahead=ahead, last_claim_at=LONG_AGO)
     assert told_before.message == message
 
 
@@ -179,9 +179,9 @@ def test_what_must_change_first_comes_first() -> None:
     scopes: list[Any] = ["tenant", "type", "key"]
     found: dict[str, Any] = {
         "pause": Pause(type="resize", since=BEFORE),
-        "limits": [HeldLimit(scope=scope, most=1, running=1, holders=["a"]) for scope in scopes],
-        "asked_at": None,
-        "ahead": 7,
+        "limits": [LimitUsage(scope=scope, maximum=1, running=1, holders=["a"]) for scope in scopes],
+        "last_claim_at": None,
+        "jobs_ahead": 7,
     }
     between = ["paused", "tenant_limit", "type_limit", "key_limit", "no_worker"]
     assert codes(**found) == [*between, "in_line"]
@@ -190,5 +190,5 @@ def test_what_must_change_first_comes_first() -> None:
 
 
 def test_an_explanation_can_be_told_as_json() -> None:
-    explanation = explain(waiting(of={"run_at": LATER}, asked_at=None, pause=Pause(type="resize", since=BEFORE)))
+    explanation = explain(waiting(of={"run_at": LATER}, last_claim_at=None, pause=Pause(type="resize", since=BEFORE)))
     assert len(msgspec.json.decode(msgspec.json.encode(explanation))["reasons"]) == 3

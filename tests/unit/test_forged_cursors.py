@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ingot.kernel.pages import InvalidCursor, Page, write_cursor
+from ingot.kernel.pages import InvalidCursor, Page, encode_cursor
 from tests.bad_values import NOWHERE
 from tests.unit.untouchable import Rooms
 
@@ -25,10 +25,10 @@ List = Callable[[Rooms, str], Awaitable[Page[Any]]]
 LISTS: dict[str, tuple[Callable[[str], Sequence[str | None]], List]] = {
     "tokens": (lambda t: ("tokens", t), lambda r, c: r.credentials.list_tokens(r.tenant, cursor=c)),
     "operators' tokens": (lambda _: ("tokens", None), lambda r, c: r.credentials.list_tokens(None, cursor=c)),
-    "tokens of a person": (lambda _: ("tokens of", ANN), lambda r, c: r.credentials.list_tokens_of(ANN, cursor=c)),
+    "tokens of a person": (lambda _: ("tokens of", ANN), lambda r, c: r.credentials.list_user_tokens(ANN, cursor=c)),
     "worker credentials": (
         lambda t: ("worker credentials", t),
-        lambda r, c: r.credentials.list_workers(r.tenant, cursor=c),
+        lambda r, c: r.credentials.list_worker_credentials(r.tenant, cursor=c),
     ),
     "members": (lambda t: ("members", t), lambda r, c: r.members.list(r.tenant, cursor=c)),
     "users": (lambda _: ("users", None), lambda r, c: r.users.list(cursor=c)),
@@ -44,7 +44,7 @@ async def test_a_cursor_to_nowhere_is_refused(rooms: Rooms, name: str) -> None:
         if place in REAL.get(name, ()):
             continue
         with rooms.refuse(InvalidCursor):
-            await read(rooms, write_cursor(place, bound_to=bound_to(rooms.tenant)))
+            await read(rooms, encode_cursor(place, bound_to=bound_to(rooms.tenant)))
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -52,4 +52,4 @@ async def test_a_cursor_to_a_possible_position_reaches_the_store(rooms: Rooms, n
     bound_to, read = LISTS[name]
     for place in REAL[name]:
         with pytest.raises(AssertionError, match="of the store was called"):
-            await read(rooms, write_cursor(place, bound_to=bound_to(rooms.tenant)))
+            await read(rooms, encode_cursor(place, bound_to=bound_to(rooms.tenant)))

@@ -26,7 +26,7 @@ def test_what_is_not_offered_is_not_there() -> None:
         _ = ingot.nonsense
 
 
-SERVER = "ingot.wiring.serving, ingot.engines.sqlite"
+SERVER = "ingot.wiring.api_server, ingot.engines.sqlite"
 DRIVERS = ("apsw", "asyncpg", "joserfc", "jinja2", "obstore", "uvicorn")
 
 
@@ -55,10 +55,10 @@ def test_the_client_is_there_before_a_job_gives_up_the_right_to_read_it() -> Non
     assert answer(asked) == "True\n"
 
 
-@pytest.mark.parametrize("module", ["client.errors", "worker.isolation.template", "wiring.working"])
+@pytest.mark.parametrize("module", ["client.errors", "worker.isolation.template", "wiring.worker_runner"])
 def test_the_errors_of_all_rooms_are_known_by_their_codes_whatever_else_is_read(module: str) -> None:
     codes = ["forbidden", "unauthorized", "tenant_not_found", "user_not_found", "key_exists", "lease_lost", "gap"]
-    made = "[type(errors.error_of_code(code, '', '')).__name__ for code in codes]"
+    made = "[type(errors.error_from_code(code, '', '')).__name__ for code in codes]"
     asked = f"import ingot.{module}; from ingot.client import errors; codes = {codes}; print(*{made})"
     known = "Forbidden Unauthorized TenantNotFound UserNotFound KeyExists LeaseLost Gap"
     assert answer(asked).split() == known.split()

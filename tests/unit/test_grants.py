@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingot.identity.grants import ACTIONS, ALL, Grant, allows, check_grants
+from ingot.identity.grants import ACTIONS, GRANT_ALL, Grant, allows, check_grants
 from ingot.kernel.errors import InvalidInput
 
 
@@ -53,7 +53,7 @@ def test_one_grant_must_allow_both() -> None:
     assert allows(grants, "jobs.read", "jobs/a")
     assert not allows(grants, "jobs.read", "jobs/b")
     assert not allows([], "jobs.read", "jobs/a")
-    assert all(allows([ALL], action, "jobs/a") for action in ACTIONS)
+    assert all(allows([GRANT_ALL], action, "jobs/a") for action in ACTIONS)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_one_grant_must_allow_both() -> None:
         [Grant(action="jobs.read", resource="jobs.greet")],
         [Grant(action="jobs.read", resource="/jobs/greet")],
         [Grant(action="jobs.read", resource="x" * 301)],
-        [ALL] * 101,
+        [GRANT_ALL] * 101,
     ],
 )
 def test_grants_that_mean_nothing_are_refused(bad: object) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from ingot.worker import NoRetry
-from ingot.worker.handlers.inputs import stem_of
+from ingot.worker.handlers.inputs import output_stem
 from ingot.worker.handlers.options import read_options
-from ingot.worker.handlers.pictures.options import Options
+from ingot.worker.handlers.pictures.options import ImageOptions
 
 
 def test_nothing_asked_for_is_the_defaults() -> None:
-    assert read_options(None, Options) == read_options({}, Options) == Options()
+    assert read_options(None, ImageOptions) == read_options({}, ImageOptions) == ImageOptions()
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_nothing_asked_for_is_the_defaults() -> None:
 )
 def test_a_wrong_option_is_named(payload: Any, said: str) -> None:
     with pytest.raises(NoRetry, match=said):
-        read_options(payload, Options)
+        read_options(payload, ImageOptions)
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_a_wrong_option_is_named(payload: Any, said: str) -> None:
     ],
 )
 def test_outputs_are_called_as_their_source(name: str, stem: str) -> None:
-    assert stem_of(name) == stem
+    assert output_stem(name) == stem

@@ -10,8 +10,8 @@ import pytest
 import xxhash
 
 from ingot.blobs.errors import BlobDamaged
-from ingot.blobs.hashing import Hasher, content_of, verify
-from ingot.blobs.model import CHECK_BYTES, PART_BYTES
+from ingot.blobs.hashing import Hasher, inline_content, verify_part
+from ingot.blobs.model import CHECKSUM_BYTES, PART_BYTES
 
 DATA = random.Random(8).randbytes(3 * PART_BYTES + 4711)
 
@@ -33,7 +33,7 @@ async def test_digests_do_not_depend_on_the_pieces_bytes_come_in(size: int, seed
     assert hasher.blob_id == blake3.blake3(data).hexdigest()
     assert hasher.sha256 == hashlib.sha256(data).hexdigest()
     assert hasher.size == size
-    assert hasher.checks == b"".join(xxhash.xxh3_128_digest(part) for part in parts(data))
+    assert hasher.part_checksums == b"".join(xxhash.xxh3_128_digest(part) for part in parts(data))
 
 
 async def test_digests_can_be_asked_for_on_the_way() -> None:
@@ -41,39 +41,39 @@ async def test_digests_can_be_asked_for_on_the_way() -> None:
     for end in (10, PART_BYTES, PART_BYTES + 7, len(DATA)):
         await hasher.update(DATA[hasher.size : end])
         once = Hasher()
-        once.take(DATA[:end])
+        once.update_sync(DATA[:end])
         assert hasher.content() == once.content()
 
 
 @pytest.mark.parametrize("size", [0, 1, 1024, PART_BYTES])
 def test_bytes_that_are_all_here_are_what_they_are_when_they_come(size: int) -> None:
     hasher, data = Hasher(), DATA[:size]
-    hasher.take(data)
-    assert content_of(data) == hasher.content(inline=data)
+    hasher.update_sync(data)
+    assert inline_content(data) == hasher.content(inline=data)
 
 
 def test_the_digests_of_nothing_are_the_published_ones() -> None:
     content = Hasher().content()
     assert content.id == "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
     assert content.sha256 == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    assert (content.size, content.checks) == (0, b"")
+    assert (content.size, content.part_checksums) == (0, b"")
 
 
 def test_a_part_that_is_not_what_was_stored_is_damaged() -> None:
     hasher = Hasher()
-    hasher.take(DATA)
+    hasher.update_sync(DATA)
     for number, part in enumerate(parts(DATA)):
-        verify(number, part, hasher.checks)
+        verify_part(number, part, hasher.part_checksums)
         for wrong in (part[:-1], part + b"\0", bytes([part[0] ^ 1]) + part[1:], b""):
             with pytest.raises(BlobDamaged):
-                verify(number, wrong, hasher.checks)
+                verify_part(number, wrong, hasher.part_checksums)
         with pytest.raises(BlobDamaged):
-            verify(number + 1, part, hasher.checks)
+            verify_part(number + 1, part, hasher.part_checksums)
 
 
 def test_a_part_without_a_check_is_damaged() -> None:
     for data in (b"", b"bytes"):
         with pytest.raises(BlobDamaged):
-            verify(0, data, b"")
+            verify_part(0, data, b"")
         with pytest.raises(BlobDamaged):
-            verify(1, data, bytes(CHECK_BYTES))
+            verify_part(1, data, bytes(CHECKSUM_BYTES))

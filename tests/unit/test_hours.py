@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot.kernel.errors import InvalidInput
-from ingot.worker.hours import DAY_MINUTES, Hours, Window, read_hours
+from ingot.worker.hours import DAY_MINUTES, Hours, Window, parse_hours
 
 ZURICH = ZoneInfo("Europe/Zurich")
 SPRING = datetime(2026, 3, 29, tzinfo=ZURICH)  # 02:00 is 03:00.
@@ -52,7 +52,7 @@ def open_minutes(hours: Hours, day: datetime) -> int:
 def test_a_time_of_day_is_in_the_hours_or_not(text: str, clock: str, is_open: bool) -> None:
     hour, minute = map(int, clock.split(":"))
     now = datetime(2026, 6, 1, hour, minute, 30 if minute == 59 else 0, tzinfo=ZURICH)
-    assert read_hours(text, "Europe/Zurich").is_open(now.astimezone(UTC)) is is_open
+    assert parse_hours(text, "Europe/Zurich").is_open(now.astimezone(UTC)) is is_open
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,16 @@ def test_a_time_of_day_is_in_the_hours_or_not(text: str, clock: str, is_open: bo
     ],
 )
 def test_days_on_which_the_clock_is_set(text: str, spring: int, autumn: int) -> None:
-    hours = read_hours(text, "Europe/Zurich")
+    hours = parse_hours(text, "Europe/Zurich")
     assert (open_minutes(hours, SPRING), open_minutes(hours, AUTUMN)) == (spring, autumn)
 
 
 def test_a_window_over_midnight_ends_when_the_wall_clock_says_so() -> None:
-    night = read_hours("22:00-06:00", "Europe/Zurich")
+    night = parse_hours("22:00-06:00", "Europe/Zurich")
     for day, utc_hour in ((SPRING, 4), (AUTUMN, 5)):  # 06:00 in summer and in winter.
         end = datetime(day.year, day.month, day.day, utc_hour, tzinfo=UTC)
-        assert night.open_seconds(end - timedelta(seconds=10), most=25) == 10
-        assert night.open_seconds(end, most=25) == 0
+        assert night.open_seconds(end - timedelta(seconds=10), seconds_max=25) == 10
+        assert night.open_seconds(end, seconds_max=25) == 0
 
 
 @given(st.lists(windows, min_size=1, max_size=3), zones, moments, st.floats(0, 10_000))
@@ -82,7 +82,7 @@ def test_it_is_open_for_as_long_as_it_says(
     pairs: list[tuple[int, int]], zone: ZoneInfo, now: datetime, most: float
 ) -> None:
     hours = Hours(windows=tuple(Window(*pair) for pair in pairs), zone=zone)
-    seconds = hours.open_seconds(now, most=most)
+    seconds = hours.open_seconds(now, seconds_max=most)
     assert 0 <= seconds <= most
     if seconds < most:
         assert not hours.is_open(now + timedelta(seconds=seconds))
@@ -95,8 +95,8 @@ def test_without_a_time_zone_it_is_that_of_the_machine(monkeypatch: pytest.Monke
     try:
         monkeypatch.setenv("TZ", "Asia/Tokyo")
         time.tzset()
-        assert read_hours("09:00-10:00").is_open(datetime(2026, 6, 1, 0, 30, tzinfo=UTC))
-        assert not read_hours("09:00-10:00").is_open(datetime(2026, 6, 1, 9, 30, tzinfo=UTC))
+        assert parse_hours("09:00-10:00").is_open(datetime(2026, 6, 1, 0, 30, tzinfo=UTC))
+        assert not parse_hours("09:00-10:00").is_open(datetime(2026, 6, 1, 9, 30, tzinfo=UTC))
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -123,4 +123,4 @@ def test_without_a_time_zone_it_is_that_of_the_machine(monkeypatch: pytest.Monke
 )
 def test_what_are_no_hours_is_told(text: str, zone: str | None, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        read_hours(text, zone)
+        parse_hours(text, zone)

@@ -10,7 +10,7 @@ import pytest
 from blake3 import blake3
 
 from ingot.client.errors import DownloadUnderWay
-from ingot.client.landing import Landing, part_of
+from ingot.client.partial_file import PartialFile, partial_path
 
 DATA = b"all of it"
 BLOB = blake3(DATA).hexdigest()
@@ -18,30 +18,30 @@ BLOB = blake3(DATA).hexdigest()
 
 def test_a_second_download_into_one_file_is_refused(tmp_path: Path) -> None:
     to = tmp_path / "a"
-    with Landing(to, BLOB, len(DATA)) as first:
+    with PartialFile(to, BLOB, len(DATA)) as first:
         first.write(DATA[:3])
-        with pytest.raises(DownloadUnderWay, match=part_of(to, BLOB).name):
-            Landing(to, BLOB, len(DATA))
-        Landing(tmp_path / "b", BLOB, len(DATA)).__exit__()  # Another file is another matter.
+        with pytest.raises(DownloadUnderWay, match=partial_path(to, BLOB).name):
+            PartialFile(to, BLOB, len(DATA))
+        PartialFile(tmp_path / "b", BLOB, len(DATA)).__exit__()  # Another file is another matter.
         first.write(DATA[3:])
         first.finish()
     assert to.read_bytes() == DATA
-    with Landing(to, BLOB, len(DATA)) as again:
-        assert again.there == 0
+    with PartialFile(to, BLOB, len(DATA)) as again:
+        assert again.existing_bytes == 0
 
 
 def test_one_that_was_left_is_taken_up(tmp_path: Path) -> None:
-    with Landing(tmp_path / "a", BLOB, len(DATA)) as first:
+    with PartialFile(tmp_path / "a", BLOB, len(DATA)) as first:
         first.write(DATA[:3])
-    with Landing(tmp_path / "a", BLOB, len(DATA)) as second:
-        assert second.there == 3
+    with PartialFile(tmp_path / "a", BLOB, len(DATA)) as second:
+        assert second.existing_bytes == 3
 
 
 def test_who_opened_a_file_that_was_finished_meanwhile_begins_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = tmp_path / "a"
-    first = Landing(to, BLOB, len(DATA))
+    first = PartialFile(to, BLOB, len(DATA))
     first.write(DATA)
 
     real_open = os.open
@@ -54,6 +54,6 @@ def test_who_opened_a_file_that_was_finished_meanwhile_begins_another(
         return handle
 
     monkeypatch.setattr(os, "open", late)
-    with Landing(to, BLOB, 4) as second:
+    with PartialFile(to, BLOB, 4) as second:
         second.write(b"else")
     assert to.read_bytes() == DATA

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ingot.cli.documents import Document, read
-from ingot.cli.lfs import PointerUnresolved, git_folder, is_pointer, read_pointer
+from ingot.cli.document_files import DocumentFile, read_document
+from ingot.cli.git_lfs import PointerUnresolved, git_folder, is_pointer, read_pointer
 
 pytestmark = pytest.mark.git
 CONTENT = b"%PDF-1.7 the real one"
@@ -50,8 +50,8 @@ def store(git_folder: Path, content: bytes = CONTENT) -> None:
     (place / OID).write_bytes(content)
 
 
-def document(path: Path) -> Document:
-    return Document(path=path, place=Path(path.name), type="pdf", size=path.stat().st_size)
+def document(path: Path) -> DocumentFile:
+    return DocumentFile(path=path, relative_path=Path(path.name), type="pdf", size=path.stat().st_size)
 
 
 def test_a_pointer_says_which_file_it_stands_for() -> None:
@@ -67,19 +67,19 @@ def test_a_pointer_says_which_file_it_stands_for() -> None:
 def test_a_pointer_that_says_nothing_is_not_sent(repository: Path, damaged: bytes) -> None:
     (repository / "b.pdf").write_bytes(damaged)
     with pytest.raises(PointerUnresolved):
-        read(document(repository / "b.pdf"))
+        read_document(document(repository / "b.pdf"))
 
 
 def test_the_file_is_found_in_the_repository_and_nothing_is_changed(repository: Path) -> None:
     store(repository / ".git")
-    assert read(document(repository / "deep" / "a.pdf")) == CONTENT
+    assert read_document(document(repository / "deep" / "a.pdf")) == CONTENT
     assert (repository / "deep" / "a.pdf").read_bytes() == POINTER
 
 
 def test_a_worktree_shares_the_files_of_its_repository(repository: Path, tmp_path: Path) -> None:
     git(repository, "worktree", "add", str(tmp_path / "beside"))
     store(repository / ".git")
-    assert read(document(tmp_path / "beside" / "deep" / "a.pdf")) == CONTENT
+    assert read_document(document(tmp_path / "beside" / "deep" / "a.pdf")) == CONTENT
 
 
 def test_a_submodule_has_its_own(repository: Path, tmp_path: Path) -> None:
@@ -91,13 +91,13 @@ def test_a_submodule_has_its_own(repository: Path, tmp_path: Path) -> None:
     assert known is not None
     assert known.resolve() == (above / ".git" / "modules" / "inner").resolve()
     store(known)
-    assert read(document(above / "inner" / "deep" / "a.pdf")) == CONTENT
+    assert read_document(document(above / "inner" / "deep" / "a.pdf")) == CONTENT
 
 
 def test_without_git_lfs_it_is_told_what_to_do(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(PointerUnresolved, match="git-lfs is not installed") as told:
-        read(document(repository / "deep" / "a.pdf"))
+        read_document(document(repository / "deep" / "a.pdf"))
     assert "git lfs pull" in told.value.hint
 
 
@@ -113,21 +113,21 @@ def test_git_lfs_fetches_what_is_not_there(
     store(repository / ".git", CONTENT[:-1])  # A file that is not whole counts as none.
     if not there:
         with pytest.raises(PointerUnresolved, match="the remote is gone"):
-            read(document(repository / "deep" / "a.pdf"))
+            read_document(document(repository / "deep" / "a.pdf"))
         return
     (tmp_path / "remote").write_bytes(CONTENT)
-    assert read(document(repository / "deep" / "a.pdf")) == CONTENT
+    assert read_document(document(repository / "deep" / "a.pdf")) == CONTENT
     assert (repository / "deep" / "a.pdf").read_bytes() == POINTER
 
 
 def test_a_pointer_outside_of_a_repository_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.pdf").write_bytes(POINTER)
     with pytest.raises(PointerUnresolved, match="in no repository"):
-        read(document(tmp_path / "a.pdf"))
+        read_document(document(tmp_path / "a.pdf"))
 
 
 def test_an_object_of_other_bytes_is_not_sent(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store(repository / ".git", CONTENT[::-1])
     monkeypatch.setenv("PATH", "")
     with pytest.raises(PointerUnresolved, match="is not here"):
-        read(document(repository / "deep" / "a.pdf"))
+        read_document(document(repository / "deep" / "a.pdf"))

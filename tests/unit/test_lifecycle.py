@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ingot.jobs import AttemptOutcome, Backoff, Definition, Done, Failed, JobStatus, Outcome, Release, Snooze
-from ingot.jobs.lifecycle import FINISHED, RETURN_AFTER_LOSS_SECONDS_MAX, Verdict, judge
+from ingot.jobs.lifecycle import FINISHED, RETRY_AFTER_LOSS_SECONDS_MAX, Verdict, judge
 from ingot.jobs.model import Lost
 from ingot.kernel.clock import MICROS
 from tests.moves import MOVES
@@ -37,7 +37,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _judge(job: Standing, outcome: Outcome | Lost, *, spread: float = 0.0) -> Verdict:
-    return judge(job, outcome, DEFINITION, now=NOW, spread=spread)
+    return judge(job, outcome, DEFINITION, now=NOW, random_fraction=spread)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_lost_attempt_says_how_often_that_happened() -> None:
 @pytest.mark.parametrize("spread", [0.0, 0.5, 0.999999])
 def test_a_lost_job_returns_within_five_seconds(spread: float) -> None:
     run_at = _judge(Standing(), Lost(), spread=spread).run_at
-    assert run_at == NOW + int(RETURN_AFTER_LOSS_SECONDS_MAX * spread * MICROS)
+    assert run_at == NOW + int(RETRY_AFTER_LOSS_SECONDS_MAX * spread * MICROS)
     assert NOW <= run_at < NOW + 5 * MICROS
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingot.jobs.limits import KEY_CHARS_MAX, render
+from ingot.jobs.limits import LIMIT_KEY_CHARS_MAX, render_limit_key
 
 PAYLOAD = msgspec.json.encode(
     {"account": {"id": "x", "2": "two"}, "files": ["a", {"name": "b"}], "n": 5, "yes": True, "none": None, "empty": ""}
@@ -40,17 +40,17 @@ PAYLOAD = msgspec.json.encode(
     ],
 )
 def test_a_key_is_the_template_with_the_parts_it_names(template: str, key: str) -> None:
-    assert render(template, PAYLOAD) == key
+    assert render_limit_key(template, PAYLOAD) == key
 
 
 @pytest.mark.parametrize("payload", [b"null", b"5", b"[]", b'"text"', b"{}", b"not json"])
 def test_a_payload_without_the_parts_has_no_key(payload: bytes) -> None:
-    assert render("key-{a}", payload) == ""
+    assert render_limit_key("key-{a}", payload) == ""
 
 
 def test_a_long_key_is_replaced_by_its_digest() -> None:
-    texts = ["x" * KEY_CHARS_MAX, "x" * (KEY_CHARS_MAX + 1), "x" * 60_000, "y" * 60_000]
-    keys = [render("{a}", msgspec.json.encode({"a": text})) for text in texts]
+    texts = ["x" * LIMIT_KEY_CHARS_MAX, "x" * (LIMIT_KEY_CHARS_MAX + 1), "x" * 60_000, "y" * 60_000]
+    keys = [render_limit_key("{a}", msgspec.json.encode({"a": text})) for text in texts]
     assert keys[0] == texts[0]
     assert [len(key) for key in keys[1:]] == [64, 64, 64]
     assert len(set(keys)) == 4
@@ -69,8 +69,8 @@ json_values = st.recursive(
 
 @given(value=json_values, template=st.sampled_from(["{a}", "{a.b}", "{0}", "{a.0}-{b}", "x{a}y{a}"]))
 def test_every_payload_has_a_short_key_that_can_be_stored(value: object, template: str) -> None:
-    key = render(template, msgspec.json.encode({"a": value, "b": value}))
-    assert len(key) <= KEY_CHARS_MAX
+    key = render_limit_key(template, msgspec.json.encode({"a": value, "b": value}))
+    assert len(key) <= LIMIT_KEY_CHARS_MAX
     assert "\x00" not in key
     key.encode()
 
@@ -78,4 +78,6 @@ def test_every_payload_has_a_short_key_that_can_be_stored(value: object, templat
 @given(value=st.dictionaries(st.text(max_size=5), st.integers(), min_size=2))
 def test_values_that_mean_the_same_have_the_same_key(value: dict[str, int]) -> None:
     turned = dict(reversed(value.items()))
-    assert render("{a}", msgspec.json.encode({"a": value})) == render("{a}", msgspec.json.encode({"a": turned}))
+    assert render_limit_key("{a}", msgspec.json.encode({"a": value})) == render_limit_key(
+        "{a}", msgspec.json.encode({"a": turned})
+    )

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from datetime import datetime
 
-from ingot.identity.secrets import WORKER_PREFIX, new_secret, new_token
+from ingot.identity.credential_secrets import WORKER_PREFIX, new_secret, new_token
 from ingot.kernel.ids import new_id
 
 PROGRAM = """
@@ -41,7 +41,7 @@ def test_a_program_that_set_its_logs_up_keeps_them() -> None:
 SERVER = """
 import logging, sys, warnings
 import structlog
-from ingot.kernel.logs import about, configure_server_logs, report
+from ingot.kernel.logs import configure_server_logs, request_fields, report
 configure_server_logs({level!r}, {form!r})
 log = structlog.get_logger("x")
 """
@@ -82,7 +82,9 @@ def test_what_libraries_log_goes_the_same_way() -> None:
 
 
 def test_every_line_says_what_it_is_about() -> None:
-    program = "about.set({'request_id': 'r1', 'tenant_id': 't1'})\nlog.info('a')\nlog.info('b', tenant_id='t2')"
+    program = (
+        "request_fields.set({'request_id': 'r1', 'tenant_id': 't1'})\nlog.info('a')\nlog.info('b', tenant_id='t2')"
+    )
     told = [json.loads(line) for line in lines_of(program)]
     assert [(one["request_id"], one["tenant_id"]) for one in told] == [("r1", "t1"), ("r1", "t2")]
 

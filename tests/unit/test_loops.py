@@ -30,7 +30,7 @@ class Counting(Loop):
             raise self.failing
         return self.rounds
 
-    async def rest(self) -> None:
+    async def wait(self) -> None:
         await self.go_on.wait()
         self.go_on.clear()
 
@@ -89,7 +89,7 @@ async def test_an_error_is_logged_with_its_count_and_the_loop_goes_on() -> None:
 @pytest.mark.usefixtures("short_pauses")
 async def test_an_error_while_resting_does_not_end_the_loop() -> None:
     class Restless(Counting):
-        async def rest(self) -> None:
+        async def wait(self) -> None:
             raise OSError("no rest")
 
     loop = Restless()
@@ -178,7 +178,7 @@ async def test_whoever_is_canceled_while_stopping_a_loop_hears_of_it() -> None:
 
 async def test_a_loop_may_begin_late() -> None:
     class Late(Counting):
-        def first_seconds(self) -> float:
+        def initial_delay_seconds(self) -> float:
             return 3600.0
 
     prompt, late = Counting(), Late()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot.kernel.errors import InvalidInput
-from ingot.kernel.pages import PAGE_ROWS_MAX, InvalidCursor, check_limit, read_cursor, write_cursor
+from ingot.kernel.pages import PAGE_ROWS_MAX, InvalidCursor, check_limit, decode_cursor, encode_cursor
 
 words = st.text(st.characters(exclude_categories=["Cs"]))
 bindings = st.lists(st.none() | words, max_size=4)
@@ -17,29 +17,29 @@ bindings = st.lists(st.none() | words, max_size=4)
 
 @given(words, bindings)
 def test_a_cursor_gives_its_position_back_to_its_list(position: str, bound_to: list[str | None]) -> None:
-    cursor = write_cursor(position, bound_to=bound_to)
-    assert read_cursor(cursor, bound_to=bound_to) == position
+    cursor = encode_cursor(position, bound_to=bound_to)
+    assert decode_cursor(cursor, bound_to=bound_to) == position
 
 
 @given(words, bindings, bindings)
 def test_a_cursor_of_another_list_is_refused(position: str, one: list[str | None], other: list[str | None]) -> None:
-    cursor = write_cursor(position, bound_to=one)
+    cursor = encode_cursor(position, bound_to=one)
     if one != other:
         with pytest.raises(InvalidCursor):
-            read_cursor(cursor, bound_to=other)
+            decode_cursor(cursor, bound_to=other)
 
 
 def test_values_that_only_look_alike_bind_differently() -> None:
-    cursor = write_cursor("1", bound_to=("jobs", "a", None))
+    cursor = encode_cursor("1", bound_to=("jobs", "a", None))
     for other in (("jobs", None, "a"), ("jobs", "a", ""), ("jobs", "a"), ("jobsa", None), ("jobs", "a", "None")):
         with pytest.raises(InvalidCursor):
-            read_cursor(cursor, bound_to=other)
+            decode_cursor(cursor, bound_to=other)
 
 
 @given(words)
 def test_what_nobody_made_is_refused_by_name(text: str) -> None:
     with pytest.raises(InvalidCursor):
-        read_cursor(text, bound_to=("jobs",))
+        decode_cursor(text, bound_to=("jobs",))
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,20 @@ def test_what_nobody_made_is_refused_by_name(text: str) -> None:
 def test_other_content_in_the_right_wrapping_is_refused(content: bytes) -> None:
     cursor = base64.urlsafe_b64encode(content).decode().rstrip("=")
     with pytest.raises(InvalidCursor) as caught:
-        read_cursor(cursor, bound_to=())
+        decode_cursor(cursor, bound_to=())
     assert caught.value.hint
 
 
 def test_a_cursor_of_another_version_is_refused() -> None:
-    cursor = write_cursor("p", bound_to=())
+    cursor = encode_cursor("p", bound_to=())
     text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).replace(b"[1,", b"[2,")
     with pytest.raises(InvalidCursor):
-        read_cursor(base64.urlsafe_b64encode(text).decode(), bound_to=())
+        decode_cursor(base64.urlsafe_b64encode(text).decode(), bound_to=())
 
 
 @given(words, bindings)
 def test_a_cursor_can_stand_in_a_url_as_it_is(position: str, bound_to: list[str | None]) -> None:
-    cursor = write_cursor(position, bound_to=bound_to)
+    cursor = encode_cursor(position, bound_to=bound_to)
     assert cursor.isascii()
     assert cursor.replace("-", "").replace("_", "").isalnum()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ingot.http.call import Headers
-from ingot.http.peers import Peers
+from ingot.http.client_address import ClientAddressResolver
+from ingot.http.request import Headers
 
 
 def peer(address: str | None, *forwarded: str, trusted: tuple[str, ...] = ()) -> str:
     headers = Headers([(b"x-forwarded-for", value.encode()) for value in forwarded])
-    return Peers(trusted).of(None if address is None else (address, 1234), headers)
+    return ClientAddressResolver(trusted).rate_limit_key(None if address is None else (address, 1234), headers)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_only_a_trusted_proxy_is_believed(
     ],
 )
 def test_the_whole_address_is_told_to_who_asks_for_it(address: str | None, found: str | None) -> None:
-    assert Peers().address(None if address is None else (address, 1234), Headers([])) == found
+    assert ClientAddressResolver().resolve(None if address is None else (address, 1234), Headers([])) == found
 
 
 def test_what_is_said_twice_is_said_by_nobody() -> None:

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image, ImageOps, PngImagePlugin
 
 from ingot.worker import NoRetry
-from ingot.worker.handlers.pictures import drawing
-from ingot.worker.handlers.pictures.drawing import Drawn, draw
-from ingot.worker.handlers.pictures.formats import READ, WRITTEN, Format
-from ingot.worker.handlers.pictures.options import Options
+from ingot.worker.handlers.pictures import picture_conversion
+from ingot.worker.handlers.pictures.formats import INPUT_FORMATS, OUTPUT_FORMATS, Format
+from ingot.worker.handlers.pictures.options import ImageOptions
+from ingot.worker.handlers.pictures.picture_conversion import ConvertedPicture, convert_picture
 from tests.sample_images import (
     BLUE,
     GPS,
@@ -36,7 +36,7 @@ FORMATS: list[Format] = ["png", "jpeg", "webp", "avif", "tiff", "gif"]
 class Seen(NamedTuple):
     """What was made, as it is told and as it is read back."""
 
-    told: Drawn
+    told: ConvertedPicture
     image: Image.Image
     data: bytes
 
@@ -51,7 +51,7 @@ def make(tmp_path: Path) -> Make:
     def run(data: bytes, **options: Any) -> Seen:
         source, made = tmp_path / "source", tmp_path / "made"
         source.write_bytes(data)
-        told = draw(source, made, Options(**options))
+        told = convert_picture(source, made, ImageOptions(**options))
         return Seen(told, opened(made.read_bytes()), made.read_bytes())
 
     return run
@@ -63,7 +63,7 @@ def near(found: Any, wanted: tuple[int, ...], by: int = 12) -> bool:
 
 
 def test_this_pillow_reads_and_writes_all_that_we_name() -> None:
-    assert set(WRITTEN) == set(FORMATS) == set(READ.values())
+    assert set(OUTPUT_FORMATS) == set(FORMATS) == set(INPUT_FORMATS.values())
 
 
 @pytest.mark.parametrize("source", ["PNG", "JPEG", "WEBP", "AVIF", "TIFF", "GIF", "BMP"])
@@ -72,7 +72,7 @@ def test_every_format_becomes_every_other(make: Make, source: str, wanted: Forma
     seen = make(saved(picture(), source), format=wanted, width=32)
     assert (seen.told.format, seen.told.source_format, seen.told.frames) == (wanted, source.lower(), 1)
     assert (seen.told.size, seen.told.source_size) == (seen.image.size, (64, 32)) == ((32, 16), (64, 32))
-    assert seen.image.format == WRITTEN[wanted].plugin
+    assert seen.image.format == OUTPUT_FORMATS[wanted].plugin
     shown = seen.image.convert("RGB")
     assert near(shown.getpixel((4, 8)), RED, 40)
     assert near(shown.getpixel((27, 8)), BLUE, 40)
@@ -278,7 +278,7 @@ def test_what_cannot_be_read_says_why(make: Make, case: str, size: dict[str, int
 
 
 def test_too_many_frames_are_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "FRAMES_MAX", 4)
+    monkeypatch.setattr(picture_conversion, "FRAMES_MAX", 4)
     make(moving(4))
     with pytest.raises(NoRetry, match="5 frames"):
         make(moving(5))

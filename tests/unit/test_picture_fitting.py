@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ingot.worker.handlers.pictures.fitting import Fit, Size, place
+from ingot.worker.handlers.pictures.fitting import Fit, Size, fit_picture
 
 SIDES = some.integers(1, 20_000)
 WIDE = Size(400, 200)
@@ -32,22 +32,22 @@ WIDE = Size(400, 200)
 def test_a_box_gives_this_size(
     fit: Fit, box: tuple[int | None, int | None], enlarge: bool, size: tuple[int, int]
 ) -> None:
-    assert place(WIDE, *box, fit=fit, enlarge=enlarge).size == size
+    assert fit_picture(WIDE, *box, fit=fit, enlarge=enlarge).size == size
 
 
 def test_cover_takes_the_middle() -> None:
-    assert place(WIDE, 100, 100, fit="cover", enlarge=False).part == (100, 0, 300, 200)
+    assert fit_picture(WIDE, 100, 100, fit="cover", enlarge=False).source_box == (100, 0, 300, 200)
 
 
 def test_all_of_it_is_taken_otherwise() -> None:
     for fit in ("inside", "exact"):
-        assert place(WIDE, 100, 100, fit=fit, enlarge=False).part == (0, 0, 400, 200)
+        assert fit_picture(WIDE, 100, 100, fit=fit, enlarge=False).source_box == (0, 0, 400, 200)
 
 
 @given(SIDES, SIDES, SIDES, SIDES, some.sampled_from(["inside", "cover", "exact"]), some.booleans())
 def test_it_always_fits(width: int, height: int, box_width: int, box_height: int, fit: Fit, enlarge: bool) -> None:
     source = Size(width, height)
-    (left, top, right, bottom), size = place(source, box_width, box_height, fit=fit, enlarge=enlarge)
+    (left, top, right, bottom), size = fit_picture(source, box_width, box_height, fit=fit, enlarge=enlarge)
     assert 1 <= size.width <= box_width
     assert 1 <= size.height <= box_height
     assert enlarge or (size.width <= width and size.height <= height)

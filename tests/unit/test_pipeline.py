@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ingot.blobs.hashing import Hasher, rehash
+from ingot.blobs.hashing import Hasher, hash_object
 from ingot.blobs.model import PART_BYTES
-from ingot.blobs.pipeline import Pipeline
+from ingot.blobs.pipeline import WritePipeline
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StorageFull
 from ingot.objects.local import LocalStore
@@ -22,16 +22,20 @@ WAIT_SECONDS_MAX = 30.0
 async def test_what_comes_in_pieces_is_stored_and_hashed_whole(tmp_path: Path, piece: int) -> None:
     data = random.Random(piece).randbytes(3 * PART_BYTES + 4711)
     store = await LocalStore.open(tmp_path, clock=ManualClock())
-    place, hasher, once = store.new_place(), Hasher(), Hasher()
+    place, hasher, once = store.new_storage_key(), Hasher(), Hasher()
     writer = await store.write(place, size=len(data))
-    async with Pipeline(writer, hasher) as pipeline:
+    async with WritePipeline(writer, hasher) as pipeline:
         for start in range(0, len(data), piece):
-            await pipeline.take(data[start : start + piece])
-        await pipeline.drain()
-        assert pipeline.received == writer.offset == len(data)
+            await pipeline.write(data[start : start + piece])
+        await pipeline.flush()
+        assert pipeline.received_bytes == writer.offset == len(data)
     await writer.finish()
-    once.take(data)
-    assert once.content(place=place) == hasher.content(place=place) == await rehash(store, place, len(data))
+    once.update_sync(data)
+    assert (
+        once.content(storage_key=place)
+        == hasher.content(storage_key=place)
+        == await hash_object(store, place, len(data))
+    )
     await store.close()
 
 
@@ -64,21 +68,21 @@ class Sink:
 async def test_who_sends_faster_than_the_disk_writes_waits() -> None:
     sink, taken = Sink(), 0
 
-    async def send(pipeline: Pipeline) -> None:
+    async def send(pipeline: WritePipeline) -> None:
         nonlocal taken
         for _ in range(10):
-            await pipeline.take(bytes(PART_BYTES))
+            await pipeline.write(bytes(PART_BYTES))
             taken += 1
 
-    async with Pipeline(sink, Hasher()) as pipeline:
+    async with WritePipeline(sink, Hasher()) as pipeline:
         sending = asyncio.create_task(send(pipeline))
         await asyncio.wait_for(sink.entered.wait(), WAIT_SECONDS_MAX)
         await asyncio.wait([sending], timeout=0.05)
         assert taken == 1
-        assert pipeline.received == 2 * PART_BYTES
+        assert pipeline.received_bytes == 2 * PART_BYTES
         sink.go_on.set()
         await asyncio.wait_for(sending, WAIT_SECONDS_MAX)
-        await pipeline.drain()
+        await pipeline.flush()
     assert sink.offset == 10 * PART_BYTES
 
 
@@ -86,18 +90,18 @@ async def test_a_failure_is_told_with_the_next_bytes_or_at_the_end() -> None:
     for last in ("take", "drain"):
         sink = Sink(StorageFull())
         sink.go_on.set()
-        async with Pipeline(sink, Hasher()) as pipeline:
-            await pipeline.take(bytes(PART_BYTES))
+        async with WritePipeline(sink, Hasher()) as pipeline:
+            await pipeline.write(bytes(PART_BYTES))
             with pytest.raises(StorageFull):
-                await (pipeline.take(bytes(PART_BYTES)) if last == "take" else pipeline.drain())
+                await (pipeline.write(bytes(PART_BYTES)) if last == "take" else pipeline.flush())
 
 
 async def test_whoever_leaves_early_leaves_nothing_under_way() -> None:
     sink = Sink(StorageFull())
 
     async def break_off() -> None:
-        async with Pipeline(sink, Hasher()) as pipeline:
-            await pipeline.take(bytes(PART_BYTES))
+        async with WritePipeline(sink, Hasher()) as pipeline:
+            await pipeline.write(bytes(PART_BYTES))
             await asyncio.wait_for(sink.entered.wait(), WAIT_SECONDS_MAX)
             asyncio.get_running_loop().call_soon(sink.go_on.set)
             raise ConnectionError

@@ -10,19 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingot.http.call import Call, Headers
-from ingot.http.gate import NOBODY
-from ingot.http.ranges import PreconditionFailed, RangeNotSatisfiable, Wanted, disposition, safe_type, wanted
+from ingot.http.authentication import ANONYMOUS
+from ingot.http.ranges import (
+    PreconditionFailed,
+    RangeNotSatisfiable,
+    SelectedRange,
+    content_disposition,
+    safe_content_type,
+    select_range,
+)
+from ingot.http.request import Headers, Request
 from ingot.kernel.errors import InvalidInput
 
 ETAG = '"abc"'
 HUGE = "9" * 5000
 
 
-def asked(size: int = 1000, *, method: str = "GET", **headers: str) -> Wanted:
+def asked(size: int = 1000, *, method: str = "GET", **headers: str) -> SelectedRange:
     raw = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
-    call = Call(caller=NOBODY, tenant="", headers=Headers(raw), path={}, request_id="", method=method)
-    return wanted(call, size=size, etag=ETAG)
+    call = Request(caller=ANONYMOUS, tenant="", headers=Headers(raw), path_params={}, request_id="", method=method)
+    return select_range(call, size=size, etag=ETAG)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +165,9 @@ def test_head_has_no_ranges() -> None:
 
 def test_a_condition_that_was_sent_twice_is_refused() -> None:
     headers = Headers([(b"if-match", b'"abc"'), (b"if-match", b'"x"')])
-    call = Call(caller=NOBODY, tenant="", headers=headers, path={}, request_id="")
+    call = Request(caller=ANONYMOUS, tenant="", headers=headers, path_params={}, request_id="")
     with pytest.raises(InvalidInput):
-        wanted(call, size=1, etag=ETAG)
+        select_range(call, size=1, etag=ETAG)
 
 
 # -- names and types ------------------------------------------------------------------------------------------
@@ -179,12 +186,12 @@ def test_a_condition_that_was_sent_twice_is_refused() -> None:
     ],
 )
 def test_a_name_is_told_as_it_is(name: str | None, value: str) -> None:
-    assert disposition(name) == value
+    assert content_disposition(name) == value
 
 
 @given(name=st.text())
 def test_no_name_breaks_a_header(name: str) -> None:
-    value = disposition(name)
+    value = content_disposition(name)
     assert re.fullmatch(r"[ -~]*", value)
     assert value.count('"') in (0, 2)
     if (found := re.search(r"filename\*=UTF-8''(.*)", value)) is not None:
@@ -204,7 +211,7 @@ def test_no_name_breaks_a_header(name: str) -> None:
     ],
 )
 def test_what_a_browser_does_not_run_keeps_its_type(kind: str) -> None:
-    assert safe_type(kind) == kind
+    assert safe_content_type(kind) == kind
 
 
 @pytest.mark.parametrize(
@@ -234,4 +241,4 @@ def test_what_a_browser_does_not_run_keeps_its_type(kind: str) -> None:
     ],
 )
 def test_what_a_browser_would_run_is_plain_bytes(kind: str | None) -> None:
-    assert safe_type(kind) == "application/octet-stream"
+    assert safe_content_type(kind) == "application/octet-stream"

@@ -10,7 +10,7 @@ import pytest
 
 from ingot.blobs.ports import BeginUpload
 from ingot.jobs import Definition
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.jobs.reuse import reuse_key
 from ingot.kernel.ids import new_id
 
@@ -75,7 +75,7 @@ def test_what_would_do_something_else_has_another_key() -> None:
 
 def test_an_upload_that_announces_its_blob_is_that_blob_as_an_input() -> None:
     definition, order = Definition(type="noop", reuse=True), new_job(new_id(), "noop", inputs={"b": B})
-    begin = partial(BeginUpload, id=new_id(), tenant=order.tenant, owner="me", reserve=1, keep=1)
+    begin = partial(BeginUpload, id=new_id(), tenant=order.tenant, owner="me", reserve=1, lifetime=1)
 
     def key_with(*uploads: BeginUpload) -> bytes | None:
         return reuse_key(definition, msgspec.structs.replace(order, uploads=uploads))

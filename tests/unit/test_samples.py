@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.worker.handlers.documents.converting import Converted, convert
+from ingot.worker.handlers.documents.converting import ConvertedDocument, convert
 from ingot.worker.job import NoRetry
 from scripts.make_samples import FOLDER, SAMPLES, main
 from tests.providers.programs import fonts, tesseract
@@ -20,7 +20,7 @@ BYTES_MAX = 500_000
 REFERENCE = re.compile(r"!\[[^\]]*\]\(([^)]*)\)")
 
 
-def made_of(name: str, folder: Path) -> Converted:
+def made_of(name: str, folder: Path) -> ConvertedDocument:
     if name == "scanned":
         tesseract()
     return convert(FOLDER / f"{name}.pdf", folder=folder)

@@ -10,29 +10,29 @@ from threading import Barrier
 
 import pytest
 
-from ingot.kernel.secret_key import SecretKeyUnusable, secret_keys
+from ingot.kernel.secret_key import SecretKeyUnusable, load_secret_keys
 
 TOLD = "0123456789abcdef" * 2
 
 
 def test_a_key_is_made_once(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "data"
-    key = secret_keys(folder)[0]
+    key = load_secret_keys(folder)[0]
     assert len(key) == 64
-    assert secret_keys(folder)[0] == key
+    assert load_secret_keys(folder)[0] == key
     assert S_IMODE((folder / "secret.key").stat().st_mode) == 0o600
     assert [path.name for path in folder.iterdir()] == ["secret.key"]
-    assert secret_keys(tmp_path / "other")[0] != key
+    assert load_secret_keys(tmp_path / "other")[0] != key
 
 
 def test_a_key_that_is_told_counts_and_writes_nothing(tmp_path: Path) -> None:
-    assert secret_keys(tmp_path, TOLD)[0] == TOLD.encode()
+    assert load_secret_keys(tmp_path, TOLD)[0] == TOLD.encode()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_key_can_be_told_as_it_stands_in_the_file(tmp_path: Path) -> None:
-    key = secret_keys(tmp_path)[0]
-    assert secret_keys(tmp_path, (tmp_path / "secret.key").read_text())[0] == key
+    key = load_secret_keys(tmp_path)[0]
+    assert load_secret_keys(tmp_path, (tmp_path / "secret.key").read_text())[0] == key
 
 
 def test_all_who_ask_at_once_get_the_same(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_all_who_ask_at_once_get_the_same(tmp_path: Path) -> None:
 
     def ask(folder: Path) -> bytes:
         barrier.wait()
-        return secret_keys(folder)[0]
+        return load_secret_keys(folder)[0]
 
     with ThreadPoolExecutor(16) as pool:
         for number in range(10):
@@ -58,7 +58,7 @@ def test_a_key_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: py
             return real(*given)  # type: ignore[operator]
 
         monkeypatch.setattr(os, name, noted)
-    secret_keys(tmp_path)[0]
+    load_secret_keys(tmp_path)[0]
     assert steps == ["fsync", "link", "fsync"]
 
 
@@ -72,9 +72,9 @@ def test_a_key_that_could_not_be_made_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(os, step, fail)
         with pytest.raises(SecretKeyUnusable, match="No space left"):
-            secret_keys(tmp_path)[0]
+            load_secret_keys(tmp_path)[0]
     assert list(tmp_path.iterdir()) == []
-    assert secret_keys(tmp_path)[0]
+    assert load_secret_keys(tmp_path)[0]
 
 
 @pytest.mark.parametrize("text", ["", "short", "a" * 31, "\u00fc" * 64, "a" * 20 + "\n" + "b" * 20])
@@ -83,26 +83,26 @@ def test_what_is_no_key_is_refused_and_kept(tmp_path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
     path.chmod(0o600)
     with pytest.raises(SecretKeyUnusable):
-        secret_keys(tmp_path)[0]
+        load_secret_keys(tmp_path)[0]
     assert path.read_text(encoding="utf-8") == text
     with pytest.raises(SecretKeyUnusable):
-        secret_keys(tmp_path, text)[0]
+        load_secret_keys(tmp_path, text)[0]
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    secret_keys(tmp_path)[0]
+    load_secret_keys(tmp_path)[0]
     (tmp_path / "secret.key").chmod(0o640)
     with pytest.raises(SecretKeyUnusable, match="others"):
-        secret_keys(tmp_path)[0]
+        load_secret_keys(tmp_path)[0]
 
 
 def test_a_folder_that_is_none_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SecretKeyUnusable):
-        secret_keys(tmp_path / "file")[0]
+        load_secret_keys(tmp_path / "file")[0]
 
 
 @pytest.mark.parametrize("between", [",", "\n", " , ", ",\n\n", "\r\n"])
 def test_older_keys_follow_the_current_one(tmp_path: Path, between: str) -> None:
     other = TOLD[::-1]
-    assert secret_keys(tmp_path, f"{TOLD}{between}{other}{between}") == [TOLD.encode(), other.encode()]
+    assert load_secret_keys(tmp_path, f"{TOLD}{between}{other}{between}") == [TOLD.encode(), other.encode()]

@@ -12,10 +12,10 @@ from ingot.settings import (
     ClientSettings,
     Settings,
     SettingsError,
-    faults,
+    find_setting_errors,
+    find_unknown_variables,
     read_settings,
-    unknown_names,
-    variable_of,
+    variable_name,
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
@@ -124,7 +124,7 @@ def test_where_spans_go_is_read_by_the_name_that_everybody_knows() -> None:
 def test_the_page_tells_of_every_setting_and_of_no_other() -> None:
     told = re.findall(r"^\| `([A-Z0-9_]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     fields = {*Settings.__struct_fields__, *ClientSettings.__struct_fields__}
-    assert sorted(told) == sorted(variable_of(field) for field in fields)
+    assert sorted(told) == sorted(variable_name(field) for field in fields)
 
 
 def test_bounds_of_the_server_are_read() -> None:
@@ -404,14 +404,16 @@ def test_what_is_signed_with_is_not_shown() -> None:
 
 def test_all_that_cannot_be_read_is_told_at_once() -> None:
     environment = {"INGOT_PORT": "http", "INGOT_LEASE_SECONDS": "0", "INGOT_RATE_READ": "fast", "INGOT_DATA": "/srv"}
-    told = [error.detail.split()[0] for error in faults(environment)]
+    told = [error.detail.split()[0] for error in find_setting_errors(environment)]
     assert sorted(told) == ["INGOT_LEASE_SECONDS", "INGOT_PORT", "INGOT_RATE_READ"]
 
 
 def test_what_does_not_go_together_is_told_when_each_can_be_read() -> None:
-    (told,) = faults({"INGOT_OIDC_ISSUER": "https://login.example.com"})
+    (told,) = find_setting_errors({"INGOT_OIDC_ISSUER": "https://login.example.com"})
     assert "INGOT_OIDC_CLIENT_ID is not" in told.detail
-    assert faults(OIDC | {"INGOT_THEME": "dark", "INGOT_SERVER_URL": "http://x", "INGOT_TENNANT": "x"}) == []
+    assert (
+        find_setting_errors(OIDC | {"INGOT_THEME": "dark", "INGOT_SERVER_URL": "http://x", "INGOT_TENNANT": "x"}) == []
+    )
 
 
 @pytest.mark.parametrize("field", [*Settings.__struct_fields__])
@@ -419,14 +421,17 @@ def test_a_setting_alone_is_no_fault_unless_it_is_told_as_one_that_goes_with_oth
     good = {"INGOT_LOG_FORMAT": "json", "INGOT_DATABASE_POOLED": "on", "INGOT_TRUSTED_PROXIES": "::1"}
     good |= {"INGOT_SECRET_KEY": "k" * 32, "INGOT_SPARE_BYTES": "0"}
     default = getattr(Settings(), field)
-    text = good.get(variable_of(field)) or (str(default) if default not in (None, ()) else "https://example.com")
+    text = good.get(variable_name(field)) or (str(default) if default not in (None, ()) else "https://example.com")
     if field in ("database_url", "database_owner_url"):
         text = "postgresql://db/ingot"
     if field == "secret_key":
         text = bytes(range(32)).hex()
-    assert all("is set, and" in error.detail for error in faults({variable_of(field): text}))
+    assert all("is set, and" in error.detail for error in find_setting_errors({variable_name(field): text}))
 
 
 def test_a_name_that_is_none_is_told_with_the_one_it_is_like() -> None:
     environment = {"INGOT_SERVER": "x", "INGOT_QQQQ": "x", "INGOT_PORT": "1", "OTHER": "x"}
-    assert unknown_names(environment, likeness=0.75) == {"INGOT_QQQQ": None, "INGOT_SERVER": "INGOT_SERVER_URL"}
+    assert find_unknown_variables(environment, similarity_min=0.75) == {
+        "INGOT_QQQQ": None,
+        "INGOT_SERVER": "INGOT_SERVER_URL",
+    }

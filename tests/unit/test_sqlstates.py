@@ -7,7 +7,7 @@ from importlib import resources
 
 import pytest
 
-from ingot.engines.postgres.connection import REFUSALS
+from ingot.engines.postgres.connection import ERRORS_BY_SQLSTATE
 
 REFUSED = re.compile(r"refuse_app\('(IN\d+)', '(\w+)'")
 DETAILS = {"IN009": "1.5", "IN049": "tenant 1 2 3", "IN071": "3"}
@@ -27,5 +27,5 @@ def test_a_state_means_one_thing_to_applications() -> None:
 
 @pytest.mark.parametrize(("state", "code"), sorted(told_to_applications()))
 def test_a_state_means_the_same_to_servers_and_applications(state: str, code: str) -> None:
-    if state in REFUSALS:
-        assert REFUSALS[state]("it is refused", DETAILS.get(state, "")).code == code
+    if state in ERRORS_BY_SQLSTATE:
+        assert ERRORS_BY_SQLSTATE[state]("it is refused", DETAILS.get(state, "")).code == code

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from ingot.kernel import structs
+from ingot.kernel import msgspec_warmup
 
 SHARED = """
 import sys, threading
@@ -16,7 +16,7 @@ from types import ModuleType
 
 import msgspec
 
-from ingot.kernel.structs import prepare_structs
+from ingot.kernel.msgspec_warmup import prepare_structs
 
 SOURCE = '''
 from __future__ import annotations
@@ -56,10 +56,10 @@ def test_a_struct_that_was_not_whole_is_made_ready_later(monkeypatch: pytest.Mon
     half = ModuleType("half")
     monkeypatch.setitem(sys.modules, "half", half)
     exec("import msgspec\nclass Outer(msgspec.Struct):\n    x: 'Inner'\n", half.__dict__)
-    structs.prepare_structs()
-    assert structs.prepare_structs() == 0
+    msgspec_warmup.prepare_structs()
+    assert msgspec_warmup.prepare_structs() == 0
     exec("class Inner(msgspec.Struct):\n    a: int\n", half.__dict__)
-    assert structs.prepare_structs() == 2
+    assert msgspec_warmup.prepare_structs() == 2
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ingot.http.problems import MethodNotAllowed, NoSuchRoute
-from ingot.http.table import Open, Route, Table, Undeclared
+from ingot.http.routes import InvalidRoute, Open, Route, RouteTable
 from ingot.kernel.errors import InvalidInput
 
 
@@ -14,10 +14,10 @@ async def handler(call: object) -> None:
 
 
 def route(path: str, method: str = "GET") -> Route:
-    return Route(method=method, path=path, handler=handler, needs=Open(), room="test")
+    return Route(method=method, path=path, handler=handler, needs=Open(), tag="test")
 
 
-TABLE = Table(
+TABLE = RouteTable(
     [
         route("/k"),
         route("/k/{key*}"),
@@ -74,8 +74,8 @@ def test_another_method_is_told_from_another_path() -> None:
 
 
 def test_a_name_is_a_whole_segment() -> None:
-    with pytest.raises(Undeclared):
-        Table([route("/w/{id}.json")])
+    with pytest.raises(InvalidRoute):
+        RouteTable([route("/w/{id}.json")])
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_a_rest_that_is_no_name_is_told_so(sent: str) -> None:
 
 
 def test_the_rest_of_a_path_is_its_end() -> None:
-    with pytest.raises(Undeclared):
-        Table([route("/k/{key*}/url")])
+    with pytest.raises(InvalidRoute):
+        RouteTable([route("/k/{key*}/url")])
 
 
 def test_a_body_without_a_bound_is_one_that_is_read_as_it_comes() -> None:
-    with pytest.raises(Undeclared):
-        Table([Route(method="POST", path="/x", handler=handler, needs=Open(), room="test", body_bytes_max=None)])
+    with pytest.raises(InvalidRoute):
+        RouteTable([Route(method="POST", path="/x", handler=handler, needs=Open(), tag="test", body_bytes_max=None)])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ingot.worker.handlers.vectors import chunks
-from ingot.worker.handlers.vectors.chunks import cut
+from ingot.worker.handlers.vectors.chunks import split_text
 
 
 def words(text: str) -> list[tuple[int, int]]:
@@ -18,7 +18,7 @@ def words(text: str) -> list[tuple[int, int]]:
 
 
 def pieces(text: str, tokens_max: int, overlap: int = 0) -> list[str]:
-    return [text[one.start : one.end] for one in cut(text, words, tokens_max=tokens_max, overlap=overlap)]
+    return [text[one.start : one.end] for one in split_text(text, words, tokens_max=tokens_max, overlap=overlap)]
 
 
 def test_a_short_text_is_one_piece() -> None:
@@ -51,7 +51,7 @@ def test_pieces_overlap_by_whole_words() -> None:
 
 
 def test_a_text_without_any_space_is_cut_nevertheless() -> None:
-    found = cut("字" * 50, lambda text: [(at, at + 1) for at in range(len(text))], tokens_max=20, overlap=5)
+    found = split_text("字" * 50, lambda text: [(at, at + 1) for at in range(len(text))], tokens_max=20, overlap=5)
     assert [(one.start, one.end) for one in found] == [(0, 20), (20, 40), (40, 50)]
 
 
@@ -60,7 +60,7 @@ def test_no_token_is_lost_and_no_piece_is_too_long(text: str, tokens_max: int, o
     overlap = min(overlap, tokens_max // 2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "BLOCK_CHARS", block)
-        found = cut(text, words, tokens_max=tokens_max, overlap=overlap)
+        found = split_text(text, words, tokens_max=tokens_max, overlap=overlap)
     assert all(1 <= one.tokens <= tokens_max for one in found)
     seen = {at for one in found for at in range(one.start, one.end)}
     assert all(at in seen or text[at].isspace() for at in range(len(text)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ingot.http.protocol import Together
+from ingot.http.protocol import CoalescingTransport
 
 
 class Sent:
@@ -39,7 +39,7 @@ class Cycle(msgspec.Struct):
 def test_a_head_leaves_with_the_first_part() -> None:
     sent = Sent()
     cycle: Any = Cycle(sent)
-    together = Together(cycle)
+    together = CoalescingTransport(cycle)
     together.write(b"go on")
     cycle.response_started = True
     together.write(b"head ")
@@ -53,7 +53,7 @@ def test_a_head_leaves_with_the_first_part() -> None:
 def test_a_head_leaves_with_nothing_behind_it() -> None:
     sent = Sent()
     cycle: Any = Cycle(sent, response_started=True)
-    together = Together(cycle)
+    together = CoalescingTransport(cycle)
     for part in (b"head", b"", b"part"):
         together.write(part)
     assert sent.at_once == [b"head", b"part"]

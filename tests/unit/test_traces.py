@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingot.http.traces import Trace, read_traceparent
+from ingot.http.tracing import TraceContext, parse_traceparent
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -19,7 +19,7 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
     ],
 )
 def test_a_traceparent_is_read(text: str, flags: int) -> None:
-    assert read_traceparent(text) == Trace(TRACE, PARENT, flags)
+    assert parse_traceparent(text) == TraceContext(TRACE, PARENT, flags)
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_a_traceparent_is_read(text: str, flags: int) -> None:
     ],
 )
 def test_a_traceparent_that_cannot_be_is_none(text: str | None) -> None:
-    assert read_traceparent(text) is None
+    assert parse_traceparent(text) is None

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from ingot.jobs.logs import LOG_CHARS_KEPT
-from ingot.worker.whole_log import WholeLog
+from ingot.jobs.attempt_logs import LOG_TAIL_CHARS_MAX
+from ingot.worker.log_spool import LogSpool
 
 
-def kept(log: WholeLog) -> str | None:
+def kept(log: LogSpool) -> str | None:
     opened = log.open()
     text = None if opened is None else opened.read().decode()
     log.close()
@@ -19,20 +19,20 @@ def kept(log: WholeLog) -> str | None:
 
 
 def test_what_the_server_keeps_anyway_is_not_kept() -> None:
-    log = WholeLog()
-    log.write("x" * LOG_CHARS_KEPT)
+    log = LogSpool()
+    log.write("x" * LOG_TAIL_CHARS_MAX)
     assert (log.is_long, kept(log)) == (False, None)
 
 
 def test_one_character_more_is_kept_whole() -> None:
-    log = WholeLog()
-    log.write("ä" * LOG_CHARS_KEPT)
+    log = LogSpool()
+    log.write("ä" * LOG_TAIL_CHARS_MAX)
     log.write("\n")
-    assert (log.is_long, kept(log)) == (True, "ä" * LOG_CHARS_KEPT + "\n")
+    assert (log.is_long, kept(log)) == (True, "ä" * LOG_TAIL_CHARS_MAX + "\n")
 
 
 def test_up_to_the_limit_nothing_is_left_out() -> None:
-    log, text = WholeLog(head=50_000, tail=50_000), "0123456789" * 10_000
+    log, text = LogSpool(head=50_000, tail=50_000), "0123456789" * 10_000
     for start in range(0, len(text), 777):
         log.write(text[start : start + 777])
     assert kept(log) == text
@@ -41,7 +41,7 @@ def test_up_to_the_limit_nothing_is_left_out() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_of_more_the_middle_is_left_out_and_that_is_said(seed: int) -> None:
     chance = random.Random(seed)
-    log, parts = WholeLog(head=50_000, tail=40_000), []
+    log, parts = LogSpool(head=50_000, tail=40_000), []
     for number in range(chance.randrange(200, 4_000)):
         parts.append(f"{number} " + chance.choice("aäß€🙂") * chance.randrange(90) + "\n")
         log.write(parts[-1])
@@ -50,7 +50,7 @@ def test_of_more_the_middle_is_left_out_and_that_is_said(seed: int) -> None:
         log.write(parts[-1])
     whole = "".join(parts)
     found = kept(log)
-    if len(whole) <= LOG_CHARS_KEPT:
+    if len(whole) <= LOG_TAIL_CHARS_MAX:
         assert found is None
         return
     assert found is not None
@@ -69,7 +69,7 @@ def test_a_full_disk_costs_the_log_and_nothing_else(monkeypatch: pytest.MonkeyPa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
-    log = WholeLog()
+    log = LogSpool()
     for _ in range(3):
-        log.write("x" * LOG_CHARS_KEPT)
+        log.write("x" * LOG_TAIL_CHARS_MAX)
     assert (log.is_long, kept(log)) == (True, None)

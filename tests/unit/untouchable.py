@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from ingot.events import Events
-from ingot.events.acts import Audit
+from ingot.events.audit_service import Audit
 from ingot.identity import Tenants
-from ingot.identity.access import Access
+from ingot.identity.authenticator import Authenticator
+from ingot.identity.credential_service import Credentials
 from ingot.identity.members import Members
-from ingot.identity.tokens import Credentials
 from ingot.identity.users import Users
 from ingot.jobs import Claim, Jobs, JobStatus
-from ingot.jobs.actions import Actions
+from ingot.jobs.bulk_actions import Actions
 from ingot.jobs.model import Job, Source
 from ingot.jobs.workers import Workers
 from ingot.kernel.clock import ManualClock
@@ -41,7 +41,7 @@ class UntouchableStore:
     def on_ready(self, tell: Callable[..., object]) -> None:
         """Accept whoever wants to be notified of ready jobs."""
 
-    def on_coming(self, wake: Callable[..., object]) -> None:
+    def on_upcoming_jobs(self, wake: Callable[..., object]) -> None:
         """Accept whoever wants to be woken before jobs are made."""
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
@@ -59,7 +59,7 @@ class Rooms:
         self.store = UntouchableStore()
         store: Any = self.store
         clock = ManualClock()
-        access = Access(store, clock)
+        access = Authenticator(store, clock)
         self.tenant = new_id()
         self.claim = make_claim(self.tenant)
         self.jobs = Jobs(store, lease_seconds=LEASE_SECONDS)

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import msgspec
 
-from ingot.http.call import Call
-from ingot.http.table import PREFIX, Granted, Route, routes_of
+from ingot.http.request import Request
+from ingot.http.routes import PREFIX, Granted, Route, routes_of
+from ingot.identity.credential_service import Credentials
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant, TenantNotFound
-from ingot.identity.service import Tenants
-from ingot.identity.tokens import Credentials
+from ingot.identity.tenants import Tenants
 from ingot.jobs.model import Definition
 from ingot.jobs.service import Jobs
 from ingot.kernel.pages import Page
 from ingot.wire.admin import (
-    DefinitionBody,
-    NewTenant,
+    ChangeTenantRequest,
+    CreatedToken,
+    CreateTenantRequest,
+    CreateTokenRequest,
+    CreateWorkerCredentialRequest,
     PageQuery,
-    TenantChange,
-    TokenOrder,
-    TokenShown,
+    PutDefinitionRequest,
     TokensQuery,
-    WorkerOrder,
-    WorkerShown,
-    WorkersQuery,
+    WorkerCredentialsQuery,
+    WorkerCredentialWithSecret,
 )
 
 
@@ -63,18 +63,18 @@ class AdminApi:
 
     # -- tenants --------------------------------------------------------------------------------------------
 
-    async def list_tenants(self, call: Call, query: PageQuery) -> Page[Tenant]:
+    async def list_tenants(self, call: Request, query: PageQuery) -> Page[Tenant]:
         """A page of all tenants, by slug; who is no operator sees their own."""
         if not call.caller.is_operator:
             return Page(items=[await self._tenants.get(call.tenant)])
         return await self._tenants.page(cursor=query.cursor, limit=query.limit)
 
-    async def create_tenant(self, call: Call, body: NewTenant) -> Tenant:
+    async def create_tenant(self, call: Request, body: CreateTenantRequest) -> Tenant:
         """Make a tenant."""
-        call.expect_operator("makes tenants")
+        call.require_operator("makes tenants")
         return await self._tenants.create(**msgspec.structs.asdict(body), act=call.act())
 
-    async def get_tenant(self, call: Call, slug: str) -> Tenant:
+    async def get_tenant(self, call: Request, slug: str) -> Tenant:
         """One tenant, by slug or id."""
         if call.caller.is_operator:
             return await self._tenants.get(slug)
@@ -83,41 +83,41 @@ class AdminApi:
             raise TenantNotFound(f"there is no tenant {slug[:64]!r}")
         return own
 
-    async def change_tenant(self, call: Call, slug: str, body: TenantChange) -> Tenant:
+    async def change_tenant(self, call: Request, slug: str, body: ChangeTenantRequest) -> Tenant:
         """Change a tenant: its weight, its limits, its name; its groups, which its own admins may change too."""
         if any(given is not None for given in (body.slug, body.weight, body.time_zone, body.limits)):
-            call.expect_operator("changes more of a tenant than its groups")
+            call.require_operator("changes more of a tenant than its groups")
         await self.get_tenant(call, slug)
-        call.expect("admin.members")
+        call.require("admin.members")
         for role in (body.groups or {}).values():
-            call.expect_role(role)
+            call.require_role(role)
         return await self._tenants.change(slug, **msgspec.structs.asdict(body), act=call.act())
 
-    async def remove_tenant(self, call: Call, slug: str) -> Tenant:
+    async def remove_tenant(self, call: Request, slug: str) -> Tenant:
         """Remove a tenant, and answer what it was.
 
         Nobody acts in it any more, and its slug is free; what it held goes away in the background, for good.
         """
-        call.expect_operator("removes tenants")
+        call.require_operator("removes tenants")
         return await self._tenants.remove(slug, act=call.act())
 
     # -- definitions ----------------------------------------------------------------------------------------
 
-    async def list_definitions(self, call: Call) -> Page[Definition]:
+    async def list_definitions(self, call: Request) -> Page[Definition]:
         """The definitions of the tenant and those for all."""
         found = await self._jobs.definitions(tenant=call.tenant)
         return Page(items=[one for one in found if call.caller.may("admin.definitions", f"jobs/{one.type}")])
 
-    async def get_definition(self, call: Call, type: str) -> Definition:
+    async def get_definition(self, call: Request, type: str) -> Definition:
         """The definition that holds for a type."""
-        call.expect("admin.definitions", f"jobs/{type}")
+        call.require("admin.definitions", f"jobs/{type}")
         return await self._jobs.definition(type, tenant=call.tenant)
 
-    async def put_definition(self, call: Call, type: str, body: DefinitionBody) -> Definition:
+    async def put_definition(self, call: Request, type: str, body: PutDefinitionRequest) -> Definition:
         """Make or replace the definition of a type."""
-        call.expect("admin.definitions", f"jobs/{type}")
+        call.require("admin.definitions", f"jobs/{type}")
         if body.shared:
-            call.expect_operator("makes definitions for all tenants")
+            call.require_operator("makes definitions for all tenants")
         given = msgspec.structs.asdict(body)
         del given["shared"]
         definition = Definition(type=type, tenant=None if body.shared else call.tenant, **given)
@@ -125,65 +125,79 @@ class AdminApi:
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
-    async def list_tokens(self, call: Call, query: TokensQuery) -> Page[Token]:
+    async def list_tokens(self, call: Request, query: TokensQuery) -> Page[Token]:
         """A page of the tenant's tokens, newest first; those of operators with `operator`."""
-        tenant = self._whose(call, all_of_them=query.operator)
+        tenant = self._requested_tenant(call, for_all_tenants=query.operator)
         return await self._credentials.list_tokens(tenant, cursor=query.cursor, limit=query.limit)
 
-    async def create_token(self, call: Call, body: TokenOrder) -> TokenShown:
+    async def create_token(self, call: Request, body: CreateTokenRequest) -> CreatedToken:
         """Make a token. Its text is shown this once."""
-        return await issue_token(self._credentials, call, self._whose(call, all_of_them=body.operator), body)
+        return await issue_token(
+            self._credentials, call, self._requested_tenant(call, for_all_tenants=body.operator), body
+        )
 
-    async def get_token(self, call: Call, id: str) -> Token:
+    async def get_token(self, call: Request, id: str) -> Token:
         """One token."""
-        return await self._credentials.get_token(_own(call), id)
+        return await self._credentials.get_token(_credential_scope(call), id)
 
-    async def revoke_token(self, call: Call, id: str) -> Token:
+    async def revoke_token(self, call: Request, id: str) -> Token:
         """End a token."""
-        return await self._credentials.revoke_token(_own(call), id, act=call.act())
+        return await self._credentials.revoke_token(_credential_scope(call), id, act=call.act())
 
     # -- workers --------------------------------------------------------------------------------------------
 
-    async def list_workers(self, call: Call, query: WorkersQuery) -> Page[WorkerCredential]:
+    async def list_workers(self, call: Request, query: WorkerCredentialsQuery) -> Page[WorkerCredential]:
         """A page of the tenant's worker credentials, by id; those that serve all tenants with `shared`."""
-        tenant = self._whose(call, all_of_them=query.shared)
-        return await self._credentials.list_workers(tenant, cursor=query.cursor, limit=query.limit)
+        tenant = self._requested_tenant(call, for_all_tenants=query.shared)
+        return await self._credentials.list_worker_credentials(tenant, cursor=query.cursor, limit=query.limit)
 
-    async def create_worker(self, call: Call, body: WorkerOrder) -> WorkerShown:
+    async def create_worker(self, call: Request, body: CreateWorkerCredentialRequest) -> WorkerCredentialWithSecret:
         """Make a worker credential. Its secret is shown this once."""
-        made = await self._credentials.create_worker(
-            self._whose(call, all_of_them=body.shared), body.id, types=body.types, by=call.caller, act=call.act()
+        made = await self._credentials.create_worker_credential(
+            self._requested_tenant(call, for_all_tenants=body.shared),
+            body.id,
+            types=body.types,
+            caller=call.caller,
+            act=call.act(),
         )
-        return WorkerShown(**msgspec.structs.asdict(made.credential), secret=made.secret)
+        return WorkerCredentialWithSecret(**msgspec.structs.asdict(made.credential), secret=made.secret)
 
-    async def get_worker(self, call: Call, id: str) -> WorkerCredential:
+    async def get_worker(self, call: Request, id: str) -> WorkerCredential:
         """One worker credential."""
-        return await self._credentials.get_worker(_own(call), id)
+        return await self._credentials.get_worker_credential(_credential_scope(call), id)
 
-    async def regenerate_worker(self, call: Call, id: str) -> WorkerShown:
+    async def regenerate_worker(self, call: Request, id: str) -> WorkerCredentialWithSecret:
         """Give a worker credential another secret, shown this once. What its workers run is given back."""
-        made = await self._credentials.regenerate_worker(_own(call), id, by=call.caller, act=call.act())
+        made = await self._credentials.regenerate_worker_credential(
+            _credential_scope(call), id, caller=call.caller, act=call.act()
+        )
         await self._jobs.give_back(id, tenant=made.credential.tenant)
-        return WorkerShown(**msgspec.structs.asdict(made.credential), secret=made.secret)
+        return WorkerCredentialWithSecret(**msgspec.structs.asdict(made.credential), secret=made.secret)
 
-    async def enable_worker(self, call: Call, id: str) -> WorkerCredential:
+    async def enable_worker(self, call: Request, id: str) -> WorkerCredential:
         """Let the workers of a credential in again."""
-        return await self._credentials.enable_worker(_own(call), id, enabled=True, act=call.act())
+        return await self._credentials.enable_worker_credential(
+            _credential_scope(call), id, enabled=True, act=call.act()
+        )
 
-    async def disable_worker(self, call: Call, id: str) -> WorkerCredential:
+    async def disable_worker(self, call: Request, id: str) -> WorkerCredential:
         """Put the workers of a credential out, at once. What they run is given back."""
-        disabled = await self._credentials.enable_worker(_own(call), id, enabled=False, act=call.act())
+        disabled = await self._credentials.enable_worker_credential(
+            _credential_scope(call), id, enabled=False, act=call.act()
+        )
         await self._jobs.give_back(id, tenant=disabled.tenant)
         return disabled
 
-    def _whose(self, call: Call, *, all_of_them: bool) -> str | None:
-        if all_of_them:
-            call.expect_operator("has to do with what is for all tenants")
+    def _requested_tenant(self, call: Request, *, for_all_tenants: bool) -> str | None:
+        if for_all_tenants:
+            call.require_operator("has to do with what is for all tenants")
             return None
         return call.tenant
 
 
-async def issue_token(credentials: Credentials, call: Call, tenant: str | None, order: TokenOrder) -> TokenShown:
+async def issue_token(
+    credentials: Credentials, call: Request, tenant: str | None, order: CreateTokenRequest
+) -> CreatedToken:
     """Make the token that a caller orders, for a tenant or for the operator."""
     made = await credentials.create_token(
         tenant,
@@ -191,12 +205,12 @@ async def issue_token(credentials: Credentials, call: Call, tenant: str | None, 
         grants=order.grants,
         limits=order.limits,
         expires_at=order.expires_at,
-        by=call.caller,
+        caller=call.caller,
         act=call.act(),
     )
-    return TokenShown(**msgspec.structs.asdict(made.token), token=made.text)
+    return CreatedToken(**msgspec.structs.asdict(made.token), token=made.text)
 
 
-def _own(call: Call) -> str | None:
+def _credential_scope(call: Request) -> str | None:
     """Whose credentials the caller may change; `None` is everybody's."""
     return None if call.caller.is_operator else call.tenant

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ingot.events.acts import Audit
 from ingot.events.audit import Entry
-from ingot.http.call import Call
-from ingot.http.table import Granted, Route, routes_of
+from ingot.events.audit_service import Audit
+from ingot.http.request import Request
+from ingot.http.routes import Granted, Route, routes_of
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page
-from ingot.wire.jobs import Limit, Request
+from ingot.wire.jobs import PageLimit, RequestStruct
 
 
-class AuditQuery(Request, frozen=True, kw_only=True):
+class AuditQuery(RequestStruct, frozen=True, kw_only=True):
     """Which acts to list: those that fit all that is given."""
 
     action: str | None = None
@@ -18,7 +18,7 @@ class AuditQuery(Request, frozen=True, kw_only=True):
     target: str | None = None
     all: bool = False
     cursor: str | None = None
-    limit: Limit = PAGE_ROWS_DEFAULT
+    limit: PageLimit = PAGE_ROWS_DEFAULT
 
 
 class AuditApi:
@@ -31,10 +31,10 @@ class AuditApi:
         """The routes of this room."""
         return [routes_of("admin")("GET", "/admin/audit", self.list_acts, Granted("admin.audit"))]
 
-    async def list_acts(self, call: Call, query: AuditQuery) -> Page[Entry]:
+    async def list_acts(self, call: Request, query: AuditQuery) -> Page[Entry]:
         """A page of what was done in the tenant, by whom and from where, newest first; everywhere with `all`."""
         if query.all:
-            call.expect_operator("sees what was done in all tenants")
+            call.require_operator("sees what was done in all tenants")
         return await self._audit.list(
             None if query.all else call.tenant,
             action=query.action,

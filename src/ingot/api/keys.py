@@ -10,17 +10,17 @@ import msgspec
 
 from ingot.api.downloads import Downloads
 from ingot.blobs import checks
-from ingot.blobs.arrivals import Arrival
-from ingot.blobs.model import Key, Purged, Usage
+from ingot.blobs.incoming import IncomingBlob
+from ingot.blobs.model import Key, PurgeResult, Usage
 from ingot.blobs.service import Blobs
-from ingot.http.call import Answer, Body, Bytes, Call
 from ingot.http.forms import FORM, Form
-from ingot.http.table import PREFIX, Granted, Route, routes_of
+from ingot.http.request import BytesResponse, Request, RequestBody, Response
+from ingot.http.routes import PREFIX, Granted, Route, routes_of
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
-from ingot.wire.blobs import KeyListQuery, PurgeOrder, PutQuery, UsageQuery
+from ingot.wire.blobs import KeyListQuery, PurgeKeysRequest, PutKeyQuery, UsageQuery
 
-UNSAID: Final = frozenset(
+UNSPECIFIC_CONTENT_TYPES: Final = frozenset(
     {"", "application/x-www-form-urlencoded"}
 )  # What curl says of a file of which it knows nothing.
 _OWNER: Final = re.compile(r"(token|worker|user):\S+")
@@ -39,7 +39,16 @@ class KeysApi:
         route = routes_of("keys")
         return [
             route("GET", "/keys", self.list, read),
-            route("POST", "/keys", self.post, write, status=201, body_bytes_max=None, takes=FORM, form=("key", "blob")),
+            route(
+                "POST",
+                "/keys",
+                self.post,
+                write,
+                status=201,
+                body_bytes_max=None,
+                body_content_type=FORM,
+                form_fields=("key", "blob"),
+            ),
             route("PUT", "/keys/{key*}", self.put, write, status=201, body_bytes_max=None, headers=("If-Match",)),
             route("GET", "/keys/{key*}", self.get, read, other_statuses=(206, 304, 307)),
             route("DELETE", "/keys/{key*}", self.delete, Granted("blobs.delete"), headers=("If-Match",)),
@@ -47,68 +56,68 @@ class KeysApi:
             route("POST", "/admin/keys/purge", self.purge, Granted("admin.blobs")),
         ]
 
-    async def list(self, call: Call, query: KeyListQuery) -> Page[Key]:
+    async def list(self, call: Request, query: KeyListQuery) -> Page[Key]:
         """A page of the keys that begin with a prefix, in the order of their bytes."""
-        call.expect("blobs.read", _resource(query.prefix))
+        call.require("blobs.read", _resource(query.prefix))
         page = await self._blobs.keys(call.tenant, prefix=query.prefix, cursor=query.cursor, limit=query.limit)
         seen = [key for key in page.items if call.caller.may("blobs.read", _resource(key.key))]
         return Page(items=seen, next_cursor=page.next_cursor)
 
-    async def put(self, call: Call, key: str, query: PutQuery, body: Body) -> Answer[Key]:
+    async def put(self, call: Request, key: str, query: PutKeyQuery, body: RequestBody) -> Response[Key]:
         """Store the bytes that are sent under a key, which is new unless `If-Match` says what it holds now."""
-        call.expect("blobs.write", _resource(checks.key(key)))
-        arrival = Arrival(
+        call.require("blobs.write", _resource(checks.key(key)))
+        arrival = IncomingBlob(
             tenant=call.tenant,
-            owner=call.caller.name,
+            owner=call.caller.principal,
             size=body.length,
             blob_id=query.blob_id,
             sha256=query.sha256,
-            content_type=_type_of(body.content_type, query.name or key),
+            content_type=_content_type_of(body.content_type, query.name or key),
             original_name=query.name,
             owner_quota=call.caller.limits.quota_bytes,
         )
         return await self._put(call, key, body, arrival)
 
-    async def post(self, call: Call, body: Body) -> Answer[Key]:
+    async def post(self, call: Request, body: RequestBody) -> Response[Key]:
         """Store the file of a form: `key` first, then `blob`."""
         form = await Form.read(body, file="blob")
-        key = checks.key(form.fields.get("key") or _no_key())
-        call.expect("blobs.write", _resource(key))
+        key = checks.key(form.fields.get("key") or _raise_missing_key())
+        call.require("blobs.write", _resource(key))
         if form.file is None:
             raise InvalidInput("the form has no file", hint="Send it last, as in curl -F key=NAME -F blob=@FILE.")
-        arrival = Arrival(
+        arrival = IncomingBlob(
             tenant=call.tenant,
-            owner=call.caller.name,
+            owner=call.caller.principal,
             blob_id=form.fields.get("blob_id"),
             sha256=form.fields.get("sha256"),
-            content_type=_type_of(form.file.content_type, form.file.name or key),
+            content_type=_content_type_of(form.file.content_type, form.file.name or key),
             original_name=form.file.name,
             owner_quota=call.caller.limits.quota_bytes,
         )
         return await self._put(call, key, form.file, arrival)
 
-    async def get(self, call: Call, key: str) -> Bytes | Answer[bytes]:
+    async def get(self, call: Request, key: str) -> BytesResponse | Response[bytes]:
         """The bytes of a key, all or a range of them; from a bucket by way of an address that they are at."""
-        call.expect("blobs.read", _resource(key))
+        call.require("blobs.read", _resource(key))
         found, opened = await self._blobs.open_key(call.tenant, key)
         name = found.original_name or key.rpartition("/")[2]
-        return await self._downloads.answer(call, opened, content_type=found.content_type, name=name)
+        return await self._downloads.respond(call, opened, content_type=found.content_type, name=name)
 
-    async def delete(self, call: Call, key: str) -> Key:
+    async def delete(self, call: Request, key: str) -> Key:
         """Delete a key, and answer what it was. Its blob goes when nothing else refers to it."""
-        call.expect("blobs.delete", _resource(key))
+        call.require("blobs.delete", _resource(key))
         if call.headers.has("if-none-match"):
             raise InvalidInput("a key that is not there cannot be deleted", hint="Leave out If-None-Match.")
         return await self._blobs.delete(call.tenant, key, if_match=_if_match(call))
 
-    async def usage(self, call: Call, query: UsageQuery) -> Usage:
+    async def usage(self, call: Request, query: UsageQuery) -> Usage:
         """How many bytes the tenant keeps, or the caller in it, and how many it may."""
         if query.of == "caller":
-            used = await self._blobs.usage(call.tenant, call.caller.name)
+            used = await self._blobs.usage(call.tenant, call.caller.principal)
             return msgspec.structs.replace(used, quota_bytes=call.caller.limits.quota_bytes)
         return await self._blobs.usage(call.tenant)
 
-    async def purge(self, call: Call, body: PurgeOrder) -> Purged:
+    async def purge(self, call: Request, body: PurgeKeysRequest) -> PurgeResult:
         """Delete all keys that a token set, also one that was revoked, or with `all` those of everybody."""
         if (body.owner is None) is not body.all:
             raise InvalidInput("either owner says whose keys, or all that it is everybody's")
@@ -118,26 +127,26 @@ class KeysApi:
             )
         return await self._blobs.purge(call.tenant, body.owner, act=call.act(), dry_run=body.dry_run)
 
-    async def _put(self, call: Call, key: str, source: Any, arrival: Arrival) -> Answer[Key]:
-        made = await self._blobs.put(key, source.parts(), arrival, if_match=_if_match(call))
+    async def _put(self, call: Request, key: str, source: Any, arrival: IncomingBlob) -> Response[Key]:
+        made = await self._blobs.put(key, source.chunks(), arrival, if_match=_if_match(call))
         headers = {"etag": f'"{made.blob_id}"', "location": f"{PREFIX}/keys/{quote(key)}"}
-        return Answer(made, headers=headers)
+        return Response(made, headers=headers)
 
 
-def _if_match(call: Call) -> str | None:
-    call.headers.expect_once(("if-match", "if-none-match"))
+def _if_match(call: Request) -> str | None:
+    call.headers.require_unique(("if-match", "if-none-match"))
     none_match = call.headers.get("if-none-match")
-    if none_match is not None and (none_match.strip() != checks.ANY or call.headers.has("if-match")):
+    if none_match is not None and (none_match.strip() != checks.ANY_BLOB or call.headers.has("if-match")):
         raise InvalidInput("If-None-Match is * here, for a key that is new, and stands alone")
     return checks.if_match(call.headers.get("if-match"))
 
 
-def _type_of(said: str | None, name: str) -> str:
+def _content_type_of(said: str | None, name: str) -> str:
     """What the sender says the bytes are, or what the name tells."""
-    return checks.guess_type(name) if said is None or said.lower() in UNSAID else said
+    return checks.guess_content_type(name) if said is None or said.lower() in UNSPECIFIC_CONTENT_TYPES else said
 
 
-def _no_key() -> str:
+def _raise_missing_key() -> str:
     raise InvalidInput("the form does not name a key", hint="Send key before the file: curl -F key=NAME -F blob=@FILE")
 
 

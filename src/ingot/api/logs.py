@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from ingot.api.jobs import seen_job
-from ingot.http.call import Call, Stream
-from ingot.http.table import Granted, Route, routes_of
+from ingot.api.jobs import get_visible_job
+from ingot.http.request import Request, StreamResponse
+from ingot.http.routes import Granted, Route, routes_of
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.model import JobLog
@@ -21,11 +21,11 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.waits import wait_for
 from ingot.wire.jobs import LogQuery
 
-LOOK_SECONDS_MIN: Final = 0.25  # What other processes append is found so soon; what this one does, at once.
-LOOK_SECONDS_MAX: Final = 2.0  # And while nothing comes, so soon.
-QUIET_SECONDS_MAX: Final = 15.0  # Then a comment tells that the line is still good.
-EVENTS: Final = "text/event-stream"
-COMMENT: Final = b": nothing new\n\n"
+POLL_SECONDS_MIN: Final = 0.25  # What other processes append is found so soon; what this one does, at once.
+POLL_SECONDS_MAX: Final = 2.0  # And while nothing comes, so soon.
+KEEPALIVE_SECONDS: Final = 15.0  # Then a comment tells that the line is still good.
+EVENT_STREAM: Final = "text/event-stream"
+KEEPALIVE_COMMENT: Final = b": nothing new\n\n"
 _EVENT_ID = re.compile(r"([0-9]{1,9})-([0-9]{1,15})")
 _encode = msgspec.json.Encoder().encode
 
@@ -41,46 +41,46 @@ class LogsApi:
         needs = Granted("jobs.read")
         return [routes_of("jobs")("GET", "/jobs/{id}/log", self.log, needs, headers=("Last-Event-ID",))]
 
-    async def log(self, call: Call, id: str, query: LogQuery) -> JobLog | Stream:
+    async def log(self, call: Request, id: str, query: LogQuery) -> JobLog | StreamResponse:
         """What an attempt of a job wrote; as a stream of events, what it and those after it write from then on."""
-        await seen_job(self._jobs, call, id)
+        await get_visible_job(self._jobs, call, id)
         attempt, after = query.attempt, query.after
-        if EVENTS not in (call.headers.get("accept") or "").lower():
+        if EVENT_STREAM not in (call.headers.get("accept") or "").lower():
             return await self._jobs.log(call.tenant, id, attempt=attempt, after=after)
         if (last := call.headers.get("last-event-id")) is not None:
-            attempt, after = _place_of(last)
+            attempt, after = _parse_event_id(last)
         log = await self._jobs.log(call.tenant, id, attempt=attempt, after=after)
-        return Stream(self._follow(call.tenant, id, log.attempt, after))
+        return StreamResponse(self._follow(call.tenant, id, log.attempt, after))
 
     async def _follow(self, tenant: str, job_id: str, attempt: int, after: int) -> AsyncGenerator[bytes, None]:
         """Send the log of one attempt after the other, until the job is finished and all has been sent."""
         loop = asyncio.get_running_loop()
         told_at = loop.time()
-        pause = LOOK_SECONDS_MIN
+        pause = POLL_SECONDS_MIN
         with self._jobs.log_followers.follow(job_id) as news, suppress(JobNotFound):
             while True:
                 news.clear()
                 log = await self._jobs.log(tenant, job_id, attempt=attempt, after=after)
                 if log.text:
-                    yield _event(log)
-                    told_at, after, pause = loop.time(), log.to, LOOK_SECONDS_MIN
+                    yield _encode_event(log)
+                    told_at, after, pause = loop.time(), log.to, POLL_SECONDS_MIN
                 elif not log.live and attempt < log.attempts:
                     attempt, after = attempt + 1, 0
                 elif log.status in FINISHED:
                     return
                 else:
-                    if loop.time() - told_at >= QUIET_SECONDS_MAX:
-                        yield COMMENT
+                    if loop.time() - told_at >= KEEPALIVE_SECONDS:
+                        yield KEEPALIVE_COMMENT
                         told_at = loop.time()
                     await wait_for(news, pause)
-                    pause = min(2 * pause, LOOK_SECONDS_MAX)
+                    pause = min(2 * pause, POLL_SECONDS_MAX)
 
 
-def _event(log: JobLog) -> bytes:
+def _encode_event(log: JobLog) -> bytes:
     return b"id: %d-%d\nevent: log\ndata: %s\n\n" % (log.attempt, log.to, _encode(log))
 
 
-def _place_of(event_id: str) -> tuple[int, int]:
+def _parse_event_id(event_id: str) -> tuple[int, int]:
     """The attempt and the place that an event of ours ended at."""
     found = _EVENT_ID.fullmatch(event_id)
     if found is None:

@@ -13,15 +13,15 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from ingot.blobs.service import Blobs
 from ingot.http import docs
-from ingot.http.call import Answer, Call
 from ingot.http.metrics import Metrics
-from ingot.http.openapi import document_of
-from ingot.http.table import Granted, Known, Open, Route, routes_of
+from ingot.http.openapi import openapi_document
+from ingot.http.request import Request, Response
+from ingot.http.routes import Authenticated, Granted, Open, Route, routes_of
 from ingot.identity.credentials import Forbidden
-from ingot.jobs.crew import WorkerStatus
-from ingot.jobs.figures import Load
+from ingot.jobs.metrics import Load
 from ingot.jobs.model import JobStatus
 from ingot.jobs.service import Jobs
+from ingot.jobs.worker_model import WorkerStatus
 from ingot.jobs.workers import Workers
 from ingot.kernel.errors import IngotError
 from ingot.kernel.logs import report
@@ -43,7 +43,7 @@ class Lags(msgspec.Struct, frozen=True, kw_only=True):
     store: Load
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
+class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How the tenant's queue stands, and the server that answers.
 
     `queue_depth` is what is queued, due or not; `workers` are those of the tenant, not those that serve all.
@@ -60,7 +60,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     lags: Lags
 
 
-class Described(msgspec.Struct, frozen=True):
+class ApiDocs(msgspec.Struct, frozen=True):
     """What is said of this API: for programs, and for people."""
 
     document: msgspec.Raw
@@ -76,10 +76,10 @@ class OpsApi:
         self._workers = workers
         self._metrics = metrics
         self._engine = engine
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
         self._routes: Iterable[Route] = ()
-        self._known: Described | None = None
-        self._describing = asyncio.Lock()
+        self._docs_cache: ApiDocs | None = None
+        self._docs_lock = asyncio.Lock()
 
     def routes(self) -> list[Route]:
         """The routes of this room."""
@@ -88,28 +88,28 @@ class OpsApi:
             route("GET", "/", self.root, Open(), status=307),
             route("GET", "/healthz", self.health, Open()),
             route("GET", "/status", self.status, Granted("jobs.read")),
-            route("GET", "/openapi.json", self.document, Known()),
-            route("GET", "/docs", self.page, Open(), media="text/html"),
-            route("GET", "/metrics", self.metrics, Granted("ops.read"), media="text/plain"),
+            route("GET", "/openapi.json", self.document, Authenticated()),
+            route("GET", "/docs", self.page, Open(), response_content_type="text/html"),
+            route("GET", "/metrics", self.metrics, Granted("ops.read"), response_content_type="text/plain"),
         ]
 
-    async def root(self, call: Call) -> Answer[None]:  # noqa: ARG002 - every handler gets its call
+    async def root(self, call: Request) -> Response[None]:  # noqa: ARG002 - every handler gets its call
         """Leads to `/docs`."""
-        return Answer(None, headers={"location": "/docs"})
+        return Response(None, headers={"location": "/docs"})
 
-    async def health(self, call: Call) -> Health:  # noqa: ARG002 - every handler gets its call
+    async def health(self, call: Request) -> Health:  # noqa: ARG002 - every handler gets its call
         """Whether the server answers."""
         return Health()
 
-    async def status(self, call: Call) -> Status:
+    async def status(self, call: Request) -> ServerStatus:
         """How the queue of the tenant stands, and how far the server is behind."""
-        call.expect("jobs.read")
+        call.require("jobs.read")
         summary = await self._jobs.summary(call.tenant)
-        lags = Lags(event_loop_seconds=self._metrics.lag.seconds, store=await self._jobs.load())
-        return Status(
+        lags = Lags(event_loop_seconds=self._metrics.lag.worst_seconds, store=await self._jobs.load())
+        return ServerStatus(
             version=VERSION,
             engine=self._engine,
-            uptime_seconds=time.monotonic() - self._began,
+            uptime_seconds=time.monotonic() - self._started_at,
             counts=summary.counts,
             queue_depth=summary.counts[JobStatus.QUEUED],
             running=summary.running,
@@ -118,40 +118,40 @@ class OpsApi:
             lags=lags,
         )
 
-    async def document(self, call: Call) -> msgspec.Raw:  # noqa: ARG002 - every handler gets its call
+    async def document(self, call: Request) -> msgspec.Raw:  # noqa: ARG002 - every handler gets its call
         """This API as an OpenAPI document."""
-        return (await self._described()).document
+        return (await self._api_docs()).document
 
-    async def page(self, call: Call) -> Answer[bytes]:  # noqa: ARG002 - every handler gets its call
+    async def page(self, call: Request) -> Response[bytes]:  # noqa: ARG002 - every handler gets its call
         """This API as a page for people."""
-        return Answer((await self._described()).page, headers=docs.HEADERS)
+        return Response((await self._api_docs()).page, headers=docs.HEADERS)
 
-    def describe(self, routes: Iterable[Route]) -> None:
+    def set_routes(self, routes: Iterable[Route]) -> None:
         """Say which routes the document tells of. It is made when somebody asks for it: few do, and it takes time."""
         self._routes = routes
 
-    async def _described(self) -> Described:
-        async with self._describing:
-            if self._known is None:
-                self._known = await asyncio.to_thread(_describe, self._routes)
-            return self._known
+    async def _api_docs(self) -> ApiDocs:
+        async with self._docs_lock:
+            if self._docs_cache is None:
+                self._docs_cache = await asyncio.to_thread(_render_api_docs, self._routes)
+            return self._docs_cache
 
-    async def metrics(self, call: Call) -> Answer[bytes]:
+    async def metrics(self, call: Request) -> Response[bytes]:
         """Figures for Prometheus. What the store cannot tell now is left out."""
         if not call.caller.is_operator:
             raise Forbidden("the figures are those of all tenants", hint="Use a token of the operator.")
-        figures = self._metrics.figures
+        figures = self._metrics.jobs
         try:
             figures.depths, figures.load = await self._jobs.depths(), await self._jobs.load()
-            found = await self._blobs.figures()
+            found = await self._blobs.metrics()
         except IngotError as error:
             figures.depths, figures.load, found = (), None, None
             report("figures_missing", error)
         if self._metrics.blobs is not None:
-            self._metrics.blobs.figures = found
-        return Answer(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+            self._metrics.blobs.store_metrics = found
+        return Response(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-def _describe(routes: Iterable[Route]) -> Described:
-    document = document_of(routes, version=VERSION)
-    return Described(msgspec.Raw(msgspec.json.encode(document)), docs.page_of(document))
+def _render_api_docs(routes: Iterable[Route]) -> ApiDocs:
+    document = openapi_document(routes, version=VERSION)
+    return ApiDocs(msgspec.Raw(msgspec.json.encode(document)), docs.render_docs_page(document))

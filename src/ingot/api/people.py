@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from ingot.http.call import Call
-from ingot.http.table import PREFIX, Granted, Route, routes_of
+from ingot.http.request import Request
+from ingot.http.routes import PREFIX, Granted, Route, routes_of
 from ingot.identity.credentials import Forbidden
 from ingot.identity.grants import ANY
 from ingot.identity.members import Members
@@ -16,7 +16,7 @@ from ingot.identity.sessions import Sessions
 from ingot.identity.users import Users
 from ingot.kernel.pages import Page
 from ingot.wire.admin import PageQuery
-from ingot.wire.people import LinkShown, MemberChange, NewMember, UserShown, UsersQuery
+from ingot.wire.people import ChangeMemberRequest, PutMemberRequest, SignInLinkResponse, UserDetails, UsersQuery
 
 LINK_HINT: Final = "It would outlast them: use the operator's token, or that of another program."
 
@@ -50,70 +50,72 @@ class PeopleApi:
 
     # -- members --------------------------------------------------------------------------------------------
 
-    async def list_members(self, call: Call, query: PageQuery) -> Page[Member]:
+    async def list_members(self, call: Request, query: PageQuery) -> Page[Member]:
         """A page of everybody with a role in the tenant, own or by a group, and of those who are invited."""
         return await self._members.list(call.tenant, cursor=query.cursor, limit=query.limit)
 
-    async def put_member(self, call: Call, body: NewMember) -> Member:
+    async def put_member(self, call: Request, body: PutMemberRequest) -> Member:
         """Give somebody a role in the tenant, or invite them by email."""
-        call.expect_role(body.role)
+        call.require_role(body.role)
         return await self._members.put(call.tenant, role=body.role, user=body.user, email=body.email, act=call.act())
 
-    async def get_member(self, call: Call, id: str) -> Member:
+    async def get_member(self, call: Request, id: str) -> Member:
         """One member or invitation."""
         return await self._members.get(call.tenant, id)
 
-    async def change_member(self, call: Call, id: str, body: MemberChange) -> Member:
+    async def change_member(self, call: Request, id: str, body: ChangeMemberRequest) -> Member:
         """Give a member another role."""
-        call.expect_role(body.role)
+        call.require_role(body.role)
         return await self._members.change(call.tenant, id, role=body.role, act=call.act())
 
-    async def remove_member(self, call: Call, id: str) -> Member:
+    async def remove_member(self, call: Request, id: str) -> Member:
         """Take a member's own role, or an invitation, from the tenant. The tokens they made there end."""
         return await self._members.remove(call.tenant, id, act=call.act())
 
     # -- users ----------------------------------------------------------------------------------------------
 
-    async def list_users(self, call: Call, query: UsersQuery) -> Page[User]:
+    async def list_users(self, call: Request, query: UsersQuery) -> Page[User]:
         """A page of the people who have signed in here, newest first; those with an email with `email`."""
-        call.expect_operator("sees everybody")
+        call.require_operator("sees everybody")
         return await self._users.list(email=query.email, cursor=query.cursor, limit=query.limit)
 
-    async def get_user(self, call: Call, id: str) -> UserShown:
+    async def get_user(self, call: Request, id: str) -> UserDetails:
         """One person, and the roles they have."""
-        call.expect_operator("sees everybody")
+        call.require_operator("sees everybody")
         owner = await self._users.get(id)
         operator = self._users.is_operator(owner.user)
-        return UserShown(**msgspec.structs.asdict(owner.user), operator=operator, tenants=owner.roles)
+        return UserDetails(**msgspec.structs.asdict(owner.user), operator=operator, tenants=owner.roles)
 
-    async def disable_user(self, call: Call, id: str) -> User:
+    async def disable_user(self, call: Request, id: str) -> User:
         """Put a person out, at once: their sessions and tokens end, and they are not let in again."""
-        call.expect_operator("puts people out")
+        call.require_operator("puts people out")
         return await self._users.enable(id, enabled=False, act=call.act())
 
-    async def enable_user(self, call: Call, id: str) -> User:
+    async def enable_user(self, call: Request, id: str) -> User:
         """Let a person in again."""
-        call.expect_operator("lets people in")
+        call.require_operator("lets people in")
         return await self._users.enable(id, enabled=True, act=call.act())
 
-    async def list_sessions(self, call: Call, id: str) -> Page[Session]:
+    async def list_sessions(self, call: Request, id: str) -> Page[Session]:
         """The browsers in which a person is signed in, newest first."""
-        call.expect_operator("sees everybody's sessions")
+        call.require_operator("sees everybody's sessions")
         return Page(items=await self._sessions.list((await self._users.get(id)).user.id))
 
-    async def end_session(self, call: Call, id: str, session: str) -> None:
+    async def end_session(self, call: Request, id: str, session: str) -> None:
         """Sign a person out in one of them."""
-        call.expect_operator("signs others out")
+        call.require_operator("signs others out")
         await self._sessions.end(session, user=id, act=call.act())
 
-    async def create_link(self, call: Call) -> LinkShown:
+    async def create_link(self, call: Request) -> SignInLinkResponse:
         """Make a link that signs the operator in, once, within a quarter of an hour."""
-        call.expect_operator("makes links")
-        call.expect(ANY)  # Who comes with it may do everything.
+        call.require_operator("makes links")
+        call.require(ANY)  # Who comes with it may do everything.
         if call.caller.user is not None and not call.caller.user.is_local:
             raise Forbidden("who signs in with a provider makes no links", hint=LINK_HINT)
-        made = await self._sessions.link(call.act())
-        return LinkShown(url=link_url(self._public_url or call.here, made.secret), expires_at=made.expires_at)
+        made = await self._sessions.create_link(call.act())
+        return SignInLinkResponse(
+            url=link_url(self._public_url or call.base_url, made.secret), expires_at=made.expires_at
+        )
 
 
 def link_url(server: str, secret: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from ingot.http.call import Call
-from ingot.http.table import PREFIX, Granted, Handler, Route, routes_of
+from ingot.http.request import Request
+from ingot.http.routes import PREFIX, Granted, Handler, Route, routes_of
 from ingot.kernel.pages import Page
 from ingot.records.model import Record
 from ingot.records.service import Records
@@ -24,10 +24,10 @@ class RecordsApi(Generic[B]):
     def routes(self) -> list[Route]:
         """The routes of this kind."""
         kind = self._records.kind
-        record: Any = Record[kind.body]  # type: ignore[name-defined]
-        of_one = {"call": Call, "name": str, "query": RecordQuery, "return": record}
+        record: Any = Record[kind.body_type]  # type: ignore[name-defined]
+        of_one = {"call": Request, "name": str, "query": RecordQuery, "return": record}
 
-        async def list_records(call: Call, query: RecordsQuery) -> Page[Record[B]]:
+        async def list_records(call: Request, query: RecordsQuery) -> Page[Record[B]]:
             return await self._records.page(
                 call.tenant,
                 prefix=query.prefix,
@@ -36,30 +36,30 @@ class RecordsApi(Generic[B]):
                 is_visible=lambda name: call.caller.may(f"{self._plural}.read", self._resource(name)),
             )
 
-        async def get_record(call: Call, name: str) -> Record[B]:
-            call.expect(f"{self._plural}.read", self._resource(name))
+        async def get_record(call: Request, name: str) -> Record[B]:
+            call.require(f"{self._plural}.read", self._resource(name))
             return await self._records.get(call.tenant, name)
 
-        async def put_record(call: Call, name: str, query: RecordQuery, body: Any) -> Record[B]:
-            call.expect(f"{self._plural}.write", self._resource(name))
-            return await self._records.write(call.tenant, name, body, if_version=query.expected, act=call.act())
+        async def put_record(call: Request, name: str, query: RecordQuery, body: Any) -> Record[B]:
+            call.require(f"{self._plural}.write", self._resource(name))
+            return await self._records.write(call.tenant, name, body, if_version=query.expected_version, act=call.act())
 
-        async def delete_record(call: Call, name: str, query: RecordQuery) -> Record[B]:
-            call.expect(f"{self._plural}.write", self._resource(name))
-            return await self._records.delete(call.tenant, name, if_version=query.expected, act=call.act())
+        async def delete_record(call: Request, name: str, query: RecordQuery) -> Record[B]:
+            call.require(f"{self._plural}.write", self._resource(name))
+            return await self._records.delete(call.tenant, name, if_version=query.expected_version, act=call.act())
 
-        types = {"call": Call, "query": RecordsQuery, "return": Page[record]}
+        types = {"call": Request, "query": RecordsQuery, "return": Page[record]}
         return [
             self._route("GET", "", list_records, f"List {kind.plural}, ordered by name.", types),
             self._route(
-                "GET", "/{name}", get_record, f"Read a {kind.name}.", {"call": Call, "name": str, "return": record}
+                "GET", "/{name}", get_record, f"Read a {kind.name}.", {"call": Request, "name": str, "return": record}
             ),
             self._route(
                 "PUT",
                 "/{name}",
                 put_record,
                 f"Create or replace a {kind.name}.",
-                {**of_one, "body": kind.takes or kind.body},
+                {**of_one, "body": kind.request_type or kind.body_type},
             ),
             self._route("DELETE", "/{name}", delete_record, f"Delete a {kind.name}, and answer what it was.", of_one),
         ]

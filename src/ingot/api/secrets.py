@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ingot.api.records import RecordsApi
-from ingot.http.call import Call
-from ingot.http.table import Granted, Route, routes_of
+from ingot.http.request import Request
+from ingot.http.routes import Granted, Route, routes_of
 from ingot.identity.secret_values import Rotated, Secret, Secrets
-from ingot.identity.service import Tenants
+from ingot.identity.tenants import Tenants
 from ingot.kernel.pages import PAGE_ROWS_MAX
 
 
@@ -26,10 +26,10 @@ class SecretsApi(RecordsApi[Secret]):
             route("POST", "/admin/secrets/rotate-key", self.rotate_key, Granted("secrets.write")),
         ]
 
-    async def rotate_key(self, call: Call) -> Rotated:
+    async def rotate_key(self, call: Request) -> Rotated:
         """Encrypt the secrets of all tenants with the current key of the server."""
-        call.expect_operator("rotates the key of all secrets")
-        call.expect("secrets.write")
+        call.require_operator("rotates the key of all secrets")
+        call.require("secrets.write")
         rotated = unreadable = 0
         cursor = None
         while True:

@@ -35,7 +35,7 @@ class KeyExists(Conflict):
     hint = "Nothing was changed. To replace it, send If-Match with its ETag, or * for whatever is there."
 
     @classmethod
-    def under(cls, key: str) -> KeyExists:
+    def for_key(cls, key: str) -> KeyExists:
         """The same, and which key it is."""
         return cls(f"there is a blob under the key {key!r} already")
 
@@ -122,12 +122,12 @@ class QuotaExceeded(IngotError):
     status = 507
     hint = "Nothing was kept. Delete what is not needed, or have the quota raised."
 
-    def __init__(self, *, scope: Literal["tenant", "token"], usage: int, limit: int, asked: int = 0) -> None:
-        super().__init__(f"{asked} bytes do not fit: the {scope} uses {usage} of {limit} bytes")
+    def __init__(self, *, scope: Literal["tenant", "token"], usage: int, limit: int, requested: int = 0) -> None:
+        super().__init__(f"{requested} bytes do not fit: the {scope} uses {usage} of {limit} bytes")
         self.scope: Literal["tenant", "token"] = scope
         self.usage = usage
         self.limit = limit
-        self.asked = asked
+        self.requested = requested
         self.members = {"scope": scope, "usage_bytes": usage, "quota_bytes": limit}
         self.headers = {"ingot-usage-bytes": str(usage), "ingot-quota-bytes": str(limit)}
 

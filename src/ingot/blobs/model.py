@@ -10,7 +10,7 @@ import msgspec
 
 INLINE_BYTES_MAX: Final = 16 * 1024  # Blobs up to this size are kept in the database: they need no file.
 PART_BYTES: Final = 1024 * 1024  # The bytes of a blob that one check covers.
-CHECK_BYTES: Final = 16
+CHECKSUM_BYTES: Final = 16
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,9 +24,9 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     sha256: str
     size: int
-    place: str | None = None
+    storage_key: str | None = None
     inline: bytes | None = None
-    checks: bytes = b""
+    part_checksums: bytes = b""
     damaged: bool = False
 
 
@@ -80,7 +80,7 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime
 
 
-class OpenUpload(msgspec.Struct, frozen=True, kw_only=True):
+class StoredUpload(msgspec.Struct, frozen=True, kw_only=True):
     """An upload with what is nobody's business outside.
 
     `epoch` is the number of the writer that came last. `multipart` is the id that the object store gave it, when its
@@ -92,13 +92,13 @@ class OpenUpload(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     epoch: int
     reserved: int
-    place: str | None
+    storage_key: str | None
     multipart: str | None
     if_match: str | None
     fence: int | None
 
 
-class Finished(msgspec.Struct, frozen=True, kw_only=True):
+class FinishedUpload(msgspec.Struct, frozen=True, kw_only=True):
     """An upload that is done, and the key that it was for, if it was for one."""
 
     upload: Upload
@@ -115,7 +115,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime | None = None
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
+class BlobScope(msgspec.Struct, frozen=True, kw_only=True):
     """What of the references in a tenant somebody may know of: of some keys, of uploads, of files of some types of job.
 
     Keys and types are told by the beginning of their names, in whole segments between `/` and `.`; `None` is all.
@@ -126,7 +126,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...] | None = None
 
 
-EVERYTHING: Final = Sight()
+FULL_SCOPE: Final = BlobScope()
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +141,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     quota_bytes: int | None = None
 
 
-class QuotaNews(msgspec.Struct, frozen=True, kw_only=True):
+class QuotaEventData(msgspec.Struct, frozen=True, kw_only=True):
     """What the event `quota.warning` tells: four fifths of a quota are taken."""
 
     scope: Literal["tenant", "token"]
@@ -150,7 +150,7 @@ class QuotaNews(msgspec.Struct, frozen=True, kw_only=True):
     quota_bytes: int
 
 
-class BlobNews(msgspec.Struct, frozen=True, kw_only=True):
+class BlobEventData(msgspec.Struct, frozen=True, kw_only=True):
     """What the events `blob.stored` and `blob.deleted` tell. `key` is missing where the blob has no name of its own."""
 
     blob_id: str
@@ -161,21 +161,21 @@ class BlobNews(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
-class Home(msgspec.Struct, frozen=True, kw_only=True):
+class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The object store that has the objects of a database, and the name by which that knows the database."""
 
     store_id: str
-    database: str
+    database_id: str
 
 
-class Trash(msgspec.Struct, frozen=True, kw_only=True):
+class TrashedObject(msgspec.Struct, frozen=True, kw_only=True):
     """An object that nothing refers to, and nobody ever will: its place is not used again."""
 
-    place: str
+    storage_key: str
     multipart: str | None = None
 
 
-class Collected(msgspec.Struct, frozen=True, kw_only=True):
+class BlobCollectionResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a round of the collector did, or with a dry run would do."""
 
     blobs: int = 0
@@ -185,7 +185,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-class Purged(msgspec.Struct, frozen=True, kw_only=True):
+class PurgeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The keys that were deleted, or would be, and their bytes."""
 
     keys: int = 0
@@ -194,7 +194,7 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-class BlobFigures(msgspec.Struct, frozen=True, kw_only=True):
+class BlobMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """How things stand with the blobs of all tenants."""
 
     blobs: int = 0

@@ -21,30 +21,30 @@ from typing import Protocol
 import msgspec
 
 from ingot.blobs.model import (
-    EVERYTHING,
-    BlobFigures,
+    FULL_SCOPE,
+    BlobMetrics,
+    BlobScope,
     Content,
     FileKind,
-    Finished,
-    Home,
+    FinishedUpload,
     Key,
-    OpenUpload,
-    Purged,
+    PurgeResult,
     Reference,
-    Sight,
-    Trash,
+    StoredUpload,
+    StoreIdentity,
+    TrashedObject,
     Usage,
 )
 from ingot.events.audit import Act
 from ingot.kernel.commands import Command
-from ingot.kernel.content_types import BINARY
+from ingot.kernel.content_types import BINARY_CONTENT_TYPE
 
 
-class BeginUpload(Command[OpenUpload], frozen=True, kw_only=True):
+class BeginUpload(Command[StoredUpload], frozen=True, kw_only=True):
     """Take in a blob. `id` is made by the caller; the same id again answers with the upload that is there.
 
-    `reserve` bytes are set aside for it. `keep` is how long it lives without news, in microseconds. `place` is in the
-    object store with the id `store_id`.
+    `reserve` bytes are set aside for it. It expires after `lifetime` microseconds without progress. `storage_key` names
+    the object in the store with the ID `store_id`.
 
     Begin an upload, and reserve its bytes.
 
@@ -57,11 +57,11 @@ class BeginUpload(Command[OpenUpload], frozen=True, kw_only=True):
     tenant: str
     owner: str
     reserve: int
-    keep: int
+    lifetime: int
     size: int | None = None
     blob_id: str | None = None
     sha256: str | None = None
-    content_type: str = BINARY
+    content_type: str = BINARY_CONTENT_TYPE
     original_name: str | None = None
     key: str | None = None
     if_match: str | None = None
@@ -69,13 +69,13 @@ class BeginUpload(Command[OpenUpload], frozen=True, kw_only=True):
     fence: int | None = None
     file: FileKind | None = None
     name: str | None = None
-    place: str | None = None
+    storage_key: str | None = None
     store_id: str | None = None
     multipart: str | None = None
     owner_quota: int | None = None
 
 
-class TakeUpload(Command[OpenUpload], frozen=True, kw_only=True):
+class TakeOverUpload(Command[StoredUpload], frozen=True, kw_only=True):
     """Give an open upload the next epoch, which begins with 1: whoever wrote before is fenced out.
 
     Raises `UploadNotFound`, or `UploadEnded` unless it is open.
@@ -85,8 +85,8 @@ class TakeUpload(Command[OpenUpload], frozen=True, kw_only=True):
     id: str
 
 
-class NoteUpload(Command[OpenUpload], frozen=True, kw_only=True):
-    """So much of it is safely here; it lives on for `keep`. With `reserved`, so much is set aside from now on.
+class RecordUploadProgress(Command[StoredUpload], frozen=True, kw_only=True):
+    """So much of it is safely here; it lives on for `lifetime`. With `reserved`, so much is set aside from now on.
 
     With a digest, that is announced from now on. With `verifying` no more bytes come.
 
@@ -97,7 +97,7 @@ class NoteUpload(Command[OpenUpload], frozen=True, kw_only=True):
     tenant: str
     id: str
     epoch: int
-    keep: int
+    lifetime: int
     received: int | None = None
     reserved: int | None = None
     blob_id: str | None = None
@@ -106,7 +106,7 @@ class NoteUpload(Command[OpenUpload], frozen=True, kw_only=True):
     owner_quota: int | None = None
 
 
-class FinishUpload(Command[Finished], frozen=True, kw_only=True):
+class FinishUpload(Command[FinishedUpload], frozen=True, kw_only=True):
     """Store the blob whose bytes are here and were read. With an `epoch` only its writer may say so.
 
     The blob is then under the key or with the job that the upload was for, and there is an event `blob.stored`.
@@ -124,7 +124,7 @@ class FinishUpload(Command[Finished], frozen=True, kw_only=True):
     tenant: str
     id: str
     content: Content
-    keep: int
+    lifetime: int
     epoch: int | None = None
     owner_quota: int | None = None
 
@@ -132,7 +132,7 @@ class FinishUpload(Command[Finished], frozen=True, kw_only=True):
 class EndUpload(Command[None], frozen=True, kw_only=True):
     """End an upload that is not done: its reservation is given back once, and its object goes to the trash.
 
-    With an `error` it failed, and is kept for `keep`; without it is given up, and gone.
+    With an `error` it failed, and is kept for `lifetime`; without it is given up, and gone.
 
     One that is done, or is not there, stays as it is.
     """
@@ -140,7 +140,7 @@ class EndUpload(Command[None], frozen=True, kw_only=True):
     tenant: str
     id: str
     error: str | None = None
-    keep: int = 0
+    lifetime: int = 0
 
 
 class PutBlob(Command[Key], frozen=True, kw_only=True):
@@ -156,7 +156,7 @@ class PutBlob(Command[Key], frozen=True, kw_only=True):
     owner: str
     key: str
     content: Content
-    content_type: str = BINARY
+    content_type: str = BINARY_CONTENT_TYPE
     original_name: str | None = None
     if_match: str | None = None
     owner_quota: int | None = None
@@ -175,7 +175,7 @@ class DeleteKey(Command[Key], frozen=True, kw_only=True):
     if_match: str | None = None
 
 
-class PurgeKeys(Command[Purged], frozen=True, kw_only=True):
+class PurgeKeys(Command[PurgeResult], frozen=True, kw_only=True):
     """Delete up to `limit` keys that this owner set, as `DeleteKey` does; of all owners with `None`.
 
     It is on record as `keys.purged`. `more` when there may be more.
@@ -218,10 +218,10 @@ class CollectBlob(Command[int | None], frozen=True, kw_only=True):
 class ForgetTrash(Command[None], frozen=True, kw_only=True):
     """Forget the objects at these places: they are deleted."""
 
-    places: Sequence[str]
+    storage_keys: Sequence[str]
 
 
-class NoteScrub(Command[None], frozen=True, kw_only=True):
+class RecordScrub(Command[None], frozen=True, kw_only=True):
     """These blobs were read whole: their bytes were right, or not.
 
     Each comes with the place where it was read, which is `None` for bytes that are in the database.
@@ -235,7 +235,7 @@ class NoteScrub(Command[None], frozen=True, kw_only=True):
     damaged: Sequence[tuple[str, str | None]] = ()
 
 
-class KeepObjects(Command[Home], frozen=True, kw_only=True):
+class RegisterObjectStore(Command[StoreIdentity], frozen=True, kw_only=True):
     """Remember the id of the object store, unless there are objects in another one, and answer which it is.
 
     The name of the database is made here, the first time, and is no other database's.
@@ -278,17 +278,17 @@ class FindBlob(Command[tuple[Content, list[Reference]] | None], frozen=True, kw_
 
     tenant: str
     blob_id: str
-    sight: Sight = EVERYTHING
+    scope: BlobScope = FULL_SCOPE
 
 
-class GetUpload(Command[OpenUpload | None], frozen=True, kw_only=True):
+class GetUpload(Command[StoredUpload | None], frozen=True, kw_only=True):
     """The upload with this id, or `None`."""
 
     tenant: str
     id: str
 
 
-class ListVerifying(Command[list[OpenUpload]], frozen=True, kw_only=True):
+class ListVerifyingUploads(Command[list[StoredUpload]], frozen=True, kw_only=True):
     """Uploads whose bytes are to be read back, those that wait for longest first."""
 
     limit: int
@@ -304,14 +304,14 @@ class GetUsage(Command[Usage], frozen=True, kw_only=True):
     owner: str | None = None
 
 
-class PreviewPurge(Command[Purged], frozen=True, kw_only=True):
+class PreviewPurge(Command[PurgeResult], frozen=True, kw_only=True):
     """How many keys a purge would delete in all, and their bytes."""
 
     tenant: str
     owner: str | None
 
 
-class ListCondemned(Command[list[str]], frozen=True, kw_only=True):
+class ListTombstonedBlobs(Command[list[str]], frozen=True, kw_only=True):
     """Blobs with a tombstone older than the grace, oldest first, whether something refers to them or not.
 
     Those behind the blob `after`; all, when that has no tombstone any more.
@@ -322,27 +322,27 @@ class ListCondemned(Command[list[str]], frozen=True, kw_only=True):
     after: str | None = None
 
 
-class ListTrash(Command[list[Trash]], frozen=True, kw_only=True):
+class ListTrash(Command[list[TrashedObject]], frozen=True, kw_only=True):
     """Objects to delete, in the order of their places, behind `after`."""
 
     limit: int
     after: str = ""
 
 
-class KnownPlaces(Command[set[str]], frozen=True, kw_only=True):
+class FindKnownStorageKeys(Command[set[str]], frozen=True, kw_only=True):
     """Those of these places that a blob, an upload or the trash names, as of one moment."""
 
-    places: Sequence[str]
+    storage_keys: Sequence[str]
 
 
-class ListToScrub(Command[list[Content]], frozen=True, kw_only=True):
+class ListBlobsToScrub(Command[list[Content]], frozen=True, kw_only=True):
     """Blobs that were last read whole, or stored, before this time, those that wait for longest first."""
 
     before: int
     limit: int
 
 
-class GetBlobFigures(Command[BlobFigures], frozen=True, kw_only=True):
+class GetBlobMetrics(Command[BlobMetrics], frozen=True, kw_only=True):
     """How things stand with all blobs."""
 
 
@@ -373,19 +373,19 @@ class ObjectStore(Protocol):
 
     store_id: str  # No other store has it.
 
-    def new_place(self) -> str:
+    def new_storage_key(self) -> str:
         """A place that was never used."""
 
-    def expect_room(self, size: int) -> None:
+    def check_free_space(self, size: int) -> None:
         """Raises `StorageFull` when so many bytes would not be taken now. It never waits.
 
         Asked for what goes to the database too, which may be on the same disk. What frees bytes never asks.
         """
 
-    async def write(self, place: str, *, size: int | None) -> ObjectWriter:
+    async def write(self, storage_key: str, *, size: int | None) -> ObjectWriter:
         """Begin an object, of so many bytes when that is known. Raises `StorageFull` before anything is sent."""
 
-    async def resume(self, place: str, *, offset: int) -> ObjectWriter:
+    async def resume(self, storage_key: str, *, offset: int) -> ObjectWriter:
         """Go on with one that was begun and not finished, behind its first `offset` bytes, which were synced.
 
         What an earlier writer still sends does not get into it. Raises `StoreError` where these bytes are not there. A
@@ -393,20 +393,20 @@ class ObjectStore(Protocol):
         there, what is to go on goes in signed parts.
         """
 
-    def read(self, place: str, start: int, end: int) -> AsyncGenerator[bytes | memoryview, None]:
+    def read(self, storage_key: str, start: int, end: int) -> AsyncGenerator[bytes | memoryview, None]:
         """The bytes from `start` up to `end`, in parts of `PART_BYTES`, that begin at a multiple of it.
 
         `start` is such a multiple. Raises `BlobDamaged` when the object is not there, or is shorter. Who does not read
         to the end closes it.
         """
 
-    async def delete(self, trash: Trash) -> None:
+    async def delete(self, trash: TrashedObject) -> None:
         """Delete an object, and what an unfinished one has left. One that is not there is deleted already."""
 
-    async def belong_to(self, database: str) -> str:
+    async def register_owner(self, database: str) -> str:
         """Remember that the objects are this database's, unless they are another's already; answers whose they are."""
 
-    def list_places(self) -> AsyncGenerator[tuple[str, int], None]:
+    def list_objects(self) -> AsyncGenerator[tuple[str, int], None]:
         """Every place that has an object, or what there is of one, and how old that is, in microseconds.
 
         One that is finished meanwhile may come twice. Who does not read to the end closes it.
@@ -420,28 +420,32 @@ class SigningStore(ObjectStore, Protocol):
     object at its place, also when one that was there has been deleted.
     """
 
-    conditional: bool  # Whether the store refuses a second object at a place. Where not, `seal` what a client put.
-    write_seconds: int
+    conditional_writes: (
+        bool  # Whether the store refuses a second object at a place. Where not, `seal` what a client put.
+    )
+    write_url_seconds: int
 
-    async def plan(self, place: str, *, size: int, sha256: str | None) -> Plan:
+    async def plan(self, storage_key: str, *, size: int, sha256: str | None) -> TransferPlan:
         """How a client sends an object of this size."""
 
-    async def plan_again(self, place: str, multipart: str | None, *, size: int, sha256: str | None) -> Plan:
+    async def renew_plan(
+        self, storage_key: str, multipart: str | None, *, size: int, sha256: str | None
+    ) -> TransferPlan:
         """The same once more, for an object that was planned before, under this id when it goes in parts."""
 
-    async def sign_parts(self, place: str, multipart: str, parts: Sequence[Part]) -> list[SignedPart]:
+    async def sign_parts(self, storage_key: str, multipart: str, parts: Sequence[ObjectPart]) -> list[SignedPart]:
         """Addresses for these parts."""
 
-    async def list_parts(self, place: str, multipart: str) -> list[Part]:
+    async def list_parts(self, storage_key: str, multipart: str) -> list[ObjectPart]:
         """The parts that are there, in order; none of an object that was joined or deleted."""
 
-    async def join_parts(self, place: str, multipart: str, parts: Sequence[Part]) -> None:
+    async def join_parts(self, storage_key: str, multipart: str, parts: Sequence[ObjectPart]) -> None:
         """Make the object of these parts, numbered from 1 without a gap.
 
         Raises `UploadIncomplete` when one is not there, or has another size or digest; done before, it is fine.
         """
 
-    async def seal(self, place: str) -> str:
+    async def seal(self, storage_key: str) -> str:
         """Copy an object to a place that no client has an address to write to, and answer that place.
 
         The copy is what is read back and kept, not the object: that one may change until it is deleted. One that was
@@ -449,14 +453,14 @@ class SigningStore(ObjectStore, Protocol):
         there is no object.
         """
 
-    async def size_of(self, place: str) -> int | None:
+    async def object_size(self, storage_key: str) -> int | None:
         """The size of an object, or `None`."""
 
-    async def sign_read(self, place: str, *, seconds: int, content_type: str, disposition: str) -> str:
+    async def sign_read_url(self, storage_key: str, *, seconds: int, content_type: str, disposition: str) -> str:
         """An address where the object can be read for so long."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectPart(msgspec.Struct, frozen=True, kw_only=True):
     """A part of an object that goes to a store in several, counted from 1. A store may not tell the digest."""
 
     number: int
@@ -473,7 +477,7 @@ class SignedPart(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class TransferPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How an object is sent: with one PUT to `url`, or in parts of `part_bytes` under `multipart`."""
 
     url: str | None = None
@@ -482,8 +486,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     part_bytes: int | None = None
 
 
-class Keeper(Protocol):
+class ReferenceSource(Protocol):
     """What keeps blobs outside of the engine's own tables."""
 
-    async def kept(self, blob_ids: Sequence[str]) -> set[str]:
+    async def referenced(self, blob_ids: Sequence[str]) -> set[str]:
         """Those of these blobs that it keeps. What it raises ends the round: nothing is collected then."""

@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from ingot.cli.output import say
-from ingot.cli.teaching import examples, paragraphs
+from ingot.cli.help_text import examples_epilog, unwrap_docstring
+from ingot.cli.output import print_message
 from ingot.kernel.errors import IngotError
 
 COMMANDS: Final = (
@@ -33,7 +33,7 @@ COMMANDS: Final = (
     "doctor",
 )
 
-EXIT_CODES: Final = {
+EXIT_CODES_BY_STATUS: Final = {
     400: 2,
     401: 7,
     403: 7,
@@ -50,8 +50,8 @@ EXIT_CODES: Final = {
     503: 6,
     507: 5,
 }  # By the HTTP status of the error; 1 for all others.
-EXIT_CODES_ALONE: Final = {"job_dead": 8, "job_canceled": 8}  # By the code of the error, where that tells more.
-HINTS: Final = {
+EXIT_CODES_BY_ERROR: Final = {"job_dead": 8, "job_canceled": 8}  # By the code of the error, where that tells more.
+HINTS_BY_ERROR: Final = {
     "unauthorized": "Check INGOT_TOKEN or --token-file, of a worker INGOT_WORKER_ID and INGOT_WORKER_SECRET, "
     "and that they are of this server; `ingot doctor` helps.",
     "no_token": "Set INGOT_TOKEN or --token-file, for a worker INGOT_WORKER_ID and INGOT_WORKER_SECRET. "
@@ -76,7 +76,7 @@ EPILOG: Final = (
 )
 
 
-class Commands(TyperGroup):
+class LazyCommandGroup(TyperGroup):
     """The commands, each read when it is asked for: who lists jobs does not wait for the server's code."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -93,7 +93,9 @@ class Commands(TyperGroup):
         else:
             alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
             command = getattr(module, cmd_name)
-            alone.command(cmd_name, help=paragraphs(command.__doc__), epilog=examples(*module.EXAMPLES))(command)
+            alone.command(cmd_name, help=unwrap_docstring(command.__doc__), epilog=examples_epilog(*module.EXAMPLES))(
+                command
+            )
             found = get_command(alone)
         found.name = cmd_name
         return found
@@ -105,11 +107,11 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Durable jobs, blobs and documents, self-hosted.",
     epilog=EPILOG,
-    cls=Commands,
+    cls=LazyCommandGroup,
 )
 
 
-def _tell_version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         typer.echo(f"ingot {version_of('ingot')}")
         raise typer.Exit
@@ -118,7 +120,7 @@ def _tell_version(asked: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Tell the version and exit.")
     ] = False,
 ) -> None:
     """Durable jobs, blobs and documents, self-hosted."""
@@ -132,19 +134,19 @@ def main() -> None:
     try:
         app()
     except IngotError as error:
-        say(f"ingot: {error.detail}")
-        say(f"Hint: {_hint(error)}")
-        _leave(EXIT_CODES_ALONE.get(error.code) or EXIT_CODES.get(error.status, 1))
+        print_message(f"ingot: {error.detail}")
+        print_message(f"Hint: {_hint(error)}")
+        _exit(EXIT_CODES_BY_ERROR.get(error.code) or EXIT_CODES_BY_STATUS.get(error.status, 1))
 
 
 def _hint(error: IngotError) -> str:
     """What to do about an error; of a quota by whose it is."""
     if error.code == "quota_exceeded" and getattr(error, "scope", None) == "token":
-        return HINTS["token_quota_exceeded"]
-    return HINTS.get(error.code, error.hint)
+        return HINTS_BY_ERROR["token_quota_exceeded"]
+    return HINTS_BY_ERROR.get(error.code, error.hint)
 
 
-def _leave(code: int) -> NoReturn:
+def _exit(code: int) -> NoReturn:
     """End with a code. Handlers that do not stop when told would keep the process: nobody waits for them any more."""
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         os._exit(code)

@@ -7,14 +7,14 @@ from threading import Thread
 from typing import Final
 
 from ingot.client import Client
-from ingot.client.orders import PRIORITIES
+from ingot.client.job_request import PRIORITIES
 from ingot.identity.credentials import TokenLimits
-from ingot.identity.grants import ACTIONS, FAMILIES
+from ingot.identity.grants import ACTION_FAMILIES, ACTIONS
 from ingot.identity.model import Limits
 from ingot.kernel.errors import IngotError
 
-ANSWER_SECONDS: Final = 1.0
-JOBS_LOOKED_AT: Final = 100
+COMPLETION_TIMEOUT_SECONDS: Final = 1.0
+RECENT_JOBS_MAX: Final = 100
 
 
 def priorities(incomplete: str) -> list[str]:
@@ -24,11 +24,11 @@ def priorities(incomplete: str) -> list[str]:
 
 def actions(incomplete: str) -> list[str]:
     """What can be granted."""
-    known = [*sorted(ACTIONS), *(f"{family}.*" for family in sorted(FAMILIES)), "*"]
+    known = [*sorted(ACTIONS), *(f"{family}.*" for family in sorted(ACTION_FAMILIES)), "*"]
     return [name for name in known if name.startswith(incomplete)]
 
 
-def limits(incomplete: str) -> list[str]:
+def tenant_limits(incomplete: str) -> list[str]:
     """What can be limited."""
     return [f"{name}=" for name in Limits.__struct_fields__ if name.startswith(incomplete)]
 
@@ -45,9 +45,9 @@ def job_types(incomplete: str) -> list[str]:
     def look() -> None:
         with suppress(IngotError), Client(patience=0) as client:
             found.update(definition.type for definition in client.definitions())
-            found.update(job.type for job in client.jobs(limit=JOBS_LOOKED_AT))
+            found.update(job.type for job in client.jobs(limit=RECENT_JOBS_MAX))
 
     looking = Thread(target=look, daemon=True)
     looking.start()
-    looking.join(ANSWER_SECONDS)
+    looking.join(COMPLETION_TIMEOUT_SECONDS)
     return sorted(name for name in tuple(found) if name.startswith(incomplete))

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from ingot.cli.output import say
+from ingot.cli.output import print_message
 from ingot.kernel.errors import InvalidInput
 
 
@@ -15,5 +15,5 @@ def confirm(question: str) -> None:
     if not sys.stdin.isatty() or not sys.stderr.isatty():
         raise InvalidInput("there is no terminal to ask on", hint="Say --yes to do it; nothing was changed.")
     if not typer.confirm(question, err=True):
-        say("Nothing was changed.")
+        print_message("Nothing was changed.")
         raise typer.Exit(1)

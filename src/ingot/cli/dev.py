@@ -17,33 +17,33 @@ import msgspec
 import typer
 import uvloop
 
-from ingot.cli.serve import serve_at
-from ingot.cli.telling import tell
-from ingot.cli.worker import App, Handlers, load
-from ingot.http.aside import ServerThread
+from ingot.cli.notices import print_or_log
+from ingot.cli.serve import serve_on_socket
+from ingot.cli.worker import AppOption, HandlersOption, load_worker
 from ingot.http.server import Server, listen, url_of
+from ingot.http.server_thread import ServerThread
 from ingot.kernel.errors import IngotError
 from ingot.kernel.logs import configure_server_logs
-from ingot.settings import PORT_MAX, ClientSettings, Settings, have_clients_find, read_settings
-from ingot.wiring import working
+from ingot.settings import PORT_MAX, ClientSettings, Settings, export_client_settings, read_settings
+from ingot.wiring import worker_runner
 from ingot.worker.runner import Runner
 
 EXAMPLES: Final = ("ingot dev", "ingot dev --handlers pdf", "ingot dev --app press.handlers:worker --port 8090")
 HOST: Final = "127.0.0.1"
-LOOK_SECONDS: Final = 0.3
-FILES_MAX: Final = 20_000
+POLL_SECONDS: Final = 0.3
+WATCHED_FILES_MAX: Final = 20_000
 DRAIN_SECONDS: Final = 5.0
-NOT_OURS: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
-VENV: Final = "pyvenv.cfg"
-LISTENING: Final = "--listening"
-Files = dict[str, tuple[int, int]]
-Next = Literal["end", "again"]
-Wanted = tuple[str | None, str | None]  # An app, and handlers of ours.
+IGNORED_FOLDERS: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
+VENV_MARKER: Final = "pyvenv.cfg"
+SOCKET_OPTION: Final = "--listening"
+FileStates = dict[str, tuple[int, int]]
+NextStep = Literal["end", "again"]
+AppAndHandlers = tuple[str | None, str | None]  # An app, and handlers of ours.
 
 
 def dev(
-    app: App = None,
-    handlers: Handlers = None,
+    app: AppOption = None,
+    handlers: HandlersOption = None,
     data: Annotated[Path | None, typer.Option(help="The data folder (INGOT_DATA, ./data).")] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=PORT_MAX, help="The port; 0 is any that is free (INGOT_PORT, 8080).")
@@ -51,7 +51,7 @@ def dev(
     drain_seconds: Annotated[
         float, typer.Option(min=0, help="How long what runs may go on after a change, before it is given back.")
     ] = DRAIN_SECONDS,
-    listening: Annotated[int | None, typer.Option(LISTENING, hidden=True)] = None,
+    listening: Annotated[int | None, typer.Option(SOCKET_OPTION, hidden=True)] = None,
 ) -> None:
     """Serve, and run the handlers of an app, in one process for this machine, until Ctrl-C.
 
@@ -68,47 +68,49 @@ def dev(
         serving = ServerThread(serve, name="ingot-server")
         serving.start()
         try:
-            then = uvloop.run(_work((app, handlers), settings, url_of(door), files, drain_seconds))
+            then = uvloop.run(_work_until_change((app, handlers), settings, url_of(door), files, drain_seconds))
         finally:
             serving.stop()
         if then == "again":
             door.set_inheritable(True)  # Those who come meanwhile wait at it.
             sys.stdout.flush()
             sys.stderr.flush()
-            os.execv(sys.executable, [sys.executable, *again(sys.orig_argv[1:], door.fileno())])
+            os.execv(sys.executable, [sys.executable, *restart_arguments(sys.orig_argv[1:], door.fileno())])
 
 
-def again(words: list[str], listening: int) -> list[str]:
+def restart_arguments(words: list[str], listening: int) -> list[str]:
     """The words that this process was started with, for the next one."""
-    if LISTENING in words:
-        words = words[: words.index(LISTENING)]
-    return [*words, LISTENING, str(listening)]
+    if SOCKET_OPTION in words:
+        words = words[: words.index(SOCKET_OPTION)]
+    return [*words, SOCKET_OPTION, str(listening)]
 
 
 async def _serve(
     settings: Settings, listening: socket.socket, started: Callable[[Server], None], *, first: bool
 ) -> None:
     with listening:
-        await serve_at(settings, listening, None, greet=first, started=started)
+        await serve_on_socket(settings, listening, None, announce=first, on_started=started)
 
 
 # -- working ----------------------------------------------------------------------------------------------------------
 
 
-async def _work(wanted: Wanted, settings: Settings, url: str, files: Files, drain_seconds: float) -> Next:
+async def _work_until_change(
+    wanted: AppAndHandlers, settings: Settings, url: str, files: FileStates, drain_seconds: float
+) -> NextStep:
     """Run the handlers until a file changes or somebody ends it."""
     told, stopping = asyncio.Event(), asyncio.Event()
-    _heed(told)
+    _install_signal_handlers(told)
     ending = asyncio.create_task(told.wait())
-    changing = asyncio.create_task(_changed(files))
-    have_clients_find(server_url=url, data=settings.data)
+    changing = asyncio.create_task(_wait_for_change(files))
+    export_client_settings(server_url=url, data=settings.data)
     place = ClientSettings(server_url=url, token=settings.operator_token, data=settings.data)
-    runner = _runner_of(wanted, place, drain_seconds)
-    running = asyncio.create_task(_run(runner, stopping)) if runner is not None else None
+    runner = _create_runner(wanted, place, drain_seconds)
+    running = asyncio.create_task(_run_worker(runner, stopping)) if runner is not None else None
     try:
         await asyncio.wait({ending, changing}, return_when=asyncio.FIRST_COMPLETED)
         if changing.done() and not told.is_set():
-            tell("changed", f"{changing.result()} has changed: beginning anew.", file=changing.result())
+            print_or_log("changed", f"{changing.result()} has changed: beginning anew.", file=changing.result())
         stopping.set()
         if running is not None:
             await running
@@ -118,76 +120,76 @@ async def _work(wanted: Wanted, settings: Settings, url: str, files: Files, drai
         changing.cancel()
 
 
-def _heed(told: asyncio.Event) -> None:
+def _install_signal_handlers(told: asyncio.Event) -> None:
     """The first signal lets what runs finish; a second one ends the process at once."""
     loop = asyncio.get_running_loop()
 
     def hear() -> None:
         if told.is_set():
-            os._exit(working.EXIT_AT_ONCE)
+            os._exit(worker_runner.FORCED_EXIT_CODE)
         told.set()
 
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, hear)
 
 
-def _runner_of(wanted: Wanted, place: ClientSettings, drain_seconds: float) -> Runner | None:
+def _create_runner(wanted: AppAndHandlers, place: ClientSettings, drain_seconds: float) -> Runner | None:
     """What runs the handlers that are wanted, or nothing, and why."""
     # Python compares bytecode with the size and the second of its source, and would miss a quick change.
     sys.dont_write_bytecode = True
     try:
-        worker = load(*wanted)
-        runner = working.runner_of(worker, place, drain_seconds=drain_seconds, echo=True)
+        worker = load_worker(*wanted)
+        runner = worker_runner.build_runner(worker, place, drain_seconds=drain_seconds, echo=True)
     except IngotError as error:
-        tell("app_failed", f"{error.detail}\n{error.hint}\nWaiting for a change.", error=error.detail)
+        print_or_log("app_failed", f"{error.detail}\n{error.hint}\nWaiting for a change.", error=error.detail)
     else:
         types = ", ".join(sorted(worker.handlers))
-        tell("working", f"Handlers are at work: {types}.", types=types)
+        print_or_log("working", f"Handlers are at work: {types}.", types=types)
         return runner
     return None
 
 
-async def _run(runner: Runner, stopping: asyncio.Event) -> None:
+async def _run_worker(runner: Runner, stopping: asyncio.Event) -> None:
     try:
         await runner.run(stopping)
     except Exception as error:
         why = "".join(traceback.format_exception_only(error))
-        tell("worker_failed", f"The worker has ended:\n{why}Waiting for a change.", error=why)
+        print_or_log("worker_failed", f"The worker has ended:\n{why}Waiting for a change.", error=why)
         return
     if not stopping.is_set():
-        tell("drained", "The worker was told to drain. It begins again with the next change.")
+        print_or_log("drained", "The worker was told to drain. It begins again with the next change.")
 
 
 # -- looking for changes ----------------------------------------------------------------------------------------------
 
 
-async def _changed(files: Files) -> str:
+async def _wait_for_change(files: FileStates) -> str:
     """Wait until a Python file is not what it was, and answer its name."""
     while True:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
         now = await asyncio.to_thread(python_files, Path())
         if different := sorted(name for name in files.keys() | now.keys() if files.get(name) != now.get(name)):
             return different[0]
 
 
-def python_files(folder: Path) -> Files:
+def python_files(folder: Path) -> FileStates:
     """The Python files below a folder, when they were written and how long they are; those of environments are not."""
-    found: Files = {}
+    found: FileStates = {}
     for path in _python_paths(folder):
         try:
             known = path.stat()
         except OSError:
             continue
         found[str(path)] = (known.st_mtime_ns, known.st_size)
-        if len(found) == FILES_MAX:
+        if len(found) == WATCHED_FILES_MAX:
             break
     return found
 
 
 def _python_paths(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):
-        if VENV in names:
+        if VENV_MARKER in names:
             folders.clear()
             continue
-        folders[:] = sorted(name for name in folders if name not in NOT_OURS and not name.startswith("."))
+        folders[:] = sorted(name for name in folders if name not in IGNORED_FOLDERS and not name.startswith("."))
         yield from (Path(place, name) for name in sorted(names) if name.endswith(".py"))

@@ -8,53 +8,60 @@ from typing import Annotated, Final
 
 import typer
 
-from ingot.cli.asking import Asking, asking, noun
+from ingot.cli.context import CommandContext, command_group, server_command
+from ingot.cli.help_text import examples_epilog
 from ingot.cli.output import Column
-from ingot.cli.teaching import examples
-from ingot.cli.values import json_given
+from ingot.cli.parsing import read_json_option
 from ingot.events.model import Event
 
-LIST_EVENTS: Final = 50
+LIST_EVENTS_DEFAULT: Final = 50
 DATA_CHARS_MAX: Final = 200
-COLUMNS: Final = (Column("ID", whole=True), Column("AT", whole=True), Column("NAME", whole=True), Column("DATA"))
+COLUMNS: Final = (
+    Column("ID", never_truncate=True),
+    Column("AT", never_truncate=True),
+    Column("NAME", never_truncate=True),
+    Column("DATA"),
+)
 Name = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Only events whose name begins so, as in job or job.failed; more than once too."),
 ]
 After = Annotated[str | None, typer.Option(metavar="ID", help="Begin behind this event.")]
 
-app = noun("Read what happened, follow what happens, and tell of something yourself.")
+app = command_group("Read what happened, follow what happens, and tell of something yourself.")
 
 
 @app.command(
-    "list", epilog=examples("ingot events list --name job.failed", "ingot events list --after 0000000000000a42")
+    "list", epilog=examples_epilog("ingot events list --name job.failed", "ingot events list --after 0000000000000a42")
 )
-@asking
+@server_command
 def list_events(
-    ask: Asking,
+    ask: CommandContext,
     name: Name = None,
     after: After = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = LIST_EVENTS,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = LIST_EVENTS_DEFAULT,
     every: Annotated[bool, typer.Option("--all", help="As many as there are.")] = False,
 ) -> None:
     """List events that are kept, oldest first."""
     found: list[Event] = []
     more = False
     for event in ask.client.past_events(after=after):
-        if not _wanted(event, name):
+        if not _matches_names(event, name):
             continue
         if more := len(found) == limit and not every:
             break
         found.append(event)
     ask.out.list(found, COLUMNS, _row)
     if more and not ask.out.json:
-        ask.out.say(f"There are more: --after {found[-1].id} shows those behind these, --all shows them all.")
+        ask.out.message(f"There are more: --after {found[-1].id} shows those behind these, --all shows them all.")
 
 
-@app.command(epilog=examples("ingot events tail --name job.dead --json", "ingot events tail --after 0000000000000a42"))
-@asking
+@app.command(
+    epilog=examples_epilog("ingot events tail --name job.dead --json", "ingot events tail --after 0000000000000a42")
+)
+@server_command
 def tail(
-    ask: Asking,
+    ask: CommandContext,
     name: Name = None,
     after: After = None,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many.")] = None,
@@ -64,10 +71,10 @@ def tail(
         ask.out.item(event, "  ".join(_row(event)) + "\n")
 
 
-@app.command(epilog=examples("""ingot events publish order.placed --data '{"order": 7}' --key order-7"""))
-@asking
+@app.command(epilog=examples_epilog("""ingot events publish order.placed --data '{"order": 7}' --key order-7"""))
+@server_command
 def publish(
-    ask: Asking,
+    ask: CommandContext,
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Its name, with dots between the parts.", show_default=False)
     ],
@@ -80,11 +87,11 @@ def publish(
     ] = None,
 ) -> None:
     """Append an event of your own, and write its id."""
-    made = ask.client.publish(name, json_given(data, data_file, "data"), dedupe_key=key)
+    made = ask.client.publish(name, read_json_option(data, data_file, "data"), dedupe_key=key)
     ask.out.result({"id": made}, made)
 
 
-def _wanted(event: Event, names: list[str] | None) -> bool:
+def _matches_names(event: Event, names: list[str] | None) -> bool:
     """Whether it has one of these names, or one below them."""
     return not names or any(f"{event.name}.".startswith(f"{name.removesuffix('.*')}.") for name in names)
 

@@ -15,13 +15,13 @@ import uvloop
 
 from ingot.api.ops import VERSION
 from ingot.api.people import link_url
-from ingot.cli.telling import tell
-from ingot.http.server import Server, allow_files, listen, look_for_cycles_less, url_of
-from ingot.http.traces import Spans, open_spans
-from ingot.identity.grants import ALL
+from ingot.cli.notices import print_or_log
+from ingot.http.server import Server, collect_garbage_less_often, listen, raise_open_files_limit, url_of
+from ingot.http.tracing import Tracer, open_tracer
+from ingot.identity.grants import GRANT_ALL
 from ingot.kernel.logs import configure_server_logs
 from ingot.settings import PORT_MAX, Settings, SettingsError, read_settings
-from ingot.wiring import rooms, serving
+from ingot.wiring import api_server, services
 
 EXAMPLES: Final = ("ingot serve", "ingot serve --data /srv/ingot --host 0.0.0.0 --port 80")
 TOKEN_FILE: Final = "operator.token"
@@ -50,59 +50,61 @@ def serve(
     given = {name: value for name, value in (("data", data), ("host", host), ("port", port)) if value is not None}
     settings = msgspec.structs.replace(read_settings(), **given)
     configure_server_logs(settings.log_level, settings.log_format)
-    if (enough_for := allow_files(settings.connections_max)) < settings.connections_max:
+    if (enough_for := raise_open_files_limit(settings.connections_max)) < settings.connections_max:
         said = f"The limit of open files is enough for {enough_for} connections, not for {settings.connections_max}; "
         hint = "raise it (ulimit -n), or lower INGOT_CONNECTIONS_MAX."
-        tell("open_files_limited", said + hint, enough_for=enough_for, connections_max=settings.connections_max)
+        print_or_log("open_files_limited", said + hint, enough_for=enough_for, connections_max=settings.connections_max)
         settings = msgspec.structs.replace(settings, connections_max=max(1, enough_for))
-    spans = None if settings.otel_endpoint is None else open_spans(settings.otel_endpoint, version=VERSION)
+    spans = None if settings.otel_endpoint is None else open_tracer(settings.otel_endpoint, version=VERSION)
     try:
         with listen(settings.host, settings.port) as listening:
-            uvloop.run(serve_at(settings, listening, spans, new_token=new_token, new_secret_key=new_secret_key))
+            uvloop.run(serve_on_socket(settings, listening, spans, new_token=new_token, new_secret_key=new_secret_key))
     finally:
         if spans is not None:
             spans.close()
 
 
-async def serve_at(
+async def serve_on_socket(
     settings: Settings,
     listening: socket.socket,
-    spans: Spans | None,
+    spans: Tracer | None,
     *,
     new_token: bool = False,
     new_secret_key: bool = False,
-    greet: bool = True,
-    started: Callable[[Server], None] = lambda _: None,
+    announce: bool = True,
+    on_started: Callable[[Server], None] = lambda _: None,
 ) -> None:
     """Serve at a socket until it is told to end. `greet` says where, with a link on a terminal."""
-    async with rooms.open(settings=settings) as ingot:
-        await rooms.expect_key(ingot, new=new_secret_key)
-        await rooms.define_built_in(ingot)
-        made = await ingot.credentials.ensure_operator(settings.operator_token)
+    async with services.open(settings=settings) as ingot:
+        await services.require_same_secret_key(ingot, replace=new_secret_key)
+        await services.define_built_in_types(ingot)
+        made = await ingot.credentials.ensure_operator_token(settings.operator_token)
         if settings.operator_token is not None:
             made = None  # Who gave it has it.
         if made is None and new_token:
-            made = await ingot.credentials.create_token(None, description="another operator", grants=[ALL])
+            made = await ingot.credentials.create_token(None, description="another operator", grants=[GRANT_ALL])
         if made is not None:
-            path = _keep(settings.data, made.text)
-            tell("operator_token_made", f"The operator's token is in {path}; it is shown nowhere else.", path=str(path))
-        if greet:
-            await _greet(ingot, settings, url_of(listening))
-        look_for_cycles_less()
-        server = serving.server_of(ingot, settings, spans=spans)
-        started(server)
+            path = _write_token_file(settings.data, made.text)
+            print_or_log(
+                "operator_token_made", f"The operator's token is in {path}; it is shown nowhere else.", path=str(path)
+            )
+        if announce:
+            await _announce(ingot, settings, url_of(listening))
+        collect_garbage_less_often()
+        server = api_server.build_server(ingot, settings, tracer=spans)
+        on_started(server)
         await server.serve(sockets=[listening])
 
 
-async def _greet(ingot: rooms.Ingot, settings: Settings, url: str) -> None:
+async def _announce(ingot: services.Ingot, settings: Settings, url: str) -> None:
     sentence = f"Ingot serves {url} ({ingot.engine}); {url}/docs says how to use it, Ctrl-C ends it."
-    tell("serving", sentence, url=url, docs=f"{url}/docs", engine=ingot.engine)
+    print_or_log("serving", sentence, url=url, docs=f"{url}/docs", engine=ingot.engine)
     if sys.stderr.isatty() and ingot.provider is None:  # A log keeps what it is told; a link is for one who reads.
-        link = link_url(settings.public_url or url, (await ingot.sessions.link()).secret)
-        tell("link_made", f"Sign in as operator, once, within 15 minutes: {link}")
+        link = link_url(settings.public_url or url, (await ingot.sessions.create_link()).secret)
+        print_or_log("link_made", f"Sign in as operator, once, within 15 minutes: {link}")
 
 
-def _keep(folder: Path, token: str) -> Path:
+def _write_token_file(folder: Path, token: str) -> Path:
     """Write the token where only its owner reads it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / TOKEN_FILE

@@ -6,38 +6,38 @@ from typing import Annotated, Final
 
 import typer
 
-from ingot.cli.asking import Asking, asking, noun
 from ingot.cli.completion import actions, token_limits
-from ingot.cli.output import Column, ago
-from ingot.cli.teaching import examples
-from ingot.cli.values import given, limits_given, moment_ahead
+from ingot.cli.context import CommandContext, command_group, server_command
+from ingot.cli.help_text import examples_epilog
+from ingot.cli.output import Column, relative_time
+from ingot.cli.parsing import parse_future_time, parse_limits, without_none
 from ingot.identity.credentials import Token, TokenLimits
 from ingot.identity.grants import Grant
 
 COLUMNS: Final = (
-    Column("ID", whole=True),
+    Column("ID", never_truncate=True),
     Column("DESCRIPTION"),
     Column("GRANTS"),
-    Column("TOKEN", spare=True),
-    Column("CREATED", spare=True),
+    Column("TOKEN", optional=True),
+    Column("CREATED", optional=True),
     Column("LAST USED"),
     Column("STATE"),
 )
 
-app = noun("Make tokens for programs, and end them.")
+app = command_group("Make tokens for programs, and end them.")
 
 
 @app.command(
     "create",
-    epilog=examples(
+    epilog=examples_epilog(
         "ingot tokens create 'the shop' --grant jobs.create:jobs/mail --grant jobs.read --expires 90d > shop.token",
         "ingot tokens create 'the scanner' --grant blobs.write --limit quota_bytes=10000000000",
         "ingot tokens create 'second operator' --grant '*' --operator",
     ),
 )
-@asking
+@server_command
 def create(
-    ask: Asking,
+    ask: CommandContext,
     description: Annotated[
         str, typer.Argument(metavar="DESCRIPTION", help="Who or what it is for.", show_default=False)
     ],
@@ -65,30 +65,30 @@ def create(
     """Make a token, and write it, this once. It does no more than its maker may."""
     made = ask.client.admin.create_token(
         description,
-        [_grant(text) for text in grant],
-        expires_at=moment_ahead(expires, "--expires"),
+        [_parse_grant(text) for text in grant],
+        expires_at=parse_future_time(expires, "--expires"),
         operator=operator,
-        limits=given(**limits_given(limit or (), TokenLimits.__struct_fields__)) or None,
+        limits=without_none(**parse_limits(limit or (), TokenLimits.__struct_fields__)) or None,
     )
     ask.out.result(made, made.token)
     if not ask.out.json:
-        ask.out.say(f"This is the token {made.id}; it is shown this once.")
+        ask.out.message(f"This is the token {made.id}; it is shown this once.")
 
 
-@app.command("list", epilog=examples("ingot tokens list", "ingot tokens list --operator"))
-@asking
+@app.command("list", epilog=examples_epilog("ingot tokens list", "ingot tokens list --operator"))
+@server_command
 def list_tokens(
-    ask: Asking,
+    ask: CommandContext,
     operator: Annotated[bool, typer.Option("--operator", help="Those of operators.")] = False,
 ) -> None:
     """List tokens, newest first, without their text."""
     ask.out.list(ask.client.admin.tokens(operator=operator), COLUMNS, _row)
 
 
-@app.command(epilog=examples("ingot tokens revoke 0198c5a2-…"))
-@asking
+@app.command(epilog=examples_epilog("ingot tokens revoke 0198c5a2-…"))
+@server_command
 def revoke(
-    ask: Asking,
+    ask: CommandContext,
     id: Annotated[str, typer.Argument(metavar="ID", help="The id of a token, not its text.", show_default=False)],
 ) -> None:
     """End a token."""
@@ -96,7 +96,7 @@ def revoke(
     ask.out.outcome(revoked, f"The token {revoked.id} ({revoked.description}) is revoked.")
 
 
-def _grant(text: str) -> Grant:
+def _parse_grant(text: str) -> Grant:
     action, _, resource = text.partition(":")
     return Grant(action=action, resource=resource) if resource else Grant(action=action)
 
@@ -116,8 +116,8 @@ def _row(token: Token) -> tuple[object, ...]:
 
 def _state(token: Token) -> str:
     if token.revoked_at is not None:
-        return f"revoked {ago(token.revoked_at)}"
+        return f"revoked {relative_time(token.revoked_at)}"
     if token.expires_at is None:
         return "good"
-    until = ago(token.expires_at)
+    until = relative_time(token.expires_at)
     return f"ends {until}" if until.startswith("in ") else f"ended {until}"

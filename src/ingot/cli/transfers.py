@@ -12,12 +12,12 @@ import typer
 from ingot.blobs import checks
 from ingot.blobs.errors import KeyExists
 from ingot.blobs.model import Key
-from ingot.cli.asking import Asking, asking
-from ingot.cli.local import FileRefused, files_below, holds, told
-from ingot.cli.output import sized
-from ingot.cli.progress import moved
-from ingot.cli.remembered import Remembered
-from ingot.cli.values import STDIN, opened
+from ingot.cli.context import CommandContext, server_command
+from ingot.cli.local_files import FileRefused, matches_blob, translate_os_errors, walk_files
+from ingot.cli.output import format_size
+from ingot.cli.parsing import STDIN, open_input
+from ingot.cli.progress import transfer_bars
+from ingot.cli.resume_cache import ResumeEntry
 from ingot.kernel.errors import Conflict, InvalidInput
 
 PUT_EXAMPLES: Final = (
@@ -31,14 +31,14 @@ GET_EXAMPLES: Final = (
     "ingot blobs get reports/march.pdf -o /tmp/",
     "ingot blobs get backups/shop.sql -o - | psql shop",
 )
-STOPPED: Final = "Stopped. The same command goes on from here."
-UNREAD: Final = "Look at those named above; the same command stores what is left."
-Bar = Callable[[str], Callable[[int, int], None] | None]
+STOPPED_MESSAGE: Final = "Stopped. The same command goes on from here."
+UNREADABLE_HINT: Final = "Look at those named above; the same command stores what is left."
+BarFactory = Callable[[str], Callable[[int, int], None] | None]
 
 
-@asking
+@server_command
 def put(
-    ask: Asking,
+    ask: CommandContext,
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE", help="Files, with -r folders; - is stdin, and needs --key.", show_default=False),
@@ -71,41 +71,43 @@ def put(
     given again within a day, and the file has not changed. What is needed for that is kept in `ingot/uploads` of the
     user's cache folder (XDG_CACHE_HOME, or ~/.cache).
     """
-    plan = _planned(files, key=key, prefix=prefix, recursive=recursive)
+    plan = _plan_uploads(files, key=key, prefix=prefix, recursive=recursive)
     ask.client.me()  # Who typed the address wrong is told soon.
     stored: list[Key] = []
     unread: list[FileRefused] = []
 
     def made() -> Iterator[Key]:
-        with moved() as bar:
+        with transfer_bars() as bar:
             for path, name in plan:
                 try:
-                    one = _put(ask, path, name, replace=replace, content_type=content_type, bar=bar)
+                    one = _upload_file(ask, path, name, replace=replace, content_type=content_type, bar=bar)
                 except FileRefused as error:
                     if len(plan) == 1:
                         raise
                     unread.append(error)
-                    ask.out.say(f"{error.detail}; it is left out.")
+                    ask.out.message(f"{error.detail}; it is left out.")
                     continue
                 stored.append(one)
                 yield one
 
     try:
         if ask.out.json:
-            ask.out.array(made())
+            ask.out.json_array(made())
         else:
             for one in made():
                 ask.out.text(f"{one.key}\n")
     except KeyboardInterrupt:
-        ask.out.say(STOPPED)
+        ask.out.message(STOPPED_MESSAGE)
         raise
     if len(stored) > 1 and not ask.out.json:
-        ask.out.say(f"{len(stored)} files are stored, {sized(sum(one.size for one in stored))}.")
+        ask.out.message(f"{len(stored)} files are stored, {format_size(sum(one.size for one in stored))}.")
     if unread:
-        raise InvalidInput(f"{len(unread)} of {len(plan)} files cannot be read, and are not stored", hint=UNREAD)
+        raise InvalidInput(
+            f"{len(unread)} of {len(plan)} files cannot be read, and are not stored", hint=UNREADABLE_HINT
+        )
 
 
-def _planned(files: list[Path], *, key: str | None, prefix: str | None, recursive: bool) -> list[tuple[Path, str]]:
+def _plan_uploads(files: list[Path], *, key: str | None, prefix: str | None, recursive: bool) -> list[tuple[Path, str]]:
     """Which files go under which keys. Raises `InvalidInput`."""
     if key is not None and prefix is not None:
         raise InvalidInput("--key and --prefix are both given", hint="Leave one of them out.")
@@ -114,7 +116,7 @@ def _planned(files: list[Path], *, key: str | None, prefix: str | None, recursiv
         if path != STDIN and path.is_dir():
             if not recursive:
                 raise InvalidInput(f"{path} is a folder", hint="Say -r to store all that is in it.")
-            found += _in_folder(path)
+            found += _folder_files(path)
         else:
             found.append((path, path.name))
     if key is not None:
@@ -131,20 +133,24 @@ def _planned(files: list[Path], *, key: str | None, prefix: str | None, recursiv
     return plan
 
 
-def _in_folder(folder: Path) -> Iterator[tuple[Path, str]]:
+def _folder_files(folder: Path) -> Iterator[tuple[Path, str]]:
     """All files in a folder, in order, and their names from that folder on."""
     above = Path(os.path.normpath(folder)).name
-    for path in files_below(folder):
+    for path in walk_files(folder):
         yield path, (Path(above) / path.relative_to(folder)).as_posix()
 
 
-def _put(ask: Asking, path: Path, key: str, *, replace: bool, content_type: str | None, bar: Bar) -> Key:
-    blobs = ask.patient.blobs
+def _upload_file(
+    ask: CommandContext, path: Path, key: str, *, replace: bool, content_type: str | None, bar: BarFactory
+) -> Key:
+    blobs = ask.retrying_client.blobs
     if path == STDIN:
-        with opened(path) as stream:
+        with open_input(path) as stream:
             return blobs.put(stream, key, content_type=content_type, replace=replace, progress=bar(f"sending {key}"))
-    remembered = Remembered(path, server=ask.place.url, tenant=ask.place.headers.get("ingot-tenant", ""), key=key)
-    with told(f"{path} cannot be read"):
+    remembered = ResumeEntry(
+        path, server=ask.server_address.url, tenant=ask.server_address.headers.get("ingot-tenant", ""), key=key
+    )
+    with translate_os_errors(f"{path} cannot be read"):
         try:
             made = blobs.put(
                 path,
@@ -158,15 +164,15 @@ def _put(ask: Asking, path: Path, key: str, *, replace: bool, content_type: str 
             )
         except KeyExists:
             made = blobs.read(key)
-            if not holds(path, made.blob_id, made.size):
+            if not matches_blob(path, made.blob_id, made.size):
                 raise KeyExists(f"there is another blob under the key {key!r} already") from None
-    remembered.forget()
+    remembered.delete()
     return made
 
 
-@asking
+@server_command
 def get(
-    ask: Asking,
+    ask: CommandContext,
     key: Annotated[str, typer.Argument(metavar="KEY", help="A key, or the id of a blob.", show_default=False)],
     output: Annotated[
         str | None,
@@ -189,26 +195,26 @@ def get(
     if output == str(STDIN):
         if ask.out.json:
             raise InvalidInput("--json and -o - are both given", hint="Only one of them can be on stdout.")
-        with moved() as bar:
-            for part in ask.patient.blobs.stream(key, progress=bar(f"fetching {key}")):
+        with transfer_bars() as bar:
+            for part in ask.retrying_client.blobs.stream(key, progress=bar(f"fetching {key}")):
                 ask.out.bytes(part)
         return
-    to = Path(name) if output is None else _target(output, name)
+    to = Path(name) if output is None else _download_target(output, name)
     if to.exists() and not replace:
         raise Conflict(f"{to} is there already", hint="Say --replace to write over it, or another name after -o.")
     try:
-        with moved() as bar, told(f"{to} cannot be written"):
+        with transfer_bars() as bar, translate_os_errors(f"{to} cannot be written"):
             if output is not None and output.endswith("/"):
                 to.parent.mkdir(parents=True, exist_ok=True)
-            ask.patient.blobs.get(key, to, progress=bar(f"fetching {key}"))
+            ask.retrying_client.blobs.get(key, to, progress=bar(f"fetching {key}"))
             size = to.stat().st_size
     except KeyboardInterrupt:
-        ask.out.say(STOPPED)
+        ask.out.message(STOPPED_MESSAGE)
         raise
-    ask.out.outcome({"key": key, "size": size, "file": str(to)}, f"{to} is there, {sized(size)}.")
+    ask.out.outcome({"key": key, "size": size, "file": str(to)}, f"{to} is there, {format_size(size)}.")
 
 
-def _target(output: str, name: str) -> Path:
+def _download_target(output: str, name: str) -> Path:
     """Where a file goes: a folder is one that is there, or that a / at its end says is one."""
     path = Path(output)
     return path / name if output.endswith("/") or path.is_dir() else path

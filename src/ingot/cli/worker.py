@@ -11,15 +11,15 @@ from typing import Annotated, Final
 import typer
 import uvloop
 
-from ingot.cli.asking import Server, Tenant, TokenFile, read_token
-from ingot.cli.telling import tell
+from ingot.cli.context import ServerOption, TenantOption, TokenFileOption, read_token_file
+from ingot.cli.notices import print_or_log
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.logs import configure_server_logs
-from ingot.settings import have_clients_find, read_client_settings
-from ingot.wiring import working
+from ingot.settings import export_client_settings, read_client_settings
+from ingot.wiring import worker_runner
 from ingot.worker.app import Worker
-from ingot.worker.handlers import BUILT_IN
-from ingot.worker.hours import read_hours
+from ingot.worker.handlers import BUILT_IN_HANDLERS
+from ingot.worker.hours import parse_hours
 from ingot.worker.runner import DRAIN_SECONDS
 
 EXAMPLES: Final = (
@@ -27,25 +27,25 @@ EXAMPLES: Final = (
     "ingot worker --handlers pdf,ocr",
     "ingot worker --server https://ingot.example.com --hours 22:00-06:00 --timezone Europe/Zurich",
 )
-APP: Final = "app:worker"
+DEFAULT_APP: Final = "app:worker"
 APP_HINT: Final = (
     "Name a module and what it calls the worker, as in app:worker; it is looked for in this folder first. "
     "Handlers that come with Ingot are run with --handlers pdf."
 )
 
 
-App = Annotated[
+AppOption = Annotated[
     str | None, typer.Option(help="Where your handlers are: module:name. app:worker, unless --handlers is given.")
 ]
-Handlers = Annotated[
+HandlersOption = Annotated[
     str | None,
-    typer.Option(metavar="TYPES", help=f"Handlers that come with Ingot, with commas: {', '.join(BUILT_IN)}."),
+    typer.Option(metavar="TYPES", help=f"Handlers that come with Ingot, with commas: {', '.join(BUILT_IN_HANDLERS)}."),
 ]
 
 
 def worker(
-    app: App = None,
-    handlers: Handlers = None,
+    app: AppOption = None,
+    handlers: HandlersOption = None,
     drain_seconds: Annotated[
         float, typer.Option(min=0, help="How long what runs may go on after TERM, before it is given back.")
     ] = DRAIN_SECONDS,
@@ -55,9 +55,9 @@ def worker(
     timezone: Annotated[
         str | None, typer.Option(help="The time zone of the hours, as in Europe/Zurich. The machine's, without.")
     ] = None,
-    server: Server = None,
-    token_file: TokenFile = None,
-    tenant: Tenant = None,
+    server: ServerOption = None,
+    token_file: TokenFileOption = None,
+    tenant: TenantOption = None,
 ) -> None:
     """Run the handlers of an app for the jobs of a server until TERM or Ctrl-C; a second one ends it at once.
 
@@ -71,29 +71,29 @@ def worker(
     configure_server_logs("info", None)
     if timezone is not None and hours is None:
         raise InvalidInput("--timezone is given, and --hours is not", hint="It is the time zone of the hours.")
-    kept = None if hours is None else read_hours(hours, timezone)
-    token = None if token_file is None else read_token(token_file)
-    have_clients_find(server_url=server, token=token, tenant=tenant)
-    found = load(app, handlers)
-    runner = working.runner_of(found, read_client_settings(), drain_seconds=drain_seconds, hours=kept)
+    kept = None if hours is None else parse_hours(hours, timezone)
+    token = None if token_file is None else read_token_file(token_file)
+    export_client_settings(server_url=server, token=token, tenant=tenant)
+    found = load_worker(app, handlers)
+    runner = worker_runner.build_runner(found, read_client_settings(), drain_seconds=drain_seconds, hours=kept)
     types = ", ".join(sorted(found.handlers))
     when = "" if hours is None else f" It takes work {hours}."
-    tell("working", f"Handlers: {types}.{when} Ctrl-C ends the worker.", types=types)
-    uvloop.run(working.run_until_told(runner))
+    print_or_log("working", f"Handlers: {types}.{when} Ctrl-C ends the worker.", types=types)
+    uvloop.run(worker_runner.run_until_signal(runner))
 
 
-def load(app: str | None, handlers: str | None) -> Worker:
+def load_worker(app: str | None, handlers: str | None) -> Worker:
     """The worker that an app names, with these handlers of ours. Raises `InvalidInput`."""
-    found = Worker() if app is None and handlers is not None else _found(app or APP)
+    found = Worker() if app is None and handlers is not None else _load_app(app or DEFAULT_APP)
     found.include(*(type for part in (handlers or "").split(",") if (type := part.strip())))
     return found
 
 
-def _found(app: str) -> Worker:
+def _load_app(app: str) -> Worker:
     module, _, name = app.partition(":")
     sys.path.insert(0, "")
     try:
-        found = getattr(_imported(module), name or "worker")
+        found = getattr(_import_app_module(module), name or "worker")
     except (AttributeError, ValueError) as error:
         raise InvalidInput(f"there is no {app}: {error}", hint=APP_HINT) from error
     if not isinstance(found, Worker):
@@ -101,7 +101,7 @@ def _found(app: str) -> Worker:
     return found
 
 
-def _imported(module: str) -> ModuleType:
+def _import_app_module(module: str) -> ModuleType:
     """The module, run. What goes wrong in it is shown with the lines that led there."""
     try:
         return import_module(module)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
-from ingot.kernel.doors import door
+from ingot.kernel.lazy_imports import lazy_imports
 
 if TYPE_CHECKING:
     from ingot.client.asynchronous.client import AsyncClient
@@ -22,7 +22,7 @@ _spec = PathFinder.find_spec("ingot.client.synchronous", __path__)
 if _spec is None or _spec.origin is None:
     raise ImportError("ingot.client.synchronous has not been generated. Run `make client` in the checkout of Ingot.")
 
-__getattr__, __dir__ = door(
+__getattr__, __dir__ = lazy_imports(
     __name__,
     {
         "AsyncClient": "ingot.client.asynchronous.client",

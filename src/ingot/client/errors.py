@@ -15,11 +15,13 @@ import ingot.jobs.errors
 import ingot.jobs.files  # noqa: F401 - the errors of all rooms are known by their codes, whoever asks
 from ingot.kernel.errors import IngotError
 
-TEXT_SHOWN_MAX: Final = 200
-GATEWAY: Final = frozenset({502, 503, 504})
-STORE_LATER: Final = frozenset({408, 429, 500, *GATEWAY})  # What object stores answer that may do it later.
-ADDRESS_REFUSED: Final = 403  # What they answer to an address that has expired, or was not signed so.
-OTHER_SCHEME: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF")
+EXCERPT_CHARS_MAX: Final = 200
+GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
+RETRYABLE_STORE_STATUSES: Final = frozenset(
+    {408, 429, 500, *GATEWAY_STATUSES}
+)  # What object stores answer that may do it later.
+SIGNED_URL_REFUSED_STATUS: Final = 403  # What they answer to an address that has expired, or was not signed so.
+TLS_MISMATCH_ERRORS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF")
 
 
 class ServerUnreachable(IngotError):
@@ -65,7 +67,7 @@ class Refused(IngotError):
     code = "refused"
 
 
-class _Problem(msgspec.Struct, frozen=True):
+class _ErrorResponse(msgspec.Struct, frozen=True):
     status: int
     code: str
     detail: str
@@ -75,29 +77,29 @@ class _Problem(msgspec.Struct, frozen=True):
     quota_bytes: int = 0
 
 
-def error_of(status: int, content: bytes) -> IngotError:
+def error_from_response(status: int, content: bytes) -> IngotError:
     """The error that an answer tells of."""
     try:
-        problem = msgspec.json.decode(content, type=_Problem)
+        problem = msgspec.json.decode(content, type=_ErrorResponse)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        said = content[:TEXT_SHOWN_MAX].decode(errors="replace").strip()
-        if status in GATEWAY:
+        said = content[:EXCERPT_CHARS_MAX].decode(errors="replace").strip()
+        if status in GATEWAY_STATUSES:
             return ServerUnreachable(f"what is before the server answers {status}: {said!r}")
         return NotIngot(f"the answer is no error of Ingot's ({status}): {said!r}")
     if problem.code == "no_such_route":
         return ServerTooOld(f"the server does not know this: {problem.detail}")
-    return _made(_kinds().get(problem.code, Refused), problem)
+    return _build_error(_error_classes().get(problem.code, Refused), problem)
 
 
-def error_of_code(code: str, detail: str, hint: str, **more: Any) -> IngotError:
+def error_from_code(code: str, detail: str, hint: str, **more: Any) -> IngotError:
     """The error of this code, with what it carries besides."""
-    kind = _kinds().get(code, Refused)
-    error = _made(kind, _Problem(status=kind.status, code=code, detail=detail, hint=hint))
+    kind = _error_classes().get(code, Refused)
+    error = _build_error(kind, _ErrorResponse(status=kind.status, code=code, detail=detail, hint=hint))
     error.__dict__.update(more)
     return error
 
 
-def _made(kind: type[IngotError], problem: _Problem) -> IngotError:
+def _build_error(kind: type[IngotError], problem: _ErrorResponse) -> IngotError:
     """An error of this kind, whatever its own constructor asks for: what it says is what the server said."""
     error = kind.__new__(kind)
     IngotError.__init__(error, problem.detail, hint=problem.hint)
@@ -108,7 +110,7 @@ def _made(kind: type[IngotError], problem: _Problem) -> IngotError:
     return error
 
 
-def _kinds() -> dict[str, type[IngotError]]:
+def _error_classes() -> dict[str, type[IngotError]]:
     """The kinds of errors by their code; of two with the same the plainer."""
     found: dict[str, type[IngotError]] = {}
     kinds: list[type[IngotError]] = [IngotError]
@@ -118,28 +120,28 @@ def _kinds() -> dict[str, type[IngotError]]:
     return found
 
 
-def store_refusal(status: int, content: bytes) -> StoreRefused:
+def store_error_from_response(status: int, content: bytes) -> StoreRefused:
     """The error of an object store that a server sent us to."""
-    said = content[:TEXT_SHOWN_MAX].decode(errors="replace").strip()
-    if status == ADDRESS_REFUSED:
+    said = content[:EXCERPT_CHARS_MAX].decode(errors="replace").strip()
+    if status == SIGNED_URL_REFUSED_STATUS:
         return AddressRefused(f"the address is not good: {said!r}")
     error = StoreRefused(f"the object store answers {status}: {said!r}")
-    if status not in STORE_LATER:
+    if status not in RETRYABLE_STORE_STATUSES:
         error.__dict__["status"] = 500
     return error
 
 
-def unreadable(content: bytes, error: Exception) -> IngotError:
+def invalid_response_error(content: bytes, error: Exception) -> IngotError:
     """The error of an answer that is none we know: of another program, or of another version."""
     if isinstance(error, msgspec.ValidationError):
         return ServerTooOld(f"the answer of the server is not as this client knows it: {error}")
-    said = content[:TEXT_SHOWN_MAX].decode(errors="replace").strip()
+    said = content[:EXCERPT_CHARS_MAX].decode(errors="replace").strip()
     return NotIngot(f"what is said is no answer of Ingot's: {said!r}")
 
 
-def unreachable(url: str, why: str) -> ServerUnreachable:
+def server_unreachable_error(url: str, why: str) -> ServerUnreachable:
     """The error of a server that does not answer."""
-    if url.startswith("https:") and any(name in why for name in OTHER_SCHEME):
+    if url.startswith("https:") and any(name in why for name in TLS_MISMATCH_ERRORS):
         return ServerUnreachable(
             f"{url} does not speak https: {why}",
             hint="Check INGOT_SERVER_URL: a server without a proxy before it is reached by http://.",
@@ -147,7 +149,7 @@ def unreachable(url: str, why: str) -> ServerUnreachable:
     return ServerUnreachable(f"{url} does not answer: {why}")
 
 
-def store_unreachable(host: str, why: str) -> StoreUnreachable:
+def store_unreachable_error(host: str, why: str) -> StoreUnreachable:
     """The error of an object store that a server sent us to, and that does not answer."""
     return StoreUnreachable(f"the store of the server at {host} does not answer: {why}")
 

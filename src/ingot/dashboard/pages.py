@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import structlog
 
-from ingot.http.call import Answer
+from ingot.http.request import Response
 from ingot.identity.credentials import SessionStale, Unauthorized
 from ingot.identity.people import SignInRefused
-from ingot.identity.sessions import HOME, own_page
+from ingot.identity.sessions import DEFAULT_PAGE, safe_redirect_path
 from ingot.kernel.errors import IngotError
 from ingot.outbound.errors import ProviderUnavailable
 
@@ -28,15 +28,15 @@ HEADERS: Final = {
     "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin",
 }
-SIGN_IN: Final = "/auth/login"
+SIGN_IN_PATH: Final = "/auth/login"
 CAUSE_CHARS_MAX: Final = 300
 log = structlog.get_logger("ingot.auth")
 
 
-def page(template: str, *, status: int = 200, cookies: tuple[str, ...] = (), **values: Any) -> Answer[bytes]:
+def render_page(template: str, *, status: int = 200, cookies: tuple[str, ...] = (), **values: Any) -> Response[bytes]:
     """A page made of a template with these values, all of which are taken for text."""
     text = _templates().get_template(f"{template}.html").render(values)
-    return Answer(text.encode(), status=status, headers=HEADERS, cookies=cookies)
+    return Response(text.encode(), status=status, headers=HEADERS, cookies=cookies)
 
 
 @cache
@@ -52,25 +52,25 @@ def _templates() -> Environment:
     )
 
 
-def go_to(url: str, *, cookies: tuple[str, ...] = ()) -> Answer[bytes]:
+def redirect(url: str, *, cookies: tuple[str, ...] = ()) -> Response[bytes]:
     """The answer that leads elsewhere."""
-    return Answer(b"", status=303, headers={**HEADERS, "location": url}, cookies=cookies)
+    return Response(b"", status=303, headers={**HEADERS, "location": url}, cookies=cookies)
 
 
-def error_page(error: IngotError, path: str | None) -> Answer[bytes]:
+def error_page(error: IngotError, path: str | None) -> Response[bytes]:
     """What people see of an error. Who is not signed in is led to where one signs in, and back to this path.
 
     Without a path it was a button: what it sent is not sent again by itself, and a form does not lead to the provider.
     """
-    back = quote(own_page(path or HOME), safe="/")
+    back = quote(safe_redirect_path(path or DEFAULT_PAGE), safe="/")
     if isinstance(error, SessionStale):
         if path is not None:
-            return go_to(f"/auth/start?silent=true&next={back}")
+            return redirect(f"/auth/start?silent=true&next={back}")
         error = SessionStale("your session had to be renewed first", hint="Go back, and press the button again.")
     elif isinstance(error, Unauthorized):
-        return go_to(f"{SIGN_IN}?next={back}")
+        return redirect(f"{SIGN_IN_PATH}?next={back}")
     _log_refusal(error)
-    return page("error", status=error.status, error=error, refused=isinstance(error, SignInRefused))
+    return render_page("error", status=error.status, error=error, refused=isinstance(error, SignInRefused))
 
 
 def _log_refusal(error: IngotError) -> None:

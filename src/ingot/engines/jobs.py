@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ingot.jobs.limits import Bounds
+from ingot.jobs.limits import ConcurrencyLimits
 from ingot.jobs.model import NULL, Job, JobStatus, NewJob, OnDead, Progress
 from ingot.kernel.clock import to_datetime
 
@@ -75,7 +75,7 @@ def progress_of(percent: float | None, stage: str | None) -> Progress | None:
     return None if percent is None else Progress(percent=percent, stage=stage or "")
 
 
-def scopes_of(bounds: Bounds, type: str, limit_key: str) -> list[Scope]:
+def scopes_of(bounds: ConcurrencyLimits, type: str, limit_key: str) -> list[Scope]:
     """The limits there are, from the widest to the narrowest: how many may run, and of which type and limit key."""
     scopes: list[Scope] = []
     if bounds.tenant is not None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import msgspec
 
 from ingot.kernel.clock import to_datetime
-from ingot.kernel.structs import prepare_structs
+from ingot.kernel.msgspec_warmup import prepare_structs
 
 T = TypeVar("T")
 Decode = Callable[[Any], Any]

@@ -1,65 +1,65 @@
-"""Who is told of what happens in a store. All of it is told on the event loop."""
+"""Callbacks of a store. All of them run on the event loop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ingot.jobs.figures import Listener
+from ingot.jobs.metrics import Listener
 from ingot.kernel.logs import report
 
 
-def tell(listeners: Iterable[Callable[..., object]], *news: object) -> None:
-    """Tell all listeners. One that fails does not keep the news from the others."""
+def notify_all(listeners: Iterable[Callable[..., object]], *details: object) -> None:
+    """Call all listeners. An error in one is logged and does not stop the others."""
     for listener in listeners:
         try:
-            listener(*news)
+            listener(*details)
         except Exception as error:
             report("listener_failed", error)
 
 
-class Listeners:
-    """The listeners of a store, by what they are told."""
+class StoreListeners:
+    """The callbacks of a store, by event."""
 
     def __init__(self) -> None:
         self.ready: list[Callable[[str, str, int], object]] = []
-        self.coming: list[Callable[[str, str, int], int]] = []  # Wake claims for jobs that are about to be made.
-        self.agenda: list[Callable[[], None]] = []
+        self.upcoming_jobs: list[Callable[[str, str, int], int]] = []  # Wake claims for jobs that are about to be made.
+        self.maintenance_rescheduled: list[Callable[[], None]] = []
         self.event: list[Callable[[str], None]] = []
-        self.removed: list[Callable[[str], None]] = []
-        self.record: list[Callable[[], None]] = []
-        self.figures: list[Listener] = []
+        self.tenant_removed: list[Callable[[str], None]] = []
+        self.record_changed: list[Callable[[], None]] = []
+        self.metrics: list[Listener] = []
 
 
-class TellingStore:
-    """The part of a store by which rooms ask to be told."""
+class ObservableStore:
+    """The methods of a store that register callbacks."""
 
-    def __init__(self, listeners: Listeners) -> None:
+    def __init__(self, listeners: StoreListeners) -> None:
         self.listeners = listeners
 
-    def on_ready(self, tell: Callable[[str, str, int], object]) -> None:
+    def on_ready(self, callback: Callable[[str, str, int], object]) -> None:
         """See `JobStore`."""
-        self.listeners.ready.append(tell)
+        self.listeners.ready.append(callback)
 
-    def on_coming(self, wake: Callable[[str, str, int], int]) -> None:
+    def on_upcoming_jobs(self, wake: Callable[[str, str, int], int]) -> None:
         """See `JobStore`."""
-        self.listeners.coming.append(wake)
+        self.listeners.upcoming_jobs.append(wake)
 
-    def on_agenda(self, tell: Callable[[], None]) -> None:
+    def on_maintenance_rescheduled(self, callback: Callable[[], None]) -> None:
         """See `JobStore`."""
-        self.listeners.agenda.append(tell)
+        self.listeners.maintenance_rescheduled.append(callback)
 
-    def listen(self, listener: Listener) -> None:
+    def add_listener(self, listener: Listener) -> None:
         """See `JobStore`."""
-        self.listeners.figures.append(listener)
+        self.listeners.metrics.append(listener)
 
-    def on_event(self, tell: Callable[[str], None]) -> None:
+    def on_event(self, callback: Callable[[str], None]) -> None:
         """See `EventLog`."""
-        self.listeners.event.append(tell)
+        self.listeners.event.append(callback)
 
-    def on_removed(self, tell: Callable[[str], None]) -> None:
+    def on_tenant_removed(self, callback: Callable[[str], None]) -> None:
         """See `TenantStore`."""
-        self.listeners.removed.append(tell)
+        self.listeners.tenant_removed.append(callback)
 
-    def on_record(self, tell: Callable[[], None]) -> None:
+    def on_record_changed(self, callback: Callable[[], None]) -> None:
         """See `RecordStore`."""
-        self.listeners.record.append(tell)
+        self.listeners.record_changed.append(callback)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ingot.blobs.model import FileKind, Finished, Key, OpenUpload, Upload, UploadState
+from ingot.blobs.model import FileKind, FinishedUpload, Key, StoredUpload, Upload, UploadState
 from ingot.kernel.clock import to_datetime
 
 
@@ -29,7 +29,7 @@ class UploadFields(msgspec.Struct):
     fence: int | None
     file: FileKind | None
     name: str | None
-    place: str | None
+    storage_key: str | None
     multipart: str | None
     error: str | None
     created_at: int
@@ -58,23 +58,23 @@ class UploadFields(msgspec.Struct):
             expires_at=to_datetime(self.expires_at),
         )
 
-    def open_upload(self) -> OpenUpload:
+    def open_upload(self) -> StoredUpload:
         """The upload for the room."""
-        return OpenUpload(
+        return StoredUpload(
             upload=self.upload(),
             tenant=self.tenant,
             epoch=self.epoch,
             reserved=self.reserved,
-            place=self.place,
+            storage_key=self.storage_key,
             multipart=self.multipart,
             if_match=self.if_match,
             fence=self.fence,
         )
 
-    def finished(self) -> Finished:
+    def finished(self) -> FinishedUpload:
         """One that is done, with its key as it was set: that may be gone since, or be another blob's."""
         if self.key is None:
-            return Finished(upload=self.upload())
+            return FinishedUpload(upload=self.upload())
         key = Key(
             key=self.key,
             blob_id=self.blob_id or "",
@@ -85,4 +85,4 @@ class UploadFields(msgspec.Struct):
             uploaded_at=to_datetime(self.done_at or 0),
             owner=self.owner,
         )
-        return Finished(upload=self.upload(), key=key)
+        return FinishedUpload(upload=self.upload(), key=key)

@@ -9,7 +9,7 @@ import msgspec
 
 from ingot.kernel.commands import Command
 from ingot.kernel.ids import new_id
-from ingot.kernel.values import instance, storable, text
+from ingot.kernel.validation import check_instance, check_storable, check_text
 
 PROCESS: Final = "process"  # Who works with the store in Python, without a credential.
 
@@ -28,17 +28,17 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str | None = None
 
 
-def acting(act: Act | None) -> Act:
+def new_act(act: Act | None) -> Act:
     """Who gives a new command: as told, or the process itself. Each command is an entry of its own.
 
     Raises `InvalidInput` for one that cannot be kept.
     """
     if act is None:
         return Act()
-    said = msgspec.structs.asdict(instance(act, Act, what="act"))
+    said = msgspec.structs.asdict(check_instance(act, Act, name="act"))
     for what in ("who", "name", "address", "request_id"):
         if said[what] is not None or what == "who":
-            storable(text(said[what], what=what), what=what)
+            check_storable(check_text(said[what], name=what), name=what)
     return msgspec.structs.replace(act, id=new_id())
 
 
@@ -67,9 +67,9 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
 
 
-class ListActs(Command[list[Entry]], frozen=True, kw_only=True):
+class ListAuditEntries(Command[list[Entry]], frozen=True, kw_only=True):
     """Entries, newest first, from below the id `before`."""
 
-    which: AuditFilter
+    filter: AuditFilter
     before: str | None
     limit: int

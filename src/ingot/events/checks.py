@@ -8,8 +8,8 @@ from typing import Final
 
 from ingot.events.errors import EventTooLarge
 from ingot.kernel.errors import InvalidInput
-from ingot.kernel.json_text import digest, json_text
-from ingot.kernel.values import text, within
+from ingot.kernel.json_text import json_digest, json_text
+from ingot.kernel.validation import check_length, check_text
 
 NAME_CHARS_MAX: Final = 128
 KEY_CHARS_MAX: Final = 512
@@ -22,9 +22,9 @@ NAME_HINT: Final = (
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(\.[a-z0-9][a-z0-9_-]*)*")
 
 
-def tenant(value: object) -> str:
+def tenant_id(value: object) -> str:
     """The id of a tenant, which may be nobody's."""
-    known = text(value, what="tenant", hint="Pass tenant.id, a text.")
+    known = check_text(value, name="tenant", hint="Pass tenant.id, a text.")
     if not known.isprintable():
         raise InvalidInput("the tenant has characters that no id has")
     return known
@@ -32,7 +32,7 @@ def tenant(value: object) -> str:
 
 def event_name(value: object) -> str:
     """A name for a user's own event."""
-    name = text(value, what="event name", hint=NAME_HINT)
+    name = check_text(value, name="event name", hint=NAME_HINT)
     if len(name) > NAME_CHARS_MAX or not _NAME.fullmatch(name):
         raise InvalidInput(f"the event name {name[:64]!r} is not usable", hint=NAME_HINT)
     family = name.partition(".")[0]
@@ -46,16 +46,16 @@ def event_name(value: object) -> str:
 
 def event_data(value: object) -> bytes:
     """The data of an event as JSON text."""
-    return json_text(value, what="data", bytes_max=DATA_BYTES_MAX, too_large=EventTooLarge)
+    return json_text(value, name="data", bytes_max=DATA_BYTES_MAX, too_large=EventTooLarge)
 
 
 def dedupe_key(value: object) -> str | None:
     """A key that stands for one event, or none."""
     if value is None:
         return None
-    return within(text(value, what="dedupe key"), what="dedupe key", chars_max=KEY_CHARS_MAX)
+    return check_length(check_text(value, name="dedupe key"), name="dedupe key", chars_max=KEY_CHARS_MAX)
 
 
 def event_digest(name: str, data: bytes) -> bytes:
     """The digest of what is published, equal for what means the same."""
-    return hashlib.sha256(name.encode() + b"\n" + digest(data)).digest()
+    return hashlib.sha256(name.encode() + b"\n" + json_digest(data)).digest()

@@ -9,7 +9,7 @@ from ingot.events.model import Event, Forgotten, Published
 from ingot.kernel.clock import MICROS
 from ingot.kernel.commands import Command, Store
 
-KEY_KEPT: Final = 24 * 3600 * MICROS  # A dedupe key stands for its event so long.
+DEDUPE_KEY_MICROS: Final = 24 * 3600 * MICROS  # A dedupe key stands for its event so long.
 
 
 class PublishEvent(Command[Published], frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class PublishEvent(Command[Published], frozen=True, kw_only=True):
     tenant: str
     name: str
     data: bytes
-    key: str | None = None
+    dedupe_key: str | None = None
     digest: bytes | None = None
 
 
@@ -55,7 +55,7 @@ class ReadEvents(Command[list[Event]], frozen=True, kw_only=True):
     limit: int
 
 
-class NewestEvent(Command[str | None], frozen=True, kw_only=True):
+class GetNewestEventId(Command[str | None], frozen=True, kw_only=True):
     """The id of a tenant's newest event, or `None` when it has none. `TenantNotFound` for one that is not there.
 
     Reading on from it misses nothing that is committed later. Without `settled` it is the newest that is committed,
@@ -63,7 +63,7 @@ class NewestEvent(Command[str | None], frozen=True, kw_only=True):
     """
 
     tenant: str
-    settled: bool = True
+    stable: bool = True
 
 
 class EventLog(Store, Protocol):

@@ -11,8 +11,8 @@ from ingot.kernel.clock import MICROS
 from ingot.kernel.loops import Loop
 
 EVERY_SECONDS: Final = 60.0
-BATCHES: Final = 200
-REST_SECONDS: Final = 0.05  # Others come first between two rounds.
+BATCHES_MAX: Final = 200
+PAUSE_SECONDS: Final = 0.05  # Others come first between two rounds.
 
 
 class EventRetention(Loop):
@@ -23,15 +23,15 @@ class EventRetention(Loop):
     def __init__(self, log: EventLog, *, days: float) -> None:
         super().__init__()
         self._log = log
-        self._keep = round(days * 86_400 * MICROS) or None
-        self._more = False
+        self._retention_micros = round(days * 86_400 * MICROS) or None
+        self._has_more = False
 
     async def run_once(self) -> Forgotten:
         """Remove one round."""
-        forgotten = await self._log.run(ForgetEvents(keep=self._keep, limit=BATCHES))
-        self._more = forgotten.more
+        forgotten = await self._log.run(ForgetEvents(keep=self._retention_micros, limit=BATCHES_MAX))
+        self._has_more = forgotten.more
         return forgotten
 
-    async def rest(self) -> None:
+    async def wait(self) -> None:
         """Wait a little when there is more to remove, and otherwise until the next round."""
-        await asyncio.sleep(REST_SECONDS if self._more else EVERY_SECONDS)
+        await asyncio.sleep(PAUSE_SECONDS if self._has_more else EVERY_SECONDS)

@@ -7,12 +7,12 @@ from typing import Final
 
 from ingot.events import checks
 from ingot.events.model import Event, Forgotten, Published
-from ingot.events.ports import EventLog, ForgetEvents, NewestEvent, PublishEvent, ReadEvents
+from ingot.events.ports import EventLog, ForgetEvents, GetNewestEventId, PublishEvent, ReadEvents
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, InvalidCursor, check_limit
-from ingot.kernel.values import text
+from ingot.kernel.validation import check_text
 
 START: Final = ""  # Before every id.
-_ID = re.compile(r"[0-9a-f]{16}")
+_EVENT_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Events:
@@ -28,17 +28,17 @@ class Events:
         more, and `InvalidInput`.
         """
         if after is not None:
-            text(after, what="event id", hint="Pass event.id, a text.")
-        return await self._log.run(ReadEvents(tenant=checks.tenant(tenant), after=after, limit=check_limit(limit)))
+            check_text(after, name="event id", hint="Pass event.id, a text.")
+        return await self._log.run(ReadEvents(tenant=checks.tenant_id(tenant), after=after, limit=check_limit(limit)))
 
     async def newest(self, tenant: str) -> str:
         """Where the log ends now: reading on from there misses nothing that comes later. `START` of an empty log."""
-        return await self._log.run(NewestEvent(tenant=checks.tenant(tenant))) or START
+        return await self._log.run(GetNewestEventId(tenant=checks.tenant_id(tenant))) or START
 
-    async def check_place(self, tenant: str, after: str) -> str:
+    async def check_position(self, tenant: str, after: str) -> str:
         """The id of an event to go on from. Raises `InvalidCursor` for one that no event of the tenant has yet."""
-        known = _ID.fullmatch(text(after, what="event id", hint="Pass event.id, a text."))
-        newest = await self._log.run(NewestEvent(tenant=checks.tenant(tenant), settled=False))
+        known = _EVENT_ID.fullmatch(check_text(after, name="event id", hint="Pass event.id, a text."))
+        newest = await self._log.run(GetNewestEventId(tenant=checks.tenant_id(tenant), stable=False))
         if not known or after > (newest or START):
             raise InvalidCursor(
                 f"{after[:64]!r} is not the id of an event here", hint="Leave it out to begin from now."
@@ -55,10 +55,10 @@ class Events:
         key = checks.dedupe_key(dedupe_key)
         return await self._log.run(
             PublishEvent(
-                tenant=checks.tenant(tenant),
+                tenant=checks.tenant_id(tenant),
                 name=checked,
                 data=text_of_data,
-                key=key,
+                dedupe_key=key,
                 digest=None if key is None else checks.event_digest(checked, text_of_data),
             )
         )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from ingot.http.call import Headers
+from ingot.http.request import Headers
 
-SESSION: Final = "__Host-ingot_session"  # A browser takes such a name only over https, or from the machine itself.
-LOGIN: Final = "__Host-ingot_login"
-KEPT: Final = "Path=/; Secure; HttpOnly; SameSite=Lax"
+SESSION_COOKIE: Final = (
+    "__Host-ingot_session"  # A browser takes such a name only over https, or from the machine itself.
+)
+LOGIN_COOKIE: Final = "__Host-ingot_login"
+COOKIE_ATTRIBUTES: Final = "Path=/; Secure; HttpOnly; SameSite=Lax"
 
 
-def cookie(headers: Headers, name: str) -> str | None:
+def read_cookie(headers: Headers, name: str) -> str | None:
     """The value of a cookie, or `None`; also when there are two of that name, as nobody can tell which is ours."""
     sent = headers.get("cookie")
     if sent is None:
@@ -25,9 +27,9 @@ def cookie(headers: Headers, name: str) -> str | None:
 def set_cookie(name: str, value: str, seconds: float | None = None) -> str:
     """The header that makes a browser keep a cookie, for some time or until it is closed."""
     age = "" if seconds is None else f"; Max-Age={seconds:.0f}"
-    return f"{name}={value}; {KEPT}{age}"
+    return f"{name}={value}; {COOKIE_ATTRIBUTES}{age}"
 
 
-def drop_cookie(name: str) -> str:
+def delete_cookie(name: str) -> str:
     """The header that makes a browser forget a cookie."""
     return set_cookie(name, "", 0)

@@ -23,50 +23,52 @@ HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-NOT_TOLD: Final = frozenset(  # Kinds of errors that others are kinds of, and those that keep a server from starting.
-    {
-        "address_in_use",
-        "conflict",
-        "error",
-        "invalid_setting",
-        "not_found",
-        "otel_missing",
-        "secret_key_unusable",
-        "store_locked",
-        "store_too_new",
-        "too_many",
-    }
+UNDOCUMENTED_ERRORS: Final = (
+    frozenset(  # Kinds of errors that others are kinds of, and those that keep a server from starting.
+        {
+            "address_in_use",
+            "conflict",
+            "error",
+            "invalid_setting",
+            "not_found",
+            "otel_missing",
+            "secret_key_unusable",
+            "store_locked",
+            "store_too_new",
+            "too_many",
+        }
+    )
 )
 JSON: Final = "application/json"
-EVENTS: Final = "text/event-stream"
+EVENT_STREAM: Final = "text/event-stream"
 FORM: Final = "multipart/form-data"
-ANY: Final = "*/*"
-FILE: Final = '"$FILE"'
+ANY_CONTENT_TYPE: Final = "*/*"
+FILE_VARIABLE: Final = '"$FILE"'
 _CODE = re.compile(r"`([^`]+)`")
 Schema = dict[str, Any]
 
 
-def page_of(document: dict[str, Any]) -> bytes:
+def render_docs_page(document: dict[str, Any]) -> bytes:
     """The page of an OpenAPI document."""
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - nobody may ask for the page
 
     shapes = document["components"]["schemas"]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters: dict[str, Callable[..., Any]] = {
-        "bounds": _bounds,
+        "bounds": _bounds_text,
         "else_value": _else_value,
         "examples": _examples,
-        "fields": _fields,
+        "fields": _field_rows,
         "needs": _needs,
         "parameters": _parameters,
-        "plain": _plain,
+        "plain": _display_name,
         "resolved": lambda schema: shapes[_name(schema)] if "$ref" in schema else schema,
-        "type": _type,
-        "words": _words,
+        "type": _type_html,
+        "words": _prose_html,
     }
     environment.filters.update(filters)
     page = environment.from_string(files("ingot.http").joinpath("docs.html").read_text(encoding="utf-8"))
-    rooms = {tag["name"]: list(_of_room(document, tag["name"])) for tag in document["tags"]}
+    rooms = {tag["name"]: list(_operations_of_tag(document, tag["name"])) for tag in document["tags"]}
     version, style = document["info"]["version"], Markup(STYLE)
     text = page.render(rooms=rooms, shapes=shapes, errors=known_errors(), version=version, style=style)
     return text.lstrip().encode()
@@ -80,7 +82,7 @@ def known_errors() -> list[type[IngotError]]:
         kind = waiting.pop()
         waiting.extend(kind.__subclasses__())
         ours = kind.__module__.startswith("ingot.") and not kind.__module__.startswith("ingot.client.")
-        if ours and kind.code not in NOT_TOLD:
+        if ours and kind.code not in UNDOCUMENTED_ERRORS:
             found[kind.code] = kind
     return sorted(found.values(), key=lambda kind: (kind.status, kind.code))
 
@@ -88,7 +90,7 @@ def known_errors() -> list[type[IngotError]]:
 # -- what stands in it ----------------------------------------------------------------------------------------
 
 
-def _of_room(document: dict[str, Any], room: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _operations_of_tag(document: dict[str, Any], room: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             if room in operation["tags"]:
@@ -108,7 +110,7 @@ def _parameters(parameters: list[dict[str, Any]]) -> list[tuple[str, Schema, boo
     ]
 
 
-def _fields(schema: Schema) -> list[tuple[str, Schema, bool, str]]:
+def _field_rows(schema: Schema) -> list[tuple[str, Schema, bool, str]]:
     required = schema.get("required", ())
     return [(name, of, name in required, "") for name, of in schema.get("properties", {}).items()]
 
@@ -119,13 +121,13 @@ def _fields(schema: Schema) -> list[tuple[str, Schema, bool, str]]:
 def _examples(operation: dict[str, Any], method: str, path: str) -> Iterator[str]:
     """Requests that can be sent as they are: one, and where an answer can be a stream, one that follows it."""
     kinds = [kind for answer in operation["responses"].values() for kind in answer.get("content", {})]
-    if EVENTS not in kinds:
+    if EVENT_STREAM not in kinds:
         yield _example(method, path, operation, ["curl"])
     elif JSON not in kinds:
         yield _example(method, path, operation, ["curl", "-N"])
     else:
         yield _example(method, path, operation, ["curl"])
-        yield _example(method, path, operation, ["curl", "-N", f"-H 'Accept: {EVENTS}'"])
+        yield _example(method, path, operation, ["curl", "-N", f"-H 'Accept: {EVENT_STREAM}'"])
 
 
 def _example(method: str, path: str, operation: dict[str, Any], words: list[str]) -> str:
@@ -135,10 +137,10 @@ def _example(method: str, path: str, operation: dict[str, Any], words: list[str]
     words = [*words, f'"http://127.0.0.1:8080{place}"']
     if operation["security"]:
         words.append('-H "Authorization: Bearer $TOKEN"')
-    return " ".join([*words, *_sent(operation)])
+    return " ".join([*words, *_curl_body_options(operation)])
 
 
-def _sent(operation: dict[str, Any]) -> Iterator[str]:
+def _curl_body_options(operation: dict[str, Any]) -> Iterator[str]:
     """How curl sends a body, and keeps an answer that is a file."""
     kind, body = next(iter(operation.get("requestBody", {"content": {}})["content"].items()), (None, Schema()))
     if kind == JSON:
@@ -147,41 +149,42 @@ def _sent(operation: dict[str, Any]) -> Iterator[str]:
     elif kind == FORM:
         fields = body["schema"]["properties"]
         yield from (
-            f"-F {name}={f'@{FILE}' if 'type' not in of else f'${name.upper()}'}" for name, of in fields.items()
+            f"-F {name}={f'@{FILE_VARIABLE}' if 'type' not in of else f'${name.upper()}'}"
+            for name, of in fields.items()
         )
     elif kind is not None:
-        yield f"--data-binary @{FILE}"
-    if ANY in operation["responses"].get("200", {}).get("content", {}):
-        yield f"-o {FILE}"
+        yield f"--data-binary @{FILE_VARIABLE}"
+    if ANY_CONTENT_TYPE in operation["responses"].get("200", {}).get("content", {}):
+        yield f"-o {FILE_VARIABLE}"
 
 
 # -- schemas in words -----------------------------------------------------------------------------------------
 
 
-def _type(schema: Schema) -> Markup:
+def _type_html(schema: Schema) -> Markup:
     if "$ref" in schema:
         name = _name(schema)
-        return Markup('<a href="#shape-{}">{}</a>').format(name, _plain(name))
+        return Markup('<a href="#shape-{}">{}</a>').format(name, _display_name(name))
     if "anyOf" in schema:
-        return Markup(" or ").join(_type(one) for one in schema["anyOf"])
+        return Markup(" or ").join(_type_html(one) for one in schema["anyOf"])
     if "enum" in schema:
-        return Markup(" or ").join(_code(value) for value in schema["enum"])
+        return Markup(" or ").join(_code_html(value) for value in schema["enum"])
     if "const" in schema:
-        return _code(schema["const"])
+        return _code_html(schema["const"])
     kind = schema.get("type")
     if kind == "array":
         items = schema.get("items") or {}
-        return Markup("list of {}{}").format(_type(items), _bounds(items))
+        return Markup("list of {}{}").format(_type_html(items), _bounds_text(items))
     if kind == "object" and "additionalProperties" in schema:
-        return Markup("map of {}").format(_type(schema["additionalProperties"]))
+        return Markup("map of {}").format(_type_html(schema["additionalProperties"]))
     return escape(
         schema.get("format") or {"string": "text", "integer": "whole number", None: "any JSON"}.get(kind, kind)
     )
 
 
-def _bounds(schema: Schema) -> Markup:
+def _bounds_text(schema: Schema) -> Markup:
     """Where values begin and end, in words."""
-    parts = [_bounds(one) for one in schema.get("anyOf", ())]
+    parts = [_bounds_text(one) for one in schema.get("anyOf", ())]
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
         parts.append(escape(f", {low:g} to {high:,}"))
@@ -190,7 +193,7 @@ def _bounds(schema: Schema) -> Markup:
     if (most := schema.get("maxItems")) is not None:
         parts.append(escape(f"; up to {most:,} of them"))
     if "pattern" in schema:
-        parts.append(Markup(", as {}").format(_code(schema["pattern"])))
+        parts.append(Markup(", as {}").format(_code_html(schema["pattern"])))
     return Markup().join(parts)
 
 
@@ -199,7 +202,7 @@ def _else_value(schema: Schema) -> Markup:
     value = schema.get("default")
     if value is None or value in ([], {}):
         return Markup()
-    return Markup(", else {}").format(_code(msgspec.json.encode(value).decode()))
+    return Markup(", else {}").format(_code_html(msgspec.json.encode(value).decode()))
 
 
 def _name(schema: Schema) -> str:
@@ -207,15 +210,15 @@ def _name(schema: Schema) -> str:
     return str(schema["$ref"].rpartition("/")[2])
 
 
-def _plain(name: str) -> str:
+def _display_name(name: str) -> str:
     """The name of a shape as people write it."""
     return re.sub(r"_(\w+)_$", r" of \1", name)
 
 
-def _code(value: object) -> Markup:
+def _code_html(value: object) -> Markup:
     return Markup("<code>{}</code>").format(value)
 
 
-def _words(value: str) -> Markup:
+def _prose_html(value: str) -> Markup:
     """A sentence, in which what stands between backticks is code."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(value))))

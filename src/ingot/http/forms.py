@@ -9,8 +9,8 @@ from typing import Final
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from ingot.http.call import Body
 from ingot.http.problems import UnsupportedMedia
+from ingot.http.request import RequestBody
 from ingot.kernel.errors import IngotError, InvalidInput
 
 FORM: Final = "multipart/form-data"
@@ -23,7 +23,7 @@ HEADERS_MAX: Final = 8  # Of one part,
 HEADER_BYTES_MAX: Final = 4 * 1024  # each.
 OTHER_BYTES_MAX: Final = 512 * 1024  # All that is not in the file.
 STEP_BYTES: Final = 256 * 1024  # So much is looked at in one go.
-PLAIN: Final = ("", "7bit", "8bit", "binary")
+UNENCODED: Final = ("", "7bit", "8bit", "binary")
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # What is wrong with a form its sender is told.
 
 
@@ -43,7 +43,7 @@ class FormTooLarge(IngotError):
     hint = f"Send up to {FIELDS_MAX} fields of {FIELD_BYTES_MAX} bytes each, and one file."
 
 
-class File:
+class FormFile:
     """The file of a form, which is read as it comes. `name` is the one that its sender knows it by."""
 
     length: None = None  # A form does not tell.
@@ -53,9 +53,9 @@ class File:
         self.content_type = content_type
         self._form = form
 
-    async def parts(self) -> AsyncIterator[bytes]:
-        """The bytes of the file, as they come. Raises what `Body.parts` does, and what `Form.read` does."""
-        async for part in self._form._file_parts():
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The bytes of the file, as they come. Raises what `RequestBody.chunks` does, and what `Form.read` does."""
+        async for part in self._form._file_chunks():
             yield part
 
 
@@ -64,7 +64,7 @@ class Form:
 
     def __init__(self, boundary: bytes, file: str) -> None:
         self.fields: dict[str, str] = {}
-        self.file: File | None = None
+        self.file: FormFile | None = None
         self._file_field = file
         self._parser = MultipartParser(
             boundary,
@@ -81,21 +81,21 @@ class Form:
             max_header_count=HEADERS_MAX,
             max_header_size=HEADER_BYTES_MAX,
         )
-        self._pieces: list[bytes] = []  # Of the file, not handed out yet.
+        self._pending_chunks: list[bytes] = []  # Of the file, not handed out yet.
         self._body: AsyncIterator[bytes]
         self._other_bytes = self._delimiters = 0
         self._delimiter = b"\r\n--" + boundary
         self._headers: dict[bytes, bytes] = {}
-        self._header = self._header_value = b""
-        self._field = ""
-        self._value = b""
-        self._in_file = self._ended = False
+        self._header_name = self._header_value = b""
+        self._field_name = ""
+        self._field_value = b""
+        self._in_file = self._is_complete = False
 
     @classmethod
-    async def read(cls, body: Body, *, file: str) -> Form:
+    async def read(cls, body: RequestBody, *, file: str) -> Form:
         """The fields of a form, up to the file in its field `file`, or its end. Each stands once, before the file.
 
-        Raises `UnsupportedMedia`, `MalformedForm`, `FormTooLarge`, `InvalidInput`, and what `Body.parts` does.
+        Raises `UnsupportedMedia`, `MalformedForm`, `FormTooLarge`, `InvalidInput`, and what `RequestBody.chunks` does.
         """
         kind, options = parse_options_header((body.content_type or "")[:HEADER_BYTES_MAX])
         if kind != FORM.encode():
@@ -106,24 +106,24 @@ class Form:
             form = cls(boundary, file)
         except FormParserError:
             raise MalformedForm("the content type names a boundary that is too long") from None
-        form._body = body.parts()
-        while form.file is None and not form._ended:
-            await form._go_on()
+        form._body = body.chunks()
+        while form.file is None and not form._is_complete:
+            await form._read_more()
         return form
 
-    async def _file_parts(self) -> AsyncIterator[bytes]:
+    async def _file_chunks(self) -> AsyncIterator[bytes]:
         while True:
-            if self._pieces:
-                pieces, self._pieces = self._pieces, []
+            if self._pending_chunks:
+                pieces, self._pending_chunks = self._pending_chunks, []
                 yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            elif self._ended:
+            elif self._is_complete:
                 break
             else:
-                await self._go_on()
+                await self._read_more()
         while (rest := await anext(self._body, None)) is not None:  # Nothing may hide behind the end.
-            self._count(len(rest))
+            self._count_other_bytes(len(rest))
 
-    async def _go_on(self) -> None:
+    async def _read_more(self) -> None:
         """Read some more. What is of the file comes to `_pieces`."""
         data = await anext(self._body, None)
         if data is None:
@@ -133,14 +133,14 @@ class Form:
             self._delimiters += step.count(self._delimiter)
             if self._delimiters > DELIMITERS_MAX:
                 raise FormTooLarge("the form has too many parts, or its boundary stands in its file")
-            before = sum(map(len, self._pieces))
+            before = sum(map(len, self._pending_chunks))
             try:
                 self._parser.write(step)
             except FormParserError as error:
                 raise MalformedForm(f"the form cannot be read: {str(error)[:200]}") from None
-            self._count(len(step) - (sum(map(len, self._pieces)) - before))
+            self._count_other_bytes(len(step) - (sum(map(len, self._pending_chunks)) - before))
 
-    def _count(self, size: int) -> None:
+    def _count_other_bytes(self, size: int) -> None:
         """What is not of the file is bounded as a whole, whatever it is."""
         self._other_bytes += max(0, size)
         if self._other_bytes > OTHER_BYTES_MAX:
@@ -154,62 +154,62 @@ class Form:
         if len(self.fields) >= FIELDS_MAX:
             raise FormTooLarge(f"the form has more than {FIELDS_MAX} fields")
         self._headers = {}
-        self._header = self._header_value = self._value = b""
+        self._header_name = self._header_value = self._field_value = b""
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
-        self._header += data[start:end]
+        self._header_name += data[start:end]
 
     def _on_header_value(self, data: bytes, start: int, end: int) -> None:
         self._header_value += data[start:end]
 
     def _on_header_end(self) -> None:
-        if (name := self._header.lower()) in self._headers:
+        if (name := self._header_name.lower()) in self._headers:
             raise MalformedForm("a part of the form has a header twice")
         self._headers[name] = self._header_value
-        self._header = self._header_value = b""
+        self._header_name = self._header_value = b""
 
     def _on_headers_finished(self) -> None:
         kind, options = parse_options_header(self._headers.get(b"content-disposition"))
         if kind != b"form-data" or b"name" not in options:
             raise MalformedForm("a part of the form has no name")
-        name = _text(options[b"name"], "the name of a field")
+        name = _decode_text(options[b"name"], "the name of a field")
         content_type = self._headers.get(b"content-type")
         if content_type is not None and content_type.lower().startswith(b"multipart/"):
             raise InvalidInput("a part of the form holds parts itself", hint="Send one file, as a part of its own.")
-        if self._headers.get(b"content-transfer-encoding", b"").decode("latin-1").lower() not in PLAIN:
+        if self._headers.get(b"content-transfer-encoding", b"").decode("latin-1").lower() not in UNENCODED:
             raise InvalidInput("a part of the form is encoded", hint="Send the bytes as they are.")
         if name == self._file_field:
             self._in_file = True
             told = options.get(b"filename")
-            self.file = File(
+            self.file = FormFile(
                 self,
-                name=_text(told, "the name of the file") if told else None,
+                name=_decode_text(told, "the name of the file") if told else None,
                 content_type=None if content_type is None else content_type.decode("latin-1"),
             )
         elif b"filename" in options:
             raise InvalidInput(f"there is a file in the field {name[:100]!r}", hint=f"It goes in {self._file_field!r}.")
         elif name in self.fields:
             raise InvalidInput(f"the field {name[:100]!r} stands twice in the form")
-        self._field = name
+        self._field_name = name
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._in_file:
-            self._pieces.append(data if start == 0 and end == len(data) else data[start:end])
-        elif len(self._value) + end - start > FIELD_BYTES_MAX:
-            raise FormTooLarge(f"the field {self._field[:100]!r} has more than {FIELD_BYTES_MAX} bytes")
+            self._pending_chunks.append(data if start == 0 and end == len(data) else data[start:end])
+        elif len(self._field_value) + end - start > FIELD_BYTES_MAX:
+            raise FormTooLarge(f"the field {self._field_name[:100]!r} has more than {FIELD_BYTES_MAX} bytes")
         else:
-            self._value += data[start:end]
+            self._field_value += data[start:end]
 
     def _on_part_end(self) -> None:
         if not self._in_file:
-            self.fields[self._field] = _text(self._value, f"the field {self._field[:100]!r}")
+            self.fields[self._field_name] = _decode_text(self._field_value, f"the field {self._field_name[:100]!r}")
         self._in_file = False
 
     def _on_end(self) -> None:
-        self._ended = True
+        self._is_complete = True
 
 
-def _text(value: bytes, what: str) -> str:
+def _decode_text(value: bytes, what: str) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:

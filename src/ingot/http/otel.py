@@ -11,7 +11,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from ingot.http.traces import Trace
+from ingot.http.tracing import TraceContext
 
 CLOSE_MILLIS_MAX: Final = 3000
 
@@ -41,7 +41,7 @@ class OtelSpan:
         span.end()
 
 
-class OtelSpans:
+class OtelTracer:
     """Sends spans to an OTLP endpoint, from a thread of their own. See `Spans`."""
 
     def __init__(self, endpoint: str, *, version: str) -> None:
@@ -51,12 +51,14 @@ class OtelSpans:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("ingot")
 
-    def begin(self, trace: Trace | None) -> OtelSpan:
+    def start_span(self, trace: TraceContext | None) -> OtelSpan:
         """See `Spans`."""
         context = Context()
         if trace is not None:
             flags = otel.TraceFlags(trace.flags)
-            parent = otel.SpanContext(int(trace.id, 16), int(trace.parent, 16), is_remote=True, trace_flags=flags)
+            parent = otel.SpanContext(
+                int(trace.trace_id, 16), int(trace.parent_span_id, 16), is_remote=True, trace_flags=flags
+            )
             context = otel.set_span_in_context(otel.NonRecordingSpan(parent), context)
         return OtelSpan(self._tracer.start_span("request", context, kind=otel.SpanKind.SERVER))
 

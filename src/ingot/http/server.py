@@ -18,18 +18,18 @@ from typing import Any, Final
 import structlog
 import uvicorn
 
-from ingot.http.protocol import CONNECTIONS_MAX, Doors, Protocol
+from ingot.http.protocol import CONNECTIONS_MAX, ConnectionLimits, HttpProtocol
 from ingot.kernel.errors import IngotError
 from ingot.kernel.loops import Loop
 from ingot.settings import SettingsError
 
 STOP_SECONDS_MAX: Final = 10  # Requests that are under way get so long to end.
-LAST_SECONDS_MAX: Final = 1.0  # And those that did not, so long to say so.
+CANCEL_SECONDS_MAX: Final = 1.0  # And those that did not, so long to say so.
 IDLE_SECONDS_MAX: Final = 75  # A connection without requests is closed then.
-TAKES_NOTHING_SECONDS_MAX: Final = 60
-COLLECT_OBJECTS: Final = 10_000
+TCP_USER_TIMEOUT_SECONDS: Final = 60
+GC_THRESHOLD_OBJECTS: Final = 10_000
 BACKLOG: Final = 2048
-OTHER_FILES: Final = 200  # Those of the store, the log and the libraries.
+RESERVED_FILES: Final = 200  # Those of the store, the log and the libraries.
 log = structlog.get_logger("ingot.http")
 
 
@@ -47,19 +47,19 @@ def listen(host: str, port: int) -> socket.socket:
         socket.getaddrinfo(host, port, family=family)
         listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (socket.gaierror, UnicodeError):
-        raise _no_such_host(host) from None
+        raise _no_such_host_error(host) from None
     except OSError as error:
         if error.errno == EADDRNOTAVAIL:
-            raise _no_such_host(host) from None
+            raise _no_such_host_error(host) from None
         raise AddressInUse(f"cannot listen at {host}, port {port}: {strerror(error.errno or 0)}") from error
     # Connections have these too: one whose other end takes nothing, or has vanished, is closed by the kernel.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TAKES_NOTHING_SECONDS_MAX * 1000)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_SECONDS * 1000)
     return listening
 
 
-def _no_such_host(host: str) -> SettingsError:
+def _no_such_host_error(host: str) -> SettingsError:
     return SettingsError(
         f"cannot listen at {host[:100]!r} (INGOT_HOST, or --host): this machine has no such address",
         hint="Use 127.0.0.1 for callers on this machine, or 0.0.0.0 for those from anywhere.",
@@ -72,21 +72,21 @@ def url_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def allow_files(connections_max: int) -> int:
+def raise_open_files_limit(connections_max: int) -> int:
     """Let the process open as many files as it may, and tell how many connections that is enough for, at most these."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return connections_max if most == resource.RLIM_INFINITY else min(connections_max, most - OTHER_FILES)
+    return connections_max if most == resource.RLIM_INFINITY else min(connections_max, most - RESERVED_FILES)
 
 
-def look_for_cycles_less() -> None:
+def collect_garbage_less_often() -> None:
     """Let the collector leave alone what was made at the start, and look at the rest ten times less often.
 
     Requests leave few cycles, and looking for them took one part in twenty of the time.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(COLLECT_OBJECTS, 20, 20)
+    gc.set_threshold(GC_THRESHOLD_OBJECTS, 20, 20)
 
 
 class Server(uvicorn.Server):
@@ -104,7 +104,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http=partial(Protocol, doors=Doors(connections_max)),  # type: ignore[arg-type]
+                http=partial(HttpProtocol, limits=ConnectionLimits(connections_max)),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -135,7 +135,7 @@ class Server(uvicorn.Server):
         """End the requests, and what went on beside them."""
         await super().shutdown(sockets)
         if (late := set(self.server_state.tasks)) and not self.force_exit:
-            await asyncio.wait(late, timeout=LAST_SECONDS_MAX)
+            await asyncio.wait(late, timeout=CANCEL_SECONDS_MAX)
         for loop in self._loops:
             await loop.stop()
 

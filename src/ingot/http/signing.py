@@ -15,7 +15,7 @@ PURPOSE: Final = b"ingot: signed addresses, 1"  # The same key may serve other p
 EXPIRES: Final = "expires"
 SIGNATURE: Final = "signature"
 QUERY_CHARS_MAX: Final = 8192
-_END = f"&{SIGNATURE}=".encode()
+_SIGNATURE_SEPARATOR = f"&{SIGNATURE}=".encode()
 
 
 class Signer:
@@ -30,21 +30,21 @@ class Signer:
         assert not {EXPIRES, SIGNATURE} & params.keys(), f"{EXPIRES} and {SIGNATURE} are ours"
         expires = str(self._clock.micros() // MICROS + round(seconds))
         query = urlencode([*sorted(params.items()), (EXPIRES, expires)], quote_via=quote, safe="")
-        return f"{path}?{query}&{SIGNATURE}={self._sign(method, path, query.encode())}"
+        return f"{path}?{query}&{SIGNATURE}={self._signature_of(method, path, query.encode())}"
 
-    def check(self, method: str, path: str, query: bytes) -> dict[str, str]:
+    def verify(self, method: str, path: str, query: bytes) -> dict[str, str]:
         """The parameters of an address that we have signed. HEAD is as good as GET. Raises `SignatureInvalid`."""
-        said, _, signature = query.rpartition(_END)
+        said, _, signature = query.rpartition(_SIGNATURE_SEPARATOR)
         if len(query) > QUERY_CHARS_MAX or not signature.isascii():
             raise SignatureInvalid
-        if not hmac.compare_digest(signature.decode(), self._sign(method, path, said)):
+        if not hmac.compare_digest(signature.decode(), self._signature_of(method, path, said)):
             raise SignatureInvalid
         params = dict(parse_qsl(said.decode(), keep_blank_values=True))  # We wrote it: it can be read.
         if int(params.pop(EXPIRES)) <= self._clock.micros() // MICROS:
             raise SignatureInvalid("this address has expired")
         return params
 
-    def _sign(self, method: str, path: str, query: bytes) -> str:
+    def _signature_of(self, method: str, path: str, query: bytes) -> str:
         """The signature of an address: of the very text, so that there is one way to write it."""
         method = "GET" if method == "HEAD" else method
         text = b"\n".join([method.encode(), path.encode(), query])  # None of them holds a line end.

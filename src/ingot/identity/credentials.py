@@ -126,7 +126,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     label: str | None = None  # How people know it.
 
     @property
-    def name(self) -> str:
+    def principal(self) -> str:
         """How the caller stands in what it made."""
         return f"{self.kind}:{self.id}"
 
@@ -139,16 +139,16 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its grants allow this."""
         return allows(self.grants, action, resource)
 
-    def has(self, action: str) -> bool:
+    def has_grant_for(self, action: str) -> bool:
         """Whether its grants allow this on anything at all."""
         return any(grant.covers(action, grant.resource) for grant in self.grants)
 
-    def expect(self, action: str, resource: str = ANY) -> None:
+    def require(self, action: str, resource: str = ANY) -> None:
         """Raises `Forbidden` unless its grants allow this."""
         if not self.may(action, resource):
-            raise self.lacks(f"{action} on {resource[:64]}")
+            raise self.missing_grant_error(f"{action} on {resource[:64]}")
 
-    def lacks(self, what: str) -> Forbidden:
+    def missing_grant_error(self, what: str) -> Forbidden:
         """That it has no grant for this, and who can help: people have roles, and their tokens no more than they."""
         if self.kind == "user":
             return Forbidden(

@@ -9,10 +9,10 @@ from typing import Final
 import msgspec
 
 from ingot.kernel.errors import InvalidInput
-from ingot.kernel.values import instance, several, text, within
+from ingot.kernel.validation import check_instance, check_length, check_list, check_text
 
 ANY: Final = "*"
-RECORDS: Final = ("secrets",)  # Kinds of records with grants of their own: `secrets.read`, `secrets.write`.
+RECORD_RESOURCES: Final = ("secrets",)  # Kinds of records with grants of their own: `secrets.read`, `secrets.write`.
 ACTIONS: Final = frozenset(
     {
         "jobs.create",  # enqueue, alone and in batches
@@ -34,14 +34,14 @@ ACTIONS: Final = frozenset(
         "admin.tokens",
         "admin.workers",
         "admin.blobs",  # purge, collect
-        *(f"{plural}.{verb}" for plural in RECORDS for verb in ("read", "write")),
+        *(f"{plural}.{verb}" for plural in RECORD_RESOURCES for verb in ("read", "write")),
     }
 )
-ROOTS: Final = ("jobs", "events", "keys", "db", *RECORDS)  # What the name of a thing begins with.
-FAMILIES: Final = frozenset(action.split(".")[0] for action in ACTIONS)
+RESOURCE_ROOTS: Final = ("jobs", "events", "keys", "db", *RECORD_RESOURCES)  # What the name of a thing begins with.
+ACTION_FAMILIES: Final = frozenset(action.split(".")[0] for action in ACTIONS)
 GRANTS_MAX: Final = 100
 RESOURCE_CHARS_MAX: Final = 300
-_SEGMENTS = re.compile(r"([/.])")  # What stands between them counts: a.b is not a/b.
+_SEPARATOR = re.compile(r"([/.])")  # What stands between them counts: a.b is not a/b.
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,7 +60,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return _action_covers(self.action, action) and _resource_covers(self.resource, resource)
 
 
-ALL: Final = Grant(action=ANY)
+GRANT_ALL: Final = Grant(action=ANY)
 
 
 def allows(grants: Iterable[Grant], action: str, resource: str = ANY) -> bool:
@@ -68,7 +68,7 @@ def allows(grants: Iterable[Grant], action: str, resource: str = ANY) -> bool:
     return any(grant.covers(action, resource) for grant in grants)
 
 
-def common(some: Iterable[Grant], others: Sequence[Grant]) -> tuple[Grant, ...]:
+def intersect_grants(some: Iterable[Grant], others: Sequence[Grant]) -> tuple[Grant, ...]:
     """What both allow. Of two patterns that meet one lies within the other, so that the narrower of each is common."""
     found: dict[Grant, None] = {}
     for one in some:
@@ -81,7 +81,7 @@ def common(some: Iterable[Grant], others: Sequence[Grant]) -> tuple[Grant, ...]:
     return tuple(found)
 
 
-def names_below(root: str, grants: Iterable[Grant], action: str) -> tuple[str, ...] | None:
+def allowed_prefixes(root: str, grants: Iterable[Grant], action: str) -> tuple[str, ...] | None:
     """The beginnings of the names below a root on which these grants allow an action; `None` when that is on all."""
     found: dict[str, None] = {}
     for grant in grants:
@@ -97,27 +97,27 @@ def names_below(root: str, grants: Iterable[Grant], action: str) -> tuple[str, .
 
 def check_grants(value: object) -> tuple[Grant, ...]:
     """Grants that can be given. Raises `InvalidInput`."""
-    given = several(value, what="grants")
+    given = check_list(value, name="grants")
     if not 1 <= len(given) <= GRANTS_MAX:
         raise InvalidInput(f"there are {len(given)} grants; it goes from 1 to {GRANTS_MAX}")
-    return tuple(_checked(instance(one, Grant, what="grant")) for one in given)
+    return tuple(_check_grant(check_instance(one, Grant, name="grant")) for one in given)
 
 
-def _checked(grant: Grant) -> Grant:
-    action = text(grant.action, what="action")
+def _check_grant(grant: Grant) -> Grant:
+    action = check_text(grant.action, name="action")
     family, _, rest = action.partition(".")
-    if action != ANY and action not in ACTIONS and not (rest == ANY and family in FAMILIES):
+    if action != ANY and action not in ACTIONS and not (rest == ANY and family in ACTION_FAMILIES):
         known = ", ".join(sorted(ACTIONS))
         raise InvalidInput(f"there is no action {action[:64]!r}", hint=f"It is one of {known}, or jobs.*, or *.")
-    resource = within(text(grant.resource, what="resource"), what="resource", chars_max=RESOURCE_CHARS_MAX)
+    resource = check_length(check_text(grant.resource, name="resource"), name="resource", chars_max=RESOURCE_CHARS_MAX)
     if resource != ANY and ANY in resource:
         raise InvalidInput(
             f"the resource {resource[:64]!r} has a * in it", hint="Give the beginning of the name, or * alone for all."
         )
-    if resource != ANY and resource.partition("/")[0] not in ROOTS:
+    if resource != ANY and resource.partition("/")[0] not in RESOURCE_ROOTS:
         raise InvalidInput(
             f"the resource {resource[:64]!r} names nothing",
-            hint=f"It is * for all, or begins with {', '.join(f'{root}/' for root in ROOTS)} as in jobs/greet.",
+            hint=f"Use * for everything, or start with {', '.join(f'{root}/' for root in RESOURCE_ROOTS)}.",
         )
     return grant
 
@@ -140,8 +140,8 @@ def _resource_covers(own: str, other: str) -> bool:
         return True
     if other == ANY:
         return False
-    return _begins(_SEGMENTS.split(other), _SEGMENTS.split(own.rstrip("/")))
+    return _starts_with(_SEPARATOR.split(other), _SEPARATOR.split(own.rstrip("/")))
 
 
-def _begins(segments: Sequence[str], first: Sequence[str]) -> bool:
+def _starts_with(segments: Sequence[str], first: Sequence[str]) -> bool:
     return segments[: len(first)] == first

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from typing import Final
 
-from ingot.events.audit import Act, acting
-from ingot.identity.access import Access
-from ingot.identity.people import ROLES, Member, MemberNotFound, Role, UserNotFound, compared
+from ingot.events.audit import Act, new_act
+from ingot.identity.authenticator import Authenticator
+from ingot.identity.people import ROLES, Member, MemberNotFound, Role, UserNotFound, normalize_email
 from ingot.identity.ports import FindMember, ListMembers, PutMember, RemoveMember
 from ingot.kernel.commands import Store
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, page_by_id, read_place
-from ingot.kernel.values import shown, text, within
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, decode_cursor_position, page_by_id
+from ingot.kernel.validation import check_length, check_text, format_value
 
 EMAIL_CHARS_MAX: Final = 254
 EMAIL_HINT: Final = "Write it as name@example.com."
-WHO_HINT: Final = "Give the id of a person in `user`, or in `email` that of somebody who will sign in."
+MEMBER_HINT: Final = "Give the id of a person in `user`, or in `email` that of somebody who will sign in."
 
 
 class Members:
     """Who has a role in a tenant."""
 
-    def __init__(self, store: Store, access: Access) -> None:
+    def __init__(self, store: Store, access: Authenticator) -> None:
         self._store = store
-        self._access = access
+        self._authenticator = access
 
     async def put(
         self, tenant: str, *, role: Role, user: str | None = None, email: str | None = None, act: Act
@@ -34,13 +34,13 @@ class Members:
         Raises `UserNotFound`, `TenantNotFound` or `InvalidInput`.
         """
         if (user is None) == (email is None):
-            raise InvalidInput("it is not said, or said twice, who gets the role", hint=WHO_HINT)
-        if user is not None and not is_id(text(user, what="user")):
+            raise InvalidInput("it is not said, or said twice, who gets the role", hint=MEMBER_HINT)
+        if user is not None and not is_id(check_text(user, name="user")):
             raise UserNotFound(f"there is no person {user[:64]!r}")
         invited = None if email is None else check_email(email)
-        return await self._access.change(
+        return await self._authenticator.change(
             PutMember(
-                tenant=tenant, role=check_role(role), user=user, email=invited, invitation=new_id(), act=acting(act)
+                tenant=tenant, role=check_role(role), user=user, email=invited, invitation_id=new_id(), act=new_act(act)
             )
         )
 
@@ -52,8 +52,10 @@ class Members:
         check_role(role)
         member = await self.get(tenant, member_id)
         email = member.email if member.user is None else None
-        return await self._access.change(
-            PutMember(tenant=tenant, role=role, user=member.user, email=email, invitation=member.id, act=acting(act))
+        return await self._authenticator.change(
+            PutMember(
+                tenant=tenant, role=role, user=member.user, email=email, invitation_id=member.id, act=new_act(act)
+            )
         )
 
     async def remove(self, tenant: str, member_id: str, *, act: Act) -> Member:
@@ -61,11 +63,13 @@ class Members:
 
         Raises `MemberNotFound`, `TenantNotFound`, or `MemberByGroup` where there is no role of their own.
         """
-        return await self._access.change(RemoveMember(tenant=tenant, id=_known(member_id), act=acting(act)))
+        return await self._authenticator.change(
+            RemoveMember(tenant=tenant, id=_check_member_id(member_id), act=new_act(act))
+        )
 
     async def get(self, tenant: str, member_id: str) -> Member:
         """The member with this id. Raises `MemberNotFound` or `TenantNotFound`."""
-        found = await self._store.run(FindMember(tenant=tenant, member_id=_known(member_id)))
+        found = await self._store.run(FindMember(tenant=tenant, member_id=_check_member_id(member_id)))
         if found is None:
             raise MemberNotFound(f"there is no member {member_id[:64]!r} in this tenant")
         return found
@@ -73,7 +77,7 @@ class Members:
     async def list(self, tenant: str, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT) -> Page[Member]:
         """A page of those with a role in a tenant, by id."""
         bound_to = ("members", tenant)
-        after = read_place(cursor, bound_to=bound_to)
+        after = decode_cursor_position(cursor, bound_to=bound_to)
         found = await self._store.run(ListMembers(tenant=tenant, after=after, limit=check_limit(limit)))
         return page_by_id(found, limit=limit, bound_to=bound_to)
 
@@ -83,19 +87,19 @@ def check_role(value: object) -> Role:
     for role in ROLES:
         if value == role:
             return role
-    raise InvalidInput(f"there is no role {shown(value)}", hint=f"It is one of {', '.join(ROLES)}.")
+    raise InvalidInput(f"there is no role {format_value(value)}", hint=f"It is one of {', '.join(ROLES)}.")
 
 
 def check_email(value: object) -> str:
     """An email as it is compared. Raises `InvalidInput`."""
-    email = within(text(value, what="email", hint=EMAIL_HINT), what="email", chars_max=EMAIL_CHARS_MAX)
+    email = check_length(check_text(value, name="email", hint=EMAIL_HINT), name="email", chars_max=EMAIL_CHARS_MAX)
     name, _, host = email.partition("@")
     if not name or not host or "@" in host or not email.isprintable() or " " in email:
         raise InvalidInput(f"the email {email[:64]!r} is not usable", hint=EMAIL_HINT)
-    return compared(email)
+    return normalize_email(email)
 
 
-def _known(value: object) -> str:
-    if not is_id(text(value, what="member id")):
+def _check_member_id(value: object) -> str:
+    if not is_id(check_text(value, name="member id")):
         raise MemberNotFound(f"there is no member {str(value)[:64]!r} in this tenant")
     return str(value)

@@ -7,19 +7,28 @@ from typing import Final, Literal
 
 import msgspec
 
-from ingot.identity.grants import RECORDS, Grant
+from ingot.identity.grants import RECORD_RESOURCES, Grant
 from ingot.kernel.errors import Conflict, IngotError, NotFound
 
 Role = Literal["admin", "member", "viewer"]
 ROLES: Final[tuple[Role, ...]] = ("viewer", "member", "admin")  # Each may do what those before it may.
 LOCAL_ISSUER: Final = "ingot"  # Of who signed in with a link of the operator: no provider knows them.
 LOCAL_SUBJECT: Final = "operator"
-_VIEWS: Final = ("jobs.read", "workers.read", "events.read", "blobs.read")
-_ADMINISTERS: Final = ("jobs.*", "workers.*", "events.*", "blobs.*", "admin.*", *(f"{plural}.*" for plural in RECORDS))
+_VIEWER_ACTIONS: Final = ("jobs.read", "workers.read", "events.read", "blobs.read")
+_ADMIN_ACTIONS: Final = (
+    "jobs.*",
+    "workers.*",
+    "events.*",
+    "blobs.*",
+    "admin.*",
+    *(f"{plural}.*" for plural in RECORD_RESOURCES),
+)
 ROLE_GRANTS: Final[dict[Role, tuple[Grant, ...]]] = {
-    "viewer": tuple(Grant(action=action) for action in _VIEWS),
-    "member": tuple(Grant(action=action) for action in (*_VIEWS, "jobs.create", "blobs.write", "blobs.delete")),
-    "admin": tuple(Grant(action=action) for action in _ADMINISTERS),
+    "viewer": tuple(Grant(action=action) for action in _VIEWER_ACTIONS),
+    "member": tuple(
+        Grant(action=action) for action in (*_VIEWER_ACTIONS, "jobs.create", "blobs.write", "blobs.delete")
+    ),
+    "admin": tuple(Grant(action=action) for action in _ADMIN_ACTIONS),
 }
 
 
@@ -110,15 +119,15 @@ class PeopleRules(msgspec.Struct, frozen=True, kw_only=True):
     renew_seconds: float = 3_600.0
     token_days: float = 90.0
 
-    def knows(self, user: User) -> bool:
+    def may_sign_in(self, user: User) -> bool:
         """Whether the provider that knew them is the one that there is now, and one of their groups may come in."""
-        return user.is_local or (user.issuer == self.issuer and self._allows(user))
+        return user.is_local or (user.issuer == self.issuer and self._is_in_allowed_group(user))
 
-    def makes_operator(self, user: User) -> bool:
+    def is_operator(self, user: User) -> bool:
         """Whether they act in every tenant."""
-        return user.is_local or (self.knows(user) and not self.admin_groups.isdisjoint(user.groups))
+        return user.is_local or (self.may_sign_in(user) and not self.admin_groups.isdisjoint(user.groups))
 
-    def _allows(self, user: User) -> bool:
+    def _is_in_allowed_group(self, user: User) -> bool:
         allowed = self.allowed_groups.union(self.admin_groups)
         return not self.allowed_groups or not allowed.isdisjoint(user.groups)
 
@@ -166,7 +175,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     invited: bool = False
 
 
-def compared(email: str) -> str:
+def normalize_email(email: str) -> str:
     """An email as it is compared: in lower case where everybody makes its letters small alike.
 
     Elsewhere letters become others: the sign of Kelvin becomes a k, and its owner somebody else.

@@ -47,19 +47,19 @@ class RemoveTenant(Command[Tenant], frozen=True, kw_only=True):
     act: Act
 
 
-class Cleared(msgspec.Struct, frozen=True, kw_only=True):
+class ClearTenantsResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a round took away, of whom nothing is left now, and how many tenants still have something or may get it.
 
     With `more` there is more to take away at once; otherwise what is left waits for attempts to end.
     """
 
     rows: int = 0
-    gone: tuple[str, ...] = ()
-    left: int = 0
-    more: bool = False
+    cleared_tenants: tuple[str, ...] = ()
+    remaining_tenants: int = 0
+    has_more: bool = False
 
 
-class ClearTenants(Command[Cleared], frozen=True, kw_only=True):
+class ClearTenants(Command[ClearTenantsResult], frozen=True, kw_only=True):
     """Remove up to about `limit` rows of what removed tenants held: all but running jobs, which are asked to stop.
 
     They go as finished ones do, once their attempts have ended. Safe to do at several places at once.
@@ -84,7 +84,7 @@ class ListTenants(Command[list[Tenant]], frozen=True, kw_only=True):
 class TenantStore(Store, Protocol):
     """An engine that keeps tenants, and tells who was removed."""
 
-    def on_removed(self, tell: Callable[[str], None]) -> None:
+    def on_tenant_removed(self, tell: Callable[[str], None]) -> None:
         """Call `tell(tenant)` on the event loop when a tenant is known to be removed, wherever that was done.
 
         Soon after it was, and once for each; only a hint.
@@ -140,14 +140,14 @@ class ChangeWorkerCredential(Command[WorkerCredential], frozen=True, kw_only=Tru
     act: Act
 
     @property
-    def action(self) -> str:
+    def audit_action(self) -> str:
         """What it is called on record."""
         if self.digest is not None:
             return "worker_credential.regenerated"
         return "worker_credential.enabled" if self.enabled else "worker_credential.disabled"
 
 
-class NoteUse(Command[None], frozen=True, kw_only=True):
+class RecordLastUsed(Command[None], frozen=True, kw_only=True):
     """Remember when these credentials were last used. An earlier instant than is known changes nothing."""
 
     tokens: dict[str, int]
@@ -155,29 +155,29 @@ class NoteUse(Command[None], frozen=True, kw_only=True):
     sessions: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class UserWithRoles(msgspec.Struct, frozen=True, kw_only=True):
     """A person, with the roles they have now, one for each tenant they have one in."""
 
     user: User
     roles: tuple[TenantRole, ...]
 
 
-class FoundToken(msgspec.Struct, frozen=True, kw_only=True):
+class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
     """A token and what is kept of its text; of one that a person made, who that is."""
 
     token: Token
     digest: bytes
-    owner: Owner | None = None
+    owner: UserWithRoles | None = None
 
 
-class FoundWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
+class StoredWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
     """A worker credential and what is kept of its secret."""
 
     credential: WorkerCredential
     digest: bytes
 
 
-class FindToken(Command[FoundToken | None], frozen=True, kw_only=True):
+class FindToken(Command[StoredToken | None], frozen=True, kw_only=True):
     """The token with this id, or `None`."""
 
     token_id: str
@@ -191,13 +191,13 @@ class ListTokens(Command[list[Token]], frozen=True, kw_only=True):
     limit: int
 
 
-class FindWorkerCredential(Command[FoundWorkerCredential | None], frozen=True, kw_only=True):
+class FindWorkerCredential(Command[StoredWorkerCredential | None], frozen=True, kw_only=True):
     """The credential with this id, or `None`."""
 
     credential_id: str
 
 
-class IsWorkerName(Command[bool], frozen=True, kw_only=True):
+class IsWorkerNameTaken(Command[bool], frozen=True, kw_only=True):
     """Whether the workers of a credential, or of a role of the database, go by this name."""
 
     name: str
@@ -221,16 +221,16 @@ class BeginLogin(Command[None], frozen=True, kw_only=True):
 
     digest: bytes
     expires_at: int
-    next: str = "/"
-    link: bool = False
+    next_page: str = "/"
+    is_link: bool = False
     act: Act | None = None  # Of a link: that it was made is on record.
 
 
-class TakeLogin(Command[str | None], frozen=True, kw_only=True):
+class ConsumeLogin(Command[str | None], frozen=True, kw_only=True):
     """End a sign-in that was begun, and answer where to go then; `None` for one that is not known any more."""
 
     digest: bytes
-    link: bool = False
+    is_link: bool = False
 
 
 class SignIn(Command[User], frozen=True, kw_only=True):
@@ -249,11 +249,11 @@ class SignIn(Command[User], frozen=True, kw_only=True):
     expires_at: int
     address: str | None
     agent: str | None
-    replaces: bytes | None = None
+    replaced_digest: bytes | None = None
     act: Act
 
 
-class TurnAway(Command[None], frozen=True, kw_only=True):
+class DenySignIn(Command[None], frozen=True, kw_only=True):
     """A person is in no group any more that may come in: who is known here is in these alone, and their sessions end.
 
     On record it is the person themselves who did it.
@@ -273,7 +273,7 @@ class EndSession(Command[None], frozen=True, kw_only=True):
     act: Act
 
 
-class EnableUser(Command[User], frozen=True, kw_only=True):
+class SetUserEnabled(Command[User], frozen=True, kw_only=True):
     """Let a person in, or out: then their sessions and tokens end. Raises `UserNotFound`."""
 
     id: str
@@ -293,7 +293,7 @@ class PutMember(Command[Member], frozen=True, kw_only=True):
     role: Role
     user: str | None = None
     email: str | None = None
-    invitation: str
+    invitation_id: str
     act: Act
 
 
@@ -308,14 +308,14 @@ class RemoveMember(Command[Member], frozen=True, kw_only=True):
     act: Act
 
 
-class FoundSession(msgspec.Struct, frozen=True, kw_only=True):
+class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session and who is signed in with it."""
 
     session: Session
-    owner: Owner
+    owner: UserWithRoles
 
 
-class FindSession(Command[FoundSession | None], frozen=True, kw_only=True):
+class FindSession(Command[StoredSession | None], frozen=True, kw_only=True):
     """The session with this digest, or `None` when it ended, has expired, or its person is not enabled."""
 
     digest: bytes
@@ -327,7 +327,7 @@ class ListSessions(Command[list[Session]], frozen=True, kw_only=True):
     user: str
 
 
-class FindUser(Command[Owner | None], frozen=True, kw_only=True):
+class FindUser(Command[UserWithRoles | None], frozen=True, kw_only=True):
     """The person with this id, or `None`."""
 
     user_id: str
@@ -356,7 +356,7 @@ class ListMembers(Command[list[Member]], frozen=True, kw_only=True):
     limit: int
 
 
-class ListPeopleTokens(Command[list[Token]], frozen=True, kw_only=True):
+class ListUserTokens(Command[list[Token]], frozen=True, kw_only=True):
     """Tokens that a person made, in all tenants, newest first, from below the id `before`."""
 
     user: str

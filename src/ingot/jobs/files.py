@@ -44,14 +44,14 @@ OUTPUTS_MAX: Final = 1_000  # Of an attempt.
 CHECKPOINTS_MAX: Final = 1_000  # Of a job, those that are still to come with them.
 CHECKPOINT_BYTES_MAX: Final = 64 * 1024 * 1024  # It is read into memory.
 PAYLOAD: Final = "payload"  # The name of the file that holds a payload.
-CHECKPOINT: Final = "checkpoint"  # The name of one that was given none.
+CHECKPOINT_NAME_DEFAULT: Final = "checkpoint"  # The name of one that was given none.
 CHECKPOINT_HINT: Final = "Save it in several, each under a name of its own."
 
 JobFileKind = Literal["input", "output", "log", "payload", "checkpoint"]
-READABLE: Final[frozenset[JobFileKind]] = frozenset({"input", "payload", "checkpoint"})  # By an attempt.
+READABLE_KINDS: Final[frozenset[JobFileKind]] = frozenset({"input", "payload", "checkpoint"})  # By an attempt.
 
 
-def upload_id(job_id: str, n: int) -> str:
+def input_upload_id(job_id: str, n: int) -> str:
     """The id of the upload of an input of a job, counted from 0: who sends an order again finds what it began."""
     return str(UUID(int=UUID(job_id).int + 1 + n))
 
@@ -94,14 +94,14 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
 
 
-class ListFiles(Command[list[JobFile]], frozen=True, kw_only=True):
+class ListJobFiles(Command[list[JobFile]], frozen=True, kw_only=True):
     """The files of a job, by kind and name. Raises `JobNotFound`."""
 
     tenant: str
     job_id: str
 
 
-class FindRunning(Command[RunningJob], frozen=True, kw_only=True):
+class FindRunningJob(Command[RunningJob], frozen=True, kw_only=True):
     """The job that runs under this fence; restricted as a `Settle` is. Raises `JobNotFound` or `LeaseLost`."""
 
     job_id: str
@@ -110,7 +110,7 @@ class FindRunning(Command[RunningJob], frozen=True, kw_only=True):
     worker: str | None
 
 
-class OpenFile(Command[tuple[JobFile, Content]], frozen=True, kw_only=True):
+class OpenJobFile(Command[tuple[JobFile, Content]], frozen=True, kw_only=True):
     """An input, the payload or a checkpoint, for the attempt under this fence; restricted as a `Settle` is.
 
     Raises `JobNotFound`, `LeaseLost` or `FileNotFound`.

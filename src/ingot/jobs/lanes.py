@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
-ROUNDS: Final = 4  # How often everybody comes up in one deal, when there are jobs enough.
+ROUNDS_PER_CLAIM: Final = 4  # How often everybody comes up in one deal, when there are jobs enough.
 ROUND_JOBS_MAX: Final = 1000  # Everybody comes up in so many jobs, whoever else claims at the same time.
 TENANTS_MAX: Final = 10_000
-LINES_MAX: Final = 1_000
+SHARES_MAX: Final = 1_000
 
 
 class Lane(msgspec.Struct, frozen=True, order=True):
@@ -29,7 +29,7 @@ class Turn(msgspec.Struct, frozen=True):
     jobs: int
 
 
-class Line:
+class FairShare:
     """Deals the next jobs to the tenants that have ready work.
 
     Every tenant has gone some way: the jobs it got, divided by its weight. The next turn is that of the one who has
@@ -37,21 +37,21 @@ class Line:
     """
 
     def __init__(self) -> None:
-        self._gone: dict[str, float] = {}
-        self._front = 0.0  # How far everybody has gone who has work.
+        self._virtual_times: dict[str, float] = {}
+        self._virtual_time_floor = 0.0  # How far everybody has gone who has work.
 
     @property
-    def remembered(self) -> int:
+    def tracked_tenants(self) -> int:
         """The number of tenants whose progress is kept."""
-        return len(self._gone)
+        return len(self._virtual_times)
 
-    def deal(self, jobs: int, weights: Mapping[str, int]) -> list[Turn]:
+    def next_turns(self, jobs: int, weights: Mapping[str, int]) -> list[Turn]:
         """Whose turn it is for the next jobs. Nothing is counted before they were taken."""
         if len(weights) == 1:
             return [Turn(tenant, jobs) for tenant in weights]
-        line = [(self._gone_by(tenant), tenant) for tenant in weights]
+        line = [(self._virtual_time(tenant), tenant) for tenant in weights]
         heapify(line)
-        step = max(1, min(jobs // ROUNDS, ROUND_JOBS_MAX) // len(line))
+        step = max(1, min(jobs // ROUNDS_PER_CLAIM, ROUND_JOBS_MAX) // len(line))
         turns = []
         while jobs > 0:
             gone, tenant = line[0]
@@ -61,28 +61,32 @@ class Line:
             heapreplace(line, (gone + share / weights[tenant], tenant))
         return turns
 
-    def count(self, jobs: Mapping[str, int], weights: Mapping[str, int], *, waiting: Iterable[str]) -> None:
+    def record_claimed(self, jobs: Mapping[str, int], weights: Mapping[str, int], *, waiting: Iterable[str]) -> None:
         """So many jobs were taken from each of these tenants; some are waiting with more."""
         for tenant, taken in jobs.items():
-            self._gone[tenant] = self._gone_by(tenant) + taken / weights[tenant]
-        in_line = [self._gone_by(tenant) for tenant in waiting]
-        self._front = min(in_line, default=max((self._gone_by(tenant) for tenant in jobs), default=self._front))
-        if len(self._gone) > TENANTS_MAX:
-            self._gone = {tenant: gone for tenant, gone in self._gone.items() if gone > self._front}
+            self._virtual_times[tenant] = self._virtual_time(tenant) + taken / weights[tenant]
+        in_line = [self._virtual_time(tenant) for tenant in waiting]
+        self._virtual_time_floor = min(
+            in_line, default=max((self._virtual_time(tenant) for tenant in jobs), default=self._virtual_time_floor)
+        )
+        if len(self._virtual_times) > TENANTS_MAX:
+            self._virtual_times = {
+                tenant: gone for tenant, gone in self._virtual_times.items() if gone > self._virtual_time_floor
+            }
 
-    def _gone_by(self, tenant: str) -> float:
-        return max(self._gone.get(tenant, 0.0), self._front)
+    def _virtual_time(self, tenant: str) -> float:
+        return max(self._virtual_times.get(tenant, 0.0), self._virtual_time_floor)
 
 
-class Turns:
+class FairShares:
     """A line for each set of types that workers ask for: who gets much of one type has not gone far in another."""
 
     def __init__(self) -> None:
-        self._lines: dict[frozenset[str], Line] = {}
+        self._shares: dict[frozenset[str], FairShare] = {}
 
-    def of(self, types: Iterable[str]) -> Line:
+    def for_types(self, types: Iterable[str]) -> FairShare:
         """The line for claims of these types."""
         key = frozenset(types)
-        if key not in self._lines and len(self._lines) >= LINES_MAX:
-            del self._lines[next(iter(self._lines))]  # The oldest: its tenants begin level again.
-        return self._lines.setdefault(key, Line())
+        if key not in self._shares and len(self._shares) >= SHARES_MAX:
+            del self._shares[next(iter(self._shares))]  # The oldest: its tenants begin level again.
+        return self._shares.setdefault(key, FairShare())

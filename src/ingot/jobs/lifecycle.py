@@ -28,11 +28,11 @@ from ingot.kernel.clock import MICROS
 
 FINISHED: Final = frozenset({JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED})
 
-RETURN_AFTER_LOSS_SECONDS_MAX = 5.0
+RETRY_AFTER_LOSS_SECONDS_MAX = 5.0
 JITTER = 0.25  # The share of a backoff that chance may take away, so that a failed batch does not return as one.
 
 
-class Standing(Protocol):
+class JudgedJob(Protocol):
     """What the judge looks at in a running job."""
 
     @property
@@ -56,12 +56,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-def is_of(worker_id: str, worker: str | None) -> bool:
+def matches_worker(worker_id: str, worker: str | None) -> bool:
     """Whether this is the worker, or an instance of the credential, that a call is restricted to."""
     return worker is None or worker_id == worker or worker_id.startswith(f"{worker}/")
 
 
-def judge(job: Standing, outcome: Outcome | Lost, definition: Definition, *, now: int, spread: float) -> Verdict:
+def judge(
+    job: JudgedJob, outcome: Outcome | Lost, definition: Definition, *, now: int, random_fraction: float
+) -> Verdict:
     """Decide what becomes of a running job. `spread`, from 0 up to 1, is the chance that jitter uses."""
     failures, crashes = job.failures, job.crashes
     retry_at: int | None = now
@@ -75,13 +77,13 @@ def judge(job: Standing, outcome: Outcome | Lost, definition: Definition, *, now
         case Failed():
             said, error = AttemptOutcome.FAILED, outcome.error
             failures += 1
-            retry_at = now + backoff_micros(definition.backoff, failures, spread=spread)
+            retry_at = now + backoff_micros(definition.backoff, failures, random_fraction=random_fraction)
             if failures >= job.max_attempts or not outcome.retry:
                 end = JobStatus.DEAD
         case Lost():
             said = AttemptOutcome.LOST
             crashes += 1
-            retry_at = now + int(RETURN_AFTER_LOSS_SECONDS_MAX * spread * MICROS)
+            retry_at = now + int(RETRY_AFTER_LOSS_SECONDS_MAX * random_fraction * MICROS)
             error = f"the worker went silent and its lease ran out ({crashes} of {definition.crash_cap})"
             if crashes >= definition.crash_cap:
                 end = JobStatus.DEAD
@@ -104,11 +106,11 @@ def judge(job: Standing, outcome: Outcome | Lost, definition: Definition, *, now
     )
 
 
-def backoff_micros(backoff: Backoff, failures: int, *, spread: float) -> int:
+def backoff_micros(backoff: Backoff, failures: int, *, random_fraction: float) -> int:
     """How long to wait after the given number of failures: finite, never negative, never over the cap."""
     seconds = backoff.first_seconds
     for _ in range(min(failures, 10_000) - 1):
         if seconds >= backoff.max_seconds or backoff.factor <= 1.0:
             break
         seconds *= backoff.factor
-    return int(min(seconds, backoff.max_seconds) * (1.0 - JITTER * spread) * MICROS)
+    return int(min(seconds, backoff.max_seconds) * (1.0 - JITTER * random_fraction) * MICROS)

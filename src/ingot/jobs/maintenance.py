@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from ingot.jobs.model import Tended
-from ingot.jobs.ports import JobStore, Tend
+from ingot.jobs.model import MaintenanceResult
+from ingot.jobs.ports import JobStore, MaintainJobs
 from ingot.kernel.loops import Loop
 from ingot.kernel.waits import wait_for
 
-REST_SECONDS_MIN = 0.001
-REST_SECONDS_MAX = 60.0
+PAUSE_SECONDS_MIN = 0.001
+PAUSE_SECONDS_MAX = 60.0
 
 
-class Maintenance(Loop):
+class JobMaintenance(Loop):
     """Tends the store when its agenda says that something is due, and rests until then."""
 
     name = "jobs.maintenance"
@@ -21,17 +21,17 @@ class Maintenance(Loop):
     def __init__(self, store: JobStore) -> None:
         super().__init__()
         self._store = store
-        self._moved = asyncio.Event()
-        store.on_agenda(self._moved.set)
+        self._rescheduled = asyncio.Event()
+        store.on_maintenance_rescheduled(self._rescheduled.set)
 
-    async def run_once(self) -> Tended:
+    async def run_once(self) -> MaintenanceResult:
         """Do what is due now."""
-        return await self._store.run(Tend())
+        return await self._store.run(MaintainJobs())
 
-    async def rest(self) -> None:
+    async def wait(self) -> None:
         """Wait for the next instant on the agenda, or until it comes closer."""
-        self._moved.clear()
-        while (seconds := self._store.seconds_to_agenda()) is None or seconds > 0:
-            pause = REST_SECONDS_MAX if seconds is None else min(max(seconds, REST_SECONDS_MIN), REST_SECONDS_MAX)
-            if await wait_for(self._moved, pause):
-                self._moved.clear()
+        self._rescheduled.clear()
+        while (seconds := self._store.seconds_to_maintenance()) is None or seconds > 0:
+            pause = PAUSE_SECONDS_MAX if seconds is None else min(max(seconds, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)
+            if await wait_for(self._rescheduled, pause):
+                self._rescheduled.clear()

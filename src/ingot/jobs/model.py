@@ -15,7 +15,7 @@ PRIORITY_MIN, PRIORITY_DEFAULT, PRIORITY_MAX = 1, 3, 5
 MAX_ATTEMPTS_DEFAULT = 5
 CRASH_CAP_DEFAULT = 3
 TIMEOUT_SECONDS_DEFAULT = 3600
-AHEAD_MAX = 5_000
+JOBS_AHEAD_MAX = 5_000
 
 
 class JobStatus(StrEnum):
@@ -319,7 +319,7 @@ class JobLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     status: JobStatus
 
 
-class JobNews(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class JobEventData(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What an event says about a job: where it stands after what happened, without its wide parts."""
 
     id: str
@@ -357,16 +357,16 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     more: bool = False
 
 
-class HeldLimit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LimitUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A limit on what runs at once, how many jobs run under it, and some of them."""
 
     scope: Literal["tenant", "type", "key"]
-    most: int
+    maximum: int
     running: int
     holders: list[str]
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class WaitState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What keeps a job from running, as the store finds it.
 
     `ahead` counts the ready jobs of its type and limit key that go before it, up to `AHEAD_MAX`. `asked_at` is when a
@@ -376,12 +376,12 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     job: Job
     now: datetime
     limit_key: str = ""
-    ahead: int = 0
+    jobs_ahead: int = 0
     pause: Pause | None = None
     parents: list[tuple[str, JobStatus]] = []
     uploads: list[str] = []  # The names of inputs that are still to come.
-    limits: list[HeldLimit] = []
-    asked_at: datetime | None = None
+    limits: list[LimitUsage] = []
+    last_claim_at: datetime | None = None
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -400,14 +400,14 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasons: list[Reason]
 
 
-class Tended(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class MaintenanceResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a round of tending did: jobs that became due, leases that had run out."""
 
     promoted: int = 0
     swept: int = 0
 
 
-class Collected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class JobCollectionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a collection did: jobs removed, those of them kept as history, and whether there are more to remove."""
 
     removed: int = 0
@@ -415,7 +415,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     more: bool = False
 
 
-class Doomed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RetentionPreview(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Finished jobs of one type that the next collections remove. With `more` there are more than were counted."""
 
     type: str

@@ -8,28 +8,28 @@ from typing import Protocol
 import msgspec
 
 from ingot.events.audit import Act
-from ingot.jobs.crew import CrewTended, Heard, Held, Worker, WorkerKey
-from ingot.jobs.figures import Depth, Listener, Load
+from ingot.jobs.metrics import Depth, Listener, Load
 from ingot.jobs.model import (
     Attempt,
     Batch,
     Claim,
-    Collected,
-    Doomed,
     Enqueued,
     Heartbeat,
     HistoryEntry,
     Job,
+    JobCollectionResult,
     JobLog,
     JobStatus,
+    MaintenanceResult,
     NewJob,
+    RetentionPreview,
     Settle,
     Settled,
     Source,
     Summary,
-    Tended,
-    Waiting,
+    WaitState,
 )
+from ingot.jobs.worker_model import HeartbeatAnswer, LeaseStatus, RegisteredWorker, WorkerKey, WorkerMaintenanceResult
 from ingot.kernel.commands import Command, Store
 from ingot.kernel.errors import IngotError
 from ingot.records.ports import RecordStore
@@ -59,7 +59,7 @@ class Enqueue(Command[list[Enqueued]], frozen=True, kw_only=True):
     `RateLimited` when it enqueues faster than `rate` and `burst`. Both count new jobs only, and a retry too.
     """
 
-    orders: Sequence[NewJob]
+    jobs: Sequence[NewJob]
 
 
 class ClaimJobs(Command[list[Claim]], frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class ClaimJobs(Command[list[Claim]], frozen=True, kw_only=True):
     pid: int | None = None
 
 
-class Beat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class AttemptHeartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The worker lives: renew the lease of this attempt, and note how far it has come. Restricted as a `Settle` is."""
 
     job_id: str
@@ -106,7 +106,7 @@ class RenewLeases(Command[list[Heartbeat | IngotError]], frozen=True, kw_only=Tr
     but was not swept is renewed. A new progress is kept and told in an event, at most once a second per job.
     """
 
-    beats: Sequence[Beat]
+    beats: Sequence[AttemptHeartbeat]
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -183,7 +183,7 @@ class ChangeJob(Command[Job], frozen=True, kw_only=True):
     tags: Sequence[str] | None = None
 
 
-class Tend(Command[Tended], frozen=True, kw_only=True):
+class MaintainJobs(Command[MaintenanceResult], frozen=True, kw_only=True):
     """Promote work that has become due, and sweep leases that have run out, a bounded number of each.
 
     A swept job is judged as lost: back in the queue after 0 to 5 seconds, or dead at its crash cap, or
@@ -191,7 +191,7 @@ class Tend(Command[Tended], frozen=True, kw_only=True):
     """
 
 
-class Collect(Command[Collected], frozen=True, kw_only=True):
+class CollectJobs(Command[JobCollectionResult], frozen=True, kw_only=True):
     """Remove up to `limit` finished jobs whose retention is over, of any tenant, of a type from the oldest on.
 
     One that ended before, and was retried, may go as early as if it had ended then, once its retention is over.
@@ -230,7 +230,7 @@ class ReadLog(Command[JobLog | None], frozen=True, kw_only=True):
     after: int
 
 
-class PreviewRetention(Command[list[Doomed]], frozen=True, kw_only=True):
+class PreviewRetention(Command[list[RetentionPreview]], frozen=True, kw_only=True):
     """What collections would remove of a tenant's jobs now, by type, counting a bounded number of each.
 
     `TenantNotFound` for a tenant that is not there.
@@ -303,7 +303,7 @@ class SummarizeJobs(Command[Summary], frozen=True, kw_only=True):
     type: str | None = None
 
 
-class TallyJobs(Command[tuple[dict[JobStatus, int], bool]], frozen=True, kw_only=True):
+class CountMatchingJobs(Command[tuple[dict[JobStatus, int], bool]], frozen=True, kw_only=True):
     """How many jobs fit a filter, by status, and whether there may be more, for only so many rows are looked at.
 
     States without jobs are left out. `TenantNotFound` for a tenant that is not there.
@@ -312,7 +312,7 @@ class TallyJobs(Command[tuple[dict[JobStatus, int], bool]], frozen=True, kw_only
     where: JobFilter
 
 
-class FindWaiting(Command[Waiting | None], frozen=True, kw_only=True):
+class GetWaitState(Command[WaitState | None], frozen=True, kw_only=True):
     """What keeps a job from running, or `None` when it is not there or not in this tenant. Bounded in cost."""
 
     tenant: str
@@ -338,7 +338,7 @@ class CountJobs(Command[dict[str, dict[JobStatus, int]]], frozen=True, kw_only=T
     tenant: str
 
 
-class ListDepths(Command[list[Depth]], frozen=True, kw_only=True):
+class ListQueueDepths(Command[list[Depth]], frozen=True, kw_only=True):
     """The jobs of every tenant by status, exact, those of the oldest `tenants_max` tenants each by itself.
 
     What has been ready longest is looked for in so many lanes, of every tenant and type in turn.
@@ -351,32 +351,32 @@ class ListDepths(Command[list[Depth]], frozen=True, kw_only=True):
 class JobStore(RecordStore, Protocol):
     """An engine that keeps jobs, and tells what happens to them."""
 
-    def measure(self) -> Awaitable[Load]:
+    def measure_load(self) -> Awaitable[Load]:
         """How much there is to do at this moment."""
 
-    def listen(self, listener: Listener) -> None:
+    def add_listener(self, listener: Listener) -> None:
         """Tell this how attempts end, what is canceled and what is committed together, each once."""
 
-    def gather(self) -> None:
+    def coalesce_commands(self) -> None:
         """Many callers ask at once from now on: what comes together had better be done together."""
 
     def on_ready(self, tell: Callable[[str, str, int], object]) -> None:
         """Call `tell(tenant, type, count)` on the event loop after jobs became ready. Only a hint."""
 
-    def on_coming(self, wake: Callable[[str, str, int], int]) -> None:
+    def on_upcoming_jobs(self, wake: Callable[[str, str, int], int]) -> None:
         """Let the engine call `wake(tenant, type, count)` for jobs that it is about to make ready.
 
         It wakes up to `count` claims that wait for such jobs, and answers how many. Those that find nothing wait on.
         """
 
-    def on_agenda(self, tell: Callable[[], None]) -> None:
+    def on_maintenance_rescheduled(self, tell: Callable[[], None]) -> None:
         """Call `tell()` on the event loop after the next instant on the agenda came closer. Only a hint."""
 
-    def seconds_to_agenda(self) -> float | None:
+    def seconds_to_maintenance(self) -> float | None:
         """How long until work becomes due or a lease runs out; `None` when nothing is known. Costs no query."""
 
 
-class RegisterWorker(Command[Worker], frozen=True, kw_only=True):
+class RegisterWorker(Command[RegisteredWorker], frozen=True, kw_only=True):
     """Keep a worker, or what it says of itself now. It is online after that, and drains no more.
 
     `tenant=None` is one that serves every tenant.
@@ -393,7 +393,7 @@ class RegisterWorker(Command[Worker], frozen=True, kw_only=True):
     by: str | None = None
 
 
-class HearWorker(Command[Heard], frozen=True, kw_only=True):
+class WorkerHeartbeat(Command[HeartbeatAnswer], frozen=True, kw_only=True):
     """A worker lives, and is at work on these jobs, each named once, and on no others.
 
     What it has held for longer than `grace` and does not name it knows nothing of. That it was seen is written down
@@ -408,12 +408,12 @@ class HearWorker(Command[Heard], frozen=True, kw_only=True):
 
     tenant: str | None
     worker_id: str
-    beats: Sequence[Beat]
+    beats: Sequence[AttemptHeartbeat]
     grace: int
-    note_after: int
+    record_seen_after: int
 
 
-class DrainWorker(Command[Worker], frozen=True, kw_only=True):
+class DrainWorker(Command[RegisteredWorker], frozen=True, kw_only=True):
     """Have a worker take no more work; again changes nothing. `WorkerNotFound`.
 
     Without an act the worker says so of itself, and nothing is put on record.
@@ -440,7 +440,7 @@ class RemoveWorker(Command[bool], frozen=True, kw_only=True):
     act: Act | None
 
 
-class TendWorkers(Command[CrewTended], frozen=True, kw_only=True):
+class MaintainWorkers(Command[WorkerMaintenanceResult], frozen=True, kw_only=True):
     """Take workers that were silent for `silent_after` for offline, each with an event; up to `limit` of them.
 
     As many that were offline for `forget_after` are forgotten.
@@ -448,19 +448,19 @@ class TendWorkers(Command[CrewTended], frozen=True, kw_only=True):
     None is taken for offline within one lease length of the store coming up.
     """
 
-    silent_after: int
-    forget_after: int
+    offline_after: int
+    remove_after: int
     limit: int
 
 
-class GetWorker(Command[Worker | None], frozen=True, kw_only=True):
+class GetWorker(Command[RegisteredWorker | None], frozen=True, kw_only=True):
     """The worker, or `None`."""
 
     tenant: str | None
     worker_id: str
 
 
-class ListWorkers(Command[list[Worker]], frozen=True, kw_only=True):
+class ListWorkers(Command[list[RegisteredWorker]], frozen=True, kw_only=True):
     """Workers of a tenant, or the shared ones for `None`, by id, from behind `after`.
 
     `TenantNotFound` for a tenant that is not there.
@@ -471,17 +471,17 @@ class ListWorkers(Command[list[Worker]], frozen=True, kw_only=True):
     limit: int
 
 
-class ListDraining(Command[list[WorkerKey]], frozen=True, kw_only=True):
+class ListDrainingWorkers(Command[list[WorkerKey]], frozen=True, kw_only=True):
     """All workers, of all tenants, that are to take no more work and are not offline."""
 
 
-class CheckLeases(Command[list[Held]], frozen=True, kw_only=True):
+class CheckLeases(Command[list[LeaseStatus]], frozen=True, kw_only=True):
     """How these leases stand now, one answer for each in order. Renews nothing. One look for all of them."""
 
-    leases: Sequence[Held]
+    leases: Sequence[LeaseStatus]
 
 
 class WorkerStore(Store, Protocol):
     """An engine that keeps workers, by tenant and id."""
 
-    alone: bool  # Whether nobody else writes to it, so that a process knows all by itself.
+    is_exclusive: bool  # Whether nobody else writes to it, so that a process knows all by itself.

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from ingot.jobs.model import Collected
-from ingot.jobs.ports import Collect, JobStore
+from ingot.jobs.model import JobCollectionResult
+from ingot.jobs.ports import CollectJobs, JobStore
 from ingot.kernel.loops import Loop
 
 EVERY_SECONDS = 60.0
 BATCH_JOBS = 1000
-REST_SECONDS = 0.05  # Others come first between two batches.
+PAUSE_SECONDS = 0.05  # Others come first between two batches.
 
 
-class Retention(Loop):
+class JobRetention(Loop):
     """Removes in bounded batches, with a rest after each, so that a claim never waits for more than one of them."""
 
     name = "jobs.retention"
@@ -23,12 +23,12 @@ class Retention(Loop):
         self._store = store
         self._more = False
 
-    async def run_once(self) -> Collected:
+    async def run_once(self) -> JobCollectionResult:
         """Remove one batch."""
-        collected = await self._store.run(Collect(limit=BATCH_JOBS))
+        collected = await self._store.run(CollectJobs(limit=BATCH_JOBS))
         self._more = collected.more
         return collected
 
-    async def rest(self) -> None:
+    async def wait(self) -> None:
         """Wait a little when there is more to remove, and otherwise until the next round."""
-        await asyncio.sleep(REST_SECONDS if self._more else EVERY_SECONDS)
+        await asyncio.sleep(PAUSE_SECONDS if self._more else EVERY_SECONDS)

@@ -11,21 +11,22 @@ from typing import Final, TypeVar, Unpack
 from ingot.blobs.model import Content
 from ingot.events.audit import Act
 from ingot.jobs import checks
-from ingot.jobs.calls import checked_beat, checked_entry, checked_settle
-from ingot.jobs.crew import WorkerKey
-from ingot.jobs.ensuring import ensured
-from ingot.jobs.figures import Listener
-from ingot.jobs.files import FindRunning, JobFile, JobFileKind, OpenFile, RunningJob
-from ingot.jobs.logs import Followers
-from ingot.jobs.looking import Looking
+from ingot.jobs.attempt_checks import checked_heartbeat, checked_log_entry, checked_settle
+from ingot.jobs.attempt_logs import JobFollowers
+from ingot.jobs.claim_waiters import ClaimWaiter, ClaimWaiters
+from ingot.jobs.definitions import ensured_definition
+from ingot.jobs.files import FindRunningJob, JobFile, JobFileKind, OpenJobFile, RunningJob
+from ingot.jobs.job_options import JobOptions, done_outcome, new_job
+from ingot.jobs.metrics import Listener
 from ingot.jobs.model import (
     Claim,
-    Collected,
     Definition,
     Enqueued,
     Failed,
     Heartbeat,
     Job,
+    JobCollectionResult,
+    MaintenanceResult,
     NewJob,
     Outcome,
     Pause,
@@ -34,29 +35,28 @@ from ingot.jobs.model import (
     Settle,
     Settled,
     Snooze,
-    Tended,
 )
-from ingot.jobs.order_checks import checked_orders
-from ingot.jobs.orders import JobOptions, done, new_job
+from ingot.jobs.new_job_checks import checked_new_jobs
 from ingot.jobs.ports import (
     AppendLogs,
-    Beat,
+    AttemptHeartbeat,
     CancelJob,
     ChangeJob,
     ClaimJobs,
-    Collect,
+    CollectJobs,
     Enqueue,
     JobStore,
     ListLeases,
     LogEntry,
+    MaintainJobs,
     RenewLeases,
     RetryJob,
     SettleJobs,
-    Tend,
 )
-from ingot.jobs.records import DEFINITION, PAUSE, PauseBody, pause_of
-from ingot.jobs.waiting import Waiter, Waiters
-from ingot.kernel import values
+from ingot.jobs.queries import JobQueries
+from ingot.jobs.record_kinds import DEFINITION_KIND, PAUSE_KIND, PauseBody, pause_from_record
+from ingot.jobs.worker_model import WorkerKey
+from ingot.kernel import validation
 from ingot.kernel.clock import MICROS
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import IngotError, InvalidInput, StoreBusy
@@ -69,10 +69,10 @@ CONFLICTS_MAX: Final = 50  # How often others may change a record first before w
 
 T = TypeVar("T")
 A = TypeVar("A")
-C = TypeVar("C", Beat, LogEntry, Settle)
+C = TypeVar("C", AttemptHeartbeat, LogEntry, Settle)
 
 
-class Jobs(Looking):
+class Jobs(JobQueries):
     """Durable jobs: every call that returns has been committed and synced.
 
     A call that raises has changed nothing, except `OutcomeUnknown`; a call that is canceled may have been done.
@@ -80,52 +80,52 @@ class Jobs(Looking):
 
     def __init__(self, store: JobStore, *, lease_seconds: float) -> None:
         super().__init__(store)
-        self._lease = round(lease_seconds * MICROS)
-        self._waiters = Waiters()
-        self.log_followers = Followers()
-        self._giving_back: set[asyncio.Task[None]] = set()
-        self.draining: frozenset[WorkerKey] = frozenset()  # The workers that get no more work.
-        self.on_cancel: list[Callable[[Job], None]] = []  # Who is told of running jobs that are to stop.
+        self._lease_micros = round(lease_seconds * MICROS)
+        self._waiters = ClaimWaiters()
+        self.log_followers = JobFollowers()
+        self._release_tasks: set[asyncio.Task[None]] = set()
+        self.draining_workers: frozenset[WorkerKey] = frozenset()  # The workers that get no more work.
+        self.cancel_listeners: list[Callable[[Job], None]] = []  # Who is told of running jobs that are to stop.
         self._listeners: list[Listener] = []
-        self._definitions = Records(store, DEFINITION)
-        self._pauses = Records(store, PAUSE)
+        self._definitions = Records(store, DEFINITION_KIND)
+        self._pauses = Records(store, PAUSE_KIND)
         store.on_ready(self._waiters.wake)
-        store.on_coming(self._waiters.wake_early)
+        store.on_upcoming_jobs(self._waiters.wake_early)
 
     @property
-    def waiting(self) -> int:
+    def waiting_claims(self) -> int:
         """How many claims are under way with a wait, or wait."""
         return len(self._waiters)
 
     async def close(self) -> None:
         """End waiting claims, and give back the jobs of claims whose callers went away. The store stays open."""
         self.stop_waiting()
-        while self._giving_back:
-            await asyncio.wait(self._giving_back)
+        while self._release_tasks:
+            await asyncio.wait(self._release_tasks)
 
-    def serve_many(self) -> None:
+    def coalesce_commands(self) -> None:
         """Many callers ask at once from now on, as those of a server do."""
-        self._store.gather()
+        self._store.coalesce_commands()
 
     def stop_waiting(self) -> None:
         """End waiting claims, and let no others wait."""
         self._closing = True
         self._waiters.wake_all()
-        self.followers.wake_all()
+        self.job_followers.wake_all()
 
-    def let_go(self, tenant: str) -> None:
+    def end_tenant_waits(self, tenant: str) -> None:
         """The tenant was removed: claims that wait for its work find that out now."""
         self._waiters.wake_tenant(tenant)
 
-    def set_draining(self, workers: Iterable[WorkerKey]) -> None:
+    def set_draining_workers(self, workers: Iterable[WorkerKey]) -> None:
         """Give these workers no more work, and no others: what they wait for is answered empty now."""
-        before, self.draining = self.draining, frozenset(workers)
-        self._waiters.wake_workers(self.draining - before)
+        before, self.draining_workers = self.draining_workers, frozenset(workers)
+        self._waiters.wake_workers(self.draining_workers - before)
 
     def listen(self, listener: Listener) -> None:
         """Tell this what happens to jobs from now on."""
         self._listeners.append(listener)
-        self._store.listen(listener)
+        self._store.add_listener(listener)
 
     # -- asking for work ------------------------------------------------------------------------------------
 
@@ -141,13 +141,13 @@ class Jobs(Looking):
 
     async def enqueue_many(self, orders: Iterable[NewJob]) -> list[Enqueued]:
         """Accept many jobs made with `new_job`, all or none. Raises as `enqueue` does."""
-        checked = checked_orders(orders)
+        checked = checked_new_jobs(orders)
         return await self._enqueue(checked) if checked else []
 
     async def _enqueue(self, orders: Sequence[NewJob]) -> list[Enqueued]:
-        made = await self._store.run(Enqueue(orders=orders))
+        made = await self._store.run(Enqueue(jobs=orders))
         for listener in self._listeners:
-            _tell(listener.enqueued, made)
+            _notify(listener.enqueued, made)
         return made
 
     # -- doing work -----------------------------------------------------------------------------------------
@@ -168,25 +168,27 @@ class Jobs(Looking):
         `tenant=None` serves all tenants. The answer is empty only after the whole wait, when we are closing, or at once
         when the worker is draining.
         """
-        values.seconds(wait_seconds, what="wait_seconds", most=checks.WAIT_SECONDS_MAX)
+        validation.check_seconds(wait_seconds, name="wait_seconds", maximum=checks.WAIT_SECONDS_MAX)
         command = ClaimJobs(
             worker_id=checks.worker_id(worker_id),
             types=checks.claim_types(types),
-            limit=values.whole_number(limit, what="limit", least=1, most=checks.CLAIM_JOBS_MAX),
-            lease=self._lease,
-            tenant=checks.tenant_or_any(tenant),
-            host=checks.short_text(host, what="host"),
-            pid=None if pid is None else values.whole_number(pid, what="pid", least=0, most=values.NUMBER_MAX),
+            limit=validation.check_integer(limit, name="limit", minimum=1, maximum=checks.CLAIM_JOBS_MAX),
+            lease=self._lease_micros,
+            tenant=checks.optional_tenant_id(tenant),
+            host=checks.short_text(host, name="host"),
+            pid=None
+            if pid is None
+            else validation.check_integer(pid, name="pid", minimum=0, maximum=validation.NUMBER_MAX),
         )
         key = tenant, command.worker_id
         claims: list[Claim] = []
         if wait_seconds == 0:
-            return claims if key in self.draining else await self._claim_once(command)
+            return claims if key in self.draining_workers else await self._claim_once(command)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
         waiter = self._waiters.add(command.types, tenant, command.worker_id)
         try:
-            while key not in self.draining and not (claims := await self._look(command, waiter)):
+            while key not in self.draining_workers and not (claims := await self._try_claim(command, waiter)):
                 if loop.time() >= deadline or self._closing:
                     break
                 await wait_until(waiter.woken, deadline)
@@ -194,9 +196,9 @@ class Jobs(Looking):
         finally:
             self._waiters.remove(waiter)
 
-    async def _look(self, command: ClaimJobs, waiter: Waiter) -> list[Claim]:
+    async def _try_claim(self, command: ClaimJobs, waiter: ClaimWaiter) -> list[Claim]:
         """Look for work. News that this look did not use, because it found other work or failed, goes to others."""
-        news, waiter.news = waiter.news, None
+        news, waiter.pending_hint = waiter.pending_hint, None
         waiter.woken.clear()
         used = False
         try:
@@ -213,16 +215,16 @@ class Jobs(Looking):
         try:
             claims = await asyncio.shield(answer)
         except asyncio.CancelledError:
-            giving_back = asyncio.create_task(self._give_back(answer))
-            self._giving_back.add(giving_back)
-            giving_back.add_done_callback(self._giving_back.discard)
+            giving_back = asyncio.create_task(self._release_claims(answer))
+            self._release_tasks.add(giving_back)
+            giving_back.add_done_callback(self._release_tasks.discard)
             raise
         if claims:
             for listener in self._listeners:
-                _tell(listener.claimed, claims)
+                _notify(listener.claimed, claims)
         return claims
 
-    async def _give_back(self, answer: asyncio.Future[list[Claim]]) -> None:
+    async def _release_claims(self, answer: asyncio.Future[list[Claim]]) -> None:
         with suppress(IngotError):  # What a failing store keeps is swept when its lease runs out.
             if claims := await answer:
                 settles = [Settle(job_id=claim.job.id, fence=claim.fence, outcome=Release()) for claim in claims]
@@ -240,7 +242,7 @@ class Jobs(Looking):
         """Renew the lease and note progress. Raises `LeaseLost`, `JobNotFound` or `InvalidInput`."""
         beat = self.beat(job_id, fence, progress=progress, tenant=tenant, worker=worker)
         (answer,) = await self.heartbeat_many([beat])
-        return _or_raise(answer)
+        return _value_or_raise(answer)
 
     def beat(
         self,
@@ -250,22 +252,22 @@ class Jobs(Looking):
         progress: Progress | None = None,
         tenant: str | None = None,
         worker: str | None = None,
-    ) -> Beat:
+    ) -> AttemptHeartbeat:
         """One entry of `heartbeat_many`."""
         known = checks.progress(progress)
-        return Beat(
+        return AttemptHeartbeat(
             job_id=job_id,
             fence=fence,
-            lease=self._lease,
+            lease=self._lease_micros,
             tenant=tenant,
             worker=worker,
             percent=None if known is None else known.percent,
             stage=None if known is None else known.stage,
         )
 
-    async def heartbeat_many(self, beats: Iterable[Beat]) -> list[Heartbeat | IngotError]:
+    async def heartbeat_many(self, beats: Iterable[AttemptHeartbeat]) -> list[Heartbeat | IngotError]:
         """Renew many leases; each has its own answer, a heartbeat or the error it met."""
-        _, answers = await self._run_each("beats", beats, checked_beat, RenewLeases)
+        _, answers = await self._run_each("beats", beats, checked_heartbeat, RenewLeases)
         return answers
 
     async def append_log(
@@ -285,11 +287,11 @@ class Jobs(Looking):
         """
         entry = LogEntry(job_id=job_id, fence=fence, text=text, offset=offset, tenant=tenant, worker=worker)
         (answer,) = await self.append_logs([entry])
-        return _or_raise(answer)
+        return _value_or_raise(answer)
 
     async def append_logs(self, entries: Iterable[LogEntry]) -> list[int | IngotError]:
         """Append to the logs of many attempts; each has its own answer, and one that fails stops no other."""
-        good, answers = await self._run_each("entries", entries, checked_entry, AppendLogs)
+        good, answers = await self._run_each("entries", entries, checked_log_entry, AppendLogs)
         for entry in good:
             self.log_followers.wake(entry.job_id)
         return answers
@@ -300,16 +302,16 @@ class Jobs(Looking):
         """Record how an attempt ended. Raises `LeaseLost`, `JobNotFound`, `OutputMissing` or `InvalidInput`."""
         settle = Settle(job_id=job_id, fence=fence, outcome=outcome, tenant=tenant, worker=worker)
         (answer,) = await self.settle_many([settle])
-        return _or_raise(answer)
+        return _value_or_raise(answer)
 
     async def settle_many(self, settles: Iterable[Settle]) -> list[Settled | IngotError]:
         """Record how many attempts ended; each has its own answer, and one that fails stops no other."""
         good, answers = await self._run_each("settles", settles, checked_settle, SettleJobs)
         if answers:
             for listener in self._listeners:
-                _tell(listener.settled, answers)
+                _notify(listener.settled, answers)
         for settle in good:
-            self.followers.wake(settle.job_id)
+            self.job_followers.wake(settle.job_id)
         return answers
 
     async def _run_each(
@@ -323,9 +325,9 @@ class Jobs(Looking):
 
         Return them, and an answer for each call in order: what the command answered, or the error that its check met.
         """
-        given = values.several(calls, what=name)
+        given = validation.check_list(calls, name=name)
         if given:
-            values.whole_number(len(given), what=f"the number of {name}", least=1, most=checks.BATCH_JOBS_MAX)
+            validation.check_integer(len(given), name=f"the number of {name}", minimum=1, maximum=checks.BATCH_JOBS_MAX)
         checked: list[C | IngotError] = []
         for call in given:
             try:
@@ -342,7 +344,7 @@ class Jobs(Looking):
         Raises `OutputMissing` when one of the `outputs` was not uploaded for this attempt.
         """
         claim = checks.claim(claim)
-        return await self.settle(claim.job.id, claim.fence, done(result, outputs))
+        return await self.settle(claim.job.id, claim.fence, done_outcome(result, outputs))
 
     async def fail(
         self, claim: Claim, error: str | BaseException, *, retry: bool = True, exit_code: int | None = None
@@ -370,7 +372,7 @@ class Jobs(Looking):
         Answers how many jobs those were. It is for workers that are put out: they have no say in these jobs any more.
         """
         checks.worker_id(worker)
-        checks.tenant_or_any(tenant)
+        checks.optional_tenant_id(tenant)
         given_back = 0
         while leases := await self._store.run(ListLeases(worker=worker, tenant=tenant, limit=checks.BATCH_JOBS_MAX)):
             settles = [Settle(job_id=job_id, fence=fence, outcome=Release()) for job_id, fence in leases]
@@ -380,13 +382,13 @@ class Jobs(Looking):
 
     # -- files of work --------------------------------------------------------------------------------------
 
-    async def running(
+    async def get_running_job(
         self, job_id: str, fence: int, *, tenant: str | None = None, worker: str | None = None
     ) -> RunningJob:
         """The job whose attempt runs under this fence. Raises `JobNotFound` or `LeaseLost`."""
         checks.job_id(job_id)
         return await self._store.run(
-            FindRunning(job_id=job_id, fence=checks.fence(fence), tenant=tenant, worker=worker)
+            FindRunningJob(job_id=job_id, fence=checks.fence(fence), tenant=tenant, worker=worker)
         )
 
     async def open_file(
@@ -405,18 +407,18 @@ class Jobs(Looking):
         """
         checks.job_id(job_id)
         return await self._store.run(
-            OpenFile(job_id=job_id, fence=checks.fence(fence), kind=kind, name=name, tenant=tenant, worker=worker)
+            OpenJobFile(job_id=job_id, fence=checks.fence(fence), kind=kind, name=name, tenant=tenant, worker=worker)
         )
 
     # -- steering work --------------------------------------------------------------------------------------
 
     async def cancel(self, tenant: str, job_id: str) -> Job:
         """Stop a waiting job at once, ask a running one to stop. Raises `JobNotFound` or `JobFinished`."""
-        job = await self._store.run(CancelJob(tenant=checks.tenant(tenant), job_id=checks.job_id(job_id)))
+        job = await self._store.run(CancelJob(tenant=checks.tenant_id(tenant), job_id=checks.job_id(job_id)))
         if job.cancel_requested:
-            for tell in self.on_cancel:
+            for tell in self.cancel_listeners:
                 tell(job)
-        self.followers.wake(job.id)
+        self.job_followers.wake(job.id)
         return job
 
     async def retry(
@@ -435,12 +437,12 @@ class Jobs(Looking):
         """
         return await self._store.run(
             RetryJob(
-                tenant=checks.tenant(tenant),
+                tenant=checks.tenant_id(tenant),
                 job_id=checks.job_id(job_id),
-                reset_attempts=values.flag(reset_attempts, what="reset_attempts"),
+                reset_attempts=validation.check_boolean(reset_attempts, name="reset_attempts"),
                 priority=checks.priority(priority),
                 max_attempts=checks.max_attempts(max_attempts),
-                run_at=checks.moment(run_at),
+                run_at=checks.timestamp(run_at),
             )
         )
 
@@ -457,47 +459,49 @@ class Jobs(Looking):
         """Change a waiting job; tags can be changed in any state. Raises `JobNotFound` or `JobNotQueued`."""
         return await self._store.run(
             ChangeJob(
-                tenant=checks.tenant(tenant),
+                tenant=checks.tenant_id(tenant),
                 job_id=checks.job_id(job_id),
                 priority=checks.priority(priority),
-                run_at=checks.moment(run_at),
+                run_at=checks.timestamp(run_at),
                 max_attempts=checks.max_attempts(max_attempts),
                 tags=None if tags is None else checks.tags(tags),
             )
         )
 
-    async def tend(self) -> Tended:
+    async def maintain(self) -> MaintenanceResult:
         """Promote due work and sweep expired leases now; the maintenance loop does this by itself."""
-        return await self._store.run(Tend())
+        return await self._store.run(MaintainJobs())
 
-    async def collect(self, limit: int = 1000) -> Collected:
+    async def collect(self, limit: int = 1000) -> JobCollectionResult:
         """Remove finished jobs that have been kept long enough now; the retention loop does this by itself."""
         most = checks.COLLECT_JOBS_MAX
-        return await self._store.run(Collect(limit=values.whole_number(limit, what="limit", least=1, most=most)))
+        return await self._store.run(
+            CollectJobs(limit=validation.check_integer(limit, name="limit", minimum=1, maximum=most))
+        )
 
     # -- pausing ----------------------------------------------------------------------------------------
 
     async def pause(self, tenant: str, type: str, *, by: str | None = None, act: Act | None = None) -> Pause:
         """Hand out no more jobs of this type; those that run go on, new ones are accepted. Again changes nothing."""
-        body = PauseBody(by=checks.short_text(by, what="by"))
+        body = PauseBody(by=checks.short_text(by, name="by"))
         for _ in range(CONFLICTS_MAX):
             try:
-                made = await self._pauses.put(checks.tenant(tenant), type, body, if_version=0, act=act)
+                made = await self._pauses.put(checks.tenant_id(tenant), type, body, if_version=0, act=act)
             except RecordChanged:
                 with suppress(RecordNotFound):  # It was resumed at this moment.
-                    return pause_of(await self._pauses.get(tenant, type))
+                    return pause_from_record(await self._pauses.get(tenant, type))
             else:
-                return pause_of(made)
+                return pause_from_record(made)
         raise StoreBusy
 
     async def resume(self, tenant: str, type: str, *, act: Act | None = None) -> None:
         """Hand out jobs of this type again. Again changes nothing."""
         with suppress(RecordNotFound):
-            await self._pauses.delete(checks.tenant(tenant), type, act=act)
+            await self._pauses.delete(checks.tenant_id(tenant), type, act=act)
 
     async def pauses(self, tenant: str) -> Sequence[Pause]:
         """The types that are paused, by type."""
-        return [pause_of(record) for record in await self._pauses.all(checks.tenant(tenant))]
+        return [pause_from_record(record) for record in await self._pauses.all(checks.tenant_id(tenant))]
 
     # -- definitions ----------------------------------------------------------------------------------------
 
@@ -520,7 +524,7 @@ class Jobs(Looking):
             with suppress(RecordNotFound):
                 record = await self._definitions.get(None, wanted.type)
                 version, known = record.version, record.body
-            if (best := ensured(known, wanted)) == known:
+            if (best := ensured_definition(known, wanted)) == known:
                 return best
             with suppress(RecordChanged):
                 return (await self._definitions.put(None, wanted.type, best, if_version=version, act=act)).body
@@ -528,26 +532,26 @@ class Jobs(Looking):
 
     async def definition(self, type: str, *, tenant: str | None = None) -> Definition:
         """The definition that holds for a type: the tenant's own, the one for all, or the defaults."""
-        for owner in dict.fromkeys((checks.tenant_or_any(tenant), None)):
+        for owner in dict.fromkeys((checks.optional_tenant_id(tenant), None)):
             with suppress(RecordNotFound):
                 return (await self._definitions.get(owner, type)).body
         return Definition(type=type)
 
     async def definitions(self, *, tenant: str | None = None) -> Sequence[Definition]:
         """The stored definitions a tenant can see, by type."""
-        own = [] if tenant is None else await self._definitions.all(checks.tenant(tenant))
+        own = [] if tenant is None else await self._definitions.all(checks.tenant_id(tenant))
         found = [record.body for record in (*await self._definitions.all(None), *own)]
         return sorted(found, key=lambda one: one.type)
 
 
-def _tell(tell: Callable[[T], None], news: T) -> None:
+def _notify(tell: Callable[[T], None], news: T) -> None:
     try:
         tell(news)
     except Exception as error:  # What was done is done, whoever failed to hear of it.
         report("listener_failed", error)
 
 
-def _or_raise(answer: T | IngotError) -> T:
+def _value_or_raise(answer: T | IngotError) -> T:
     if isinstance(answer, IngotError):
         raise answer
     return answer

@@ -15,7 +15,7 @@ from ingot.kernel.errors import InvalidInput
 
 MICROS = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_ONE = timedelta(microseconds=1)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class Clock(Protocol):
@@ -44,7 +44,7 @@ class WallClock:
         return time.time_ns() // 1000
 
 
-class SteadyClock:
+class MonotonicClock:
     """Another clock's time, made to begin no earlier than `floor` and never to go back.
 
     When the other clock is behind, time goes on from where it was, at the other clock's pace.
@@ -53,16 +53,16 @@ class SteadyClock:
     def __init__(self, clock: Clock, *, floor: int) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._reading = clock.micros()
-        self._ahead = max(0, floor - self._reading)
+        self._last_reading = clock.micros()
+        self._ahead_micros = max(0, floor - self._last_reading)
 
     def micros(self) -> int:
         """The time now, in microseconds since 1970 UTC."""
         with self._lock:
             reading = self._clock.micros()
-            self._ahead += max(0, self._reading - reading)
-            self._reading = reading
-            return reading + self._ahead
+            self._ahead_micros += max(0, self._last_reading - reading)
+            self._last_reading = reading
+            return reading + self._ahead_micros
 
 
 class ManualClock:
@@ -99,4 +99,4 @@ def to_micros(moment: datetime) -> int:
     """An aware datetime as an instant. Raises `InvalidInput` when it carries no offset."""
     if moment.tzinfo is None:
         raise InvalidInput(f"the time {moment.isoformat()} has no offset", hint="Add one, such as +00:00 or Z.")
-    return (moment - _EPOCH) // _ONE
+    return (moment - _EPOCH) // _MICROSECOND

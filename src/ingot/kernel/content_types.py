@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-BINARY: Final = "application/octet-stream"
-CHARS_MAX: Final = 255
+BINARY_CONTENT_TYPE: Final = "application/octet-stream"
+CONTENT_TYPE_CHARS_MAX: Final = 255
 _TOKEN: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
-_TYPE: Final = re.compile(rf'{_TOKEN}/{_TOKEN}(?:[ \t]*;[ \t]*{_TOKEN}=(?:{_TOKEN}|"[ !#-\[\]-~]*"))*')
+_CONTENT_TYPE: Final = re.compile(rf'{_TOKEN}/{_TOKEN}(?:[ \t]*;[ \t]*{_TOKEN}=(?:{_TOKEN}|"[ !#-\[\]-~]*"))*')
 
 
 def is_content_type(text: str) -> bool:
     """Whether it is one, of a length that we keep and tell."""
-    return len(text) <= CHARS_MAX and _TYPE.fullmatch(text) is not None
+    return len(text) <= CONTENT_TYPE_CHARS_MAX and _CONTENT_TYPE.fullmatch(text) is not None

@@ -22,7 +22,7 @@ from __future__ import annotations
 from inspect import cleandoc
 from typing import ClassVar
 
-from ingot.kernel.hidden import hide
+from ingot.kernel.redaction import redact
 
 
 class IngotError(Exception):
@@ -33,9 +33,9 @@ class IngotError(Exception):
     hint: str = "Look at the log of the server."
 
     def __init__(self, detail: str | None = None, *, hint: str | None = None) -> None:
-        self.detail = hide(detail or self.title())
+        self.detail = redact(detail or self.title())
         if hint is not None:
-            self.hint = hide(hint)
+            self.hint = redact(hint)
         super().__init__(self.detail)
         self.add_note(f"Hint: {self.hint}")
 

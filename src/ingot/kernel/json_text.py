@@ -15,7 +15,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-def json_text(value: object, *, what: str, bytes_max: int, too_large: type[IngotError]) -> bytes:
+def json_text(value: object, *, name: str, bytes_max: int, too_large: type[IngotError]) -> bytes:
     """JSON text as bytes: `bytes` are JSON text already, kept but for space around it; other values are encoded.
 
     `bytearray` and `memoryview` are taken as `bytes` are. JSON has no NaN and no infinity: as Python values they
@@ -31,20 +31,20 @@ def json_text(value: object, *, what: str, bytes_max: int, too_large: type[Ingot
         if len(text) <= bytes_max:
             _decode(text)  # Encoded values too: a `Raw` inside them was never looked at.
     except (msgspec.MsgspecError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
-        raise InvalidInput(f"the {what} is not JSON: {error}") from error
+        raise InvalidInput(f"the {name} is not JSON: {error}") from error
     if len(text) > bytes_max:
-        raise too_large(f"the {what} has {len(text)} bytes; the most is {bytes_max}")
-    if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX and _depth(text) > JSON_DEPTH_MAX:
-        raise InvalidInput(f"the {what} is nested deeper than {JSON_DEPTH_MAX} levels")
+        raise too_large(f"the {name} has {len(text)} bytes; the most is {bytes_max}")
+    if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX and _nesting_depth(text) > JSON_DEPTH_MAX:
+        raise InvalidInput(f"the {name} is nested deeper than {JSON_DEPTH_MAX} levels")
     return text
 
 
-def digest(text: bytes) -> bytes:
+def json_digest(text: bytes) -> bytes:
     """The digest of JSON text in sorted-key form, equal for texts that mean the same."""
     return hashlib.sha256(msgspec.json.encode(_decode(text), order="sorted")).digest()
 
 
-def _depth(text: bytes) -> int:
+def _nesting_depth(text: bytes) -> int:
     """How deep JSON text is nested, found level by level, without recursion."""
     deepest, level = 0, [_decode(text)]
     while level := [value for value in level if isinstance(value, dict | list)]:

@@ -14,18 +14,18 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from ingot.kernel.hidden import hide
+from ingot.kernel.redaction import redact
 
-Format = Literal["json", "text"]
+LogFormat = Literal["json", "text"]
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 MESSAGE_CHARS_MAX: Final = 300
 # They tell of every header that a provider sends, its cookies too, and of every address that is signed.
-QUIET: Final = ("botocore", "httpcore", "httpx")
+QUIET_LOGGERS: Final = ("botocore", "httpcore", "httpx")
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 # What is known of the request under way, and stands in every line that is logged meanwhile.
-about: ContextVar[dict[str, object] | None] = ContextVar("ingot.about", default=None)
-_debugging = False
+request_fields: ContextVar[dict[str, object] | None] = ContextVar("ingot.about", default=None)
+_debug_enabled = False
 
 
 def configure_logs() -> None:
@@ -34,31 +34,31 @@ def configure_logs() -> None:
     Left alone, structlog draws tracebacks with local variables, and with them payloads.
     """
     if not structlog.is_configured():
-        _configure(logging.NOTSET, _text())
+        _configure(logging.NOTSET, _text_processors())
 
 
-def configure_server_logs(level: str, form: Format | None) -> None:
+def configure_server_logs(level: str, form: LogFormat | None) -> None:
     """Set up the logs of a program of ours: one line each, from this level on, those of libraries too.
 
     With no form they are text on a terminal, and JSON elsewhere.
     """
-    global _debugging  # noqa: PLW0603 - one process has one log
-    _debugging = level == "debug"
+    global _debug_enabled  # noqa: PLW0603 - one process has one log
+    _debug_enabled = level == "debug"
     form = form or ("text" if sys.stderr.isatty() else "json")
-    _configure(LEVELS[level], _json() if form == "json" else _text())
-    logging.root.handlers = [_Forward()]
+    _configure(LEVELS[level], _json_processors() if form == "json" else _text_processors())
+    logging.root.handlers = [_StructlogHandler()]
     logging.root.setLevel(LEVELS[level])
-    for name in QUIET:
+    for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(capture=True)
 
 
-def debugging() -> bool:
+def is_debug_enabled() -> bool:
     """Whether lines of the level `debug` are wanted: asking is cheaper than saying what nobody hears."""
-    return _debugging
+    return _debug_enabled
 
 
-def for_all() -> Context:
+def detached_context() -> Context:
     """A context for work that is done for many at once: what it logs is about no request."""
     return Context()
 
@@ -73,26 +73,26 @@ def _configure(level: int, ending: list[Processor]) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
-            _add_about,
+            _add_request_fields,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _explain,
+            _format_exception,
             *ending,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(_Lines(sys.stderr)),  # type: ignore[arg-type]
+        logger_factory=structlog.PrintLoggerFactory(_BestEffortStream(sys.stderr)),  # type: ignore[arg-type]
     )
 
 
-def _text() -> list[Processor]:
-    return [_flatten, structlog.dev.ConsoleRenderer(colors=False), _hide]
+def _text_processors() -> list[Processor]:
+    return [_flatten_exception, structlog.dev.ConsoleRenderer(colors=False), _redact]
 
 
-def _json() -> list[Processor]:
-    return [structlog.processors.EventRenamer("message"), _write, _hide]
+def _json_processors() -> list[Processor]:
+    return [structlog.processors.EventRenamer("message"), _encode_json, _redact]
 
 
-class _Lines:
+class _BestEffortStream:
     """A stream for lines: one that cannot be written, as on a full disk, is lost, and nothing else is."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -107,7 +107,7 @@ class _Lines:
             self._stream.flush()
 
 
-class _Forward(logging.Handler):
+class _StructlogHandler(logging.Handler):
     """Hands what libraries log to our own log."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -119,13 +119,13 @@ class _Forward(logging.Handler):
 # -- the way of a line ------------------------------------------------------------------------------------------------
 
 
-def _add_about(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
-    for field, value in (about.get() or {}).items():
+def _add_request_fields(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
+    for field, value in (request_fields.get() or {}).items():
         event.setdefault(field, value)
     return event
 
 
-def _explain(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
+def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
     """An exception as its type, its message and the places it came by."""
     error = event.pop("exc_info", None)
     if error is True:
@@ -133,39 +133,43 @@ def _explain(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  
     elif isinstance(error, tuple):
         error = error[1]
     if isinstance(error, BaseException):
-        event["exception"] = {"type": _name(error), "message": _message(error), "stack": "".join(_stack(error))}
+        event["exception"] = {
+            "type": _exception_type(error),
+            "message": _exception_message(error),
+            "stack": "".join(_format_stack(error)),
+        }
     return event
 
 
-def _name(error: BaseException) -> str:
+def _exception_type(error: BaseException) -> str:
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _message(error: BaseException) -> str:
+def _exception_message(error: BaseException) -> str:
     """The first line: databases tell in the next ones what was in the row."""
     return str(error).split("\n", 1)[0][:MESSAGE_CHARS_MAX]
 
 
-def _stack(error: BaseException) -> Iterator[str]:
+def _format_stack(error: BaseException) -> Iterator[str]:
     """From the first cause to the last, each with the places it came by."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if before is not None:
-        yield from _stack(before)
+        yield from _format_stack(before)
         yield "which led to:\n"
     yield from traceback.format_tb(error.__traceback__)
-    yield f"{_name(error)}: {_message(error)}\n"
+    yield f"{_exception_type(error)}: {_exception_message(error)}\n"
 
 
-def _flatten(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
+def _flatten_exception(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
     if "exception" in event:
         event["exception"] = event["exception"]["stack"].rstrip()
     return event
 
 
-def _write(logger: WrappedLogger, name: str, event: EventDict) -> str:  # noqa: ARG001 - as structlog calls it
+def _encode_json(logger: WrappedLogger, name: str, event: EventDict) -> str:  # noqa: ARG001 - as structlog calls it
     return _encode(event).decode()
 
 
-def _hide(logger: WrappedLogger, name: str, line: Any) -> str:  # noqa: ARG001 - as structlog calls it
-    return hide(line)
+def _redact(logger: WrappedLogger, name: str, line: Any) -> str:  # noqa: ARG001 - as structlog calls it
+    return redact(line)

@@ -26,10 +26,10 @@ class Loop(ABC):
         """Do one round of the work."""
 
     @abstractmethod
-    async def rest(self) -> None:
+    async def wait(self) -> None:
         """Wait until the next round is due."""
 
-    def first_seconds(self) -> float:
+    def initial_delay_seconds(self) -> float:
         """How long after the start the first round is due."""
         return 0.0
 
@@ -47,12 +47,12 @@ class Loop(ABC):
 
     async def _supervise(self) -> None:
         failures_in_a_row = 0
-        await asyncio.sleep(self.first_seconds())
+        await asyncio.sleep(self.initial_delay_seconds())
         while True:
             try:
                 await self.run_once()
                 failures_in_a_row = 0
-                await self.rest()
+                await self.wait()
             except Exception:
                 failures_in_a_row += 1
                 log.exception("loop_failed", loop=self.name, failures_in_a_row=failures_in_a_row)

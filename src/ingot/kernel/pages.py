@@ -12,11 +12,11 @@ import msgspec
 
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id
-from ingot.kernel.values import text
+from ingot.kernel.validation import check_text
 
 PAGE_ROWS_MAX = 1000
 PAGE_ROWS_DEFAULT = 50
-_VERSION = 1
+_CURSOR_VERSION = 1
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     next_cursor: str | None = None
 
 
-class Listed(Protocol):
+class HasId(Protocol):
     """What has an id, by which its list is ordered."""
 
     @property
@@ -36,7 +36,7 @@ class Listed(Protocol):
         """The id."""
 
 
-L = TypeVar("L", bound=Listed)
+L = TypeVar("L", bound=HasId)
 
 
 class InvalidCursor(InvalidInput):
@@ -55,12 +55,16 @@ def check_limit(limit: object) -> int:
     return limit
 
 
-def write_cursor(position: str, *, bound_to: Sequence[str | None]) -> str:
+def encode_cursor(position: str, *, bound_to: Sequence[str | None]) -> str:
     """An opaque cursor for a position in the list that the values of `bound_to` select."""
-    return base64.urlsafe_b64encode(msgspec.json.encode((_VERSION, _mark(bound_to), position))).decode().rstrip("=")
+    return (
+        base64.urlsafe_b64encode(msgspec.json.encode((_CURSOR_VERSION, _filter_fingerprint(bound_to), position)))
+        .decode()
+        .rstrip("=")
+    )
 
 
-def read_cursor(cursor: str, *, bound_to: Sequence[str | None]) -> str:
+def decode_cursor(cursor: str, *, bound_to: Sequence[str | None]) -> str:
     """The position in a cursor. Raises `InvalidCursor` when it was made for another list or by nobody."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
@@ -69,29 +73,31 @@ def read_cursor(cursor: str, *, bound_to: Sequence[str | None]) -> str:
         )
     except (binascii.Error, UnicodeError, msgspec.MsgspecError) as error:
         raise InvalidCursor from error
-    if version != _VERSION or mark != _mark(bound_to):
+    if version != _CURSOR_VERSION or mark != _filter_fingerprint(bound_to):
         raise InvalidCursor
     return position
 
 
-def read_place(cursor: object, *, bound_to: Sequence[str | None], fits: Callable[[str], bool] = is_id) -> str | None:
+def decode_cursor_position(
+    cursor: object, *, bound_to: Sequence[str | None], is_valid: Callable[[str], bool] = is_id
+) -> str | None:
     """The id that a list goes on behind, or `None` without a cursor.
 
     Raises `InvalidCursor` for one that was made for another list or by nobody, and for an id that does not fit.
     """
     if cursor is None:
         return None
-    place = read_cursor(text(cursor, what="cursor"), bound_to=bound_to)
-    if not fits(place):
+    place = decode_cursor(check_text(cursor, name="cursor"), bound_to=bound_to)
+    if not is_valid(place):
         raise InvalidCursor
     return place
 
 
 def page_by_id(found: list[L], *, limit: int, bound_to: Sequence[str | None]) -> Page[L]:
     """A page of what was found, at most `limit`; when there are so many there may be more."""
-    more = write_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
+    more = encode_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
     return Page(items=found, next_cursor=more)
 
 
-def _mark(bound_to: Sequence[str | None]) -> str:
+def _filter_fingerprint(bound_to: Sequence[str | None]) -> str:
     return hashlib.sha256(msgspec.json.encode(list(bound_to))).hexdigest()[:12]

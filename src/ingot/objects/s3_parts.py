@@ -12,28 +12,30 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from ingot.blobs.errors import UploadIncomplete
-from ingot.blobs.ports import Part, SignedPart
+from ingot.blobs.ports import ObjectPart, SignedPart
 from ingot.kernel.errors import StoreError
-from ingot.objects.s3_requests import Requests
+from ingot.objects.s3_requests import BucketClient
 
 PARTS_MAX: Final = 10_000
 PART_BYTES_STEP: Final = 1024 * 1024
-TAKEN: Final = "There is another object at this place already."
-SHA256: Final = "x-amz-checksum-sha256"
-ALGORITHM: Final = {"x-amz-checksum-algorithm": "SHA256"}
-NOT_YET: Final = frozenset({400, 404, 412})  # Parts that are not as they should be, or were joined before.
-LIST_MAX: Final = 1000  # The most that a store lists in one response.
-NO_LIST: Final = frozenset({404, 405, 501})
+OBJECT_EXISTS: Final = "There is another object at this place already."
+SHA256_HEADER: Final = "x-amz-checksum-sha256"
+CHECKSUM_ALGORITHM_HEADERS: Final = {"x-amz-checksum-algorithm": "SHA256"}
+JOIN_REFUSED_STATUSES: Final = frozenset(
+    {400, 404, 412}
+)  # Parts that are not as they should be, or were joined before.
+LIST_PAGE_ITEMS: Final = 1000  # The most that a store lists in one response.
+LIST_UNSUPPORTED_STATUSES: Final = frozenset({404, 405, 501})
 
 
-class Multiparts:
+class MultipartUploads:
     """The objects of one bucket that are on their way in parts."""
 
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
+    def __init__(self, requests: BucketClient) -> None:
+        self._client = requests
         self.lists_digests = True
 
-    async def find_out(self, key: str) -> None:
+    async def probe_digest_listing(self, key: str) -> None:
         """Find out whether the store lists the digests of parts.
 
         One that is told at the beginning that parts have digests wants them again when they are joined, and whoever
@@ -50,47 +52,49 @@ class Multiparts:
 
     async def begin(self, key: str) -> str:
         """Begin one, and answer its id."""
-        headers = ALGORITHM if self.lists_digests else {}
-        answer = await self._requests.send("POST", key, query={"uploads": ""}, headers=headers)
-        if not (multipart := answer.text("UploadId")):
+        headers = CHECKSUM_ALGORITHM_HEADERS if self.lists_digests else {}
+        answer = await self._client.send("POST", key, query={"uploads": ""}, headers=headers)
+        if not (multipart := answer.xml_text("UploadId")):
             raise StoreError("The object store began a multipart upload without an id.")
         return multipart
 
-    def sign(self, key: str, multipart: str, part: Part, *, seconds: int) -> SignedPart:
+    def sign(self, key: str, multipart: str, part: ObjectPart, *, seconds: int) -> SignedPart:
         """Where a client puts this part, and nothing else."""
         headers = {"Content-Length": str(part.size)}
         if part.sha256 is not None:
-            headers[SHA256] = encoded(part.sha256)
-        url = self._requests.address("PUT", key, seconds=seconds, query=_which(multipart, part.number), headers=headers)
+            headers[SHA256_HEADER] = base64_digest(part.sha256)
+        url = self._client.presigned_url(
+            "PUT", key, seconds=seconds, query=_part_query(multipart, part.number), headers=headers
+        )
         return SignedPart(number=part.number, url=url, headers=headers)
 
-    async def put(self, key: str, multipart: str, number: int, body: bytes) -> Part:
+    async def put(self, key: str, multipart: str, number: int, body: bytes) -> ObjectPart:
         """Send a part ourselves."""
         digest = await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
-        await self._requests.send(
-            "PUT", key, query=_which(multipart, number), headers={SHA256: encoded(digest)}, body=body
+        await self._client.send(
+            "PUT", key, query=_part_query(multipart, number), headers={SHA256_HEADER: base64_digest(digest)}, body=body
         )
-        return Part(number=number, size=len(body), sha256=digest)
+        return ObjectPart(number=number, size=len(body), sha256=digest)
 
-    async def list(self, key: str, multipart: str) -> list[Part] | None:
+    async def list(self, key: str, multipart: str) -> list[ObjectPart] | None:
         """The parts that are there, in order; `None` when there is no such object on its way any more.
 
         SeaweedFS lists a part that was sent twice twice: the last counts.
         """
-        parts: dict[int, Part] = {}
+        parts: dict[int, ObjectPart] = {}
         marker = "0"
         while True:
-            query = {"uploadId": multipart, "max-parts": str(LIST_MAX), "part-number-marker": marker}
-            answer = await self._requests.send("GET", key, query=query, fine={404})
+            query = {"uploadId": multipart, "max-parts": str(LIST_PAGE_ITEMS), "part-number-marker": marker}
+            answer = await self._client.send("GET", key, query=query, accepted_statuses={404})
             if answer.status == 404:
                 return None
-            page = [_part(part) for part in answer.tree.iterfind("{*}Part")] if answer.tree is not None else []
+            page = [_parse_part(part) for part in answer.xml.iterfind("{*}Part")] if answer.xml is not None else []
             parts |= {part.number: part for part in page}
-            if answer.text("IsTruncated") != "true" or not page or len(parts) >= PARTS_MAX:
+            if answer.xml_text("IsTruncated") != "true" or not page or len(parts) >= PARTS_MAX:
                 return [parts[number] for number in sorted(parts)]
             marker = str(page[-1].number)
 
-    async def join(self, key: str, multipart: str, parts: Sequence[Part], *, conditional: bool) -> bool:
+    async def join(self, key: str, multipart: str, parts: Sequence[ObjectPart], *, conditional: bool) -> bool:
         """Make the object of its parts; false when it is not on its way any more.
 
         Raises `UploadIncomplete`, or `StoreError` when there is another object already.
@@ -98,63 +102,68 @@ class Multiparts:
         there = await self.list(key, multipart)
         if there is None:
             return False
-        known = _matched(parts, there)
+        known = _match_parts(parts, there)
         headers = {"if-none-match": "*"} if conditional else {}
-        body = "".join(_named(part, digest=self.lists_digests) for part in known)
-        answer = await self._requests.send(
+        body = "".join(_part_xml(part, digest=self.lists_digests) for part in known)
+        answer = await self._client.send(
             "POST",
             key,
             query={"uploadId": multipart},
             headers=headers,
             body=f"<CompleteMultipartUpload>{body}</CompleteMultipartUpload>".encode(),
-            fine=NOT_YET,
+            accepted_statuses=JOIN_REFUSED_STATUSES,
         )
         if answer.status == 400:
             raise UploadIncomplete(f"The parts cannot be joined: the object store answered {answer.code}.")
         if answer.status == 412 and await self.list(key, multipart) is not None:
-            raise StoreError(TAKEN)
-        return answer.status not in NOT_YET
+            raise StoreError(OBJECT_EXISTS)
+        return answer.status not in JOIN_REFUSED_STATUSES
 
     async def list_keys(self, prefix: str) -> AsyncIterator[tuple[str, datetime]]:
         """The keys of all that are on their way, and since when."""
-        query = {"uploads": "", "prefix": prefix, "max-uploads": str(LIST_MAX)}
+        query = {"uploads": "", "prefix": prefix, "max-uploads": str(LIST_PAGE_ITEMS)}
         while True:
-            answer = await self._requests.send("GET", query=query, fine=NO_LIST)
-            found = list(answer.tree.iterfind("{*}Upload")) if answer.tree is not None else []
+            answer = await self._client.send("GET", query=query, accepted_statuses=LIST_UNSUPPORTED_STATUSES)
+            found = list(answer.xml.iterfind("{*}Upload")) if answer.xml is not None else []
             for upload in found:
                 since = datetime.fromisoformat(upload.findtext("{*}Initiated", ""))
                 yield upload.findtext("{*}Key", ""), since
-            if answer.text("IsTruncated") != "true" or not found:
+            if answer.xml_text("IsTruncated") != "true" or not found:
                 return
-            query |= {"key-marker": answer.text("NextKeyMarker"), "upload-id-marker": answer.text("NextUploadIdMarker")}
+            query |= {
+                "key-marker": answer.xml_text("NextKeyMarker"),
+                "upload-id-marker": answer.xml_text("NextUploadIdMarker"),
+            }
 
     async def abort(self, key: str, multipart: str | None) -> None:
         """Forget this one, and all others for the same key: of one that we began, nobody may know the id."""
-        answer = await self._requests.send("GET", query={"uploads": "", "prefix": key}, fine=NO_LIST)
-        found = answer.tree.iterfind("{*}Upload") if answer.tree is not None else []
+        answer = await self._client.send(
+            "GET", query={"uploads": "", "prefix": key}, accepted_statuses=LIST_UNSUPPORTED_STATUSES
+        )
+        found = answer.xml.iterfind("{*}Upload") if answer.xml is not None else []
         ids = {upload.findtext("{*}UploadId", "") for upload in found if upload.findtext("{*}Key") == key}
         for id in sorted(ids | {multipart or ""} - {""}):
-            await self._requests.send("DELETE", key, query={"uploadId": id}, fine={404})
+            await self._client.send("DELETE", key, query={"uploadId": id}, accepted_statuses={404})
 
 
-def part_bytes(size: int, least: int) -> int:
+def part_size(size: int, least: int) -> int:
     """How large parts are, so that this size has no more than may be."""
     needed = -(-size // PARTS_MAX)
     return max(least, -(-needed // PART_BYTES_STEP) * PART_BYTES_STEP)
 
 
-def encoded(sha256: str) -> str:
+def base64_digest(sha256: str) -> str:
     """A digest as the store writes it."""
     return base64.b64encode(bytes.fromhex(sha256)).decode()
 
 
-def _which(multipart: str, number: int) -> dict[str, str]:
+def _part_query(multipart: str, number: int) -> dict[str, str]:
     return {"partNumber": str(number), "uploadId": multipart}
 
 
-def _part(found: ElementTree.Element) -> Part:
+def _parse_part(found: ElementTree.Element) -> ObjectPart:
     sha256 = found.findtext("{*}ChecksumSHA256")
-    return Part(
+    return ObjectPart(
         number=int(found.findtext("{*}PartNumber", "0")),
         size=int(found.findtext("{*}Size", "0")),
         sha256=base64.b64decode(sha256).hex() if sha256 else None,
@@ -162,7 +171,7 @@ def _part(found: ElementTree.Element) -> Part:
     )
 
 
-def _matched(parts: Sequence[Part], there: Sequence[Part]) -> list[Part]:
+def _match_parts(parts: Sequence[ObjectPart], there: Sequence[ObjectPart]) -> list[ObjectPart]:
     """The parts with all that is known of them. Raises `UploadIncomplete`."""
     found = {part.number: part for part in there}
     known = []
@@ -173,12 +182,12 @@ def _matched(parts: Sequence[Part], there: Sequence[Part]) -> list[Part]:
         digests = {part.sha256, other.sha256} - {None}
         if part.size != other.size or len(digests) > 1:
             raise UploadIncomplete(f"Part {number} is not the one that was announced.", hint="Send this part again.")
-        known.append(Part(number=number, size=part.size, sha256=next(iter(digests), None), etag=other.etag))
+        known.append(ObjectPart(number=number, size=part.size, sha256=next(iter(digests), None), etag=other.etag))
     if not known:
         raise UploadIncomplete("There is no part.")
     return known
 
 
-def _named(part: Part, *, digest: bool) -> str:
-    told = f"<ChecksumSHA256>{encoded(part.sha256)}</ChecksumSHA256>" if digest and part.sha256 else ""
+def _part_xml(part: ObjectPart, *, digest: bool) -> str:
+    told = f"<ChecksumSHA256>{base64_digest(part.sha256)}</ChecksumSHA256>" if digest and part.sha256 else ""
     return f"<Part><PartNumber>{part.number}</PartNumber><ETag>{escape(part.etag or '')}</ETag>{told}</Part>"

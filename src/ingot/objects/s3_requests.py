@@ -18,43 +18,47 @@ from botocore.credentials import ReadOnlyCredentials
 
 from ingot.kernel.errors import StorageFull, StoreError, StoreMisconfigured
 
-OWN_SECONDS: Final = 300  # How long the address of a request of ours is good.
+SIGNATURE_SECONDS: Final = 300  # How long the address of a request of ours is good.
 TRIES_MAX: Final = 4
-PAUSE_SECONDS: Final = 0.1  # After the first failure, and twice as long after each further one.
-PIECE_BYTES: Final = 256 * 1024
-ANSWER_SECONDS: Final = 60.0
-CONNECT_SECONDS: Final = 5.0
+RETRY_PAUSE_SECONDS: Final = 0.1  # After the first failure, and twice as long after each further one.
+BODY_CHUNK_BYTES: Final = 256 * 1024
+RESPONSE_TIMEOUT_SECONDS: Final = 60.0
+CONNECT_TIMEOUT_SECONDS: Final = 5.0
 CONNECTIONS_MAX: Final = 64
-PASSING: Final = frozenset({429, 500, 502, 503, 504})  # What may be better the next time.
-FULL: Final = frozenset({"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull", "XAmzBucketQuotaExceeded"})
-ELSEWHERE: Final = frozenset({"AuthorizationHeaderMalformed", "AuthorizationQueryParametersError", "PermanentRedirect"})
-_STATUS: Final = re.compile(r"status code: (\d{3})")
-_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+TRANSIENT_STATUSES: Final = frozenset({429, 500, 502, 503, 504})  # What may be better the next time.
+STORAGE_FULL_CODES: Final = frozenset(
+    {"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull", "XAmzBucketQuotaExceeded"}
+)
+WRONG_REGION_CODES: Final = frozenset(
+    {"AuthorizationHeaderMalformed", "AuthorizationQueryParametersError", "PermanentRedirect"}
+)
+_STATUS_PATTERN: Final = re.compile(r"status code: (\d{3})")
+_CODE_PATTERN: Final = re.compile(r"<Code>(\w+)</Code>")
 
 
-class Answer(msgspec.Struct, frozen=True):
+class BucketResponse(msgspec.Struct, frozen=True):
     """What the store said: its status, the code of its error, and the tree of its body where it has one."""
 
     status: int
     code: str
-    tree: ElementTree.Element | None
+    xml: ElementTree.Element | None
 
     @property
-    def is_good(self) -> bool:
+    def is_success(self) -> bool:
         """Whether it was done."""
         return 200 <= self.status < 300
 
     @property
-    def is_astray(self) -> bool:
+    def is_misdirected(self) -> bool:
         """Whether it says nothing of what was asked for: the bucket is away, or this is no object store."""
         return self.status == 404 and self.code in ("", "NoSuchBucket")
 
-    def text(self, name: str) -> str:
+    def xml_text(self, name: str) -> str:
         """The text of the first element of this name at the top, or nothing."""
-        return "" if self.tree is None else self.tree.findtext(f"{{*}}{name}", "")
+        return "" if self.xml is None else self.xml.findtext(f"{{*}}{name}", "")
 
 
-class Requests:
+class BucketClient:
     """Signed requests to one bucket. Safe to use from many tasks at once.
 
     We send ours to `url`. Others come to `public_url`, where that is another: a signature is for one host.
@@ -68,16 +72,16 @@ class Requests:
         secret_key: str,
         region: str,
         public_url: str | None = None,
-        pause_seconds: float = PAUSE_SECONDS,
+        retry_pause_seconds: float = RETRY_PAUSE_SECONDS,
     ) -> None:
         self._url = url
         self._public_url = public_url or url
-        self._pause_seconds = pause_seconds
+        self._retry_pause_seconds = retry_pause_seconds
         self._region = region
         self._credentials = ReadOnlyCredentials(access_key, secret_key, None)
-        self._client = httpx.AsyncClient(
+        self._http = httpx.AsyncClient(
             verify=ssl.create_default_context() if self._url.startswith("https:") else False,
-            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            timeout=httpx.Timeout(RESPONSE_TIMEOUT_SECONDS, connect=CONNECT_TIMEOUT_SECONDS),
             limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
             follow_redirects=False,
             trust_env=False,
@@ -85,9 +89,9 @@ class Requests:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self._http.aclose()
 
-    def address(
+    def presigned_url(
         self,
         method: str,
         key: str,
@@ -124,8 +128,8 @@ class Requests:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
-        fine: Collection[int] = (),
-    ) -> Answer:
+        accepted_statuses: Collection[int] = (),
+    ) -> BucketResponse:
         """The answer, if it is a success or one of the statuses that are fine too. Tried again a few times.
 
         That something is not there counts as fine only when the store says what. Raises `StorageFull`,
@@ -135,27 +139,27 @@ class Requests:
         told = {"content-length": str(len(body))} | dict(headers or {})
         for again in range(TRIES_MAX):
             if again:
-                await asyncio.sleep(self._pause_seconds * 2 ** (again - 1))
-            url = self._sign(self._url, method, key, seconds=OWN_SECONDS, query=query, headers=headers)
+                await asyncio.sleep(self._retry_pause_seconds * 2 ** (again - 1))
+            url = self._sign(self._url, method, key, seconds=SIGNATURE_SECONDS, query=query, headers=headers)
             try:
-                response = await self._client.request(method, url, headers=told, content=_pieces(body))
+                response = await self._http.request(method, url, headers=told, content=_body_chunks(body))
             except httpx.HTTPError as error:
-                failure = unreachable()
+                failure = unreachable_error()
                 failure.__cause__ = error
                 continue
-            answer = _read(response)
-            if answer.is_good or (answer.status in fine and not answer.is_astray):
+            answer = _parse_response(response)
+            if answer.is_success or (answer.status in accepted_statuses and not answer.is_misdirected):
                 return answer
-            failure = failure_of(answer.status, answer.code)
-            if answer.status not in PASSING:
+            failure = error_for_status(answer.status, answer.code)
+            if answer.status not in TRANSIENT_STATUSES:
                 break
-        raise failure or unreachable()
+        raise failure or unreachable_error()
 
 
-async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+async def _body_chunks(body: bytes) -> AsyncIterator[bytes]:
     """The body bit by bit: what httpx has of a request stays in memory for a while after it."""
-    for start in range(0, len(body), PIECE_BYTES):
-        yield body[start : start + PIECE_BYTES]
+    for start in range(0, len(body), BODY_CHUNK_BYTES):
+        yield body[start : start + BODY_CHUNK_BYTES]
 
 
 def bucket_url(bucket: str, endpoint: str | None, region: str) -> str:
@@ -167,7 +171,7 @@ def bucket_url(bucket: str, endpoint: str | None, region: str) -> str:
     return f"https://{bucket}.s3.{region}.amazonaws.com"
 
 
-def _read(response: httpx.Response) -> Answer:
+def _parse_response(response: httpx.Response) -> BucketResponse:
     """A success can hold an error: joining parts begins to answer before it is done. It counts as one of the store."""
     try:
         tree = ElementTree.fromstring(response.content) if response.content else None
@@ -177,12 +181,12 @@ def _read(response: httpx.Response) -> Answer:
     if tree is not None and tree.tag.rpartition("}")[2] == "Error":
         code = tree.findtext("{*}Code", "Error")
     status = 500 if code and response.is_success else response.status_code
-    return Answer(status, code, tree)
+    return BucketResponse(status, code, tree)
 
 
-def failure_of(status: int, code: str) -> StoreError:
+def error_for_status(status: int, code: str) -> StoreError:
     """What it means that the store answered so."""
-    if status == 507 or code in FULL:
+    if status == 507 or code in STORAGE_FULL_CODES:
         return StorageFull("The object store is full.")
     if code == "NoSuchBucket":
         return StoreMisconfigured(
@@ -198,7 +202,7 @@ def failure_of(status: int, code: str) -> StoreError:
         )
     if code == "RequestTimeTooSkewed":
         return StoreMisconfigured("The object store has another time than we do.", hint="Correct the clock.")
-    if code in ELSEWHERE or status in (301, 307, 308):
+    if code in WRONG_REGION_CODES or status in (301, 307, 308):
         return StoreMisconfigured(
             "The bucket is in another region, or at another address.", hint="Check INGOT_S3_REGION, INGOT_S3_ENDPOINT."
         )
@@ -211,18 +215,18 @@ def failure_of(status: int, code: str) -> StoreError:
     return StoreError(f"The object store answered {status} {code}".rstrip() + ".")
 
 
-def unreachable() -> StoreError:
+def unreachable_error() -> StoreError:
     """What is told when nothing answered."""
     return StoreError("The object store cannot be reached.")
 
 
-def code_in(error: Exception) -> tuple[int, str]:
+def status_and_code(error: Exception) -> tuple[int, str]:
     """The status and the code that the store answered, from what obstore raised; 0 when nothing answered."""
-    status, code = _STATUS.search(str(error)), _CODE.search(str(error))
+    status, code = _STATUS_PATTERN.search(str(error)), _CODE_PATTERN.search(str(error))
     return int(status[1]) if status else 0, code[1] if code else ""
 
 
-def failure_from(error: Exception) -> StoreError:
+def error_for_exception(error: Exception) -> StoreError:
     """What it means that obstore raised this."""
-    status, code = code_in(error)
-    return failure_of(status, code) if status else unreachable()
+    status, code = status_and_code(error)
+    return error_for_status(status, code) if status else unreachable_error()

@@ -12,30 +12,38 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 
 import msgspec
 
-from ingot.identity.claims import Rules, check_token, lacks, person_of, with_more
+from ingot.identity.id_token_claims import (
+    IdTokenRules,
+    check_id_token,
+    merge_userinfo,
+    needs_userinfo,
+    person_from_claims,
+)
 from ingot.identity.people import Person, SignInRefused
 from ingot.kernel.clock import MICROS, Clock
-from ingot.kernel.hidden import Unshown
-from ingot.outbound.asking import Answer, Asking
+from ingot.kernel.redaction import NoRepr
+from ingot.outbound.bounded_http import BoundedHttpClient, ProviderResponse
 from ingot.outbound.errors import ProviderUnavailable
-from ingot.outbound.keys import Keys, KeySet, UnknownKey
-from ingot.settings import Settings, is_trusted
+from ingot.outbound.provider_keys import JsonWebKeySet, SigningKeys, UnknownKey
+from ingot.settings import Settings, is_secure_url
 
-ANSWER_SECONDS: Final = 10.0
-KNOWN_SECONDS: Final = 3600.0  # How long what the provider says of itself is taken for true.
-KEYS_AGAIN_SECONDS: Final = 60.0
-FAILED_SECONDS: Final = 2.0  # Who asks meanwhile gets the same failure, instead of standing in a queue for another.
+TIMEOUT_SECONDS: Final = 10.0
+METADATA_AGE_SECONDS_MAX: Final = 3600.0  # How long what the provider says of itself is taken for true.
+KEYS_REFRESH_SECONDS: Final = 60.0
+FAILURE_CACHE_SECONDS: Final = (
+    2.0  # Who asks meanwhile gets the same failure, instead of standing in a queue for another.
+)
 SCOPES: Final = ("openid", "profile", "email")
 GROUPS_SCOPE: Final = "groups"
-OUR_FAULTS: Final = ("invalid_client", "unauthorized_client", "unsupported_grant_type", "invalid_scope")
-THEIR_FAULTS: Final = ("invalid_grant", "invalid_request")
+CLIENT_ERRORS: Final = ("invalid_client", "unauthorized_client", "unsupported_grant_type", "invalid_scope")
+GRANT_ERRORS: Final = ("invalid_grant", "invalid_request")
 
 Prompt = Literal["none", "login"]
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """What a provider says of itself."""
 
     issuer: str
@@ -48,45 +56,45 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     authorization_response_iss_parameter_supported: bool = False
 
 
-class Tokens(Unshown, frozen=True, kw_only=True):
+class ProviderTokens(NoRepr, frozen=True, kw_only=True):
     """What a provider gives for a code."""
 
     id_token: str
     access_token: str | None = None
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class TokenErrorResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Why a provider gives nothing for a code."""
 
     error: str = ""
 
 
-class Kept(Generic[T]):
+class CachedValue(Generic[T]):
     """Something that is asked for once for all who need it, and kept for a time; a failure too, for a moment."""
 
     def __init__(self, clock: Clock, ask: Callable[[], Awaitable[T]]) -> None:
         self._clock = clock
-        self._ask = ask
-        self._asking = asyncio.Lock()
-        self._found: tuple[T, int] | None = None
+        self._fetch = ask
+        self._lock = asyncio.Lock()
+        self._value: tuple[T, int] | None = None
         self._failure: tuple[ProviderUnavailable, int] | None = None
 
-    async def get(self, *, seconds: float = KNOWN_SECONDS) -> T:
+    async def get(self, *, max_age_seconds: float = METADATA_AGE_SECONDS_MAX) -> T:
         """It, no older than this. Raises `ProviderUnavailable`."""
-        async with self._asking:
-            if (found := self._fresh(self._found, seconds)) is not None:
+        async with self._lock:
+            if (found := self._if_fresh(self._value, max_age_seconds)) is not None:
                 return found
-            if (failure := self._fresh(self._failure, FAILED_SECONDS)) is not None:
+            if (failure := self._if_fresh(self._failure, FAILURE_CACHE_SECONDS)) is not None:
                 raise ProviderUnavailable(failure.detail, hint=failure.hint)
             try:
-                found = await self._ask()
+                found = await self._fetch()
             except ProviderUnavailable as error:
                 self._failure = error, self._clock.micros()
                 raise
-            self._found = found, self._clock.micros()
+            self._value = found, self._clock.micros()
             return found
 
-    def _fresh(self, kept: tuple[U, int] | None, seconds: float) -> U | None:
+    def _if_fresh(self, kept: tuple[U, int] | None, seconds: float) -> U | None:
         return kept[0] if kept is not None and self._clock.micros() < kept[1] + seconds * MICROS else None
 
 
@@ -98,8 +106,8 @@ class Provider:
         settings: Settings,
         clock: Clock,
         *,
-        answer_seconds: float = ANSWER_SECONDS,
-        trust: ssl.SSLContext | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         assert settings.oidc_issuer is not None
         assert settings.oidc_client_id is not None
@@ -109,7 +117,7 @@ class Provider:
         self._client_secret = settings.oidc_client_secret
         self._callback_url = settings.callback_url
         self._scopes = settings.oidc_scopes
-        self._rules = Rules(
+        self._rules = IdTokenRules(
             issuer=self.issuer,
             client_id=self._client_id,
             groups_claim=settings.oidc_groups_claim,
@@ -117,11 +125,11 @@ class Provider:
             admin_groups=frozenset(settings.oidc_admin_groups),
         )
         self._clock = clock
-        self._asking = Asking(answer_seconds=answer_seconds, trust=trust)
-        self._metadata = Kept(clock, self._discover)
-        self._keys = Kept(clock, self._ask_for_keys)
+        self._http = BoundedHttpClient(timeout_seconds=timeout_seconds, ssl_context=ssl_context)
+        self._metadata = CachedValue(clock, self._discover)
+        self._keys = CachedValue(clock, self._fetch_keys)
 
-    async def begin(self, *, state: str, nonce: str, verifier: str, prompt: Prompt | None = None) -> str:
+    async def authorization_url(self, *, state: str, nonce: str, verifier: str, prompt: Prompt | None = None) -> str:
         """Where to send somebody to sign in; with the prompt `none` the provider is to show them nothing.
 
         Raises `ProviderUnavailable`.
@@ -131,10 +139,10 @@ class Provider:
             "response_type": "code",
             "client_id": self._client_id,
             "redirect_uri": self._callback_url,
-            "scope": " ".join(self._scopes or _scopes_of(metadata)),
+            "scope": " ".join(self._scopes or _default_scopes(metadata)),
             "state": state,
             "nonce": nonce,
-            "code_challenge": _challenge(verifier),
+            "code_challenge": _code_challenge(verifier),
             "code_challenge_method": "S256",
         }
         if prompt is not None:
@@ -142,7 +150,7 @@ class Provider:
         place = metadata.authorization_endpoint
         return f"{place}{'&' if urlsplit(place).query else '?'}{urlencode(asked)}"
 
-    async def person(self, *, code: str, nonce: str, verifier: str, iss: str | None = None) -> Person:
+    async def fetch_person(self, *, code: str, nonce: str, verifier: str, iss: str | None = None) -> Person:
         """Who came back with this code; `iss` is whom the answer says it is from.
 
         Raises `SignInRefused`, or `ProviderUnavailable`.
@@ -152,21 +160,21 @@ class Provider:
             raise SignInRefused("the answer is of another provider than the one that was asked (iss)")
         if not _is_sendable(code):
             raise SignInRefused("the code is none that a provider gives")
-        tokens = await self._exchange(metadata, code, verifier)
-        claims = await self._claims_of(tokens.id_token)
-        check_token(claims, self._rules, nonce=nonce, now=self._clock.micros())
-        if metadata.userinfo_endpoint and tokens.access_token and lacks(claims, self._rules):
-            claims = with_more(claims, await self._more(metadata.userinfo_endpoint, tokens.access_token))
-        return person_of(claims, self._rules)
+        tokens = await self._exchange_code(metadata, code, verifier)
+        claims = await self._verified_claims(tokens.id_token)
+        check_id_token(claims, self._rules, nonce=nonce, now=self._clock.micros())
+        if metadata.userinfo_endpoint and tokens.access_token and needs_userinfo(claims, self._rules):
+            claims = merge_userinfo(claims, await self._fetch_userinfo(metadata.userinfo_endpoint, tokens.access_token))
+        return person_from_claims(claims, self._rules)
 
     async def close(self) -> None:
         """Let go of connections."""
-        await self._asking.close()
+        await self._http.close()
 
-    async def _discover(self) -> Metadata:
+    async def _discover(self) -> ProviderMetadata:
         place = f"{self.issuer.removesuffix('/')}/.well-known/openid-configuration"
-        answer = await self._asking.ask(place, what="configuration")
-        metadata = _success(answer, what="configuration").read(Metadata, what="configuration")
+        answer = await self._http.request(place, name="configuration")
+        metadata = _require_success(answer, name="configuration").decode(ProviderMetadata, name="configuration")
         if metadata.issuer != self.issuer:
             raise ProviderUnavailable(
                 "the provider names itself otherwise than INGOT_OIDC_ISSUER does",
@@ -182,27 +190,27 @@ class Provider:
         try:
             parts = urlsplit(url)
             here = parts.scheme == "https" or self.issuer.startswith("http:")
-            return bool(parts.hostname) and is_trusted(parts) and here
+            return bool(parts.hostname) and is_secure_url(parts) and here
         except ValueError:
             return False
 
-    async def _ask_for_keys(self) -> Keys:
+    async def _fetch_keys(self) -> SigningKeys:
         metadata = await self._metadata.get()
-        answer = await self._asking.ask(metadata.jwks_uri, what="keys")
-        return Keys(_success(answer, what="keys").read(KeySet, what="keys").keys)
+        answer = await self._http.request(metadata.jwks_uri, name="keys")
+        return SigningKeys(_require_success(answer, name="keys").decode(JsonWebKeySet, name="keys").keys)
 
-    async def _claims_of(self, token: str) -> dict[str, object]:
+    async def _verified_claims(self, token: str) -> dict[str, object]:
         """What a token says; a key that is not known is looked for once more, but not too often."""
         try:
-            return (await self._keys.get()).claims_of(token)
+            return (await self._keys.get()).verified_claims(token)
         except UnknownKey:
             pass
         try:
-            return (await self._keys.get(seconds=KEYS_AGAIN_SECONDS)).claims_of(token)
+            return (await self._keys.get(max_age_seconds=KEYS_REFRESH_SECONDS)).verified_claims(token)
         except UnknownKey:
             raise SignInRefused("the token is signed with a key that the provider does not list") from None
 
-    async def _exchange(self, metadata: Metadata, code: str, verifier: str) -> Tokens:
+    async def _exchange_code(self, metadata: ProviderMetadata, code: str, verifier: str) -> ProviderTokens:
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -216,20 +224,22 @@ class Provider:
         elif "client_secret_post" in methods and "client_secret_basic" not in methods:
             form |= {"client_id": self._client_id, "client_secret": self._client_secret}
         else:
-            headers["authorization"] = _basic(self._client_id, self._client_secret)
-        answer = await self._asking.ask(metadata.token_endpoint, what="answer to the code", headers=headers, form=form)
+            headers["authorization"] = _basic_auth(self._client_id, self._client_secret)
+        answer = await self._http.request(
+            metadata.token_endpoint, name="answer to the code", headers=headers, form=form
+        )
         if answer.status != 200:
-            raise _refusal_of(answer)
-        return answer.read(Tokens, what="answer to the code")
+            raise _token_error(answer)
+        return answer.decode(ProviderTokens, name="answer to the code")
 
-    async def _more(self, place: str, access_token: str) -> dict[str, Any]:
+    async def _fetch_userinfo(self, place: str, access_token: str) -> dict[str, Any]:
         if not _is_sendable(access_token):
             raise ProviderUnavailable("the access token of the provider cannot be sent")
-        answer = await self._asking.ask(place, what="userinfo", headers={"authorization": f"Bearer {access_token}"})
-        return _success(answer, what="userinfo").read(dict[str, Any], what="userinfo")
+        answer = await self._http.request(place, name="userinfo", headers={"authorization": f"Bearer {access_token}"})
+        return _require_success(answer, name="userinfo").decode(dict[str, Any], name="userinfo")
 
 
-def _scopes_of(metadata: Metadata) -> tuple[str, ...]:
+def _default_scopes(metadata: ProviderMetadata) -> tuple[str, ...]:
     return (*SCOPES, GROUPS_SCOPE) if GROUPS_SCOPE in metadata.scopes_supported else SCOPES
 
 
@@ -237,26 +247,26 @@ def _is_sendable(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-def _challenge(verifier: str) -> str:
+def _code_challenge(verifier: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
 
 
-def _basic(client_id: str, secret: str) -> str:
+def _basic_auth(client_id: str, secret: str) -> str:
     return "Basic " + base64.b64encode(f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()).decode()
 
 
-def _success(answer: Answer, *, what: str) -> Answer:
+def _require_success(answer: ProviderResponse, *, name: str) -> ProviderResponse:
     if answer.status != 200:
-        raise ProviderUnavailable(f"the {what} of the provider is a {answer.status}")
+        raise ProviderUnavailable(f"the {name} of the provider is a {answer.status}")
     return answer
 
 
-def _refusal_of(answer: Answer) -> SignInRefused | ProviderUnavailable:
+def _token_error(answer: ProviderResponse) -> SignInRefused | ProviderUnavailable:
     """Why there are no tokens for a code. What the provider says of it is shown only where we know the words."""
-    error = answer.read(Refusal, what="answer to the code").error
-    if error in THEIR_FAULTS:
+    error = answer.decode(TokenErrorResponse, name="answer to the code").error
+    if error in GRANT_ERRORS:
         return SignInRefused(f"the provider does not take the code ({error}): it was used, or is too old or another's")
-    if error in OUR_FAULTS:
+    if error in CLIENT_ERRORS:
         return ProviderUnavailable(
             f"the provider does not take this server for a client of its own ({error})",
             hint="Whoever runs this server looks at INGOT_OIDC_CLIENT_ID and INGOT_OIDC_CLIENT_SECRET.",

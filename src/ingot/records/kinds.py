@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from ingot.kernel.errors import InvalidInput
-from ingot.kernel.values import text, within
+from ingot.kernel.validation import check_length, check_text
 from ingot.records.model import Record
 
 NAME_CHARS_MAX: Final = 100
@@ -22,7 +22,7 @@ B = TypeVar("B")
 
 def record_name(value: object) -> str:
     """Check the name of a record. Raises `InvalidInput`."""
-    name = within(text(value, what="name"), what="name", chars_max=NAME_CHARS_MAX)
+    name = check_length(check_text(value, name="name"), name="name", chars_max=NAME_CHARS_MAX)
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             f"the name {name[:64]!r} is not allowed",
@@ -31,7 +31,7 @@ def record_name(value: object) -> str:
     return name
 
 
-class Kind(msgspec.Struct, Generic[B], frozen=True, kw_only=True):
+class RecordKind(msgspec.Struct, Generic[B], frozen=True, kw_only=True):
     """A kind of record.
 
     `takes` is what a request sends, when that is not the body itself, and `example` one that can be sent. `subject`,
@@ -40,25 +40,25 @@ class Kind(msgspec.Struct, Generic[B], frozen=True, kw_only=True):
 
     name: str
     plural: str
-    body: type[B]
-    takes: type[Any] | None = None
+    body_type: type[B]
+    request_type: type[Any] | None = None
     example: object = None
     check_name: Callable[[object], str] = record_name
-    subject: str = ""
-    put: str = "put"
-    deleted: str = "deleted"
+    audit_subject: str = ""
+    put_verb: str = "put"
+    delete_verb: str = "deleted"
     body_bytes_max: int = BODY_BYTES_MAX
     records_max: int = RECORDS_MAX
 
-    def read(self, record: Record[msgspec.Raw]) -> Record[B]:
+    def decode(self, record: Record[msgspec.Raw]) -> Record[B]:
         """Return a record with its body decoded."""
         values = msgspec.structs.asdict(record)
-        return Record(**{**values, "body": msgspec.json.decode(record.body, type=self.body)})
+        return Record(**{**values, "body": msgspec.json.decode(record.body, type=self.body_type)})
 
-    def action(self, verb: str) -> str:
+    def audit_action(self, verb: str) -> str:
         """Return the action of an audit entry."""
-        return f"{self.subject or self.name}.{verb}"
+        return f"{self.audit_subject or self.name}.{verb}"
 
-    def target(self, name: str) -> str:
+    def audit_target(self, name: str) -> str:
         """Return the target of an audit entry."""
-        return f"{self.subject or self.name}/{name}"
+        return f"{self.audit_subject or self.name}/{name}"

@@ -64,7 +64,7 @@ class ListRecords(Command[list[Record[msgspec.Raw]]], frozen=True, kw_only=True)
     limit: int
 
 
-class GetSealed(Command[tuple[int, bytes]], frozen=True, kw_only=True):
+class GetSealedValue(Command[tuple[int, bytes]], frozen=True, kw_only=True):
     """Read the version of a record and its sealed value, which no other command answers. `RecordNotFound`."""
 
     kind: str
@@ -75,5 +75,5 @@ class GetSealed(Command[tuple[int, bytes]], frozen=True, kw_only=True):
 class RecordStore(Store, Protocol):
     """An engine that keeps records."""
 
-    def on_record(self, tell: Callable[[], None]) -> None:
+    def on_record_changed(self, tell: Callable[[], None]) -> None:
         """Call this within a second after a record changed, by this server or by another of the same database."""

@@ -7,13 +7,20 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ingot.events.audit import Act, acting
+from ingot.events.audit import Act, new_act
 from ingot.kernel.errors import InvalidInput
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page, check_limit, read_place, write_cursor
-from ingot.kernel.values import NUMBER_MAX, storable, text, whole_number
-from ingot.records.kinds import NAME_CHARS_MAX, Kind
+from ingot.kernel.pages import (
+    PAGE_ROWS_DEFAULT,
+    PAGE_ROWS_MAX,
+    Page,
+    check_limit,
+    decode_cursor_position,
+    encode_cursor,
+)
+from ingot.kernel.validation import NUMBER_MAX, check_integer, check_storable, check_text
+from ingot.records.kinds import NAME_CHARS_MAX, RecordKind
 from ingot.records.model import Record
-from ingot.records.ports import DeleteRecord, GetRecord, GetSealed, ListRecords, PutRecord, RecordStore
+from ingot.records.ports import DeleteRecord, GetRecord, GetSealedValue, ListRecords, PutRecord, RecordStore
 
 B = TypeVar("B")
 
@@ -21,7 +28,7 @@ B = TypeVar("B")
 class Records(Generic[B]):
     """Records of one kind: each belongs to a tenant, or is shared when the tenant is `None`."""
 
-    def __init__(self, store: RecordStore, kind: Kind[B]) -> None:
+    def __init__(self, store: RecordStore, kind: RecordKind[B]) -> None:
         self._store = store
         self.kind = kind
 
@@ -33,7 +40,7 @@ class Records(Generic[B]):
         *,
         sealed: bytes | None = None,
         if_version: int | None = None,
-        verb: str | None = None,
+        audit_verb: str | None = None,
         act: Act | None = None,
     ) -> Record[B]:
         """Create or replace a record. Raises `InvalidInput`, `RecordChanged`, `TooManyRecords` or `TenantNotFound`."""
@@ -47,13 +54,13 @@ class Records(Generic[B]):
             name=name,
             body=written,
             sealed=sealed,
-            if_version=_version(if_version),
+            if_version=_check_version(if_version),
             records_max=kind.records_max,
-            act=acting(act),
-            action=kind.action(verb or kind.put),
-            target=kind.target(name),
+            act=new_act(act),
+            action=kind.audit_action(audit_verb or kind.put_verb),
+            target=kind.audit_target(name),
         )
-        return self.kind.read(await self._store.run(command))
+        return self.kind.decode(await self._store.run(command))
 
     async def write(
         self, tenant: str | None, name: str, sent: Any, *, if_version: int | None = None, act: Act | None = None
@@ -70,21 +77,23 @@ class Records(Generic[B]):
             kind=kind.name,
             tenant=tenant,
             name=name,
-            if_version=_version(if_version),
-            act=acting(act),
-            action=kind.action(kind.deleted),
-            target=kind.target(name),
+            if_version=_check_version(if_version),
+            act=new_act(act),
+            action=kind.audit_action(kind.delete_verb),
+            target=kind.audit_target(name),
         )
-        return self.kind.read(await self._store.run(command))
+        return self.kind.decode(await self._store.run(command))
 
     async def get(self, tenant: str | None, name: str) -> Record[B]:
         """Read a record. Raises `RecordNotFound` or `TenantNotFound`."""
         command = GetRecord(kind=self.kind.name, tenant=tenant, name=self.kind.check_name(name))
-        return self.kind.read(await self._store.run(command))
+        return self.kind.decode(await self._store.run(command))
 
-    async def sealed(self, tenant: str, name: str) -> tuple[int, bytes]:
+    async def get_sealed_value(self, tenant: str, name: str) -> tuple[int, bytes]:
         """Read the version of a record and its encrypted value. Raises `RecordNotFound` or `TenantNotFound`."""
-        return await self._store.run(GetSealed(kind=self.kind.name, tenant=tenant, name=self.kind.check_name(name)))
+        return await self._store.run(
+            GetSealedValue(kind=self.kind.name, tenant=tenant, name=self.kind.check_name(name))
+        )
 
     async def page(
         self,
@@ -99,21 +108,24 @@ class Records(Generic[B]):
 
         Raises `InvalidInput` or `TenantNotFound`.
         """
-        limit, prefix = check_limit(limit), storable(text(prefix, what="prefix"), what="prefix")[: NAME_CHARS_MAX + 1]
+        limit, prefix = (
+            check_limit(limit),
+            check_storable(check_text(prefix, name="prefix"), name="prefix")[: NAME_CHARS_MAX + 1],
+        )
         bound_to = ("records", self.kind.name, tenant, prefix)
-        after = read_place(cursor, bound_to=bound_to, fits=self._is_name) or ""
+        after = decode_cursor_position(cursor, bound_to=bound_to, is_valid=self._is_valid_name) or ""
         found: list[Record[B]] = []
         rows = limit + 1
         while len(found) <= limit:
-            more = await self._list(tenant, prefix=prefix, after=after, limit=rows)
+            more = await self._read_records(tenant, prefix=prefix, after=after, limit=rows)
             found += [record for record in more if is_visible(record.name)]
             if len(more) < rows:
                 break
             after, rows = more[-1].name, PAGE_ROWS_MAX  # Few are visible: read on in large steps.
-        next_cursor = write_cursor(found[limit - 1].name, bound_to=bound_to) if len(found) > limit else None
+        next_cursor = encode_cursor(found[limit - 1].name, bound_to=bound_to) if len(found) > limit else None
         return Page(items=found[:limit], next_cursor=next_cursor)
 
-    def _is_name(self, name: str) -> bool:
+    def _is_valid_name(self, name: str) -> bool:
         try:
             return bool(self.kind.check_name(name))
         except InvalidInput:
@@ -124,15 +136,15 @@ class Records(Generic[B]):
         found: list[Record[B]] = []
         while True:
             after = found[-1].name if found else ""
-            more = await self._list(tenant, prefix="", after=after, limit=PAGE_ROWS_MAX)
+            more = await self._read_records(tenant, prefix="", after=after, limit=PAGE_ROWS_MAX)
             found += more
             if len(more) < PAGE_ROWS_MAX:
                 return found
 
-    async def _list(self, tenant: str | None, *, prefix: str, after: str, limit: int) -> list[Record[B]]:
+    async def _read_records(self, tenant: str | None, *, prefix: str, after: str, limit: int) -> list[Record[B]]:
         command = ListRecords(kind=self.kind.name, tenant=tenant, prefix=prefix, after=after, limit=limit)
-        return [self.kind.read(record) for record in await self._store.run(command)]
+        return [self.kind.decode(record) for record in await self._store.run(command)]
 
 
-def _version(value: int | None) -> int | None:
-    return None if value is None else whole_number(value, what="if_version", least=0, most=NUMBER_MAX)
+def _check_version(value: int | None) -> int | None:
+    return None if value is None else check_integer(value, name="if_version", minimum=0, maximum=NUMBER_MAX)

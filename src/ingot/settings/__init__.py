@@ -1,34 +1,34 @@
 """Settings: one frozen value, read once from the environment, checked whole."""
 
-from ingot.settings.checks import PORT_MAX, RATE_MAX, SettingsError, is_loopback, is_trusted, variable_of
-from ingot.settings.model import SECRET, ClientSettings, Settings
-from ingot.settings.reading import (
+from ingot.settings.checks import PORT_MAX, RATE_MAX, SettingsError, is_loopback, is_secure_url, variable_name
+from ingot.settings.environment import (
     cache_folder,
-    faults,
-    have_clients_find,
+    environment_without_secrets,
+    export_client_settings,
+    find_setting_errors,
+    find_unknown_variables,
     read_client_settings,
-    read_owner_url,
+    read_database_owner_url,
     read_settings,
-    unknown_names,
-    without_secrets,
 )
+from ingot.settings.model import SECRET_FIELDS, ClientSettings, Settings
 
 __all__ = [
     "PORT_MAX",
     "RATE_MAX",
-    "SECRET",
+    "SECRET_FIELDS",
     "ClientSettings",
     "Settings",
     "SettingsError",
     "cache_folder",
-    "faults",
-    "have_clients_find",
+    "environment_without_secrets",
+    "export_client_settings",
+    "find_setting_errors",
+    "find_unknown_variables",
     "is_loopback",
-    "is_trusted",
+    "is_secure_url",
     "read_client_settings",
-    "read_owner_url",
+    "read_database_owner_url",
     "read_settings",
-    "unknown_names",
-    "variable_of",
-    "without_secrets",
+    "variable_name",
 ]

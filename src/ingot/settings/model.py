@@ -7,29 +7,29 @@ from typing import Any
 
 import msgspec
 
-from ingot.kernel.hidden import Unshown
-from ingot.kernel.logs import LEVELS, Format
+from ingot.kernel.logs import LEVELS, LogFormat
+from ingot.kernel.redaction import NoRepr
 from ingot.settings.checks import (
     CONNECTIONS_LIMIT,
     EVENT_RETENTION_DAYS_MAX,
     PORT_MAX,
+    RATE_FIELDS,
     RATE_MAX,
-    RATES,
     SettingsError,
-    check_blobs,
+    check_blob_limits,
     check_bucket,
-    check_database,
-    check_lease,
+    check_database_url,
+    check_lease_seconds,
     check_needs,
-    check_people,
-    check_place,
     check_provider,
     check_proxy,
-    variable_of,
+    check_secure_url,
+    check_session_times,
+    variable_name,
 )
 
-CALLBACK = "/auth/callback"
-SECRET = (
+CALLBACK_PATH = "/auth/callback"
+SECRET_FIELDS = (
     "operator_token",
     "database_url",
     "database_owner_url",
@@ -52,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_pooled: bool = False
     lease_seconds: float = 180.0
     log_level: str = "info"
-    log_format: Format | None = None
+    log_format: LogFormat | None = None
     otel_endpoint: str | None = None
     connections_max: int = 10_000
     rate_read: float = 1000.0
@@ -88,7 +88,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     secret_key: str | None = None
 
     def __post_init__(self) -> None:
-        check_lease(self.lease_seconds)
+        check_lease_seconds(self.lease_seconds)
         if not 0 <= self.port <= PORT_MAX:
             raise SettingsError(f"INGOT_PORT is {self.port}; it goes from 0, any that is free, to {PORT_MAX}")
         if self.log_level not in LEVELS:
@@ -100,32 +100,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if not 1 <= self.connections_max <= CONNECTIONS_LIMIT:
             bounds = f"it goes from 1 to {CONNECTIONS_LIMIT}"
             raise SettingsError(f"INGOT_CONNECTIONS_MAX is {self.connections_max}; {bounds}")
-        for name in RATES:
+        for name in RATE_FIELDS:
             if not 0 < getattr(self, name) <= RATE_MAX:
                 raise SettingsError(
-                    f"{variable_of(name)} is {getattr(self, name)}; it goes from above 0 to {RATE_MAX:g}"
+                    f"{variable_name(name)} is {getattr(self, name)}; it goes from above 0 to {RATE_MAX:g}"
                 )
         for proxy in self.trusted_proxies:
             check_proxy(proxy)
         if not 0 <= self.event_retention_days <= EVENT_RETENTION_DAYS_MAX:
             bounds = f"it goes from 0, for ever, to {EVENT_RETENTION_DAYS_MAX:g}"
             raise SettingsError(f"INGOT_EVENT_RETENTION_DAYS is {self.event_retention_days}; {bounds}")
-        check_people(self)
+        check_session_times(self)
         for name in ("database_url", "database_owner_url"):
-            check_database(name, getattr(self, name))
+            check_database_url(name, getattr(self, name))
         check_needs(self)
-        if self.public_url is not None and check_place(self.public_url, "INGOT_PUBLIC_URL").path:
+        if self.public_url is not None and check_secure_url(self.public_url, "INGOT_PUBLIC_URL").path:
             raise SettingsError(
                 "INGOT_PUBLIC_URL has a path",
                 hint="Name the place alone, as in https://ingot.example.com: cookies and links are for all of it.",
             )
         check_provider(self)
-        check_blobs(self)
+        check_blob_limits(self)
         check_bucket(self)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         given = [(name, getattr(self, name)) for name in self.__struct_fields__]
-        return [(name, "…" if name in SECRET and value is not None else value) for name, value in given]
+        return [(name, "…" if name in SECRET_FIELDS and value is not None else value) for name, value in given]
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
@@ -134,11 +134,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def callback_url(self) -> str | None:
         """Where the provider sends people back to."""
         if self.oidc_redirect_url is None and self.public_url is not None:
-            return self.public_url + CALLBACK
+            return self.public_url + CALLBACK_PATH
         return self.oidc_redirect_url
 
 
-class ClientSettings(Unshown, frozen=True, kw_only=True):
+class ClientSettings(NoRepr, frozen=True, kw_only=True):
     """Where a client or a worker finds its server, and with what it comes."""
 
     server_url: str = "http://127.0.0.1:8080"
@@ -153,5 +153,5 @@ class ClientSettings(Unshown, frozen=True, kw_only=True):
     embed_model: Path | None = None
 
     def __post_init__(self) -> None:
-        check_lease(self.lease_seconds)
-        check_database("database_url", self.database_url)
+        check_lease_seconds(self.lease_seconds)
+        check_database_url("database_url", self.database_url)

@@ -6,10 +6,10 @@ import msgspec
 from msgspec import Raw
 
 from ingot.jobs.model import NULL
-from ingot.wire.jobs import Request
+from ingot.wire.jobs import RequestStruct
 
 
-class EventOrder(Request, frozen=True, kw_only=True):
+class PublishEventRequest(RequestStruct, frozen=True, kw_only=True):
     """An event to be published. `data` is kept as it was sent."""
 
     name: str
@@ -17,7 +17,7 @@ class EventOrder(Request, frozen=True, kw_only=True):
     dedupe_key: str | None = None
 
 
-class EventMade(msgspec.Struct, frozen=True, kw_only=True):
+class PublishEventResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The id of an event, and the cursor to read on from, behind it."""
 
     id: str

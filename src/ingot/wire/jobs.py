@@ -12,40 +12,40 @@ from ingot.jobs.checks import DELAY_SECONDS_MAX, LOG_CHARS_MAX, LOG_OFFSET_MAX
 from ingot.jobs.files import OUTPUTS_MAX
 from ingot.jobs.model import NULL, JobStatus, OnDead, Progress, Source
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
-from ingot.wire.values import (
-    Attempts,
+from ingot.wire.field_types import (
+    AttemptCount,
     BatchName,
     BlobId,
     ClaimLimit,
     Count,
     DelaySeconds,
-    Inputs,
+    InputBlobs,
     JobIds,
     JobType,
     JobTypes,
-    Key,
-    Moment,
-    Outputs,
+    KeyText,
+    OutputNames,
     Priority,
     Tags,
+    Timestamp,
     WaitSeconds,
     WorkerId,
-    documented,
+    schema_only,
 )
 
 ABSENT = Raw(b"")  # What was not sent.
-Limit = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
-Place = Annotated[int, Meta(ge=0, le=2**53)]  # In a text, counted in characters.
+PageLimit = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
+CharacterOffset = Annotated[int, Meta(ge=0, le=2**53)]  # In a text, counted in characters.
 Fence = Annotated[int, Meta(ge=1, le=2**53)]
 LogText = Annotated[str, Meta(max_length=LOG_CHARS_MAX)]
 LogOffset = Annotated[int, Meta(ge=0, le=LOG_OFFSET_MAX)]
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RequestStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request: what it says that nobody knows is an error."""
 
 
-class JobOrder(Request, frozen=True, kw_only=True):
+class JobSpec(RequestStruct, frozen=True, kw_only=True):
     """A job to be made. `payload` and `metadata` are kept as they were sent.
 
     `inputs` are blobs that are here already, by the names that the job knows them by.
@@ -54,38 +54,38 @@ class JobOrder(Request, frozen=True, kw_only=True):
     type: JobType
     payload: Raw = msgspec.field(default_factory=lambda: NULL)
     priority: Priority | None = None
-    run_at: Moment | None = None
+    run_at: Timestamp | None = None
     delay_seconds: DelaySeconds | None = None
-    max_attempts: Attempts | None = None
-    idempotency_key: Key | None = None
-    dedupe_key: Key | None = None
+    max_attempts: AttemptCount | None = None
+    idempotency_key: KeyText | None = None
+    dedupe_key: KeyText | None = None
     tags: Tags = []
     metadata: Raw = msgspec.field(default_factory=lambda: ABSENT)
     after: JobIds = []
     on_dead: OnDead = OnDead.CANCEL
-    inputs: Inputs = {}
+    inputs: InputBlobs = {}
     payload_blob: BlobId | None = None
     batch: BatchName | None = None
     force: bool = False
-    correlation_id: Key | None = None
-    trace_id: Key | None = None
+    correlation_id: KeyText | None = None
+    trace_id: KeyText | None = None
 
 
-class JobOrders(Request, frozen=True, kw_only=True):
+class CreateJobsRequest(RequestStruct, frozen=True, kw_only=True):
     """Jobs to be made together: all or none."""
 
-    jobs: list[JobOrder]
+    jobs: list[JobSpec]
 
 
-class JobsFilter(Request, frozen=True, kw_only=True):
+class JobsFilter(RequestStruct, frozen=True, kw_only=True):
     """Which jobs are meant: those that fit all that is given."""
 
     status: JobStatus | None = None
     type: str | None = None
     tag: str | None = None
     source: Source | None = None
-    created_after: Moment | None = None
-    created_before: Moment | None = None
+    created_after: Timestamp | None = None
+    created_before: Timestamp | None = None
 
 
 class SummaryQuery(JobsFilter, frozen=True, kw_only=True):
@@ -96,51 +96,51 @@ class JobsQuery(JobsFilter, frozen=True, kw_only=True):
     """Which jobs to list."""
 
     cursor: str | None = None
-    limit: Limit = PAGE_ROWS_DEFAULT
+    limit: PageLimit = PAGE_ROWS_DEFAULT
 
 
-class WaitQuery(Request, frozen=True, kw_only=True):
+class WaitQuery(RequestStruct, frozen=True, kw_only=True):
     """How long to wait for a job to be finished."""
 
     wait_seconds: WaitSeconds = 30
 
 
-class JobChange(Request, frozen=True, kw_only=True):
+class ChangeJobRequest(RequestStruct, frozen=True, kw_only=True):
     """What to change of a job; what is left out stays."""
 
     priority: Priority | None = None
-    run_at: Moment | None = None
-    max_attempts: Attempts | None = None
+    run_at: Timestamp | None = None
+    max_attempts: AttemptCount | None = None
     tags: Tags | None = None
 
 
-class JobRetry(Request, frozen=True, kw_only=True):
+class RetryJobRequest(RequestStruct, frozen=True, kw_only=True):
     """How to run a finished job again."""
 
     reset_attempts: bool = False
     priority: Priority | None = None
-    max_attempts: Attempts | None = None
-    run_at: Moment | None = None
+    max_attempts: AttemptCount | None = None
+    run_at: Timestamp | None = None
 
 
-class ClaimRequest(Request, frozen=True, kw_only=True):
+class ClaimRequest(RequestStruct, frozen=True, kw_only=True):
     """A worker asks for jobs. Without a `worker_id` it is the one of the credential."""
 
     types: JobTypes
     worker_id: WorkerId | None = None
     limit: ClaimLimit = 1
     wait_seconds: WaitSeconds = 0
-    host: Key | None = None
+    host: KeyText | None = None
     pid: Count | None = None
 
 
-class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that are the worker's now. Each is a job, with the seconds it may take."""
 
     jobs: list[Raw]
 
 
-class Beat(Request, frozen=True, kw_only=True):
+class HeartbeatRequest(RequestStruct, frozen=True, kw_only=True):
     """A worker is at work on a job.
 
     `log` is what the attempt wrote since the last time, and `log_offset` how many characters it had sent before: with
@@ -153,22 +153,22 @@ class Beat(Request, frozen=True, kw_only=True):
     log_offset: LogOffset | None = None
 
 
-class LogQuery(Request, frozen=True, kw_only=True):
+class LogQuery(RequestStruct, frozen=True, kw_only=True):
     """Whose log to read, the newest attempt's unless told, and from which character on."""
 
     attempt: Annotated[int, Meta(ge=1, le=2**31)] | None = None
-    after: Place = 0
+    after: CharacterOffset = 0
 
 
-class Completion(Request, frozen=True, kw_only=True):
+class CompleteRequest(RequestStruct, frozen=True, kw_only=True):
     """The work is done. `outputs` names files that must have been uploaded for it."""
 
     fence: Fence
     result: Raw = msgspec.field(default_factory=lambda: ABSENT)
-    outputs: Outputs = []
+    outputs: OutputNames = []
 
 
-class Failure(Request, frozen=True, kw_only=True):
+class FailRequest(RequestStruct, frozen=True, kw_only=True):
     """The work failed."""
 
     fence: Fence
@@ -177,34 +177,34 @@ class Failure(Request, frozen=True, kw_only=True):
     exit_code: int | None = None
 
 
-class Fenced(Request, frozen=True, kw_only=True):
+class ReleaseRequest(RequestStruct, frozen=True, kw_only=True):
     """What proves the right to a job."""
 
     fence: Fence
 
 
-class Snoozing(Request, frozen=True, kw_only=True):
+class SnoozeRequest(RequestStruct, frozen=True, kw_only=True):
     """Not now."""
 
     fence: Fence
     seconds: DelaySeconds
 
 
-class Ended(Request, frozen=True, kw_only=True, tag_field="outcome"):
+class SettleEntry(RequestStruct, frozen=True, kw_only=True, tag_field="outcome"):
     """How one of several attempts ended. Each entry has its own answer, so no bound here refuses the others."""
 
     id: str
-    fence: Annotated[int, documented(minimum=1, maximum=2**53)]
+    fence: Annotated[int, schema_only(minimum=1, maximum=2**53)]
 
 
-class Succeeded(Ended, frozen=True, kw_only=True, tag="succeeded"):
+class AttemptSucceeded(SettleEntry, frozen=True, kw_only=True, tag="succeeded"):
     """It is done."""
 
     result: Raw = msgspec.field(default_factory=lambda: ABSENT)
-    outputs: Annotated[list[str], documented(maxItems=OUTPUTS_MAX)] = []
+    outputs: Annotated[list[str], schema_only(maxItems=OUTPUTS_MAX)] = []
 
 
-class Broke(Ended, frozen=True, kw_only=True, tag="failed"):
+class AttemptFailed(SettleEntry, frozen=True, kw_only=True, tag="failed"):
     """It failed."""
 
     error: str
@@ -212,23 +212,23 @@ class Broke(Ended, frozen=True, kw_only=True, tag="failed"):
     exit_code: int | None = None
 
 
-class Snoozed(Ended, frozen=True, kw_only=True, tag="snoozed"):
+class AttemptSnoozed(SettleEntry, frozen=True, kw_only=True, tag="snoozed"):
     """Not now."""
 
-    seconds: Annotated[float, documented(minimum=0, maximum=DELAY_SECONDS_MAX)]
+    seconds: Annotated[float, schema_only(minimum=0, maximum=DELAY_SECONDS_MAX)]
 
 
-class Released(Ended, frozen=True, kw_only=True, tag="released"):
+class AttemptReleased(SettleEntry, frozen=True, kw_only=True, tag="released"):
     """Given back unfinished."""
 
 
-class SettleRequest(Request, frozen=True, kw_only=True):
+class SettleRequest(RequestStruct, frozen=True, kw_only=True):
     """How each of several attempts ended."""
 
-    jobs: list[Succeeded | Broke | Snoozed | Released]
+    jobs: list[AttemptSucceeded | AttemptFailed | AttemptSnoozed | AttemptReleased]
 
 
-class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SettleResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of one of them: where the job stands, or the code of the error."""
 
     id: str
@@ -240,7 +240,7 @@ class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     detail: str | None = None
 
 
-class SettleAnswers(msgspec.Struct, frozen=True, kw_only=True):
+class SettleResponse(msgspec.Struct, frozen=True, kw_only=True):
     """An answer for each, in the order in which they were sent."""
 
-    jobs: list[SettleAnswer]
+    jobs: list[SettleResult]

@@ -11,12 +11,12 @@ from ingot.identity.grants import Grant
 from ingot.identity.members import EMAIL_CHARS_MAX
 from ingot.identity.people import Role, Session, TenantRole, User
 from ingot.wire.admin import PageQuery
-from ingot.wire.jobs import Request
+from ingot.wire.jobs import RequestStruct
 
 Email = Annotated[str, msgspec.Meta(min_length=3, max_length=EMAIL_CHARS_MAX)]
 
 
-class NewMember(Request, frozen=True, kw_only=True):
+class PutMemberRequest(RequestStruct, frozen=True, kw_only=True):
     """Who gets a role: a person by id, or whoever signs in with an email that the provider has verified."""
 
     role: Role
@@ -24,7 +24,7 @@ class NewMember(Request, frozen=True, kw_only=True):
     email: Email | None = None
 
 
-class MemberChange(Request, frozen=True, kw_only=True):
+class ChangeMemberRequest(RequestStruct, frozen=True, kw_only=True):
     """The role that somebody gets instead of the one they have."""
 
     role: Role
@@ -36,14 +36,14 @@ class UsersQuery(PageQuery, frozen=True, kw_only=True):
     email: Email | None = None
 
 
-class UserShown(User, frozen=True, kw_only=True):
+class UserDetails(User, frozen=True, kw_only=True):
     """A person, and the roles they have."""
 
     operator: bool
     tenants: tuple[TenantRole, ...]
 
 
-class LinkShown(msgspec.Struct, frozen=True, kw_only=True):
+class SignInLinkResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A link that signs the operator in, once."""
 
     url: str
@@ -68,7 +68,7 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
     session: Session | None = None
 
 
-class SessionShown(Session, frozen=True, kw_only=True):
+class MySession(Session, frozen=True, kw_only=True):
     """A session; `current` is the one that asks."""
 
     current: bool

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
-from ingot.kernel.values import NUMBER_MAX
+from ingot.kernel.validation import NUMBER_MAX
 from ingot.wire.admin import PageQuery
-from ingot.wire.jobs import Request
+from ingot.wire.jobs import RequestStruct
 
 
 class RecordsQuery(PageQuery, frozen=True, kw_only=True):
@@ -17,7 +17,7 @@ class RecordsQuery(PageQuery, frozen=True, kw_only=True):
     prefix: Annotated[str, Meta(description="Only names that begin with this.")] = ""
 
 
-class RecordQuery(Request, frozen=True, kw_only=True):
+class RecordQuery(RequestStruct, frozen=True, kw_only=True):
     """Which version a record must have to be changed; 0 means that it must not exist."""
 
     if_version: (
@@ -32,6 +32,6 @@ class RecordQuery(Request, frozen=True, kw_only=True):
     ) = UNSET
 
     @property
-    def expected(self) -> int | None:
+    def expected_version(self) -> int | None:
         """The version that the record must have, or `None` for any."""
         return None if self.if_version is UNSET else self.if_version

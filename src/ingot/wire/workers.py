@@ -7,13 +7,13 @@ from datetime import datetime
 import msgspec
 from msgspec import Raw
 
-from ingot.jobs.crew import Held
 from ingot.jobs.model import Progress
+from ingot.jobs.worker_model import LeaseStatus
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT
-from ingot.wire.jobs import ABSENT, Fence, Limit, LogOffset, LogText, Request
+from ingot.wire.jobs import ABSENT, Fence, LogOffset, LogText, PageLimit, RequestStruct
 
 
-class WorkerRegistration(Request, frozen=True, kw_only=True):
+class RegisterWorkerRequest(RequestStruct, frozen=True, kw_only=True):
     """A worker is there. Without an `id` it is the one of the credential. `metadata` is kept as it was sent."""
 
     types: list[str]
@@ -23,14 +23,14 @@ class WorkerRegistration(Request, frozen=True, kw_only=True):
     metadata: Raw = msgspec.field(default_factory=lambda: ABSENT)
 
 
-class Registered(msgspec.Struct, frozen=True, kw_only=True):
+class RegisterWorkerResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Under which name a worker is known, and how often it is to be heard of at least."""
 
     id: str
     heartbeat_seconds: float
 
 
-class HeldJob(Request, frozen=True, kw_only=True):
+class JobHeartbeat(RequestStruct, frozen=True, kw_only=True):
     """A job that the worker is at work on, and what it has written since the last time."""
 
     id: str
@@ -40,14 +40,14 @@ class HeldJob(Request, frozen=True, kw_only=True):
     log_offset: LogOffset | None = None
 
 
-class WorkerBeat(Request, frozen=True, kw_only=True):
+class WorkerHeartbeatRequest(RequestStruct, frozen=True, kw_only=True):
     """A worker is at work on these jobs, and on no others."""
 
-    jobs: tuple[HeldJob, ...] = ()
+    jobs: tuple[JobHeartbeat, ...] = ()
     wait_seconds: float = 0
 
 
-class HeldAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class JobLeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be said of one of them. One that is `lost` is the worker's no more."""
 
     id: str
@@ -56,7 +56,7 @@ class HeldAnswer(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool
 
     @classmethod
-    def of(cls, held: Held) -> HeldAnswer:
+    def of(cls, held: LeaseStatus) -> JobLeaseStatus:
         """The answer for a job that stands like this."""
         return cls(
             id=held.job_id,
@@ -66,14 +66,14 @@ class HeldAnswer(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class WorkerBeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
     """An answer for each, in the order in which they were sent, and whether to take no more work."""
 
-    jobs: list[HeldAnswer]
+    jobs: list[JobLeaseStatus]
     drain: bool
 
 
-class WorkerQuery(Request, frozen=True, kw_only=True):
+class WorkerQuery(RequestStruct, frozen=True, kw_only=True):
     """Which worker: one of the tenant, or with `shared`, which needs an operator, one that serves all tenants."""
 
     shared: bool = False
@@ -83,4 +83,4 @@ class WorkerListQuery(WorkerQuery, frozen=True, kw_only=True):
     """Which workers to list."""
 
     cursor: str | None = None
-    limit: Limit = PAGE_ROWS_DEFAULT
+    limit: PageLimit = PAGE_ROWS_DEFAULT

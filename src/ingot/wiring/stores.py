@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ingot.blobs.errors import ObjectsElsewhere
-from ingot.blobs.model import Home
-from ingot.blobs.ports import KeepObjects
+from ingot.blobs.model import StoreIdentity
+from ingot.blobs.ports import RegisterObjectStore
 from ingot.kernel.clock import Clock
 from ingot.kernel.errors import StoreMisconfigured
-from ingot.kernel.structs import prepare_structs
+from ingot.kernel.msgspec_warmup import prepare_structs
 from ingot.objects.local import LocalStore
 from ingot.settings import Settings
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ingot.engines.sqlite import SQLiteStore
     from ingot.objects.s3 import BucketStore
 
-    Store = SQLiteStore | PostgresStore
-    Objects = LocalStore | BucketStore
+    EngineStore = SQLiteStore | PostgresStore
+    AnyObjectStore = LocalStore | BucketStore
 
 
-async def open_store(settings: Settings, clock: Clock) -> Store:
+async def open_store(settings: Settings, clock: Clock) -> EngineStore:
     """The store in the data folder, or in the database, which is migrated first when its owner is named."""
     if settings.database_url is None:
         from ingot.engines.sqlite import SQLiteStore  # noqa: PLC0415 - see above
@@ -39,7 +39,7 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
     )
 
 
-async def open_objects(settings: Settings, clock: Clock) -> Objects:
+async def open_object_store(settings: Settings, clock: Clock) -> AnyObjectStore:
     """Where the bytes of blobs are: in the data folder, or in a bucket."""
     if settings.s3_bucket is None:
         return await LocalStore.open(settings.data, clock=clock, spare_bytes=settings.spare_bytes)
@@ -58,16 +58,16 @@ async def open_objects(settings: Settings, clock: Clock) -> Objects:
     )
 
 
-async def expect_objects(store: Store, objects: Objects) -> Home:
+async def bind_object_store(store: EngineStore, objects: AnyObjectStore) -> StoreIdentity:
     """Have the database know its object store, and that its database.
 
     Raises `ObjectsElsewhere` when the bytes of the blobs are not here: they would all be missing. `StoreMisconfigured`
     when what is here is another database's: each would take away what the other one has.
     """
-    home = await store.run(KeepObjects(store_id=objects.store_id))
+    home = await store.run(RegisterObjectStore(store_id=objects.store_id))
     if home.store_id != objects.store_id:
         raise ObjectsElsewhere
-    if await objects.belong_to(home.database) != home.database:
+    if await objects.register_owner(home.database_id) != home.database_id:
         raise StoreMisconfigured(
             "The blobs in this folder or bucket are those of another database.",
             hint="Use another INGOT_S3_PREFIX, or another INGOT_DATA. If the other database is gone for good, delete "

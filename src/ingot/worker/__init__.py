@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingot.kernel.doors import door
+from ingot.kernel.lazy_imports import lazy_imports
 
 if TYPE_CHECKING:
     from ingot.worker.app import Worker
@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NoRetry", "Worker", "WorkerJob"]
 
-__getattr__, __dir__ = door(
+__getattr__, __dir__ = lazy_imports(
     __name__, {"Worker": "ingot.worker.app", "NoRetry": "ingot.worker.job", "WorkerJob": "ingot.worker.job"}
 )

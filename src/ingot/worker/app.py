@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ingot.client.orders import Seconds, seconds_of
+from ingot.client.job_request import Duration, to_seconds
 from ingot.jobs import checks
 from ingot.kernel.errors import InvalidInput
-from ingot.worker.handlers import built_in
+from ingot.worker.handlers import built_in_handler
 
 CONCURRENCY_MAX: Final = 1000
 _is_async = lru_cache(iscoroutinefunction)  # Asked for every job.
@@ -50,7 +50,7 @@ class Worker:
     def handler(
         self,
         *types: str,
-        timeout: Seconds | None = None,
+        timeout: Duration | None = None,
         concurrency: int = 1,
         isolate: bool = False,
         memory_mb: int | None = None,
@@ -72,7 +72,7 @@ class Worker:
                         type=checks.job_type(type),
                         function=function,
                         concurrency=concurrency,
-                        timeout_seconds=None if timeout is None else seconds_of(timeout),
+                        timeout_seconds=None if timeout is None else to_seconds(timeout),
                         isolate=isolate,
                         memory_bytes=None if memory_mb is None else memory_mb * 1024 * 1024,
                     )
@@ -88,7 +88,7 @@ class Worker:
         does not exist, or whose packages are not installed.
         """
         for type in types:
-            ours = built_in(type)
+            ours = built_in_handler(type)
             self.add(
                 Handler(
                     type=ours.type,

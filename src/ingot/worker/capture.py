@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from ingot.worker.job import WorkerJob
 
-_current: ContextVar[WorkerJob | None] = ContextVar("ingot_job", default=None)
+_current_job: ContextVar[WorkerJob | None] = ContextVar("ingot_job", default=None)
 
 
 class _Tee:
@@ -22,7 +22,7 @@ class _Tee:
         self._echo = echo
 
     def write(self, text: str) -> int:
-        job = _current.get()
+        job = _current_job.get()
         if job is None:
             return self._stream.write(text)
         if self._echo:
@@ -35,21 +35,21 @@ class _Tee:
             self.write(line)
 
     @property
-    def buffer(self) -> _Bytes:
-        return _Bytes(self._stream)
+    def buffer(self) -> _BinaryTee:
+        return _BinaryTee(self._stream)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-class _Bytes:
+class _BinaryTee:
     """The same for bytes, which need not be text."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
     def write(self, data: bytes) -> int:
-        job = _current.get()
+        job = _current_job.get()
         if job is None:
             return self._stream.buffer.write(data)  # type: ignore[attr-defined, no-any-return]
         job.log(bytes(data).decode("utf-8", "replace"), end="")
@@ -59,12 +59,12 @@ class _Bytes:
         return getattr(self._stream.buffer, name)  # type: ignore[attr-defined]
 
 
-class _Records(logging.Handler):
+class _JobLogHandler(logging.Handler):
     """Log records of the job at hand."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record to the log of its job."""
-        if (job := _current.get()) is None:
+        if (job := _current_job.get()) is None:
             return
         try:
             job.log(self.format(record))
@@ -73,20 +73,20 @@ class _Records(logging.Handler):
 
 
 @contextmanager
-def captured(job: WorkerJob) -> Iterator[None]:
+def capture_job_output(job: WorkerJob) -> Iterator[None]:
     """What is printed and logged meanwhile, here and in what is called, is the job's."""
-    token = _current.set(job)
+    token = _current_job.set(job)
     try:
         yield
     finally:
-        _current.reset(token)
+        _current_job.reset(token)
 
 
 @contextmanager
-def capturing(*, echo: bool = False) -> Iterator[None]:
+def capture_process_output(*, echo: bool = False) -> Iterator[None]:
     """Listen to what this process prints and logs."""
     out, err = sys.stdout, sys.stderr
-    records = _Records()
+    records = _JobLogHandler()
     records.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(records)
     sys.stdout, sys.stderr = _Tee(out, echo=echo), _Tee(err, echo=echo)

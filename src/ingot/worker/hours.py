@@ -24,7 +24,7 @@ class Window(msgspec.Struct, frozen=True):
     begin: int
     end: int
 
-    def has(self, minute: int) -> bool:
+    def contains(self, minute: int) -> bool:
         """Whether a minute of the day is in it."""
         if self.begin < self.end:
             return self.begin <= minute < self.end
@@ -44,29 +44,29 @@ class Hours(msgspec.Struct, frozen=True):
         """Whether an instant is in one of the windows."""
         wall = now.astimezone(self.zone)
         minute = 60 * wall.hour + wall.minute
-        return any(window.has(minute) for window in self.windows)
+        return any(window.contains(minute) for window in self.windows)
 
-    def open_seconds(self, now: datetime, *, most: float) -> float:
+    def open_seconds(self, now: datetime, *, seconds_max: float) -> float:
         """For how long it stays open from an instant on, looked at for so long; 0 when it is closed."""
         if not self.is_open(now):
             return 0.0
         later = now.astimezone(UTC).replace(second=0, microsecond=0) + _MINUTE
-        while (seconds := (later - now).total_seconds()) < most:
+        while (seconds := (later - now).total_seconds()) < seconds_max:
             if not self.is_open(later):
                 return seconds
             later += _MINUTE
-        return most
+        return seconds_max
 
 
-def read_hours(text: str, timezone: str | None = None) -> Hours:
+def parse_hours(text: str, timezone: str | None = None) -> Hours:
     """Hours as people write them. Raises `InvalidInput`."""
     parts = text.split(",")
     if len(parts) > WINDOWS_MAX:
         raise InvalidInput(f"there are {len(parts)} windows of hours; the most is {WINDOWS_MAX}")
-    return Hours(windows=tuple(_window(part.strip()) for part in parts), zone=_zone(timezone))
+    return Hours(windows=tuple(_parse_window(part.strip()) for part in parts), zone=_parse_timezone(timezone))
 
 
-def _window(text: str) -> Window:
+def _parse_window(text: str) -> Window:
     found = _WINDOW.fullmatch(text)
     if found is None:
         raise InvalidInput(f"{text[:64]!r} are no hours", hint=HINT)
@@ -79,7 +79,7 @@ def _window(text: str) -> Window:
     return Window(begin, end)
 
 
-def _zone(name: str | None) -> tzinfo | None:
+def _parse_timezone(name: str | None) -> tzinfo | None:
     if name is None:
         return None
     try:

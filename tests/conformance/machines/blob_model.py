@@ -7,7 +7,6 @@ from hashlib import sha256
 
 from blake3 import blake3
 
-from ingot.blobs.arrivals import KEEP
 from ingot.blobs.errors import (
     BlobDamaged,
     KeyChanged,
@@ -21,6 +20,7 @@ from ingot.blobs.errors import (
     WrongDigest,
     WrongLength,
 )
+from ingot.blobs.incoming import UPLOAD_LIFETIME_MICROS
 from ingot.blobs.model import INLINE_BYTES_MAX, UploadState, Usage
 from ingot.kernel.errors import IngotError
 
@@ -171,7 +171,7 @@ class BlobModel:
         if coming.key is not None:
             self._check_key(tenant, coming.key, coming.if_match)
         self._charge(tenant, owner, size, None)
-        coming.id, coming.expires_at = id, self.now + KEEP
+        coming.id, coming.expires_at = id, self.now + UPLOAD_LIFETIME_MICROS
         self.uploads[id] = coming
         if known and blob is not None:
             coming.data = blob.data
@@ -188,7 +188,7 @@ class BlobModel:
         if upload.received == len(upload.data) > 0:
             return
         upload.received = offset + count
-        upload.expires_at = self.now + KEEP
+        upload.expires_at = self.now + UPLOAD_LIFETIME_MICROS
         if breaks:
             raise OSError
 
@@ -211,7 +211,7 @@ class BlobModel:
             if announced is not None and upload.announced not in (None, announced):
                 raise WrongDigest
             upload.announced = announced or upload.announced
-            upload.expires_at = self.now + KEEP
+            upload.expires_at = self.now + UPLOAD_LIFETIME_MICROS
         try:
             if upload.announced not in (None, id_of(upload.data)):
                 raise WrongDigest
@@ -219,7 +219,11 @@ class BlobModel:
                 self._check_key(tenant, upload.key, upload.if_match)
         except IngotError as error:
             if later or isinstance(error, WrongDigest):
-                upload.state, upload.error, upload.expires_at = UploadState.FAILED, error.code, self.now + KEEP
+                upload.state, upload.error, upload.expires_at = (
+                    UploadState.FAILED,
+                    error.code,
+                    self.now + UPLOAD_LIFETIME_MICROS,
+                )
             if not later:
                 raise
         else:
@@ -300,10 +304,14 @@ class BlobModel:
             used = self.usage(tenant, scope)
             taken = used.bytes + used.reserved_bytes
             if limit is not None and more > 0 and taken + more > limit:
-                raise QuotaExceeded(scope="token" if scope else "tenant", usage=taken, limit=limit, asked=more)
+                raise QuotaExceeded(scope="token" if scope else "tenant", usage=taken, limit=limit, requested=more)
 
     def _done(self, upload: Coming) -> None:
-        upload.state, upload.received, upload.expires_at = UploadState.DONE, len(upload.data), self.now + KEEP
+        upload.state, upload.received, upload.expires_at = (
+            UploadState.DONE,
+            len(upload.data),
+            self.now + UPLOAD_LIFETIME_MICROS,
+        )
         if upload.key is None:
             self._store(upload.tenant, upload.data, None)
         else:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from ingot.jobs import Definition, JobNotFound, JobStatus, OnDead
-from ingot.jobs.explain import ASKED_SECONDS_MAX
+from ingot.jobs.explanation import CLAIM_INTERVAL_SECONDS_MAX
 from ingot.kernel.clock import MICROS, to_datetime, to_datetime_or_none
 from tests.conformance.machines import strategies as draw
 from tests.conformance.machines.model import Model, bounds
@@ -46,7 +46,7 @@ def reasons(model: Model, job: Record, now: int) -> list[Told]:
         (at for (type, whose), at in model.asked.items() if type == job.type and whose in (job.tenant, None)),
         default=None,
     )
-    if asked_at is None or now - asked_at > ASKED_SECONDS_MAX * MICROS:
+    if asked_at is None or now - asked_at > CLAIM_INTERVAL_SECONDS_MAX * MICROS:
         found.append(("no_worker", {"type": job.type, "asked_at": to_datetime_or_none(asked_at)}))
     if job.run_at <= now:
         found.append(("in_line", {"ahead": _ahead(model, job)}))

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 import msgspec
 
 from ingot.jobs import Batch, BatchNotFound, JobStatus
-from ingot.jobs.model import JobNews
+from ingot.jobs.model import JobEventData
 from ingot.kernel.clock import MICROS
 from tests.conformance.machines import batches
 from tests.conformance.machines.model import Model
@@ -111,7 +111,7 @@ class Inspection:
                 if event.name == "batch.completed":
                     self._one_completion(tenant, msgspec.json.decode(event.data, type=Batch))
                     continue
-                news = msgspec.json.decode(event.data, type=JobNews)
+                news = msgspec.json.decode(event.data, type=JobEventData)
                 self._one_event(known[news.id], event.name, news)
         for job in known.values():
             assert self._told[job.id] == len(job.news)
@@ -129,7 +129,7 @@ class Inspection:
             batch.canceled,
         )
 
-    def _one_event(self, job: Record, name: str, news: JobNews) -> None:
+    def _one_event(self, job: Record, name: str, news: JobEventData) -> None:
         standing = (news.status, news.attempts, news.failures, news.crashes, news.fence, news.cancel_requested)
         assert News(name, *standing) == job.news[self._told[job.id]]
         self._told[job.id] += 1

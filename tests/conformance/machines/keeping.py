@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from ingot.identity import Limits
-from ingot.jobs import Definition, Done, Doomed, HistoryEntry, OnDead
+from ingot.jobs import Definition, Done, HistoryEntry, OnDead, RetentionPreview
 from ingot.kernel.clock import MICROS, to_datetime
 from tests.conformance.machines import strategies as draw
 from tests.conformance.machines.model import Model
@@ -54,7 +54,7 @@ async def preview(world: World, tenant: str) -> None:
         if job.tenant == tenant:
             kinds[job.type].append(job)
     assert list(await world.bench.jobs.preview_retention(tenant)) == [
-        Doomed(type=type, jobs=len(jobs), oldest_finished_at=to_datetime(jobs[0].finished_at or 0))
+        RetentionPreview(type=type, jobs=len(jobs), oldest_finished_at=to_datetime(jobs[0].finished_at or 0))
         for type, jobs in sorted(kinds.items())
     ]
 

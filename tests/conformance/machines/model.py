@@ -35,7 +35,7 @@ from ingot.jobs import (
     Settled,
     Snooze,
 )
-from ingot.jobs.lifecycle import JITTER, RETURN_AFTER_LOSS_SECONDS_MAX
+from ingot.jobs.lifecycle import JITTER, RETRY_AFTER_LOSS_SECONDS_MAX
 from ingot.kernel.clock import MICROS, to_datetime_or_none
 from tests.conformance.machines.batches import Batches
 from tests.conformance.machines.records import Draft, Record, Run, Work
@@ -314,7 +314,7 @@ class Model:
         cap = self.definition(job.tenant, job.type).crash_cap
         crashes = job.crashes + 1
         job.runs[job.fence].error = f"the worker went silent and its lease ran out ({crashes} of {cap})"
-        latest = self.now + int(RETURN_AFTER_LOSS_SECONDS_MAX * MICROS)
+        latest = self.now + int(RETRY_AFTER_LOSS_SECONDS_MAX * MICROS)
         self._end_badly(job, AttemptOutcome.LOST, spent=crashes >= cap, seen=seen, between=(self.now, latest))
 
     def _backoff(self, job: Record, failures: int) -> int:

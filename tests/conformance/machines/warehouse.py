@@ -18,17 +18,25 @@ import msgspec
 from structlog.testing import capture_logs
 
 from ingot.blobs import scrub, service, uploads
-from ingot.blobs.arrivals import Arrival
-from ingot.blobs.collector import Collector
 from ingot.blobs.errors import BlobDamaged, WrongDigest
-from ingot.blobs.model import INLINE_BYTES_MAX, BlobNews, Collected, Purged, Trash, UploadState, Usage
-from ingot.blobs.ports import FindBlob, GetUpload, ListToScrub, ListTrash, Plan
-from ingot.blobs.stocktaking import Stocktaking
+from ingot.blobs.garbage_collector import GarbageCollector
+from ingot.blobs.incoming import IncomingBlob
+from ingot.blobs.model import (
+    INLINE_BYTES_MAX,
+    BlobCollectionResult,
+    BlobEventData,
+    PurgeResult,
+    TrashedObject,
+    UploadState,
+    Usage,
+)
+from ingot.blobs.orphan_sweep import OrphanSweep
+from ingot.blobs.ports import FindBlob, GetUpload, ListBlobsToScrub, ListTrash, TransferPlan
 from ingot.events.audit import Act
 from ingot.identity import Limits, Tenants
 from ingot.kernel.clock import MICROS, to_micros
 from ingot.kernel.errors import IngotError
-from ingot.objects.layout import FOLDER, Layout
+from ingot.objects.layout import BLOBS_FOLDER, Layout
 from ingot.objects.local import LocalStore
 from ingot.objects.s3 import BucketStore
 from tests import loops
@@ -70,7 +78,7 @@ class Warehouse:
         self._kind = objects
         self._folder = tempfile.TemporaryDirectory(prefix="ingot-machine-")
         self._open_things = AsyncExitStack()
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, TransferPlan] = {}
         self._sent: set[str] = set()
         self._strays: set[str] = set()
         self._steps = 0
@@ -115,10 +123,10 @@ class Warehouse:
         bucket = objects if isinstance(objects, BucketStore) else None
         self.uploads = uploads.Uploads(store, objects, bucket)
         self._open_things.push_async_callback(self.uploads.verifier.close)
-        self.collector = Collector(store, objects, every_seconds=1, grace_seconds=GRACE_SECONDS)
+        self.collector = GarbageCollector(store, objects, every_seconds=1, grace_seconds=GRACE_SECONDS)
         self.scrub = scrub.Scrub(store, objects, self.clock, bytes_per_second=0)
         # Nothing is under way between two steps, so that an object may be new and a stray.
-        self.stocktaking = Stocktaking(store, objects, database="machine", stray_age=0)
+        self.stocktaking = OrphanSweep(store, objects, database_id="machine", orphan_age=0)
 
     @property
     def receives(self) -> bool:
@@ -170,7 +178,7 @@ class Warehouse:
             if breaks:
                 raise Broken
 
-        arrival = Arrival(
+        arrival = IncomingBlob(
             tenant=tenant,
             owner=owner.name,
             size=len(data) if told else None,
@@ -202,11 +210,13 @@ class Warehouse:
         if_match: str | None = None,
     ) -> None:
         """Begin an upload of these bytes, with the id of a blob, which may be that of others."""
-        arrival = Arrival(tenant=tenant, owner=owner.name, size=len(data), blob_id=announced, owner_quota=owner.quota)
+        arrival = IncomingBlob(
+            tenant=tenant, owner=owner.name, size=len(data), blob_id=announced, owner_quota=owner.quota
+        )
         coming = Coming("", tenant, owner.name, data, announced, key, if_match, 0)
         known: list[str] = []
 
-        async def real() -> uploads.Begun:
+        async def real() -> uploads.UploadWithPlan:
             begun = await self.uploads.begin(arrival, key=key, if_match=if_match)
             known.append(begun.upload.id)
             return begun
@@ -252,7 +262,9 @@ class Warehouse:
 
     async def look(self, upload: Coming, tenant: str) -> None:
         """Ask for the offset of an upload."""
-        answer, _ = await self._both(self.uploads.offset(tenant, upload.id), lambda: self.model.look(tenant, upload.id))
+        answer, _ = await self._both(
+            self.uploads.take_over(tenant, upload.id), lambda: self.model.look(tenant, upload.id)
+        )
         if answer is not None:
             assert answer.received == upload.received
 
@@ -269,7 +281,7 @@ class Warehouse:
 
     async def give_up(self, upload: Coming, tenant: str) -> None:
         """Give up an upload."""
-        await self._both(self.uploads.give_up(tenant, upload.id), lambda: self.model.give_up(tenant, upload.id))
+        await self._both(self.uploads.cancel(tenant, upload.id), lambda: self.model.give_up(tenant, upload.id))
 
     async def delete(self, tenant: str, key: str, if_match: str | None) -> None:
         """Delete a key."""
@@ -283,7 +295,7 @@ class Warehouse:
             self.blobs.purge(tenant, owner, act=Act(), dry_run=False), lambda: self.model.purge(tenant, owner)
         )
         assert (seen.keys, seen.bytes) == told
-        assert done == Purged(keys=told[0], bytes=told[1])
+        assert done == PurgeResult(keys=told[0], bytes=told[1])
 
     async def collect(self) -> None:
         """A round of the collector."""
@@ -299,15 +311,15 @@ class Warehouse:
         size = sum(len(self.model.blobs[blob_id].data) for blob_id in going)
         trash = len(await self.store.run(ListTrash(limit=1000)))
         seen = await self.collector.preview()
-        assert seen == Collected(blobs=len(going), bytes=size, objects=trash, dry_run=True)
+        assert seen == BlobCollectionResult(blobs=len(going), bytes=size, objects=trash, dry_run=True)
 
     async def leave_behind(self, *, finished: bool) -> None:
         """An object, or what there is of one, that no row names."""
-        writer = await self.objects.write(place := self.objects.new_place(), size=None)
+        writer = await self.objects.write(storage_key := self.objects.new_storage_key(), size=None)
         await writer.write(b"nobody's")
         await (writer.finish() if finished else writer.abort())
         if finished or self.receives:
-            self._strays.add(place)
+            self._strays.add(storage_key)
 
     async def take_stock(self) -> None:
         """A round of the stocktaking."""
@@ -323,13 +335,13 @@ class Warehouse:
 
     async def hurt(self, blob_id: str, how: str) -> None:
         """Damage the object of a blob."""
-        place = (await self._contents())[blob_id].place
-        if place is None or self.model.blobs[blob_id].broken:
+        storage_key = (await self._contents())[blob_id].storage_key
+        if storage_key is None or self.model.blobs[blob_id].broken:
             return
         if how == "gone" or not isinstance(self.objects, LocalStore):
-            await self.objects.delete(Trash(place=place))
+            await self.objects.delete(TrashedObject(storage_key=storage_key))
         else:
-            path = Layout(str(shelves() / FOLDER)).finished(place)
+            path = Layout(str(shelves() / BLOBS_FOLDER)).object_path(storage_key)
             with open(path, "r+b") as file:  # noqa: ASYNC230 - a few bytes
                 size = os.fstat(file.fileno()).st_size
                 file.seek(size // 2)
@@ -347,7 +359,7 @@ class Warehouse:
 
         async def real() -> bytes:
             opened, _ = await self.blobs.open_blob(tenant, blob_id)
-            return await opened.all()
+            return await opened.read_all()
 
         answer, told = await self._both(real(), lambda: self.model.read(blob_id))
         assert answer == told
@@ -360,7 +372,7 @@ class Warehouse:
         for blob_id, content in (await self._contents()).items():
             blob = self.model.blobs[blob_id]
             blob.damaged = blob.broken
-            assert await self.scrub.look_at(content) is not blob.broken
+            assert await self.scrub.scrub_blob(content) is not blob.broken
 
     # -- the end of what nobody needs -----------------------------------------------------------------------
 
@@ -374,12 +386,12 @@ class Warehouse:
         assert all(self.model.references(blob_id) for blob_id in self.model.blobs)
         contents = await self._contents()
         assert contents.keys() == self.model.blobs.keys()
-        kept = {one.place for id, one in contents.items() if one.place and not self.model.blobs[id].broken}
+        kept = {one.storage_key for id, one in contents.items() if one.storage_key and not self.model.blobs[id].broken}
         opened = [one for one in self.model.uploads.values() if one.under_way]
-        on_their_way = {(await self._row(one)).place for one in opened}
-        places = await self._places()
-        assert kept <= places <= kept | on_their_way | {one.place for one in contents.values()}
-        assert (await self.blobs.figures()).trash == 0
+        on_their_way = {(await self._row(one)).storage_key for one in opened}
+        storage_keys = await self._places()
+        assert kept <= storage_keys <= kept | on_their_way | {one.storage_key for one in contents.values()}
+        assert (await self.blobs.metrics()).trash == 0
 
     # -- comparing ------------------------------------------------------------------------------------------
 
@@ -414,7 +426,7 @@ class Warehouse:
                 return
             raise AssertionError("what is damaged was given away")
         if not blob.broken and (self.receives or self._steps % 5 == 0):  # A bucket takes longer.
-            assert await (await self.blobs.open_key(tenant, key))[1].all() == data
+            assert await (await self.blobs.open_key(tenant, key))[1].read_all() == data
 
     async def _check_usage(self, tenant: str) -> None:
         counted = await self._recount(tenant)
@@ -454,7 +466,7 @@ class Warehouse:
             assert await self.store.run(GetUpload(tenant=stranger, id=one.id)) is None
 
     async def _contents(self) -> dict[str, Any]:
-        found = await self.store.run(ListToScrub(before=self.clock.micros() + 1, limit=SCRUBBED_MAX))
+        found = await self.store.run(ListBlobsToScrub(before=self.clock.micros() + 1, limit=SCRUBBED_MAX))
         return {content.id: content for content in found}
 
     async def _check_blobs(self) -> None:
@@ -464,11 +476,11 @@ class Warehouse:
             content = contents[blob_id]
             assert (content.size, content.sha256) == (len(blob.data), sha256_of(blob.data))
             assert content.damaged is blob.damaged
-            assert (content.place is None) == (len(blob.data) <= INLINE_BYTES_MAX)
+            assert (content.storage_key is None) == (len(blob.data) <= INLINE_BYTES_MAX)
         references = await count_references(self.bench)
         assert {id: references[id] for id in contents} == {id: self.model.references(id) for id in contents}
         await asyncio.gather(*map(self._check_seen, self.model.blobs))
-        figures = await self.blobs.figures()
+        figures = await self.blobs.metrics()
         sizes = [len(blob.data) for blob in self.model.blobs.values()]
         damaged = sum(blob.damaged for blob in self.model.blobs.values())
         assert (figures.blobs, figures.bytes, figures.damaged) == (len(sizes), sum(sizes), damaged)
@@ -483,19 +495,19 @@ class Warehouse:
     async def _check_objects(self) -> None:
         """Every object is somebody's, and what is somebody's is there."""
         contents = await self._contents()
-        whole = {one.place for id, one in contents.items() if one.place and not self.model.blobs[id].broken}
-        known = {one.place for one in contents.values()} | {one.place for one in await self._trash()}
-        known |= {(await self._row(one)).place for one in self.model.uploads.values()}
-        places = await self._places()
-        assert whole | self._strays <= places <= known | self._strays
+        whole = {one.storage_key for id, one in contents.items() if one.storage_key and not self.model.blobs[id].broken}
+        known = {one.storage_key for one in contents.values()} | {one.storage_key for one in await self._trash()}
+        known |= {(await self._row(one)).storage_key for one in self.model.uploads.values()}
+        storage_keys = await self._places()
+        assert whole | self._strays <= storage_keys <= known | self._strays
 
-    async def _trash(self) -> list[Trash]:
+    async def _trash(self) -> list[TrashedObject]:
         return await self.store.run(ListTrash(limit=1000))
 
     async def _places(self) -> set[str]:
         if isinstance(self.objects, LocalStore):
             return {path.name for path in files_in(shelves())}
-        return {place async for place, _ in self.objects.list_places()}
+        return {storage_key async for storage_key, _ in self.objects.list_objects()}
 
     async def check_news(self) -> None:
         """Everything stored and deleted was told once."""
@@ -505,6 +517,6 @@ class Warehouse:
                 (event.name, news.blob_id, news.key)
                 for event in events
                 if event.name.startswith("blob.")
-                for news in [msgspec.json.decode(event.data, type=BlobNews)]
+                for news in [msgspec.json.decode(event.data, type=BlobEventData)]
             ]
             assert sorted(found, key=repr) == sorted(self.model.news.get(tenant, []), key=repr)

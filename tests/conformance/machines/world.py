@@ -24,7 +24,7 @@ from ingot.jobs import (
     Settled,
     Snooze,
 )
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import MICROS, to_datetime, to_datetime_or_none, to_micros
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import new_id
@@ -112,7 +112,7 @@ class World:
         """Promote and sweep."""
         self.command()
         lost = self.model.expired()
-        tended = await self.bench.jobs.tend()
+        tended = await self.bench.jobs.maintain()
         assert (tended.promoted, tended.swept) == (self.model.promote(), len(lost))
         await self._lose(lost)
 
@@ -125,7 +125,7 @@ class World:
     async def _follow(self) -> None:
         """What follows when jobs have ended; PostgreSQL does it beside the calls."""
         if isinstance(self.bench.store, PostgresStore):
-            await self.bench.store.follow.settle_down()
+            await self.bench.store.dependents.wait_until_idle()
         self.model.follow()
 
     # -- asking for work ------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from typing import Final
 import asyncpg
 import msgspec
 
-from ingot.engines.postgres.connection import REFUSALS, Record
+from ingot.engines.postgres.connection import ERRORS_BY_SQLSTATE, Record
 from ingot.engines.postgres.connection import PlainConnection as Raw
-from ingot.engines.postgres.rows import NewsRow
+from ingot.engines.postgres.job_rows import EventEntryRow
 from ingot.jobs import JobStatus
 from ingot.kernel.ids import new_id
 from tests.moves import MOVES
@@ -87,7 +87,7 @@ class Party:
             except asyncpg.SerializationError:
                 await self.connection.execute("ROLLBACK")
             except asyncpg.PostgresError as error:
-                if error.sqlstate not in REFUSALS:
+                if error.sqlstate not in ERRORS_BY_SQLSTATE:
                     raise
                 self.refused = error.sqlstate
                 return
@@ -254,8 +254,8 @@ async def check(owner: Raw, job: Job) -> Record:
     return row
 
 
-async def events_of(owner: Raw, job: Job) -> list[NewsRow]:
-    batches = [msgspec.json.decode(batch[0], type=list[NewsRow]) for batch in await owner.fetch(EVENTS)]
+async def events_of(owner: Raw, job: Job) -> list[EventEntryRow]:
+    batches = [msgspec.json.decode(batch[0], type=list[EventEntryRow]) for batch in await owner.fetch(EVENTS)]
     return [news for batch in batches for news in batch if job.id in news.ids]
 
 

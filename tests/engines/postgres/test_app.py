@@ -14,7 +14,7 @@ from ingot.events import Event
 from ingot.identity import Limits
 from ingot.jobs import Definition, JobStatus
 from ingot.jobs.errors import DuplicateJob
-from ingot.jobs.model import JobNews
+from ingot.jobs.model import JobEventData
 from ingot.kernel.errors import IdempotencyMismatch, StoreBusy
 from ingot.kernel.ids import is_id
 from tests.engines.postgres.application import refusal
@@ -42,7 +42,10 @@ def told(events: list[Event]) -> list[tuple[str, str]]:
     ids = [event.id for event in events]
     assert ids == sorted(set(ids))
     return [
-        (e.name, msgspec.json.decode(e.data, type=JobNews).id if e.name.startswith("job.") else bytes(e.data).decode())
+        (
+            e.name,
+            msgspec.json.decode(e.data, type=JobEventData).id if e.name.startswith("job.") else bytes(e.data).decode(),
+        )
         for e in events
     ]
 

@@ -8,7 +8,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from ingot.engines.postgres import let_in, let_out
+from ingot.engines.postgres import grant_app_role, revoke_app_role
 from ingot.identity import TenantNotFound
 from ingot.jobs import JobStatus
 from ingot.kernel.errors import InvalidInput
@@ -62,20 +62,20 @@ async def test_an_application_sees_no_table_and_calls_nothing_else(shop: Shop) -
 async def test_a_role_is_let_in_once_and_let_out(shop: Shop) -> None:
     other = await shop.tenants.create("other")
     with pytest.raises(InvalidInput, match="another tenant"):
-        await let_in(shop.owner_url, ROLE, other.id)
-    await let_out(shop.owner_url, ROLE)
+        await grant_app_role(shop.owner_url, ROLE, other.id)
+    await revoke_app_role(shop.owner_url, ROLE)
     app = await shop.connect()
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="let into no tenant"):  # Not out of other databases.
         await enqueue(app, {"type": "mail"})
-    await let_in(shop.owner_url, ROLE, other.id)
+    await grant_app_role(shop.owner_url, ROLE, other.id)
     (made,) = await enqueue(app, {"type": "mail"})
     assert (await shop.jobs.get(other.id, str(made["id"]))).tenant == other.id
     for role in ("nobody", "ingot_server", "pg_monitor", 'x"; DROP ROLE shop; --'):
         with pytest.raises(InvalidInput):
-            await let_in(shop.owner_url, role, shop.tenant)
+            await grant_app_role(shop.owner_url, role, shop.tenant)
     for tenant in ("nobody", new_id()):
         with pytest.raises(TenantNotFound):
-            await let_in(shop.owner_url, ROLE, tenant)
+            await grant_app_role(shop.owner_url, ROLE, tenant)
 
 
 async def test_a_role_that_could_not_call_is_not_let_in(shop: Shop) -> None:

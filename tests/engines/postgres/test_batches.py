@@ -10,11 +10,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from ingot.engines.postgres.batches import BATCH_ROWS_MAX, IN_FLIGHT_MAX, WAITING_MAX, Batches
+from ingot.engines.postgres.command_batcher import BATCH_ROWS_MAX, IN_FLIGHT_MAX, QUEUED_COMMANDS_MAX, CommandBatcher
 from ingot.jobs import Done, Settled
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.errors import IngotError, InvalidInput, StoreBusy, StoreError
-from ingot.kernel.logs import about
+from ingot.kernel.logs import request_fields
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for
 from tests.waiting import eventually
@@ -53,13 +53,13 @@ async def test_a_batch_is_about_no_request_and_tells_its_size_once() -> None:
     sizes: list[int] = []
 
     async def run(commands: list[int]) -> list[int | IngotError]:
-        seen.append(about.get())
+        seen.append(request_fields.get())
         if 13 in commands and len(commands) > 1:
             raise InvalidInput("not together")
         return list(commands)
 
-    batches: Batches[int, int] = Batches(run, weigh=_weigh_one, told=sizes.append)
-    about.set({"request_id": "r1"})
+    batches: CommandBatcher[int, int] = CommandBatcher(run, weigh=_weigh_one, on_commit=sizes.append)
+    request_fields.set({"request_id": "r1"})
     assert await asyncio.gather(*map(batches.submit, [1, 2])) == [1, 2]
     assert await asyncio.gather(*map(batches.submit, [12, 13])) == [12, 13]
     assert seen == [None] * 4
@@ -68,14 +68,14 @@ async def test_a_batch_is_about_no_request_and_tells_its_size_once() -> None:
 
 async def test_what_comes_while_batches_are_under_way_gathers_for_the_next() -> None:
     echo = Echo()
-    batches: Batches[int, int] = Batches(echo.run, weigh=_weigh_one)
+    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weigh_one)
     answers = []
     for number in range(IN_FLIGHT_MAX):
         answers.append(batches.submit(number))
         await _turns()
     answers += [batches.submit(number) for number in range(IN_FLIGHT_MAX, 20)]
     await _turns()
-    assert batches.waiting == 20 - IN_FLIGHT_MAX
+    assert batches.waiting_commands == 20 - IN_FLIGHT_MAX
     assert echo.batches == [[number] for number in range(IN_FLIGHT_MAX)]
     echo.gate.set()
     assert await asyncio.gather(*answers) == list(range(20))
@@ -84,7 +84,7 @@ async def test_what_comes_while_batches_are_under_way_gathers_for_the_next() -> 
 
 async def test_as_many_batches_are_under_way_as_may_be() -> None:
     echo = Echo()
-    batches: Batches[int, int] = Batches(echo.run, weigh=_weigh_one, in_flight_max=1)
+    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weigh_one, in_flight_max=1)
     answers = []
     for number in range(3):
         answers.append(batches.submit(number))
@@ -98,7 +98,7 @@ async def test_as_many_batches_are_under_way_as_may_be() -> None:
 async def test_commands_of_one_turn_of_the_loop_go_together() -> None:
     echo = Echo()
     echo.gate.set()
-    batches: Batches[int, int] = Batches(echo.run, weigh=_weigh_one)
+    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weigh_one)
     assert await asyncio.gather(*(batches.submit(number) for number in range(50))) == list(range(50))
     assert echo.batches == [list(range(50))]
 
@@ -106,7 +106,7 @@ async def test_commands_of_one_turn_of_the_loop_go_together() -> None:
 async def test_a_batch_holds_a_bounded_number_of_rows_and_at_least_one_command() -> None:
     echo = Echo()
     echo.gate.set()
-    batches: Batches[int, int] = Batches(echo.run, weigh=lambda rows: rows)
+    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=lambda rows: rows)
     sizes = [BATCH_ROWS_MAX - 1, 1, 1, 10 * BATCH_ROWS_MAX, 5]
     await asyncio.gather(*(batches.submit(rows) for rows in sizes))
     assert echo.batches == [[BATCH_ROWS_MAX - 1, 1], [1], [10 * BATCH_ROWS_MAX], [5]]
@@ -116,7 +116,7 @@ async def test_a_batch_that_fails_is_replayed_one_by_one_and_only_the_bad_one_fa
     echo = Echo()
     echo.gate.set()
     echo.bad = {3}
-    batches: Batches[int, int] = Batches(echo.run, weigh=_weigh_one)
+    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weigh_one)
     answers = await asyncio.gather(*(batches.submit(number) for number in range(5)), return_exceptions=True)
     assert [answer for answer in answers if not isinstance(answer, Exception)] == [0, 1, 2, 4]
     assert isinstance(answers[3], InvalidInput)
@@ -124,7 +124,7 @@ async def test_a_batch_that_fails_is_replayed_one_by_one_and_only_the_bad_one_fa
 
 async def test_a_caller_that_went_away_keeps_no_answer_from_the_others() -> None:
     echo = Echo()
-    batches: Batches[int, int] = Batches(echo.run, weigh=_weigh_one)
+    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weigh_one)
     first, second = batches.submit(1), batches.submit(2)
     await _turns()
     first.cancel()
@@ -134,13 +134,13 @@ async def test_a_caller_that_went_away_keeps_no_answer_from_the_others() -> None
 
 async def test_too_many_that_wait_are_refused_and_a_closed_one_takes_nothing() -> None:
     echo = Echo()
-    batches: Batches[int, int] = Batches(echo.run, weigh=_weigh_one)
-    answers = [batches.submit(number) for number in range(WAITING_MAX)]
+    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weigh_one)
+    answers = [batches.submit(number) for number in range(QUEUED_COMMANDS_MAX)]
     with pytest.raises(StoreBusy):
-        await batches.submit(WAITING_MAX)
+        await batches.submit(QUEUED_COMMANDS_MAX)
     echo.gate.set()
     await batches.close()
-    assert await asyncio.gather(*answers) == list(range(WAITING_MAX))
+    assert await asyncio.gather(*answers) == list(range(QUEUED_COMMANDS_MAX))
     with pytest.raises(StoreError, match="closed"):
         await batches.submit(0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ingot.blobs.ports import DeleteKey, GetBlobFigures, PutBlob, SweepUploads
+from ingot.blobs.ports import DeleteKey, GetBlobMetrics, PutBlob, SweepUploads
 from ingot.engines.postgres import PostgresStore
 from ingot.kernel.ids import new_id
 from tests.conformance.depot import content_of
@@ -37,7 +37,7 @@ async def test_totals_stay_right_while_they_are_summed_up_by_several(yard: Yard)
     (counted,) = await owner.fetch("SELECT count(*), sum(size) FROM ingot.blobs")
     assert told == [*counted]
     assert rows > 1
-    figures = await yard.depot.store.run(GetBlobFigures())
+    figures = await yard.depot.store.run(GetBlobMetrics())
     assert [figures.blobs, figures.bytes] == told
     await yard.depot.store.run(SweepUploads(limit=1))
     ((*after,),) = await owner.fetch(TOTALS)
@@ -50,5 +50,5 @@ async def test_who_stores_a_blob_waits_for_nobody_who_stores_another(yard: Yard)
         await holder.execute("SELECT * FROM ingot.blob_totals FOR UPDATE")
         await yard.depot.put("a", b"some bytes")
         await yard.depot.store.run(SweepUploads(limit=1))
-        figures = await yard.depot.store.run(GetBlobFigures())
+        figures = await yard.depot.store.run(GetBlobMetrics())
     assert (figures.blobs, figures.bytes) == (1, 10)

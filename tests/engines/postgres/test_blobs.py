@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from ingot.blobs.errors import KeyExists, KeyNotFound, QuotaExceeded
-from ingot.blobs.model import Finished, Key
+from ingot.blobs.model import FinishedUpload, Key
 from ingot.blobs.ports import (
     BeginUpload,
     CollectBlob,
@@ -24,11 +24,11 @@ from ingot.blobs.ports import (
     GetKey,
     GetUpload,
     GetUsage,
-    ListCondemned,
+    ListTombstonedBlobs,
     ListTrash,
-    NoteScrub,
     OpenKey,
     PutBlob,
+    RecordScrub,
 )
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.identity import Limits
@@ -42,9 +42,9 @@ SERVERS: Final = 3
 COLLECT: Final = "SELECT ingot.collect_blob($1, 0)"
 
 
-def put(yard: Yard, key: str, data: bytes = b"data", place: str | None = None, **values: Any) -> PutBlob:
+def put(yard: Yard, key: str, data: bytes = b"data", storage_key: str | None = None, **values: Any) -> PutBlob:
     values = {"id": new_id(), "tenant": yard.tenant, "owner": OWNER} | values
-    return PutBlob(key=key, content=content_of(data, place), **values)
+    return PutBlob(key=key, content=content_of(data, storage_key), **values)
 
 
 @asynccontextmanager
@@ -64,7 +64,7 @@ async def test_servers_at_once_never_exceed_a_quota_and_use_it_up(yard: Yard) ->
     for n in range(60):
         store = stores[n % SERVERS]
         calls.append(store.run(put(yard, f"k{n}", n.to_bytes(4), owner=f"token:{n % 2}", owner_quota=52)))
-        begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner="token:2", reserve=4, keep=HOUR)
+        begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner="token:2", reserve=4, lifetime=HOUR)
         calls.append(store.run(begin))
     answers = await asyncio.gather(*calls, return_exceptions=True)
     done = [answer for answer in answers if not isinstance(answer, BaseException)]
@@ -92,10 +92,10 @@ async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(yar
                     case 2:
                         await store.run(DeleteKey(tenant=tenant, key=key))
                     case 3:
-                        begin = BeginUpload(id=new_id(), reserve=9, keep=HOUR, key=key, if_match="*", **about)
+                        begin = BeginUpload(id=new_id(), reserve=9, lifetime=HOUR, key=key, if_match="*", **about)
                         await store.run(begin)
                         content = content_of(data, f"{n} {step} up")
-                        await store.run(FinishUpload(tenant=tenant, id=begin.id, content=content, keep=HOUR))
+                        await store.run(FinishUpload(tenant=tenant, id=begin.id, content=content, lifetime=HOUR))
             except KeyNotFound:
                 pass
             await store.run(CollectBlob(blob_id=id_of(data), grace=0))
@@ -121,7 +121,7 @@ async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(yar
 
 async def test_a_crowd_shares_few_transactions_and_the_refused_hold_up_nobody(yard: Yard) -> None:
     store, noting = await yard.server(), Noting()
-    store.listen(noting)
+    store.add_listener(noting)
     await store.run(put(yard, "k7"))
     answers = await asyncio.gather(
         *(store.run(put(yard, f"k{n}", f"{n}".encode())) for n in range(200)), return_exceptions=True
@@ -139,19 +139,27 @@ async def test_a_crowd_shares_few_transactions_and_the_refused_hold_up_nobody(ya
 
 async def test_finishes_of_uploads_go_together(yard: Yard) -> None:
     store, noting = await yard.server(), Noting()
-    store.listen(noting)
+    store.add_listener(noting)
     begun = [
-        BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=9, keep=HOUR, key=f"k{n % 40}", place=f"p{n}")
+        BeginUpload(
+            id=new_id(),
+            tenant=yard.tenant,
+            owner=OWNER,
+            reserve=9,
+            lifetime=HOUR,
+            key=f"k{n % 40}",
+            storage_key=f"p{n}",
+        )
         for n in range(50)
     ]
     for one in begun:
         await store.run(one)
     finishes = [
-        FinishUpload(tenant=yard.tenant, id=one.id, content=content_of(b"the same", one.place), keep=HOUR)
+        FinishUpload(tenant=yard.tenant, id=one.id, content=content_of(b"the same", one.storage_key), lifetime=HOUR)
         for one in begun
     ]
     answers = await asyncio.gather(*map(store.run, finishes), return_exceptions=True)
-    assert sum(isinstance(answer, Finished) for answer in answers) == 40
+    assert sum(isinstance(answer, FinishedUpload) for answer in answers) == 40
     assert {n for n, answer in enumerate(answers) if isinstance(answer, KeyExists)} == set(range(40, 50))
     assert noting.sizes["finish_upload"] == [50]
     assert len(await store.run(ListTrash(limit=100))) == 39, "one object is the blob's, and those refused keep theirs"
@@ -166,12 +174,14 @@ async def test_what_was_done_before_its_answer_was_lost_is_done_once(yard: Yard)
     key = await store.run(put(yard, "k", b"12345", "place-1"))
     assert key == await store.run(GetKey(tenant=yard.tenant, key="k"))
     assert await store.run(ListTrash(limit=10)) == []
-    begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=9, keep=HOUR, key="up", place="place-2")
+    begin = BeginUpload(
+        id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=9, lifetime=HOUR, key="up", storage_key="place-2"
+    )
     store = await yard.server(losing(yard.bench.clock, "begin_upload"))
     begun = await store.run(begin)
     assert begun == await store.run(GetUpload(tenant=yard.tenant, id=begin.id))
     store = await yard.server(losing(yard.bench.clock, "finish_uploads"))
-    finish = FinishUpload(tenant=yard.tenant, id=begin.id, content=content_of(b"other", "place-2"), keep=HOUR)
+    finish = FinishUpload(tenant=yard.tenant, id=begin.id, content=content_of(b"other", "place-2"), lifetime=HOUR)
     done = await store.run(finish)
     assert done.key == await store.run(GetKey(tenant=yard.tenant, key="up"))
     assert await store.run(ListTrash(limit=10)) == []
@@ -217,8 +227,8 @@ async def test_a_blob_to_which_a_reference_is_being_made_is_not_collected(yard: 
     await (change.commit() if commits else change.rollback())
     assert await store.run(CollectBlob(blob_id=blob, grace=0)) == (None if commits else 5)
     found = await store.run(OpenKey(tenant=yard.tenant, key="new"))
-    assert (found is not None and found[1].place == "old") == commits
-    assert [one.place for one in await store.run(ListTrash(limit=10))] == (["new"] if commits else ["old"])
+    assert (found is not None and found[1].storage_key == "old") == commits
+    assert [one.storage_key for one in await store.run(ListTrash(limit=10))] == (["new"] if commits else ["old"])
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -231,10 +241,10 @@ async def test_a_reference_to_a_blob_that_is_being_collected_finds_it_gone_or_st
     change = session.transaction()
     await change.start()
     assert await session.fetchval(COLLECT, BLOB) == 5
-    begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, keep=HOUR, place="new")
+    begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, lifetime=HOUR, storage_key="new")
     await store.run(begin)
     content = content_of(b"12345", "new")
-    finish = FinishUpload(tenant=yard.tenant, id=begin.id, content=content, keep=HOUR)
+    finish = FinishUpload(tenant=yard.tenant, id=begin.id, content=content, lifetime=HOUR)
     finishing = asyncio.ensure_future(store.run(finish))
     await yard.somebody_waits()
     await (change.commit() if commits else change.rollback())
@@ -242,8 +252,8 @@ async def test_a_reference_to_a_blob_that_is_being_collected_finds_it_gone_or_st
         await finishing
     found = await store.run(FindBlob(tenant=yard.tenant, blob_id=BLOB.hex()))
     assert found is not None
-    assert found[0].place == ("new" if commits else "old")
-    assert [one.place for one in await store.run(ListTrash(limit=10))] == (["old"] if commits else ["new"])
+    assert found[0].storage_key == ("new" if commits else "old")
+    assert [one.storage_key for one in await store.run(ListTrash(limit=10))] == (["old"] if commits else ["new"])
     assert await store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) is None
 
 
@@ -261,8 +271,8 @@ async def test_the_same_bytes_of_two_at_once_are_stored_once(yard: Yard, commits
         await putting
     found = await store.run(OpenKey(tenant=yard.tenant, key="k"))
     assert found is not None
-    assert found[1].place == ("first" if commits else "second")
-    assert [one.place for one in await store.run(ListTrash(limit=10))] == (["second"] if commits else [])
+    assert found[1].storage_key == ("first" if commits else "second")
+    assert [one.storage_key for one in await store.run(ListTrash(limit=10))] == (["second"] if commits else [])
 
 
 async def test_a_reference_that_goes_while_the_collector_looks_leaves_its_tombstone(yard: Yard) -> None:
@@ -273,13 +283,13 @@ async def test_a_reference_that_goes_while_the_collector_looks_leaves_its_tombst
     async with standing_still(session):
         await session.fetch("SELECT * FROM ingot.delete_keys(ARRAY[$1::uuid], '{k}', '{NULL}')", yard.tenant)
         assert await yard.depot.store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) is None
-    assert await yard.depot.store.run(ListCondemned(grace=0, limit=10)) == [BLOB.hex()]
+    assert await yard.depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB.hex()]
     assert await yard.depot.store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) == 5
 
 
 async def test_two_that_mend_a_damaged_blob_at_once_leave_one_object(yard: Yard) -> None:
     await yard.depot.put("k", content_of(b"12345", "damaged"))
-    await yard.depot.store.run(NoteScrub(damaged=[(BLOB.hex(), "damaged")]))
+    await yard.depot.store.run(RecordScrub(damaged=[(BLOB.hex(), "damaged")]))
     store, session = await yard.server(), await yard.session()
     other = (await yard.bench.tenants.create("other")).id
     async with standing_still(session):
@@ -290,8 +300,8 @@ async def test_two_that_mend_a_damaged_blob_at_once_leave_one_object(yard: Yard)
         await putting
     found = await store.run(OpenKey(tenant=yard.tenant, key="k"))
     assert found is not None
-    assert (found[1].place, found[1].damaged) == ("first", False)
-    assert sorted(one.place for one in await store.run(ListTrash(limit=10))) == ["damaged", "second"]
+    assert (found[1].storage_key, found[1].damaged) == ("first", False)
+    assert sorted(one.storage_key for one in await store.run(ListTrash(limit=10))) == ["damaged", "second"]
 
 
 async def test_events_of_a_tenant_are_told_in_the_order_in_which_things_were_done(yard: Yard) -> None:
@@ -315,7 +325,7 @@ async def test_events_of_a_tenant_are_told_in_the_order_in_which_things_were_don
 async def test_an_attempt_does_not_end_while_its_upload_is_finished(yard: Yard) -> None:
     claim = await yard.bench.make_claim()
     about: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": "out"}
-    begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, keep=HOUR, **about)
+    begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, lifetime=HOUR, **about)
     await yard.depot.store.run(begin)
     session = await yard.session()
     async with standing_still(session):

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from ingot.engines.postgres.connection import PlainConnection as Raw
-from ingot.jobs.crew import Heard
+from ingot.jobs.worker_model import HeartbeatAnswer
 from tests.factories import LEASE_SECONDS
 from tests.town import Town
 
@@ -29,7 +29,7 @@ async def test_who_met_a_later_change_begins_again(town: Town, call: str) -> Non
     await bench.workers.register(tenant, "press", ["noop"])
     early = await begun(town)
     bench.clock.advance(seconds=LEASE_SECONDS)
-    assert (await bench.workers.tend()).silent >= 1  # Told after what the early one would tell.
+    assert (await bench.workers.maintain()).marked_offline >= 1  # Told after what the early one would tell.
     with pytest.raises(asyncpg.SerializationError):
         await early.fetch(call, tenant)
     await early.execute("ROLLBACK")
@@ -46,7 +46,7 @@ async def test_a_heartbeat_with_nothing_new_writes_nothing(town: Town) -> None:
     before = await admin.fetch(versions)
     for _ in range(3):
         bench.clock.advance(seconds=1)
-        assert await bench.workers.heartbeat(tenant, "press") == Heard(jobs=[], drain=False)
+        assert await bench.workers.heartbeat(tenant, "press") == HeartbeatAnswer(jobs=[], drain=False)
     assert await admin.fetch(versions) == before
     bench.clock.advance(seconds=5)
     await bench.workers.heartbeat(tenant, "press")

@@ -18,14 +18,14 @@ import pytest
 
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.connection import PlainConnection as Raw
-from ingot.engines.postgres.rows import NewsRow
+from ingot.engines.postgres.job_rows import EventEntryRow
 from ingot.events import Event, Events
 from ingot.events.feeds import Feeds
 from ingot.events.service import START
 from ingot.identity import Tenants
 from ingot.jobs import Claim, Done, Failed, Jobs, JobStatus, Release, Settled
 from ingot.jobs.errors import JobFinished
-from ingot.jobs.model import JobNews, Outcome, Progress, Settle, Snooze
+from ingot.jobs.model import JobEventData, Outcome, Progress, Settle, Snooze
 from ingot.kernel.clock import SystemClock, to_datetime
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import new_id
@@ -119,8 +119,8 @@ async def office() -> AsyncIterator[Office]:
             await store.close()
 
 
-def news(event: Event) -> JobNews:
-    return msgspec.json.decode(event.data, type=JobNews)
+def news(event: Event) -> JobEventData:
+    return msgspec.json.decode(event.data, type=JobEventData)
 
 
 def told(events: list[Event]) -> list[tuple[str, str]]:
@@ -232,7 +232,7 @@ async def test_who_follows_may_name_an_event_that_is_not_shown_yet(office: Offic
     await late.fetch(ENQUEUE, new_id(), office.tenant)
     made = await office.events.publish(office.tenant, "a.b")
     assert await office.events.newest(office.tenant) == START
-    assert await office.events.check_place(office.tenant, made.id) == made.id
+    assert await office.events.check_position(office.tenant, made.id) == made.id
 
 
 async def test_what_a_late_one_may_come_before_is_not_removed(office: Office) -> None:
@@ -266,7 +266,7 @@ class Life:
     """Follows the events of one job, and knows which may come next."""
 
     def __init__(self) -> None:
-        self.last: JobNews | None = None
+        self.last: JobEventData | None = None
         self.name = ""
 
     def follow(self, event: Event) -> None:
@@ -286,7 +286,7 @@ class Life:
             self._go_on(event.name, last, now, said)
         self.last, self.name = now, event.name
 
-    def _go_on(self, name: str, last: JobNews, now: JobNews, said: str) -> None:
+    def _go_on(self, name: str, last: JobEventData, now: JobEventData, said: str) -> None:
         assert (now.fence, now.attempts) == (last.fence, last.attempts), said
         if self.name == "job.failed" and last.status is not JobStatus.QUEUED:
             assert (name, now.status) == (f"job.{last.status}", last.status), said
@@ -350,7 +350,9 @@ async def test_a_reader_among_many_writers_misses_nothing_repeats_nothing_and_se
     assert [event.id for event in shown] == [event.id for event in await office.all_events()]
     owner = await office.owner()
     entries = await owner.fetch("SELECT entries FROM ingot.events")
-    stored = sum(len(entry.news()) for row in entries for entry in msgspec.json.decode(row[0], type=list[NewsRow]))
+    stored = sum(
+        len(entry.event_data()) for row in entries for entry in msgspec.json.decode(row[0], type=list[EventEntryRow])
+    )
     assert len(told(shown)) == stored
     lives = follow(shown)
     assert len(lives) == WRITERS * JOBS_EACH
@@ -446,7 +448,7 @@ async def test_new_tags_tell_nothing_that_an_earlier_event_has_overtaken(office:
 
 def test_a_life_that_cannot_be_is_noticed() -> None:
     def event(name: str, status: JobStatus, *, attempts: int = 0, cancel_requested: bool = False) -> Event:
-        told = JobNews("j", "noop", status, attempts, fence=attempts, cancel_requested=cancel_requested)
+        told = JobEventData("j", "noop", status, attempts, fence=attempts, cancel_requested=cancel_requested)
         data = msgspec.Raw(msgspec.json.encode(told))
         return Event(id="0", tenant="t", name=name, at=to_datetime(0), data=data)
 

@@ -14,17 +14,17 @@ import pytest
 from ingot.blobs.ports import FinishUpload
 from ingot.engines.postgres import make_worker_role, migrate
 from ingot.engines.postgres.connection import PlainConnection as Raw
-from ingot.engines.postgres.direct import Direct
-from ingot.identity.access import Access
+from ingot.engines.postgres.worker_database import WorkerDatabase
+from ingot.identity.authenticator import Authenticator
+from ingot.identity.credential_service import Credentials
 from ingot.identity.credentials import CredentialExists
-from ingot.identity.tokens import Credentials
 from ingot.jobs import Definition, JobStatus
-from ingot.jobs.ports import Beat, Enqueue, LogEntry
+from ingot.jobs.ports import AttemptHeartbeat, Enqueue, LogEntry
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput, StoreError, StoreMisconfigured, StoreTooNew
-from ingot.wire.jobs import Succeeded
-from ingot.wire.workers import HeldJob
-from ingot.worker.over_postgres import Entrance, PostgresBoard
+from ingot.wire.jobs import AttemptSucceeded
+from ingot.wire.workers import JobHeartbeat
+from ingot.worker.postgres_job_source import PostgresJobSource, WorkerLogin
 from tests.conformance.depot import Depot, content_of, id_of
 from tests.direct import role_of
 from tests.postgres import empty_database, own_server, with_database
@@ -41,10 +41,10 @@ SETTLE: Final = "SELECT * FROM ingot.worker_settle($1, $2, '{released}', NULL, N
 
 
 @asynccontextmanager
-async def directly(town: Town, *, instance: str = "1") -> AsyncIterator[Direct]:
+async def directly(town: Town, *, instance: str = "1") -> AsyncIterator[WorkerDatabase]:
     """A worker of the first tenant."""
     async with role_of(town.database, town.tenants[0]) as url:
-        direct = await Direct.open(url, instance=instance, lease=LEASE, connections=2)
+        direct = await WorkerDatabase.open(url, instance=instance, lease=LEASE, connections=2)
         try:
             yield direct
         finally:
@@ -62,7 +62,7 @@ async def held_by(town: Town, worker: Raw) -> tuple[list[str], list[int]]:
     return [row["id"]], [row["fence"]]
 
 
-async def places(worker: Raw, statement: str, *values: Any) -> list[int]:
+async def storage_keys(worker: Raw, statement: str, *values: Any) -> list[int]:
     return [row["place"] for row in await worker.fetch(statement, *values) if row["place"] is not None]
 
 
@@ -77,14 +77,14 @@ async def test_a_role_has_no_say_in_what_another_does(town: Town, tenant: int) -
     held = await held_by(town, worker)
     before = await town.bench.jobs.get(town.tenants[0], held[0][0])
     for statement in (HEAR, LOOK, APPEND, RENEW):
-        assert await places(other, statement, *held) == [], statement
+        assert await storage_keys(other, statement, *held) == [], statement
     assert await other.fetch(SETTLE, *held) == []
     assert await other.fetchval("SELECT ingot.worker_leave('1')")
     assert await town.bench.jobs.get(town.tenants[0], held[0][0]) == before
     names = [one.id for one in (await town.bench.workers.list(town.tenants[0])).items]
     assert await name_of(worker) in names
     for statement in (HEAR, LOOK, APPEND, RENEW):
-        assert await places(worker, statement, *held) == [1], statement
+        assert await storage_keys(worker, statement, *held) == [1], statement
 
 
 async def test_a_settle_of_another_role_is_not_told_to_this_one(town: Town) -> None:
@@ -101,8 +101,8 @@ async def test_an_instance_does_not_hear_for_another_of_its_role(town: Town) -> 
     await worker.fetch(REGISTER.replace("'1', '{", "'2', '{"))
     held = await held_by(town, worker)
     for statement in (HEAR, LOOK):
-        assert await places(worker, statement.replace("'1'", "'2'"), *held) == []
-        assert await places(worker, statement, *held) == [1]
+        assert await storage_keys(worker, statement.replace("'1'", "'2'"), *held) == []
+        assert await storage_keys(worker, statement, *held) == [1]
 
 
 async def test_an_array_that_counts_from_elsewhere_reaches_no_log_of_another(town: Town) -> None:
@@ -134,13 +134,13 @@ async def test_becoming_the_group_of_workers_changes_no_name(town: Town) -> None
 
 
 async def test_a_role_and_a_credential_do_not_share_a_name(town: Town) -> None:
-    credentials = Credentials(town.bench.store, Access(town.bench.store, town.bench.clock), town.bench.clock)
-    await credentials.create_worker(town.tenants[1], "taken")
+    credentials = Credentials(town.bench.store, Authenticator(town.bench.store, town.bench.clock), town.bench.clock)
+    await credentials.create_worker_credential(town.tenants[1], "taken")
     with pytest.raises(InvalidInput, match="worker credential taken"):
         await make_worker_role(town.database.owner_url, "taken", town.tenants[0])
     role = (await name_of(await town.worker(town.tenants[0]))).removesuffix("/1")
     with pytest.raises(CredentialExists, match="role of a worker"):
-        await credentials.create_worker(town.tenants[1], role)
+        await credentials.create_worker_credential(town.tenants[1], role)
 
 
 BAD: Final = [
@@ -192,12 +192,12 @@ async def test_a_worker_is_seen_drained_and_gone(town: Town) -> None:
         assert (known.status, known.types, known.registered_by) == ("online", ("direct", "other"), f"role/{role}")
         await town.bench.make_job("direct", tenant=tenant)
         await workers.drain(tenant, direct.worker_id)
-        assert [(await direct.look([])).drain, (await direct.hear([])).drain] == [True, True]
+        assert [(await direct.read_status([])).drain, (await direct.heartbeat([])).drain] == [True, True]
         assert await direct.claim("direct", 10) == []
         await direct.register(["direct"])
         (claim,) = await direct.claim("direct", 10)
-        await direct.leave()
-        await direct.leave()
+        await direct.unregister()
+        await direct.unregister()
         back = await town.bench.reload(claim)
         assert (back.status, back.failures, back.crashes) == (JobStatus.QUEUED, 0, 0)
         assert direct.worker_id not in [one.id for one in (await workers.list(tenant)).items]
@@ -220,7 +220,7 @@ async def test_a_worker_is_told_the_files_of_a_job_and_what_it_made_is_there_whe
     depot = Depot(town.bench, town.tenants[0])
     store, blob = depot.store, id_of(b"the same bytes in every tenant")
     order = depot.order("direct", inputs={"in.txt": blob}, payload_blob=blob)
-    await town.bench.store.run(Enqueue(orders=[order]))
+    await town.bench.store.run(Enqueue(jobs=[order]))
     async with directly(town) as direct:
         (claim,) = await direct.claim("direct", 1)
         usual = (True, 0, None, None, None)
@@ -228,8 +228,8 @@ async def test_a_worker_is_told_the_files_of_a_job_and_what_it_made_is_there_whe
         for_job: dict[str, Any] = {"job_id": order.id, "fence": claim.fence, "file": "output"}
         begin = depot.upload_of(order, "out.txt", 4, **for_job)
         await store.run(begin)
-        content = content_of(b"1234", begin.place)
-        await store.run(FinishUpload(tenant=depot.tenant, id=begin.id, content=content, keep=LEASE))
+        content = content_of(b"1234", begin.storage_key)
+        await store.run(FinishUpload(tenant=depot.tenant, id=begin.id, content=content, lifetime=LEASE))
         assert await direct.settle([(order.id, claim.fence + 1, "succeeded", *usual)]) == {}
         assert [kind for kind, _, _ in await depot.files(order.id)] == ["input", "payload"]
         answers = await direct.settle([(order.id, claim.fence, "succeeded", *usual)])
@@ -245,7 +245,7 @@ async def test_what_was_not_named_for_long_is_given_back(town: Town) -> None:
     now = await worker.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
     for seconds, status in [(10, JobStatus.RUNNING), (20, JobStatus.QUEUED)]:
         await worker.execute(f"SET ingot.now = '{now + seconds * MICROS}'")
-        assert await places(worker, HEAR, [named], [fence]) == [1]
+        assert await storage_keys(worker, HEAR, [named], [fence]) == [1]
         assert (await town.bench.jobs.get(town.tenants[0], lost)).status is status
     assert (await town.bench.jobs.get(town.tenants[0], named)).status is JobStatus.RUNNING
 
@@ -263,16 +263,16 @@ async def test_what_was_told_is_no_news(town: Town) -> None:
     """A worker that winds up a job is not answered at once again and again."""
     job = await town.bench.make_job("direct", tenant=town.tenants[0])
     async with role_of(town.database, town.tenants[0]) as url:
-        board = PostgresBoard(Entrance(url=url, instance="1", lease_seconds=60))
+        board = PostgresJobSource(WorkerLogin(url=url, instance="1", lease_seconds=60))
         try:
             await board.register(["direct"])
             (work,) = await board.claim("direct", limit=1, wait_seconds=0)
-            held = [HeldJob(id=job.id, fence=work.job.fence)]
+            held = [JobHeartbeat(id=job.id, fence=work.job.fence)]
             await town.bench.jobs.cancel(town.tenants[0], job.id)
-            answer = await board.beat(held, wait_seconds=60)
+            answer = await board.heartbeat(held, wait_seconds=60)
             assert [(one.cancel_requested, one.lost) for one in answer.jobs] == [(True, False)]
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(board.beat(held, wait_seconds=60), 2.5)
+                await asyncio.wait_for(board.heartbeat(held, wait_seconds=60), 2.5)
             await board.leave()
         finally:
             await board.close()
@@ -311,12 +311,12 @@ async def test_a_key_does_not_wait_behind_work_without_one(town: Town) -> None:
 async def test_a_result_that_is_refused_costs_no_other_its_settle(town: Town) -> None:
     jobs = [await town.bench.make_job("direct", n, tenant=town.tenants[0]) for n in range(3)]
     async with role_of(town.database, town.tenants[0]) as url:
-        board = PostgresBoard(Entrance(url=url, instance="1", lease_seconds=60))
+        board = PostgresJobSource(WorkerLogin(url=url, instance="1", lease_seconds=60))
         try:
             works = await board.claim("direct", limit=3, wait_seconds=0)
             deep = b"[" * 300 + b"]" * 300
             endings = [
-                Succeeded(id=work.job.id, fence=work.job.fence, result=msgspec.Raw(deep if n == 1 else b"1"))
+                AttemptSucceeded(id=work.job.id, fence=work.job.fence, result=msgspec.Raw(deep if n == 1 else b"1"))
                 for n, work in enumerate(works)
             ]
             answers = await board.settle(endings)
@@ -336,7 +336,7 @@ async def test_connections_that_are_cut_are_made_anew(town: Town) -> None:
         await direct.register(["direct"])
         (claim,) = await direct.claim("direct", 1)
         assert await admin.fetch(cut, role) != []
-        heard = await direct.hear([Beat(job_id=job.id, fence=claim.fence, lease=0)])
+        heard = await direct.heartbeat([AttemptHeartbeat(job_id=job.id, fence=claim.fence, lease=0)])
         assert [held.lost for held in heard.jobs] == [False]
         assert await admin.fetch(cut, role) != []
         said = (job.id, claim.fence, "succeeded", True, 0, None, None, None)
@@ -344,7 +344,7 @@ async def test_connections_that_are_cut_are_made_anew(town: Town) -> None:
 
 
 async def opened(url: str) -> None:
-    direct = await Direct.open(url, instance="1", lease=LEASE, connections=1)
+    direct = await WorkerDatabase.open(url, instance="1", lease=LEASE, connections=1)
     await direct.close()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import asyncpg
 
 from ingot.engines.postgres import PostgresStore
-from ingot.engines.postgres.tend import note_askers
+from ingot.engines.postgres.maintenance import record_requests
 from ingot.jobs import Job
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for, until_blocked
@@ -17,7 +17,7 @@ from tests.postgres import database_for, until_blocked
 async def note(bench: Bench) -> None:
     """Let the others know which types workers ask for here."""
     assert isinstance(bench.store, PostgresStore)
-    await note_askers(bench.store.database, bench.store.memory)
+    await record_requests(bench.store.database, bench.store.lane_cache)
 
 
 async def has_worker(bench: Bench, job: Job) -> bool:

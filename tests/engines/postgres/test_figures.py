@@ -15,7 +15,7 @@ async def horizon_until(store: PostgresStore, right: Callable[[float], bool]) ->
     """Measure until it is right: transactions of autovacuum come and go."""
 
     async def is_right() -> bool:
-        return right((await store.measure()).horizon_seconds or 0.0)
+        return right((await store.measure_load()).horizon_seconds or 0.0)
 
     await eventually(is_right)
 

@@ -13,7 +13,7 @@ import pytest
 
 from ingot.engines.postgres import PostgresStore
 from ingot.jobs import Batch, Done, JobStatus
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock
 from tests.conformance.following import all_events, counted
 from tests.factories import Bench, open_bench
@@ -28,7 +28,7 @@ WAITS_FOR_A_LOCK = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE 
 async def forgetful(folder: Path, clock: ManualClock) -> AsyncIterator[Bench]:
     """A process that never comes to what follows."""
     async with open_bench("postgres", folder, clock) as bench:
-        _store(bench).memory.on_end.clear()
+        _store(bench).lane_cache.jobs_ended_callbacks.clear()
         yield bench
 
 
@@ -52,7 +52,7 @@ async def test_another_process_lets_those_go_that_wait(tmp_path: Path, status: J
             await bench.jobs.complete(claim)
         assert (await counted(bench))[JobStatus.BLOCKED] == 1501
     async with open_bench("postgres", tmp_path / "data", clock) as bench:
-        await _store(bench).follow.look()
+        await _store(bench).dependents.release_missed()
         going = {JobStatus.SUCCEEDED: 1, JobStatus.QUEUED: 1500, JobStatus.BLOCKED: 1}
         assert await counted(bench) == ({JobStatus.CANCELED: 1502} if status is JobStatus.CANCELED else going)
 
@@ -66,7 +66,7 @@ async def test_another_process_tells_of_a_batch_once(tmp_path: Path) -> None:
         assert "batch.completed" not in [event.name for event in await all_events(bench)]
     async with open_bench("postgres", tmp_path / "data", clock) as bench:
         for _ in range(3):
-            await _store(bench).follow.fold()
+            await _store(bench).dependents.fold_batches()
         told = [event.data for event in await all_events(bench) if event.name == "batch.completed"]
         assert [msgspec.json.decode(data, type=Batch) for data in told] == [
             Batch(batch="batch", total=3, unfinished=0, succeeded=3)

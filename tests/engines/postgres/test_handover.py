@@ -11,11 +11,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from ingot.engines.postgres.tend import look
-from ingot.identity.service import Tenants
+from ingot.engines.postgres.maintenance import poll
+from ingot.identity.tenants import Tenants
 from ingot.jobs import Claim, JobStatus
+from ingot.jobs.job_options import new_job
 from ingot.jobs.model import Definition
-from ingot.jobs.orders import new_job
 from ingot.kernel.clock import ManualClock
 from tests.conformance.watched import WatchedStore
 from tests.engines.postgres.blob_yard import open_server
@@ -161,10 +161,10 @@ async def test_when_the_answer_is_lost_the_job_is_there_once_and_its_lease_runs_
         assert made.created
         assert not waiting.done()
         store: Any = bench.store
-        await look(store.database, store.memory)
+        await poll(store.database, store.memory)
         for seconds in (LEASE_SECONDS + 1, 3600):  # The lease runs out, then the time until the next attempt.
             bench.clock.advance(seconds=seconds)
-            await bench.jobs.tend()
+            await bench.jobs.maintain()
         assert await _ids(waiting) == [made.job.id]
         assert (await bench.reload(made.job)).crashes == 1
 
@@ -182,7 +182,7 @@ async def test_the_job_of_a_claim_that_went_away_is_given_back() -> None:
 
 async def test_what_is_limited_paused_or_later_is_not_handed_out_early(bench: Bench) -> None:
     await bench.jobs.define(Definition(type="noop", tenant=bench.tenant, max_running=1))
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     first, second = await _wait(bench, "first"), await _wait(bench, "second")
     jobs = [(await bench.make_job()).id for _ in range(2)]
     later = await _wait(bench, "later", types=("echo",))

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from ingot.engines.postgres.connection import as_tenant
-from ingot.engines.postgres.memory import NIL
+from ingot.engines.postgres.lane_cache import NIL_ID
 from ingot.jobs import JobStatus
 from ingot.kernel.ids import new_id
 from tests.engines.postgres.isolation import READABLE, rows_of
@@ -217,8 +217,8 @@ async def test_without_a_tenant_there_is_nothing_to_see(town: Town, value: str |
 
 async def test_the_tenant_of_all_zeros_sees_what_is_shared(town: Town) -> None:
     server = await town.server()
-    async with as_tenant(server, NIL):
-        assert await rows_of(server) == {name: {NIL} if name == "records" else set() for name in READABLE}
+    async with as_tenant(server, NIL_ID):
+        assert await rows_of(server) == {name: {NIL_ID} if name == "records" else set() for name in READABLE}
 
 
 async def test_a_sealed_value_cannot_be_read(town: Town) -> None:

@@ -27,7 +27,7 @@ from ingot.blobs.ports import (
     PutBlob,
     SweepUploads,
 )
-from ingot.engines.postgres import PostgresStore, let_in
+from ingot.engines.postgres import PostgresStore, grant_app_role
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.identity import Limits
 from ingot.jobs import Claim, Definition, Done, JobStatus, NewJob, Settle
@@ -58,12 +58,12 @@ async def standing_still(connection: Raw) -> AsyncIterator[None]:
 
 async def enqueue(store: PostgresStore, *orders: NewJob) -> list[str]:
     """The ids of jobs that were made together."""
-    return [made.job.id for made in await store.run(Enqueue(orders=orders))]
+    return [made.job.id for made in await store.run(Enqueue(jobs=orders))]
 
 
 def finish(yard: Yard, upload: BeginUpload, data: bytes = DATA) -> FinishUpload:
     """An upload has all of its bytes."""
-    return FinishUpload(tenant=yard.tenant, id=upload.id, content=content_of(data, upload.place), keep=HOUR)
+    return FinishUpload(tenant=yard.tenant, id=upload.id, content=content_of(data, upload.storage_key), lifetime=HOUR)
 
 
 def put(yard: Yard, key: str, content: Content, **values: Any) -> PutBlob:
@@ -196,7 +196,7 @@ async def test_servers_at_once_never_exceed_a_quota_with_inputs_and_uploads(yard
 async def test_a_crowd_shares_few_transactions_and_the_refused_hold_up_nobody(yard: Yard) -> None:
     await yard.depot.put("k", DATA)
     store, noting = await yard.server(), Noting()
-    store.listen(noting)
+    store.add_listener(noting)
     orders = [yard.depot.order(inputs={"in": id_of(b"no") if n == 7 else BLOB}) for n in range(100)]
     answers = await asyncio.gather(*(enqueue(store, order) for order in orders), return_exceptions=True)
     assert [n for n, answer in enumerate(answers) if isinstance(answer, BaseException)] == [7]
@@ -288,7 +288,7 @@ async def test_servers_that_finish_end_sweep_and_cancel_at_once_agree(yard: Yard
         if n % 3 == 0:
             calls.append(three.run(CancelJob(tenant=yard.tenant, job_id=order.id)))
         elif n % 3 == 1:
-            calls.append(three.run(EndUpload(tenant=yard.tenant, id=second.id, error="wrong_digest", keep=HOUR)))
+            calls.append(three.run(EndUpload(tenant=yard.tenant, id=second.id, error="wrong_digest", lifetime=HOUR)))
         else:
             calls.append(three.run(SweepUploads(limit=10)))
         for answer in await asyncio.gather(*calls, return_exceptions=True):
@@ -297,7 +297,7 @@ async def test_servers_that_finish_end_sweep_and_cancel_at_once_agree(yard: Yard
 
     await asyncio.gather(*(work(n, order) for n, order in enumerate(orders)))
     for store in stores:
-        await store.follow.settle_down()
+        await store.dependents.wait_until_idle()
     ended = [await status(yard, order.id) for order in orders]
     assert set(ended) == {JobStatus.QUEUED, JobStatus.CANCELED}
     assert [await status(yard, child.id) for child in children] == [
@@ -316,7 +316,7 @@ async def test_another_server_hears_that_an_upload_made_a_job_ready(yard: Yard) 
     heard = asyncio.Event()
     two.on_ready(lambda _, type, __: heard.set() if type == "noop" else None)
     for store in (one, two):
-        store.watch.start()
+        store.listener.start()
     async with asyncio.timeout(WAIT_SECONDS):
         await one.run(finish(yard, order.uploads[0]))
         await heard.wait()
@@ -328,7 +328,9 @@ async def test_another_server_hears_that_an_upload_made_a_job_ready(yard: Yard) 
 async def make(yard: Yard, store: PostgresStore, claim: Claim, name: str, data: bytes = DATA) -> None:
     """Upload an output of an attempt."""
     about: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": name}
-    begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, keep=HOUR, place=new_id(), **about)
+    begin = BeginUpload(
+        id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, lifetime=HOUR, storage_key=new_id(), **about
+    )
     await store.run(begin)
     await store.run(finish(yard, begin, data))
 
@@ -368,7 +370,7 @@ async def test_an_order_with_files_whose_answer_was_lost_is_made_once(yard: Yard
     await yard.depot.put("k", DATA)
     store = await yard.server(losing(yard.bench.clock, "ingot.enqueue"))
     order = yard.depot.order(inputs={"in": BLOB}, uploads=["more"], idempotency_key="once")
-    (made,) = await store.run(Enqueue(orders=[order]))
+    (made,) = await store.run(Enqueue(jobs=[order]))
     assert (made.job.id, made.created, made.job.status) == (order.id, True, JobStatus.BLOCKED)
     usage = await store.run(GetUsage(tenant=yard.tenant))
     assert (usage.bytes, usage.reserved_bytes) == (10, 5)
@@ -383,7 +385,7 @@ async def app_of(yard: Yard) -> Raw:
     role = f"app_{new_id().replace('-', '')}"
     admin = await yard.session(server=False)
     await admin.execute(f"CREATE ROLE {role} LOGIN")
-    await let_in(yard.url, role, yard.tenant)
+    await grant_app_role(yard.url, role, yard.tenant)
     return await yard.session_of(with_database(yard.url, yard.url.partition("?")[0].rsplit("/", 1)[1], role))
 
 

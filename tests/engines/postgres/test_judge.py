@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.connection import PlainConnection as Raw
-from ingot.jobs.checks import ATTEMPTS_MAX, DELAY_MICROS_MAX, MOMENT_MAX, SECONDS_MAX
+from ingot.jobs.checks import ATTEMPTS_MAX, DELAY_MICROS_MAX, SECONDS_MAX, TIMESTAMP_MAX
 from ingot.jobs.lifecycle import Verdict, backoff_micros, judge
 from ingot.jobs.model import Backoff, Definition, Done, Failed, Lost, Outcome, Release, Settle, Snooze
-from ingot.jobs.ports import SettleJobs, Tend
+from ingot.jobs.ports import MaintainJobs, SettleJobs
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import new_id
 from tests.factories import LEASE_SECONDS, Bench, open_bench
@@ -54,11 +54,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     def verdict(self) -> Verdict:
         """What Python says."""
-        return judge(self, self.outcome, self.definition, now=self.now, spread=self.spread)
+        return judge(self, self.outcome, self.definition, now=self.now, random_fraction=self.spread)
 
     def rounding(self) -> int:
         """How far apart the instants of the next try may be, in microseconds."""
-        wait = backoff_micros(self.definition.backoff, self.failures + 1, spread=self.spread)
+        wait = backoff_micros(self.definition.backoff, self.failures + 1, random_fraction=self.spread)
         return 1 + int(2 * ROUNDING * wait * (self.failures + 4))
 
 
@@ -93,7 +93,7 @@ def cases(draw: st.DrawFn) -> Case:
         definition=Definition(
             type="noop", crash_cap=draw(near_crashes | st.integers(1, ATTEMPTS_MAX)), backoff=draw(backoffs)
         ),
-        now=draw(st.integers(0, MOMENT_MAX)),
+        now=draw(st.integers(0, TIMESTAMP_MAX)),
         spread=draw(spreads),
     )
 
@@ -208,7 +208,7 @@ async def test_sql_and_python_wait_alike(owner: Raw, asked: list[tuple[Backoff, 
         [spread for _, _, spread in asked],
     )
     for (backoff, number, spread), (waits,) in zip(asked, rows, strict=True):
-        expected = backoff_micros(backoff, number, spread=spread)
+        expected = backoff_micros(backoff, number, random_fraction=spread)
         assert abs(expected - waits) <= 1 + int(2 * ROUNDING * expected * (number + 4)), (backoff, number, spread)
         assert 0 <= waits <= 1_000_000 * backoff.max_seconds
 
@@ -220,7 +220,7 @@ async def test_an_hour_at_most_is_the_same_to_one_microsecond_for_every_number_o
     numbers = range(1, ATTEMPTS_MAX + 1)
     values = ([value] * ATTEMPTS_MAX for value in msgspec.structs.astuple(backoff))
     rows = await owner.fetch(BACKOFF, *values, numbers, [0.125] * ATTEMPTS_MAX)
-    expected = [backoff_micros(backoff, number, spread=0.125) for number in numbers]
+    expected = [backoff_micros(backoff, number, random_fraction=0.125) for number in numbers]
     assert [number for number, row in zip(numbers, rows, strict=True) if abs(row[0] - expected[number - 1]) > 1] == []
 
 
@@ -299,8 +299,8 @@ async def test_jobs_move_through_the_store_as_the_judge_says(hall: Hall, asked: 
     ]
     answers = await hall.store.run(SettleJobs(settles=told)) if told else []
     assert [answer for answer in answers if isinstance(answer, IngotError)] == []
-    hall.store.memory.expires_at(now)
-    await hall.store.run(Tend())
+    hall.store.lane_cache.record_expiry(now)
+    await hall.store.run(MaintainJobs())
     statuses = {answer.job_id: answer.status for answer in answers if not isinstance(answer, IngotError)}
     for id, case in zip(ids, asked, strict=True):
         job = await hall.bench.jobs.get(hall.bench.tenant, id)
@@ -316,6 +316,6 @@ async def test_jobs_move_through_the_store_as_the_judge_says(hall: Hall, asked: 
     [(Backoff(first_seconds=1e-5, factor=2.0), 1_025), (Backoff(first_seconds=1e-300, factor=10.0), 400)],
 )
 async def test_a_tiny_first_wait_grows_to_the_cap_in_sql_too(owner: Raw, backoff: Backoff, number: int) -> None:
-    expected = backoff_micros(backoff, number, spread=0.0)
+    expected = backoff_micros(backoff, number, random_fraction=0.0)
     values = (backoff.first_seconds, backoff.factor, backoff.max_seconds, number)
     assert expected == await owner.fetchval("SELECT ingot.backoff($1, $2, $3, $4, 0)", *values)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from ingot.engines.events import PLACES
+from ingot.engines.event_ids import BATCH_EVENTS_MAX
 from ingot.engines.postgres import PostgresStore, make_worker_role, migrate
 from ingot.events import Events
 from ingot.identity import Tenants
@@ -141,7 +141,7 @@ async def test_a_transaction_older_than_the_migration_puts_nothing_before_what_c
     async with opened(new) as store:
         assert await Events(store).read(tenant) == told
         position = await before.fetchval("SELECT ingot.position(pg_current_xact_id())")
-        assert position > int(told[-1].id, 16) // PLACES
+        assert position > int(told[-1].id, 16) // BATCH_EVENTS_MAX
     await before.close()
 
 

@@ -17,16 +17,16 @@ from ingot.events.audit import Act
 from ingot.identity.people import MemberNotFound, SignInRefused, UserNotFound
 from ingot.identity.ports import (
     BeginLogin,
+    ConsumeLogin,
     CreateToken,
-    EnableUser,
     EndSession,
     FindMember,
     FindSession,
-    ListPeopleTokens,
     ListSessions,
+    ListUserTokens,
     PutMember,
     RemoveMember,
-    TakeLogin,
+    SetUserEnabled,
 )
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
@@ -67,7 +67,7 @@ async def test_a_session_ended_twice_by_one_command_is_ended(folk: Folk) -> None
 
 async def test_a_person_let_out_twice_by_one_command_was_let_in_before(folk: Folk) -> None:
     ann = await folk.sign_in()
-    command = EnableUser(id=ann.id, enabled=False, act=folk.act())
+    command = SetUserEnabled(id=ann.id, enabled=False, act=folk.act())
     after = await folk.store.run(command)
     assert await folk.store.run(command) == after
     entry = await folk.last_act()
@@ -78,8 +78,8 @@ async def test_a_person_let_out_twice_by_one_command_was_let_in_before(folk: Fol
 async def test_a_role_given_or_taken_twice_by_one_command_is_on_record_once(folk: Folk) -> None:
     tenant = folk.bench.tenant
     ann = await folk.sign_in()
-    given = PutMember(tenant=tenant, role="member", user=ann.id, invitation=new_id(), act=folk.act())
-    invited = PutMember(tenant=tenant, role="member", email="new@example.com", invitation=new_id(), act=folk.act())
+    given = PutMember(tenant=tenant, role="member", user=ann.id, invitation_id=new_id(), act=folk.act())
+    invited = PutMember(tenant=tenant, role="member", email="new@example.com", invitation_id=new_id(), act=folk.act())
     members = [await folk.store.run(command) for command in (given, invited, given, invited)]
     assert members[:2] == members[2:]
     for member in members[:2]:
@@ -95,12 +95,12 @@ async def test_a_role_given_or_taken_twice_by_one_command_is_on_record_once(folk
 
 async def test_a_link_made_twice_by_one_command_is_one(folk: Folk) -> None:
     soon = folk.bench.clock.micros() + MICROS
-    command = BeginLogin(digest=b"link", expires_at=soon, next="/jobs", link=True, act=folk.act())
+    command = BeginLogin(digest=b"link", expires_at=soon, next_page="/jobs", is_link=True, act=folk.act())
     for _ in range(2):
         await folk.store.run(command)
     assert len(await folk.acts()) == 1
-    assert await folk.store.run(TakeLogin(digest=b"link", link=True)) == "/jobs"
-    assert await folk.store.run(TakeLogin(digest=b"link", link=True)) is None
+    assert await folk.store.run(ConsumeLogin(digest=b"link", is_link=True)) == "/jobs"
+    assert await folk.store.run(ConsumeLogin(digest=b"link", is_link=True)) is None
 
 
 async def test_a_tenant_made_or_changed_twice_keeps_its_groups(folk: Folk) -> None:
@@ -130,7 +130,7 @@ async def half_way(folk: Folk) -> AsyncIterator[Context]:
     async with folk.store.database.pool.acquire() as connection:
         await connection.fetch("SELECT 1")  # So that it has the time of the test.
         async with connection.transaction():
-            yield Context(Half(connection), folk.store.memory)  # type: ignore[arg-type]
+            yield Context(Half(connection), folk.store.lane_cache)  # type: ignore[arg-type]
 
 
 async def waiting(folk: Folk, calls: int) -> None:
@@ -147,7 +147,7 @@ async def waiting(folk: Folk, calls: int) -> None:
 async def test_who_is_let_out_at_this_moment_gets_no_session_and_no_token(folk: Folk) -> None:
     ann = await folk.sign_in()
     async with half_way(folk) as first:
-        await people.enable_user(first, EnableUser(id=ann.id, enabled=False, act=folk.act()))
+        await people.set_user_enabled(first, SetUserEnabled(id=ann.id, enabled=False, act=folk.act()))
         later = [
             asyncio.create_task(folk.sign_in("ann", b"late")),
             asyncio.create_task(folk.text_of_token(ann)),
@@ -156,7 +156,7 @@ async def test_who_is_let_out_at_this_moment_gets_no_session_and_no_token(folk: 
     refused = await asyncio.gather(*later, return_exceptions=True)
     assert [type(error) for error in refused] == [SignInRefused, UserNotFound]
     assert await folk.store.run(FindSession(digest=b"late")) is None
-    assert await folk.store.run(ListPeopleTokens(user=ann.id, before=None, limit=10)) == []
+    assert await folk.store.run(ListUserTokens(user=ann.id, before=None, limit=10)) == []
 
 
 async def test_a_session_and_a_token_that_are_made_at_this_moment_end_with_who_is_let_out(folk: Folk) -> None:

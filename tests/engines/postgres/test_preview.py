@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from ingot.engines.postgres import PostgresStore
-from ingot.engines.postgres.collect import PREVIEW_JOBS_MAX
+from ingot.engines.postgres.retention import PREVIEW_JOBS_MAX
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs import Definition, Done, Settle
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from tests.factories import open_bench
 
 JOBS = 300

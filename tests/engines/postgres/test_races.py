@@ -11,12 +11,12 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from ingot.engines.postgres import PostgresStore, tend
+from ingot.engines.postgres import PostgresStore, maintenance
 from ingot.engines.postgres.connection import Connection, Record
-from ingot.engines.postgres.memory import Memory
+from ingot.engines.postgres.lane_cache import LaneCache
 from ingot.identity import Tenants
 from ingot.jobs import Definition, Job, JobStatus
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import MICROS, SystemClock
 from ingot.kernel.errors import StoreError
 from tests.factories import LEASE_SECONDS, Bench
@@ -55,10 +55,10 @@ class Gated(Bench):
     gates: list[Gate]
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> LaneCache:
         """What this process remembers."""
         assert isinstance(self.store, PostgresStore)
-        return self.store.memory
+        return self.store.lane_cache
 
     @contextmanager
     def gate(self, function: str, way: str, *, passes: int = 0) -> Iterator[Gate]:
@@ -75,14 +75,14 @@ class Gated(Bench):
         """See what others did."""
         assert isinstance(self.store, PostgresStore)
         try:
-            await tend.look(self.store.database, self.memory)
+            await maintenance.poll(self.store.database, self.memory)
         finally:
-            self.memory.look_patience = NEVER
+            self.memory.poll_interval_seconds = NEVER
 
     def trust(self, seconds: float) -> None:
         """Ask the lanes of this tenant that are known from their beginning again after so long, and no sooner."""
         for hint in self.memory.lanes["noop"][self.tenant].values():
-            hint.patience = seconds
+            hint.full_scan_interval_seconds = seconds
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Gated]:
     try:
         bench = Gated(store, clock, await Tenants(store).ensure_default())  # type: ignore[arg-type]
         bench.gates = gates
-        bench.memory.look_patience = NEVER
+        bench.memory.poll_interval_seconds = NEVER
         await bench.jobs.define(Definition(type="noop", limit_key="{key}"))
         yield bench
     finally:

@@ -9,13 +9,13 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from ingot.engines.postgres import PostgresStore, tend
+from ingot.engines.postgres import PostgresStore, maintenance
 from ingot.events.audit import Act
 from ingot.identity import TenantNotFound
-from ingot.identity.access import Access
-from ingot.identity.grants import ALL
+from ingot.identity.authenticator import Authenticator
+from ingot.identity.credential_service import Credentials
+from ingot.identity.grants import GRANT_ALL
 from ingot.identity.ports import ClearTenants, RemoveTenant
-from ingot.identity.tokens import Credentials
 from ingot.jobs import JobNotFound, JobStatus
 from tests.conformance.tables import orphans, tables_of_tenant
 from tests.engines.postgres.two_stores import two_stores
@@ -35,9 +35,9 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 async def clear(bench: Bench) -> tuple[str, ...]:
     """Rounds until there is nothing to do at once; answers who is gone."""
-    while (cleared := await bench.store.run(ClearTenants(limit=1000))).more:
+    while (cleared := await bench.store.run(ClearTenants(limit=1000))).has_more:
         pass
-    return cleared.gone
+    return cleared.cleared_tenants
 
 
 # -- other processes ----------------------------------------------------------------------------------------
@@ -48,8 +48,8 @@ async def test_another_process_lets_go_of_a_removed_tenant(tmp_path: Path, liste
     async with two_stores(tmp_path, listens=listens) as (here, there):
         tenant = await here.tenants.create("acme")
         told = asyncio.Event()
-        there.store.on_removed(there.jobs.let_go)
-        there.store.on_removed(lambda _: told.set())
+        there.store.on_tenant_removed(there.jobs.end_tenant_waits)
+        there.store.on_tenant_removed(lambda _: told.set())
         waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], tenant=tenant.id, wait_seconds=60))
         await there.events.read(tenant.id)
         await here.tenants.remove("acme")
@@ -69,7 +69,7 @@ async def test_a_process_that_has_not_heard_of_it_hands_out_nothing(bench: Bench
     other = await open_store("postgres", tmp_path / "data", bench.clock)
     try:
         there = Bench(other, bench.clock, await bench.tenants.get("default"))
-        other.memory.look_patience = 1e9  # type: ignore[union-attr]
+        other.lane_cache.poll_interval_seconds = 1e9  # type: ignore[union-attr]
         await bench.tenants.remove("acme")
         claims = await there.jobs.claim("w", ["type-0", "type-1", "type-2"], limit=10)
         assert [claim.job.id for claim in claims] == [own.id]
@@ -108,10 +108,10 @@ async def test_what_began_before_the_removal_and_ends_after_it_is_cleared_too(be
 
 
 async def test_no_credential_is_made_beside_the_removal(bench: Bench, tmp_path: Path) -> None:
-    credentials = Credentials(bench.store, Access(bench.store, bench.clock), bench.clock)
+    credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
     for _ in range(10):
         tenant = await bench.tenants.create("acme")
-        making = [credentials.create_token(tenant.id, description="late", grants=[ALL]) for _ in range(8)]
+        making = [credentials.create_token(tenant.id, description="late", grants=[GRANT_ALL]) for _ in range(8)]
         answers = await asyncio.gather(*making[:4], bench.tenants.remove("acme"), *making[4:], return_exceptions=True)
         refused = [answer for answer in answers if isinstance(answer, Exception)]
         assert {type(error).code for error in refused} <= {"tenant_not_found", "token_not_found"}  # type: ignore[attr-defined]
@@ -158,7 +158,7 @@ async def test_a_claim_that_is_under_way_keeps_its_job(bench: Bench, tmp_path: P
     beat = await bench.jobs.heartbeat(job.id, rows[0]["fence"])
     assert beat.cancel_requested
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.jobs.tend()
+    await bench.jobs.maintain()
     await clear(bench)
     bench.clock.advance(seconds=SETTLED_SECONDS)
     assert await clear(bench) == (tenant.id,)
@@ -176,13 +176,13 @@ async def test_a_look_forgets_what_is_known_of_a_removed_tenant(bench: Bench) ->
     tenant = await bench.tenants.create("acme")
     await bench.make_job(tenant=tenant.id)
     await bench.tenants.remove("acme")
-    await tend.look(store.database, store.memory)
-    assert store.memory.removed == {tenant.id}
+    await maintenance.poll(store.database, store.lane_cache)
+    assert store.lane_cache.removed_tenants == {tenant.id}
     await clear(bench)
     bench.clock.advance(seconds=SETTLED_SECONDS)
     assert await clear(bench) == (tenant.id,)
-    await tend.look(store.database, store.memory)
-    assert store.memory.removed == set()
+    await maintenance.poll(store.database, store.lane_cache)
+    assert store.lane_cache.removed_tenants == set()
 
 
 async def test_a_process_that_has_not_heard_of_it_makes_no_work(bench: Bench, tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.connection import Connection, Record
-from ingot.engines.postgres.tend import fold
+from ingot.engines.postgres.maintenance import fold_counts
 from ingot.identity import Tenants
 from ingot.jobs import Definition, JobStatus
-from ingot.jobs.maintenance import Maintenance
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
+from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import SystemClock
 from tests.conformance.watched import WatchedStore
 from tests.engines.postgres.two_stores import two_stores
@@ -31,9 +31,9 @@ LISTENERS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()
 
 async def test_news_of_an_enqueue_wake_a_claim_that_waits_in_another_process(tmp_path: Path) -> None:
     async with two_stores(tmp_path, listens=True) as (here, there):
-        there.store.memory.look_patience = NEVER  # type: ignore[union-attr]
+        there.store.lane_cache.poll_interval_seconds = NEVER  # type: ignore[union-attr]
         waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=60))
-        await eventually(lambda: there.jobs.waiting == 1)
+        await eventually(lambda: there.jobs.waiting_claims == 1)
         job = await here.make_job()
         assert [claim.job.id for claim in await waiting] == [job.id]
 
@@ -41,7 +41,7 @@ async def test_news_of_an_enqueue_wake_a_claim_that_waits_in_another_process(tmp
 async def test_without_news_a_claim_that_waits_in_another_process_finds_work_by_looking(tmp_path: Path) -> None:
     async with two_stores(tmp_path, listens=False) as (here, there):
         waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], wait_seconds=60))
-        await eventually(lambda: there.jobs.waiting == 1)
+        await eventually(lambda: there.jobs.waiting_claims == 1)
         job = await here.make_job()
         assert [claim.job.id for claim in await waiting] == [job.id]
 
@@ -80,7 +80,7 @@ async def test_what_another_process_puts_into_one_of_very_many_lanes_is_found_af
 
 async def test_a_listener_that_lost_its_connection_listens_again(tmp_path: Path) -> None:
     async with two_stores(tmp_path, listens=True) as (here, there):
-        there.store.memory.look_patience = NEVER  # type: ignore[union-attr]
+        there.store.lane_cache.poll_interval_seconds = NEVER  # type: ignore[union-attr]
         admin = await asyncpg.connect((await database_for(tmp_path)).owner_url)
         ended = {row["pid"] for row in await admin.fetch(LISTENERS)}
         await admin.execute(f"SELECT pg_terminate_backend(pid) FROM ({LISTENERS}) AS listeners")
@@ -107,10 +107,10 @@ async def test_claims_that_wait_cost_less_than_one_query_a_second(tmp_path: Path
 
     url = (await database_for(tmp_path)).server_url
     store = await PostgresStore.open(url, clock=SystemClock(), lease_seconds=LEASE_SECONDS, connection_class=Counting)
-    maintenance, watched = Maintenance(store), WatchedStore(store)
+    maintenance, watched = JobMaintenance(store), WatchedStore(store)
     jobs = watched.jobs()
     try:
-        store.watch.start()
+        store.listener.start()
         maintenance.start()
         tenant = (await Tenants(store).ensure_default()).id
         await jobs.enqueue(tenant, "later", delay=3600)
@@ -118,8 +118,8 @@ async def test_claims_that_wait_cost_less_than_one_query_a_second(tmp_path: Path
         await jobs.claim("worker", ["held"])
         waiting = [asyncio.create_task(jobs.claim(f"w{n}", ["noop"], wait_seconds=60)) for n in range(10)]
         await watched.found_nothing(len(waiting))
-        await fold(store.database)
-        store.memory.deltas = False
+        await fold_counts(store.database)
+        store.lane_cache.has_count_deltas = False
         before, began = queries, time.monotonic()
         await asyncio.sleep(IDLE_SECONDS)
         assert queries - before < time.monotonic() - began
@@ -142,7 +142,7 @@ async def test_counts_are_exact_however_much_of_them_is_folded(tmp_path: Path, f
         for _ in range(3):
             await bench.make_job_in(JobStatus.SUCCEEDED)
             for _ in range(folds):
-                await fold(bench.store.database)
+                await fold_counts(bench.store.database)
         await bench.make_job()
         counts = (await bench.jobs.summary(bench.tenant)).counts
         assert {status: jobs for status, jobs in counts.items() if jobs} == {
@@ -156,5 +156,5 @@ async def test_two_folds_at_once_count_nothing_twice(tmp_path: Path) -> None:
         assert isinstance(bench.store, PostgresStore)
         for _ in range(20):
             await bench.make_job()
-        await asyncio.gather(*(fold(bench.store.database) for _ in range(8)))
+        await asyncio.gather(*(fold_counts(bench.store.database) for _ in range(8)))
         assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.QUEUED] == 20

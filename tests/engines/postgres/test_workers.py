@@ -12,11 +12,11 @@ import pytest
 
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.connection import Record
-from ingot.engines.postgres.rows import NewsRow
+from ingot.engines.postgres.job_rows import EventEntryRow
 from ingot.jobs import Definition, JobStatus
 from ingot.jobs.checks import ERROR_CHARS_MAX
+from ingot.jobs.job_options import new_job
 from ingot.jobs.model import Claim
-from ingot.jobs.orders import new_job
 from ingot.jobs.ports import Enqueue
 from ingot.kernel.errors import StoreBusy
 from ingot.kernel.ids import new_id
@@ -139,9 +139,9 @@ async def test_a_direct_worker_hears_nothing_of_another_tenant(town: Town) -> No
     worker = await town.worker(town.tenants[0])
     await worker.add_listener("ingot_ready", lambda *told: heard.append(told[-1]))
     async with store_with_one_connection(town) as store:
-        await store.watch.run_once()
-        store.watch.start()
-        await store.run(Enqueue(orders=[new_job(town.tenants[1], "secret")]))
+        await store.listener.run_once()
+        store.listener.start()
+        await store.run(Enqueue(jobs=[new_job(town.tenants[1], "secret")]))
     await worker.fetch("SELECT 1 AS after_what_was_told")
     assert [text for text in heard if town.tenants[1] in str(text)] == []
 
@@ -275,7 +275,7 @@ async def test_a_worker_claims_and_settles_in_a_transaction_of_its_own(town: Tow
         await worker.fetch(SETTLE, [row["id"]], [row["fence"]])
     admin = await town.connect()
     newest = await admin.fetchval("SELECT entries FROM ingot.events ORDER BY position DESC LIMIT 1")
-    told = msgspec.json.decode(newest, type=list[NewsRow])
+    told = msgspec.json.decode(newest, type=list[EventEntryRow])
     assert [(entry.name, job.id in entry.ids) for entry in told] == [
         (name, True) for name in ("job.started", "job.updated", "job.completed")
     ]
@@ -337,7 +337,7 @@ async def test_a_lease_that_somebody_holds_is_not_waited_for_by_the_sweep(town: 
             found = await store.database.call("SELECT id FROM ingot.expired(0, 1000, 0)")
         held = {row["id"] for row in found}
         assert (claims[0].job.id in held, claims[1].job.id in held) == (False, True)
-        await town.bench.jobs.tend()
+        await town.bench.jobs.maintain()
         assert (await town.bench.reload(claims[1])).status is JobStatus.QUEUED
 
 

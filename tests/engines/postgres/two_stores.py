@@ -21,10 +21,10 @@ async def two_stores(folder: Path, *, listens: bool) -> AsyncIterator[tuple[Benc
     try:
         for _ in range(2):
             store = await open_postgres(folder, clock, lease_seconds=LEASE_SECONDS)
-            store.watch.listens = listens
+            store.listener.listens = listens
             stores.append(store)
-            await store.watch.run_once()
-            store.watch.start()
+            await store.listener.run_once()
+            store.listener.start()
         tenant = await Tenants(stores[0]).ensure_default()
         yield Bench(stores[0], clock, tenant), Bench(stores[1], clock, tenant)  # type: ignore[arg-type]
     finally:

@@ -9,15 +9,15 @@ from typing import Final
 import apsw
 import apsw.ext
 
-from ingot.engines.sqlite.blob_reads import FIGURE_ROWS_MAX
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.blob_reads import METRIC_ROWS_MAX
 from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.kernel.clock import ManualClock
 from tests.engines.sqlite.plans.blob_errand import run_blob_errand
 from tests.engines.sqlite.plans.meter import metered
 from tests.factories import open_bench
 
-SMALL: Final = FIGURE_ROWS_MAX + 1000
+SMALL: Final = METRIC_ROWS_MAX + 1000
 BIG: Final = 50_000
 MORE_STEPS_MAX: Final = 1.1
 NEVER: Final = 2**60

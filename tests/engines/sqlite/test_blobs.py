@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ingot.blobs.model import Key
-from ingot.blobs.ports import CollectBlob, DeleteKey, FindBlob, GetBlobFigures, PutBlob
+from ingot.blobs.ports import CollectBlob, DeleteKey, FindBlob, GetBlobMetrics, PutBlob
 from ingot.jobs import Claim, Definition
 from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import new_id
@@ -72,8 +72,8 @@ async def test_a_thousand_small_blobs_go_through_few_commits(tmp_path: Path) -> 
     with metered() as meter:
         async with open_bench("sqlite", tmp_path / "data") as bench:
             depot, commits = Depot(bench), Commits()
-            bench.store.gather()
-            bench.store.listen(commits)
+            bench.store.coalesce_commands()
+            bench.store.add_listener(commits)
             meter.steps.clear()
             numbers = iter(range(PUTS))
 
@@ -92,7 +92,7 @@ async def test_a_thousand_small_blobs_go_through_few_commits(tmp_path: Path) -> 
 
 async def test_one_that_cannot_be_written_spoils_no_other(depot: Depot) -> None:
     bad = msgspec.structs.replace(put(depot.tenant, 3), original_name=b"no text")
-    depot.bench.store.gather()
+    depot.bench.store.coalesce_commands()
     commands = [put(depot.tenant, 1), bad, put(depot.tenant, 2)]
     with capture_logs():
         answers = await asyncio.gather(*map(depot.store.run, commands), return_exceptions=True)
@@ -100,7 +100,7 @@ async def test_one_that_cannot_be_written_spoils_no_other(depot: Depot) -> None:
     await depot.check()
     assert await depot.usage() == (2048, 0, 2)
     assert len(await depot.news("blob.stored")) == 2
-    figures = await depot.store.run(GetBlobFigures())
+    figures = await depot.store.run(GetBlobMetrics())
     assert (figures.blobs, figures.bytes) == (2, 2048)
 
 
@@ -124,7 +124,7 @@ def add_file(depot: Depot, claim: Claim, data: bytes, *, kind: str = "output", n
 
 def number_of(depot: Depot) -> int:
     """The number of the tenant in the file."""
-    return depot.bench.sqlite.memory.tenants[depot.tenant]
+    return depot.bench.sqlite.writer_state.tenants[depot.tenant]
 
 
 def check(depot: Depot) -> None:

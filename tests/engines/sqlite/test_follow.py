@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ingot.engines.sqlite.follow import FOLLOW_EDGES_MAX, FOLLOW_ROUNDS_MAX
+from ingot.engines.sqlite.dependents import RELEASE_EDGES_MAX, RELEASE_ROUNDS_MAX
 from ingot.jobs import JobStatus, NewJob
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from tests.engines.sqlite.plans.meter import metered
 from tests.factories import open_bench
 
@@ -17,31 +17,31 @@ COUNTING = {"add_batches", "complete_batches"}
 async def test_a_step_moves_a_bounded_number_and_the_rest_is_on_the_agenda(tmp_path: Path) -> None:
     async with open_bench("sqlite", tmp_path / "data") as bench:
         parent = await bench.make_job("first")
-        orders = [new_job(bench.tenant, "second", after=[parent.id]) for _ in range(2 * FOLLOW_EDGES_MAX + 1)]
+        orders = [new_job(bench.tenant, "second", after=[parent.id]) for _ in range(2 * RELEASE_EDGES_MAX + 1)]
         await bench.jobs.enqueue_many(orders)
         (claim,) = await bench.jobs.claim("worker", ["first"])
         await bench.jobs.complete(claim)
         left = len(orders)
         while left:
-            left -= min(left, FOLLOW_EDGES_MAX)
+            left -= min(left, RELEASE_EDGES_MAX)
             assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.BLOCKED] == left
-            assert (bench.store.seconds_to_agenda() == 0) is (left > 0)
-            await bench.jobs.tend()
+            assert (bench.store.seconds_to_maintenance() == 0) is (left > 0)
+            await bench.jobs.maintain()
 
 
 async def test_a_chain_is_canceled_in_bounded_steps_too(tmp_path: Path) -> None:
     async with open_bench("sqlite", tmp_path / "data") as bench:
         chain: list[NewJob] = []
-        for _ in range(3 * FOLLOW_ROUNDS_MAX):
+        for _ in range(3 * RELEASE_ROUNDS_MAX):
             chain.append(new_job(bench.tenant, "link", after=[order.id for order in chain[-1:]]))
         await bench.jobs.enqueue_many(chain)
         await bench.jobs.cancel(bench.tenant, chain[0].id)
-        canceled = 1 + FOLLOW_ROUNDS_MAX
+        canceled = 1 + RELEASE_ROUNDS_MAX
         while canceled < len(chain):
             assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.CANCELED] == canceled
-            assert bench.store.seconds_to_agenda() == 0
-            await bench.jobs.tend()
-            canceled = min(len(chain), canceled + FOLLOW_ROUNDS_MAX)
+            assert bench.store.seconds_to_maintenance() == 0
+            await bench.jobs.maintain()
+            canceled = min(len(chain), canceled + RELEASE_ROUNDS_MAX)
         assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.CANCELED] == len(chain)
 
 
@@ -54,7 +54,7 @@ async def test_work_that_nobody_waits_for_costs_no_statement(tmp_path: Path) -> 
             await bench.jobs.complete(claim)
             job = await bench.make_job()
             await bench.jobs.cancel(bench.tenant, job.id)
-            await bench.jobs.tend()
+            await bench.jobs.maintain()
             assert FOLLOWING & meter.steps.keys() == set()
             await bench.jobs.cancel(bench.tenant, parent.id)
             assert meter.steps.keys() >= FOLLOWING

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from ingot.identity import Tenants
-from ingot.jobs.maintenance import Maintenance
+from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import SystemClock
 from tests.conformance.watched import WatchedStore
 from tests.factories import open_store
@@ -45,7 +45,7 @@ def queries() -> Iterator[Queries]:
 
 async def test_claims_that_wait_cost_less_than_one_query_a_second(queries: Queries, tmp_path: Path) -> None:
     opened = await open_store("sqlite", tmp_path / "data", SystemClock())
-    store, maintenance = WatchedStore(opened), Maintenance(opened)
+    store, maintenance = WatchedStore(opened), JobMaintenance(opened)
     jobs, tenant = store.jobs(), (await Tenants(opened).ensure_default()).id
     maintenance.start()
     # An agenda with something on it: work due in an hour, and a lease that runs.

@@ -9,7 +9,7 @@ import pytest
 
 from ingot.identity import Limits
 from ingot.jobs import Definition
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from tests.engines.sqlite.plans.meter import Meter, metered
 from tests.factories import Bench, open_bench
 

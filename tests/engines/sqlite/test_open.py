@@ -12,12 +12,12 @@ from pathlib import Path
 import apsw
 import pytest
 
+from ingot.engines.migrations import Migration
 from ingot.engines.sqlite import SQLiteStore, connection, migrate
 from ingot.engines.sqlite.connection import READER_PRAGMAS, WRITER_PRAGMAS, open_reader, open_writer, pragmas_of
-from ingot.engines.sqlite.lock import LOCK_NAME
+from ingot.engines.sqlite.folder_lock import LOCK_NAME
 from ingot.engines.sqlite.migrate import migrations
-from ingot.engines.sqlite.opening import FILE_NAME
-from ingot.engines.steps import Migration
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StoreLocked, StoreMisconfigured, StoreTooNew
 from tests.conformance.depot import OWNER, Depot, id_of
@@ -205,7 +205,7 @@ async def test_tables_that_are_made_anew_keep_their_rows_and_their_indexes(
             depot = Depot(bench)
             found = await bench.make_claim()
             depot.jobs[found.job.id] = OWNER
-            await depot.begin(5, key="k", place="place", blob_id=id_of(b"12345"))
+            await depot.begin(5, key="k", storage_key="place", blob_id=id_of(b"12345"))
             for kind in ("output", "log"):
                 await upload(depot, found, kind, kind.encode(), kind)
             await bench.jobs.complete(found)

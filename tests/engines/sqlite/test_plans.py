@@ -14,8 +14,8 @@ import apsw.ext
 import pytest
 
 from benchmarks.queue.prefill import prefill
-from ingot.engines.sqlite.opening import FILE_NAME
 from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.jobs import JobStatus, Source
 from ingot.kernel.clock import ManualClock, to_datetime
 from tests.engines.sqlite.plans.errand import BATCH, TYPE, run_errand

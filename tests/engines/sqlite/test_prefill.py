@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from benchmarks.queue.prefill import EVERY, JOBS_PER_EVENT_ROW, PAYLOAD, prefill
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.identity import TenantNotFound
 from ingot.jobs import AttemptOutcome, JobStatus
-from ingot.jobs.model import JobNews
+from ingot.jobs.model import JobEventData
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StoreLocked
 from ingot.kernel.ids import is_id
@@ -78,13 +78,13 @@ async def test_prefilled_events_lead_to_where_the_jobs_stand(tmp_path: Path) -> 
             assert (news.status, news.attempts, news.fence) == (job.status, job.attempts, job.fence)
 
 
-async def _last_news(bench: Bench) -> dict[str, JobNews]:
-    told: dict[str, JobNews] = {}
+async def _last_news(bench: Bench) -> dict[str, JobEventData]:
+    told: dict[str, JobEventData] = {}
     after: str | None = None
     while events := await bench.events.read(bench.tenant, after=after, limit=1000):
         after = events[-1].id
         for event in events:
-            news = msgspec.json.decode(event.data, type=JobNews)
+            news = msgspec.json.decode(event.data, type=JobEventData)
             told[news.id] = news
     return told
 

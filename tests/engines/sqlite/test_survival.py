@@ -15,10 +15,10 @@ import structlog
 from structlog.testing import capture_logs
 
 from ingot.engines.sqlite import SQLiteStore
-from ingot.engines.sqlite.memory import FENCES_PER_EPOCH
 from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.writer_state import FENCES_PER_EPOCH
 from ingot.identity import Tenants
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StoreError, StoreLocked
 from tests.engines.sqlite.commit_gate import CommitGate
@@ -151,7 +151,7 @@ async def _opened_when_free(folder: Path) -> SQLiteStore:
 async def test_a_fence_that_carries_over_stays_above_all_others_after_a_failed_transaction(tmp_path: Path) -> None:
     folder, clock = tmp_path / "data", ManualClock()
     async with open_bench("sqlite", folder, clock) as bench:
-        first = bench.sqlite.memory
+        first = bench.sqlite.writer_state
         first.fence = (first.epoch + 1) * FENCES_PER_EPOCH - 1
         await bench.make_job()
         with failing(bench, "COMMIT"), pytest.raises(IngotError):

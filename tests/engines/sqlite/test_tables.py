@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ingot.engines.sqlite.connection import open_reader
-from ingot.engines.sqlite.opening import FILE_NAME
+from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.jobs import JobStatus, Outcome, Release, Snooze
 from ingot.jobs.model import Done, Failed
 from ingot.kernel.errors import IngotError
@@ -114,7 +114,7 @@ async def test_one_bad_row_does_not_keep_the_others_from_being_swept(bench: Benc
         (bad,),
     )
     bench.clock.advance(seconds=LEASE_SECONDS)
-    assert (await bench.jobs.tend()).swept == 4
+    assert (await bench.jobs.maintain()).swept == 4
     statuses = {claim.job.id: (await bench.reload(claim)).status for claim in claims}
     assert [id for id, status in statuses.items() if status is not JobStatus.QUEUED] == [bad]
     counts = (await bench.jobs.summary(bench.tenant)).counts
@@ -130,8 +130,8 @@ async def test_a_bad_row_is_tried_again_at_most_once_a_second(bench: Bench) -> N
         (claim.job.id,),
     )
     bench.clock.advance(seconds=LEASE_SECONDS)
-    await bench.jobs.tend()
-    assert bench.store.seconds_to_agenda() == 1
+    await bench.jobs.maintain()
+    assert bench.store.seconds_to_maintenance() == 1
 
 
 async def _do_something(bench: Bench, chance: random.Random, tenants: list[str]) -> None:
@@ -155,7 +155,7 @@ async def _do_something(bench: Bench, chance: random.Random, tenants: list[str])
                 await bench.jobs.retry(tenant, job.id)
             case _:
                 bench.clock.advance(seconds=chance.choice([1, 60, LEASE_SECONDS]))
-                await bench.jobs.tend()
+                await bench.jobs.maintain()
     except IngotError:
         pass
 

@@ -17,7 +17,7 @@ from ingot.events.audit import Act
 from ingot.identity import Limits, Tenant, TenantNotFound
 from ingot.identity.ports import CreateTenant
 from ingot.jobs import Definition, Done, Enqueued, Job, JobNotFound, JobStatus, RateLimited, Settle, Settled
-from ingot.jobs.orders import new_job
+from ingot.jobs.job_options import new_job
 from ingot.jobs.ports import CancelJob, Enqueue, SettleJobs
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import IngotError, StoreBusy, StoreError, TooMany
@@ -47,7 +47,7 @@ class Commits:
 
 def _broken(bench: Bench, **values: Any) -> Enqueue:
     """An order that no check has seen and the file does not take."""
-    return Enqueue(orders=[_unchecked(bench, **values)])
+    return Enqueue(jobs=[_unchecked(bench, **values)])
 
 
 def _unchecked(bench: Bench, **values: Any) -> Any:
@@ -101,7 +101,7 @@ async def test_a_command_the_file_does_not_take_spoils_no_other(bench: Bench, va
 async def test_a_batch_with_one_order_the_file_does_not_take_is_refused_whole(bench: Bench) -> None:
     orders = [new_job(bench.tenant, "good"), _unchecked(bench, priority=9), new_job(bench.tenant, "good")]
     with pytest.raises(StoreError):
-        await bench.store.run(Enqueue(orders=orders))
+        await bench.store.run(Enqueue(jobs=orders))
     assert (await bench.jobs.list(bench.tenant)).items == []
     assert await bench.event_names() == []
 
@@ -178,7 +178,7 @@ def test_the_queue_holds_ten_thousand_commands() -> None:
 async def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
     async with open_bench("sqlite", tmp_path / "data") as bench:
         answers = [
-            asyncio.ensure_future(bench.store.run(Enqueue(orders=[new_job(bench.tenant, "noop", n)])))
+            asyncio.ensure_future(bench.store.run(Enqueue(jobs=[new_job(bench.tenant, "noop", n)])))
             for n in range(1000)
         ]
         await bench.store.close()
@@ -204,7 +204,7 @@ async def test_a_closed_store_refuses_commands_and_reads_by_name(bench: Bench) -
         bench.jobs.claim("worker", ["noop"]),
         bench.jobs.claim("worker", ["noop"], wait_seconds=60),
         bench.jobs.cancel(bench.tenant, job.id),
-        bench.jobs.tend(),
+        bench.jobs.maintain(),
         bench.jobs.get(bench.tenant, job.id),
         bench.jobs.summary(bench.tenant),
         bench.events.read(bench.tenant),
@@ -251,7 +251,7 @@ async def test_after_a_failed_transaction_the_store_trusts_its_file_only(bench: 
     )
     bench.sqlite.connection.set_commit_hook(None)
     assert all(isinstance(answer, IngotError) for answer in answers)
-    assert bench.store.seconds_to_agenda() is None
+    assert bench.store.seconds_to_maintenance() is None
     (claim,) = await bench.jobs.claim("worker", ["a"])
     assert claim.job.id == job.id
     assert (await bench.make_job("b")).priority == 3
@@ -270,7 +270,7 @@ async def test_after_a_failed_transaction_the_store_trusts_its_file_only(bench: 
     ],
 )
 def test_what_went_wrong_below_has_a_name_above(error: Exception, code: str) -> None:
-    assert writer_module.explain_failure(error).code == code
+    assert writer_module.translate_failure(error).code == code
 
 
 async def test_the_load_is_what_waits_and_how_long_the_commit_has_taken(bench: Bench) -> None:

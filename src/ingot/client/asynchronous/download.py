@@ -13,12 +13,12 @@ import httpx
 from ingot.blobs.errors import KeyChanged
 from ingot.client.asynchronous.http import AsyncHttp
 from ingot.client.errors import AddressRefused, NotIngot, ServerUnreachable
-from ingot.client.patience import LATER, Trouble
+from ingot.client.retry_policy import RETRYABLE_STATUSES, RetryState
 from ingot.kernel.errors import IngotError
 
-CHANGED: Final = "precondition_failed"  # What the server says when the key holds another blob now.
+KEY_CHANGED_CODE: Final = "precondition_failed"  # What the server says when the key holds another blob now.
 _ETAG = re.compile(r'"([0-9a-f]{64})"')
-_TOTAL = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
 
 
 class AsyncDownload:
@@ -34,15 +34,15 @@ class AsyncDownload:
         self.size = 0
         self.offset = 0
 
-    async def parts(self) -> AsyncGenerator[bytes, None]:
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
         """All bytes from `offset` on, over any number of connections. Raises `KeyChanged` when they become others'."""
-        trouble, refused = Trouble(self._http.patience), False
+        trouble, refused = RetryState(self._http.retry_policy), False
         while True:
             try:
-                async with self._opened(self._headers()) as (etag, answer):
-                    known = self._expect(etag, answer)
+                async with self._open(self._request_headers()) as (etag, answer):
+                    known = self._check_response(etag, answer)
                     async for part in answer.aiter_raw():
-                        trouble.over()
+                        trouble.reset()
                         refused = False
                         new, known = part[known:], max(0, known - len(part))
                         self.offset += len(new)
@@ -52,25 +52,25 @@ class AsyncDownload:
                     return
                 error: IngotError = ServerUnreachable("the answer ended before its end")
             except IngotError as fault:
-                if fault.code == CHANGED:
+                if fault.code == KEY_CHANGED_CODE:
                     raise KeyChanged from None
-                if fault.status not in LATER and (refused or not isinstance(fault, AddressRefused)):
+                if fault.status not in RETRYABLE_STATUSES and (refused or not isinstance(fault, AddressRefused)):
                     raise
                 refused = isinstance(fault, AddressRefused)  # It may have expired; the next one is new.
                 error = fault
-            pause = trouble.pause()
+            pause = trouble.next_delay()
             if pause is None:
                 raise error
             await asyncio.sleep(pause)
 
-    def _opened(self, headers: dict[str, str]) -> AbstractAsyncContextManager[tuple[str, httpx.Response]]:
-        return self._http.fetch(self._path, headers=headers)
+    def _open(self, headers: dict[str, str]) -> AbstractAsyncContextManager[tuple[str, httpx.Response]]:
+        return self._http.fetch_blob(self._path, headers=headers)
 
-    def _headers(self) -> dict[str, str]:
+    def _request_headers(self) -> dict[str, str]:
         headers = {} if self.offset == 0 else {"range": f"bytes={self.offset}-"}
         return headers if self.blob_id is None else {**headers, "if-match": f'"{self.blob_id}"'}
 
-    def _expect(self, etag: str, answer: httpx.Response) -> int:
+    def _check_response(self, etag: str, answer: httpx.Response) -> int:
         """These are the bytes that were asked for; answers how many of them are here already."""
         found = _ETAG.fullmatch(etag)
         if found is None:
@@ -79,7 +79,7 @@ class AsyncDownload:
             raise KeyChanged
         self.blob_id = found[1]
         ranged = answer.status_code == 206
-        total = _TOTAL.fullmatch(answer.headers.get("content-range", "")) if ranged else None
+        total = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "")) if ranged else None
         whole = answer.headers.get("content-length", "")
         if total is not None:
             if int(total[1]) != self.offset:
@@ -97,10 +97,10 @@ class AsyncSignedDownload(AsyncDownload):
 
     def __init__(self, http: AsyncHttp, address: Callable[[], Awaitable[str]], *, blob_id: str) -> None:
         super().__init__(http, "", blob_id=blob_id)
-        self._address = address
+        self._next_url = address
 
     @asynccontextmanager
-    async def _opened(self, headers: dict[str, str]) -> AsyncIterator[tuple[str, httpx.Response]]:
+    async def _open(self, headers: dict[str, str]) -> AsyncIterator[tuple[str, httpx.Response]]:
         ranged = {name: value for name, value in headers.items() if name == "range"}
-        async with self._http.fetch_at(await self._address(), headers=ranged) as answer:
+        async with self._http.fetch_signed_url(await self._next_url(), headers=ranged) as answer:
             yield f'"{self.blob_id}"', answer

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from ingot.client.asynchronous.files import AsyncOutputs
-from ingot.client.at_hand import awaited_at_hand
+from ingot.client.asynchronous.job_files import AsyncOutputs
 from ingot.client.errors import JobCanceled, JobDead, NotInTime
-from ingot.client.orders import Seconds, seconds_of
+from ingot.client.job_request import Duration, to_seconds
+from ingot.client.lazy_payload import async_ensure_fetched
 from ingot.jobs.files import JobFile
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.model import Attempt, Explanation, Job, JobStatus, Progress
@@ -19,8 +19,8 @@ from ingot.jobs.model import Attempt, Explanation, Job, JobStatus, Progress
 if TYPE_CHECKING:
     from ingot.client.asynchronous.client import AsyncClient
 
-WAIT_SECONDS: Final = 30.0  # That the server is asked to wait at a time.
-LOOK_SECONDS: Final = 1.0  # How often a job that runs is looked at.
+LONG_POLL_SECONDS: Final = 30.0  # That the server is asked to wait at a time.
+WATCH_POLL_SECONDS: Final = 1.0  # How often a job that runs is looked at.
 
 
 class AsyncJob:
@@ -73,7 +73,7 @@ class AsyncJob:
         if self.data.payload_blob is None:
             return self.data.read("payload")
         if self._payload is None:
-            awaited_at_hand(self.fetch_payload, "payload")
+            async_ensure_fetched(self.fetch_payload, "payload")
         return msgspec.json.decode(self._payload or b"null")
 
     async def fetch_payload(self) -> Any:
@@ -107,14 +107,14 @@ class AsyncJob:
         self.data = await self._client.read(self.id)
         return self
 
-    async def wait(self, timeout: Seconds | None = None) -> AsyncJob:
+    async def wait(self, timeout: Duration | None = None) -> AsyncJob:
         """Wait until it is finished.
 
         Raises `JobDead` or `JobCanceled` when it did not succeed, and `NotInTime` after the timeout.
         """
-        until = None if timeout is None else time.monotonic() + seconds_of(timeout)
+        until = None if timeout is None else time.monotonic() + to_seconds(timeout)
         while not self.finished:
-            left = WAIT_SECONDS if until is None else min(WAIT_SECONDS, until - time.monotonic())
+            left = LONG_POLL_SECONDS if until is None else min(LONG_POLL_SECONDS, until - time.monotonic())
             if left <= 0:
                 raise NotInTime(f"the job {self.id} is {self.status} after {timeout}")
             self.data = await self._client.read(self.id, wait_seconds=left)
@@ -160,6 +160,6 @@ class AsyncJob:
         yield await self.refresh()
         while not self.finished:
             known = self.data
-            self.data = await self._client.read(self.id, wait_seconds=LOOK_SECONDS)
+            self.data = await self._client.read(self.id, wait_seconds=WATCH_POLL_SECONDS)
             if self.data != known:
                 yield self

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
 from ingot.client.asynchronous.http import AsyncHttp
-from ingot.client.paths import at
+from ingot.client.url_path import url_path
 from ingot.kernel.pages import Page
 from ingot.records.model import Record
 
@@ -19,23 +19,25 @@ class AsyncRecords(Generic[B]):
     def __init__(self, http: AsyncHttp, plural: str, body: type[B]) -> None:
         self._http = http
         self._plural = plural
-        self._record: Any = Record[body]  # type: ignore[valid-type]
-        self._page: Any = Page[self._record]  # type: ignore[name-defined]
+        self._record_type: Any = Record[body]  # type: ignore[valid-type]
+        self._page_type: Any = Page[self._record_type]  # type: ignore[name-defined]
 
     def list(self, *, prefix: str = "") -> AsyncIterator[Record[B]]:
         """All records whose names begin with `prefix`, ordered by name."""
-        return self._http.pages(f"/{self._plural}", self._page, query={"prefix": prefix or None})
+        return self._http.iterate_items(f"/{self._plural}", self._page_type, query={"prefix": prefix or None})
 
     async def get(self, name: str) -> Record[B]:
         """One record. Raises `RecordNotFound`."""
-        return await self._http.ask("GET", at(self._plural, name), self._record)
+        return await self._http.request("GET", url_path(self._plural, name), self._record_type)
 
     async def put(self, name: str, *, if_version: int | None = None, **values: Any) -> Record[B]:
         """Create or replace a record. With `if_version` only when that is its version, 0 for none: `RecordChanged`."""
-        query, path = {"if_version": if_version}, at(self._plural, name)
-        return await self._http.ask("PUT", path, self._record, query=query, body=values, safe=if_version is None)
+        query, path = {"if_version": if_version}, url_path(self._plural, name)
+        return await self._http.request(
+            "PUT", path, self._record_type, query=query, body=values, idempotent=if_version is None
+        )
 
     async def delete(self, name: str, *, if_version: int | None = None) -> Record[B]:
         """Delete a record, and answer what it was. Raises `RecordNotFound` or `RecordChanged`."""
         query = {"if_version": if_version}
-        return await self._http.ask("DELETE", at(self._plural, name), self._record, query=query)
+        return await self._http.request("DELETE", url_path(self._plural, name), self._record_type, query=query)

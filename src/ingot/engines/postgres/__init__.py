@@ -1,7 +1,7 @@
 """The engine on PostgreSQL: functions over arrays, calls in batches, tenants isolated by the database."""
 
 from ingot.engines.postgres.migrate import migrate
-from ingot.engines.postgres.roles import let_in, let_out, make_worker_role
+from ingot.engines.postgres.roles import grant_app_role, make_worker_role, revoke_app_role
 from ingot.engines.postgres.store import PostgresStore
 
-__all__ = ["PostgresStore", "let_in", "let_out", "make_worker_role", "migrate"]
+__all__ = ["PostgresStore", "grant_app_role", "make_worker_role", "migrate", "revoke_app_role"]

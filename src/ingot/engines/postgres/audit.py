@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.context import Context
-from ingot.engines.postgres.identity import check_tenant_id
-from ingot.engines.postgres.memory import ABOVE_ALL_IDS
-from ingot.events.audit import Entry, ListActs
+from ingot.engines.postgres.function_calls import CALL
+from ingot.engines.postgres.lane_cache import ABOVE_ALL_IDS
+from ingot.engines.postgres.tenants import check_tenant_id
+from ingot.events.audit import Entry, ListAuditEntries
 
 
-async def list_acts(context: Context, command: ListActs) -> list[Entry]:
+async def list_audit_entries(context: Context, command: ListAuditEntries) -> list[Entry]:
     """Entries, newest first."""
-    which = command.which
+    which = command.filter
     check_tenant_id(which.tenant)
     row = (which.tenant, which.action, which.who, which.target, command.before or ABOVE_ALL_IDS, command.limit)
     return await context.find_all(Entry, CALL.list_acts, *row)

@@ -52,8 +52,8 @@ def content_of(row: Record) -> Content:
         id=row["digest"].hex(),
         sha256=row["sha256"].hex(),
         size=row["size"],
-        place=row["place"],
+        storage_key=row["place"],
         inline=row["inline"],
-        checks=row["checks"],
+        part_checksums=row["checks"],
         damaged=row["damaged"],
     )

@@ -10,25 +10,33 @@ from typing import Any, Final
 
 import msgspec
 
-from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database, Record
-from ingot.engines.postgres.heads import LANES_MAX, Known, foremost
-from ingot.engines.postgres.memory import FAR, HINT_SECONDS, START, LaneHint, Memory, Position, patience
-from ingot.engines.postgres.rows import claim_of
+from ingot.engines.postgres.function_calls import CALL
+from ingot.engines.postgres.job_rows import claim_of
+from ingot.engines.postgres.lane_cache import (
+    HINT_SECONDS,
+    LANE_END,
+    LANE_START,
+    LaneCache,
+    LaneHint,
+    Position,
+    repeat_interval,
+)
+from ingot.engines.postgres.lane_heads import LANES_MAX, HintedLane, first_lanes
 from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Claim
 from ingot.jobs.ports import ClaimJobs
 from ingot.kernel.logs import report
 
-Kind = tuple[str, str]  # A tenant and a type.
+TenantType = tuple[str, str]  # A tenant and a type.
 
-READS_MIN: Final = 8
-READS_SPREAD: Final = 3.0  # Lanes that are filled by chance differ by so many roots of what each has.
+SCAN_ROWS_MIN: Final = 8
+SCAN_SPREAD: Final = 3.0  # Lanes that are filled by chance differ by so many roots of what each has.
 LANES_FACTOR: Final = 4
-BUSY: Final = -1  # What is told of a limited lane that somebody else claims from at this moment.
+LANE_BUSY: Final = -1  # What is told of a limited lane that somebody else claims from at this moment.
 
 
-class Scan(msgspec.Struct):
+class LaneScan(msgspec.Struct):
     """A lane that is looked into: from where to where, how far, and the share and place of its tenant."""
 
     lane: Lane
@@ -39,10 +47,10 @@ class Scan(msgspec.Struct):
     turn: int
     step: int
     share: int
-    reads: int
+    rows_max: int
 
 
-async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> list[list[Claim]]:
+async def claim(db: Database, memory: LaneCache, commands: Sequence[ClaimJobs]) -> list[list[Claim]]:
     """Serve claims of the same types and tenant, in the order in which they came."""
     waiting = memory.lanes_for(commands[0].types, commands[0].tenant)
     own: list[list[Claim]] = [[] for _ in commands]
@@ -51,32 +59,32 @@ async def claim(db: Database, memory: Memory, commands: Sequence[ClaimJobs]) -> 
     while waiting and asking:
         limits = [commands[index].limit - len(own[index]) for index in asking]
         try:
-            scans, crowded = await deal(db, memory, commands[0].types, waiting, sum(limits), lanes_max)
+            scans, crowded = await plan_scans(db, memory, commands[0].types, waiting, sum(limits), lanes_max)
             sent_at = time.monotonic()
-            rows, cost = await _call(db, memory, scans, [commands[index] for index in asking], limits)
+            rows, cost = await _call_claim(db, memory, scans, [commands[index] for index in asking], limits)
         except Exception as error:
             if not any(own):
                 raise
             report("claim_cut_short", error)  # What was leased before is for those who asked.
             return own
-        rooms, closed = note_limits(memory, scans, rows, crowded)
+        rooms, closed = record_limits(memory, scans, rows, crowded)
         for row in rows:
             asker, lane = asking[row[0] - 1], row[1] - 1
             own[asker].append(claim_of(row, scans[lane].lane, commands[asker]))
-        note_claimed(memory, commands, scans, rows, waiting, rooms, closed, crowded, sent_at=sent_at, cost=cost)
+        record_claims(memory, commands, scans, rows, waiting, rooms, closed, crowded, sent_at=sent_at, cost=cost)
         lanes_max *= LANES_FACTOR
         asking = [index for index in asking if len(own[index]) < commands[index].limit]
     return own
 
 
-def note_claimed(
-    memory: Memory,
+def record_claims(
+    memory: LaneCache,
     commands: Sequence[ClaimJobs],
-    scans: list[Scan],
+    scans: list[LaneScan],
     rows: Sequence[Record],
-    waiting: dict[str, list[Known]],
+    waiting: dict[str, list[HintedLane]],
     rooms: dict[Lane, int],
-    closed: set[Kind],
+    closed: set[TenantType],
     crowded: set[str],
     *,
     sent_at: float,
@@ -87,92 +95,102 @@ def note_claimed(
     taken = Counter[str]()
     for lane, jobs in given.items():
         taken[scans[lane - 1].lane.tenant] += jobs
-    more = _cut(scans, rows)
-    _remember(memory, scans, rows, taken, rooms, more | crowded, sent_at=sent_at, cost=cost)
-    for tenant in _exhausted(scans, taken, more):  # Their lanes have no more, and their turns go to the others.
-        if rest := _worth_a_look(waiting[tenant], scans, given, rooms, closed) if tenant in crowded else []:
+    more = _truncated_tenants(scans, rows)
+    _update_hints(memory, scans, rows, taken, rooms, more | crowded, sent_at=sent_at, cost=cost)
+    for tenant in _exhausted_tenants(scans, taken, more):  # Their lanes have no more, and their turns go to the others.
+        if rest := _claimable_lanes(waiting[tenant], scans, given, rooms, closed) if tenant in crowded else []:
             waiting[tenant] = rest
         else:
             del waiting[tenant]
-    memory.told(taken)
-    memory.turns.of(commands[0].types).count(taken, memory.weights, waiting=waiting)
+    memory.notify_events_written(taken)
+    memory.turns.for_types(commands[0].types).record_claimed(taken, memory.weights, waiting=waiting)
     if rows:
-        _note_leases(memory, rows[0]["started_at"], commands)
+        _record_expiries(memory, rows[0]["started_at"], commands)
 
 
-async def deal(
-    db: Database, memory: Memory, types: Sequence[str], waiting: dict[str, list[Known]], jobs: int, lanes_max: int
-) -> tuple[list[Scan], set[str]]:
+async def plan_scans(
+    db: Database,
+    memory: LaneCache,
+    types: Sequence[str],
+    waiting: dict[str, list[HintedLane]],
+    jobs: int,
+    lanes_max: int,
+) -> tuple[list[LaneScan], set[str]]:
     """The lanes of the tenants whose turn it is, and the tenants that have still others.
 
     Of those, what lies behind the beginning of a lane that is left out is not taken: that comes first.
     """
-    turns = memory.turns.of(types).deal(jobs, {tenant: memory.weights[tenant] for tenant in waiting})
+    turns = memory.turns.for_types(types).next_turns(jobs, {tenant: memory.weights[tenant] for tenant in waiting})
     shares: Counter[str] = Counter()
     for turn in turns:
         shares[turn.tenant] += turn.jobs
     step = turns[0].jobs
-    scans: list[Scan] = []
+    scans: list[LaneScan] = []
     crowded = set()
     for place, (tenant, share) in enumerate(shares.items()):
-        lanes: Sequence[Known] = waiting[tenant]
-        end = FAR
+        lanes: Sequence[HintedLane] = waiting[tenant]
+        end = LANE_END
         if len(lanes) > max(share, lanes_max):
-            lanes, end = await foremost(db, memory, lanes, max(share, lanes_max))
-            end = FAR if end == START else end  # Something was put into very many lanes at this moment.
+            lanes, end = await first_lanes(db, memory, lanes, max(share, lanes_max))
+            end = LANE_END if end == LANE_START else end  # Something was put into very many lanes at this moment.
             crowded.add(tenant)
-        reads = _reads(share, len(lanes))
-        scans += [Scan(lane, hint, hint.begin(), end, hint.version, place, step, share, reads) for lane, hint in lanes]
+        reads = _scan_rows_max(share, len(lanes))
+        scans += [
+            LaneScan(lane, hint, hint.scan_start(), end, hint.version, place, step, share, reads)
+            for lane, hint in lanes
+        ]
     return scans, crowded
 
 
-def _reads(share: int, lanes: int) -> int:
+def _scan_rows_max(share: int, lanes: int) -> int:
     """How far to look into each of a tenant's lanes, that they give its share together."""
     if lanes == 1:
         return share
     part = share / lanes
-    return min(share, max(READS_MIN, ceil(part + READS_SPREAD * sqrt(part))))
+    return min(share, max(SCAN_ROWS_MIN, ceil(part + SCAN_SPREAD * sqrt(part))))
 
 
-def _worth_a_look(
-    lanes: list[Known], scans: list[Scan], given: Counter[int], rooms: dict[Lane, int], closed: set[Kind]
-) -> list[Known]:
+def _claimable_lanes(
+    lanes: list[HintedLane], scans: list[LaneScan], given: Counter[int], rooms: dict[Lane, int], closed: set[TenantType]
+) -> list[HintedLane]:
     """A tenant's lanes but those that can give nothing now: looked into to the end for nothing, or without room."""
     idle = {
         scan.lane
         for number, scan in enumerate(scans, start=1)
-        if not given[number] and (scan.end == FAR or rooms.get(scan.lane, 1) <= 0)
+        if not given[number] and (scan.end == LANE_END or rooms.get(scan.lane, 1) <= 0)
     }
-    return [known for known in lanes if known[0] not in idle and _kind(known[0]) not in closed]
+    return [known for known in lanes if known[0] not in idle and _tenant_type(known[0]) not in closed]
 
 
-def _cut(scans: list[Scan], rows: Sequence[Record]) -> set[str]:
+def _truncated_tenants(scans: list[LaneScan], rows: Sequence[Record]) -> set[str]:
     """The tenants with a lane that gave all that was read of it: they may have more than they could give."""
-    if all(scan.reads == scan.share for scan in scans):
+    if all(scan.rows_max == scan.share for scan in scans):
         return set()
     given = Counter(row["lane"] for row in rows)
-    return {scan.lane.tenant for number, scan in enumerate(scans, start=1) if given[number] == scan.reads < scan.share}
+    return {
+        scan.lane.tenant for number, scan in enumerate(scans, start=1) if given[number] == scan.rows_max < scan.share
+    }
 
 
-def _exhausted(scans: list[Scan], taken: Counter[str], more: set[str]) -> set[str]:
+def _exhausted_tenants(scans: list[LaneScan], taken: Counter[str], more: set[str]) -> set[str]:
     tenants = {scan.lane.tenant for scan in scans if taken[scan.lane.tenant] < scan.share}
     return tenants - more
 
 
-async def _call(
-    db: Database, memory: Memory, scans: list[Scan], commands: list[ClaimJobs], limits: list[int]
+async def _call_claim(
+    db: Database, memory: LaneCache, scans: list[LaneScan], commands: list[ClaimJobs], limits: list[int]
 ) -> tuple[list[Record], float]:
     # A claim locks more of several lanes than it takes: another of ours at the same time would pass over that.
     crowded = len({scan.turn for scan in scans}) < len(scans)
     if memory.is_crowded({scan.lane.type for scan in scans}, now=crowded) or (
-        memory.limited and any(_kind(scan.lane) in memory.limited for scan in scans)
+        memory.limited and any(_tenant_type(scan.lane) in memory.limited for scan in scans)
     ):
-        async with memory.one_at_a_time:
-            return await db.timed(CALL.claim, *parameters(scans, commands, limits))
-    return await db.timed(CALL.claim, *parameters(scans, commands, limits))
+        async with memory.claim_lock:
+            return await db.call_timed(CALL.claim, *claim_parameters(scans, commands, limits))
+    return await db.call_timed(CALL.claim, *claim_parameters(scans, commands, limits))
 
 
-def parameters(scans: list[Scan], commands: Sequence[ClaimJobs], limits: list[int]) -> list[Any]:
+def claim_parameters(scans: list[LaneScan], commands: Sequence[ClaimJobs], limits: list[int]) -> list[Any]:
     """The parameters of `ingot.claim`."""
     return [
         [scan.lane.type for scan in scans],
@@ -192,40 +210,40 @@ def parameters(scans: list[Scan], commands: Sequence[ClaimJobs], limits: list[in
         [command.pid for command in commands],
         limits,
         [command.lease for command in commands],
-        None if all(scan.reads == scan.share for scan in scans) else [scan.reads for scan in scans],
+        None if all(scan.rows_max == scan.share for scan in scans) else [scan.rows_max for scan in scans],
     ]
 
 
-def note_limits(
-    memory: Memory, scans: list[Scan], rows: list[Record], crowded: set[str]
-) -> tuple[dict[Lane, int], set[Kind]]:
+def record_limits(
+    memory: LaneCache, scans: list[LaneScan], rows: list[Record], crowded: set[str]
+) -> tuple[dict[Lane, int], set[TenantType]]:
     """Take off the rows that tell how many more may run of limited lanes, and answer that.
 
     Also the types of tenants of which nothing can be had now, whatever the lane.
     """
     told = next((place for place, row in enumerate(rows) if row[0]), len(rows))
     rooms = {scans[row["lane"] - 1].lane: row["attempts"] for row in rows[:told]}
-    full = {_kind(scans[row["lane"] - 1].lane) for row in rows[:told] if row["failures"] == 0}
+    full = {_tenant_type(scans[row["lane"] - 1].lane) for row in rows[:told] if row["failures"] == 0}
     del rows[:told]
     for lane, room in rooms.items():
-        memory.limited.add(_kind(lane))
-        if room == BUSY:
-            memory.knock(lane)
+        memory.limited.add(_tenant_type(lane))
+        if room == LANE_BUSY:
+            memory.retry_busy_lane(lane)
         elif room == 0:
-            memory.park(lane)
+            memory.suspend_lane(lane)
     for tenant, type in full:
         if tenant in crowded:  # Those that were left out are not to come before the others.
-            memory.park_all(tenant, type)
-    return rooms, full | {_kind(lane) for lane, room in rooms.items() if room == BUSY}
+            memory.suspend_type(tenant, type)
+    return rooms, full | {_tenant_type(lane) for lane, room in rooms.items() if room == LANE_BUSY}
 
 
-def _kind(lane: Lane) -> Kind:
+def _tenant_type(lane: Lane) -> TenantType:
     return lane.tenant, lane.type
 
 
-def _remember(
-    memory: Memory,
-    scans: list[Scan],
+def _update_hints(
+    memory: LaneCache,
+    scans: list[LaneScan],
     rows: Sequence[Record],
     taken: Counter[str],
     rooms: dict[Lane, int],
@@ -239,20 +257,20 @@ def _remember(
     last = {row["lane"]: row for row in (rows if len(scans) > 1 else rows[-1:])}
     for number, scan in enumerate(scans, start=1):
         lane, hint = scan.lane, scan.hint
-        if scan.begin == START:
-            hint.whole_at = sent_at
-            hint.patience = patience(cost, least=HINT_SECONDS)
+        if scan.begin == LANE_START:
+            hint.full_scan_at = sent_at
+            hint.full_scan_interval_seconds = repeat_interval(cost, minimum=HINT_SECONDS)
         if row := last.get(number):
-            hint.claimed(scan.begin, (row["priority"], row["run_at"], row["id"]), scan.version)
-        elif scan.begin == START and hint.version == scan.version:
-            hint.after = START
+            hint.record_claim(scan.begin, (row["priority"], row["run_at"], row["id"]), scan.version)
+        elif scan.begin == LANE_START and hint.version == scan.version:
+            hint.after = LANE_START
         asked = min(scan.share, rooms.get(lane, scan.share))  # With no more room than this, it may have more.
         if lane.tenant in more:
             continue
-        if scan.begin == START and taken[lane.tenant] < asked and hint.version == scan.version:
-            memory.drop(lane, hint)
+        if scan.begin == LANE_START and taken[lane.tenant] < asked and hint.version == scan.version:
+            memory.drop_lane(lane, hint)
 
 
-def _note_leases(memory: Memory, started_at: int, commands: Sequence[ClaimJobs]) -> None:
+def _record_expiries(memory: LaneCache, started_at: int, commands: Sequence[ClaimJobs]) -> None:
     for lease in {command.lease for command in commands}:
-        memory.expires_at(started_at + lease)
+        memory.record_expiry(started_at + lease)

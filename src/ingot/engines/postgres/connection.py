@@ -54,13 +54,13 @@ from ingot.records.model import RecordChanged, RecordNotFound, TooManyRecords
 
 Record = asyncpg.Record
 CONNECTIONS_MAX: Final = 10
-SERVER: Final = "ingot_server"
-TRIES_SECONDS: Final = 20.0  # How long a call goes on against a server that is away.
-PAUSE_SECONDS_MAX: Final = 0.5
+SERVER_ROLE: Final = "ingot_server"
+RETRY_SECONDS_MAX: Final = 20.0  # How long a call goes on against a server that is away.
+RETRY_PAUSE_SECONDS_MAX: Final = 0.5
 CALL_SECONDS_MAX: Final = 60.0  # A server that does not answer for so long is taken for gone.
 CONFLICTS_MAX: Final = 50
 # Reads that find what they need by an index, all as of one moment.
-AT_ONE_MOMENT: Final = """
+BEGIN_SNAPSHOT: Final = """
     BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
     SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
     SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off
@@ -74,7 +74,7 @@ else:
     PlainConnection = asyncpg.Connection  # Generic in its stubs only.
 
 # The server went away or is coming up: the call may be sent again.
-AWAY = (
+UNREACHABLE_ERRORS = (
     OSError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
@@ -85,7 +85,7 @@ AWAY = (
     asyncpg.TooManyConnectionsError,
 )
 # The same before anything was sent.
-NOT_SENT = (
+NOT_SENT_ERRORS = (
     ConnectionRefusedError,
     FileNotFoundError,
     asyncpg.InternalClientError,
@@ -93,13 +93,13 @@ NOT_SENT = (
     asyncpg.TooManyConnectionsError,
 )
 # Another transaction was in the way and nothing was done: the same call again meets a new state.
-CONFLICTS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.UniqueViolationError)
+CONFLICT_ERRORS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.UniqueViolationError)
 
 
 def _quota_exceeded(about: str) -> QuotaExceeded:
     scope, *numbers = about.split()
     usage, limit, asked = map(int, numbers)
-    return QuotaExceeded(scope="tenant" if scope == "tenant" else "token", usage=usage, limit=limit, asked=asked)
+    return QuotaExceeded(scope="tenant" if scope == "tenant" else "token", usage=usage, limit=limit, requested=asked)
 
 
 def _duplicate_job(message: str, about: str) -> DuplicateJob:
@@ -108,7 +108,7 @@ def _duplicate_job(message: str, about: str) -> DuplicateJob:
     return DuplicateJob(message, holder_id=holder)
 
 
-REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
+ERRORS_BY_SQLSTATE: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN001": lambda message, _: JobNotFound(message),
     "IN002": lambda message, _: JobFinished(message),
     "IN003": lambda message, _: JobNotFinished(message),
@@ -135,7 +135,7 @@ REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN048": lambda message, _: BlobNotFound(message),
     "IN049": lambda _, about: _quota_exceeded(about),
     "IN051": lambda _, __: ObjectsElsewhere(),
-    "IN061": lambda _, key: KeyExists.under(key),
+    "IN061": lambda _, key: KeyExists.for_key(key),
     "IN062": lambda message, _: KeyChanged(message),
     "IN063": lambda message, _: KeyNotFound(message),
     "IN065": lambda message, _: UploadEnded(message),
@@ -147,7 +147,7 @@ REFUSALS: Final[dict[str, Callable[[str, str], IngotError]]] = {
 }
 
 
-class AlreadyThere(Exception):
+class RowAlreadyExists(Exception):
     """A new row met one that is there; `maybe_ours` when the call was sent before and its answer was lost."""
 
     def __init__(self, *, maybe_ours: bool) -> None:
@@ -170,10 +170,10 @@ class Database:
         self.pool = pool
         self._owns_pool = owns_pool
         self.closing = asyncio.Event()
-        self.away = False
+        self.unreachable = False
         self.pooled = pooled
 
-    def stop_waiting(self) -> None:
+    def stop_retrying(self) -> None:
         """Wait no longer for a server that is away, from now on."""
         self.closing.set()
 
@@ -182,7 +182,7 @@ class Database:
         if self._owns_pool:
             await self.pool.close()
 
-    async def timed(self, statement: str, *values: Any) -> tuple[list[Record], float]:
+    async def call_timed(self, statement: str, *values: Any) -> tuple[list[Record], float]:
         """The same as `call`, and the seconds it took, without those spent waiting for a server that was away."""
         seconds = 0.0
 
@@ -193,15 +193,15 @@ class Database:
             seconds = time.monotonic() - began
             return rows
 
-        return await self._persist(attempt), seconds
+        return await self._retry(attempt), seconds
 
-    async def call(self, statement: str, *values: Any, once: bool = False, reads: bool = False) -> list[Record]:
+    async def call(self, statement: str, *values: Any, once: bool = False, read_only: bool = False) -> list[Record]:
         """Run one statement, durable when it returns; sent again while the server is away.
 
         One that must not be done twice is for `once`: it raises `OutcomeUnknown` when its answer was lost. One that
         only `reads` may be refused at any try.
         """
-        return await self._persist(lambda: self._call(statement, values), once=once, reads=reads)
+        return await self._retry(lambda: self._call(statement, values), once=once, read_only=read_only)
 
     async def insert(self, statement: str, *values: Any) -> tuple[list[Record], bool]:
         """The same for new rows, and whether it was sent more than once. Raises `AlreadyThere` when a row is there."""
@@ -212,9 +212,9 @@ class Database:
             tries += 1
             return await self._call(statement, values)
 
-        return await self._persist(attempt, unique=True), tries > 1
+        return await self._retry(attempt, unique=True), tries > 1
 
-    async def send(self, statement: str, *values: Any) -> tuple[list[Record], bool]:
+    async def call_maybe_repeated(self, statement: str, *values: Any) -> tuple[list[Record], bool]:
         """The same as `call`, and whether it may have been done before: it was sent, and its answer was lost."""
         maybe_done = False
 
@@ -222,19 +222,19 @@ class Database:
             nonlocal maybe_done
             try:
                 return await self._call(statement, values)
-            except AWAY as error:
-                maybe_done = maybe_done or not isinstance(error, NOT_SENT)
+            except UNREACHABLE_ERRORS as error:
+                maybe_done = maybe_done or not isinstance(error, NOT_SENT_ERRORS)
                 raise
 
-        return await self._persist(attempt), maybe_done
+        return await self._retry(attempt), maybe_done
 
     async def read(self, tenant: str, statement: str, *values: Any) -> list[Record]:
         """Run a statement that sees the rows of one tenant."""
-        return (await self._persist(lambda: self._read(tenant, [(statement, values)])))[0]
+        return (await self._retry(lambda: self._read(tenant, [(statement, values)])))[0]
 
-    async def look(self, tenant: str, reads: Callable[[Any], Awaitable[T]]) -> T:
+    async def read_snapshot(self, tenant: str, reads: Callable[[Any], Awaitable[T]]) -> T:
         """Run several statements that see the rows of one tenant, all as they were at one moment."""
-        return await self._persist(lambda: self._look(tenant, reads))
+        return await self._retry(lambda: self._read_snapshot(tenant, reads))
 
     async def call_and_read(
         self, call: str, values: tuple[Any, ...], tenant: str, read: str, *of: Any, once: bool
@@ -243,7 +243,7 @@ class Database:
 
         What may be done `once` is not sent again after a loss.
         """
-        answers = await self._persist(lambda: self._read(tenant, [(call, values), (read, of)]), once=once)
+        answers = await self._retry(lambda: self._read(tenant, [(call, values), (read, of)]), once=once)
         return answers[0], answers[1]
 
     async def _call(self, statement: str, values: tuple[Any, ...]) -> list[Record]:
@@ -257,49 +257,49 @@ class Database:
         async with self.pool.acquire() as connection, as_tenant(connection, tenant):
             return [await connection.fetch(statement, *values) for statement, values in steps]
 
-    async def _look(self, tenant: str, reads: Callable[[Any], Awaitable[T]]) -> T:
-        async with self.pool.acquire() as connection, as_tenant(connection, tenant, begin=AT_ONE_MOMENT):
+    async def _read_snapshot(self, tenant: str, reads: Callable[[Any], Awaitable[T]]) -> T:
+        async with self.pool.acquire() as connection, as_tenant(connection, tenant, begin=BEGIN_SNAPSHOT):
             return await reads(connection)
 
-    async def _persist(
-        self, attempt: Callable[[], Awaitable[T]], *, once: bool = False, unique: bool = False, reads: bool = False
+    async def _retry(
+        self, attempt: Callable[[], Awaitable[T]], *, once: bool = False, unique: bool = False, read_only: bool = False
     ) -> T:
         """Try again while another transaction is in the way, or the server is away.
 
         A call whose answer was lost may have been done: what it says afterwards is not to be taken for a first answer.
         """
-        deadline = time.monotonic() + TRIES_SECONDS
+        deadline = time.monotonic() + RETRY_SECONDS_MAX
         pause, conflicts, maybe_done = 0.01, 0, False
         while True:
             try:
                 answer = await attempt()
-                self.away = False
+                self.unreachable = False
                 return answer
-            except CONFLICTS as error:
+            except CONFLICT_ERRORS as error:
                 if unique and isinstance(error, asyncpg.UniqueViolationError):
-                    raise AlreadyThere(maybe_ours=maybe_done) from error
+                    raise RowAlreadyExists(maybe_ours=maybe_done) from error
                 conflicts += 1
                 if conflicts > CONFLICTS_MAX:
-                    raise explain(error, doing="used") from error
-            except AWAY as error:
-                maybe_done = maybe_done or not (reads or isinstance(error, NOT_SENT))
+                    raise translate_error(error, action="used") from error
+            except UNREACHABLE_ERRORS as error:
+                maybe_done = maybe_done or not (read_only or isinstance(error, NOT_SENT_ERRORS))
                 if maybe_done and (once or self.closing.is_set() or time.monotonic() > deadline):
                     raise OutcomeUnknown("The connection was lost before the answer came.") from error
                 if self.closing.is_set():
                     raise StoreError("The database is away, and the store is being closed.") from error
                 if time.monotonic() > deadline:
-                    raise explain(error, doing="reached") from error
-                if not self.away:  # Once, however many calls wait for it.
-                    self.away = True
+                    raise translate_error(error, action="reached") from error
+                if not self.unreachable:  # Once, however many calls wait for it.
+                    self.unreachable = True
                     report("server_away", error)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self.closing.wait()
-                pause = min(pause * 2, PAUSE_SECONDS_MAX)
+                pause = min(pause * 2, RETRY_PAUSE_SECONDS_MAX)
             except asyncpg.PostgresError as error:
-                if maybe_done and error.sqlstate in REFUSALS:
+                if maybe_done and error.sqlstate in ERRORS_BY_SQLSTATE:
                     raise OutcomeUnknown("The first answer was lost, and by now this is refused.") from error
-                raise explain(error, doing="used") from error
+                raise translate_error(error, action="used") from error
 
 
 @asynccontextmanager
@@ -314,7 +314,7 @@ async def as_tenant(connection: Any, tenant: str, *, begin: str = "BEGIN") -> As
         # Of a call that was canceled half way it is not known yet what the server made of it.
         unknown = isinstance(error, asyncio.CancelledError)
         if not connection.is_closed() and (unknown or connection.is_in_transaction()):
-            with suppress(*AWAY, asyncpg.PostgresError):  # Then there is nothing to roll back.
+            with suppress(*UNREACHABLE_ERRORS, asyncpg.PostgresError):  # Then there is nothing to roll back.
                 await connection.execute("ROLLBACK")
         raise
 
@@ -334,19 +334,19 @@ async def open_pool(
             max_cached_statement_lifetime=0,
         )
     except ValueError:
-        raise unreadable("INGOT_DATABASE_URL") from None
-    except (*AWAY, asyncpg.PostgresError) as error:
-        raise explain(error, doing="reached", where=place(url)) from error
+        raise invalid_url_error("INGOT_DATABASE_URL") from None
+    except (*UNREACHABLE_ERRORS, asyncpg.PostgresError) as error:
+        raise translate_error(error, action="reached", endpoint=endpoint_of(url)) from error
 
 
-def place(url: str) -> str:
+def endpoint_of(url: str) -> str:
     """Where a URL leads, without who goes there."""
     address, _, query = url.partition("?")
     where = address.rpartition("@")[2].removeprefix("postgresql://").removeprefix("postgres://")
     return dict(parse_qsl(query)).get("host", "") + where
 
 
-def unreadable(setting: str) -> StoreMisconfigured:
+def invalid_url_error(setting: str) -> StoreMisconfigured:
     """A URL that cannot be read; it is not shown, because it may hold a password."""
     return StoreMisconfigured(
         f"{setting} cannot be read.",
@@ -354,17 +354,17 @@ def unreadable(setting: str) -> StoreMisconfigured:
     )
 
 
-def explain(error: Exception, *, doing: str, where: str = "") -> IngotError:
+def translate_error(error: Exception, *, action: str, endpoint: str = "") -> IngotError:
     """What an error of the driver means to those who wait."""
     match error:
         case IngotError():
             return error
-        case asyncpg.PostgresError() if error.sqlstate in REFUSALS:
-            return REFUSALS[error.sqlstate](str(error.args[0]), error.detail or "")
+        case asyncpg.PostgresError() if error.sqlstate in ERRORS_BY_SQLSTATE:
+            return ERRORS_BY_SQLSTATE[error.sqlstate](str(error.args[0]), error.detail or "")
         case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InvalidPasswordError():
             return StoreMisconfigured(
                 f"The database refused us: {error}.",
-                hint=f"Check role and password; {SERVER} is made by the first migration (INGOT_DATABASE_OWNER_URL), "
+                hint=f"Check role and password; the first migration creates {SERVER_ROLE} (INGOT_DATABASE_OWNER_URL), "
                 "a worker's role by `ingot database worker-role`.",
             )
         case asyncpg.InvalidCatalogNameError():
@@ -388,10 +388,10 @@ def explain(error: Exception, *, doing: str, where: str = "") -> IngotError:
         case asyncpg.TooManyConnectionsError():
             return StoreBusy("The database takes no more connections.")
         case _:
-            if doing != "reached":  # Who opens the store tells of it.
+            if action != "reached":  # Who opens the store tells of it.
                 report("database_failed", error)
-            at = f" at {where}" if where else ""
+            at = f" at {endpoint}" if endpoint else ""
             return StoreError(
-                f"The database{at} cannot be {doing}: {str(error) or type(error).__name__}",
-                hint="Check the host and port in the URL, and that the server runs." if doing == "reached" else None,
+                f"The database{at} cannot be {action}: {str(error) or type(error).__name__}",
+                hint="Check the host and port in the URL, and that the server runs." if action == "reached" else None,
             )

@@ -9,7 +9,7 @@ import msgspec
 
 from ingot.engines.json_rows import decode
 from ingot.engines.postgres.connection import Database
-from ingot.engines.postgres.memory import Memory
+from ingot.engines.postgres.lane_cache import LaneCache
 from ingot.kernel.commands import Command
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ class Context(msgspec.Struct, frozen=True):
     """The database, and the hints that this process keeps about it."""
 
     database: Database
-    memory: Memory
+    lane_cache: LaneCache
 
     async def find(self, kind: type[T], call: str, *values: Any) -> T | None:
         """Call a function that answers one JSON text or nothing, and decode it."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ingot.engines.credentials import decode_token, decode_worker_credential
-from ingot.engines.postgres.calls import CALL, json_text
+from ingot.engines.credential_rows import decode_token, decode_worker_credential
 from ingot.engines.postgres.context import Context
-from ingot.engines.postgres.identity import check_tenant_id
-from ingot.engines.postgres.memory import ABOVE_ALL_IDS
+from ingot.engines.postgres.function_calls import CALL, json_text
+from ingot.engines.postgres.lane_cache import ABOVE_ALL_IDS
+from ingot.engines.postgres.tenants import check_tenant_id
 from ingot.identity import ports
 from ingot.identity.credentials import CredentialNotFound, Token, TokenNotFound, WorkerCredential
 from ingot.kernel.clock import to_micros
@@ -31,7 +31,7 @@ async def create_token(context: Context, command: ports.CreateToken) -> Token:
         json_text(command.act),
         token.user,
     )
-    return await _token(context, token.id)
+    return await _get_token(context, token.id)
 
 
 async def revoke_token(context: Context, command: ports.RevokeToken) -> Token:
@@ -39,10 +39,10 @@ async def revoke_token(context: Context, command: ports.RevokeToken) -> Token:
     if command.tenant is not None and not is_id(command.tenant):
         raise TokenNotFound
     await context.database.call(CALL.revoke_token, command.id, command.tenant, json_text(command.act))
-    return await _token(context, command.id)
+    return await _get_token(context, command.id)
 
 
-async def find_token(context: Context, command: ports.FindToken) -> ports.FoundToken | None:
+async def find_token(context: Context, command: ports.FindToken) -> ports.StoredToken | None:
     """The token with this id."""
     ((text,),) = await context.database.call(CALL.find_token, command.token_id)
     return None if text is None else decode_token(text)
@@ -61,7 +61,7 @@ async def create_worker_credential(context: Context, command: ports.CreateWorker
     check_tenant_id(made.tenant)
     row = (made.id, made.tenant, command.digest, list(made.types), made.ending, made.created_by)
     await context.database.call(CALL.create_worker_credential, *row, json_text(command.act))
-    return await _worker(context, made.id)
+    return await _get_worker_credential(context, made.id)
 
 
 async def change_worker_credential(context: Context, command: ports.ChangeWorkerCredential) -> WorkerCredential:
@@ -69,20 +69,20 @@ async def change_worker_credential(context: Context, command: ports.ChangeWorker
     if command.tenant is not None and not is_id(command.tenant):
         raise CredentialNotFound
     row = (command.id, command.tenant, command.enabled, command.digest, command.ending)
-    of_act = (command.action, json_text(command.act))
+    of_act = (command.audit_action, json_text(command.act))
     await context.database.call(CALL.change_worker_credential, *row, *of_act)
-    return await _worker(context, command.id)
+    return await _get_worker_credential(context, command.id)
 
 
 async def find_worker_credential(
     context: Context, command: ports.FindWorkerCredential
-) -> ports.FoundWorkerCredential | None:
+) -> ports.StoredWorkerCredential | None:
     """The credential with this id."""
     ((text,),) = await context.database.call(CALL.find_worker_credential, command.credential_id)
     return None if text is None else decode_worker_credential(text)
 
 
-async def is_worker_name(context: Context, command: ports.IsWorkerName) -> bool:
+async def is_worker_name_taken(context: Context, command: ports.IsWorkerNameTaken) -> bool:
     """Whether there is such a credential, or such a role of a worker."""
     ((found,),) = await context.database.call(CALL.is_worker_name, command.name)
     return bool(found)
@@ -95,21 +95,21 @@ async def list_worker_credentials(context: Context, command: ports.ListWorkerCre
     return await context.find_all(WorkerCredential, CALL.list_worker_credentials, *row)
 
 
-async def note_use(context: Context, command: ports.NoteUse) -> None:
+async def record_last_used(context: Context, command: ports.RecordLastUsed) -> None:
     """Remember when credentials were last used."""
     used = (command.tokens, command.workers, command.sessions)
     row = [part for kind in used for part in ([*kind], [*kind.values()])]
     await context.database.call(CALL.note_use, *row)
 
 
-async def _token(context: Context, token_id: str) -> Token:
+async def _get_token(context: Context, token_id: str) -> Token:
     found = await find_token(context, ports.FindToken(token_id=token_id))
     if found is None:  # Its tenant was removed at this moment.
         raise TokenNotFound(f"there is no token {token_id[:64]!r}")
     return found.token
 
 
-async def _worker(context: Context, credential_id: str) -> WorkerCredential:
+async def _get_worker_credential(context: Context, credential_id: str) -> WorkerCredential:
     found = await find_worker_credential(context, ports.FindWorkerCredential(credential_id=credential_id))
     if found is None:  # Its tenant was removed at this moment.
         raise CredentialNotFound(f"there is no worker credential {credential_id[:64]!r}")

@@ -11,46 +11,48 @@ import msgspec
 
 from ingot.blobs.errors import BlobNotFound, QuotaExceeded, UploadEnded
 from ingot.engines.jobs import Made, has_files, inputs_text, new_job_of
-from ingot.engines.postgres.calls import CALL
-from ingot.engines.postgres.connection import CONFLICTS_MAX, AlreadyThere, Database
-from ingot.engines.postgres.memory import Memory
-from ingot.engines.postgres.rows import job_of
+from ingot.engines.postgres.connection import CONFLICTS_MAX, Database, RowAlreadyExists
+from ingot.engines.postgres.function_calls import CALL
+from ingot.engines.postgres.job_rows import job_of
+from ingot.engines.postgres.lane_cache import LaneCache
 from ingot.engines.postgres.sql import SQL
 from ingot.events.audit import PROCESS
 from ingot.identity.model import TenantNotFound
-from ingot.jobs.after import wait_for
+from ingot.jobs.dependencies import resolve_parents
 from ingot.jobs.errors import ParentNotFound
 from ingot.jobs.files import PAYLOAD
 from ingot.jobs.lanes import Lane
-from ingot.jobs.limits import render
+from ingot.jobs.limits import render_limit_key
 from ingot.jobs.model import Definition, Enqueued, Job, NewJob, OnDead
 from ingot.jobs.ports import Enqueue
 from ingot.jobs.reuse import reuse_key
 from ingot.kernel.errors import IngotError, StoreBusy, TooMany
 from ingot.kernel.ids import is_id
 
-HELD_TRIES_MAX: Final = 3
-HELD_PAUSE_SECONDS: Final = 0.02
+GATE_TRIES_MAX: Final = 3
+GATE_PAUSE_SECONDS: Final = 0.02
 
-Answer = list[Enqueued] | IngotError
-Sent = tuple[list[list[Enqueued] | None], bool]
-Send = Callable[[Database, Memory, Sequence[Sequence[NewJob]]], Awaitable[Sent]]
+EnqueueAnswer = list[Enqueued] | IngotError
+SendResult = tuple[list[list[Enqueued] | None], bool]
+SendOrders = Callable[[Database, LaneCache, Sequence[Sequence[NewJob]]], Awaitable[SendResult]]
 
 
-async def send(db: Database, memory: Memory, groups: Sequence[Sequence[NewJob]]) -> Sent:
+async def send_orders(db: Database, memory: LaneCache, groups: Sequence[Sequence[NewJob]]) -> SendResult:
     """Make the jobs of each group, or none of it: `None` is a group that met something. And: was it sent twice?"""
-    rows, sent_twice = await db.insert(CALL.enqueue, *columns(memory, groups))
-    return note_made(memory, groups, {row["place"]: Made(*row[1:]) for row in rows}), sent_twice
+    rows, sent_twice = await db.insert(CALL.enqueue, *order_columns(memory, groups))
+    return record_enqueued(memory, groups, {row["place"]: Made(*row[1:]) for row in rows}), sent_twice
 
 
-async def enqueue(db: Database, memory: Memory, commands: Sequence[Enqueue], *, send: Send = send) -> list[Answer]:
+async def enqueue(
+    db: Database, memory: LaneCache, commands: Sequence[Enqueue], *, send: SendOrders = send_orders
+) -> list[EnqueueAnswer]:
     """Accept commands together; one that meets what is there already is looked at by itself."""
     taken: set[tuple[str, ...]] = set()
-    answers: dict[int, Answer] = {}
+    answers: dict[int, EnqueueAnswer] = {}
     together: list[int] = []
     for place, command in enumerate(commands):
-        keys = [key for order in command.orders for key in _keys(memory, order)]
-        if not all(is_id(order.tenant) for order in command.orders):
+        keys = [key for order in command.jobs for key in _keys(memory, order)]
+        if not all(is_id(order.tenant) for order in command.jobs):
             answers[place] = TenantNotFound("there is no such tenant")
         elif len(set(keys)) == len(keys) and taken.isdisjoint(keys):
             taken.update(keys)
@@ -59,18 +61,19 @@ async def enqueue(db: Database, memory: Memory, commands: Sequence[Enqueue], *, 
     maybe_ours = False
     try:
         if together:
-            rows, maybe_ours = await send(db, memory, [commands[place].orders for place in together])
-    except AlreadyThere as error:
+            rows, maybe_ours = await send(db, memory, [commands[place].jobs for place in together])
+    except RowAlreadyExists as error:
         rows = [None] * len(together)  # Each by itself finds out who was quicker.
         maybe_ours = error.maybe_ours
     except (BlobNotFound, QuotaExceeded, UploadEnded):
         rows = [None] * len(together)  # It may have been made before.
     answers |= {place: made for place, made in zip(together, rows, strict=True) if made is not None}
-    return [answers[place] if place in answers else await _alone(db, memory, command.orders, maybe_ours=maybe_ours)
+    return [
+        answers[place] if place in answers else await _enqueue_alone(db, memory, command.jobs, maybe_ours=maybe_ours)
             for place, command in enumerate(commands)]  # fmt: skip
 
 
-def _keys(memory: Memory, order: NewJob) -> list[tuple[str, ...]]:
+def _keys(memory: LaneCache, order: NewJob) -> list[tuple[str, ...]]:
     """What no two orders of one call may share."""
     keys: list[tuple[str, ...]] = [(order.id,)]
     if memory.rules and (same := _reuse_key(memory, order)) is not None:
@@ -82,13 +85,13 @@ def _keys(memory: Memory, order: NewJob) -> list[tuple[str, ...]]:
     return keys
 
 
-def note_made(
-    memory: Memory, groups: Sequence[Sequence[NewJob]], rows: dict[int, Made], *, claimed: Container[str] = ()
+def record_enqueued(
+    memory: LaneCache, groups: Sequence[Sequence[NewJob]], rows: dict[int, Made], *, claimed: Container[str] = ()
 ) -> list[list[Enqueued] | None]:
     """Note what was made of these orders, by their place, and has not been claimed; answers the jobs of each group."""
     orders = [order for group in groups for order in group]
-    _remember(memory, orders, rows, claimed)
-    memory.told(orders[place - 1].tenant for place in rows)
+    _update_lane_cache(memory, orders, rows, claimed)
+    memory.notify_events_written(orders[place - 1].tenant for place in rows)
     in_order = (rows.get(place + 1) for place in range(len(orders)))
     answers: list[list[Enqueued] | None] = []
     for group in groups:
@@ -99,7 +102,7 @@ def note_made(
     return answers
 
 
-def columns(memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[Any]:
+def order_columns(memory: LaneCache, groups: Sequence[Sequence[NewJob]]) -> list[Any]:
     """The orders as the arrays that `ingot.enqueue` takes."""
     numbered = [(number, o) for number, group in enumerate(groups) for o in group]
     orders = [order for _, order in numbered]
@@ -125,12 +128,12 @@ def columns(memory: Memory, groups: Sequence[Sequence[NewJob]]) -> list[Any]:
         _column([o.trace_id for o in orders]),
         [o.depth for o in orders],
         *([row[column] for row in tagged] or None for column in range(4)),
-        *_rules(memory, orders),
+        *_rule_columns(memory, orders),
         _column([inputs_text(o) for o in orders]),
         _column([o.batch for o in orders]),
-        *_waits(groups),
+        *_dependency_columns(groups),
         _column([o.payload_blob and bytes.fromhex(o.payload_blob) for o in orders]),
-        _files(groups),
+        _files_json(groups),
         False,  # It is no application.
     ]
 
@@ -140,7 +143,7 @@ def _column(values: list[Any]) -> list[Any] | None:
     return None if values.count(None) == len(values) else values
 
 
-def _waits(groups: Sequence[Sequence[NewJob]]) -> list[list[Any] | None]:
+def _dependency_columns(groups: Sequence[Sequence[NewJob]]) -> list[list[Any] | None]:
     """Which orders wait, and for whom: jobs, parents, tenants, whether they run anyway, parents inside, commands."""
     if not any(order.after or order.uploads for group in groups for order in group):
         return [None] * 7
@@ -161,7 +164,7 @@ def weigh(order: NewJob) -> int:
     return 1 + len(order.inputs) + len(order.uploads)
 
 
-def _files(groups: Sequence[Sequence[NewJob]]) -> str | None:
+def _files_json(groups: Sequence[Sequence[NewJob]]) -> str | None:
     """The files that orders are given, and the uploads that they wait for, as JSON; `None` without any."""
     files: list[dict[str, Any]] = []
     for number, group in enumerate(groups):
@@ -175,7 +178,7 @@ def _files(groups: Sequence[Sequence[NewJob]]) -> str | None:
     return msgspec.json.encode(files).decode() if files else None
 
 
-def _rules(memory: Memory, orders: Sequence[NewJob]) -> list[list[Any] | None]:
+def _rule_columns(memory: LaneCache, orders: Sequence[NewJob]) -> list[list[Any] | None]:
     """With which rules orders are made, their limit keys and reuse keys, and which are forced; without any, nothing."""
     found = [memory.rules.get((order.tenant, order.type)) for order in orders] if memory.rules else []
     if not any(found):
@@ -195,15 +198,17 @@ def rule_text(rule: Definition) -> str:
 
 
 def _limit_key(rule: Definition, order: NewJob) -> str | None:
-    return None if rule.limit_key is None else render(rule.limit_key, order.payload) or None
+    return None if rule.limit_key is None else render_limit_key(rule.limit_key, order.payload) or None
 
 
-def _reuse_key(memory: Memory, order: NewJob) -> bytes | None:
+def _reuse_key(memory: LaneCache, order: NewJob) -> bytes | None:
     rule = memory.rules.get((order.tenant, order.type))
     return None if rule is None else reuse_key(rule, order)
 
 
-def _remember(memory: Memory, orders: Sequence[NewJob], rows: dict[int, Made], claimed: Container[str]) -> None:
+def _update_lane_cache(
+    memory: LaneCache, orders: Sequence[NewJob], rows: dict[int, Made], claimed: Container[str]
+) -> None:
     lanes: dict[Lane, list[tuple[int, int, str]]] = {}
     for place, row in rows.items():
         order = orders[place - 1]
@@ -213,14 +218,16 @@ def _remember(memory: Memory, orders: Sequence[NewJob], rows: dict[int, Made], c
             lane = Lane(order.type, order.tenant, row.limit_key)
             lanes.setdefault(lane, []).append((row.priority, row.run_at, order.id))
         else:
-            memory.due_at(row.run_at)
+            memory.record_due_time(row.run_at)
     for lane, positions in lanes.items():
-        memory.add(lane, len(positions), first=min(positions))
+        memory.announce_ready(lane, len(positions), first=min(positions))
     if parents := {parent for place in rows for parent in orders[place - 1].after}:
-        memory.ended(parents, ())
+        memory.notify_jobs_ended(parents, ())
 
 
-async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, maybe_ours: bool) -> Answer:
+async def _enqueue_alone(
+    db: Database, memory: LaneCache, orders: Sequence[NewJob], *, maybe_ours: bool
+) -> EnqueueAnswer:
     """Accept the orders of one command, all or none, whatever is there already.
 
     With `maybe_ours` jobs with the ids of the orders are what this very call made before its answer was lost.
@@ -228,34 +235,34 @@ async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, mayb
     held = 0
     for _ in range(CONFLICTS_MAX):
         try:
-            await _learn_rules(db, memory, orders)
-            known, reused = await _resolve(db, memory, orders)
-            new = wait_for(list({order.id: order for order in orders if order.id not in known}.values()), known)
+            await _load_rules(db, memory, orders)
+            known, reused = await _resolve_orders(db, memory, orders)
+            new = resolve_parents(list({order.id: order for order in orders if order.id not in known}.values()), known)
         except IngotError as error:
             return error
         made: list[Enqueued] = []
         try:
             if new:
-                ((accepted,), sent_twice) = await send(db, memory, [new])
+                ((accepted,), sent_twice) = await send_orders(db, memory, [new])
                 maybe_ours = maybe_ours or sent_twice
                 if accepted is None:  # Somebody was quicker, there is no room, or what it waits for is not there.
                     await _check_parents(db, new)
-                    if await _is_held(db, memory, new):
+                    if await _is_gate_held(db, memory, new):
                         held += 1
-                        if held > HELD_TRIES_MAX:
-                            return _held()
-                        await asyncio.sleep(HELD_PAUSE_SECONDS)  # Most transactions are short.
+                        if held > GATE_TRIES_MAX:
+                            return _gate_held_error()
+                        await asyncio.sleep(GATE_PAUSE_SECONDS)  # Most transactions are short.
                         continue
                     await db.call(CALL.expect_room, [order.tenant for order in new])
                     continue
                 made = accepted
-        except AlreadyThere as error:
+        except RowAlreadyExists as error:
             maybe_ours = maybe_ours or error.maybe_ours
             continue
         except (TooMany, ParentNotFound, BlobNotFound, QuotaExceeded, UploadEnded) as error:
             return error
         jobs = {enqueued.job.id: enqueued for enqueued in made}
-        there = await _read(db, orders, {job_id for job_id in known.values() if job_id not in jobs})
+        there = await _read_jobs(db, orders, {job_id for job_id in known.values() if job_id not in jobs})
         if maybe_ours:
             ours = {order.id for order in orders}
             there = {job_id: Enqueued(job=old.job, created=job_id in ours) for job_id, old in there.items()}
@@ -275,7 +282,7 @@ async def _alone(db: Database, memory: Memory, orders: Sequence[NewJob], *, mayb
     return StoreBusy()
 
 
-async def _is_held(db: Database, memory: Memory, orders: Sequence[NewJob]) -> bool:
+async def _is_gate_held(db: Database, memory: LaneCache, orders: Sequence[NewJob]) -> bool:
     """Whether an application's own transaction, which has not ended, holds what these need."""
     (row,) = await db.call(
         CALL.is_held,
@@ -288,7 +295,7 @@ async def _is_held(db: Database, memory: Memory, orders: Sequence[NewJob]) -> bo
     return bool(row[0])
 
 
-def _held() -> StoreBusy:
+def _gate_held_error() -> StoreBusy:
     return StoreBusy(
         "A transaction that has not ended holds a key of this job, or the turn of its tenant.",
         hint="Nothing was changed; try again when the application has committed.",
@@ -305,7 +312,7 @@ async def _check_parents(db: Database, orders: Sequence[NewJob]) -> None:
             raise ParentNotFound(f"there is no job {parent} in this tenant")
 
 
-async def _learn_rules(db: Database, memory: Memory, orders: Sequence[NewJob]) -> None:
+async def _load_rules(db: Database, memory: LaneCache, orders: Sequence[NewJob]) -> None:
     """See with which rules these orders must be made."""
     for tenant, type in {(order.tenant, order.type) for order in orders}:
         rows = await db.call(CALL.find_definition, tenant, type)
@@ -316,7 +323,7 @@ async def _learn_rules(db: Database, memory: Memory, orders: Sequence[NewJob]) -
             memory.rules.pop((tenant, type), None)
 
 
-async def _resolve(db: Database, memory: Memory, orders: Sequence[NewJob]) -> tuple[dict[str, str], set[str]]:
+async def _resolve_orders(db: Database, memory: LaneCache, orders: Sequence[NewJob]) -> tuple[dict[str, str], set[str]]:
     """Orders that need not be made, by id, with the job that is there for them, and those of them that are reused.
 
     Raises what stands in the way.
@@ -331,13 +338,13 @@ async def _resolve(db: Database, memory: Memory, orders: Sequence[NewJob]) -> tu
         [order.dedupe_key for order in orders],
         [_reuse_key(memory, order) for order in orders],
         [order.force for order in orders],
-        reads=True,
+        read_only=True,
     )
     there = [(order.id, row) for order, row in zip(orders, rows, strict=True) if not row["is_new"]]
     return {id: str(row["answer"]) for id, row in there}, {id for id, row in there if row["is_reused"]}
 
 
-async def _read(db: Database, orders: Sequence[NewJob], ids: set[str]) -> dict[str, Enqueued]:
+async def _read_jobs(db: Database, orders: Sequence[NewJob], ids: set[str]) -> dict[str, Enqueued]:
     if not ids:
         return {}
     tenants = {order.tenant for order in orders}

@@ -5,32 +5,32 @@ from __future__ import annotations
 import msgspec
 
 from ingot.engines.jobs import scopes_of
-from ingot.engines.postgres.calls import CALL
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.context import Context
-from ingot.engines.postgres.jobs import can_be
+from ingot.engines.postgres.function_calls import CALL
+from ingot.engines.postgres.job_reads import may_exist
+from ingot.engines.postgres.job_rows import STATUSES, job_of
 from ingot.engines.postgres.records import find_record
-from ingot.engines.postgres.rows import STATUSES, job_of
 from ingot.engines.postgres.sql import SQL
-from ingot.jobs.limits import Bounds
-from ingot.jobs.model import AHEAD_MAX, HeldLimit, Job, JobStatus, Waiting
-from ingot.jobs.ports import FindWaiting
-from ingot.jobs.records import PAUSE, pause_of
+from ingot.jobs.limits import ConcurrencyLimits
+from ingot.jobs.model import JOBS_AHEAD_MAX, Job, JobStatus, LimitUsage, WaitState
+from ingot.jobs.ports import GetWaitState
+from ingot.jobs.record_kinds import PAUSE_KIND, pause_from_record
 from ingot.kernel.clock import to_datetime, to_datetime_or_none, to_micros
 
 
-async def find_waiting(context: Context, command: FindWaiting) -> Waiting | None:
+async def find_waiting(context: Context, command: GetWaitState) -> WaitState | None:
     """Look at everything that could be in the way of a job."""
-    db, memory, tenant = context.database, context.memory, command.tenant
-    if not can_be(context, tenant, command.job_id):
+    db, memory, tenant = context.database, context.lane_cache, command.tenant
+    if not may_exist(context, tenant, command.job_id):
         return None
     rows = await db.read(tenant, SQL.get_job, command.job_id)
     if not rows:
         return None
     job, limit_key = job_of(rows[0]), rows[0]["limit_key"]
     ((now, *most, asked_at),) = await db.call(CALL.find_limits, tenant, job.type)
-    asked_at = max((at for at in (asked_at, memory.asked_at(job.type, tenant)) if at is not None), default=None)
-    waiting = Waiting(job=job, now=to_datetime(now), limit_key=limit_key, asked_at=to_datetime_or_none(asked_at))
+    asked_at = max((at for at in (asked_at, memory.last_request_at(job.type, tenant)) if at is not None), default=None)
+    waiting = WaitState(job=job, now=to_datetime(now), limit_key=limit_key, last_claim_at=to_datetime_or_none(asked_at))
     if job.status is JobStatus.BLOCKED:
         parents = await db.read(tenant, SQL.open_parents, job.id)
         uploads = await db.read(tenant, SQL.open_uploads, job.id)
@@ -41,25 +41,25 @@ async def find_waiting(context: Context, command: FindWaiting) -> Waiting | None
         )
     if job.status is not JobStatus.QUEUED:
         return waiting
-    pause = await find_record(db, PAUSE.name, tenant, job.type)
+    pause = await find_record(db, PAUSE_KIND.name, tenant, job.type)
     return msgspec.structs.replace(
         waiting,
-        ahead=await _ahead(db, job, limit_key),
-        pause=None if pause is None else pause_of(PAUSE.read(pause)),
-        limits=await _limits(db, job, limit_key, Bounds(*most)),
+        jobs_ahead=await _count_ahead(db, job, limit_key),
+        pause=None if pause is None else pause_from_record(PAUSE_KIND.decode(pause)),
+        limits=await _limits(db, job, limit_key, ConcurrencyLimits(*most)),
     )
 
 
-async def _ahead(db: Database, job: Job, limit_key: str) -> int:
+async def _count_ahead(db: Database, job: Job, limit_key: str) -> int:
     position = (job.priority, to_micros(job.run_at), job.id)
-    ((ahead,),) = await db.read(job.tenant, SQL.ready_ahead, job.type, job.tenant, limit_key, *position, AHEAD_MAX)
+    ((ahead,),) = await db.read(job.tenant, SQL.ready_ahead, job.type, job.tenant, limit_key, *position, JOBS_AHEAD_MAX)
     return int(ahead)
 
 
-async def _limits(db: Database, job: Job, limit_key: str, bounds: Bounds) -> list[HeldLimit]:
+async def _limits(db: Database, job: Job, limit_key: str, bounds: ConcurrencyLimits) -> list[LimitUsage]:
     """The limits there are, from the widest to the narrowest, and who runs under each."""
-    limits: list[HeldLimit] = []
+    limits: list[LimitUsage] = []
     for scope, most, type, key in scopes_of(bounds, job.type, limit_key):
         ((running, holders),) = await db.read(job.tenant, SQL.running_under, job.tenant, type, key)
-        limits.append(HeldLimit(scope=scope, most=most, running=running, holders=holders or []))
+        limits.append(LimitUsage(scope=scope, maximum=most, running=running, holders=holders or []))
     return limits

@@ -11,9 +11,9 @@ from typing import Final
 
 import asyncpg
 
-from ingot.engines.postgres.connection import AWAY, explain, place, unreadable
+from ingot.engines.migrations import Migration, read_migrations
+from ingot.engines.postgres.connection import UNREACHABLE_ERRORS, endpoint_of, invalid_url_error, translate_error
 from ingot.engines.postgres.sql import SQL
-from ingot.engines.steps import Migration, read_migrations
 from ingot.kernel.errors import StoreBusy, StoreTooNew
 from ingot.kernel.logs import configure_logs
 
@@ -28,11 +28,17 @@ SERVER_SETTINGS: Final = {
     "max_parallel_workers_per_gather": "0",
     "jit": "off",
 }
-_BOUND: Final = re.compile(r"\{([a-z_.]+)\.([A-Z_]+)\}")
+_CONSTANT_REFERENCE: Final = re.compile(r"\{([a-z_.]+)\.([A-Z_]+)\}")
 # In the text of a function the number costs nothing to read.
-_SHIFT: Final = "CREATE OR REPLACE FUNCTION ingot.shift() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT {}::bigint'"
-_MADE_MEANWHILE: Final = (asyncpg.UniqueViolationError, asyncpg.DuplicateObjectError, asyncpg.DuplicateTableError)
-_CHANGED_SHAPE: Final = (asyncpg.InvalidFunctionDefinitionError, asyncpg.InvalidTableDefinitionError)
+_POSITION_OFFSET: Final = (
+    "CREATE OR REPLACE FUNCTION ingot.shift() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT {}::bigint'"
+)
+_CREATED_CONCURRENTLY_ERRORS: Final = (
+    asyncpg.UniqueViolationError,
+    asyncpg.DuplicateObjectError,
+    asyncpg.DuplicateTableError,
+)
+_CHANGED_SIGNATURE_ERRORS: Final = (asyncpg.InvalidFunctionDefinitionError, asyncpg.InvalidTableDefinitionError)
 LOCK_TRIES_MAX: Final = 10
 
 
@@ -51,14 +57,14 @@ async def migrate(owner_url: str) -> list[Migration]:
     try:
         connection = await asyncpg.connect(owner_url)
     except ValueError:
-        raise unreadable("INGOT_DATABASE_OWNER_URL") from None
-    except (*AWAY, asyncpg.PostgresError) as error:
-        raise explain(error, doing="reached", where=place(owner_url)) from error
+        raise invalid_url_error("INGOT_DATABASE_OWNER_URL") from None
+    except (*UNREACHABLE_ERRORS, asyncpg.PostgresError) as error:
+        raise translate_error(error, action="reached", endpoint=endpoint_of(owner_url)) from error
     try:
-        await _make_roles(connection)
+        await _create_roles(connection)
         return await _apply(connection)
-    except (*AWAY, asyncpg.PostgresError) as error:
-        raise explain(error, doing="migrated", where=place(owner_url)) from error
+    except (*UNREACHABLE_ERRORS, asyncpg.PostgresError) as error:
+        raise translate_error(error, action="migrated", endpoint=endpoint_of(owner_url)) from error
     finally:
         await connection.close()
 
@@ -71,14 +77,14 @@ def expect_known(newest: int) -> int:
     return known
 
 
-async def check(connection: asyncpg.Connection[asyncpg.Record]) -> int:
+async def schema_version(connection: asyncpg.Connection[asyncpg.Record]) -> int:
     """The schema that a database has; 0 when it has none."""
     if await connection.fetchval("SELECT to_regclass('ingot.migrations')") is None:
         return 0
     return int(await connection.fetchval("SELECT coalesce(max(number), 0) FROM ingot.migrations"))
 
 
-async def _make_roles(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+async def _create_roles(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     """Roles belong to the whole server: another database of it may be making them now."""
     for role, login in ROLES.items():
         await connection.execute(f"""
@@ -107,18 +113,20 @@ async def _set_up_server_role(connection: asyncpg.Connection[asyncpg.Record]) ->
 
 
 async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migration]:
-    with suppress(*_MADE_MEANWHILE):
+    with suppress(*_CREATED_CONCURRENTLY_ERRORS):
         await connection.execute("CREATE SCHEMA IF NOT EXISTS ingot AUTHORIZATION ingot_owner")
     await connection.execute("SET ROLE ingot_owner")
-    with suppress(*_MADE_MEANWHILE):
+    with suppress(*_CREATED_CONCURRENTLY_ERRORS):
         await connection.execute(SQL.make_ledger)
-    if not await _missing(connection) and await _is_current(connection):
+    if not await _missing_migrations(connection) and await _is_current(connection):
         return []
     anew = False
     for _ in range(LOCK_TRIES_MAX):
         try:
-            return await _apply_alone(connection, anew=anew)
-        except _CHANGED_SHAPE:  # What answers in another shape cannot be replaced under those who are at work.
+            return await _apply_in_transaction(connection, recreate=anew)
+        except (
+            _CHANGED_SIGNATURE_ERRORS
+        ):  # What answers in another shape cannot be replaced under those who are at work.
             anew = True
         except asyncpg.LockNotAvailableError:
             await asyncio.sleep(1.0)
@@ -128,31 +136,31 @@ async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migrati
     )
 
 
-async def _apply_alone(connection: asyncpg.Connection[asyncpg.Record], *, anew: bool) -> list[Migration]:
+async def _apply_in_transaction(connection: asyncpg.Connection[asyncpg.Record], *, recreate: bool) -> list[Migration]:
     """Do all that is missing in one transaction, one migration at a time, and nobody waits long for it."""
     async with connection.transaction():
         await connection.execute("SET LOCAL lock_timeout = '3s'")
         await connection.execute("LOCK TABLE ingot.migrations IN SHARE ROW EXCLUSIVE MODE")
-        missing = await _missing(connection)
+        missing = await _missing_migrations(connection)
         for step in missing:
             await connection.execute(step.text)
             await connection.execute(SQL.note_step, step.number, step.name)
         if missing or not await _is_current(connection):
-            for text in (SQL.drop_views, SQL.drop_functions) if anew else ():
+            for text in (SQL.drop_views, SQL.drop_functions) if recreate else ():
                 await connection.execute(text)
-            await _set_shift(connection)
-            views, *functions, grants = _definitions()
+            await _set_position_offset(connection)
+            views, *functions, grants = _sql_texts()
             for text in (views, *functions, SQL.drop_functions, grants, f"COMMENT ON SCHEMA ingot IS '{_digest()}'"):
                 await connection.execute(text)
         if not await connection.fetchval("SELECT ingot.at_home()"):
             for text in (SQL.lock_home, SQL.move_in, SQL.forget_transactions):
                 await connection.execute(text)
-            await _set_shift(connection)
+            await _set_position_offset(connection)
         return missing
 
 
-async def _missing(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migration]:
-    newest = await check(connection)
+async def _missing_migrations(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migration]:
+    newest = await schema_version(connection)
     expect_known(newest)
     return [step for step in migrations() if step.number > newest]
 
@@ -163,24 +171,24 @@ async def _is_current(connection: asyncpg.Connection[asyncpg.Record]) -> bool:
     return bool(digest == _digest() and await connection.fetchval("SELECT ingot.at_home()"))
 
 
-async def _set_shift(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+async def _set_position_offset(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     shift = await connection.fetchval("SELECT coalesce(max(shift), 0) FROM ingot.home")
-    await connection.execute(_SHIFT.format(shift))
+    await connection.execute(_POSITION_OFFSET.format(shift))
 
 
 def _digest() -> str:
-    return hashlib.sha256("\0".join(_definitions()).encode()).hexdigest()
+    return hashlib.sha256("\0".join(_sql_texts()).encode()).hexdigest()
 
 
-def _definitions() -> list[str]:
+def _sql_texts() -> list[str]:
     """The SQL that is applied whole: the view, all functions, and who may use them."""
     package = resources.files("ingot.engines.postgres")
     functions = sorted(package.joinpath("functions").iterdir(), key=lambda file: file.name)
     texts = [file.read_text(encoding="utf-8") for file in functions if file.name.endswith(".sql")]
     before, after = (package.joinpath(name).read_text(encoding="utf-8") for name in ("views.sql", "grants.sql"))
-    return [before, *(_BOUND.sub(_bound, text) for text in texts), after]
+    return [before, *(_CONSTANT_REFERENCE.sub(_constant_value, text) for text in texts), after]
 
 
-def _bound(name: re.Match[str]) -> str:
+def _constant_value(name: re.Match[str]) -> str:
     """The number that a name such as `{jobs.checks.TAGS_MAX}` stands for, so that each is stated once."""
     return f"{getattr(import_module(f'ingot.{name[1]}'), name[2]):.0f}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ingot.engines.people import EXPIRED_ROWS_MAX, SESSIONS_MAX, lower
-from ingot.engines.postgres.calls import CALL, json_text
+from ingot.engines.people_rows import EXPIRED_ROWS_MAX, SESSIONS_MAX, normalize_email_or_none
 from ingot.engines.postgres.context import Context
-from ingot.engines.postgres.identity import check_tenant, check_tenant_id
-from ingot.engines.postgres.memory import ABOVE_ALL_IDS, NIL, id_or_nil
+from ingot.engines.postgres.function_calls import CALL, json_text
+from ingot.engines.postgres.lane_cache import ABOVE_ALL_IDS, NIL_ID, id_or_nil
+from ingot.engines.postgres.tenants import check_tenant, check_tenant_id
 from ingot.identity import ports
 from ingot.identity.credentials import Token
 from ingot.identity.people import Member, MemberNotFound, Session, SessionNotFound, User, UserNotFound
@@ -15,13 +15,13 @@ from ingot.kernel.ids import is_id
 
 async def begin_login(context: Context, command: ports.BeginLogin) -> None:
     """Remember that somebody set out."""
-    row = (command.digest, command.next, command.link, command.expires_at, EXPIRED_ROWS_MAX)
+    row = (command.digest, command.next_page, command.is_link, command.expires_at, EXPIRED_ROWS_MAX)
     await context.database.call(CALL.begin_login, *row, json_text(command.act))
 
 
-async def take_login(context: Context, command: ports.TakeLogin) -> str | None:
+async def consume_login(context: Context, command: ports.ConsumeLogin) -> str | None:
     """Where to go after a sign-in that was begun."""
-    ((where,),) = await context.database.call(CALL.take_login, command.digest, command.link, once=True)
+    ((where,),) = await context.database.call(CALL.take_login, command.digest, command.is_link, once=True)
     return None if where is None else str(where)
 
 
@@ -31,20 +31,20 @@ async def sign_in(context: Context, command: ports.SignIn) -> User:
         User,
         CALL.sign_in,
         json_text(command.person),
-        lower(command.person.email),
+        normalize_email_or_none(command.person.email),
         command.user_id,
         command.session_id,
         command.digest,
         command.expires_at,
         command.address,
         command.agent,
-        command.replaces,
+        command.replaced_digest,
         EXPIRED_ROWS_MAX,
         json_text(command.act),
     )
 
 
-async def turn_away(context: Context, command: ports.TurnAway) -> None:
+async def deny_sign_in(context: Context, command: ports.DenySignIn) -> None:
     """Keep the groups of a person who may not come in."""
     person = command.person
     await context.database.call(CALL.turn_away, json_text(person), person.label, json_text(command.act))
@@ -57,7 +57,7 @@ async def end_session(context: Context, command: ports.EndSession) -> None:
     await context.database.call(CALL.end_session, command.id, command.user, json_text(command.act))
 
 
-async def enable_user(context: Context, command: ports.EnableUser) -> User:
+async def set_user_enabled(context: Context, command: ports.SetUserEnabled) -> User:
     """Let a person in or out."""
     if not is_id(command.id):
         raise UserNotFound(f"there is no person {command.id[:64]!r}")
@@ -69,7 +69,7 @@ async def put_member(context: Context, command: ports.PutMember) -> Member:
     check_tenant_id(command.tenant)
     if command.user is not None and not is_id(command.user):
         raise UserNotFound(f"there is no person {command.user[:64]!r}")
-    row = (command.tenant, command.role, command.user, command.email, command.invitation, json_text(command.act))
+    row = (command.tenant, command.role, command.user, command.email, command.invitation_id, json_text(command.act))
     return await context.fetch(Member, CALL.put_member, *row)
 
 
@@ -81,9 +81,9 @@ async def remove_member(context: Context, command: ports.RemoveMember) -> Member
     return await context.fetch(Member, CALL.remove_member, command.tenant, command.id, json_text(command.act))
 
 
-async def find_session(context: Context, command: ports.FindSession) -> ports.FoundSession | None:
+async def find_session(context: Context, command: ports.FindSession) -> ports.StoredSession | None:
     """The session with this digest, if it holds."""
-    return await context.find(ports.FoundSession, CALL.find_session, command.digest)
+    return await context.find(ports.StoredSession, CALL.find_session, command.digest)
 
 
 async def list_sessions(context: Context, command: ports.ListSessions) -> list[Session]:
@@ -91,14 +91,14 @@ async def list_sessions(context: Context, command: ports.ListSessions) -> list[S
     return await context.find_all(Session, CALL.list_sessions, id_or_nil(command.user), SESSIONS_MAX)
 
 
-async def find_user(context: Context, command: ports.FindUser) -> ports.Owner | None:
+async def find_user(context: Context, command: ports.FindUser) -> ports.UserWithRoles | None:
     """The person with this id, and their roles."""
-    return await context.find(ports.Owner, CALL.find_user, id_or_nil(command.user_id))
+    return await context.find(ports.UserWithRoles, CALL.find_user, id_or_nil(command.user_id))
 
 
 async def list_users(context: Context, command: ports.ListUsers) -> list[User]:
     """People, newest first."""
-    row = (lower(command.email), command.before or ABOVE_ALL_IDS, command.limit)
+    row = (normalize_email_or_none(command.email), command.before or ABOVE_ALL_IDS, command.limit)
     return await context.find_all(User, CALL.list_users, *row)
 
 
@@ -111,11 +111,11 @@ async def find_member(context: Context, command: ports.FindMember) -> Member | N
 async def list_members(context: Context, command: ports.ListMembers) -> list[Member]:
     """The members of a tenant, by id."""
     await check_tenant(context, command.tenant)
-    row = (command.tenant, command.after or NIL, command.limit)
+    row = (command.tenant, command.after or NIL_ID, command.limit)
     return await context.find_all(Member, CALL.list_members, *row)
 
 
-async def list_people_tokens(context: Context, command: ports.ListPeopleTokens) -> list[Token]:
+async def list_user_tokens(context: Context, command: ports.ListUserTokens) -> list[Token]:
     """Tokens that a person made, newest first."""
     row = (id_or_nil(command.user), command.before or ABOVE_ALL_IDS, command.limit)
     return await context.find_all(Token, CALL.list_people_tokens, *row)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from ingot.engines.postgres.calls import CALL, json_text
 from ingot.engines.postgres.connection import Database
 from ingot.engines.postgres.connection import Record as Row
 from ingot.engines.postgres.context import Context
-from ingot.engines.postgres.identity import check_tenant, check_tenant_id
-from ingot.engines.postgres.memory import NIL
+from ingot.engines.postgres.function_calls import CALL, json_text
+from ingot.engines.postgres.lane_cache import NIL_ID
 from ingot.engines.postgres.sql import SQL
-from ingot.jobs.records import DEFINITION, PAUSE
+from ingot.engines.postgres.tenants import check_tenant, check_tenant_id
+from ingot.jobs.record_kinds import DEFINITION_KIND, PAUSE_KIND
 from ingot.kernel.clock import to_datetime
 from ingot.kernel.errors import OutcomeUnknown
 from ingot.records.model import Record, RecordNotFound
-from ingot.records.ports import DeleteRecord, GetRecord, GetSealed, ListRecords, PutRecord
+from ingot.records.ports import DeleteRecord, GetRecord, GetSealedValue, ListRecords, PutRecord
 
 RawRecord = Record[msgspec.Raw]
 
@@ -26,7 +26,7 @@ async def put_record(context: Context, command: PutRecord) -> RawRecord:
     rows = await context.database.call(
         CALL.put_record,
         command.kind,
-        command.tenant or NIL,
+        command.tenant or NIL_ID,
         command.name,
         command.body.decode(),
         command.sealed,
@@ -38,10 +38,10 @@ async def put_record(context: Context, command: PutRecord) -> RawRecord:
     )
     if not rows:  # It was sent again after its answer was lost, and somebody has deleted the record since.
         raise OutcomeUnknown("The first answer was lost, and the record is gone by now.")
-    if command.kind == DEFINITION.name:
-        context.memory.free_all()
-    context.memory.tell_record()
-    return _of(rows[0])
+    if command.kind == DEFINITION_KIND.name:
+        context.lane_cache.resume_all_lanes()
+    context.lane_cache.notify_record_changed()
+    return _record_of(rows[0])
 
 
 async def delete_record(context: Context, command: DeleteRecord) -> RawRecord:
@@ -50,17 +50,17 @@ async def delete_record(context: Context, command: DeleteRecord) -> RawRecord:
     (row,) = await context.database.call(
         CALL.delete_record,
         command.kind,
-        command.tenant or NIL,
+        command.tenant or NIL_ID,
         command.name,
         command.if_version,
         json_text(command.act),
         command.action,
         command.target,
     )
-    if command.kind == PAUSE.name and command.tenant is not None:
-        context.memory.free(command.tenant)
-    context.memory.tell_record()
-    return _of(row)
+    if command.kind == PAUSE_KIND.name and command.tenant is not None:
+        context.lane_cache.resume_lanes(command.tenant)
+    context.lane_cache.notify_record_changed()
+    return _record_of(row)
 
 
 async def get_record(context: Context, command: GetRecord) -> RawRecord:
@@ -75,12 +75,12 @@ async def get_record(context: Context, command: GetRecord) -> RawRecord:
 
 async def find_record(database: Database, kind: str, tenant: str | None, name: str) -> RawRecord | None:
     """Read a record, or `None` when it does not exist."""
-    owner = tenant or NIL
+    owner = tenant or NIL_ID
     rows = await database.read(owner, SQL.get_record, kind, owner, name)
-    return _of(rows[0]) if rows else None
+    return _record_of(rows[0]) if rows else None
 
 
-async def get_sealed(context: Context, command: GetSealed) -> tuple[int, bytes]:
+async def get_sealed_value(context: Context, command: GetSealedValue) -> tuple[int, bytes]:
     """Read the version and the sealed value of a record."""
     await check_tenant(context, command.tenant)
     rows = await context.database.call(CALL.get_sealed, command.kind, command.tenant, command.name)
@@ -93,16 +93,16 @@ async def list_records(context: Context, command: ListRecords) -> list[RawRecord
     """Read records by name."""
     if command.tenant is not None:
         await check_tenant(context, command.tenant)
-    owner = command.tenant or NIL
+    owner = command.tenant or NIL_ID
     values = (command.kind, owner, command.prefix, command.after, command.limit)
-    return [_of(row) for row in await context.database.read(owner, SQL.list_records, *values)]
+    return [_record_of(row) for row in await context.database.read(owner, SQL.list_records, *values)]
 
 
-def _not_found(command: GetRecord | GetSealed) -> RecordNotFound:
+def _not_found(command: GetRecord | GetSealedValue) -> RecordNotFound:
     return RecordNotFound(f"there is no {command.kind} {command.name[:64]!r}")
 
 
-def _of(row: Row) -> RawRecord:
+def _record_of(row: Row) -> RawRecord:
     return Record(
         name=row["name"],
         version=row["version"],

@@ -10,14 +10,14 @@ from typing import Final
 
 import asyncpg
 
-from ingot.engines.postgres.connection import AWAY, PlainConnection, explain, unreadable
+from ingot.engines.postgres.connection import UNREACHABLE_ERRORS, PlainConnection, invalid_url_error, translate_error
 from ingot.engines.postgres.sql import SQL
 from ingot.identity.model import TenantNotFound
 from ingot.kernel.errors import InvalidInput, StoreMisconfigured
 from ingot.kernel.ids import is_id
 from ingot.kernel.logs import configure_logs
 
-NO_SCHEMA: Final = (
+NO_SCHEMA_ERRORS: Final = (
     asyncpg.InvalidSchemaNameError,
     asyncpg.UndefinedTableError,
     asyncpg.UndefinedObjectError,
@@ -26,36 +26,36 @@ NO_SCHEMA: Final = (
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
-async def let_in(owner_url: str, role: str, tenant: str) -> None:
+async def grant_app_role(owner_url: str, role: str, tenant: str) -> None:
     """Let a role that is there enqueue jobs and publish events of this tenant, inside its own transactions.
 
     The tenant is named by its id or its slug. Raises `InvalidInput`, `TenantNotFound`, or `StoreError`.
     """
-    async with _owner(owner_url) as connection:
-        await _expect_role(connection, role)
+    async with _owner_transaction(owner_url) as connection:
+        await _check_role(connection, role)
         await connection.execute(f"GRANT ingot_app TO {_quoted(role)}")
         if not await connection.fetchval("SELECT pg_has_role($1, 'ingot_app', 'USAGE')", role):
             raise InvalidInput(
                 f"the role {role} does not inherit what it is granted", hint="Change that: ALTER ROLE … INHERIT."
             )
         await connection.execute("SET LOCAL ROLE ingot_owner")
-        found = await _tenant(connection, tenant)
+        found = await _find_tenant(connection, tenant)
         if await connection.fetchval(SQL.let_in, role, found) != found:
             raise InvalidInput(f"the role {role} is in another tenant", hint="Let it out first, or use another role.")
 
 
-async def let_out(owner_url: str, role: str) -> None:
+async def revoke_app_role(owner_url: str, role: str) -> None:
     """Let a role enqueue and publish no more. Raises `InvalidInput` or `StoreError`.
 
     It stays a member of `ingot_app`, which belongs to the whole server: another database may have let it in.
     """
-    async with _owner(owner_url) as connection:
-        await _expect_role(connection, role)
+    async with _owner_transaction(owner_url) as connection:
+        await _check_role(connection, role)
         await connection.execute("SET LOCAL ROLE ingot_owner")
         await connection.execute(SQL.let_out, role)
 
 
-async def _tenant(connection: PlainConnection, named: str) -> str:
+async def _find_tenant(connection: PlainConnection, named: str) -> str:
     """The id of a tenant, asked for as the owner of the tables. It is kept from going until the end."""
     found: str | None = await connection.fetchval(SQL.hold_tenant, named, is_id(named)) if "\x00" not in named else None
     if found is None:
@@ -67,7 +67,7 @@ def _quoted(role: str) -> str:
     return '"' + role.replace('"', '""') + '"'
 
 
-async def _expect_role(connection: PlainConnection, role: str) -> None:
+async def _check_role(connection: PlainConnection, role: str) -> None:
     if role.startswith(("pg_", "ingot_")):
         raise InvalidInput(f"the role {role[:64]!r} cannot be used", hint="Use the role of your application.")
     if "\x00" in role or not await connection.fetchval("SELECT true FROM pg_roles WHERE rolname = $1", role):
@@ -75,7 +75,7 @@ async def _expect_role(connection: PlainConnection, role: str) -> None:
 
 
 @asynccontextmanager
-async def _owner(url: str) -> AsyncIterator[PlainConnection]:
+async def _owner_transaction(url: str) -> AsyncIterator[PlainConnection]:
     """A transaction as the role that may make roles."""
     configure_logs()  # Tracebacks must not show the URL, which may hold a password.
     try:
@@ -86,13 +86,13 @@ async def _owner(url: str) -> AsyncIterator[PlainConnection]:
         finally:
             await connection.close()
     except ValueError:
-        raise unreadable("The owner's URL") from None
-    except NO_SCHEMA:
+        raise invalid_url_error("The owner's URL") from None
+    except NO_SCHEMA_ERRORS:
         raise StoreMisconfigured(
             "The database does not have our schema, or an older one.", hint="Apply it first: `ingot database migrate`."
         ) from None
-    except (*AWAY, asyncpg.PostgresError) as error:
-        raise explain(error, doing="used") from error
+    except (*UNREACHABLE_ERRORS, asyncpg.PostgresError) as error:
+        raise translate_error(error, action="used") from error
 
 
 async def make_worker_role(owner_url: str, role: str, tenant: str) -> str:
@@ -107,12 +107,12 @@ async def make_worker_role(owner_url: str, role: str, tenant: str) -> str:
             hint="Use up to 63 lower-case letters, digits and _, not pg_ or ingot_ first.",
         )
     password = secrets.token_urlsafe(32)
-    async with _owner(owner_url) as connection:
-        await _make(connection, role, tenant, password)
+    async with _owner_transaction(owner_url) as connection:
+        await _create_or_update_role(connection, role, tenant, password)
     return password
 
 
-async def _make(connection: PlainConnection, role: str, tenant: str, password: str) -> None:
+async def _create_or_update_role(connection: PlainConnection, role: str, tenant: str, password: str) -> None:
     known = await connection.fetchrow(SQL.is_worker_role, role)
     if known is not None and not known[0]:
         raise InvalidInput(f"the role {role} is there already and is not one of ours", hint="Choose another name.")
@@ -127,7 +127,7 @@ async def _make(connection: PlainConnection, role: str, tenant: str, password: s
     await connection.execute("SET LOCAL ROLE ingot_owner")
     if await connection.fetchval("SELECT true FROM ingot.worker_credentials WHERE id = $1", role):
         raise InvalidInput(f"there is a worker credential {role}", hint="Choose another name: workers go by it.")
-    found = await _tenant(connection, tenant)
+    found = await _find_tenant(connection, tenant)
     served = await connection.fetchval("SELECT tenant::text FROM ingot.worker_roles WHERE role = $1", role)
     if served not in (None, found):
         raise InvalidInput(f"the role {role} serves another tenant", hint="Choose another name for this tenant's.")

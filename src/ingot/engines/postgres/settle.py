@@ -10,36 +10,36 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ingot.engines.postgres.batches import in_turns
-from ingot.engines.postgres.calls import CALL
+from ingot.engines.postgres.command_batcher import in_turns
 from ingot.engines.postgres.connection import Database, Record
-from ingot.engines.postgres.memory import NIL, Memory
-from ingot.engines.postgres.rows import STATUSES
+from ingot.engines.postgres.function_calls import CALL
+from ingot.engines.postgres.job_rows import STATUSES
+from ingot.engines.postgres.lane_cache import NIL_ID, LaneCache
+from ingot.jobs.attempt_logs import LOG_TAIL_CHARS_MAX
 from ingot.jobs.errors import JobNotFound, LeaseLost
-from ingot.jobs.files import FindRunning, OpenFile, OutputMissing
+from ingot.jobs.files import FindRunningJob, OpenJobFile, OutputMissing
 from ingot.jobs.lanes import Lane
-from ingot.jobs.lifecycle import is_of
-from ingot.jobs.logs import LOG_CHARS_KEPT
+from ingot.jobs.lifecycle import matches_worker
 from ingot.jobs.model import Done, Failed, Heartbeat, JobStatus, Outcome, Settle, Settled, Snooze
-from ingot.jobs.ports import AppendLogs, Beat, LogEntry, RenewLeases, SettleJobs
+from ingot.jobs.ports import AppendLogs, AttemptHeartbeat, LogEntry, RenewLeases, SettleJobs
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import is_id
 
 FENCE_MAX: Final = 2**63 - 1
-DONE: Final = ("succeeded", True, 0, None, None, None)
+SUCCEEDED_VALUES: Final = ("succeeded", True, 0, None, None, None)
 
 A = TypeVar("A")
-C = TypeVar("C", Settle, Beat, LogEntry)
+C = TypeVar("C", Settle, AttemptHeartbeat, LogEntry)
 
 
-async def settle(db: Database, memory: Memory, commands: Sequence[SettleJobs]) -> list[list[Settled | IngotError]]:
+async def settle(db: Database, memory: LaneCache, commands: Sequence[SettleJobs]) -> list[list[Settled | IngotError]]:
     """Judge each attempt by itself, all of them together."""
     groups = [command.settles for command in commands]
     return await _in_turns(groups, partial(_settle, db, memory))
 
 
-async def renew(db: Database, memory: Memory, commands: Sequence[RenewLeases]) -> list[list[Heartbeat | IngotError]]:
+async def renew(db: Database, memory: LaneCache, commands: Sequence[RenewLeases]) -> list[list[Heartbeat | IngotError]]:
     """Renew each lease by itself, all of them together."""
     groups = [command.beats for command in commands]
     return await _in_turns(groups, partial(_renew, db, memory))
@@ -62,9 +62,9 @@ async def _in_turns(
     return [list(islice(in_order, len(group))) for group in groups]
 
 
-async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Settled | IngotError]:
-    said = [_said(call.outcome) for call in calls]
-    columns = (*map(_column, zip(*said, strict=True), DONE), _workers(calls), _outputs(calls))
+async def _settle(db: Database, memory: LaneCache, calls: list[Settle]) -> list[Settled | IngotError]:
+    said = [_outcome_values(call.outcome) for call in calls]
+    columns = (*map(_column, zip(*said, strict=True), SUCCEEDED_VALUES), _worker_column(calls), _output_column(calls))
     rows = await db.call(CALL.settle, *leases_of(calls), *columns)
     answers: dict[int, Settled | IngotError] = {}
     for row in rows:
@@ -74,46 +74,46 @@ async def _settle(db: Database, memory: Memory, calls: list[Settle]) -> list[Set
         status, attempts, run_at = row["status"], row["attempts"], row["run_at"]
         for place in row["places"] or ():
             answers[place - 1] = _settled(calls[place - 1].job_id, row["tenant"], status, attempts, run_at)
-        came_back(memory, row)
-    memory.told(row["tenant"] for row in rows if row["places"] and row["tenant"])
-    return await _complete(db, calls, answers, _answer_again)
+        record_ended_attempts(memory, row)
+    memory.notify_events_written(row["tenant"] for row in rows if row["places"] and row["tenant"])
+    return await _complete(db, calls, answers, _repeat_answer)
 
 
-async def _renew(db: Database, memory: Memory, calls: list[Beat]) -> list[Heartbeat | IngotError]:
+async def _renew(db: Database, memory: LaneCache, calls: list[AttemptHeartbeat]) -> list[Heartbeat | IngotError]:
     rows = await db.call(
         CALL.renew,
         *leases_of(calls),
         [call.lease for call in calls],
         [call.percent for call in calls],
         [call.stage for call in calls],
-        _workers(calls),
+        _worker_column(calls),
     )
     answers: dict[int, Heartbeat | IngotError] = {}
     for row in rows:
-        memory.expires_at(row["expires_at"])
+        memory.record_expiry(row["expires_at"])
         answers[row["place"] - 1] = Heartbeat(
             job_id=calls[row["place"] - 1].job_id,
             lease_expires_at=to_datetime(row["expires_at"]),
             cancel_requested=row["cancel_requested"],
         )
-    return await _complete(db, calls, answers, _lost)
+    return await _complete(db, calls, answers, _lost_lease_error)
 
 
 async def _append(db: Database, calls: list[LogEntry]) -> list[int | IngotError]:
     texts, offsets = [call.text for call in calls], [call.offset for call in calls]
     # Without an offset nobody could tell a text that is sent again from one that is the same as the last.
     once = None in offsets
-    values = (*leases_of(calls), texts, offsets, LOG_CHARS_KEPT, _workers(calls))
+    values = (*leases_of(calls), texts, offsets, LOG_TAIL_CHARS_MAX, _worker_column(calls))
     rows = await db.call(CALL.append_logs, *values, once=once)
     answers: dict[int, int | IngotError] = {row["place"] - 1: row["ends"] for row in rows}
-    return await _complete(db, calls, answers, _lost)
+    return await _complete(db, calls, answers, _lost_lease_error)
 
 
-def _said(outcome: Outcome) -> tuple[str, bool, int, int | None, str | None, bytes | None]:
+def _outcome_values(outcome: Outcome) -> tuple[str, bool, int, int | None, str | None, bytes | None]:
     """What the worker said: the outcome, whether to try again, a delay, an exit code, an error, a result."""
     match outcome:
         case Done(result=None):
-            return DONE
+            return SUCCEEDED_VALUES
         case Done(result=result):
             return "succeeded", True, 0, None, None, result
         case Failed(error=error, retry=retry, exit_code=exit_code):
@@ -124,7 +124,7 @@ def _said(outcome: Outcome) -> tuple[str, bool, int, int | None, str | None, byt
             return "released", True, 0, None, None, None
 
 
-def _outputs(calls: Sequence[Settle]) -> list[str | None] | None:
+def _output_column(calls: Sequence[Settle]) -> list[str | None] | None:
     """The outputs that attempts name, each list as JSON; without any, nothing."""
     named = [call.outcome.outputs if isinstance(call.outcome, Done) else () for call in calls]
     if not any(named):
@@ -137,20 +137,20 @@ def _column(values: tuple[Any, ...], usual: Any) -> tuple[Any, ...] | None:
     return None if values.count(usual) == len(values) else values
 
 
-def came_back(memory: Memory, row: Record) -> None:
+def record_ended_attempts(memory: LaneCache, row: Record) -> None:
     """Note that attempts ended, and jobs that wait again after theirs."""
     if row["places"] is None:
-        memory.ended(row["parents"] or (), [(row["tenant"], row["batch"])] if row["batch"] else ())
+        memory.notify_jobs_ended(row["parents"] or (), [(row["tenant"], row["batch"])] if row["batch"] else ())
         return
-    memory.free(row["tenant"], len(row["places"]))
-    memory.tell_ended(row["type"], row["said"], row["status"], row["micros"])
+    memory.resume_lanes(row["tenant"], len(row["places"]))
+    memory.notify_attempts_ended(row["type"], row["said"], row["status"], row["micros"])
     if row["status"] != JobStatus.QUEUED:
         return
     if row["first"] is not None:
         lane = Lane(row["type"], row["tenant"], row["limit_key"])
-        memory.add(lane, len(row["places"]), first=(*row["first"], NIL))
+        memory.announce_ready(lane, len(row["places"]), first=(*row["first"], NIL_ID))
     else:
-        memory.due_at(row["run_at"])
+        memory.record_due_time(row["run_at"])
 
 
 def leases_of(calls: Sequence[C]) -> tuple[list[str], list[int], tuple[str | None, ...] | None]:
@@ -161,11 +161,11 @@ def leases_of(calls: Sequence[C]) -> tuple[list[str], list[int], tuple[str | Non
     return (
         [call.job_id for call in calls],
         [call.fence if 0 <= call.fence <= FENCE_MAX else -1 for call in calls],
-        _column(tuple(call.tenant if call.tenant is None or is_id(call.tenant) else NIL for call in calls), None),
+        _column(tuple(call.tenant if call.tenant is None or is_id(call.tenant) else NIL_ID for call in calls), None),
     )
 
 
-def _workers(calls: Sequence[C]) -> tuple[str | None, ...] | None:
+def _worker_column(calls: Sequence[C]) -> tuple[str | None, ...] | None:
     return _column(tuple(call.worker for call in calls), None)
 
 
@@ -191,21 +191,21 @@ def _settled(job_id: str, tenant: str, status: str, attempts: int, run_at: int |
     return Settled(job_id=job_id, tenant=tenant, status=after, attempts=attempts, will_retry=queued, run_at=again_at)
 
 
-def _answer_again(call: Settle, row: Record | None) -> Settled | IngotError:
+def _repeat_answer(call: Settle, row: Record | None) -> Settled | IngotError:
     """The first answer, when this very settle was made before."""
-    lost = _lost(call, row)
-    own = row is not None and is_of(row["worker_id"] or "", call.worker)
-    if isinstance(lost, LeaseLost) and row is not None and own and _says_the_same(row, call.outcome):
+    lost = _lost_lease_error(call, row)
+    own = row is not None and matches_worker(row["worker_id"] or "", call.worker)
+    if isinstance(lost, LeaseLost) and row is not None and own and _is_same_outcome(row, call.outcome):
         return _settled(call.job_id, row["tenant"], row["status_after"], row["attempts"], row["run_at"])
     return lost
 
 
-def _lost(call: Settle | Beat | LogEntry, row: Record | None) -> IngotError:
-    return why_lost(call, row, holder=None) or LeaseLost("the attempt is another worker's")
+def _lost_lease_error(call: Settle | AttemptHeartbeat | LogEntry, row: Record | None) -> IngotError:
+    return lease_error(call, row, holder=None) or LeaseLost("the attempt is another worker's")
 
 
-def why_lost(
-    call: Settle | Beat | LogEntry | FindRunning | OpenFile, row: Record | None, *, holder: str | None
+def lease_error(
+    call: Settle | AttemptHeartbeat | LogEntry | FindRunningJob | OpenJobFile, row: Record | None, *, holder: str | None
 ) -> IngotError | None:
     """Why a call is not about the attempt that runs; `None` when it is, and that of its worker when that is known."""
     if row is None or call.tenant not in (None, row["tenant"]):
@@ -214,11 +214,13 @@ def why_lost(
         return LeaseLost(f"the job is {row['status']} now")
     if row["held_fence"] != call.fence:
         return LeaseLost(f"the job is held under fence {row['held_fence']} now; this call came with {call.fence}")
-    return None if holder is None or is_of(holder, call.worker) else LeaseLost("the attempt is another worker's")
+    return (
+        None if holder is None or matches_worker(holder, call.worker) else LeaseLost("the attempt is another worker's")
+    )
 
 
-def _says_the_same(row: Record, outcome: Outcome) -> bool:
-    if row["outcome"] != _said(outcome)[0]:
+def _is_same_outcome(row: Record, outcome: Outcome) -> bool:
+    if row["outcome"] != _outcome_values(outcome)[0]:
         return False
     match outcome:
         case Done():

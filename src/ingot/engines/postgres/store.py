@@ -8,28 +8,28 @@ from typing import Any, Literal, TypeVar
 
 import asyncpg
 
-from ingot.engines.listeners import TellingStore
-from ingot.engines.postgres import tend
-from ingot.engines.postgres.calls import CALL
+from ingot.engines.listeners import ObservableStore
+from ingot.engines.postgres import maintenance
 from ingot.engines.postgres.command_batches import CommandBatches
 from ingot.engines.postgres.commands import COMMANDS
 from ingot.engines.postgres.connection import (
     CONNECTIONS_MAX,
-    SERVER,
+    SERVER_ROLE,
     Connection,
     Database,
-    explain,
+    endpoint_of,
     open_pool,
-    place,
+    translate_error,
 )
 from ingot.engines.postgres.context import BoundCommands, Context
-from ingot.engines.postgres.figures import Horizon
-from ingot.engines.postgres.follow import Follow
-from ingot.engines.postgres.memory import Memory
-from ingot.engines.postgres.migrate import check, expect_known
+from ingot.engines.postgres.dependents import DependentReleaser
+from ingot.engines.postgres.function_calls import CALL
+from ingot.engines.postgres.lane_cache import LaneCache
+from ingot.engines.postgres.listener import DatabaseListener
+from ingot.engines.postgres.metrics import Horizon
+from ingot.engines.postgres.migrate import expect_known, schema_version
 from ingot.engines.postgres.sql import SQL
-from ingot.engines.postgres.watch import Watch
-from ingot.jobs.figures import Load
+from ingot.jobs.metrics import Load
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import StoreMisconfigured
@@ -37,19 +37,19 @@ from ingot.kernel.errors import StoreMisconfigured
 A = TypeVar("A")
 
 
-class PostgresStore(TellingStore):
+class PostgresStore(ObservableStore):
     """Jobs, tenants and events in one PostgreSQL database. Made by `open`; used on one event loop."""
 
     engine: Literal["postgres"] = "postgres"
-    alone = False
+    is_exclusive = False
 
-    def __init__(self, db: Database, memory: Memory, follow: Follow, watch: Watch) -> None:
+    def __init__(self, db: Database, memory: LaneCache, follow: DependentReleaser, watch: DatabaseListener) -> None:
         super().__init__(memory.listeners)
         context = Context(db, memory)
         self.database = db
-        self.memory = memory
-        self.follow = follow
-        self.watch = watch
+        self.lane_cache = memory
+        self.dependents = follow
+        self.listener = watch
         self.batches = CommandBatches(context, follow)
         self.commands: BoundCommands = {
             **{kind: partial(function, context) for kind, function in COMMANDS.items()},
@@ -79,35 +79,35 @@ class PostgresStore(TellingStore):
             pool = await open_pool(url, pooled=pooled, connections=connections, connection_class=connection_class)
         try:
             async with pool.acquire() as connection, connection.transaction():
-                await _check(connection)
-            memory = Memory(clock, lease=round(lease_seconds * MICROS))
+                await _check_session(connection)
+            memory = LaneCache(clock, lease=round(lease_seconds * MICROS))
             db = Database(pool, pooled=pooled, owns_pool=owns_pool)
-            await tend.look(db, memory)
+            await maintenance.poll(db, memory)
             memory.sweep_from = memory.now() + memory.lease
-            follow = Follow(db, memory)
-            return cls(db, memory, follow, Watch(url, db, memory, follow, listens=not pooled))
+            follow = DependentReleaser(db, memory)
+            return cls(db, memory, follow, DatabaseListener(url, db, memory, follow, listens=not pooled))
         except BaseException as error:
             if owns_pool:
                 await pool.close()
             if isinstance(error, asyncpg.PostgresError):
-                raise explain(error, doing="used", where=place(url)) from error
+                raise translate_error(error, action="used", endpoint=endpoint_of(url)) from error
             raise
 
-    def stop_waiting(self) -> None:
+    def stop_retrying(self) -> None:
         """Fail what waits for a server that is away, and what finds it away from now on."""
-        self.database.stop_waiting()
+        self.database.stop_retrying()
 
-    async def keep_secret_key(self, fingerprint: bytes, *, replaces: bool) -> bool:
+    async def register_secret_key(self, fingerprint: bytes, *, replace: bool) -> bool:
         """Whether the servers of this database have the key with this fingerprint; who replaces it has them have it."""
-        ((same,),) = await self.database.call(CALL.keep_secret_key, fingerprint, replaces)
+        ((same,),) = await self.database.call(CALL.keep_secret_key, fingerprint, replace)
         return bool(same)
 
     async def close(self) -> None:
         """Finish what is queued, then let the connections go."""
-        self.stop_waiting()
-        await self.watch.stop()
+        self.stop_retrying()
+        await self.listener.stop()
         await self.batches.close()
-        await self.follow.settle_down()
+        await self.dependents.wait_until_idle()
         await self.database.close()
 
     def run(self, command: Command[A]) -> Awaitable[A]:
@@ -118,7 +118,7 @@ class PostgresStore(TellingStore):
             raise TypeError(f"The engine on PostgreSQL has no command {type(command).__name__}.") from None
         return run(command)
 
-    async def measure(self) -> Load:
+    async def measure_load(self) -> Load:
         """See `JobStore`."""
         return Load(
             waiting_commands=self.batches.waiting,
@@ -128,26 +128,27 @@ class PostgresStore(TellingStore):
             connections_max=self.database.pool.get_max_size(),
         )
 
-    def seconds_to_agenda(self) -> float | None:
+    def seconds_to_maintenance(self) -> float | None:
         """See `JobStore`."""
-        agenda = self.memory.agenda()
-        return None if agenda is None else max(0.0, (agenda - self.memory.now()) / MICROS)
+        agenda = self.lane_cache.next_maintenance_at()
+        return None if agenda is None else max(0.0, (agenda - self.lane_cache.now()) / MICROS)
 
-    def gather(self) -> None:
+    def coalesce_commands(self) -> None:
         """See `JobStore`. What comes while a batch is under way is gathered anyway."""
 
 
-async def _check(connection: Any) -> None:
+async def _check_session(connection: Any) -> None:
     """The right role, the right schema, and nothing switched off that we promise."""
     user, sync, encoding, above = await connection.fetchrow(SQL.about_server)
-    if user != SERVER:
+    if user != SERVER_ROLE:
         raise StoreMisconfigured(
             f"The database was opened as {user!r}; reads would not be bound to a tenant.",
-            hint=f"Name the role {SERVER} in INGOT_DATABASE_URL.",
+            hint=f"Name the role {SERVER_ROLE} in INGOT_DATABASE_URL.",
         )
     if above:
         raise StoreMisconfigured(
-            f"The role {SERVER} is above row-level security.", hint=f"ALTER ROLE {SERVER} NOSUPERUSER NOBYPASSRLS."
+            f"The role {SERVER_ROLE} is above row-level security.",
+            hint=f"ALTER ROLE {SERVER_ROLE} NOSUPERUSER NOBYPASSRLS.",
         )
     if encoding != "UTF8":
         raise StoreMisconfigured(
@@ -157,7 +158,7 @@ async def _check(connection: Any) -> None:
         raise StoreMisconfigured(
             "The database has synchronous_commit off.", hint="Switch it on: an acknowledged write must be durable."
         )
-    newest = await check(connection)
+    newest = await schema_version(connection)
     known = expect_known(newest)
     if newest < known:
         raise StoreMisconfigured(

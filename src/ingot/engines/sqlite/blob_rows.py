@@ -10,10 +10,10 @@ from ingot.blobs.model import Content, Key, UploadState
 from ingot.engines.uploads import UploadFields
 from ingot.kernel.clock import to_datetime
 
-TOTAL: Final = ""  # In place of an owner: the whole tenant.
+WHOLE_TENANT: Final = ""  # In place of an owner: the whole tenant.
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
+class StorageUsage(msgspec.Struct, frozen=True, gc=False):
     """What an owner keeps, or how much more or less: bytes, those set aside, keys, and the bytes of those keys."""
 
     bytes: int = 0
@@ -21,16 +21,16 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     keys: int = 0
     key_bytes: int = 0
 
-    def __add__(self, other: Kept) -> Kept:
-        return Kept(
+    def __add__(self, other: StorageUsage) -> StorageUsage:
+        return StorageUsage(
             self.bytes + other.bytes,
             self.reserved + other.reserved,
             self.keys + other.keys,
             self.key_bytes + other.key_bytes,
         )
 
-    def __neg__(self) -> Kept:
-        return Kept(-self.bytes, -self.reserved, -self.keys, -self.key_bytes)
+    def __neg__(self) -> StorageUsage:
+        return StorageUsage(-self.bytes, -self.reserved, -self.keys, -self.key_bytes)
 
 
 class BlobRow(msgspec.Struct, array_like=True, gc=False):
@@ -39,7 +39,7 @@ class BlobRow(msgspec.Struct, array_like=True, gc=False):
     number: int
     id: str
     size: int
-    place: str | None
+    storage_key: str | None
     damaged: bool
 
 
@@ -58,7 +58,7 @@ class KeyRow(msgspec.Struct, array_like=True, gc=False):
     uploaded_at: int
     upload: str
 
-    def key_of_tenant(self) -> Key:
+    def as_key(self) -> Key:
         """The key for people."""
         return Key(
             key=self.key,
@@ -72,30 +72,30 @@ class KeyRow(msgspec.Struct, array_like=True, gc=False):
         )
 
 
-class UploadRow(UploadFields, array_like=True, gc=False):
+class SQLiteUploadRow(UploadFields, array_like=True, gc=False):
     """A row of `uploads`. The fields stand in the order of the SQL."""
 
     @property
-    def under_way(self) -> bool:
+    def is_active(self) -> bool:
         """Whether something may still come of it."""
         return self.state in (UploadState.OPEN, UploadState.VERIFYING)
 
     @property
-    def holds(self) -> bool:
+    def owns_blob(self) -> bool:
         """Whether it is done, and its blob is nobody else's: a key holds its own, and so does a file of a job."""
         return self.state is UploadState.DONE and self.key is None and self.file in (None, "output")
 
     @property
-    def refers(self) -> bool:
+    def references_blob(self) -> bool:
         """Whether it keeps its blob."""
-        return self.under_way or self.holds
+        return self.is_active or self.owns_blob
 
     @property
-    def kept(self) -> Kept:
+    def usage(self) -> StorageUsage:
         """What it counts for: what is set aside for it, or, when it is done and nothing else does, its blob."""
-        if self.holds:
-            return Kept(bytes=self.size or 0)
-        return Kept(reserved=self.reserved)
+        if self.owns_blob:
+            return StorageUsage(bytes=self.size or 0)
+        return StorageUsage(reserved=self.reserved)
 
 
 class FileRow(msgspec.Struct, array_like=True, gc=False):
@@ -109,7 +109,7 @@ class FileRow(msgspec.Struct, array_like=True, gc=False):
     size: int
 
 
-class MadeRow(msgspec.Struct, array_like=True, gc=False):
+class ProducedFileRow(msgspec.Struct, array_like=True, gc=False):
     """An output or a checkpoint of a job, and what it counts for."""
 
     job: int
@@ -137,5 +137,11 @@ def content_of(row: tuple[Any, ...]) -> Content:
     """The bytes of a blob, or where they are."""
     id, sha256, size, place, damaged, inline, checks = row
     return Content(
-        id=id, sha256=sha256, size=size, place=place, inline=inline, checks=checks or b"", damaged=bool(damaged)
+        id=id,
+        sha256=sha256,
+        size=size,
+        storage_key=place,
+        inline=inline,
+        part_checksums=checks or b"",
+        damaged=bool(damaged),
     )

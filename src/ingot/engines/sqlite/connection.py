@@ -35,18 +35,18 @@ CACHED_STATEMENTS = 256
 def open_writer(path: Path, *, vfs: str | None = None) -> apsw.Connection:
     """The one connection that writes. Raises `StoreMisconfigured` when a pragma does not hold."""
     connection = apsw.Connection(str(path), vfs=vfs, statementcachesize=CACHED_STATEMENTS)
-    _apply(connection, WRITER_PRAGMAS)
+    _set_pragmas(connection, WRITER_PRAGMAS)
     return connection
 
 
 def open_reader(path: Path, *, vfs: str | None = None) -> apsw.Connection:
     """A connection that can only read."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
-    _apply(connection, READER_PRAGMAS)
+    _set_pragmas(connection, READER_PRAGMAS)
     return connection
 
 
-def explain(error: apsw.Error, *, doing: str) -> StoreError:
+def translate_error(error: apsw.Error, *, action: str) -> StoreError:
     """What an error of the driver means where it has changed nothing: while a store is opened or read."""
     match error:
         case apsw.FullError():
@@ -54,7 +54,7 @@ def explain(error: apsw.Error, *, doing: str) -> StoreError:
         case apsw.NotADBError() | apsw.SQLError():
             return StoreMisconfigured(f"The file is not one of Ingot's: {error}.", hint="Name another data folder.")
         case _:
-            return StoreError(f"The store could not be {doing}: {error}")
+            return StoreError(f"The store could not be {action}: {error}")
 
 
 def pragmas_of(connection: apsw.Connection, names: dict[str, object]) -> dict[str, object]:
@@ -62,7 +62,7 @@ def pragmas_of(connection: apsw.Connection, names: dict[str, object]) -> dict[st
     return {name: connection.pragma(name) for name in names}
 
 
-def _apply(connection: apsw.Connection, pragmas: dict[str, object]) -> None:
+def _set_pragmas(connection: apsw.Connection, pragmas: dict[str, object]) -> None:
     for name, value in pragmas.items():
         connection.pragma(name, value)
     held = pragmas_of(connection, pragmas)

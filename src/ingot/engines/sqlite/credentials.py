@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apsw
 
-from ingot.engines.credentials import decode_token, decode_worker_credential
+from ingot.engines.credential_rows import decode_token, decode_worker_credential
 from ingot.engines.json_rows import decode
 from ingot.engines.sqlite.readers import ABOVE_ALL_TEXTS, Reader
 from ingot.engines.sqlite.sql import SQL
@@ -35,20 +35,20 @@ def create_token(tx: Transaction, command: ports.CreateToken) -> Token:
         expires_at,
         token.user,
     )
-    made = _token(tx, token.id)
+    made = _get_token(tx, token.id)
     tx.audit(command.act, "token.created", f"token/{made.id}", tenant=made.tenant, after=made)
     return made
 
 
 def revoke_token(tx: Transaction, command: ports.RevokeToken) -> Token:
     """End a token."""
-    known = _token(tx, command.id)
+    known = _get_token(tx, command.id)
     if command.tenant not in (None, known.tenant):
         raise TokenNotFound(f"there is no token {command.id!r} in this tenant")
     if known.revoked_at is not None:
         return known
     tx.execute(SQL.revoke_token, command.id, tx.now)
-    ended = _token(tx, command.id)
+    ended = _get_token(tx, command.id)
     tx.audit(command.act, "token.revoked", f"token/{ended.id}", tenant=ended.tenant, before=known, after=ended)
     return ended
 
@@ -62,26 +62,26 @@ def create_worker_credential(tx: Transaction, command: ports.CreateWorkerCredent
         tx.execute(SQL.insert_worker_credentials, *row)
     except apsw.ConstraintError:
         raise CredentialExists(f"there is a worker credential {made.id!r} already") from None
-    kept = _worker(tx, made.id)
+    kept = _get_worker_credential(tx, made.id)
     tx.audit(command.act, "worker_credential.created", f"worker_credential/{kept.id}", tenant=kept.tenant, after=kept)
     return kept
 
 
 def change_worker_credential(tx: Transaction, command: ports.ChangeWorkerCredential) -> WorkerCredential:
     """Enable, disable, or give another secret."""
-    known = _worker(tx, command.id)
+    known = _get_worker_credential(tx, command.id)
     if command.tenant not in (None, known.tenant):
         raise CredentialNotFound(f"there is no worker credential {command.id!r} in this tenant")
     row = (command.id, command.enabled, command.digest, command.ending, tx.now)
     tx.execute(SQL.change_worker_credential, *row)
-    changed = _worker(tx, command.id)
+    changed = _get_worker_credential(tx, command.id)
     if command.digest is not None or changed.enabled != known.enabled:
         target = f"worker_credential/{known.id}"
-        tx.audit(command.act, command.action, target, tenant=known.tenant, before=known, after=changed)
+        tx.audit(command.act, command.audit_action, target, tenant=known.tenant, before=known, after=changed)
     return changed
 
 
-def note_use(tx: Transaction, command: ports.NoteUse) -> None:
+def record_last_used(tx: Transaction, command: ports.RecordLastUsed) -> None:
     """Remember when credentials were last used."""
     for token_id, at in command.tokens.items():
         tx.execute(SQL.note_token_use, token_id, at)
@@ -92,24 +92,24 @@ def note_use(tx: Transaction, command: ports.NoteUse) -> None:
 
 
 def _tenant_number(tx: Transaction, tenant: str | None) -> int | None:
-    return None if tenant is None else tx.memory.number_of(tenant)
+    return None if tenant is None else tx.writer_state.number_of(tenant)
 
 
-def _token(tx: Transaction, token_id: str) -> Token:
+def _get_token(tx: Transaction, token_id: str) -> Token:
     text = tx.execute(SQL.token_by_id, token_id).get
     if text is None:
         raise TokenNotFound(f"there is no token {token_id[:64]!r}")
     return decode(Token, text)
 
 
-def _worker(tx: Transaction, worker_id: str) -> WorkerCredential:
+def _get_worker_credential(tx: Transaction, worker_id: str) -> WorkerCredential:
     text = tx.execute(SQL.worker_credential_by_id, worker_id).get
     if text is None:
         raise CredentialNotFound(f"there is no worker credential {worker_id[:64]!r}")
     return decode(WorkerCredential, text)
 
 
-def find_token(reader: Reader, command: ports.FindToken) -> ports.FoundToken | None:
+def find_token(reader: Reader, command: ports.FindToken) -> ports.StoredToken | None:
     """Find a token by its id."""
     text = reader.execute(SQL.token_by_id, command.token_id).get
     return None if text is None else decode_token(text)
@@ -117,24 +117,24 @@ def find_token(reader: Reader, command: ports.FindToken) -> ports.FoundToken | N
 
 def list_tokens(reader: Reader, command: ports.ListTokens) -> list[Token]:
     """Read a page of the tokens of a tenant, or of the operator."""
-    reader.memory.check_tenant(command.tenant)
+    reader.writer_state.check_tenant(command.tenant)
     values = (command.tenant, command.before or ABOVE_ALL_TEXTS, command.limit)
     return reader.read(list[Token], SQL.tokens_of_tenant, *values)
 
 
-def find_worker_credential(reader: Reader, command: ports.FindWorkerCredential) -> ports.FoundWorkerCredential | None:
+def find_worker_credential(reader: Reader, command: ports.FindWorkerCredential) -> ports.StoredWorkerCredential | None:
     """Find a worker credential by its id."""
     text = reader.execute(SQL.worker_credential_by_id, command.credential_id).get
     return None if text is None else decode_worker_credential(text)
 
 
-def is_worker_name(reader: Reader, command: ports.IsWorkerName) -> bool:
+def is_worker_name_taken(reader: Reader, command: ports.IsWorkerNameTaken) -> bool:
     """Whether there is a worker credential of this name."""
     return reader.execute(SQL.worker_credential_by_id, command.name).get is not None
 
 
 def list_worker_credentials(reader: Reader, command: ports.ListWorkerCredentials) -> list[WorkerCredential]:
     """Read a page of the worker credentials of a tenant, or of the shared ones."""
-    reader.memory.check_tenant(command.tenant)
+    reader.writer_state.check_tenant(command.tenant)
     values = (command.tenant, command.after or "", command.limit)
     return reader.read(list[WorkerCredential], SQL.worker_credentials_of_tenant, *values)

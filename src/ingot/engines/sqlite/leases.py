@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ingot.engines.sqlite.rows import State
+from ingot.engines.sqlite.job_rows import JobState
 from ingot.jobs.errors import JobNotFound, LeaseLost
-from ingot.jobs.lifecycle import is_of
+from ingot.jobs.lifecycle import matches_worker
 from ingot.jobs.model import JobStatus
 
 
-class Call(Protocol):
+class AttemptCall(Protocol):
     """What is said of an attempt, by whom it may be said."""
 
     @property
@@ -23,7 +23,7 @@ class Call(Protocol):
     def worker(self) -> str | None: ...
 
 
-def find_held(states: dict[str, State], call: Call) -> State:
+def find_leased_job(states: dict[str, JobState], call: AttemptCall) -> JobState:
     """The job this call speaks of. Raises unless the call's fence is the current one of a running job."""
     state = states.get(call.job_id)
     if state is None or call.tenant not in (None, state.tenant):
@@ -32,6 +32,6 @@ def find_held(states: dict[str, State], call: Call) -> State:
         raise LeaseLost(f"the job is {state.status} now")
     if state.fence != call.fence:
         raise LeaseLost(f"the job is held under fence {state.fence} now; this call came with {call.fence}")
-    if not is_of(state.worker_id or "", call.worker):
+    if not matches_worker(state.worker_id or "", call.worker):
         raise LeaseLost("the attempt is another worker's")
     return state

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import apsw
 
-from ingot.engines.steps import Migration, read_migrations
+from ingot.engines.migrations import Migration, read_migrations
 from ingot.kernel.clock import Clock
 from ingot.kernel.errors import StoreTooNew
 
 PACKAGE = "ingot.engines.sqlite.migrations"
-_LEDGER = "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER)"
+_MIGRATIONS_TABLE = (
+    "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER)"
+)
 
 
 def migrations() -> list[Migration]:
@@ -22,7 +24,7 @@ def migrate(connection: apsw.Connection, clock: Clock) -> list[Migration]:
     known = migrations()
     applied: list[Migration] = []
     with connection:
-        connection.execute(_LEDGER)
+        connection.execute(_MIGRATIONS_TABLE)
         newest = connection.execute("SELECT coalesce(max(number), 0) FROM migrations").get
     if newest > known[-1].number:
         raise StoreTooNew(f"The file is at schema {newest}; this program knows up to {known[-1].number}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ingot.engines.json_rows import decode
-from ingot.engines.people import EXPIRED_ROWS_MAX, SESSIONS_MAX, lower
+from ingot.engines.people_rows import EXPIRED_ROWS_MAX, SESSIONS_MAX, normalize_email_or_none
 from ingot.engines.sqlite.readers import ABOVE_ALL_TEXTS, Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
@@ -26,14 +26,14 @@ from ingot.identity.people import (
 def begin_login(tx: Transaction, command: ports.BeginLogin) -> None:
     """Remember that somebody set out."""
     tx.execute(SQL.delete_expired_logins, tx.now, EXPIRED_ROWS_MAX)
-    tx.execute(SQL.insert_login, command.digest, command.next, command.link, command.expires_at)
+    tx.execute(SQL.insert_login, command.digest, command.next_page, command.is_link, command.expires_at)
     if command.act is not None:
         tx.audit(command.act, "link.created", "link", tenant=None)
 
 
-def take_login(tx: Transaction, command: ports.TakeLogin) -> str | None:
+def consume_login(tx: Transaction, command: ports.ConsumeLogin) -> str | None:
     """Where to go after a sign-in that was begun."""
-    where: str | None = tx.execute(SQL.take_login, command.digest, command.link, tx.now).get
+    where: str | None = tx.execute(SQL.take_login, command.digest, command.is_link, tx.now).get
     return where
 
 
@@ -44,7 +44,7 @@ def sign_in(tx: Transaction, command: ports.SignIn) -> User:
         if not enabled:
             raise SignInRefused("an operator has put this person out")
         user_id = known
-    email = lower(person.email)
+    email = normalize_email_or_none(person.email)
     row = (person.issuer, person.subject, person.email, email, person.email_verified, person.name, person.picture)
     tx.execute(SQL.put_user, user_id, *row, tx.now)
     tx.execute(SQL.delete_user_groups, user_id)
@@ -53,25 +53,25 @@ def sign_in(tx: Transaction, command: ports.SignIn) -> User:
         tx.execute(SQL.accept_invitations, user_id, email, tx.now)
         tx.execute(SQL.delete_invitations_by_email, email)
     tx.execute(SQL.delete_expired_sessions, tx.now, EXPIRED_ROWS_MAX)
-    if command.replaces is not None:
-        tx.execute(SQL.delete_session_by_digest, command.replaces)
+    if command.replaced_digest is not None:
+        tx.execute(SQL.delete_session_by_digest, command.replaced_digest)
     session = (command.session_id, command.digest, user_id, tx.now, command.expires_at, command.address, command.agent)
     tx.execute(SQL.insert_session, *session)
     after = {"user": user_id, "email": person.email}
     act = msgspec.structs.replace(command.act, who=f"user:{user_id}", name=person.label)
     tx.audit(act, "session.created", f"session/{command.session_id}", tenant=None, after=after)
-    return _user(tx, user_id)
+    return _get_user(tx, user_id)
 
 
-def turn_away(tx: Transaction, command: ports.TurnAway) -> None:
+def deny_sign_in(tx: Transaction, command: ports.DenySignIn) -> None:
     """Keep the groups of a person who may not come in."""
     person = command.person
     for user_id, _ in list(tx.execute(SQL.user_by_subject, person.issuer, person.subject)):
-        before = _user(tx, user_id)
+        before = _get_user(tx, user_id)
         tx.execute(SQL.delete_user_groups, user_id)
         tx.execute(SQL.insert_user_groups, user_id, as_json(person.groups))
         tx.execute(SQL.delete_sessions_of_user, user_id)
-        after = _user(tx, user_id)
+        after = _get_user(tx, user_id)
         if after != before:
             act = msgspec.structs.replace(command.act, who=f"user:{user_id}", name=person.label)
             tx.audit(act, "user.turned_away", f"user/{user_id}", tenant=None, before=before, after=after)
@@ -87,14 +87,14 @@ def end_session(tx: Transaction, command: ports.EndSession) -> None:
     tx.audit(command.act, "session.ended", f"session/{command.id}", tenant=None, before=whose)
 
 
-def enable_user(tx: Transaction, command: ports.EnableUser) -> User:
+def set_user_enabled(tx: Transaction, command: ports.SetUserEnabled) -> User:
     """Let a person in or out."""
-    before = _user(tx, command.id)
+    before = _get_user(tx, command.id)
     tx.execute(SQL.enable_user, command.id, command.enabled)
     if not command.enabled:
         tx.execute(SQL.delete_sessions_of_user, command.id)
         tx.execute(SQL.revoke_tokens_of_user, command.id, tx.now, None)
-    after = _user(tx, command.id)
+    after = _get_user(tx, command.id)
     if after != before:
         action = "user.enabled" if command.enabled else "user.disabled"
         tx.audit(command.act, action, f"user/{command.id}", tenant=None, before=before, after=after)
@@ -103,18 +103,18 @@ def enable_user(tx: Transaction, command: ports.EnableUser) -> User:
 
 def put_member(tx: Transaction, command: ports.PutMember) -> Member:
     """Give a role."""
-    tenant = tx.memory.number_of(command.tenant)
+    tenant = tx.writer_state.number_of(command.tenant)
     given = (command.role, tx.now, command.act.who)
     if command.user is not None:
-        member_id = _user(tx, command.user).id
-        before = _member(tx, tenant, member_id)
+        member_id = _get_user(tx, command.user).id
+        before = _find_member(tx, tenant, member_id)
         tx.execute(SQL.put_member, tenant, member_id, *given)
         tx.execute(SQL.delete_invitation_of_user, tenant, member_id)
     else:
         known = tx.execute(SQL.invitation_by_email, tenant, command.email).get
-        before = None if known is None else _member(tx, tenant, known)
-        member_id = tx.execute(SQL.put_invitation, command.invitation, tenant, command.email, *given).get
-    after = _member(tx, tenant, member_id)
+        before = None if known is None else _find_member(tx, tenant, known)
+        member_id = tx.execute(SQL.put_invitation, command.invitation_id, tenant, command.email, *given).get
+    after = _find_member(tx, tenant, member_id)
     assert after is not None, "a role was given"
     if after != before:
         tx.audit(command.act, "member.put", f"member/{member_id}", tenant=command.tenant, before=before, after=after)
@@ -123,8 +123,8 @@ def put_member(tx: Transaction, command: ports.PutMember) -> Member:
 
 def remove_member(tx: Transaction, command: ports.RemoveMember) -> Member:
     """Take a role."""
-    tenant = tx.memory.number_of(command.tenant)
-    member = _member(tx, tenant, command.id)
+    tenant = tx.writer_state.number_of(command.tenant)
+    member = _find_member(tx, tenant, command.id)
     if member is None:
         raise MemberNotFound(f"there is no member {command.id[:64]!r} in this tenant")
     if all(source.group is not None for source in member.sources):
@@ -136,26 +136,26 @@ def remove_member(tx: Transaction, command: ports.RemoveMember) -> Member:
         tx.execute(SQL.delete_member, tenant, member.user)
         tx.execute(SQL.delete_invitation_of_user, tenant, member.user)
         tx.execute(SQL.revoke_tokens_of_user, member.user, tx.now, tenant)
-    after = _member(tx, tenant, command.id)
+    after = _find_member(tx, tenant, command.id)
     tx.audit(command.act, "member.removed", f"member/{command.id}", tenant=command.tenant, before=member, after=after)
     return member
 
 
-def _user(tx: Transaction, user_id: str) -> User:
+def _get_user(tx: Transaction, user_id: str) -> User:
     text = tx.execute(SQL.user_by_id, user_id).get
     if text is None:
         raise UserNotFound(f"there is no person {user_id[:64]!r}")
     return decode(User, text)
 
 
-def _member(tx: Transaction, tenant: int, member_id: str) -> Member | None:
+def _find_member(tx: Transaction, tenant: int, member_id: str) -> Member | None:
     found = tx.read(list[Member], SQL.members_by_id, tenant, as_json([member_id]))
     return found[0] if found else None
 
 
-def find_session(reader: Reader, command: ports.FindSession) -> ports.FoundSession | None:
+def find_session(reader: Reader, command: ports.FindSession) -> ports.StoredSession | None:
     """Find a session that holds, and its person."""
-    return reader.find(ports.FoundSession, SQL.session_by_digest, command.digest, reader.clock.micros())
+    return reader.find(ports.StoredSession, SQL.session_by_digest, command.digest, reader.clock.micros())
 
 
 def list_sessions(reader: Reader, command: ports.ListSessions) -> list[Session]:
@@ -163,9 +163,9 @@ def list_sessions(reader: Reader, command: ports.ListSessions) -> list[Session]:
     return reader.read(list[Session], SQL.sessions_of_user, command.user, reader.clock.micros(), SESSIONS_MAX)
 
 
-def find_user(reader: Reader, command: ports.FindUser) -> ports.Owner | None:
+def find_user(reader: Reader, command: ports.FindUser) -> ports.UserWithRoles | None:
     """Find a person, with their roles."""
-    return reader.find(ports.Owner, SQL.owner_by_id, command.user_id)
+    return reader.find(ports.UserWithRoles, SQL.owner_by_id, command.user_id)
 
 
 def list_users(reader: Reader, command: ports.ListUsers) -> list[User]:
@@ -173,25 +173,25 @@ def list_users(reader: Reader, command: ports.ListUsers) -> list[User]:
     page = (command.before or ABOVE_ALL_TEXTS, command.limit)
     if command.email is None:
         return reader.read(list[User], SQL.page_of_users, *page)
-    return reader.read(list[User], SQL.page_of_users_by_email, lower(command.email), *page)
+    return reader.read(list[User], SQL.page_of_users_by_email, normalize_email_or_none(command.email), *page)
 
 
 def find_member(reader: Reader, command: ports.FindMember) -> Member | None:
     """Find a member of a tenant, or an invitation."""
-    tenant = reader.memory.number_of(command.tenant)
+    tenant = reader.writer_state.number_of(command.tenant)
     found = reader.read(list[Member], SQL.members_by_id, tenant, as_json([command.member_id]))
     return found[0] if found else None
 
 
 def list_members(reader: Reader, command: ports.ListMembers) -> list[Member]:
     """Read a page of the members of a tenant."""
-    tenant = reader.memory.number_of(command.tenant)
+    tenant = reader.writer_state.number_of(command.tenant)
     with reader.snapshot():  # One for who they are and what they are.
         ids = reader.read(list[str], SQL.page_of_members, tenant, command.after or "", command.limit)
         return reader.read(list[Member], SQL.members_by_id, tenant, as_json(ids))
 
 
-def list_people_tokens(reader: Reader, command: ports.ListPeopleTokens) -> list[Token]:
+def list_user_tokens(reader: Reader, command: ports.ListUserTokens) -> list[Token]:
     """Read a page of the tokens that a person made."""
     values = (command.user, command.before or ABOVE_ALL_TEXTS, command.limit)
     return reader.read(list[Token], SQL.tokens_of_user, *values)

@@ -13,13 +13,13 @@ from typing import Any, Final, TypeVar
 import apsw
 
 from ingot.engines.json_rows import decode
-from ingot.engines.sqlite.connection import explain, open_reader
-from ingot.engines.sqlite.memory import Memory
+from ingot.engines.sqlite.connection import open_reader, translate_error
+from ingot.engines.sqlite.writer_state import WriterState
 from ingot.kernel.clock import Clock
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import StoreError
 
-THREADS: Final = 2
+READER_THREADS: Final = 2
 ABOVE_ALL_TEXTS: Final = "\U0010ffff"  # For pages of texts in falling order.
 
 T = TypeVar("T")
@@ -28,9 +28,9 @@ T = TypeVar("T")
 class Reader:
     """What reads use, on one thread: a connection of their own, and the memory of the writer."""
 
-    def __init__(self, connection: apsw.Connection, memory: Memory, clock: Clock) -> None:
+    def __init__(self, connection: apsw.Connection, memory: WriterState, clock: Clock) -> None:
         self.connection = connection
-        self.memory = memory
+        self.writer_state = memory
         self.clock = clock
 
     def execute(self, statement: str, *values: Any) -> apsw.Cursor:
@@ -51,25 +51,25 @@ class Reader:
         return self.connection
 
 
-Read = Callable[[Reader, Any], Any]
+ReadHandler = Callable[[Reader, Any], Any]
 
 
 class Readers:
     """Threads that run reads, each with a connection that it opens when it is first used."""
 
-    def __init__(self, path: Path, memory: Memory, *, clock: Clock, vfs: str | None) -> None:
+    def __init__(self, path: Path, memory: WriterState, *, clock: Clock, vfs: str | None) -> None:
         self._path = path
-        self._memory = memory
+        self._writer_state = memory
         self._clock = clock
         self._vfs = vfs
         self._local = threading.local()
         self._connections: list[apsw.Connection] = []
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="ingot-reader")
+        self._threads = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="ingot-reader")
 
-    def submit(self, read: Read, command: Command[Any]) -> Awaitable[Any]:
+    def submit(self, read: ReadHandler, command: Command[Any]) -> Awaitable[Any]:
         """Run a read on one of the threads. Raises `StoreError` once they are closed."""
         try:
-            return asyncio.get_running_loop().run_in_executor(self._threads, self._answer, read, command)
+            return asyncio.get_running_loop().run_in_executor(self._threads, self._run_read, read, command)
         except RuntimeError:  # The threads have been ended.
             raise StoreError("The store is closed.") from None
 
@@ -79,16 +79,16 @@ class Readers:
         for connection in self._connections:
             connection.close()
 
-    def _answer(self, read: Read, command: Command[Any]) -> Any:
+    def _run_read(self, read: ReadHandler, command: Command[Any]) -> Any:
         try:
             return read(self._reader(), command)
         except apsw.Error as error:
-            raise explain(error, doing="read") from error
+            raise translate_error(error, action="read") from error
 
     def _reader(self) -> Reader:
         """Return the reader of this thread."""
         if not hasattr(self._local, "reader"):
             connection = open_reader(self._path, vfs=self._vfs)
             self._connections.append(connection)
-            self._local.reader = Reader(connection, self._memory, self._clock)
+            self._local.reader = Reader(connection, self._writer_state, self._clock)
         return self._local.reader  # type: ignore[no-any-return]

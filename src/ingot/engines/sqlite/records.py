@@ -10,17 +10,17 @@ import msgspec
 from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction
-from ingot.jobs.records import DEFINITION, PAUSE, pause_of
+from ingot.jobs.record_kinds import DEFINITION_KIND, PAUSE_KIND, pause_from_record
 from ingot.kernel.clock import to_datetime
 from ingot.records.model import Record, RecordChanged, RecordNotFound, TooManyRecords
-from ingot.records.ports import DeleteRecord, GetRecord, GetSealed, ListRecords, PutRecord
+from ingot.records.ports import DeleteRecord, GetRecord, GetSealedValue, ListRecords, PutRecord
 
 RawRecord = Record[msgspec.Raw]
 
 
 def put_record(tx: Transaction, command: PutRecord) -> RawRecord:
     """Create or replace a record."""
-    tx.memory.check_tenant(command.tenant)
+    tx.writer_state.check_tenant(command.tenant)
     known, sealed = _find(tx, command)
     _check_version(command, 0 if known is None else known.version)
     body = command.body.decode()
@@ -32,43 +32,43 @@ def put_record(tx: Transaction, command: PutRecord) -> RawRecord:
     tx.execute(SQL.put_record, *key, command.name, body, command.sealed, tx.now, command.act.who)
     made, _ = _find(tx, command)
     assert made is not None, "it was just written"
-    _changed(tx, command, known, made)
+    _publish_change(tx, command, known, made)
     return made
 
 
 def delete_record(tx: Transaction, command: DeleteRecord) -> RawRecord:
     """Delete a record."""
-    tx.memory.check_tenant(command.tenant)
+    tx.writer_state.check_tenant(command.tenant)
     known, _ = _find(tx, command)
     if known is None:
         raise RecordNotFound(f"there is no {command.kind} {command.name[:64]!r}")
     _check_version(command, known.version)
     tx.execute(SQL.delete_record, command.kind, command.tenant or "", command.name)
-    _changed(tx, command, known, None)
+    _publish_change(tx, command, known, None)
     return known
 
 
 def get_record(reader: Reader, command: GetRecord) -> RawRecord:
     """Read a record."""
-    reader.memory.check_tenant(command.tenant)
-    return _of(_found(reader, command)[:-1])
+    reader.writer_state.check_tenant(command.tenant)
+    return _record_of(_get_row(reader, command)[:-1])
 
 
-def get_sealed(reader: Reader, command: GetSealed) -> tuple[int, bytes]:
+def get_sealed_value(reader: Reader, command: GetSealedValue) -> tuple[int, bytes]:
     """Read the version and the sealed value of a record."""
-    reader.memory.check_tenant(command.tenant)
-    row = _found(reader, command)
+    reader.writer_state.check_tenant(command.tenant)
+    row = _get_row(reader, command)
     return row[1], row[-1]
 
 
 def list_records(reader: Reader, command: ListRecords) -> list[RawRecord]:
     """Read records by name."""
-    reader.memory.check_tenant(command.tenant)
+    reader.writer_state.check_tenant(command.tenant)
     values = (command.kind, command.tenant or "", command.prefix, command.after, command.limit)
-    return [_of(row) for row in reader.execute(SQL.list_records, *values)]
+    return [_record_of(row) for row in reader.execute(SQL.list_records, *values)]
 
 
-def _found(reader: Reader, command: GetRecord | GetSealed) -> tuple[Any, ...]:
+def _get_row(reader: Reader, command: GetRecord | GetSealedValue) -> tuple[Any, ...]:
     row: tuple[Any, ...] | None = reader.execute(
         SQL.get_record, command.kind, command.tenant or "", command.name
     ).fetchone()
@@ -79,10 +79,10 @@ def _found(reader: Reader, command: GetRecord | GetSealed) -> tuple[Any, ...]:
 
 def _find(tx: Transaction, command: PutRecord | DeleteRecord) -> tuple[RawRecord | None, bytes | None]:
     row = tx.execute(SQL.get_record, command.kind, command.tenant or "", command.name).fetchone()
-    return (None, None) if row is None else (_of(row[:-1]), row[-1])
+    return (None, None) if row is None else (_record_of(row[:-1]), row[-1])
 
 
-def _of(row: tuple[Any, ...]) -> RawRecord:
+def _record_of(row: tuple[Any, ...]) -> RawRecord:
     name, version, body, created_at, created_by, updated_at, updated_by = row
     return Record(
         name=name,
@@ -100,36 +100,36 @@ def _check_version(command: PutRecord | DeleteRecord, current: int) -> None:
         raise RecordChanged(version=current)
 
 
-def _changed(
+def _publish_change(
     tx: Transaction, command: PutRecord | DeleteRecord, before: RawRecord | None, after: RawRecord | None
 ) -> None:
     """Write the audit entry, and follow the change in memory."""
     bodies = [None if one is None else one.body for one in (before, after)]
     tx.audit(command.act, command.action, command.target, tenant=command.tenant, before=bodies[0], after=bodies[1])
-    tx.staged.records = True
-    if command.kind in _FOLLOW:
-        _FOLLOW[command.kind](tx, command.tenant, command.name, after)
+    tx.effects.records_changed = True
+    if command.kind in _CHANGE_HANDLERS:
+        _CHANGE_HANDLERS[command.kind](tx, command.tenant, command.name, after)
 
 
-def _follow_definition(tx: Transaction, tenant: str | None, type: str, record: RawRecord | None) -> None:
+def _on_definition_change(tx: Transaction, tenant: str | None, type: str, record: RawRecord | None) -> None:
     assert record is not None, "definitions are never deleted"
-    if type in tx.memory.limited_types:  # The new one may let more jobs run.
-        concerned = tx.memory.tenants if tenant is None else [tenant]
-        for one in tx.memory.lanes.get(type, {}).keys() & concerned:
-            tx.tell_room(one, type)
-    tx.memory.add_definition(DEFINITION.read(record).body)
+    if type in tx.writer_state.limited_types:  # The new one may let more jobs run.
+        concerned = tx.writer_state.tenants if tenant is None else [tenant]
+        for one in tx.writer_state.lanes.get(type, {}).keys() & concerned:
+            tx.announce_capacity(one, type)
+    tx.writer_state.add_definition(DEFINITION_KIND.decode(record).body)
 
 
-def _follow_pause(tx: Transaction, tenant: str | None, type: str, record: RawRecord | None) -> None:
+def _on_pause_change(tx: Transaction, tenant: str | None, type: str, record: RawRecord | None) -> None:
     assert tenant is not None, "a pause belongs to a tenant"
     if record is None:
-        del tx.memory.pauses[tenant, type]
-        tx.tell_room(tenant, type)
+        del tx.writer_state.pauses[tenant, type]
+        tx.announce_capacity(tenant, type)
     else:
-        tx.memory.pauses[tenant, type] = pause_of(PAUSE.read(record))
+        tx.writer_state.pauses[tenant, type] = pause_from_record(PAUSE_KIND.decode(record))
 
 
-_FOLLOW: Final[dict[str, Callable[[Transaction, str | None, str, RawRecord | None], None]]] = {
-    DEFINITION.name: _follow_definition,
-    PAUSE.name: _follow_pause,
+_CHANGE_HANDLERS: Final[dict[str, Callable[[Transaction, str | None, str, RawRecord | None], None]]] = {
+    DEFINITION_KIND.name: _on_definition_change,
+    PAUSE_KIND.name: _on_pause_change,
 }

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ingot.engines.sqlite.follow import follow
-from ingot.engines.sqlite.job_files import Made
-from ingot.engines.sqlite.leases import Call, find_held
-from ingot.engines.sqlite.rows import OutcomeRow, State
+from ingot.engines.sqlite.dependents import release_dependents
+from ingot.engines.sqlite.job_files import AttemptOutputs
+from ingot.engines.sqlite.job_rows import JobState, OutcomeRow
+from ingot.engines.sqlite.leases import AttemptCall, find_leased_job
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json, spread
+from ingot.jobs.attempt_logs import LOG_TAIL_CHARS_MAX, drop_stored_prefix
 from ingot.jobs.errors import LeaseLost
-from ingot.jobs.lifecycle import FINISHED, Verdict, is_of, judge
-from ingot.jobs.logs import LOG_CHARS_KEPT, fresh_part
+from ingot.jobs.lifecycle import FINISHED, Verdict, judge, matches_worker
 from ingot.jobs.model import (
     AttemptOutcome,
     Done,
@@ -26,39 +26,39 @@ from ingot.jobs.model import (
     Settled,
     Snooze,
 )
-from ingot.jobs.ports import AppendLogs, Beat, LogEntry, RenewLeases, SettleJobs
+from ingot.jobs.ports import AppendLogs, AttemptHeartbeat, LogEntry, RenewLeases, SettleJobs
 from ingot.kernel.clock import MICROS, to_datetime, to_datetime_or_none
 from ingot.kernel.errors import IngotError
 
-PROGRESS_EVENTS_EVERY = MICROS
+PROGRESS_EVENT_INTERVAL_MICROS = MICROS
 
 
 A = TypeVar("A")
-C = TypeVar("C", bound=Call)
+C = TypeVar("C", bound=AttemptCall)
 
 
 def settle(tx: Transaction, commands: Sequence[SettleJobs]) -> list[list[Settled | IngotError]]:
     """Judge each attempt by itself and write all verdicts together."""
-    batch = _Settling(tx, [call for command in commands for call in command.settles])
-    answers = _answers(batch.settle, [command.settles for command in commands])
+    batch = _SettleBatch(tx, [call for command in commands for call in command.settles])
+    answers = _answer_each(batch.settle, [command.settles for command in commands])
     batch.write()
-    follow(tx)
+    release_dependents(tx)
     return answers
 
 
 def renew(tx: Transaction, commands: Sequence[RenewLeases]) -> list[list[Heartbeat | IngotError]]:
     """Renew each lease by itself and write all together."""
-    states = tx.states([beat.job_id for command in commands for beat in command.beats])
-    renewed: dict[str, State] = {}
+    states = tx.job_states([beat.job_id for command in commands for beat in command.beats])
+    renewed: dict[str, JobState] = {}
 
-    def renew_one(beat: Beat) -> Heartbeat:
-        state = find_held(states, beat)
+    def renew_one(beat: AttemptHeartbeat) -> Heartbeat:
+        state = find_leased_job(states, beat)
         state.lease_expires_at = tx.now + beat.lease
-        tx.memory.expires_at(state.lease_expires_at)
+        tx.writer_state.record_expiry(state.lease_expires_at)
         if beat.percent is not None:
             state.percent, state.stage = beat.percent, beat.stage
-            if tx.now - state.told_at >= PROGRESS_EVENTS_EVERY:
-                state.told_at = tx.now
+            if tx.now - state.progress_reported_at >= PROGRESS_EVENT_INTERVAL_MICROS:
+                state.progress_reported_at = tx.now
                 tx.emit("job.updated", state)
         renewed[state.id] = state
         return Heartbeat(
@@ -67,7 +67,7 @@ def renew(tx: Transaction, commands: Sequence[RenewLeases]) -> list[list[Heartbe
             cancel_requested=state.cancel_requested,
         )
 
-    answers = _answers(renew_one, [command.beats for command in commands])
+    answers = _answer_each(renew_one, [command.beats for command in commands])
     tx.save_states(list(renewed.values()))
     return answers
 
@@ -75,29 +75,29 @@ def renew(tx: Transaction, commands: Sequence[RenewLeases]) -> list[list[Heartbe
 def append_logs(tx: Transaction, commands: Sequence[AppendLogs]) -> list[list[int | IngotError]]:
     """Append to each log by itself and write all together."""
     entries = [entry for command in commands for entry in command.entries]
-    states = tx.states([entry.job_id for entry in entries])
+    states = tx.job_states([entry.job_id for entry in entries])
     attempts = {(states[entry.job_id].number, entry.fence) for entry in entries if entry.job_id in states}
     rows = tx.read(list[tuple[int, int, int]], SQL.ends_of_logs, as_json(sorted(attempts)))
     ends = {(job, fence): end for job, fence, end in rows}
     chunks: dict[tuple[int, int], list[tuple[object, ...]]] = {}
 
     def append_one(entry: LogEntry) -> int:
-        attempt = find_held(states, entry).number, entry.fence
-        start, text = fresh_part(entry.text, entry.offset, end=ends[attempt])
+        attempt = find_leased_job(states, entry).number, entry.fence
+        start, text = drop_stored_prefix(entry.text, entry.offset, end=ends[attempt])
         if text:
             chunks.setdefault(attempt, []).append((*attempt, start, len(text), text))
             ends[attempt] = start + len(text)
         return ends[attempt]
 
-    answers = _answers(append_one, [command.entries for command in commands])
+    answers = _answer_each(append_one, [command.entries for command in commands])
     tx.write_rows(SQL.insert_logs, [chunk for of_attempt in chunks.values() for chunk in of_attempt])
     for attempt in chunks:
-        if (dropped := ends[attempt] - LOG_CHARS_KEPT) > 0:
+        if (dropped := ends[attempt] - LOG_TAIL_CHARS_MAX) > 0:
             tx.execute(SQL.trim_logs, *attempt, dropped)
     return answers
 
 
-def _answers(answer: Callable[[C], A], groups: Sequence[Sequence[C]]) -> list[list[A | IngotError]]:
+def _answer_each(answer: Callable[[C], A], groups: Sequence[Sequence[C]]) -> list[list[A | IngotError]]:
     results: list[list[A | IngotError]] = []
     for calls in groups:
         answers: list[A | IngotError] = []
@@ -110,20 +110,20 @@ def _answers(answer: Callable[[C], A], groups: Sequence[Sequence[C]]) -> list[li
     return results
 
 
-class _Settling:
+class _SettleBatch:
     """A batch of settles; the same job may occur more than once in it."""
 
     def __init__(self, tx: Transaction, settles: Sequence[Settle]) -> None:
         self._tx = tx
-        self._states = tx.states([settle.job_id for settle in settles])
-        self._moved: dict[str, State] = {}
+        self._states = tx.job_states([settle.job_id for settle in settles])
+        self._ended_states: dict[str, JobState] = {}
         self._outcomes: list[tuple[object, ...]] = []
         self._settled: dict[tuple[str, int], tuple[Outcome, Settled, str]] = {}  # And the worker.
-        self._before = self._settled_before(settles)
+        self._earlier_outcomes = self._read_earlier_outcomes(settles)
         done = [settle for settle in settles if isinstance(settle.outcome, Done) and settle.job_id in self._states]
-        self._made = Made(tx, [(self._states[settle.job_id], settle.fence) for settle in done])
+        self._outputs = AttemptOutputs(tx, [(self._states[settle.job_id], settle.fence) for settle in done])
 
-    def _settled_before(self, settles: Sequence[Settle]) -> dict[tuple[int, int], OutcomeRow]:
+    def _read_earlier_outcomes(self, settles: Sequence[Settle]) -> dict[tuple[int, int], OutcomeRow]:
         """The rows of attempts that were settled in an earlier transaction."""
         asked = []
         for settle in settles:
@@ -138,30 +138,30 @@ class _Settling:
     def settle(self, settle: Settle) -> Settled:
         """Answer one settle. Raises `JobNotFound`, `LeaseLost` or `OutputMissing`."""
         try:
-            state = find_held(self._states, settle)
+            state = find_leased_job(self._states, settle)
         except LeaseLost:
-            again = self._answer_again(settle)
+            again = self._repeat_answer(settle)
             if again is None:
                 raise
             return again
         if isinstance(settle.outcome, Done):
-            self._made.expect(state, settle.outcome.outputs)
+            self._outputs.check_uploaded(state, settle.outcome.outputs)
         worker_id = state.worker_id or ""
         answer = end_attempt(self._tx, state, settle.outcome, self._outcomes)
-        self._moved[state.id] = state
+        self._ended_states[state.id] = state
         if answer.status is JobStatus.SUCCEEDED:
-            self._made.take(state)
+            self._outputs.add_succeeded(state)
         self._settled[state.id, settle.fence] = settle.outcome, answer, worker_id
         return answer
 
-    def _answer_again(self, settle: Settle) -> Settled | None:
+    def _repeat_answer(self, settle: Settle) -> Settled | None:
         """The first answer, when this very settle was made before."""
         key = settle.job_id, settle.fence
         if key in self._settled:
             outcome, answer, worker_id = self._settled[key]
-            return answer if outcome == settle.outcome and is_of(worker_id, settle.worker) else None
-        row = self._before.get((self._states[settle.job_id].number, settle.fence))
-        if row is None or not is_of(row.worker_id, settle.worker) or not _says_the_same(row, settle.outcome):
+            return answer if outcome == settle.outcome and matches_worker(worker_id, settle.worker) else None
+        row = self._earlier_outcomes.get((self._states[settle.job_id].number, settle.fence))
+        if row is None or not matches_worker(row.worker_id, settle.worker) or not _is_same_outcome(row, settle.outcome):
             return None
         return Settled(
             job_id=settle.job_id,
@@ -176,22 +176,22 @@ class _Settling:
         """Write what moved."""
         tx, done = self._tx, JobStatus.SUCCEEDED
         # Most attempts end well, and all jobs that do change in the same way.
-        if succeeded := [state.number for state in self._moved.values() if state.status is done]:
+        if succeeded := [state.number for state in self._ended_states.values() if state.status is done]:
             tx.execute(SQL.finish_jobs, tx.now, as_json(succeeded))
-        tx.save_states([state for state in self._moved.values() if state.status is not done])
+        tx.save_states([state for state in self._ended_states.values() if state.status is not done])
         tx.write_rows(SQL.insert_outcomes, self._outcomes)
-        self._made.write()
+        self._outputs.write()
 
 
 def end_attempt(
     tx: Transaction,
-    state: State,
+    state: JobState,
     outcome: Outcome | Lost,
     outcomes: list[tuple[object, ...]],
 ) -> Settled:
     """Move a running job as the judge says; its row and the outcome's row are left to be written."""
-    definition = tx.memory.definition(state.tenant, state.type)
-    verdict = judge(state, outcome, definition, now=tx.now, spread=spread())
+    definition = tx.writer_state.definition(state.tenant, state.type)
+    verdict = judge(state, outcome, definition, now=tx.now, random_fraction=spread())
     outcomes.append(
         (
             state.number,
@@ -209,15 +209,15 @@ def end_attempt(
             state.stage,
         )
     )
-    tx.staged.ended.append((state.type, verdict.outcome, verdict.status, tx.now - (state.started_at or tx.now)))
+    tx.effects.attempt_ends.append((state.type, verdict.outcome, verdict.status, tx.now - (state.started_at or tx.now)))
     state.status, state.failures, state.crashes = verdict.status, verdict.failures, verdict.crashes
     state.lease_expires_at = state.worker_id = state.percent = state.stage = None
     if verdict.status in FINISHED:
         state.finished_at = tx.now
     elif verdict.run_at is not None:
-        tx.queue_up(state, verdict.run_at)
-    tx.moved(state, JobStatus.RUNNING, verdict.status)
-    _tell(tx, state, verdict)
+        tx.queue_job(state, verdict.run_at)
+    tx.record_transition(state, JobStatus.RUNNING, verdict.status)
+    _append_end_events(tx, state, verdict)
     return Settled(
         job_id=state.id,
         tenant=state.tenant,
@@ -228,7 +228,7 @@ def end_attempt(
     )
 
 
-def _tell(tx: Transaction, state: State, verdict: Verdict) -> None:
+def _append_end_events(tx: Transaction, state: JobState, verdict: Verdict) -> None:
     if verdict.outcome in (AttemptOutcome.FAILED, AttemptOutcome.LOST):
         tx.emit("job.failed", state, will_retry=verdict.status is JobStatus.QUEUED, error=verdict.error)
     match verdict.status:
@@ -242,7 +242,7 @@ def _tell(tx: Transaction, state: State, verdict: Verdict) -> None:
             tx.emit("job.updated", state)
 
 
-def _says_the_same(row: OutcomeRow, outcome: Outcome) -> bool:
+def _is_same_outcome(row: OutcomeRow, outcome: Outcome) -> bool:
     match outcome:
         case Done():
             same_result = bytes(row.result) == (outcome.result or b"null")

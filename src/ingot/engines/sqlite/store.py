@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from ingot.engines.listeners import Listeners, TellingStore, tell
+from ingot.engines.listeners import ObservableStore, StoreListeners, notify_all
 from ingot.engines.sqlite.commands import READS, WRITES
-from ingot.engines.sqlite.opening import Opened, open_folder
 from ingot.engines.sqlite.readers import Readers
-from ingot.engines.sqlite.writer import Told, Writer
-from ingot.jobs.figures import Listener, Load
+from ingot.engines.sqlite.store_folder import StoreFolder, open_folder
+from ingot.engines.sqlite.writer import CommitNotice, Writer
+from ingot.jobs.metrics import Listener, Load
 from ingot.jobs.model import AttemptOutcome, JobStatus
 from ingot.jobs.ports import Enqueue
 from ingot.kernel.clock import MICROS, Clock
@@ -26,21 +26,23 @@ SWITCH_SECONDS = 0.0002  # A busy event loop must not keep the interpreter from 
 A = TypeVar("A")
 
 
-class SQLiteStore(TellingStore):
+class SQLiteStore(ObservableStore):
     """Jobs, tenants, events and blobs in one SQLite file. Made by `open`; used on one event loop."""
 
     engine: Literal["sqlite"] = "sqlite"
-    alone = True
+    is_exclusive = True
 
-    def __init__(self, opened: Opened, *, vfs: str | None) -> None:
-        super().__init__(Listeners())
-        self._opened = opened
+    def __init__(self, opened: StoreFolder, *, vfs: str | None) -> None:
+        super().__init__(StoreListeners())
+        self._folder = opened
         self.connection = opened.connection
-        self.memory = opened.memory
+        self.writer_state = opened.writer_state
         self._clock = opened.clock
         self._closing: asyncio.Future[None] | None = None
-        self._readers = Readers(opened.path, opened.memory, clock=opened.clock, vfs=vfs)
-        self._writer = Writer(opened.connection, opened.memory, clock=opened.clock, handlers=WRITES, tell=self._tell)
+        self._readers = Readers(opened.path, opened.writer_state, clock=opened.clock, vfs=vfs)
+        self._writer = Writer(
+            opened.connection, opened.writer_state, clock=opened.clock, handlers=WRITES, on_commit=self._notify_commit
+        )
 
     @classmethod
     async def open(cls, folder: Path, *, clock: Clock, lease_seconds: float, vfs: str | None = None) -> SQLiteStore:
@@ -56,20 +58,20 @@ class SQLiteStore(TellingStore):
         try:
             return cls(await asyncio.shield(opening), vfs=vfs)
         except asyncio.CancelledError:
-            opening.add_done_callback(_let_go)
+            opening.add_done_callback(_close_abandoned)
             raise
 
     async def close(self) -> None:
         """Finish what is queued, then let the file and the folder go, even when the caller does not wait for it."""
         if self._closing is None:
-            self._writer.end()
+            self._writer.stop()
             self._closing = asyncio.ensure_future(asyncio.to_thread(self._close))
         await asyncio.shield(self._closing)
 
     def _close(self) -> None:
         self._writer.join()
         self._readers.close()
-        self._opened.close()
+        self._folder.close()
 
     def run(self, command: Command[A]) -> Awaitable[A]:
         """See `Store`. Raises `TypeError` for a command that is in neither table."""
@@ -77,66 +79,66 @@ class SQLiteStore(TellingStore):
         if read is not None:
             return self._readers.submit(read, command)
         answer = self._writer.submit(command)
-        if self._writer.gathers and isinstance(command, Enqueue) and not answer.done():
-            self._foretell(command)
+        if self._writer.coalesces and isinstance(command, Enqueue) and not answer.done():
+            self._announce_upcoming(command)
         return answer
 
-    def _foretell(self, command: Enqueue) -> None:
+    def _announce_upcoming(self, command: Enqueue) -> None:
         """Have claims that wait come at once: what gathers in this turn is committed together, the jobs before them."""
         soon: dict[tuple[str, str], int] = {}
-        for one in command.orders:
+        for one in command.jobs:
             if not (one.run_at or one.delay or one.after or one.uploads):
                 soon[one.tenant, one.type] = soon.get((one.tenant, one.type), 0) + 1
-        self._say_ready(soon)
+        self._notify_ready(soon)
 
     # -- hints ----------------------------------------------------------------------------------------------
 
-    def _tell(self, told: Told) -> None:
-        self._say_ready(told.ready)
-        for tenant in told.tenants:
-            tell(self.listeners.event, tenant)
-        for tenant in told.removed:
-            tell(self.listeners.removed, tenant)
-        if told.records:
-            tell(self.listeners.record)
-        if told.agenda is not None:
-            tell(self.listeners.agenda)
-        tell([partial(_tell_figures, listener) for listener in self.listeners.figures], told)
+    def _notify_commit(self, told: CommitNotice) -> None:
+        self._notify_ready(told.ready)
+        for tenant in told.event_tenants:
+            notify_all(self.listeners.event, tenant)
+        for tenant in told.removed_tenants:
+            notify_all(self.listeners.tenant_removed, tenant)
+        if told.records_changed:
+            notify_all(self.listeners.record_changed)
+        if told.next_maintenance_at is not None:
+            notify_all(self.listeners.maintenance_rescheduled)
+        notify_all([partial(_notify_metrics, listener) for listener in self.listeners.metrics], told)
 
-    def _say_ready(self, ready: Mapping[tuple[str, str], int]) -> None:
+    def _notify_ready(self, ready: Mapping[tuple[str, str], int]) -> None:
         for (tenant, type), jobs in ready.items():
-            for tell_ready in self.listeners.ready:
+            for callback in self.listeners.ready:
                 try:
-                    tell_ready(tenant, type, jobs)
+                    callback(tenant, type, jobs)
                 except Exception as error:  # As in `tell`, which would be called with every order.
                     report("listener_failed", error)
 
-    async def measure(self) -> Load:
+    async def measure_load(self) -> Load:
         """See `JobStore`."""
         return self._writer.load()
 
-    def seconds_to_agenda(self) -> float | None:
+    def seconds_to_maintenance(self) -> float | None:
         """See `JobStore`."""
-        agenda = self.memory.agenda()
+        agenda = self.writer_state.next_maintenance_at()
         return None if agenda is None else max(0.0, (agenda - self._clock.micros()) / MICROS)
 
-    def gather(self) -> None:
+    def coalesce_commands(self) -> None:
         """See `JobStore`."""
-        self._writer.gathers = True
+        self._writer.coalesces = True
 
 
-def _let_go(opening: asyncio.Future[Opened]) -> None:
+def _close_abandoned(opening: asyncio.Future[StoreFolder]) -> None:
     """Close a store whose opener went away."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 
 
-def _tell_figures(listener: Listener, told: Told) -> None:
+def _notify_metrics(listener: Listener, told: CommitNotice) -> None:
     """Tell what a commit did, attempts that ended alike together."""
     if told.commands:
         listener.committed("sqlite", "write", told.commands)
     alike: dict[tuple[str, AttemptOutcome, JobStatus], list[int]] = {}
-    for type, outcome, status, micros in told.ended:
+    for type, outcome, status, micros in told.attempt_ends:
         alike.setdefault((type, outcome, status), []).append(micros)
     for end, durations in alike.items():
         listener.ended(*end, durations)

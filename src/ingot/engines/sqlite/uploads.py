@@ -6,29 +6,29 @@ from collections.abc import Sequence
 
 from ingot.blobs import ports
 from ingot.blobs.errors import UploadEnded, UploadTaken
-from ingot.blobs.model import BlobNews, Content, Finished, OpenUpload, UploadState
-from ingot.engines.sqlite.blob_rows import BlobRow, Kept, KeyRow, UploadRow
-from ingot.engines.sqlite.follow import abandon, go_on
+from ingot.blobs.model import BlobEventData, Content, FinishedUpload, StoredUpload, UploadState
+from ingot.engines.sqlite.blob_batch import BlobBatch, TenantName, run_all
+from ingot.engines.sqlite.blob_rows import BlobRow, KeyRow, SQLiteUploadRow, StorageUsage
+from ingot.engines.sqlite.dependents import cancel_without_inputs, release_after_inputs
 from ingot.engines.sqlite.job_files import drop_uploads
 from ingot.engines.sqlite.quota import charge
 from ingot.engines.sqlite.readers import Reader
-from ingot.engines.sqlite.shelf import Pair, Shelf, run_all
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.jobs.files import CHECKPOINTS_MAX, OUTPUTS_MAX
 from ingot.kernel.errors import IngotError
 
 
-def begin(tx: Transaction, commands: Sequence[ports.BeginUpload]) -> list[OpenUpload | IngotError]:
+def begin_uploads(tx: Transaction, commands: Sequence[ports.BeginUpload]) -> list[StoredUpload | IngotError]:
     """Begin uploads, each with its bytes set aside."""
-    shelf = Shelf(tx)
+    shelf = BlobBatch(tx)
     shelf.load_uploads((command.tenant, command.id) for command in commands)
     shelf.load_jobs(command.job_id for command in commands)
     shelf.load_keys((command.tenant, command.key) for command in commands if command.key is not None)
     return run_all(shelf, _begin, commands)
 
 
-def _begin(shelf: Shelf, command: ports.BeginUpload) -> OpenUpload:
+def _begin(shelf: BlobBatch, command: ports.BeginUpload) -> StoredUpload:
     known = shelf.uploads.get((command.tenant, command.id))
     if known is not None:
         return known.open_upload()
@@ -40,9 +40,9 @@ def _begin(shelf: Shelf, command: ports.BeginUpload) -> OpenUpload:
             shelf.check_checkpoint(command.job_id, command.fence, command.name, CHECKPOINTS_MAX)
     if command.key is not None:
         shelf.check_key(command.tenant, command.key, command.if_match)
-    change = Kept(reserved=command.reserve)
+    change = StorageUsage(reserved=command.reserve)
     charge(shelf.tx, command.tenant, command.owner, change, quota=command.owner_quota)
-    upload = begun(command, shelf.tx.now)
+    upload = new_upload_row(command, shelf.tx.now)
     if upload.file == "checkpoint":
         shelf.begin_checkpoint(upload)
     else:
@@ -50,9 +50,9 @@ def _begin(shelf: Shelf, command: ports.BeginUpload) -> OpenUpload:
     return upload.open_upload()
 
 
-def begun(command: ports.BeginUpload, now: int) -> UploadRow:
+def new_upload_row(command: ports.BeginUpload, now: int) -> SQLiteUploadRow:
     """An upload that begins."""
-    return UploadRow(
+    return SQLiteUploadRow(
         tenant=command.tenant,
         id=command.id,
         state=UploadState.OPEN,
@@ -71,21 +71,21 @@ def begun(command: ports.BeginUpload, now: int) -> UploadRow:
         fence=command.fence,
         file=command.file,
         name=command.name,
-        place=command.place,
+        storage_key=command.storage_key,
         multipart=command.multipart,
         error=None,
         created_at=now,
-        expires_at=now + command.keep,
+        expires_at=now + command.lifetime,
     )
 
 
-def take(tx: Transaction, commands: Sequence[ports.TakeUpload]) -> list[OpenUpload | IngotError]:
+def take_uploads(tx: Transaction, commands: Sequence[ports.TakeOverUpload]) -> list[StoredUpload | IngotError]:
     """Give uploads their next writer."""
-    return run_all(_with_uploads(tx, commands), _take, commands)
+    return run_all(_load_uploads(tx, commands), _take, commands)
 
 
-def _take(shelf: Shelf, command: ports.TakeUpload) -> OpenUpload:
-    upload = shelf.upload(command.tenant, command.id)
+def _take(shelf: BlobBatch, command: ports.TakeOverUpload) -> StoredUpload:
+    upload = shelf.get_upload(command.tenant, command.id)
     if upload.state is not UploadState.OPEN:
         raise UploadEnded(f"the upload is {upload.state}")
     upload.epoch += 1
@@ -93,101 +93,105 @@ def _take(shelf: Shelf, command: ports.TakeUpload) -> OpenUpload:
     return upload.open_upload()
 
 
-def note(tx: Transaction, commands: Sequence[ports.NoteUpload]) -> list[OpenUpload | IngotError]:
+def record_upload_progress(
+    tx: Transaction, commands: Sequence[ports.RecordUploadProgress]
+) -> list[StoredUpload | IngotError]:
     """Keep what writers tell of their uploads."""
-    shelf = _with_uploads(tx, commands)
+    shelf = _load_uploads(tx, commands)
     shelf.load_blobs(command.blob_id for command in commands)
-    return run_all(shelf, _note, commands)
+    return run_all(shelf, _record_upload_progress, commands)
 
 
-def _note(shelf: Shelf, command: ports.NoteUpload) -> OpenUpload:
-    upload, now = shelf.upload(command.tenant, command.id), shelf.tx.now
+def _record_upload_progress(shelf: BlobBatch, command: ports.RecordUploadProgress) -> StoredUpload:
+    upload, now = shelf.get_upload(command.tenant, command.id), shelf.tx.now
     _check_writer(upload, command.epoch)
     if command.reserved is not None:
-        change = Kept(reserved=command.reserved - upload.reserved)
+        change = StorageUsage(reserved=command.reserved - upload.reserved)
         charge(shelf.tx, command.tenant, upload.owner, change, quota=command.owner_quota)
         upload.reserved = command.reserved
     if command.received is not None:
         upload.received = command.received
     if command.blob_id not in (None, upload.blob_id):
-        shelf.unannounce(upload)
+        shelf.release_announced_blob(upload)
         upload.blob_id = command.blob_id
     upload.sha256 = command.sha256 or upload.sha256
     if command.verifying and upload.state is UploadState.OPEN:
         upload.state, upload.verifying_at = UploadState.VERIFYING, now
-    upload.expires_at = now + command.keep
+    upload.expires_at = now + command.lifetime
     shelf.save_upload(upload)
     return upload.open_upload()
 
 
-def _check_writer(upload: UploadRow, epoch: int | None) -> None:
-    if not upload.under_way:
+def _check_writer(upload: SQLiteUploadRow, epoch: int | None) -> None:
+    if not upload.is_active:
         raise UploadEnded(f"the upload is {upload.state}")
     if epoch not in (None, upload.epoch):
         raise UploadTaken
 
 
-def finish(tx: Transaction, commands: Sequence[ports.FinishUpload]) -> list[Finished | IngotError]:
+def finish_uploads(tx: Transaction, commands: Sequence[ports.FinishUpload]) -> list[FinishedUpload | IngotError]:
     """Make blobs of uploads that have all their bytes."""
-    shelf = _with_uploads(tx, commands)
+    shelf = _load_uploads(tx, commands)
     shelf.load_blobs(command.content.id for command in commands)
     shelf.load_keys((upload.tenant, upload.key) for upload in shelf.uploads.values() if upload.key is not None)
     shelf.load_files(shelf.uploads.values())
     answers = run_all(shelf, _finish, commands)
-    go_on(tx, shelf.fed)
+    release_after_inputs(tx, shelf.jobs_with_input)
     return answers
 
 
-def _finish(shelf: Shelf, command: ports.FinishUpload) -> Finished:
-    upload, content = shelf.upload(command.tenant, command.id), command.content
+def _finish(shelf: BlobBatch, command: ports.FinishUpload) -> FinishedUpload:
+    upload, content = shelf.get_upload(command.tenant, command.id), command.content
     if upload.state is UploadState.DONE and upload.blob_id == content.id:
-        throw_away_others(shelf, content, shelf.blobs.get(content.id))
+        trash_unused_object(shelf, content, shelf.blobs.get(content.id))
         return upload.finished()
     _check_writer(upload, command.epoch)
     if upload.job_id is not None and upload.file == "input":
-        shelf.check_waiting(upload.tenant, upload.job_id)
+        shelf.check_blocked(upload.tenant, upload.job_id)
     elif upload.job_id is not None:
         shelf.check_attempt(upload.tenant, upload.job_id, upload.fence)
-    shelf.check_here(content)
+    shelf.check_stored(content)
     old = None if upload.key is None else shelf.check_key(upload.tenant, upload.key, upload.if_match)
-    settle(shelf, upload, content, old, quota=command.owner_quota)
-    upload.expires_at = shelf.tx.now + command.keep
+    complete_upload(shelf, upload, content, old, quota=command.owner_quota)
+    upload.expires_at = shelf.tx.now + command.lifetime
     shelf.save_upload(upload)
     return upload.finished()
 
 
-def settle(shelf: Shelf, upload: UploadRow, content: Content, old: KeyRow | None, *, quota: int | None) -> None:
+def complete_upload(
+    shelf: BlobBatch, upload: SQLiteUploadRow, content: Content, old: KeyRow | None, *, quota: int | None
+) -> None:
     """Let the bytes be the blob of an upload, and of its key, or a file of its job.
 
     Raises `QuotaExceeded`, and has changed nothing then.
     """
     tx = shelf.tx
-    change = Kept(bytes=content.size, reserved=-upload.reserved)
+    change = StorageUsage(bytes=content.size, reserved=-upload.reserved)
     back = None
     if upload.key is not None:
-        change += Kept(keys=1, key_bytes=content.size)
-        back = None if old is None else (old.owner, Kept(bytes=-old.size, keys=-1, key_bytes=-old.size))
-    elif (file := shelf.old_file(upload)) is not None:
-        back = file.owner, Kept(bytes=-file.size)
-    charge(tx, upload.tenant, upload.owner, change, quota=quota, back=back)
+        change += StorageUsage(keys=1, key_bytes=content.size)
+        back = None if old is None else (old.owner, StorageUsage(bytes=-old.size, keys=-1, key_bytes=-old.size))
+    elif (file := shelf.replaced_file(upload)) is not None:
+        back = file.owner, StorageUsage(bytes=-file.size)
+    charge(tx, upload.tenant, upload.owner, change, quota=quota, refund=back)
     if upload.blob_id != content.id:
-        shelf.unannounce(upload)
-    blob = shelf.store(content)
-    if upload.place not in (None, blob.place):
-        shelf.throw_away(upload.place, upload.multipart)
+        shelf.release_announced_blob(upload)
+    blob = shelf.store_blob(content)
+    if upload.storage_key not in (None, blob.storage_key):
+        shelf.add_trash(upload.storage_key, upload.multipart)
     upload.state, upload.done_at = UploadState.DONE, tx.now
     upload.blob_id, upload.sha256, upload.size = content.id, content.sha256, content.size
     upload.received, upload.reserved = content.size, 0
-    upload.place = upload.multipart = None
+    upload.storage_key = upload.multipart = None
     if upload.key is not None:
-        shelf.set_key(_key_of(upload, upload.key, blob.number, content, tx.now), replaces=old)
+        shelf.set_key(_key_row(upload, upload.key, blob.number, content, tx.now), replaces=old)
     elif upload.file == "output":
         return  # It is told when its attempt has succeeded.
     elif upload.file is not None:
-        shelf.keep_file(upload, blob)
+        shelf.attach_file(upload, blob)
     if upload.file == "checkpoint":
         return  # An attempt may save very often, and nobody but the next one has to know.
-    news = BlobNews(
+    news = BlobEventData(
         blob_id=content.id,
         size=content.size,
         key=upload.key,
@@ -195,10 +199,10 @@ def settle(shelf: Shelf, upload: UploadRow, content: Content, old: KeyRow | None
         job_id=upload.job_id,
         name=upload.name,
     )
-    tx.staged.events[upload.tenant].append(("blob.stored", news))
+    tx.effects.events[upload.tenant].append(("blob.stored", news))
 
 
-def _key_of(upload: UploadRow, key: str, blob: int, content: Content, now: int) -> KeyRow:
+def _key_row(upload: SQLiteUploadRow, key: str, blob: int, content: Content, now: int) -> KeyRow:
     return KeyRow(
         tenant=upload.tenant,
         key=key,
@@ -214,53 +218,54 @@ def _key_of(upload: UploadRow, key: str, blob: int, content: Content, now: int) 
     )
 
 
-def throw_away_others(shelf: Shelf, content: Content, blob: BlobRow | None) -> None:
+def trash_unused_object(shelf: BlobBatch, content: Content, blob: BlobRow | None) -> None:
     """What is done already needs no other object: when this one is not the blob's, nobody needs it."""
-    if content.place is not None and (blob is None or content.place != blob.place):
-        shelf.throw_away(content.place)
+    if content.storage_key is not None and (blob is None or content.storage_key != blob.storage_key):
+        shelf.add_trash(content.storage_key)
 
 
-def end(tx: Transaction, commands: Sequence[ports.EndUpload]) -> list[IngotError | None]:
+def end_uploads(tx: Transaction, commands: Sequence[ports.EndUpload]) -> list[IngotError | None]:
     """End uploads of which nothing comes."""
-    shelf = _with_uploads(tx, commands)
+    shelf = _load_uploads(tx, commands)
     answers = run_all(shelf, _end, commands)
-    abandon(tx, shelf.starved)
+    cancel_without_inputs(tx, shelf.jobs_without_input)
     return answers
 
 
-def _end(shelf: Shelf, command: ports.EndUpload) -> None:
+def _end(shelf: BlobBatch, command: ports.EndUpload) -> None:
     upload = shelf.uploads.get((command.tenant, command.id))
     if upload is None or upload.state is UploadState.DONE:
         return
     if command.error is None:
         shelf.drop_upload(upload)
-    elif upload.under_way:
-        shelf.fail_upload(upload, command.error, keep=command.keep)
+    elif upload.is_active:
+        shelf.fail_upload(upload, command.error, keep=command.lifetime)
 
 
-def sweep(tx: Transaction, command: ports.SweepUploads) -> int:
+def sweep_uploads(tx: Transaction, command: ports.SweepUploads) -> int:
     """Drop uploads whose time is over, or whose attempt is."""
-    pairs = tx.read(list[Pair], SQL.uploads_to_sweep, tx.now, command.limit)
-    abandon(tx, drop_uploads(tx, pairs, "was not finished in time"))
+    pairs = tx.read(list[TenantName], SQL.uploads_to_sweep, tx.now, command.limit)
+    cancel_without_inputs(tx, drop_uploads(tx, pairs, "was not finished in time"))
     return len(pairs)
 
 
-def _with_uploads(
-    tx: Transaction, commands: Sequence[ports.TakeUpload | ports.NoteUpload | ports.FinishUpload | ports.EndUpload]
-) -> Shelf:
-    shelf = Shelf(tx)
+def _load_uploads(
+    tx: Transaction,
+    commands: Sequence[ports.TakeOverUpload | ports.RecordUploadProgress | ports.FinishUpload | ports.EndUpload],
+) -> BlobBatch:
+    shelf = BlobBatch(tx)
     shelf.load_uploads((command.tenant, command.id) for command in commands)
     return shelf
 
 
-def get_upload(reader: Reader, command: ports.GetUpload) -> OpenUpload | None:
+def get_upload(reader: Reader, command: ports.GetUpload) -> StoredUpload | None:
     """Find an upload."""
-    asked = as_json([(reader.memory.number_of(command.tenant), command.id)])
-    rows = reader.read(list[UploadRow], SQL.uploads_by_id, asked)
+    asked = as_json([(reader.writer_state.number_of(command.tenant), command.id)])
+    rows = reader.read(list[SQLiteUploadRow], SQL.uploads_by_id, asked)
     return rows[0].open_upload() if rows else None
 
 
-def list_verifying(reader: Reader, command: ports.ListVerifying) -> list[OpenUpload]:
+def list_verifying(reader: Reader, command: ports.ListVerifyingUploads) -> list[StoredUpload]:
     """Read which uploads are to be read back."""
-    rows = reader.read(list[UploadRow], SQL.uploads_verifying, command.limit)
+    rows = reader.read(list[SQLiteUploadRow], SQL.uploads_verifying, command.limit)
     return [row.open_upload() for row in rows]

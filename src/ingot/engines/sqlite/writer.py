@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
-from ingot.engines.sqlite.caps import keep_levels
 from ingot.engines.sqlite.connection import DISK_ERRORS
-from ingot.engines.sqlite.memory import Memory
-from ingot.engines.sqlite.transaction import End, Later, Staged, Transaction
-from ingot.jobs.figures import Load
+from ingot.engines.sqlite.tenant_caps import update_buckets
+from ingot.engines.sqlite.transaction import AttemptEnd, DeferredAnswer, PendingEffects, Transaction
+from ingot.engines.sqlite.writer_state import WriterState
+from ingot.jobs.metrics import Load
 from ingot.kernel.clock import Clock
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError
@@ -38,7 +38,7 @@ C = TypeVar("C")
 R = TypeVar("R")
 
 
-def each(run: Callable[[Transaction, C], R]) -> Handler:
+def run_each(run: Callable[[Transaction, C], R]) -> Handler:
     """A handler for commands that are rare: each raises before it writes, or succeeds."""
 
     def handler(tx: Transaction, commands: Sequence[C]) -> list[R | IngotError]:
@@ -53,24 +53,24 @@ def each(run: Callable[[Transaction, C], R]) -> Handler:
     return handler
 
 
-class Waiting(msgspec.Struct, eq=False, gc=False):
+class PendingCommand(msgspec.Struct, eq=False, gc=False):
     """A command and the caller that waits for it."""
 
     command: Any
-    answer: asyncio.Future[Any]
+    future: asyncio.Future[Any]
 
 
-class Told(msgspec.Struct):
+class CommitNotice(msgspec.Struct):
     """What to tell on the event loop after a commit."""
 
     ready: Counter[tuple[str, str]]
-    agenda: int | None
-    ended: list[End]
+    next_maintenance_at: int | None
+    attempt_ends: list[AttemptEnd]
     canceled: Counter[str]
     commands: int  # How many were committed together.
-    tenants: Collection[str] = ()  # Those that have new events.
-    removed: Collection[str] = ()  # Tenants.
-    records: bool = False  # Whether some changed.
+    event_tenants: Collection[str] = ()  # Those that have new events.
+    removed_tenants: Collection[str] = ()  # Tenants.
+    records_changed: bool = False  # Whether some changed.
 
 
 class Writer:
@@ -79,25 +79,25 @@ class Writer:
     def __init__(
         self,
         connection: apsw.Connection,
-        memory: Memory,
+        memory: WriterState,
         *,
         clock: Clock,
         handlers: Mapping[type[Command[Any]], Handler],
-        tell: Callable[[Told], None],
+        on_commit: Callable[[CommitNotice], None],
     ) -> None:
         self._connection = connection
-        self._memory = memory
+        self._writer_state = memory
         self._clock = clock
         self._handlers = handlers
-        self._tell = tell
+        self._on_commit = on_commit
         self._loop = asyncio.get_running_loop()
-        self.gathers = False  # Whether commands wait for others that come in the same turn of the event loop.
-        self._gathered: list[Waiting] = []  # What was not handed over yet.
-        self._submitted = self._begun = self._delivered = 0  # Commands, since the start.
-        self._queue: queue.SimpleQueue[list[Waiting] | None] = queue.SimpleQueue()
+        self.coalesces = False  # Whether commands wait for others that come in the same turn of the event loop.
+        self._unsent: list[PendingCommand] = []  # What was not handed over yet.
+        self._submitted = self._started = self._delivered = 0  # Commands, since the start.
+        self._queue: queue.SimpleQueue[list[PendingCommand] | None] = queue.SimpleQueue()
         self._stopping = False
-        self._began: float | None = None  # When the batch that is under way began.
-        self._trusted = True  # Whether memory says what the file says.
+        self._batch_started_at: float | None = None  # When the batch that is under way began.
+        self._state_is_current = True  # Whether memory says what the file says.
         self._thread = threading.Thread(target=self._run, name="ingot-writer", daemon=True)
         self._thread.start()
 
@@ -117,36 +117,36 @@ class Writer:
             answer.set_exception(StoreBusy())
         else:
             self._submitted += 1
-            if not self.gathers:
-                self._queue.put([Waiting(command, answer)])
+            if not self.coalesces:
+                self._queue.put([PendingCommand(command, answer)])
                 return answer
-            if not self._gathered:
-                self._loop.call_soon(self._hand_over, 0)
-            self._gathered.append(Waiting(command, answer))
+            if not self._unsent:
+                self._loop.call_soon(self._send_gathered, 0)
+            self._unsent.append(PendingCommand(command, answer))
         return answer
 
-    def _hand_over(self, seen: int) -> None:
+    def _send_gathered(self, seen: int) -> None:
         """Hand over what has come once a turn of the event loop brings no more, or it is many.
 
         To wake the thread costs more than to gather, and what goes together shares the cost of a commit.
         """
-        gathered = len(self._gathered)
+        gathered = len(self._unsent)
         if seen < gathered < GATHER_COMMANDS_MAX:
-            self._loop.call_soon(self._hand_over, gathered)
+            self._loop.call_soon(self._send_gathered, gathered)
         elif gathered:
-            self._queue.put(self._gathered)
-            self._gathered = []
+            self._queue.put(self._unsent)
+            self._unsent = []
 
     def load(self) -> Load:
         """How much waits, and how long the batch that is under way has taken so far."""
-        began = self._began
+        began = self._batch_started_at
         seconds = 0.0 if began is None else time.monotonic() - began
-        return Load(waiting_commands=self._submitted - self._begun, commit_seconds=seconds)
+        return Load(waiting_commands=self._submitted - self._started, commit_seconds=seconds)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Take no more commands; what is queued is still done."""
         self._stopping = True
-        self._hand_over(len(self._gathered))
+        self._send_gathered(len(self._unsent))
         self._queue.put(None)
 
     def join(self) -> None:
@@ -156,22 +156,22 @@ class Writer:
     # -- on the writer thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        waiting: list[Waiting] = []
+        waiting: list[PendingCommand] = []
         stopping = False
         while waiting or not stopping:
-            stopping = self._take(waiting) or stopping
+            stopping = self._take_queued(waiting) or stopping
             batch, waiting = waiting[:BATCH_COMMANDS_MAX], waiting[BATCH_COMMANDS_MAX:]
             if batch:
-                self._began, self._begun = time.monotonic(), self._begun + len(batch)
+                self._batch_started_at, self._started = time.monotonic(), self._started + len(batch)
                 try:
-                    self._answer(batch)
+                    self._run_batch(batch)
                 except Exception as error:  # The thread must live, or everybody waits for ever.
-                    self._trusted = False
+                    self._state_is_current = False
                     report("writer_failed", error)
-                    self._give_up(batch)
-                self._began = None
+                    self._fail_batch(batch)
+                self._batch_started_at = None
 
-    def _take(self, waiting: list[Waiting]) -> bool:
+    def _take_queued(self, waiting: list[PendingCommand]) -> bool:
         """Add what is queued; with nothing to do, wait for some. Answers whether it was the last."""
         with suppress(queue.Empty):
             while len(waiting) < BATCH_COMMANDS_MAX:
@@ -181,32 +181,39 @@ class Writer:
                 waiting += more
         return False
 
-    def _give_up(self, batch: list[Waiting]) -> None:
+    def _fail_batch(self, batch: list[PendingCommand]) -> None:
         failures: list[Any] = [OutcomeUnknown("The store failed while it worked on this.") for _ in batch]
-        told = Told(Counter(), self._memory.agenda(), [], Counter(), 0)
+        told = CommitNotice(Counter(), self._writer_state.next_maintenance_at(), [], Counter(), 0)
         with suppress(RuntimeError):  # The event loop may be gone.
             self._loop.call_soon_threadsafe(self._deliver, batch, failures, told)
 
-    def _answer(self, batch: list[Waiting]) -> None:
-        agenda = self._memory.agenda()
+    def _run_batch(self, batch: list[PendingCommand]) -> None:
+        agenda = self._writer_state.next_maintenance_at()
         try:
             results, staged = self._commit(batch)
             commands = len(batch)
         except Exception as error:
-            failure = explain_failure(error)
-            results, staged, commands = [failure] * len(batch), Staged(), 0
+            failure = translate_failure(error)
+            results, staged, commands = [failure] * len(batch), PendingEffects(), 0
             self._recover()
             agenda = None  # Whoever looked at it meanwhile may have seen what was undone: tell it anew.
-        after = self._memory.agenda()
+        after = self._writer_state.next_maintenance_at()
         sooner = after if after is not None and (agenda is None or after < agenda) else None
-        told = Told(
-            staged.ready, sooner, staged.ended, staged.canceled, commands, staged.events, staged.removed, staged.records
+        told = CommitNotice(
+            staged.ready,
+            sooner,
+            staged.attempt_ends,
+            staged.canceled,
+            commands,
+            staged.events,
+            staged.removed_tenants,
+            staged.records_changed,
         )
         self._loop.call_soon_threadsafe(self._deliver, batch, results, told)
 
-    def _commit(self, batch: list[Waiting]) -> tuple[list[Any], Staged]:
+    def _commit(self, batch: list[PendingCommand]) -> tuple[list[Any], PendingEffects]:
         """Run a batch in one transaction: together, or, when one command cannot be run, each by itself."""
-        if not self._trusted:
+        if not self._state_is_current:
             self._recover()
         try:
             return self._transact(batch, together=True)
@@ -217,16 +224,16 @@ class Writer:
             self._recover()
             return self._transact(batch, together=False)
 
-    def _transact(self, batch: list[Waiting], *, together: bool) -> tuple[list[Any], Staged]:
-        if not self._trusted:
+    def _transact(self, batch: list[PendingCommand], *, together: bool) -> tuple[list[Any], PendingEffects]:
+        if not self._state_is_current:
             raise StoreError("The store cannot read its file.")
         groups: dict[type, list[int]] = {}
         for place, waiting in enumerate(batch):
             groups.setdefault(type(waiting.command), []).append(place)
         results: list[Any] = [None] * len(batch)
         self._connection.execute("BEGIN IMMEDIATE")
-        tx = Transaction(self._connection, self._memory, self._clock.micros(), careful=not together)
-        run = _together if together else _one_by_one
+        tx = Transaction(self._connection, self._writer_state, self._clock.micros(), retrying=not together)
+        run = _run_together if together else _run_one_by_one
         for kind, handler in self._handlers.items():
             if places := groups.get(kind):
                 answers = run(tx, handler, [batch[place].command for place in places])
@@ -235,33 +242,33 @@ class Writer:
         assert self._connection.in_transaction, "the transaction ended before its time"
         tx.flush()
         self._connection.execute("COMMIT")
-        keep_levels(tx)
-        return results, tx.staged
+        update_buckets(tx)
+        return results, tx.effects
 
     def _recover(self) -> None:
         """Undo what is left of a failed transaction, and trust the file only."""
-        self._trusted = False
+        self._state_is_current = False
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            self._memory.reload()
-            self._trusted = True
+            self._writer_state.reload()
+            self._state_is_current = True
         except Exception as error:
             report("recovery_failed", error)
 
     # -- on the event loop ----------------------------------------------------------------------------------
 
-    def _deliver(self, batch: list[Waiting], results: list[Any], told: Told) -> None:
+    def _deliver(self, batch: list[PendingCommand], results: list[Any], told: CommitNotice) -> None:
         self._delivered += len(batch)
         for waiting, result in zip(batch, results, strict=True):
-            if not waiting.answer.done():
-                _finish(waiting.answer, result)
-        self._tell(told)
+            if not waiting.future.done():
+                _resolve_future(waiting.future, result)
+        self._on_commit(told)
 
 
-def _finish(answer: asyncio.Future[Any], result: Any) -> None:
+def _resolve_future(answer: asyncio.Future[Any], result: Any) -> None:
     try:
-        made = result.make() if isinstance(result, Later) else result
+        made = result.build() if isinstance(result, DeferredAnswer) else result
     except Exception as error:  # One answer that cannot be made must not keep the others from their callers.
         made = OutcomeUnknown("The change was made, but its answer could not be.")
         report("answer_failed", error)
@@ -271,24 +278,24 @@ def _finish(answer: asyncio.Future[Any], result: Any) -> None:
         answer.set_result(made)
 
 
-def _together(tx: Transaction, handler: Handler, commands: list[Any]) -> Sequence[Any]:
+def _run_together(tx: Transaction, handler: Handler, commands: list[Any]) -> Sequence[Any]:
     return handler(tx, commands)
 
 
-def _one_by_one(tx: Transaction, handler: Handler, commands: list[Any]) -> Sequence[Any]:
+def _run_one_by_one(tx: Transaction, handler: Handler, commands: list[Any]) -> Sequence[Any]:
     """Each command under a savepoint of its own, so that one cannot spoil another."""
     answers: list[Any] = []
     for command in commands:
         try:
-            answers += tx.attempt(partial(handler, tx, [command]))
+            answers += tx.run_in_savepoint(partial(handler, tx, [command]))
         except DISK_ERRORS:
             raise
         except Exception as error:
-            answers.append(explain_failure(error))
+            answers.append(translate_failure(error))
     return answers
 
 
-def explain_failure(error: Exception) -> IngotError:
+def translate_failure(error: Exception) -> IngotError:
     """What a failed transaction means to those who wait for it."""
     match error:
         case IngotError():

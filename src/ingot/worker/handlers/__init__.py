@@ -13,7 +13,7 @@ from ingot.kernel.errors import InvalidInput
 MINUTE: Final = 60.0
 
 
-class BuiltIn(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltInHandler(msgspec.Struct, frozen=True, kw_only=True):
     """A handler of ours, by the type of its jobs, which is the name of its extra too.
 
     It runs isolated: it reads files that somebody sent. With `reuse` the same work is done once; the `version` grows
@@ -42,22 +42,24 @@ class BuiltIn(msgspec.Struct, frozen=True, kw_only=True):
         return handle
 
 
-BUILT_IN: Final = {
+BUILT_IN_HANDLERS: Final = {
     one.type: one
     for one in (
-        BuiltIn(type="pdf", about="PDF to Markdown", timeout_seconds=60 * MINUTE, memory_mb=2048),
-        BuiltIn(type="ocr", about="Pictures and scans to text", timeout_seconds=60 * MINUTE, memory_mb=2048),
-        BuiltIn(
+        BuiltInHandler(type="pdf", about="PDF to Markdown", timeout_seconds=60 * MINUTE, memory_mb=2048),
+        BuiltInHandler(type="ocr", about="Pictures and scans to text", timeout_seconds=60 * MINUTE, memory_mb=2048),
+        BuiltInHandler(
             type="image", about="Thumbnails, other formats, no metadata", timeout_seconds=5 * MINUTE, memory_mb=1024
         ),
         # What comes of a text depends on the model of the worker, of which the server knows nothing.
-        BuiltIn(type="embed", about="Text to vectors", timeout_seconds=30 * MINUTE, memory_mb=4096, reuse=False),
+        BuiltInHandler(type="embed", about="Text to vectors", timeout_seconds=30 * MINUTE, memory_mb=4096, reuse=False),
     )
 }
 
 
-def built_in(type: str) -> BuiltIn:
+def built_in_handler(type: str) -> BuiltInHandler:
     """The handler of ours with this name. Raises `InvalidInput`."""
-    if (found := BUILT_IN.get(type)) is None:
-        raise InvalidInput(f"no handler {type[:64]!r} comes with Ingot", hint=f"These do: {', '.join(BUILT_IN)}.")
+    if (found := BUILT_IN_HANDLERS.get(type)) is None:
+        raise InvalidInput(
+            f"no handler {type[:64]!r} comes with Ingot", hint=f"These do: {', '.join(BUILT_IN_HANDLERS)}."
+        )
     return found

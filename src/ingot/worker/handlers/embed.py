@@ -12,23 +12,23 @@ import numpy as np
 
 from ingot.kernel.errors import InvalidInput
 from ingot.settings import read_client_settings
-from ingot.worker.handlers.inputs import only_input, stem_of
+from ingot.worker.handlers.inputs import only_input, output_stem
 from ingot.worker.handlers.options import read_options
-from ingot.worker.handlers.vectors.chunks import Chunk, cut
-from ingot.worker.handlers.vectors.model import VARIABLE, Model, Vectors
+from ingot.worker.handlers.vectors.chunks import Chunk, split_text
+from ingot.worker.handlers.vectors.model import MODEL_VARIABLE, EmbeddingModel, Vectors
 from ingot.worker.job import NoRetry, WorkerJob
 
 TEXT_BYTES_MAX: Final = 8 * 1024 * 1024  # About half of the time that a job has, for a small model.
 TEXTS_MAX: Final = 10_000
 CHUNKS_MAX: Final = 50_000
 CHUNK_TOKENS_MIN: Final = 16
-BATCH: Final = 32  # Pieces that the model reads at once.
+BATCH_CHUNKS: Final = 32  # Pieces that the model reads at once.
 DECIMALS: Final = 7  # In JSON: what a float32 tells.
-NAME_OF_TEXTS: Final = "texts"
+TEXTS_STEM: Final = "texts"
 BYTE_ORDER_MARK: Final = "\ufeff"
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EmbedOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is to be embedded, unless that is the input, and how."""
 
     texts: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=TEXTS_MAX)] | None = None
@@ -37,7 +37,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     normalize: bool = True
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class VectorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A piece of a text, from a character to before another, as a line of the output; of several texts, of which."""
 
     item: int | None = None
@@ -47,7 +47,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vector: list[float]
 
 
-class Embedded(msgspec.Struct, frozen=True, kw_only=True):
+class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     """What was made: a line for each chunk in one file, and the same vectors as a matrix in the other."""
 
     model: str
@@ -57,30 +57,30 @@ class Embedded(msgspec.Struct, frozen=True, kw_only=True):
     matrix: str
 
 
-class Piece(msgspec.Struct, frozen=True):
+class TextChunk(msgspec.Struct, frozen=True):
     """A chunk of one of the texts."""
 
-    item: int
+    text_index: int
     chunk: Chunk
 
 
 def handle(job: WorkerJob) -> Any:
     """Make vectors of the job's only input, or of the texts in its payload. Raises `NoRetry`."""
-    options = read_options(job.payload, Options)
-    model = _model()
-    tokens_max = model.piece_tokens(options.chunk_tokens, options.overlap_tokens)
-    source, texts = _texts_of(job, options)
-    pieces = _pieces(texts, model, tokens_max - model.special_tokens, options.overlap_tokens)
-    vectors = _vectors(job, model, texts, pieces, tokens_max=tokens_max, normalize=options.normalize)
-    with TemporaryDirectory(dir=job.room()) as folder:
+    options = read_options(job.payload, EmbedOptions)
+    model = _load_model()
+    tokens_max = model.resolve_chunk_tokens(options.chunk_tokens, options.overlap_tokens)
+    source, texts = _read_texts(job, options)
+    pieces = _split_texts(texts, model, tokens_max - model.special_tokens, options.overlap_tokens)
+    vectors = _embed_chunks(job, model, texts, pieces, tokens_max=tokens_max, normalize=options.normalize)
+    with TemporaryDirectory(dir=job.workdir()) as folder:
         lines, matrix = Path(folder) / "lines", Path(folder) / "matrix.npy"
         with lines.open("wb") as file:
-            for line in _lines(texts, pieces, vectors, many=options.texts is not None):
+            for line in _vector_records(texts, pieces, vectors, many=options.texts is not None):
                 file.write(msgspec.json.encode(line) + b"\n")
         np.save(matrix, vectors, allow_pickle=False)
-        stored = job.upload(lines, f"{stem_of(source)}.vectors.jsonl", "application/jsonl")
-        as_matrix = job.upload(matrix, f"{stem_of(source)}.vectors.npy", "application/octet-stream")
-    return Embedded(
+        stored = job.upload(lines, f"{output_stem(source)}.vectors.jsonl", "application/jsonl")
+        as_matrix = job.upload(matrix, f"{output_stem(source)}.vectors.npy", "application/octet-stream")
+    return EmbedResult(
         model=model.name,
         dimensions=vectors.shape[1],
         chunks=len(pieces),
@@ -93,28 +93,30 @@ def expect_ready() -> None:
     """Raises `InvalidInput` unless a model is set: who starts the worker is told so, and not who sends texts."""
     folder = read_client_settings().embed_model
     if folder is None:
-        raise InvalidInput("no model is set", hint=f"Set {VARIABLE} to the folder of one.")
+        raise InvalidInput("no model is set", hint=f"Set {MODEL_VARIABLE} to the folder of one.")
     if not folder.is_dir():
-        raise InvalidInput(f"{VARIABLE} names no folder", hint="Name the folder of a model.")
+        raise InvalidInput(f"{MODEL_VARIABLE} names no folder", hint="Name the folder of a model.")
 
 
-def _model() -> Model:
+def _load_model() -> EmbeddingModel:
     folder = read_client_settings().embed_model
     assert folder is not None
     try:
-        return Model(folder)
+        return EmbeddingModel(folder)
     except PermissionError:
-        raise NoRetry(f"the folder that {VARIABLE} names cannot be read by the user that handlers run as") from None
+        raise NoRetry(
+            f"the folder that {MODEL_VARIABLE} names cannot be read by the user that handlers run as"
+        ) from None
 
 
-def _texts_of(job: WorkerJob, options: Options) -> tuple[str, Sequence[str]]:
+def _read_texts(job: WorkerJob, options: EmbedOptions) -> tuple[str, Sequence[str]]:
     """What the outputs are named after, and the texts. Raises `NoRetry`."""
     if options.texts is not None:
         if job.inputs:
             raise NoRetry("the job has texts in its payload and an input file too; leave one of them out")
         if sum(map(len, options.texts)) > TEXT_BYTES_MAX:
             raise NoRetry(f"the texts have more than {TEXT_BYTES_MAX} characters; make several jobs of them")
-        return NAME_OF_TEXTS, options.texts
+        return TEXTS_STEM, options.texts
     name = only_input(job.inputs)
     path = job.download()
     if path.stat().st_size > TEXT_BYTES_MAX:
@@ -125,30 +127,36 @@ def _texts_of(job: WorkerJob, options: Options) -> tuple[str, Sequence[str]]:
         raise NoRetry(f"the input is no text in UTF-8: its byte {error.start} cannot be read; convert it") from None
 
 
-def _pieces(texts: Sequence[str], model: Model, tokens_max: int, overlap: int) -> list[Piece]:
+def _split_texts(texts: Sequence[str], model: EmbeddingModel, tokens_max: int, overlap: int) -> list[TextChunk]:
     found = []
     for item, text in enumerate(texts):
-        chunks = cut(text, model.spans, tokens_max=tokens_max, overlap=overlap)
+        chunks = split_text(text, model.token_spans, tokens_max=tokens_max, overlap=overlap)
         if not chunks:
             which = f"text {item}" if len(texts) > 1 else "the text"
             raise NoRetry(f"{which} is empty: there is nothing to embed")
-        found += [Piece(item, chunk) for chunk in chunks]
+        found += [TextChunk(item, chunk) for chunk in chunks]
         if len(found) > CHUNKS_MAX:
             raise NoRetry(f"there are more than {CHUNKS_MAX} chunks; split the text, or have longer chunks")
     return found
 
 
-def _vectors(
-    job: WorkerJob, model: Model, texts: Sequence[str], pieces: Sequence[Piece], *, tokens_max: int, normalize: bool
+def _embed_chunks(
+    job: WorkerJob,
+    model: EmbeddingModel,
+    texts: Sequence[str],
+    pieces: Sequence[TextChunk],
+    *,
+    tokens_max: int,
+    normalize: bool,
 ) -> Vectors:
     """The vectors of the pieces, in their order. Those of about one length are read together."""
     order = sorted(range(len(pieces)), key=lambda number: pieces[number].chunk.tokens)
     made: Vectors | None = None
-    for first in range(0, len(order), BATCH):
+    for first in range(0, len(order), BATCH_CHUNKS):
         job.check()
-        batch = order[first : first + BATCH]
-        read = [texts[pieces[number].item][slice(*pieces[number].chunk[:2])] for number in batch]
-        vectors = model.vectors(read, tokens_max=tokens_max, normalize=normalize)
+        batch = order[first : first + BATCH_CHUNKS]
+        read = [texts[pieces[number].text_index][slice(*pieces[number].chunk[:2])] for number in batch]
+        vectors = model.embed(read, tokens_max=tokens_max, normalize=normalize)
         made = np.empty((len(order), vectors.shape[1]), dtype=np.float32) if made is None else made
         made[batch] = vectors
         job.progress(100 * (first + len(batch)) / len(order), "embedding")
@@ -156,13 +164,15 @@ def _vectors(
     return made
 
 
-def _lines(texts: Sequence[str], pieces: Sequence[Piece], vectors: Vectors, *, many: bool) -> Iterator[Line]:
+def _vector_records(
+    texts: Sequence[str], pieces: Sequence[TextChunk], vectors: Vectors, *, many: bool
+) -> Iterator[VectorRecord]:
     for piece, vector in zip(pieces, vectors, strict=True):
         start, end, _ = piece.chunk
-        yield Line(
-            item=piece.item if many else None,
+        yield VectorRecord(
+            item=piece.text_index if many else None,
             start=start,
             end=end,
-            text=texts[piece.item][start:end],
+            text=texts[piece.text_index][start:end],
             vector=np.round(vector.astype(np.float64), DECIMALS).tolist(),
         )

@@ -8,8 +8,8 @@ from typing import Final
 
 from ingot.worker.job import NoRetry
 
-MARKDOWN: Final = "text/markdown; charset=utf-8"
-TEXT: Final = "text/plain; charset=utf-8"
+MARKDOWN_CONTENT_TYPE: Final = "text/markdown; charset=utf-8"
+TEXT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 STEM_CHARS_MAX: Final = 60  # With four bytes a letter, it still fits a file system.
 
 
@@ -20,7 +20,7 @@ def only_input(names: Sequence[str]) -> str:
     return names[0]
 
 
-def stem_of(name: str) -> str:
+def output_stem(name: str) -> str:
     """What the outputs of a file begin with: its name without the suffix."""
     stem = PurePath(name.replace("\\", "/")).stem.strip(". ")
     printable = "".join(char if char.isprintable() else "-" for char in stem)

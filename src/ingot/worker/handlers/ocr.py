@@ -6,41 +6,41 @@ from typing import Any, Final
 
 import msgspec
 
-from ingot.worker.handlers.documents import ahead as _ahead  # noqa: F401
-from ingot.worker.handlers.documents import reading
-from ingot.worker.handlers.documents.checkpoints import Header, Page, Pages
-from ingot.worker.handlers.documents.composing import composed
-from ingot.worker.handlers.documents.front_matter import Source, front_matter, source_of
-from ingot.worker.handlers.documents.markdown import plain
-from ingot.worker.handlers.documents.options import OcrOptions, options_of, selected, spans
-from ingot.worker.handlers.documents.ports import Watch
-from ingot.worker.handlers.documents.sheets import Sheets, sheets_of
-from ingot.worker.handlers.inputs import MARKDOWN, TEXT, only_input, stem_of
+from ingot.worker.handlers.documents import preload as _ahead  # noqa: F401
+from ingot.worker.handlers.documents import tesseract
+from ingot.worker.handlers.documents.checkpoints import CheckpointHeader, FinishedPage, PageCheckpoints
+from ingot.worker.handlers.documents.document_markdown import compose_markdown
+from ingot.worker.handlers.documents.front_matter import SourceFile, front_matter, identify_source
+from ingot.worker.handlers.documents.markdown import escape_markdown
+from ingot.worker.handlers.documents.ocr_pages import OcrPages, open_ocr_pages
+from ingot.worker.handlers.documents.options import OcrOptions, format_page_ranges, read_document_options, select_pages
+from ingot.worker.handlers.documents.ports import ConversionProgress
+from ingot.worker.handlers.inputs import MARKDOWN_CONTENT_TYPE, TEXT_CONTENT_TYPE, only_input, output_stem
 from ingot.worker.job import WorkerJob
 
-READER: Final = "tesseract"
+OCR_ENGINE: Final = "tesseract"
 LISTED_PAGES_MAX: Final = 2_000  # In a result; the Markdown names all.
 
 
 def handle(job: WorkerJob) -> dict[str, Any]:
     """Read the only input of a job. Raises `NoRetry` for what cannot be read."""
-    options = options_of(job.payload, OcrOptions)
-    reading.check_languages(options.languages)
+    options = read_document_options(job.payload, OcrOptions)
+    tesseract.check_languages(options.languages)
     name = only_input(job.inputs)
     path = job.download()
-    source = source_of(path, name)
-    with sheets_of(path, dpi=options.dpi) as sheets:
-        numbers = selected(options.pages, sheets.count)
-        pages, resumed_at = _read(sheets, numbers, options, source=source, watch=job)
-        title = sheets.title or stem_of(source.name)
+    source = identify_source(path, name)
+    with open_ocr_pages(path, dpi=options.dpi) as sheets:
+        numbers = select_pages(options.pages, sheets.count)
+        pages, resumed_at = _read_pages(sheets, numbers, options, source=source, progress=job)
+        title = sheets.title or output_stem(source.name)
         count = sheets.count
-    stem = stem_of(source.name)
+    stem = output_stem(source.name)
     read = [page.number for page in pages if page.was_read]
-    head = front_matter(source, title=title, pages=count, converter=READER, ocr_pages=spans(read))
+    head = front_matter(source, title=title, pages=count, converter=OCR_ENGINE, ocr_pages=format_page_ranges(read))
     text = "\f".join(page.text for page in pages) + "\n"
-    shown = [msgspec.structs.replace(page, text=plain(page.text)) for page in pages]
-    job.upload(text.encode(), f"{stem}.txt", TEXT)
-    job.upload((head + composed(shown)).encode(), f"{stem}.md", MARKDOWN)
+    shown = [msgspec.structs.replace(page, text=escape_markdown(page.text)) for page in pages]
+    job.upload(text.encode(), f"{stem}.txt", TEXT_CONTENT_TYPE)
+    job.upload((head + compose_markdown(shown)).encode(), f"{stem}.md", MARKDOWN_CONTENT_TYPE)
     result: dict[str, Any] = {
         "title": title,
         "pages": count,
@@ -52,23 +52,23 @@ def handle(job: WorkerJob) -> dict[str, Any]:
     return result | ({} if resumed_at is None else {"resumed_at": resumed_at})
 
 
-def _read(
-    sheets: Sheets, numbers: list[int], options: OcrOptions, *, source: Source, watch: Watch
-) -> tuple[list[Page], int | None]:
+def _read_pages(
+    sheets: OcrPages, numbers: list[int], options: OcrOptions, *, source: SourceFile, progress: ConversionProgress
+) -> tuple[list[FinishedPage], int | None]:
     """The pages, and the one that it went on at when an earlier attempt had read some."""
-    header = Header(source=source.blake3, options=msgspec.json.encode(options).decode(), converter=READER)
-    pages = Pages(watch, header)
+    header = CheckpointHeader(source=source.blake3, options=msgspec.json.encode(options).decode(), converter=OCR_ENGINE)
+    pages = PageCheckpoints(progress, header)
     done = pages.load()
     for count, number in enumerate(numbers[done:], done + 1):
-        watch.check()
-        pages.add(_page(sheets, number, options))
-        watch.progress(100 * count / len(numbers), f"page {count} of {len(numbers)}")
-    return pages.done, numbers[min(done, len(numbers) - 1)] if done else None
+        progress.check()
+        pages.add(_read_page(sheets, number, options))
+        progress.progress(100 * count / len(numbers), f"page {count} of {len(numbers)}")
+    return pages.pages, numbers[min(done, len(numbers) - 1)] if done else None
 
 
-def _page(sheets: Sheets, number: int, options: OcrOptions) -> Page:
+def _read_page(sheets: OcrPages, number: int, options: OcrOptions) -> FinishedPage:
     try:
-        text = reading.read(sheets.sheet(number), options.languages, dpi=options.dpi)
-    except reading.NotRead as error:
-        return Page(number=number, text="", unread=f"{error}.")
-    return Page(number=number, text=text.replace("\f", "").strip(), was_read=True)
+        text = tesseract.recognize_text(sheets.page_image(number), options.languages, dpi=options.dpi)
+    except tesseract.OcrFailed as error:
+        return FinishedPage(number=number, text="", unread=f"{error}.")
+    return FinishedPage(number=number, text=text.replace("\f", "").strip(), was_read=True)

@@ -9,8 +9,8 @@ import msgspec
 
 from ingot.worker.job import NoRetry
 
-_PLACE: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<option>.*)`)?$", re.DOTALL)
-_UNKNOWN: Final = re.compile(r"^Object contains unknown field `(?P<option>.*)`$", re.DOTALL)
+_ERROR_LOCATION: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<option>.*)`)?$", re.DOTALL)
+_UNKNOWN_FIELD: Final = re.compile(r"^Object contains unknown field `(?P<option>.*)`$", re.DOTALL)
 O = TypeVar("O", bound=msgspec.Struct)  # noqa: E741
 
 
@@ -19,14 +19,14 @@ def read_options(payload: Any, kind: type[O]) -> O:
     try:
         return msgspec.convert({} if payload is None else payload, kind)
     except msgspec.ValidationError as error:
-        raise NoRetry(_sentence(str(error), kind)) from None
+        raise NoRetry(_error_message(str(error), kind)) from None
 
 
-def _sentence(told: str, kind: type[msgspec.Struct]) -> str:
-    found = _PLACE.match(told)
+def _error_message(told: str, kind: type[msgspec.Struct]) -> str:
+    found = _ERROR_LOCATION.match(told)
     assert found is not None
     what, option = found["what"], found["option"]
-    if (unknown := _UNKNOWN.match(what)) is not None:
+    if (unknown := _UNKNOWN_FIELD.match(what)) is not None:
         return f"there is no option {unknown['option'][:64]!r}; there are {', '.join(kind.__struct_fields__)}"
     if option:
         return f"the option {option} is not right: {what[0].lower()}{what[1:]}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ingot.worker.handlers.documents import ahead as _ahead  # noqa: F401
+from ingot.worker.handlers.documents import preload as _ahead  # noqa: F401
 from ingot.worker.handlers.documents.converting import convert
-from ingot.worker.handlers.documents.options import PdfOptions, options_of
-from ingot.worker.handlers.inputs import MARKDOWN, only_input
+from ingot.worker.handlers.documents.options import PdfOptions, read_document_options
+from ingot.worker.handlers.inputs import MARKDOWN_CONTENT_TYPE, only_input
 from ingot.worker.job import WorkerJob
 
 PICTURE_FILES_MAX: Final = 200  # More are only in the archive.
@@ -16,14 +16,14 @@ LISTED_PAGES_MAX: Final = 2_000  # In a result; the Markdown names all.
 
 def handle(job: WorkerJob) -> dict[str, Any]:
     """Convert the only input of a job. Raises `NoRetry` for what cannot be converted."""
-    options = options_of(job.payload, PdfOptions)
+    options = read_document_options(job.payload, PdfOptions)
     name = only_input(job.inputs)
     path = job.download()
-    folder = job.room() / "made"
+    folder = job.workdir() / "made"
     folder.mkdir(exist_ok=True)
-    made = convert(path, options, name=name, folder=folder, watch=job)
+    made = convert(path, options, name=name, folder=folder, progress=job)
     listed = made.pictures if len(made.pictures) <= PICTURE_FILES_MAX else []
-    job.upload(made.markdown, made.markdown.name, MARKDOWN)
+    job.upload(made.markdown, made.markdown.name, MARKDOWN_CONTENT_TYPE)
     for file in (*listed, made.archive):
         job.check()
         job.upload(file, file.name)

@@ -4,7 +4,7 @@ A template imports the module of a handler once, and each job gets a copy of it.
 worker (`attempt`, `templates`), the template (`template`), and the process of a job (`child`).
 """
 
-from ingot.worker.isolation.attempt import Ended, Failed, check_isolated, run_isolated
+from ingot.worker.isolation.supervisor import IsolatedHandlerFailed, ProcessExited, check_picklable, run_isolated
 from ingot.worker.isolation.templates import Templates
 
-__all__ = ["Ended", "Failed", "Templates", "check_isolated", "run_isolated"]
+__all__ = ["IsolatedHandlerFailed", "ProcessExited", "Templates", "check_picklable", "run_isolated"]

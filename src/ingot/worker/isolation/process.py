@@ -8,27 +8,27 @@ import socket
 from contextlib import ExitStack, suppress
 from typing import Self
 
-from ingot.worker.isolation.words import NUMBER
+from ingot.worker.isolation.messages import NUMBER_FORMAT
 
-ORDER = b"\0"
+REQUEST_BYTE = b"\0"
 
 
 class TemplateGone(Exception):
     """The template has ended."""
 
 
-class Process:
+class IsolatedProcess:
     """A process that waits for its task: where it talks, where it prints, and the line to its template.
 
     The template ends it, with all that it started, when the line is.
     """
 
     def __init__(self, talk: socket.socket, printed: int, line: socket.socket) -> None:
-        self.talk = talk
-        self.printed = printed
-        self.line = line
+        self.message_socket = talk
+        self.output_descriptor = printed
+        self.control_socket = line
         self.exit_code: int | None = None
-        self._pid = _number(line)
+        self._pid = _receive_number(line)
         if self._pid < 0:
             raise OSError(-self._pid, os.strerror(-self._pid))
 
@@ -38,32 +38,32 @@ class Process:
     def __exit__(self, *_: object) -> None:
         self.kill()  # It has ended, unless something went wrong here.
         with suppress(OSError):
-            self.talk.shutdown(socket.SHUT_RDWR)  # Who answers it at this moment is not held up.
-        self.talk.close()
-        self.line.close()
-        os.close(self.printed)
+            self.message_socket.shutdown(socket.SHUT_RDWR)  # Who answers it at this moment is not held up.
+        self.message_socket.close()
+        self.control_socket.close()
+        os.close(self.output_descriptor)
 
     def stop(self) -> None:
         """Ask it to end, and what it started; who has not after a while is killed. From any thread, at any time."""
         with suppress(OSError):
-            self.line.send(ORDER)
+            self.control_socket.send(REQUEST_BYTE)
 
     def kill(self) -> None:
         """End it now, and what it started."""
         with suppress(OSError):
-            self.line.shutdown(socket.SHUT_WR)
+            self.control_socket.shutdown(socket.SHUT_WR)
 
-    def learn_end(self) -> None:
+    def receive_exit_code(self) -> None:
         """Hear from the template how it ended. A template that was killed says nothing: its processes end here."""
         try:
-            self.exit_code = _number(self.line)
+            self.exit_code = _receive_number(self.control_socket)
         except TemplateGone:
             self.exit_code = -signal.SIGKILL
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, signal.SIGKILL)
 
 
-def new_process(control: socket.socket) -> Process:
+def fork_process(control: socket.socket) -> IsolatedProcess:
     """Have a template make a process. Raises `TemplateGone`, and `OSError` when there can be no more."""
     with ExitStack() as on_failure, ExitStack() as theirs:
         talk, its_talk = socket.socketpair()
@@ -76,24 +76,24 @@ def new_process(control: socket.socket) -> Process:
         on_failure.callback(os.close, printed)
         theirs.callback(os.close, its_printed)
         try:
-            socket.send_fds(control, [ORDER], [its_talk.fileno(), its_line.fileno(), its_printed])
+            socket.send_fds(control, [REQUEST_BYTE], [its_talk.fileno(), its_line.fileno(), its_printed])
         except OSError as error:
             raise TemplateGone from error
         theirs.close()
         os.set_blocking(printed, False)
-        process = Process(talk, printed, line)
+        process = IsolatedProcess(talk, printed, line)
         on_failure.pop_all()
         return process
 
 
-def _number(line: socket.socket) -> int:
+def _receive_number(line: socket.socket) -> int:
     """What the template says on the line. Raises `TemplateGone`."""
     data = b""
-    while len(data) < NUMBER.size:
+    while len(data) < NUMBER_FORMAT.size:
         with suppress(ConnectionError):
-            if part := line.recv(NUMBER.size - len(data)):
+            if part := line.recv(NUMBER_FORMAT.size - len(data)):
                 data += part
                 continue
         raise TemplateGone
-    (number,) = NUMBER.unpack(data)
+    (number,) = NUMBER_FORMAT.unpack(data)
     return int(number)

@@ -22,73 +22,77 @@ from typing import Final
 
 import msgspec
 
-from ingot.kernel.structs import prepare_structs
+from ingot.kernel.msgspec_warmup import prepare_structs
 from ingot.worker.isolation import child
-from ingot.worker.isolation.linux import adopt_orphans, not_to_be_copied, strays, user_of, watch
-from ingot.worker.isolation.words import KILL_SECONDS, NUMBER, Beginning, Hello
-from ingot.worker.results import error_text
+from ingot.worker.isolation.linux import adopt_orphans, fork_obstacle, job_uid, open_pidfd, stray_children
+from ingot.worker.isolation.messages import KILL_SECONDS, NUMBER_FORMAT, TemplateStart, TemplateStatus
+from ingot.worker.result_encoding import describe_error
 
-WORD_BYTES: Final = 16
-ENDED_UNTOLD: Final = 70  # How a process ends that could not even begin.
-HELD_BACK: Final = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}  # Who tells all to go means the worker: it tells us.
+CONTROL_READ_BYTES: Final = 16
+START_FAILED_EXIT_CODE: Final = 70  # How a process ends that could not even begin.
+BLOCKED_SIGNALS: Final = {
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+}  # Who tells all to go means the worker: it tells us.
 
 
 def main() -> None:
     """Begin as standard input says."""
-    beginning = msgspec.json.decode(sys.stdin.buffer.read(), type=Beginning)
-    _leave_stdin()
-    signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    beginning = msgspec.json.decode(sys.stdin.buffer.read(), type=TemplateStart)
+    _detach_stdin()
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
     control = socket.socket(fileno=beginning.control)
     control.set_inheritable(False)
-    hello = _prepared(beginning)
+    hello = _preload_handler(beginning)
     control.send(msgspec.json.encode(hello))
-    if hello == Hello():
-        _Template(control, beginning).run()
+    if hello == TemplateStatus():
+        _TemplateServer(control, beginning).run()
 
 
-def _leave_stdin() -> None:
+def _detach_stdin() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - it is open as long as the process is
 
 
-def _prepared(beginning: Beginning) -> Hello:
+def _preload_handler(beginning: TemplateStart) -> TemplateStatus:
     """Import all that processes need, once."""
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     try:
-        child.prepare()
+        child.preload()
         if beginning.shared:
-            _find(beginning)
+            _import_handler(beginning)
     except BaseException as error:
         traceback.print_exc()
-        return Hello(failed=error_text(error))
+        return TemplateStatus(failed=describe_error(error))
     prepare_structs()
     sys.stdout.flush()
     sys.stderr.flush()
     gc.collect()
     gc.freeze()  # What is there is not looked at again: looking would copy it.
-    return Hello(not_shared=not_to_be_copied({0, 1, 2, beginning.control}) if beginning.shared else None)
+    return TemplateStatus(not_shared=fork_obstacle({0, 1, 2, beginning.control}) if beginning.shared else None)
 
 
-def _find(beginning: Beginning) -> None:
+def _import_handler(beginning: TemplateStart) -> None:
     """Import the handler, where the worker has it from."""
     spawn.prepare(beginning.prepares)
     pickle.loads(beginning.function)
 
 
-class _Process:
+class _ChildProcess:
     """A process of a job, the first of its group, and the line on which the worker speaks of it."""
 
     def __init__(self, pid: int, line: socket.socket) -> None:
         self.pid = pid
-        self.line = line
-        self.until: float | None = None  # Then it is killed, or when it has ended, what is left of it is given up.
+        self.control_socket = line
+        self.deadline: float | None = None  # Then it is killed, or when it has ended, what is left of it is given up.
         self.exit_code: int | None = None
 
     @property
-    def is_gone(self) -> bool:
+    def has_group_ended(self) -> bool:
         """Whether it has ended, and all of its group."""
         try:
             os.killpg(self.pid, 0)
@@ -98,7 +102,7 @@ class _Process:
             return False
         return False
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Signal the group, or it alone before it is the first of one. Once buried, its number may be another's."""
         if self.exit_code is not None:
             return
@@ -109,50 +113,50 @@ class _Process:
                 os.kill(self.pid, number)
 
 
-class _Template:
+class _TemplateServer:
     """Makes processes, and sees them to their end, as the worker says."""
 
-    def __init__(self, control: socket.socket, beginning: Beginning) -> None:
-        self._control = control
-        self._beginning = beginning
-        self._processes: dict[int, _Process] = {}
+    def __init__(self, control: socket.socket, beginning: TemplateStart) -> None:
+        self._template_socket = control
+        self._start_message = beginning
+        self._processes: dict[int, _ChildProcess] = {}
         self._poll = select.poll()
-        self._calls: dict[int, Callable[[], None]] = {}
-        self._woken, self._waking = socket.socketpair()
-        self._worker = watch(beginning.worker)  # A copy of it may hold its end of the socket.
-        for found in (self._woken, self._waking):
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        self._worker_pidfd = open_pidfd(beginning.worker)  # A copy of it may hold its end of the socket.
+        for found in (self._wakeup_reader, self._wakeup_writer):
             found.setblocking(False)
         adopt_orphans()
-        signal.set_wakeup_fd(self._waking.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._listen(control.fileno(), self._begin)
-        self._listen(self._woken.fileno(), self._bury)
-        if self._worker is not None:
-            self._listen(self._worker, self._end)
+        self._register(control.fileno(), self._fork_process)
+        self._register(self._wakeup_reader.fileno(), self._reap)
+        if self._worker_pidfd is not None:
+            self._register(self._worker_pidfd, self._kill_all_and_exit)
 
     def run(self) -> None:
         """Do so until the worker is gone."""
         while True:
-            for descriptor, _ in self._poll.poll(self._pause()):
-                if (call := self._calls.get(descriptor)) is not None:
+            for descriptor, _ in self._poll.poll(self._poll_milliseconds()):
+                if (call := self._callbacks.get(descriptor)) is not None:
                     call()
-            self._hurry()
+            self._enforce_deadlines()
 
-    def _listen(self, descriptor: int, call: Callable[[], None]) -> None:
+    def _register(self, descriptor: int, call: Callable[[], None]) -> None:
         self._poll.register(descriptor, select.POLLIN)
-        self._calls[descriptor] = call
+        self._callbacks[descriptor] = call
 
-    def _leave(self, descriptor: int) -> None:
-        if self._calls.pop(descriptor, None) is not None:
+    def _unregister(self, descriptor: int) -> None:
+        if self._callbacks.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
 
     # -- a process ------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _fork_process(self) -> None:
         """Make a process, with what it talks and prints to, and the line on which we are told of it."""
-        order, handed, _, _ = socket.recv_fds(self._control, WORD_BYTES, 3)
+        order, handed, _, _ = socket.recv_fds(self._template_socket, CONTROL_READ_BYTES, 3)
         if not order:
-            self._end()
+            self._kill_all_and_exit()
         talk, line = socket.socket(fileno=handed[0]), socket.socket(fileno=handed[1])
         printing = handed[2]
         for descriptor in handed:
@@ -161,111 +165,111 @@ class _Template:
         try:
             pid = os.fork()
         except OSError as error:
-            _tell(line, -(error.errno or 1))
+            _send_number(line, -(error.errno or 1))
             line.close()
         else:
             if pid == 0:
-                self._become(talk, line, printing, template)
-            self._processes[pid] = _Process(pid, line)
-            self._listen(line.fileno(), lambda: self._heed(self._processes[pid]))
-            _tell(line, pid)
+                self._run_child(talk, line, printing, template)
+            self._processes[pid] = _ChildProcess(pid, line)
+            self._register(line.fileno(), lambda: self._handle_control(self._processes[pid]))
+            _send_number(line, pid)
         talk.close()
         os.close(printing)
 
-    def _become(self, talk: socket.socket, line: socket.socket, printing: int, template: int) -> None:
+    def _run_child(self, talk: socket.socket, line: socket.socket, printing: int, template: int) -> None:
         """Be the process of a job from now on, with nothing of the template's or of other jobs'."""
-        code = ENDED_UNTOLD
+        code = START_FAILED_EXIT_CODE
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            lines = [one.line for one in self._processes.values()]
-            for ours in (self._control, self._woken, self._waking, line, *lines):
+            lines = [one.control_socket for one in self._processes.values()]
+            for ours in (self._template_socket, self._wakeup_reader, self._wakeup_writer, line, *lines):
                 ours.close()
-            if self._worker is not None:
-                os.close(self._worker)
+            if self._worker_pidfd is not None:
+                os.close(self._worker_pidfd)
             os.dup2(printing, 1)
             os.dup2(printing, 2)
             os.close(printing)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
-            code = child.work(talk, template, self._find)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
+            code = child.run_task(talk, template, self._import_unshared_handler)
         finally:
             os._exit(code)
 
-    def _find(self) -> None:
-        if not self._beginning.shared:
-            _find(self._beginning)
+    def _import_unshared_handler(self) -> None:
+        if not self._start_message.shared:
+            _import_handler(self._start_message)
 
-    def _heed(self, process: _Process) -> None:
+    def _handle_control(self, process: _ChildProcess) -> None:
         """What the worker says of a process: to end it, and when it says no more, to kill it."""
         try:
-            said = process.line.recv(WORD_BYTES, socket.MSG_DONTWAIT)
+            said = process.control_socket.recv(CONTROL_READ_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:  # It was said to another, who had this number before.
             return
         except OSError:
             said = b""
-        if said and process.exit_code is None and process.until is None:
-            process.signal(signal.SIGTERM)
-            process.until = time.monotonic() + KILL_SECONDS
+        if said and process.exit_code is None and process.deadline is None:
+            process.send_signal(signal.SIGTERM)
+            process.deadline = time.monotonic() + KILL_SECONDS
         elif not said:
-            self._leave(process.line.fileno())
-            process.signal(signal.SIGKILL)
+            self._unregister(process.control_socket.fileno())
+            process.send_signal(signal.SIGKILL)
 
     # -- its end --------------------------------------------------------------------------------------------
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         """Take note of ends. What a process leaves running ends with it, while its number is still its own."""
         with suppress(BlockingIOError):
-            self._woken.recv(4096)
+            self._wakeup_reader.recv(4096)
         with suppress(ChildProcessError):
             while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 process = self._processes.get(ended.si_pid)
                 if process is not None:
-                    process.signal(signal.SIGKILL)
+                    process.send_signal(signal.SIGKILL)
                 _, status = os.waitpid(ended.si_pid, 0)
                 if process is not None:
                     process.exit_code = os.waitstatus_to_exitcode(status)
-                    process.until = time.monotonic() + KILL_SECONDS
-        self._end_strays()
-        for process in [one for one in self._processes.values() if one.exit_code is not None and one.is_gone]:
-            self._forget(process)
+                    process.deadline = time.monotonic() + KILL_SECONDS
+        self._kill_strays()
+        for process in [one for one in self._processes.values() if one.exit_code is not None and one.has_group_ended]:
+            self._report_exit(process)
 
-    def _end_strays(self) -> None:
+    def _kill_strays(self) -> None:
         """Kill what left the group of its job, and is ours since its parent ended: it has the user of the job."""
-        live = {user_of(process.pid) for process in self._processes.values() if process.exit_code is None}
-        for pid in strays(self._processes, live):
+        live = {job_uid(process.pid) for process in self._processes.values() if process.exit_code is None}
+        for pid in stray_children(self._processes, live):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
-    def _hurry(self) -> None:
+    def _enforce_deadlines(self) -> None:
         """Kill those whose time is over; of those that have ended, do not wait for the rest any longer."""
         now = time.monotonic()
-        for process in [one for one in self._processes.values() if one.until is not None and one.until <= now]:
+        for process in [one for one in self._processes.values() if one.deadline is not None and one.deadline <= now]:
             if process.exit_code is not None:
-                self._forget(process)
+                self._report_exit(process)
             else:
-                process.until = None
-                process.signal(signal.SIGKILL)
+                process.deadline = None
+                process.send_signal(signal.SIGKILL)
 
-    def _pause(self) -> int | None:
+    def _poll_milliseconds(self) -> int | None:
         """How long there is nothing to do, in milliseconds."""
-        times = [one.until for one in self._processes.values() if one.until is not None]
+        times = [one.deadline for one in self._processes.values() if one.deadline is not None]
         return max(0, int((min(times) - time.monotonic()) * 1000) + 1) if times else None
 
-    def _forget(self, process: _Process) -> None:
+    def _report_exit(self, process: _ChildProcess) -> None:
         assert process.exit_code is not None
         del self._processes[process.pid]
-        self._leave(process.line.fileno())
-        _tell(process.line, process.exit_code)
-        process.line.close()
+        self._unregister(process.control_socket.fileno())
+        _send_number(process.control_socket, process.exit_code)
+        process.control_socket.close()
 
-    def _end(self) -> None:
+    def _kill_all_and_exit(self) -> None:
         """The worker is gone: nothing of it is left."""
         for process in self._processes.values():
-            process.signal(signal.SIGKILL)
+            process.send_signal(signal.SIGKILL)
         os._exit(0)
 
 
-def _tell(line: socket.socket, number: int) -> None:
+def _send_number(line: socket.socket, number: int) -> None:
     with suppress(OSError):  # Nobody wants to know any more.
-        line.sendall(NUMBER.pack(number))
+        line.sendall(NUMBER_FORMAT.pack(number))

@@ -15,17 +15,17 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from ingot.settings import without_secrets
+from ingot.settings import environment_without_secrets
 from ingot.worker.app import Function, Handler
-from ingot.worker.isolation.process import Process, TemplateGone, new_process
-from ingot.worker.isolation.words import KILL_SECONDS, READ_BYTES, Beginning, Hello
+from ingot.worker.isolation.messages import KILL_SECONDS, READ_BYTES, TemplateStart, TemplateStatus
+from ingot.worker.isolation.process import IsolatedProcess, TemplateGone, fork_process
 
-BEGIN_SECONDS: Final = 120.0  # That the import of a handler may take.
-TRIES: Final = 3
-MAIN: Final = "__main__"
-PREPARES: Final = ("sys_path", "sys_argv", "orig_dir", "dir")
-PREPARES_MAIN: Final = ("init_main_from_name", "init_main_from_path")
-PROGRAM: Final = (
+START_SECONDS_MAX: Final = 120.0  # That the import of a handler may take.
+START_TRIES_MAX: Final = 3
+MAIN_MODULE: Final = "__main__"
+PREPARATION_KEYS: Final = ("sys_path", "sys_argv", "orig_dir", "dir")
+MAIN_PREPARATION_KEYS: Final = ("init_main_from_name", "init_main_from_path")
+TEMPLATE_PROGRAM: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.stdin.buffer.readline()); "
     "from ingot.worker.isolation.template import main; main()"
 )
@@ -33,7 +33,7 @@ NOT_SHARED_HINT: Final = "Each job imports it anew: begin threads and open conne
 log = structlog.get_logger("ingot.worker")
 
 
-class NotBegun(Exception):
+class ProcessNotStarted(Exception):
     """There is no process for a job."""
 
 
@@ -41,125 +41,127 @@ class Templates:
     """Makes processes for jobs. From any thread."""
 
     def __init__(self) -> None:
-        self._door = Lock()
-        self._known: dict[str, _Template] = {}
+        self._lock = Lock()
+        self._templates_by_module: dict[str, _TemplateHandle] = {}
 
-    def process(self, handler: Handler) -> Process:
+    def start_process(self, handler: Handler) -> IsolatedProcess:
         """A process that has imported the handler, and waits for its task. Raises `NotBegun` and `OSError`."""
-        module = _module(handler.function)
-        with self._door:
-            if (template := self._known.get(module)) is None:
-                template = self._known[module] = _Template(handler.function)
-        return template.process()
+        module = _module_of(handler.function)
+        with self._lock:
+            if (template := self._templates_by_module.get(module)) is None:
+                template = self._templates_by_module[module] = _TemplateHandle(handler.function)
+        return template.start_process()
 
     def close(self) -> None:
         """End all of them, and every process of theirs."""
-        with self._door:
-            for template in self._known.values():
+        with self._lock:
+            for template in self._templates_by_module.values():
                 template.close()
 
 
-class _Template:
+class _TemplateHandle:
     """The template of a module, by one of its functions; another one is begun where one has ended."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
-        self._door = Lock()
-        self._shared = True
+        self._lock = Lock()
+        self._is_import_shared = True
         self._closed = False
-        self._control: socket.socket | None = None
-        self._running: subprocess.Popen[bytes] | None = None
+        self._template_socket: socket.socket | None = None
+        self._subprocess: subprocess.Popen[bytes] | None = None
 
-    def process(self) -> Process:
+    def start_process(self) -> IsolatedProcess:
         """See `Templates`."""
-        for _ in range(TRIES):
-            control = self._begun()
+        for _ in range(START_TRIES_MAX):
+            control = self._ensure_started()
             with suppress(TemplateGone):
-                return new_process(control)
-            self._forget(control)
-        raise NotBegun("its template ends again and again")
+                return fork_process(control)
+            self._discard(control)
+        raise ProcessNotStarted("its template ends again and again")
 
     def close(self) -> None:
         """End it, for good."""
         self._closed = True
-        self._hang_up()  # Also where one begins at this moment: that may take its time.
-        with self._door:
-            self._end()
+        self._disconnect()  # Also where one begins at this moment: that may take its time.
+        with self._lock:
+            self._stop()
 
-    def _begun(self) -> socket.socket:
-        with self._door:
+    def _ensure_started(self) -> socket.socket:
+        with self._lock:
             if self._closed:
-                raise NotBegun("the worker goes")
-            if self._control is None:
+                raise ProcessNotStarted("the worker goes")
+            if self._template_socket is None:
                 try:
-                    self._begin()
+                    self._start()
                 except BaseException:
-                    self._end()
+                    self._stop()
                     raise
-            assert self._control is not None
-            return self._control
+            assert self._template_socket is not None
+            return self._template_socket
 
-    def _begin(self) -> None:
-        hello = self._greeted()
+    def _start(self) -> None:
+        hello = self._launch()
         if hello.not_shared is not None:
-            log.warning("import_not_shared", module=_module(self._function), why=hello.not_shared, hint=NOT_SHARED_HINT)
-            self._end()
-            self._shared = False
-            hello = self._greeted()
+            log.warning(
+                "import_not_shared", module=_module_of(self._function), why=hello.not_shared, hint=NOT_SHARED_HINT
+            )
+            self._stop()
+            self._is_import_shared = False
+            hello = self._launch()
         if hello.failed is not None:
-            raise NotBegun(f"it cannot be imported in a process of its own: {hello.failed}")
+            raise ProcessNotStarted(f"it cannot be imported in a process of its own: {hello.failed}")
 
-    def _greeted(self) -> Hello:
+    def _launch(self) -> TemplateStatus:
         """Start the template, and hear whether it is ready."""
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._template_socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            beginning = Beginning(
+            beginning = TemplateStart(
                 control=theirs.fileno(),
                 worker=os.getpid(),
-                prepares=_prepares(self._function),
+                prepares=_preparation_data(self._function),
                 function=pickle.dumps(self._function),
-                shared=self._shared,
+                shared=self._is_import_shared,
             )
-            self._running = subprocess.Popen(
-                [*_interpreter(), "-c", PROGRAM],
+            self._subprocess = subprocess.Popen(
+                [*_interpreter_command(), "-c", TEMPLATE_PROGRAM],
                 stdin=subprocess.PIPE,
-                env=without_secrets(),
+                env=environment_without_secrets(),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # A Ctrl-C is for the worker.
             )
-        assert self._running.stdin is not None
-        with suppress(BrokenPipeError), self._running.stdin as told:
+        assert self._subprocess.stdin is not None
+        with suppress(BrokenPipeError), self._subprocess.stdin as told:
             told.write(json.dumps(beginning.prepares["sys_path"]).encode() + b"\n" + msgspec.json.encode(beginning))
-        self._control.settimeout(BEGIN_SECONDS)
+        self._template_socket.settimeout(START_SECONDS_MAX)
         try:
-            said = self._control.recv(READ_BYTES)
+            said = self._template_socket.recv(READ_BYTES)
         except TimeoutError:
-            raise NotBegun(f"its import takes longer than {BEGIN_SECONDS:g} seconds") from None
-        self._control.settimeout(None)
+            raise ProcessNotStarted(f"its import takes longer than {START_SECONDS_MAX:g} seconds") from None
+        self._template_socket.settimeout(None)
         if not said:
-            raise NotBegun(f"its import ended the process, with {self._end()}")
-        return msgspec.json.decode(said, type=Hello)
+            raise ProcessNotStarted(f"its import ended the process, with {self._stop()}")
+        return msgspec.json.decode(said, type=TemplateStatus)
 
-    def _forget(self, control: socket.socket) -> None:
+    def _discard(self, control: socket.socket) -> None:
         """This one has ended; others may have seen it too."""
-        with self._door:
-            if self._control is control:
-                log.warning("template_ended", module=_module(self._function))
-                self._end()
+        with self._lock:
+            if self._template_socket is control:
+                log.warning("template_ended", module=_module_of(self._function))
+                self._stop()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         """Let the template know that the worker goes, whoever else has a copy of our end."""
-        if (control := self._control) is not None:
+        if (control := self._template_socket) is not None:
             with suppress(OSError):
                 control.shutdown(socket.SHUT_RDWR)
 
-    def _end(self) -> int | None:
+    def _stop(self) -> int | None:
         """See the template, if there is one, to its end, and answer how that was."""
-        self._hang_up()
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        running, self._running = self._running, None
+        self._disconnect()
+        if self._template_socket is not None:
+            self._template_socket.close()
+            self._template_socket = None
+        running, self._subprocess = self._subprocess, None
         if running is None:
             return None
         try:
@@ -169,18 +171,18 @@ class _Template:
             return running.wait()
 
 
-def _interpreter() -> list[str]:
+def _interpreter_command() -> list[str]:
     """Another interpreter as this one is, with its options."""
     options: list[str] = util._args_from_interpreter_flags()  # type: ignore[attr-defined] # As multiprocessing does it.
     return [os.fsdecode(spawn.get_executable()), *options]
 
 
-def _module(function: Function) -> str:
+def _module_of(function: Function) -> str:
     return str(getattr(function, "__module__", None) or type(function).__module__)
 
 
-def _prepares(function: Function) -> dict[str, Any]:
+def _preparation_data(function: Function) -> dict[str, Any]:
     """What another interpreter needs to find a function; the main program is run there only for one that is in it."""
-    names = (*PREPARES, *PREPARES_MAIN) if _module(function) == MAIN else PREPARES
+    names = (*PREPARATION_KEYS, *MAIN_PREPARATION_KEYS) if _module_of(function) == MAIN_MODULE else PREPARATION_KEYS
     found = spawn.get_preparation_data("ingot")
     return {name: found[name] for name in names if name in found}

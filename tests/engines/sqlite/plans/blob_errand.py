@@ -7,21 +7,21 @@ from typing import Any
 from ingot.blobs.ports import (
     CollectBlob,
     FindBlob,
+    FindKnownStorageKeys,
     ForgetTrash,
-    GetBlobFigures,
+    GetBlobMetrics,
     GetReusableBytes,
     GetUsage,
-    KeepObjects,
-    KnownPlaces,
-    ListCondemned,
+    ListBlobsToScrub,
     ListKeys,
-    ListToScrub,
+    ListTombstonedBlobs,
     ListTrash,
-    ListVerifying,
-    NoteScrub,
+    ListVerifyingUploads,
     OpenKey,
     PreviewPurge,
     PurgeKeys,
+    RecordScrub,
+    RegisterObjectStore,
 )
 from ingot.events.audit import Act
 from ingot.identity.ports import ClearTenants
@@ -57,7 +57,7 @@ async def _keys(errand: Errand) -> None:
     for n in range(PAGE):
         await errand.put(f"{FOLDER}{n:03}", f"errand {n}".encode(), id=new_id())
     await errand.put(f"{FOLDER}large", content_of(b"large", "place-1"))
-    await store.run(NoteScrub(whole=[(id_of(b"errand 1"), None)], damaged=[(id_of(b"large"), "place-1")]))
+    await store.run(RecordScrub(whole=[(id_of(b"errand 1"), None)], damaged=[(id_of(b"large"), "place-1")]))
     await errand.put(f"{FOLDER}large", content_of(b"large", "place-2"), if_match="*")
     for prefix in ("", FOLDER, "no such folder"):
         await store.run(ListKeys(tenant=tenant, prefix=prefix, after="", limit=PAGE))
@@ -72,15 +72,15 @@ async def _keys(errand: Errand) -> None:
 
 
 async def _uploads(errand: Errand) -> None:
-    begun = [await errand.begin(10, place=f"place/{n}", keep=1) for n in range(PAGE)]
+    begun = [await errand.begin(10, storage_key=f"place/{n}", lifetime=1) for n in range(PAGE)]
     claim = await errand.bench.make_claim("errand")
     await errand.begin(10, job_id=claim.job.id, fence=claim.fence, file="output", name="a")
     await errand.bench.jobs.complete(claim)
     taken = await errand.take(begun[0].upload.id)
-    await errand.note(begun[0].upload.id, taken.epoch, received=5, verifying=True, keep=1)
-    assert len(await errand.store.run(ListVerifying(limit=PAGE))) == 1
-    await errand.finish(begun[0].upload.id, b"errand", keep=1)
-    await errand.end(begun[1].upload.id, "wrong_digest", keep=1)
+    await errand.note(begun[0].upload.id, taken.epoch, received=5, verifying=True, lifetime=1)
+    assert len(await errand.store.run(ListVerifyingUploads(limit=PAGE))) == 1
+    await errand.finish(begun[0].upload.id, b"errand", lifetime=1)
+    await errand.end(begun[1].upload.id, "wrong_digest", lifetime=1)
     await errand.end(begun[2].upload.id)
     errand.bench.clock.advance(seconds=1)
     assert await errand.sweep(PAGE) == PAGE
@@ -88,15 +88,18 @@ async def _uploads(errand: Errand) -> None:
 
 async def _tidy(errand: Errand) -> None:
     store, now = errand.store, errand.bench.clock.micros()
-    assert len(await store.run(ListCondemned(grace=0, limit=2))) == 2
+    assert len(await store.run(ListTombstonedBlobs(grace=0, limit=2))) == 2
     assert await store.run(CollectBlob(blob_id=id_of(b"errand"), grace=0)) == 6
     assert await store.run(CollectBlob(blob_id=id_of(b"errand 1"), grace=HOUR)) is None
     trash = await store.run(ListTrash(limit=PAGE))
     assert len(trash) == PAGE
-    await store.run(ForgetTrash(places=[one.place for one in trash]))
-    assert await store.run(KnownPlaces(places=[*(one.place for one in trash), *("nowhere",) * PAGE])) == set()
-    await store.run(ListToScrub(before=now, limit=PAGE))
-    await store.run(GetBlobFigures())
+    await store.run(ForgetTrash(storage_keys=[one.storage_key for one in trash]))
+    assert (
+        await store.run(FindKnownStorageKeys(storage_keys=[*(one.storage_key for one in trash), *("nowhere",) * PAGE]))
+        == set()
+    )
+    await store.run(ListBlobsToScrub(before=now, limit=PAGE))
+    await store.run(GetBlobMetrics())
     await store.run(GetReusableBytes())
 
 
@@ -112,8 +115,8 @@ async def _files(errand: Errand) -> None:
     made = (("output", b"out"), ("log", b"log"), ("log", b"longer log"), ("checkpoint", b"1"), ("checkpoint", b"2"))
     for n, (kind, data) in enumerate(made):
         begun = await errand.begin(10, **for_job, file=kind, name="1")
-        await errand.finish(begun.upload.id, data, keep=HOUR + n)
-    await jobs.running(claim.job.id, claim.fence)
+        await errand.finish(begun.upload.id, data, lifetime=HOUR + n)
+    await jobs.get_running_job(claim.job.id, claim.fence)
     await jobs.open_file(claim.job.id, claim.fence, "input", "0")
     assert len(await jobs.files(errand.tenant, filed.job.id)) == 13
     await jobs.complete(claim, outputs=["1"])
@@ -140,7 +143,7 @@ async def _inputs(errand: Errand) -> None:
 async def _keep(store: Any) -> None:
     """Where the objects are, and that they are not elsewhere."""
     for store_id in ("here", "here", "there"):
-        await store.run(KeepObjects(store_id=store_id))
+        await store.run(RegisterObjectStore(store_id=store_id))
 
 
 async def _remove(bench: Bench) -> None:
@@ -150,5 +153,5 @@ async def _remove(bench: Bench) -> None:
         await gone.begin(1)
     await gone.store.run(PurgeKeys(tenant=gone.tenant, owner=None, limit=1, act=Act()))
     await bench.tenants.remove(gone.tenant)
-    while (await bench.store.run(ClearTenants(limit=PAGE))).more:
+    while (await bench.store.run(ClearTenants(limit=PAGE))).has_more:
         pass

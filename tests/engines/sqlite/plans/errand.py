@@ -7,23 +7,23 @@ from contextlib import suppress
 from benchmarks.queue.prefill import PAYLOAD
 from ingot.events.audit import Act
 from ingot.identity import Limits
-from ingot.identity.access import Access
+from ingot.identity.authenticator import Authenticator
+from ingot.identity.credential_service import Credentials
 from ingot.identity.grants import Grant
 from ingot.identity.members import Members
 from ingot.identity.people import LOCAL_ISSUER, Person
 from ingot.identity.ports import (
     BeginLogin,
     ClearTenants,
+    ConsumeLogin,
     CreateToken,
     EndSession,
     FindSession,
-    ListPeopleTokens,
     ListSessions,
-    NoteUse,
+    ListUserTokens,
+    RecordLastUsed,
     SignIn,
-    TakeLogin,
 )
-from ingot.identity.tokens import Credentials
 from ingot.identity.users import Users
 from ingot.jobs import (
     Definition,
@@ -40,8 +40,8 @@ from ingot.jobs import (
     Source,
 )
 from ingot.jobs.checks import LOG_CHARS_MAX, RETENTION_SECONDS_MAX
-from ingot.jobs.orders import new_job
-from ingot.jobs.ports import CheckLeases, ListDraining
+from ingot.jobs.job_options import new_job
+from ingot.jobs.ports import CheckLeases, ListDrainingWorkers
 from ingot.jobs.workers import GRACE_SECONDS
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
@@ -91,18 +91,18 @@ async def _identity(bench: Bench) -> None:
 
 
 async def _credentials(bench: Bench) -> None:
-    access = Access(bench.store, bench.clock)
+    access = Authenticator(bench.store, bench.clock)
     credentials = Credentials(bench.store, access, bench.clock)
     token = await credentials.create_token(bench.tenant, description="a program", grants=[Grant(action="jobs.*")])
-    await access.of_token(token.text)
-    worker = await credentials.create_worker(bench.tenant, "press")
-    await access.of_worker("press", worker.secret)
+    await access.authenticate_token(token.text)
+    worker = await credentials.create_worker_credential(bench.tenant, "press")
+    await access.authenticate_worker("press", worker.secret)
     now = bench.clock.micros()
-    await bench.store.run(NoteUse(tokens={token.token.id: now}, workers={"press": now}))
+    await bench.store.run(RecordLastUsed(tokens={token.token.id: now}, workers={"press": now}))
     await credentials.list_tokens(bench.tenant)
-    await credentials.list_workers(bench.tenant)
+    await credentials.list_worker_credentials(bench.tenant)
     await credentials.revoke_token(bench.tenant, token.token.id)
-    await credentials.enable_worker(bench.tenant, "press", enabled=False)
+    await credentials.enable_worker_credential(bench.tenant, "press", enabled=False)
     await bench.jobs.give_back("press")
     assert {entry.action for entry in (await bench.audit.list(bench.tenant)).items} >= {"token.revoked"}
     await bench.audit.list(None, action="token.revoked", limit=BATCH)
@@ -110,11 +110,11 @@ async def _credentials(bench: Bench) -> None:
 
 async def _people(bench: Bench) -> None:
     tenant, store, later = bench.tenant, bench.store, bench.clock.micros() + 60 * MICROS
-    access = Access(store, bench.clock)
+    access = Authenticator(store, bench.clock)
     members, users = Members(store, access), Users(store, access)
     await bench.tenants.change(tenant, groups={"errands": "viewer"})
-    await store.run(BeginLogin(digest=b"login", expires_at=later, link=True, act=Act()))
-    await store.run(TakeLogin(digest=b"login", link=True))
+    await store.run(BeginLogin(digest=b"login", expires_at=later, is_link=True, act=Act()))
+    await store.run(ConsumeLogin(digest=b"login", is_link=True))
     first = await members.put(tenant, role="member", email="ann@example.com", act=Act())
     await members.put(tenant, role="admin", email="ann@example.com", act=Act())
     sign_in = SignIn(
@@ -127,12 +127,12 @@ async def _people(bench: Bench) -> None:
         expires_at=later,
         address=None,
         agent=None,
-        replaces=b"before",
+        replaced_digest=b"before",
         act=Act(),
     )
     ann = await store.run(sign_in)
     assert await store.run(FindSession(digest=b"session")) is not None
-    await store.run(NoteUse(tokens={}, workers={}, sessions={sign_in.session_id: later}))
+    await store.run(RecordLastUsed(tokens={}, workers={}, sessions={sign_in.session_id: later}))
     invited = await members.put(tenant, role="viewer", email="bob@example.com", act=Act())
     assert first.id != invited.id
     assert len((await members.list(tenant)).items) == 2
@@ -143,7 +143,7 @@ async def _people(bench: Bench) -> None:
     await users.list(email="ann@example.com")
     await users.get(ann.id)
     await store.run(ListSessions(user=ann.id))
-    await store.run(ListPeopleTokens(user=ann.id, before=None, limit=BATCH))
+    await store.run(ListUserTokens(user=ann.id, before=None, limit=BATCH))
     await store.run(CreateToken(token=token_of(ann, tenant), digest=b"digest", act=Act()))
     await store.run(EndSession(id=sign_in.session_id, user=ann.id, act=Act()))
     await users.enable(ann.id, enabled=False, act=Act())
@@ -178,7 +178,7 @@ async def _do_work(bench: Bench) -> None:
         await bench.jobs.settle(claims[0].job.id, claims[0].fence, Failed(error="too late"))
     await bench.jobs.cancel(bench.tenant, claims[-1].job.id)
     bench.clock.advance(seconds=LEASE_SECONDS)
-    tended = await bench.jobs.tend()
+    tended = await bench.jobs.maintain()
     assert tended.swept == 10
     assert tended.promoted >= BATCH
     await bench.jobs.claim("w1", [TYPE], limit=1)
@@ -197,10 +197,10 @@ async def _crew(bench: Bench) -> None:
     await bench.workers.list(tenant)
     await bench.workers.get(tenant, "press/1")
     await bench.workers.drain(tenant, "press/2")
-    await bench.store.run(ListDraining())
+    await bench.store.run(ListDrainingWorkers())
     await bench.workers.remove(tenant, "press/1")
     bench.clock.advance(seconds=LEASE_SECONDS)
-    assert (await bench.workers.tend()).silent == 2
+    assert (await bench.workers.maintain()).marked_offline == 2
 
 
 async def _steer(bench: Bench) -> None:
@@ -298,9 +298,9 @@ async def _remove(bench: Bench) -> None:
     await bench.jobs.enqueue_many([new_job(tenant, "last", n) for n in range(BATCH)])
     (claim,) = await bench.jobs.claim("w1", ["last"], tenant=tenant)
     await bench.tenants.remove(tenant)
-    while (cleared := await bench.store.run(ClearTenants(limit=BATCH))).more:
+    while (cleared := await bench.store.run(ClearTenants(limit=BATCH))).has_more:
         pass
-    assert cleared.left == 1
+    assert cleared.remaining_tenants == 1
     await bench.jobs.release(claim)
-    while cleared.left:
+    while cleared.remaining_tenants:
         cleared = await bench.store.run(ClearTenants(limit=BATCH))

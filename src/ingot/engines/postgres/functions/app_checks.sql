@@ -104,7 +104,7 @@ BEGIN
         written := NULL;
     END IF;
     micros := extract(epoch FROM written::timestamptz) * 1000000;
-    IF micros IS NULL OR micros > {jobs.checks.MOMENT_MAX} THEN
+    IF micros IS NULL OR micros > {jobs.checks.TIMESTAMP_MAX} THEN
         PERFORM ingot.refuse_input(format('run_at is %s; it is a time with an offset, up to the year 9998', left(said::text, 64)));
     END IF;
     RETURN greatest(micros, 0);

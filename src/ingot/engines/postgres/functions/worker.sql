@@ -136,7 +136,7 @@ BEGIN
     PERFORM ingot.expect(cardinality(wanted) BETWEEN 1 AND {jobs.checks.CLAIM_TYPES_MAX}, 'a claim names 1 to {jobs.checks.CLAIM_TYPES_MAX} types');
     PERFORM ingot.expect(lease_length BETWEEN 1000000 AND {jobs.checks.LEASE_MICROS_MAX}, 'a lease is for a second to a week, in microseconds');
     PERFORM ingot.expect(host IS NULL OR length(host) <= {jobs.checks.KEY_CHARS_MAX}, 'a host has at most {jobs.checks.KEY_CHARS_MAX} characters');
-    PERFORM ingot.expect(pid IS NULL OR pid BETWEEN 0 AND {kernel.values.NUMBER_MAX}, 'a pid is a number from 0 to 2^53');
+    PERFORM ingot.expect(pid IS NULL OR pid BETWEEN 0 AND {kernel.validation.NUMBER_MAX}, 'a pid is a number from 0 to 2^53');
     -- One that is to take no more gets nothing.
     IF EXISTS (SELECT FROM ingot.workers AS w WHERE w.tenant = tenant AND w.id = worker_id AND w.draining) THEN
         RETURN;
@@ -226,7 +226,7 @@ BEGIN
     FROM unnest(outcomes) AS o;
     PERFORM ingot.expect(d IS NULL OR d BETWEEN 0 AND {jobs.checks.DELAY_MICROS_MAX}, 'a delay goes from 0 to {jobs.checks.DELAY_DAYS_MAX} days in microseconds')
     FROM unnest(delays) AS d;
-    PERFORM ingot.expect(c IS NULL OR c BETWEEN -{kernel.values.NUMBER_MAX} AND {kernel.values.NUMBER_MAX}, 'an exit code is within 2^53')
+    PERFORM ingot.expect(c IS NULL OR c BETWEEN -{kernel.validation.NUMBER_MAX} AND {kernel.validation.NUMBER_MAX}, 'an exit code is within 2^53')
     FROM unnest(exit_codes) AS c;
     PERFORM ingot.expect(length(r) <= {jobs.checks.PAYLOAD_BYTES_MAX}, 'a result has at most {jobs.checks.PAYLOAD_BYTES_MAX} bytes'), ingot.expect_readable(r)
     FROM unnest(results) AS r WHERE r IS NOT NULL;

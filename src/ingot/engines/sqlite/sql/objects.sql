@@ -48,7 +48,7 @@ DELETE FROM tombstones WHERE blob = ?
 INSERT INTO trash (place, multipart) VALUES (?, ?) ON CONFLICT (place) DO NOTHING
 
 -- name: trash_in_order
-SELECT CAST(json_group_array(json_object('place', place, 'multipart', multipart)) AS BLOB)
+SELECT CAST(json_group_array(json_object('storage_key', place, 'multipart', multipart)) AS BLOB)
 FROM (SELECT place, multipart FROM trash WHERE place > ?2 ORDER BY place LIMIT ?1) AS o
 
 -- name: remove_trash

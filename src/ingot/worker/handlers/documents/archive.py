@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
-PACKED: Final = frozenset({".png", ".jpg"})  # Packing them again gains nothing.
-READABLE: Final = 0o644 << 16
+FIXED_TIMESTAMP: Final = (1980, 1, 1, 0, 0, 0)
+COMPRESSED_SUFFIXES: Final = frozenset({".png", ".jpg"})  # Packing them again gains nothing.
+FILE_ATTRIBUTES: Final = 0o644 << 16
 
 
-def pack(files: Iterable[Path], to: Path) -> Path:
+def write_archive(files: Iterable[Path], to: Path) -> Path:
     """Put files into an archive, each under its own name."""
     with zipfile.ZipFile(to, "w") as archive:
         for file in files:
-            entry = zipfile.ZipInfo(file.name, LONG_AGO)
-            entry.external_attr = READABLE
-            entry.compress_type = zipfile.ZIP_STORED if file.suffix in PACKED else zipfile.ZIP_DEFLATED
+            entry = zipfile.ZipInfo(file.name, FIXED_TIMESTAMP)
+            entry.external_attr = FILE_ATTRIBUTES
+            entry.compress_type = zipfile.ZIP_STORED if file.suffix in COMPRESSED_SUFFIXES else zipfile.ZIP_DEFLATED
             entry.file_size = file.stat().st_size
             with file.open("rb") as source, archive.open(entry, "w") as sink:
                 while part := source.read(1024 * 1024):

@@ -15,16 +15,16 @@ import msgspec
 from ingot.blobs.errors import QuotaExceeded
 from ingot.jobs.files import CHECKPOINT_BYTES_MAX
 from ingot.kernel.errors import StorageFull
-from ingot.worker.handlers.documents.ports import Watch
+from ingot.worker.handlers.documents.ports import ConversionProgress
 
-FORMAT: Final = 1
+FORMAT_VERSION: Final = 1
 SAVE_SECONDS: Final = 0.5  # Of work, before the first part.
-GROWTH: Final = 1.07
-PART_BYTES: Final = 32 * 1024 * 1024  # A part that has so much is saved at once.
+SAVE_SECONDS_GROWTH: Final = 1.07
+PART_FULL_BYTES: Final = 32 * 1024 * 1024  # A part that has so much is saved at once.
 PART_BYTES_MAX: Final = 512 * 1024 * 1024
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
+class PagePicture(msgspec.Struct, frozen=True, kw_only=True):
     """A picture of a page: its name, the text above it, and its bytes where it comes up first."""
 
     name: str
@@ -32,7 +32,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes | None = None
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
+class FinishedPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page that is done. `was_read` says by OCR; `unread` why there was text that was not read.
 
     So many of its pictures were `left_out`.
@@ -43,83 +43,87 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     sizes: tuple[float, ...] = ()
     was_read: bool = False
     unread: str = ""
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[PagePicture, ...] = ()
     left_out: int = 0
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointHeader(msgspec.Struct, frozen=True, kw_only=True):
     """What pages are of; those of something else are of no use."""
 
     source: str
     options: str
     converter: str
-    format: int = FORMAT
+    format: int = FORMAT_VERSION
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True):
     """Pages as they are kept: so many were done before them."""
 
-    header: Header
+    header: CheckpointHeader
     first: int
-    pages: list[Page]
+    pages: list[FinishedPage]
 
 
-class Pages:
+class PageCheckpoints:
     """The pages of one document that are done, in this attempt and before it."""
 
-    def __init__(self, watch: Watch, header: Header, save_seconds: float = SAVE_SECONDS) -> None:
-        self._watch, self._header = watch, header
-        self.done: list[Page] = []
-        self._keeps = True
-        self._kept = 0  # Pages that are in parts.
-        self._parts = 0
-        self._bytes = 0
-        self._wait = save_seconds
-        self._since = time.monotonic()
+    def __init__(self, watch: ConversionProgress, header: CheckpointHeader, save_seconds: float = SAVE_SECONDS) -> None:
+        self._progress, self._header = watch, header
+        self.pages: list[FinishedPage] = []
+        self._is_saving = True
+        self._saved_page_count = 0  # Pages that are in parts.
+        self._saved_part_count = 0
+        self._unsaved_bytes = 0
+        self._save_seconds = save_seconds
+        self._saved_at = time.monotonic()
 
     def load(self) -> int:
         """Take in what earlier attempts kept, and answer how many pages that is."""
-        while (found := self._watch.saved(str(self._parts))) is not None:
-            part = _unpacked(found)
-            if part is None or part.header != self._header or part.first != len(self.done):
+        while (found := self._progress.saved(str(self._saved_part_count))) is not None:
+            part = _decode_part(found)
+            if part is None or part.header != self._header or part.first != len(self.pages):
                 break
-            self.done += part.pages
-            self._parts += 1
-        self._kept = len(self.done)
-        self._since = time.monotonic()
-        return self._kept
+            self.pages += part.pages
+            self._saved_part_count += 1
+        self._saved_page_count = len(self.pages)
+        self._saved_at = time.monotonic()
+        return self._saved_page_count
 
-    def add(self, page: Page) -> None:
+    def add(self, page: FinishedPage) -> None:
         """A page is done; keep it and those before it when it is time."""
-        self.done.append(page)
-        self._bytes += len(page.text) + sum(len(figure.data or b"") for figure in page.figures)
-        if self._keeps and (time.monotonic() - self._since >= self._wait or self._bytes >= PART_BYTES):
+        self.pages.append(page)
+        self._unsaved_bytes += len(page.text) + sum(len(figure.data or b"") for figure in page.figures)
+        if self._is_saving and (
+            time.monotonic() - self._saved_at >= self._save_seconds or self._unsaved_bytes >= PART_FULL_BYTES
+        ):
             self._save()
 
     def _save(self) -> None:
         """Keep what is done. Where that cannot be, nothing more is kept: the work goes on, and is only not resumed."""
-        part = Part(header=self._header, first=self._kept, pages=self.done[self._kept :])
+        part = CheckpointPart(
+            header=self._header, first=self._saved_page_count, pages=self.pages[self._saved_page_count :]
+        )
         packed = zlib.compress(msgspec.msgpack.encode(part), 1)
         if len(packed) > CHECKPOINT_BYTES_MAX:
-            self._keeps = False
+            self._is_saving = False
             return
         try:
-            self._watch.save(packed, str(self._parts))
+            self._progress.save(packed, str(self._saved_part_count))
         except (QuotaExceeded, StorageFull):
-            self._keeps = False
+            self._is_saving = False
             return
-        self._parts += 1
-        self._kept = len(self.done)
-        self._bytes = 0
-        self._wait *= GROWTH
-        self._since = time.monotonic()
+        self._saved_part_count += 1
+        self._saved_page_count = len(self.pages)
+        self._unsaved_bytes = 0
+        self._save_seconds *= SAVE_SECONDS_GROWTH
+        self._saved_at = time.monotonic()
 
 
-def _unpacked(data: bytes) -> Part | None:
+def _decode_part(data: bytes) -> CheckpointPart | None:
     """A part, or `None` for what is none: another version may have kept it."""
     try:
         packer = zlib.decompressobj()
         plain = packer.decompress(data, PART_BYTES_MAX)
-        return msgspec.msgpack.decode(plain, type=Part)
+        return msgspec.msgpack.decode(plain, type=CheckpointPart)
     except (zlib.error, msgspec.DecodeError):
         return None

@@ -14,14 +14,14 @@ LANGUAGES_MAX: Final = 8
 SELECTION_CHARS_MAX: Final = 1000
 DPI_MIN: Final = 72
 DPI_MAX: Final = 600
-DPI: Final = 300
+DPI_DEFAULT: Final = 300
 _LANGUAGE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
 _RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9})?)?")
 
-T = TypeVar("T", bound="Options")
+T = TypeVar("T", bound="DocumentOptions")
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DocumentOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every handler of documents takes.
 
     `languages` are names as tesseract knows them; `pages` names some, as in "3-10" or "1,4,9-".
@@ -34,10 +34,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Raises `NoRetry` for what cannot be."""
         if not 1 <= len(self.languages) <= LANGUAGES_MAX or not all(map(_LANGUAGE.fullmatch, self.languages)):
             raise NoRetry(f'the option languages is a list of 1 to {LANGUAGES_MAX} names, such as ["eng", "deu"]')
-        ranges(self.pages)
+        parse_page_ranges(self.pages)
 
 
-class PdfOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PdfOptions(DocumentOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the handler of PDFs takes."""
 
     converter: str = "inspector"
@@ -45,10 +45,10 @@ class PdfOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True)
     images: bool = True
 
 
-class OcrOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OcrOptions(DocumentOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the handler of pictures and scans takes. `dpi` is how fine a PDF is drawn before it is read."""
 
-    dpi: int = DPI
+    dpi: int = DPI_DEFAULT
 
     def check(self) -> None:
         """Raises `NoRetry` for what cannot be."""
@@ -57,14 +57,14 @@ class OcrOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise NoRetry(f"the option dpi is {self.dpi}; it goes from {DPI_MIN} to {DPI_MAX}")
 
 
-def options_of(payload: Any, kind: type[T]) -> T:
+def read_document_options(payload: Any, kind: type[T]) -> T:
     """The options in a payload, which may be none. Raises `NoRetry` that names what is wrong."""
     known = read_options(payload, kind)
     known.check()
     return known
 
 
-def ranges(selection: str | None) -> list[tuple[int, int | None]]:
+def parse_page_ranges(selection: str | None) -> list[tuple[int, int | None]]:
     """The first and last pages that a selection names; none for all pages. Raises `NoRetry`."""
     if selection is None:
         return []
@@ -81,9 +81,9 @@ def ranges(selection: str | None) -> list[tuple[int, int | None]]:
     return pairs
 
 
-def selected(selection: str | None, pages: int) -> list[int]:
+def select_pages(selection: str | None, pages: int) -> list[int]:
     """The pages that a selection names, each once and in the order of the file. Raises `NoRetry`."""
-    named = ranges(selection)
+    named = parse_page_ranges(selection)
     if not named:
         return list(range(1, pages + 1))
     chosen: set[int] = set()
@@ -94,7 +94,7 @@ def selected(selection: str | None, pages: int) -> list[int]:
     return sorted(chosen)
 
 
-def spans(pages: list[int]) -> str:
+def format_page_ranges(pages: list[int]) -> str:
     """Pages in the words of a selection: "1-3,7"."""
     parts: list[list[int]] = []
     for page in pages:

@@ -37,7 +37,7 @@ class Unreadable(Exception):
     """A converter cannot read the file; another may."""
 
 
-class Watch(Protocol):
+class ConversionProgress(Protocol):
     """Who is told how far the work is, and keeps what is done for the next attempt."""
 
     def progress(self, percent: float, stage: str = "") -> None:
@@ -53,7 +53,7 @@ class Watch(Protocol):
         """What was kept under this name."""
 
 
-class Nobody:
+class NoProgress:
     """A watch for work that nobody waits for."""
 
     def progress(self, percent: float, stage: str = "") -> None:

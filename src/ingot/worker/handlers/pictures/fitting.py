@@ -14,19 +14,19 @@ class Size(NamedTuple):
     height: int
 
     @property
-    def turned(self) -> Size:
+    def rotated(self) -> Size:
         """The same, lying on its side."""
         return Size(self.height, self.width)
 
 
-class Placing(NamedTuple):
+class Placement(NamedTuple):
     """The part of a picture that is taken, and the size that it gets."""
 
-    part: tuple[float, float, float, float]  # Left, top, right, bottom.
+    source_box: tuple[float, float, float, float]  # Left, top, right, bottom.
     size: Size
 
 
-def place(source: Size, width: int | None, height: int | None, *, fit: Fit, enlarge: bool) -> Placing:
+def fit_picture(source: Size, width: int | None, height: int | None, *, fit: Fit, enlarge: bool) -> Placement:
     """Where a picture goes that is to have this width, this height, or both.
 
     `inside` keeps all of it and its shape, `cover` fills the box and cuts off what is too much at both sides, `exact`
@@ -34,22 +34,24 @@ def place(source: Size, width: int | None, height: int | None, *, fit: Fit, enla
     """
     whole = (0.0, 0.0, float(source.width), float(source.height))
     if fit == "exact" and width is not None and height is not None:
-        return Placing(whole, Size(*(_bounded(*pair, enlarge) for pair in zip((width, height), source, strict=True))))
+        return Placement(
+            whole, Size(*(_bounded_side(*pair, enlarge) for pair in zip((width, height), source, strict=True)))
+        )
     scales = [wanted / had for wanted, had in zip((width, height), source, strict=True) if wanted is not None]
     scale = (max if fit == "cover" else min)(scales, default=1.0)
     scale = scale if enlarge else min(scale, 1.0)
     size = Size(*(max(1, round(side * scale)) for side in source))
     if fit != "cover" or width is None or height is None:
-        return Placing(whole, size)
+        return Placement(whole, size)
     box = Size(min(width, size.width), min(height, size.height))
-    return Placing(_middle(source, box.width / scale, box.height / scale), box)
+    return Placement(_centered_box(source, box.width / scale, box.height / scale), box)
 
 
-def _bounded(wanted: int, had: int, enlarge: bool) -> int:
+def _bounded_side(wanted: int, had: int, enlarge: bool) -> int:
     return wanted if enlarge else min(wanted, had)
 
 
-def _middle(source: Size, width: float, height: float) -> tuple[float, float, float, float]:
+def _centered_box(source: Size, width: float, height: float) -> tuple[float, float, float, float]:
     width, height = min(width, source.width), min(height, source.height)
     left, top = (source.width - width) / 2, (source.height - height) / 2
     return left, top, left + width, top + height

@@ -22,7 +22,7 @@ from PIL import (
 Format = Literal["png", "jpeg", "webp", "avif", "tiff", "gif"]
 
 
-class Writing(msgspec.Struct, frozen=True):
+class OutputFormat(msgspec.Struct, frozen=True):
     """How a format is written: what Pillow and others call it, its pixels, and the quality unless told."""
 
     plugin: str
@@ -34,16 +34,16 @@ class Writing(msgspec.Struct, frozen=True):
     has_profile: bool = True
 
 
-_PLAIN: Final = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"})
-WRITTEN: Final[dict[Format, Writing]] = {
-    "png": Writing("PNG", ".png", "image/png", _PLAIN),
-    "jpeg": Writing("JPEG", ".jpg", "image/jpeg", frozenset({"L", "RGB"}), quality=85),
-    "webp": Writing("WEBP", ".webp", "image/webp", frozenset({"RGB", "RGBA"}), quality=80),
-    "avif": Writing("AVIF", ".avif", "image/avif", frozenset({"RGB", "RGBA"}), quality=70),
-    "tiff": Writing("TIFF", ".tiff", "image/tiff", _PLAIN, compression="tiff_adobe_deflate"),
-    "gif": Writing("GIF", ".gif", "image/gif", frozenset({"1", "L", "P", "RGB", "RGBA"}), has_profile=False),
+_LOSSLESS_MODES: Final = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"})
+OUTPUT_FORMATS: Final[dict[Format, OutputFormat]] = {
+    "png": OutputFormat("PNG", ".png", "image/png", _LOSSLESS_MODES),
+    "jpeg": OutputFormat("JPEG", ".jpg", "image/jpeg", frozenset({"L", "RGB"}), quality=85),
+    "webp": OutputFormat("WEBP", ".webp", "image/webp", frozenset({"RGB", "RGBA"}), quality=80),
+    "avif": OutputFormat("AVIF", ".avif", "image/avif", frozenset({"RGB", "RGBA"}), quality=70),
+    "tiff": OutputFormat("TIFF", ".tiff", "image/tiff", _LOSSLESS_MODES, compression="tiff_adobe_deflate"),
+    "gif": OutputFormat("GIF", ".gif", "image/gif", frozenset({"1", "L", "P", "RGB", "RGBA"}), has_profile=False),
 }
-READ: Final[dict[str, Format]] = {  # By Pillow's name, with what is written when no format is asked for.
+INPUT_FORMATS: Final[dict[str, Format]] = {  # By Pillow's name, with what is written when no format is asked for.
     PngImagePlugin.PngImageFile.format: "png",
     JpegImagePlugin.JpegImageFile.format: "jpeg",
     MpoImagePlugin.MpoImageFile.format: "jpeg",
@@ -54,5 +54,7 @@ READ: Final[dict[str, Format]] = {  # By Pillow's name, with what is written whe
     AvifImagePlugin.AvifImageFile.format: "avif",
 }
 if not features.check("avif"):  # Pillow can be built without it.
-    del WRITTEN["avif"], READ[AvifImagePlugin.AvifImageFile.format]
-OPENED: Final = sorted(set(READ) - {MpoImagePlugin.MpoImageFile.format})  # A JPEG becomes an MPO once it is open.
+    del OUTPUT_FORMATS["avif"], INPUT_FORMATS[AvifImagePlugin.AvifImageFile.format]
+PILLOW_FORMATS: Final = sorted(
+    set(INPUT_FORMATS) - {MpoImagePlugin.MpoImageFile.format}
+)  # A JPEG becomes an MPO once it is open.

@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 BLOCK_CHARS: Final = 64 * 1024  # What is looked at at once: tokens take far more memory than their text.
 SENTENCE_ENDS: Final = frozenset(".!?…:;。！？")
-CLOSING: Final = frozenset("\"')]}»”’")
-NOWHERE, WORD, SENTENCE, PARAGRAPH = range(4)  # How good it is to cut before a token.
+CLOSING_MARKS: Final = frozenset("\"')]}»”’")
+INSIDE_WORD, WORD, SENTENCE, PARAGRAPH = range(4)  # How good it is to cut before a token.
 
-Span = tuple[int, int]  # From a character to before another.
-Tokenize = Callable[[str], Sequence[Span]]
+CharSpan = tuple[int, int]  # From a character to before another.
+Tokenize = Callable[[str], Sequence[CharSpan]]
 
 
 class Chunk(NamedTuple):
@@ -22,10 +22,10 @@ class Chunk(NamedTuple):
     tokens: int
 
 
-def cut(text: str, tokenize: Tokenize, *, tokens_max: int, overlap: int) -> list[Chunk]:
+def split_text(text: str, tokenize: Tokenize, *, tokens_max: int, overlap: int) -> list[Chunk]:
     """The pieces of a text, of so many tokens at most; each begins with about so many of the one before it."""
-    spans = [span for block in _blocks(text) for span in _tokens(text, block, tokenize)]
-    ranks = [_rank(text, before, after) for before, (after, _) in zip([0, *(end for _, end in spans)], spans)]  # noqa: B905
+    spans = [span for block in _split_blocks(text) for span in _token_spans(text, block, tokenize)]
+    ranks = [_cut_rank(text, before, after) for before, (after, _) in zip([0, *(end for _, end in spans)], spans)]  # noqa: B905
     found, first = [], 0
     while first < len(spans):
         last = _best_cut(ranks, first, first + tokens_max)
@@ -34,7 +34,7 @@ def cut(text: str, tokenize: Tokenize, *, tokens_max: int, overlap: int) -> list
     return found
 
 
-def _blocks(text: str) -> Iterator[Span]:
+def _split_blocks(text: str) -> Iterator[CharSpan]:
     """Parts of a text that can be tokenized alone: they end at a line, or else at a space."""
     start = 0
     while start < len(text):
@@ -47,14 +47,14 @@ def _blocks(text: str) -> Iterator[Span]:
         start = end
 
 
-def _tokens(text: str, block: Span, tokenize: Tokenize) -> Iterator[Span]:
+def _token_spans(text: str, block: CharSpan, tokenize: Tokenize) -> Iterator[CharSpan]:
     start, end = block
     for left, right in tokenize(text[start:end]):
         if right > left:
             yield start + left, start + right
 
 
-def _rank(text: str, before: int, after: int) -> int:
+def _cut_rank(text: str, before: int, after: int) -> int:
     """How good it is to cut between two tokens, of which one ends here and the other begins there."""
     gap = text[before:after]
     if not gap.strip() and gap.count("\n") > 1:
@@ -62,9 +62,9 @@ def _rank(text: str, before: int, after: int) -> int:
     if "\n" in gap and text[after] == "#":  # A heading of Markdown.
         return PARAGRAPH
     if not gap:
-        return SENTENCE if before and text[before - 1] in "。！？" else NOWHERE
+        return SENTENCE if before and text[before - 1] in "。！？" else INSIDE_WORD
     said = before
-    while said > 1 and text[said - 1] in CLOSING:
+    while said > 1 and text[said - 1] in CLOSING_MARKS:
         said -= 1
     return SENTENCE if said and text[said - 1] in SENTENCE_ENDS else WORD
 
@@ -80,6 +80,6 @@ def _best_cut(ranks: Sequence[int], first: int, limit: int) -> int:
 def _next_start(ranks: Sequence[int], first: int, last: int, overlap: int) -> int:
     """Where the next piece begins: with what is to be in both, from the beginning of a word on."""
     start = max(last - overlap, first + 1)
-    while start < last and ranks[start] == NOWHERE:
+    while start < last and ranks[start] == INSIDE_WORD:
         start += 1
     return start

@@ -1,0 +1,55 @@
+"""How the bytes of an upload are sent: to us, at an address that we have signed, or to a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ingot.api.downloads import URL_SECONDS
+from ingot.blobs.model import UploadState
+from ingot.blobs.ports import ObjectPart
+from ingot.blobs.uploads import UploadWithPlan
+from ingot.http.request import Request
+from ingot.http.routes import PREFIX
+from ingot.http.signing import Signer
+from ingot.wire.blobs import UploadPlan, UploadResponse
+
+UPLOAD_PURPOSE: Final = "upload"  # What the address of an upload is for.
+
+
+class UploadUrls:
+    """Tells clients where bytes go."""
+
+    def __init__(self, signer: Signer, *, public_url: str | None) -> None:
+        self._signer = signer
+        self._public_url = public_url
+
+    def plan_upload(self, call: Request, tenant: str, begun: UploadWithPlan) -> UploadPlan:
+        """How the bytes of an upload are sent."""
+        upload, plan = begun.upload, begun.plan
+        if upload.state is not UploadState.OPEN:
+            return UploadPlan(upload=upload)
+        if plan is not None:
+            return UploadPlan(
+                upload=upload, url=plan.url, headers=plan.headers, part_bytes=plan.part_bytes, expires_in=URL_SECONDS
+            )
+        path = f"{PREFIX}/blobs/uploads/{upload.id}/bytes"
+        url = (self._public_url or call.base_url) + self._signer.sign(
+            UPLOAD_PURPOSE, path, {"tenant": tenant}, URL_SECONDS
+        )
+        return UploadPlan(upload=upload, url=url, resumable=True, expires_in=URL_SECONDS)
+
+    def describe_upload(
+        self, call: Request, tenant: str, begun: UploadWithPlan, parts: Sequence[ObjectPart]
+    ) -> UploadResponse:
+        """How an upload stands, and how it goes on when it is open."""
+        plan = self.plan_upload(call, tenant, begun)
+        return UploadResponse(
+            upload=plan.upload,
+            parts=[part.number for part in parts],
+            url=plan.url,
+            headers=plan.headers,
+            resumable=plan.resumable,
+            part_bytes=plan.part_bytes,
+            expires_in=plan.expires_in,
+        )

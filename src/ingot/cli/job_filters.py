@@ -1,0 +1,53 @@
+"""Which jobs are meant: the options of a filter, and the filter they make."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from ingot.cli.completion import job_types
+from ingot.cli.parsing import parse_past_time, without_none
+from ingot.jobs.model import JobStatus, Source
+
+FILTER_PANEL: Final = "Which jobs"
+
+StatusOption = Annotated[JobStatus | None, typer.Option(help="In this status.", rich_help_panel=FILTER_PANEL)]
+TypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--type", metavar="TYPE", help="Of this type.", autocompletion=job_types, rich_help_panel=FILTER_PANEL
+    ),
+]
+TagOption = Annotated[str | None, typer.Option(metavar="TAG", help="With this tag.", rich_help_panel=FILTER_PANEL)]
+SourceOption = Annotated[Source | None, typer.Option("--source", help="Caused by this.", rich_help_panel=FILTER_PANEL)]
+CreatedAfterOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Made after this time, or in the last 2h, 7d …", rich_help_panel=FILTER_PANEL),
+]
+CreatedBeforeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Made before this time, or longer than 2h, 7d … ago.", rich_help_panel=FILTER_PANEL
+    ),
+]
+
+
+def build_filter(
+    *,
+    status: JobStatus | None,
+    type: str | None,
+    tag: str | None,
+    source: Source | None,
+    created_after: str | None,
+    created_before: str | None,
+) -> dict[str, Any]:
+    """What was said of the jobs that are meant. Raises `InvalidInput`."""
+    return without_none(
+        status=status,
+        type=type,
+        tag=tag,
+        source=source,
+        created_after=parse_past_time(created_after, "--created-after"),
+        created_before=parse_past_time(created_before, "--created-before"),
+    )

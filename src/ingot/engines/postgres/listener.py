@@ -1,0 +1,110 @@
+"""Many processes, one queue: what others did is looked for now and then, and told at once where that can be."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from contextlib import suppress
+from typing import Any, Final
+
+import asyncpg
+
+from ingot.engines.postgres import maintenance
+from ingot.engines.postgres.connection import UNREACHABLE_ERRORS, Connection, Database
+from ingot.engines.postgres.dependents import DependentReleaser
+from ingot.engines.postgres.function_calls import CALL
+from ingot.engines.postgres.lane_cache import COST_FACTOR, POLL_SECONDS, LaneCache
+from ingot.kernel.errors import StoreError
+from ingot.kernel.ids import new_id
+from ingot.kernel.logs import detached_context, report
+from ingot.kernel.loops import Loop
+
+CHANNEL: Final = "ingot_ready"
+NOTIFY_SECONDS: Final = 0.02
+FOLD_SECONDS: Final = 5.0
+RECORD_REQUESTS_SECONDS: Final = 10.0
+
+
+class DatabaseListener(Loop):
+    """Looks at the database about once a second, folds counts, and passes news between processes.
+
+    Polling is always right; news are only a hint. Behind a proxy that pools transactions nobody can listen, and
+    polling is all there is.
+    """
+
+    name = "postgres.watch"
+
+    def __init__(self, url: str, db: Database, memory: LaneCache, follow: DependentReleaser, *, listens: bool) -> None:
+        super().__init__()
+        self._dependents = follow
+        self._url, self._db, self._lane_cache, self.listens = url, db, memory, listens
+        self._process_id = new_id()
+        self._listener: asyncpg.Connection[asyncpg.Record] | None = None
+        self._notify_task: asyncio.Task[None] | None = None
+        self._poll_task: asyncio.Task[None] | None = None
+        self._folded_at = self._requests_recorded_at = time.monotonic()
+        memory.notify_callbacks.append(self._schedule_notify)
+
+    async def run_once(self) -> None:
+        """One look, and what goes with it."""
+        if self.listens and (self._listener is None or self._listener.is_closed()):
+            await self._listen()
+        if self._lane_cache.is_poll_due():
+            await maintenance.poll(self._db, self._lane_cache)
+            await self._dependents.release_missed()
+        if self._lane_cache.requested_at and time.monotonic() - self._requests_recorded_at > RECORD_REQUESTS_SECONDS:
+            self._requests_recorded_at = time.monotonic()
+            await maintenance.record_requests(self._db, self._lane_cache)
+        if self._lane_cache.has_count_deltas and time.monotonic() - self._folded_at > FOLD_SECONDS:
+            self._folded_at = time.monotonic()
+            await maintenance.fold_counts(self._db)
+            await self._dependents.fold_batches()
+
+    async def wait(self) -> None:
+        """Wait until the next look, a little longer each time by chance, so that processes do not go in step."""
+        await asyncio.sleep(POLL_SECONDS * random.uniform(1.0, 1.2))
+
+    async def stop(self) -> None:
+        """End it, and let its connection go."""
+        await super().stop()
+        self.listens = False
+        for task in (self._notify_task, self._poll_task):
+            if task is not None:
+                await asyncio.wait([task])
+        if self._listener is not None and not self._listener.is_closed():
+            await self._listener.close()
+
+    # -- news -----------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        try:
+            self._listener = await asyncpg.connect(self._url, connection_class=Connection)
+            await self._listener.add_listener(CHANNEL, self._on_notification)
+        except UNREACHABLE_ERRORS as error:
+            report("listening_failed", error)
+
+    def _on_notification(self, _: Any, __: int, ___: str, payload: object) -> None:
+        """Somebody made work ready. Whose is not said: every role may listen. Looking is bounded by what it costs."""
+        if payload != self._process_id and (self._poll_task is None or self._poll_task.done()):
+            self._poll_task = asyncio.create_task(self._poll(), context=detached_context())
+
+    async def _poll(self) -> None:
+        pause = self._lane_cache.poll_cost_seconds * COST_FACTOR - (time.monotonic() - self._lane_cache.polled_at)
+        await asyncio.sleep(max(0.0, pause))
+        with suppress(StoreError):
+            await maintenance.poll(self._db, self._lane_cache)
+
+    def _schedule_notify(self) -> None:
+        if not self.listens or self._task is None:
+            self._lane_cache.notify_pending = False
+        elif self._notify_task is None or self._notify_task.done():
+            self._notify_task = asyncio.create_task(self._notify(), context=detached_context())
+
+    async def _notify(self) -> None:
+        """Tell what gathered, at most once in a while."""
+        while self._lane_cache.notify_pending and self.listens:
+            self._lane_cache.notify_pending = False
+            with suppress(StoreError):
+                await self._db.call(CALL.tell, self._process_id)
+            await asyncio.sleep(NOTIFY_SECONDS)

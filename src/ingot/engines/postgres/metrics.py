@@ -1,0 +1,42 @@
+"""What those who watch over a server want to know of the database."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from ingot.engines.postgres.connection import Database
+from ingot.engines.postgres.context import Context
+from ingot.engines.postgres.function_calls import CALL
+from ingot.engines.postgres.sql import SQL
+from ingot.engines.queue_depth import depth_of
+from ingot.jobs.metrics import Depth
+from ingot.jobs.model import JobStatus
+from ingot.jobs.ports import ListQueueDepths
+
+
+async def list_depths(context: Context, command: ListQueueDepths) -> list[Depth]:
+    """The jobs of every tenant by status, and how long the oldest ready of each has waited."""
+    depths = []
+    for row in await context.database.call(CALL.depths, command.tenants_max, command.lanes_max):
+        counted = msgspec.json.decode(row["counts"] or "{}", type=dict[JobStatus, int])
+        depths.append(depth_of(row["slug"], counted, row["oldest"], row["now"]))
+    return depths
+
+
+class Horizon:
+    """How long a transaction has kept readers of events waiting: as it says itself, or since it was first seen here."""
+
+    def __init__(self) -> None:
+        self._oldest = ""
+        self._seen_at = 0.0
+
+    async def measure(self, db: Database) -> float:
+        """The seconds; 0 when there is no such transaction."""
+        ((oldest, held, seconds),) = await db.call(SQL.horizon)
+        if oldest != self._oldest:
+            self._oldest, self._seen_at = oldest, time.monotonic()
+        if not held:
+            return 0.0
+        return max(0.0, time.monotonic() - self._seen_at if seconds is None else seconds)

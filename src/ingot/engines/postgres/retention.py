@@ -1,0 +1,53 @@
+"""Removing finished jobs that have been kept long enough, and what is kept of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ingot.engines.history_positions import page_of, parse_position
+from ingot.engines.json_rows import decode
+from ingot.engines.postgres.context import Context
+from ingot.engines.postgres.function_calls import CALL
+from ingot.engines.postgres.lane_cache import ABOVE_ALL_IDS
+from ingot.engines.postgres.sql import SQL
+from ingot.engines.postgres.tenants import check_tenant
+from ingot.jobs.model import HistoryEntry, JobCollectionResult, RetentionPreview
+from ingot.jobs.ports import CollectJobs, ListHistory, PreviewRetention
+from ingot.kernel.clock import to_datetime
+
+PREVIEW_JOBS_MAX: Final = 10_000
+ABOVE_ALL_INSTANTS: Final = 2**62
+
+
+async def collect_jobs(context: Context, command: CollectJobs) -> JobCollectionResult:
+    """Remove a bounded number of jobs."""
+    (row,) = await context.database.call(CALL.collect, command.limit)
+    return JobCollectionResult(removed=row["removed"], kept=row["kept"], more=row["more"])
+
+
+async def preview_retention(context: Context, command: PreviewRetention) -> list[RetentionPreview]:
+    """What would be removed of a tenant's jobs, by type."""
+    tenant = command.tenant
+    await check_tenant(context, tenant)
+    return [
+        RetentionPreview(
+            type=row["type"],
+            jobs=row["jobs"],
+            oldest_finished_at=to_datetime(row["oldest"]),
+            more=row["named"] > PREVIEW_JOBS_MAX,
+        )
+        for row in await context.database.read(tenant, SQL.preview_retention, tenant, PREVIEW_JOBS_MAX)
+    ]
+
+
+async def list_history(context: Context, command: ListHistory) -> tuple[list[HistoryEntry], str | None]:
+    """Entries of the history, last finished first, and the position to go on from."""
+    tenant, limit = command.tenant, command.limit
+    await check_tenant(context, tenant)
+    position = (ABOVE_ALL_INSTANTS, ABOVE_ALL_IDS) if command.before is None else parse_position(command.before)
+    values = (tenant, *position, limit + 1)
+    if command.type is None:
+        rows = await context.database.read(tenant, SQL.page_of_history, *values)
+    else:
+        rows = await context.database.read(tenant, SQL.page_of_history_by_type, *values, command.type)
+    return page_of([decode(HistoryEntry, text) for (text,) in rows], limit)

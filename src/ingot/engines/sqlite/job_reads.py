@@ -1,0 +1,160 @@
+"""Reading jobs: one, a page of them, their attempts and logs, how many there are, and what they wait for."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ingot.engines.jobs import scopes_of
+from ingot.engines.queue_depth import depth_of, summary_of
+from ingot.engines.sqlite.job_pages import PAGE_ROWS_MAX, JobPageReader, TypeCount
+from ingot.engines.sqlite.job_rows import JobRow, JobState, LoggedAttempt, job_of
+from ingot.engines.sqlite.readers import Reader
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import as_json
+from ingot.jobs import ports
+from ingot.jobs.attempt_logs import LogChunk, join_chunks
+from ingot.jobs.metrics import Depth
+from ingot.jobs.model import JOBS_AHEAD_MAX, Attempt, Batch, Job, JobLog, JobStatus, LimitUsage, Summary, WaitState
+from ingot.kernel.clock import to_datetime, to_datetime_or_none
+
+TALLY_PAGES_MAX = 10_000 // PAGE_ROWS_MAX
+
+
+def get_job(reader: Reader, command: ports.GetJob) -> Job | None:
+    """Find a job in a tenant."""
+    with reader.snapshot():  # One for the number and its job.
+        number = reader.execute(SQL.number_of_job, command.job_id, command.tenant).get
+        jobs = [] if number is None else _whole_jobs(reader, [number])
+    return jobs[0] if jobs else None
+
+
+def _whole_jobs(reader: Reader, numbers: list[int]) -> list[Job]:
+    rows = {row.state.number: row for row in reader.read(list[JobRow], SQL.whole_jobs, as_json(numbers))}
+    return [job_of(rows[number].state, rows[number].body) for number in numbers]
+
+
+def list_jobs(reader: Reader, command: ports.ListJobs) -> tuple[list[Job], str | None]:
+    """Read a page of jobs, newest first, and the position to go on from."""
+    pages = JobPageReader(reader.connection, reader.writer_state.number_of(command.where.tenant), command.where)
+    with reader.snapshot():  # One for all looks.
+        numbers, position = pages.read(command.before, command.limit)
+        jobs = _whole_jobs(reader, numbers)
+    return jobs, position
+
+
+def tally_jobs(reader: Reader, command: ports.CountMatchingJobs) -> tuple[dict[JobStatus, int], bool]:
+    """Count the jobs that fit a filter, and whether there may be more."""
+    pages = JobPageReader(reader.connection, reader.writer_state.number_of(command.where.tenant), command.where)
+    found: list[int] = []
+    position: str | None = None
+    with reader.snapshot():  # One for all looks.
+        for _ in range(TALLY_PAGES_MAX):
+            numbers, position = pages.read(position, PAGE_ROWS_MAX)
+            found += numbers
+            if position is None:
+                break
+        counts = reader.read(dict[JobStatus, int], SQL.tally_of_jobs, as_json(found))
+    return counts, position is not None
+
+
+def list_attempts(reader: Reader, command: ports.ListAttempts) -> list[Attempt]:
+    """Read the attempts of a job, oldest first."""
+    return reader.read(list[Attempt], SQL.attempts_of_job, command.job_id, command.tenant)
+
+
+def read_log(reader: Reader, command: ports.ReadLog) -> JobLog | None:
+    """Read what an attempt wrote, up to the next gap."""
+    after = command.after
+    with reader.snapshot():  # What was written before the job ended is there when it has ended.
+        found = reader.find(LoggedAttempt, SQL.logged_attempt, command.job_id, command.tenant, command.attempt)
+        chunks = found and reader.read(list[LogChunk], SQL.chunks_of_log, found.job, found.fence, after)
+    if found is None:
+        return None
+    start, text = join_chunks(chunks or [], after=after)
+    return JobLog(
+        job_id=found.job_id,
+        attempt=found.number,
+        fence=found.fence,
+        start=start,
+        to=start + len(text),
+        text=text,
+        live=found.live,
+        attempts=found.attempts,
+        status=found.status,
+    )
+
+
+def summarize_jobs(reader: Reader, command: ports.SummarizeJobs) -> Summary:
+    """Count the jobs of a tenant by status, and find what has been ready longest."""
+    reader.writer_state.check_tenant(command.tenant)
+    which = command.tenant, command.type
+    with reader.snapshot():
+        counted = reader.read(dict[JobStatus, int], SQL.counts_of_tenant, *which)
+        oldest = reader.execute(SQL.oldest_ready, *which).get
+    return summary_of(counted, oldest, reader.clock.micros())
+
+
+def count_jobs(reader: Reader, command: ports.CountJobs) -> dict[str, dict[JobStatus, int]]:
+    """Count the jobs of a tenant by type and status."""
+    counts: dict[str, dict[JobStatus, int]] = {}
+    for type, status, jobs in reader.read(
+        list[TypeCount], SQL.counts_by_type, reader.writer_state.number_of(command.tenant)
+    ):
+        counts.setdefault(type, {})[status] = jobs
+    return counts
+
+
+def list_depths(reader: Reader, command: ports.ListQueueDepths) -> list[Depth]:
+    """Count the jobs of all tenants by status, and find what has been ready longest."""
+    tenants_max = command.tenants_max
+    with reader.snapshot():  # One for both.
+        counts = reader.read(list[tuple[str | None, dict[JobStatus, int]]], SQL.depths, tenants_max)
+        rows = reader.read(list[tuple[str | None, int]], SQL.oldest_ready_of_all, tenants_max, command.lanes_max)
+    oldest, now = dict(rows), reader.clock.micros()
+    return [depth_of(tenant, counted, oldest.get(tenant), now) for tenant, counted in counts]
+
+
+def get_batch(reader: Reader, command: ports.GetBatch) -> Batch | None:
+    """Read the numbers of a batch."""
+    reader.writer_state.check_tenant(command.tenant)
+    return reader.find(Batch, SQL.batch_of_tenant, command.tenant, command.batch)
+
+
+def find_waiting(reader: Reader, command: ports.GetWaitState) -> WaitState | None:
+    """Find what keeps a job from running."""
+    waiting = None
+    with reader.snapshot():  # One for all of it.
+        number = reader.execute(SQL.number_of_job, command.job_id, command.tenant).get
+        for row in [] if number is None else reader.read(list[JobRow], SQL.whole_jobs, as_json([number])):
+            waiting = _waiting_of(reader, row)
+    return waiting
+
+
+def _waiting_of(reader: Reader, row: JobRow) -> WaitState:
+    state = row.state
+    times = (reader.writer_state.requested_at.get((state.type, asker)) for asker in (state.tenant, None))
+    asked_at = max((at for at in times if at is not None), default=None)
+    now = to_datetime(reader.clock.micros())
+    job, asked = job_of(state, row.body), to_datetime_or_none(asked_at)
+    waiting = WaitState(job=job, now=now, limit_key=state.limit_key, last_claim_at=asked)
+    if state.status is JobStatus.BLOCKED:
+        parents = reader.read(list[tuple[str, JobStatus]], SQL.open_parents, state.number)
+        uploads = reader.read(list[str], SQL.names_of_open_inputs, state.id)
+        return msgspec.structs.replace(waiting, parents=parents, uploads=uploads)
+    if state.status is not JobStatus.QUEUED:
+        return waiting
+    lane = (state.type, reader.writer_state.number_of(state.tenant), state.limit_key)
+    position = (state.priority, state.run_at, state.id)
+    ahead = reader.execute(SQL.ready_ahead, *lane, *position, JOBS_AHEAD_MAX).get
+    pause = reader.writer_state.pauses.get((state.tenant, state.type))
+    return msgspec.structs.replace(waiting, jobs_ahead=ahead, pause=pause, limits=_limits(reader, state))
+
+
+def _limits(reader: Reader, state: JobState) -> list[LimitUsage]:
+    """The limits there are, from the widest to the narrowest, and who runs under each."""
+    bounds, number = reader.writer_state.bounds(state.tenant, state.type), reader.writer_state.number_of(state.tenant)
+    limits: list[LimitUsage] = []
+    for scope, most, type, key in scopes_of(bounds, state.type, state.limit_key):
+        running, holders = reader.read(tuple[int, list[str]], SQL.running_under, number, type, key)
+        limits.append(LimitUsage(scope=scope, maximum=most, running=running, holders=holders))
+    return limits

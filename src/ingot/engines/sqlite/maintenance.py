@@ -1,0 +1,83 @@
+"""What has to be done as time goes by: due work joins the ready work, the leases of silent workers are swept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+import apsw
+
+from ingot.engines.sqlite.connection import DISK_ERRORS
+from ingot.engines.sqlite.dependents import release_dependents
+from ingot.engines.sqlite.job_rows import JobState
+from ingot.engines.sqlite.settle import end_attempt
+from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sqlite.transaction import Transaction
+from ingot.jobs.lanes import Lane
+from ingot.jobs.model import Lost, MaintenanceResult
+from ingot.jobs.ports import MaintainJobs
+from ingot.kernel.logs import report
+
+PROMOTE_JOBS_MAX = 5000
+SWEEP_JOBS_MAX = 1000
+
+
+def maintain(tx: Transaction, commands: Sequence[MaintainJobs]) -> list[MaintenanceResult]:
+    """One round of each, whoever asked for it."""
+    tended = MaintenanceResult(promoted=promote(tx), swept=sweep(tx))
+    release_dependents(tx)
+    return [tended for _ in commands]
+
+
+def promote(tx: Transaction) -> int:
+    """Move work that has become due to the ready work of its lane."""
+    memory = tx.writer_state
+    if memory.next_due is None or memory.next_due > tx.now:
+        return 0
+    lanes = Counter(Lane(*row) for row in tx.execute(SQL.promote_due, tx.now, PROMOTE_JOBS_MAX))
+    for lane, jobs in lanes.items():
+        tx.announce_ready(lane, jobs)
+    memory.next_due = tx.execute(SQL.next_due).get
+    return lanes.total()
+
+
+def sweep(tx: Transaction) -> int:
+    """Judge running jobs whose lease ran out, at most once a second, never right after the store came up."""
+    memory = tx.writer_state
+    next_sweep = memory.next_sweep()
+    if next_sweep is None or next_sweep > tx.now:
+        return 0
+    expired = _expired_leases(tx)
+    if len(expired) < SWEEP_JOBS_MAX:
+        memory.swept_at = tx.now  # A full round is followed by the next at once.
+    try:
+        swept = tx.run_in_savepoint(partial(_end_expired, tx, expired))
+    except DISK_ERRORS:
+        raise
+    except apsw.Error:
+        # One bad row must not keep the others from being swept.
+        swept = 0
+        for state in _expired_leases(tx):
+            try:
+                swept += tx.run_in_savepoint(partial(_end_expired, tx, [state]))
+            except DISK_ERRORS:
+                raise
+            except apsw.Error as error:
+                memory.swept_at = tx.now
+                report("sweep_failed", error, job_id=state.id)
+    memory.next_expiry = tx.execute(SQL.next_expiry).get
+    return swept
+
+
+def _expired_leases(tx: Transaction) -> list[JobState]:
+    return tx.read(list[JobState], SQL.expired_leases, tx.now, SWEEP_JOBS_MAX)
+
+
+def _end_expired(tx: Transaction, states: list[JobState]) -> int:
+    outcomes: list[tuple[object, ...]] = []
+    for state in states:
+        end_attempt(tx, state, Lost(), outcomes)
+    tx.save_states(states)
+    tx.write_rows(SQL.insert_outcomes, outcomes)
+    return len(states)

@@ -1,0 +1,128 @@
+"""A server of an open store, with all routes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+
+from ingot.api.admin import AdminApi
+from ingot.api.audit import AuditApi
+from ingot.api.blobs import BlobsApi
+from ingot.api.bulk_actions import BulkActionsApi
+from ingot.api.claims import ClaimsApi
+from ingot.api.downloads import Downloads
+from ingot.api.events import EventsApi
+from ingot.api.files import FilesApi
+from ingot.api.jobs import JobsApi
+from ingot.api.keys import KeysApi
+from ingot.api.logs import LogsApi
+from ingot.api.me import MeApi
+from ingot.api.ops import OpsApi
+from ingot.api.people import PeopleApi
+from ingot.api.secrets import SecretsApi
+from ingot.api.upload_urls import UploadUrls
+from ingot.api.workers import WorkersApi
+from ingot.dashboard.auth import AuthPages
+from ingot.dashboard.me import MePage
+from ingot.dashboard.pages import error_page
+from ingot.http.app import App
+from ingot.http.authentication import RequestAuthenticator, rate_limits_by_class
+from ingot.http.client_address import ClientAddressResolver
+from ingot.http.metrics import Metrics
+from ingot.http.rate_limits import RateLimiter
+from ingot.http.routes import Route, RouteTable
+from ingot.http.server import Server
+from ingot.http.signing import Signer
+from ingot.http.tracing import Tracer
+from ingot.jobs.debug_listener import DebugListener
+from ingot.kernel.logs import is_debug_enabled
+from ingot.kernel.msgspec_warmup import prepare_structs
+from ingot.settings import Settings
+from ingot.wiring.services import Ingot
+
+
+def build_routes(
+    ingot: Ingot, metrics: Metrics, *, public_url: str | None = None, extra_routes: Iterable[Route] = ()
+) -> RouteTable:
+    """Every route of the server, and more. People reach it at `public_url`, or where it listens."""
+    ops = OpsApi(ingot.jobs, ingot.workers, ingot.blobs, metrics, engine=ingot.engine)
+    plans = UploadUrls(ingot.signer, public_url=public_url)
+    downloads = Downloads(ingot.signer, ingot.bucket, ingot.blobs.counters, public_url=public_url)
+    rooms = (
+        JobsApi(ingot.jobs, ingot.uploads, plans),
+        FilesApi(ingot.jobs, ingot.uploads, downloads, plans),
+        LogsApi(ingot.jobs),
+        BulkActionsApi(ingot.jobs),
+        ClaimsApi(ingot.jobs, ingot.authenticator),
+        WorkersApi(ingot.workers, ingot.jobs, ingot.authenticator),
+        EventsApi(ingot.events, ingot.feeds),
+        KeysApi(ingot.blobs, downloads),
+        BlobsApi(
+            ingot.blobs,
+            ingot.uploads,
+            downloads,
+            plans,
+            ingot.garbage_collector,
+            ingot.scrub,
+            jobs=ingot.jobs,
+        ),
+        AdminApi(ingot.tenants, ingot.credentials, ingot.jobs),
+        SecretsApi(ingot.secrets, ingot.tenants),
+        AuditApi(ingot.audit),
+        PeopleApi(ingot.members, ingot.users, ingot.sessions, public_url=public_url),
+        MeApi(ingot.tenants, ingot.sessions, ingot.credentials),
+        AuthPages(ingot.sessions, ingot.provider, public_url=public_url),
+        MePage(ingot.sessions),
+        ops,
+    )
+    table = RouteTable([*(route for room in rooms for route in room.routes()), *extra_routes])
+    ops.set_routes(table.routes)
+    return table
+
+
+def build_server(
+    ingot: Ingot,
+    settings: Settings | None = None,
+    *,
+    tracer: Tracer | None = None,
+    extra_routes: Iterable[Route] = (),
+    signer: Signer | None = None,
+) -> Server:
+    """A server of this store, ready to run, that serves more routes too.
+
+    It tells of its requests in `spans`, when there are any.
+    """
+    prepare_structs()
+    settings = settings or Settings()
+    metrics = Metrics(CollectorRegistry())
+    metrics.register_waiting_heartbeats(lambda: ingot.workers.waiting_heartbeats)
+    metrics.register_blobs(ingot.blobs.counters)
+    gate = RequestAuthenticator(
+        ingot.authenticator,
+        ingot.tenants,
+        RateLimiter(),
+        rate_limits=rate_limits_by_class(read=settings.rate_read, write=settings.rate_write, wait=settings.rate_wait),
+        address_resolver=ClientAddressResolver(settings.trusted_proxies),
+        signer=signer or ingot.signer,
+    )
+    app = App(
+        build_routes(ingot, metrics, public_url=settings.public_url, extra_routes=extra_routes),
+        gate,
+        metrics,
+        tracer=tracer,
+        connections_max=settings.connections_max,
+        error_page=error_page,
+    )
+    ingot.jobs.coalesce_commands()
+    ingot.jobs.listen(metrics.jobs)
+    if is_debug_enabled():
+        ingot.jobs.listen(DebugListener())
+
+    def stop() -> None:
+        ingot.jobs.stop_waiting()
+        ingot.workers.stop_waiting()
+        ingot.stop_waiting()
+        app.stop()
+
+    return Server(app, on_stop=stop, connections_max=settings.connections_max, loops=[metrics.lag])
