@@ -71,7 +71,7 @@ POINTS = {
     "when an object is whole, before the row": Point(writer, "finish"),
     "when a blob is stored, before the answer": Point(engine, "run", FinishUpload),
     "when a small blob is stored, before the answer": Point(engine, "run", PutBlob),
-    "when bytes were read back, before the end": Point(reading, "expect"),
+    "when bytes were read back, before the end": Point(reading, "check_announced"),
     "before a key is deleted": Point(engine, "run", DeleteKey, after=False),
     "when a key is deleted, before the answer": Point(engine, "run", DeleteKey),
     "when an upload is given up, before the answer": Point(engine, "run", EndUpload),

@@ -27,7 +27,7 @@ async def main():
     async with services.open(settings=Settings(data=Path(sys.argv[1])), maintenance=False) as ingot:
         left = 1
         while left:
-            left = (await ingot.jobs._store.run(ClearTenants(limit=3))).left
+            left = (await ingot.jobs._store.run(ClearTenants(limit=3))).remaining_tenants
             print(left, flush=True)
 
 asyncio.run(main())

@@ -158,7 +158,7 @@ def test_how_much_stays_free(spare: int | None, total: int, kept: int | None) ->
     class Told(Syscalls):
         free = 0
 
-        def room_on(self, path: str) -> tuple[int, int]:
+        def disk_space(self, path: str) -> tuple[int, int]:
             return self.free, total
 
     disk = Told()

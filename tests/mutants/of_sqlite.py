@@ -133,8 +133,8 @@ MUTANTS = [
         name="limit of a tenant that is not asked for",
         breaks="decision 8: no more jobs of a tenant run than its limit says",
         file="engines/sqlite/writer_state.py",
-        old="ConcurrencyLimits(self.limits[tenant].max_running_jobs,",
-        new="ConcurrencyLimits(None,",
+        old="            self.limits[tenant].max_running_jobs, definition.max_running,",
+        new="            None, definition.max_running,",
         caught_by=f"{MACHINES}[sqlite-Limited]",
     ),
     Mutant(

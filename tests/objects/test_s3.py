@@ -77,7 +77,7 @@ async def test_a_store_that_obeys_conditions_is_known_and_nothing_is_left_of_the
 )
 async def test_what_is_wrong_is_told_in_one_sentence(given: dict[str, Any], said: str, hint: str) -> None:
     with pytest.raises(StoreError) as caught:
-        async with open_bucket(**given, pause_seconds=0.01):
+        async with open_bucket(**given, retry_pause_seconds=0.01):
             pass
     assert said in caught.value.detail
     assert caught.value.detail.count(".") == 1
@@ -110,7 +110,7 @@ async def test_a_bucket_is_not_made(store: BucketStore) -> None:
 async def test_whatever_else_answers_is_told_too(proxy: Proxy, instead: bytes, said: str) -> None:
     proxy.instead = lambda _: instead
     with pytest.raises(StoreError, match=said) as caught:
-        async with open_bucket(endpoint=proxy.url, pause_seconds=0.01):
+        async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01):
             pass
     assert caught.value.hint != StoreMisconfigured.hint
 
@@ -263,7 +263,7 @@ async def test_places_are_listed_with_their_age() -> None:
 
 async def test_a_failure_that_passes_is_not_noticed(proxy: Proxy) -> None:
     failures = [answer("503 Slow Down", "SlowDown"), answer("500 Oops", "InternalError"), b""]
-    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+    async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         for failure in failures:
             proxy.instead = for_a_while(2, failure)
             storage_key = await write(store, LARGE)
@@ -278,7 +278,7 @@ async def test_a_failure_that_passes_is_not_noticed(proxy: Proxy) -> None:
 
 async def test_an_answer_that_is_lost_is_no_failure(proxy: Proxy) -> None:
     """What was done is found done when it is tried again."""
-    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+    async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         proxy.afterwards = for_a_while(1, answer("500 Oops", "InternalError"), method="PUT")
         small = await put(store, BODY)
         assert await read(store, small, 0, len(BODY)) == BODY
@@ -305,7 +305,7 @@ async def test_an_answer_that_is_lost_is_no_failure(proxy: Proxy) -> None:
 async def test_a_failure_that_stays_is_told_after_a_few_tries(
     proxy: Proxy, failure: bytes, error: type[StoreError], said: str
 ) -> None:
-    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+    async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         storage_key, multipart = (
             await put(store, BODY),
             (await store.plan(store.new_storage_key(), size=2**30, sha256=None)),
@@ -330,7 +330,7 @@ async def test_a_failure_that_stays_is_told_after_a_few_tries(
 
 
 async def test_a_bucket_that_is_away_does_not_damage_blobs(proxy: Proxy) -> None:
-    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+    async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         storage_key = await put(store, BODY)
         for failure in (answer("404 Not Found", "NoSuchBucket"), answer("404 Not Found", body="gone")):
             proxy.instead = lambda _, failure=failure: failure  # type: ignore[misc]
@@ -339,7 +339,7 @@ async def test_a_bucket_that_is_away_does_not_damage_blobs(proxy: Proxy) -> None
 
 
 async def test_bytes_that_change_on_their_way_are_refused(proxy: Proxy) -> None:
-    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+    async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         proxy.changes = lambda body: bytes([body[0] ^ 1]) + body[1:]
         for data in (BODY, LARGE):
             with pytest.raises(StoreError):
@@ -402,7 +402,7 @@ async def test_a_store_that_lists_none_is_not_asked_for_them(proxy: Proxy) -> No
 
 async def test_a_store_that_ignores_conditions_is_found_out(proxy: Proxy) -> None:
     proxy.ignores_conditions = True
-    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+    async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         assert not store.conditional_writes
         assert keys(store) == []
 
@@ -410,7 +410,7 @@ async def test_a_store_that_ignores_conditions_is_found_out(proxy: Proxy) -> Non
 async def test_a_store_that_refuses_conditions_is_not_asked_for_them(proxy: Proxy) -> None:
     refused = answer("501 Not Implemented", "NotImplemented")
     proxy.instead = lambda asked: refused if "if-none-match" in asked.headers else None
-    async with open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store:
+    async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         assert not store.conditional_writes
         planned = await store.plan(store.new_storage_key(), size=len(BODY), sha256=None)
         assert set(planned.headers) == {"Content-Length"}
@@ -421,7 +421,7 @@ async def test_a_store_that_refuses_conditions_is_not_asked_for_them(proxy: Prox
 async def test_what_was_sealed_cannot_be_changed_by_who_put_it(proxy: Proxy) -> None:
     proxy.ignores_conditions = True
     async with (
-        open_bucket(endpoint=proxy.url, pause_seconds=0.01) as store,
+        open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store,
         httpx.AsyncClient(trust_env=False, verify=False) as client,
     ):
         storage_key = store.new_storage_key()

@@ -321,7 +321,7 @@ async def test_a_part_of_another_size_is_not_joined(upload: Upload) -> None:
 
 
 async def test_many_parts_are_listed_page_by_page(upload: Upload, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_parts, "LIST_MAX", 3)
+    monkeypatch.setattr(s3_parts, "LIST_PAGE_ITEMS", 3)
     parts = [ObjectPart(number=number, size=1, sha256=sha256(bytes([number]))) for number in range(1, 8)]
     for signed in await upload.store.sign_parts(upload.storage_key, upload.multipart, parts):
         assert await send(signed, bytes([signed.number])) == 200

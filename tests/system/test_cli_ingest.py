@@ -285,7 +285,7 @@ class Changing(StepBar):
         super().__init__(None, "hashing", 0, str)
         self._path = path
 
-    def part(self, total: int) -> ItemProgress:
+    def item(self, total: int) -> ItemProgress:
         changes = self._path
 
         class Changed(ItemProgress):

@@ -106,7 +106,7 @@ class Warehouse:
 
     async def _open(self) -> None:
         enter = self._open_things.enter_async_context
-        self._open_things.enter_context(patch.object(uploads, "VERIFY_BYTES_MAX", VERIFY_BYTES))
+        self._open_things.enter_context(patch.object(uploads, "SYNC_VERIFY_BYTES_MAX", VERIFY_BYTES))
         self._open_things.enter_context(capture_logs())  # Of damage that is done on purpose.
         store = await open_store(self._engine, Path(self._folder.name) / "data", self.clock)
         self._open_things.push_async_callback(store.close)

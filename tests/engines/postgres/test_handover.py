@@ -161,7 +161,7 @@ async def test_when_the_answer_is_lost_the_job_is_there_once_and_its_lease_runs_
         assert made.created
         assert not waiting.done()
         store: Any = bench.store
-        await poll(store.database, store.memory)
+        await poll(store.database, store.lane_cache)
         for seconds in (LEASE_SECONDS + 1, 3600):  # The lease runs out, then the time until the next attempt.
             bench.clock.advance(seconds=seconds)
             await bench.jobs.maintain()

@@ -45,7 +45,7 @@ CREATE OR REPLACE FUNCTION ingot.insert_upload(command json, now bigint) RETURNS
 LANGUAGE sql VOLATILE
 AS $$
     SELECT ingot.hold_objects(command ->> 'store_id')
-    WHERE command ->> 'place' IS NOT NULL AND command ->> 'store_id' IS NOT NULL;
+    WHERE command ->> 'storage_key' IS NOT NULL AND command ->> 'store_id' IS NOT NULL;
     INSERT INTO ingot.uploads AS u (
         tenant, id, state, epoch, owner, reserved, received, size, blob, sha256, content_type, original_name, key, if_match,
         job, fence, file, name, place, multipart, created_at, expires_at
@@ -55,7 +55,7 @@ AS $$
         (command ->> 'reserve')::bigint, 0, (command ->> 'size')::bigint, decode(command ->> 'blob_id', 'hex'),
         decode(command ->> 'sha256', 'hex'), command ->> 'content_type', command ->> 'original_name', command ->> 'key',
         command ->> 'if_match', (command ->> 'job_id')::uuid, (command ->> 'fence')::bigint, command ->> 'file',
-        command ->> 'name', command ->> 'place', command ->> 'multipart', now, now + (command ->> 'keep')::bigint
+        command ->> 'name', command ->> 'storage_key', command ->> 'multipart', now, now + (command ->> 'lifetime')::bigint
     )
     RETURNING u.*
 $$;
