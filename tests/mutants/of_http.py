@@ -253,7 +253,7 @@ MUTANTS = [
         name="another token of the operator is not made",
         breaks="who lost the operator's token gets another one",
         file="cli/serve.py",
-        old="        if made is None and new_token:\n",
+        old="        if created_token is None and new_token:\n",
         new="        if False:\n",
         caught_by="tests/system/test_serve.py"
         "::test_another_operators_token_is_made_when_asked_for_and_the_first_still_holds",

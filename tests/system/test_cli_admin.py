@@ -31,16 +31,16 @@ def test_workers_are_listed_drained_and_forgotten(place: Shell) -> None:
     assert "cellar" in place.ok("workers", "show", "press/1")
     assert place.json("workers", "drain", "press/1")["status"] == "draining"
     forgotten = place.run("workers", "remove", "press/1")
-    assert (forgotten.code, forgotten.stdout, "is forgotten" in forgotten.stderr) == (0, "", True)
+    assert (forgotten.code, forgotten.stdout, "press/1" in forgotten.stderr) == (0, "", True)
     assert place.json("workers", "list") == []
     gone = place.run("workers", "show", "press/1")
-    assert (gone.code, "`ingot workers list` has them" in gone.stderr) == (3, True)
+    assert (gone.code, "`ingot workers list`" in gone.stderr) == (3, True)
 
 
 def test_a_worker_credential_is_written_once_as_settings_of_a_worker(place: Shell) -> None:
     made = place.run("workers", "credentials", "create", "press", "--type", "print", "--type", "fold")
     settings = dict(line.split("=", 1) for line in made.stdout.splitlines())
-    assert (made.code, settings["INGOT_WORKER_ID"], "this once" in made.stderr) == (0, "press", True)
+    assert (made.code, settings["INGOT_WORKER_ID"], "only once" in made.stderr) == (0, "press", True)
     assert settings["INGOT_WORKER_SECRET"].startswith("ingotw_")
     again = place.json("workers", "credentials", "regenerate", "press")
     assert again["secret"] != settings["INGOT_WORKER_SECRET"]
@@ -97,7 +97,7 @@ def test_a_token_is_written_once_does_what_it_may_and_ends(place: Shell) -> None
     ]
     table = place.ok("tokens", "list")
     assert "jobs.create:jobs/mail, jobs.read" in table
-    assert "ends in 90 d" in table
+    assert "in 90 d" in table
     assert token not in table
     place.ok("tokens", "revoke", listed["id"])
     ended = place.run("jobs", "list", *own)
@@ -147,10 +147,10 @@ def test_a_tenant_is_made_changed_used_and_removed(place: Shell) -> None:
 def test_a_tenant_is_removed_when_that_is_confirmed(place: Shell) -> None:
     place.ok("tenants", "create", "doomed")
     kept, code = place.on_terminal("tenants", "remove", "doomed", answer="n")
-    assert (code, "for good" in kept) == (1, True)
+    assert (code, "Remove tenant doomed?" in kept) == (1, True)
     assert place.json("tenants", "show", "doomed")["slug"] == "doomed"
     gone, code = place.on_terminal("tenants", "remove", "doomed", answer="y")
-    assert (code, "is removed" in gone) == (0, True)
+    assert (code, "Removed tenant doomed" in gone) == (0, True)
     missing = place.run("tenants", "show", "doomed")
     assert (missing.code, "ingot tenants list" in missing.stderr) == (3, True)
 
@@ -158,10 +158,10 @@ def test_a_tenant_is_removed_when_that_is_confirmed(place: Shell) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["change", "default"], "nothing says what to change"),
-        (["change", "default", "--limit", "speed=1"], "no limit 'speed'"),
-        (["change", "default", "--limit", "rate"], "--limit is 'rate'"),
-        (["change", "default", "--limit", "burst=many"], "no number"),
+        (["change", "default"], "--weight"),
+        (["change", "default", "--limit", "speed=1"], "'speed'"),
+        (["change", "default", "--limit", "rate"], "'rate'"),
+        (["change", "default", "--limit", "burst=many"], "'many'"),
         (["create", "Not A Slug"], "slug"),
     ],
 )
@@ -190,7 +190,7 @@ def test_events_are_published_listed_and_followed(place: Shell) -> None:
     (paid,) = place.lines("events", "tail", "--name", "order", "--after", first, "--limit", "1")
     assert paid["name"] == "order.paid"
     bad = place.run("events", "publish", "order.placed", "--data", "{")
-    assert (bad.code, "--data is no JSON" in bad.stderr) == (2, True)
+    assert (bad.code, "--data" in bad.stderr) == (2, True)
 
 
 def test_a_tail_tells_as_it_happens_until_it_is_told_to_end(place: Shell) -> None:

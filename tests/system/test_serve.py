@@ -96,7 +96,7 @@ def test_it_tells_its_version() -> None:
     [
         (["--host", "nowhere.invalid"], {}, 1, "--host"),
         (["--host", "192.0.2.1"], {}, 1, "this machine has no such address"),
-        (["--host", ""], {}, 1, "--host is empty"),
+        (["--host", ""], {}, 1, "--host"),
         (["--port", "70000"], {}, 2, "--port"),
         ([], {"INGOT_PORT": "70000"}, 1, "INGOT_PORT is 70000"),
         ([], {"INGOT_DATABASE_URL": "postgresql://ingot_server@127.0.0.1:1/ingot"}, 6, "127.0.0.1:1/ingot"),

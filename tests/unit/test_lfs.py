@@ -122,12 +122,12 @@ def test_git_lfs_fetches_what_is_not_there(
 
 def test_a_pointer_outside_of_a_repository_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.pdf").write_bytes(POINTER)
-    with pytest.raises(PointerUnresolved, match="in no repository"):
+    with pytest.raises(PointerUnresolved, match="Git LFS pointer"):
         read_document(document(tmp_path / "a.pdf"))
 
 
 def test_an_object_of_other_bytes_is_not_sent(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store(repository / ".git", CONTENT[::-1])
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(PointerUnresolved, match="is not here"):
+    with pytest.raises(PointerUnresolved, match="git-lfs is not installed"):
         read_document(document(repository / "deep" / "a.pdf"))

@@ -1,4 +1,4 @@
-"""The command line: one file per noun, and one way to tell of an error."""
+"""The `ingot` command line. Each command or command group has a module of its own."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ COMMANDS: Final = (
     "doctor",
 )
 
+# Exit codes by the HTTP status of an error. Every other status exits with 1.
 EXIT_CODES_BY_STATUS: Final = {
     400: 2,
     401: 7,
@@ -49,61 +50,63 @@ EXIT_CODES_BY_STATUS: Final = {
     502: 10,
     503: 6,
     507: 5,
-}  # By the HTTP status of the error; 1 for all others.
-EXIT_CODES_BY_ERROR: Final = {"job_dead": 8, "job_canceled": 8}  # By the code of the error, where that tells more.
+}
+# Exit codes by the code of an error. They take precedence over the status.
+EXIT_CODES_BY_ERROR: Final = {"job_dead": 8, "job_canceled": 8}
+# Hints for command-line users by the code of an error. They replace the server's hints, which refer to the HTTP API.
 HINTS_BY_ERROR: Final = {
-    "unauthorized": "Check INGOT_TOKEN or --token-file, of a worker INGOT_WORKER_ID and INGOT_WORKER_SECRET, "
-    "and that they are of this server; `ingot doctor` helps.",
-    "no_token": "Set INGOT_TOKEN or --token-file, for a worker INGOT_WORKER_ID and INGOT_WORKER_SECRET. "
-    "On the machine of the server its operator.token is found by itself, "
-    "when INGOT_DATA names the data folder or it is ./data.",
-    "worker_not_found": "Check the id; `ingot workers list` has them.",
-    "key_not_found": "Check its spelling; `ingot blobs ls` has those that are there.",
-    "blob_not_found": "Check the id; a blob is read through a key, a job or an upload of this tenant.",
-    "key_exists": "Nothing was changed. To replace what is there, say --replace.",
-    "quota_exceeded": "Nothing was kept. `ingot blobs usage` tells what is used; delete what is not needed with "
-    "`ingot blobs rm`, or have the quota raised with `ingot tenants change SLUG --limit quota_bytes=N`.",
-    "token_quota_exceeded": "Nothing was kept. `ingot blobs usage --mine` tells what the token uses; delete what is "
-    "not needed with `ingot blobs rm`. The quota of a token is set when it is made, and stays: for more, make another "
-    "with `ingot tokens create DESCRIPTION --grant … --limit quota_bytes=N`.",
-    "tenant_not_found": "Check the slug; `ingot tenants list` has them.",
-}  # What to do about an error on the command line, where the server would say how to do it over HTTP.
+    "unauthorized": "Check INGOT_TOKEN or --token-file (for a worker: INGOT_WORKER_ID and INGOT_WORKER_SECRET), "
+    "and that the credential belongs to this server. `ingot doctor` checks both.",
+    "no_token": "Set INGOT_TOKEN or use --token-file (for a worker: set INGOT_WORKER_ID and INGOT_WORKER_SECRET). "
+    "On the server's own machine, operator.token is found automatically "
+    "if INGOT_DATA names the data folder or the data folder is ./data.",
+    "worker_not_found": "Check the ID. `ingot workers list` shows all workers.",
+    "key_not_found": "Check the spelling. `ingot blobs ls` shows all keys.",
+    "blob_not_found": "Check the ID. A blob is readable only while a key, job or upload of this tenant refers to it.",
+    "key_exists": "Nothing was changed. Use --replace to overwrite the key.",
+    "quota_exceeded": "Nothing was stored. `ingot blobs usage` shows how much is used. Delete keys with "
+    "`ingot blobs rm`, or raise the quota with `ingot tenants change SLUG --limit quota_bytes=N`.",
+    "token_quota_exceeded": "Nothing was stored. `ingot blobs usage --mine` shows how much this token uses. Delete "
+    "keys with `ingot blobs rm`. The quota of a token cannot be changed: for a larger one, create another token with "
+    "`ingot tokens create DESCRIPTION --grant … --limit quota_bytes=N`.",
+    "tenant_not_found": "Check the slug. `ingot tenants list` shows all tenants.",
+}
 EPILOG: Final = (
-    "[bold]Exit codes[/bold]: 0 done; 1 something else; 2 a wrong value or option; 3 not found; 4 the state of things "
-    "forbids it; 5 a limit is reached; 6 the server does not answer, or cannot now; 7 no token, or one that does not "
-    "allow this; 8 a job did not succeed; 9 not in time; 10 no Ingot server, or one that is too old; 130 Ctrl-C.\n\n"
+    "[bold]Exit codes[/bold]: 0 success; 1 other error; 2 invalid option or value; 3 not found; 4 conflict; 5 limit or "
+    "quota reached; 6 server unreachable or unavailable; 7 missing, invalid or insufficient token; 8 job did not "
+    "succeed; 9 timed out; 10 not an Ingot server, or one that is too old; 130 interrupted by Ctrl-C.\n\n"
     '[bold]Examples[/bold]\n\n  $ ingot serve\n\n  $ ingot jobs submit greet --payload \'{"name": "Ada"}\' --wait'
 )
 
 
 class LazyCommandGroup(TyperGroup):
-    """The commands, each read when it is asked for: who lists jobs does not wait for the server's code."""
+    """The group of all commands, each imported on first use, so that client commands do not load the server."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Their names, as they are listed."""
+        """List the names of the commands, in the order of the help."""
         return [*COMMANDS, *(name for name in super().list_commands(ctx) if name not in COMMANDS)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command with this name."""
+        """Import and return the command with this name."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         module = import_module(f"ingot.cli.{cmd_name}")
         if hasattr(module, "app"):
-            found = get_command(module.app)
+            command = get_command(module.app)
         else:
-            alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
-            command = getattr(module, cmd_name)
-            alone.command(cmd_name, help=unwrap_docstring(command.__doc__), epilog=examples_epilog(*module.EXAMPLES))(
-                command
-            )
-            found = get_command(alone)
-        found.name = cmd_name
-        return found
+            single_command_app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+            function = getattr(module, cmd_name)
+            single_command_app.command(
+                cmd_name, help=unwrap_docstring(function.__doc__), epilog=examples_epilog(*module.EXAMPLES)
+            )(function)
+            command = get_command(single_command_app)
+        command.name = cmd_name
+        return command
 
 
 app = typer.Typer(
     no_args_is_help=True,
-    pretty_exceptions_show_locals=False,  # The settings are among them.
+    pretty_exceptions_show_locals=False,  # Locals can contain settings, and so secrets.
     rich_markup_mode="rich",
     help="Durable jobs, blobs and documents, self-hosted.",
     epilog=EPILOG,
@@ -111,8 +114,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"ingot {version_of('ingot')}")
         raise typer.Exit
 
@@ -120,17 +123,17 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Tell the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Durable jobs, blobs and documents, self-hosted."""
 
 
 def main() -> None:
-    """Run the command that was asked for. An error is told in a sentence, with a hint, and an exit code."""
+    """Run the command in `sys.argv`. Print an `IngotError` with its hint and exit with its code."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # It was closed before we began.
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as we run
+        if getattr(sys, name) is None:  # The stream was closed before the process started.
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the process exits
     try:
         app()
     except IngotError as error:
@@ -140,14 +143,14 @@ def main() -> None:
 
 
 def _hint(error: IngotError) -> str:
-    """What to do about an error; of a quota by whose it is."""
+    """Return the hint for an error. An exceeded quota has different hints for a tenant and for a token."""
     if error.code == "quota_exceeded" and getattr(error, "scope", None) == "token":
         return HINTS_BY_ERROR["token_quota_exceeded"]
     return HINTS_BY_ERROR.get(error.code, error.hint)
 
 
 def _exit(code: int) -> NoReturn:
-    """End with a code. Handlers that do not stop when told would keep the process: nobody waits for them any more."""
+    """Exit with a code, without waiting for the threads of handlers that ignore a request to stop."""
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         os._exit(code)
     sys.exit(code)

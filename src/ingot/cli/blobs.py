@@ -1,4 +1,4 @@
-"""`ingot blobs`: files on the server, under keys. Sending and fetching have a file of their own."""
+"""`ingot blobs`: list, delete and check files on the server. `put` and `get` are in `transfers.py`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ COLUMNS: Final = (
     Column("STORED"),
 )
 LONG_COLUMNS: Final = (*COLUMNS, Column("NAME"), Column("OWNER"), Column("ID", never_truncate=True))
-KeyOrId = Annotated[str, typer.Argument(metavar="KEY", help="A key, or the id of a blob.", show_default=False)]
+KeyOrId = Annotated[str, typer.Argument(metavar="KEY", help="Key, or blob ID.", show_default=False)]
 Keys = Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Keys.", show_default=False)]
-Prefix = Annotated[str | None, typer.Option(metavar="PREFIX", help="All keys that begin so.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")]
+Prefix = Annotated[str | None, typer.Option(metavar="PREFIX", help="All keys with this prefix.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")]
 
-app = command_group("Store files, fetch them, and look after them.")
+app = command_group("Store, fetch, list, check and delete files.")
 app.command("put", epilog=examples_epilog(*transfers.PUT_EXAMPLES))(transfers.put)
 app.command("get", epilog=examples_epilog(*transfers.GET_EXAMPLES))(transfers.get)
 
@@ -43,21 +43,23 @@ app.command("get", epilog=examples_epilog(*transfers.GET_EXAMPLES))(transfers.ge
 )
 @server_command
 def ls(
-    ask: CommandContext,
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Keys that begin so.", show_default=False)] = "",
-    long: Annotated[bool, typer.Option("--long", "-l", help="With their files, owners and ids.")] = False,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = LIST_KEYS_DEFAULT,
-    every: Annotated[bool, typer.Option("--all", help="As many as there are.")] = False,
+    context: CommandContext,
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only keys with this prefix.", show_default=False)
+    ] = "",
+    long: Annotated[bool, typer.Option("--long", "-l", help="Also show file names, owners and blob IDs.")] = False,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of keys.")] = LIST_KEYS_DEFAULT,
+    show_all: Annotated[bool, typer.Option("--all", help="List all keys.")] = False,
 ) -> None:
-    """List keys, in the order of their letters."""
-    found = ask.client.blobs.list(prefix, limit=None if every else limit)
-    if ask.out.json:
-        ask.out.json_array(found)
+    """List keys in alphabetical order."""
+    listed = context.client.blobs.list(prefix, limit=None if show_all else limit)
+    if context.out.json:
+        context.out.json_array(listed)
         return
-    keys = list(found)
-    ask.out.table(LONG_COLUMNS if long else COLUMNS, (_row(key, long=long) for key in keys))
-    if len(keys) == limit and not every:
-        ask.out.message(f"There may be more than these {limit}: --limit or --all shows them.")
+    keys = list(listed)
+    context.out.table(LONG_COLUMNS if long else COLUMNS, (_row(key, long=long) for key in keys))
+    if len(keys) == limit and not show_all:
+        context.out.message(f"Only the first {limit} keys are shown. Use --limit or --all for more.")
 
 
 @app.command(
@@ -65,120 +67,130 @@ def ls(
 )
 @server_command
 def rm(
-    ask: CommandContext, keys: Keys = None, prefix: Prefix = None, yes: Yes = False, dry_run: DryRun = False
+    context: CommandContext, keys: Keys = None, prefix: Prefix = None, yes: Yes = False, dry_run: DryRun = False
 ) -> None:
-    """Delete keys, or with --prefix all that begin so, after a question. A file goes when nothing refers to it."""
+    """Delete keys, by name or by prefix.
+
+    With --prefix, you are asked for confirmation. The content of a key is deleted later, unless something else refers
+    to it.
+    """
     _require_keys_or_prefix(keys, prefix)
-    if prefix == "":  # As of a variable in a script that is not set.
-        raise InvalidInput("--prefix is empty, and nothing was deleted", hint="`ingot blobs purge --all` deletes all.")
+    if prefix == "":  # Usually an unset variable in a script.
+        raise InvalidInput(
+            "--prefix is empty; nothing was deleted", hint="To delete all keys, use `ingot blobs purge --all`."
+        )
     if prefix is None:
         names = list(dict.fromkeys(keys or ()))
-        found = [ask.client.blobs.read(name) for name in names] if dry_run else []
+        matching_keys = [context.client.blobs.read(name) for name in names] if dry_run else []
     else:
-        found = list(ask.client.blobs.list(prefix))
-        names = [key.key for key in found]
+        matching_keys = list(context.client.blobs.list(prefix))
+        names = [key.key for key in matching_keys]
     if dry_run or (prefix is not None and not yes):
-        total = PurgeResult(keys=len(found), bytes=sum(key.size for key in found), dry_run=True)
-        if dry_run and ask.out.json:
-            ask.out.json_document(total)
+        total = PurgeResult(keys=len(matching_keys), bytes=sum(key.size for key in matching_keys), dry_run=True)
+        if dry_run and context.out.json:
+            context.out.json_document(total)
             return
-        ask.out.message(f"{_key_count_text(total.keys)}, {format_size(total.bytes)}:")
-        ask.out.message(
-            "".join(f"  {key.key}\n" for key in found[:SHOWN_KEYS_MAX]) + ("  …" if len(found) > SHOWN_KEYS_MAX else "")
+        context.out.message(f"{_key_count_text(total.keys)}, {format_size(total.bytes)}:")
+        context.out.message(
+            "".join(f"  {key.key}\n" for key in matching_keys[:SHOWN_KEYS_MAX])
+            + ("  …" if len(matching_keys) > SHOWN_KEYS_MAX else "")
         )
         if dry_run:
             return
         confirm(f"Delete {_key_count_text(total.keys)}?")
 
-    def deleted() -> Iterator[Key]:
+    def delete_keys() -> Iterator[Key]:
         with counter_bar("deleting", len(names)) as advance:
             for name in names:
                 try:
-                    yield ask.client.blobs.delete(name)
+                    yield context.client.blobs.delete(name)
                 except KeyNotFound:
                     if prefix is None:
                         raise
                 advance(1)
 
-    if ask.out.json:
-        ask.out.json_array(deleted())
+    if context.out.json:
+        context.out.json_array(delete_keys())
         return
-    done: list[Key] = []
+    deleted: list[Key] = []
     try:
-        done.extend(deleted())
-    finally:  # One that is not there ends it: what was deleted before is told.
-        if done or prefix is not None:
-            ask.out.message(f"{_key_count_text(len(done))} deleted, {format_size(sum(key.size for key in done))}.")
+        deleted.extend(delete_keys())
+    finally:  # A missing key ends the command with an error. Report the keys that were deleted before.
+        if deleted or prefix is not None:
+            size = format_size(sum(key.size for key in deleted))
+            context.out.message(f"{_key_count_text(len(deleted))} deleted, {size}.")
 
 
 @app.command(epilog=examples_epilog("ingot blobs why reports/march.pdf"))
 @server_command
-def why(ask: CommandContext, key: KeyOrId) -> None:
-    """Say why a blob is kept: what refers to it."""
-    found = ask.client.blobs.why(key)
-    if ask.out.json:
-        ask.out.json_document(found)
+def why(context: CommandContext, key: KeyOrId) -> None:
+    """Show why a blob is kept: the keys, uploads and job files that refer to it."""
+    explanation = context.client.blobs.why(key)
+    if context.out.json:
+        context.out.json_document(explanation)
         return
-    ask.out.fields(
+    context.out.fields(
         [
-            ("id", found.blob_id),
-            ("sha256", found.sha256),
-            ("size", f"{format_size(found.size)} ({found.size} bytes)"),
-            ("", "damaged" if found.damaged else None),
+            ("id", explanation.blob_id),
+            ("sha256", explanation.sha256),
+            ("size", f"{format_size(explanation.size)} ({explanation.size} bytes)"),
+            ("", "damaged" if explanation.damaged else None),
         ]
     )
-    ask.out.text("\n")
-    rows = ((one.kind, one.name, one.job_id, one.since) for one in found.references)
-    ask.out.table([Column("KEPT BY"), Column("NAME", never_truncate=True), Column("JOB"), Column("SINCE")], rows)
+    context.out.text("\n")
+    rows = ((reference.kind, reference.name, reference.job_id, reference.since) for reference in explanation.references)
+    context.out.table([Column("KEPT BY"), Column("NAME", never_truncate=True), Column("JOB"), Column("SINCE")], rows)
 
 
 @app.command(epilog=examples_epilog("ingot blobs usage", "ingot blobs usage --mine --json"))
 @server_command
 def usage(
-    ask: CommandContext, mine: Annotated[bool, typer.Option("--mine", help="Of this token alone.")] = False
+    context: CommandContext,
+    mine: Annotated[bool, typer.Option("--mine", help="Usage and quota of this token.")] = False,
 ) -> None:
-    """Tell how many bytes the tenant keeps, and how many it may."""
-    found = ask.client.blobs.usage("caller" if mine else "tenant")
-    ask.out.details(
-        found,
+    """Show the bytes used and the quota of the tenant."""
+    usage = context.client.blobs.usage("caller" if mine else "tenant")
+    reserved = f"{format_size(usage.reserved_bytes)}, for uploads in progress" if usage.reserved_bytes else None
+    context.out.details(
+        usage,
         [
-            ("keys", found.keys),
-            ("used", f"{format_size(found.bytes)} ({found.bytes} bytes)"),
-            (
-                "reserved",
-                f"{format_size(found.reserved_bytes)}, for uploads under way" if found.reserved_bytes else None,
-            ),
-            ("quota", _quota_text(found)),
+            ("keys", usage.keys),
+            ("used", f"{format_size(usage.bytes)} ({usage.bytes} bytes)"),
+            ("reserved", reserved),
+            ("quota", _quota_text(usage)),
         ],
     )
 
 
 @app.command(epilog=examples_epilog("ingot blobs verify reports/march.pdf", "ingot blobs verify --prefix reports/"))
 @server_command
-def verify(ask: CommandContext, keys: Keys = None, prefix: Prefix = None) -> None:
-    """Have the server read files whole, and tell whether their bytes are what they were. It ends with 1 when not."""
+def verify(context: CommandContext, keys: Keys = None, prefix: Prefix = None) -> None:
+    """Let the server read files completely and compare them with their digests.
+
+    The exit code is 1 if a file is damaged.
+    """
     _require_keys_or_prefix(keys, prefix)
-    names = keys or [key.key for key in ask.client.blobs.list(prefix or "")]
+    names = keys or [key.key for key in context.client.blobs.list(prefix or "")]
     damaged: list[str] = []
 
-    def looked_at() -> Iterator[dict[str, object]]:
+    def verify_keys() -> Iterator[dict[str, object]]:
         with counter_bar("verifying", len(names)) as advance:
             for name in names:
-                found = ask.retrying_client.blobs.verify(name)
-                if not found.whole:
+                verification = context.retrying_client.blobs.verify(name)
+                if not verification.whole:
                     damaged.append(name)
-                yield {"key": name, "blob_id": found.blob_id, "whole": found.whole}
+                yield {"key": name, "blob_id": verification.blob_id, "whole": verification.whole}
                 advance(1)
 
-    if ask.out.json:
-        ask.out.json_array(looked_at())
+    if context.out.json:
+        context.out.json_array(verify_keys())
     else:
-        for one in looked_at():
-            ask.out.text(f"{'whole  ' if one['whole'] else 'damaged'}  {one['key']}\n")
+        for result in verify_keys():
+            context.out.text(f"{'whole  ' if result['whole'] else 'damaged'}  {result['key']}\n")
         if not names:
-            ask.out.message(f"There is no key that begins with {prefix!r}.")
+            context.out.message(f"No key has the prefix {prefix!r}.")
     if damaged:
-        raise BlobDamaged(f"{len(damaged)} of {_key_count_text(len(names))} damaged, {damaged[0]!r} first")
+        raise BlobDamaged(f"{len(damaged)} of {_key_count_text(len(names))} damaged, the first is {damaged[0]!r}")
 
 
 @app.command(
@@ -188,58 +200,69 @@ def verify(ask: CommandContext, keys: Keys = None, prefix: Prefix = None) -> Non
 )
 @server_command
 def url(
-    ask: CommandContext,
+    context: CommandContext,
     key: KeyOrId,
     seconds: Annotated[
-        int, typer.Option(min=1, max=URL_SECONDS_MAX, metavar="N", help="For how long it holds.")
+        int, typer.Option(min=1, max=URL_SECONDS_MAX, metavar="N", help="Validity of the URL in seconds.")
     ] = URL_SECONDS_MAX,
 ) -> None:
-    """Write an address at which a file can be fetched without a token, for a while, by whoever has it."""
-    found = ask.client.blobs.url(key, seconds=seconds)
-    ask.out.result(found, found.url)
+    """Print a temporary URL that fetches a file without a token.
+
+    Anyone who has the URL can fetch the file until the URL expires.
+    """
+    signed_url = context.client.blobs.url(key, seconds=seconds)
+    context.out.result(signed_url, signed_url.url)
 
 
 @app.command(epilog=examples_epilog("ingot blobs purge --owner token:0198c5a2-…", "ingot blobs purge --all --dry-run"))
 @server_command
 def purge(
-    ask: CommandContext,
-    owner: Annotated[str | None, typer.Option(metavar="OWNER", help="Whose: token:ID, worker:ID or user:ID.")] = None,
-    everybody: Annotated[bool, typer.Option("--all", help="All keys of the tenant.")] = False,
+    context: CommandContext,
+    owner: Annotated[
+        str | None, typer.Option(metavar="OWNER", help="Owner of the keys: token:ID, worker:ID or user:ID.")
+    ] = None,
+    all_owners: Annotated[bool, typer.Option("--all", help="All keys of the tenant.")] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete all keys that a token set, also one that was revoked, or all of the tenant; after a question."""
-    if (owner is None) is not everybody:
-        raise InvalidInput("either --owner or --all says whose", hint="`ingot blobs ls --long` has the owners.")
-    would = ask.client.blobs.purge(owner=owner, everybody=everybody)
-    if dry_run and ask.out.json:
-        ask.out.json_document(would)
+    """Delete all keys of one owner, or all keys of the tenant, after confirmation.
+
+    The owner of a key is the token, worker credential or person that stored it. It may have been revoked since.
+    """
+    if (owner is None) is not all_owners:
+        raise InvalidInput("exactly one of --owner and --all is required", hint="`ingot blobs ls --long` shows owners.")
+    preview = context.client.blobs.purge(owner=owner, everybody=all_owners)
+    if dry_run and context.out.json:
+        context.out.json_document(preview)
         return
     if dry_run or not yes:
-        ask.out.message(f"{_key_count_text(would.keys)}, {format_size(would.bytes)}.")
+        context.out.message(f"{_key_count_text(preview.keys)}, {format_size(preview.bytes)}.")
         if dry_run:
             return
-        confirm(f"Delete {_key_count_text(would.keys)}?")
-    done = ask.client.blobs.purge(owner=owner, everybody=everybody, dry_run=False)
-    ask.out.outcome(done, f"{_key_count_text(done.keys)} deleted, {format_size(done.bytes)}.")
+        confirm(f"Delete {_key_count_text(preview.keys)}?")
+    purged = context.client.blobs.purge(owner=owner, everybody=all_owners, dry_run=False)
+    context.out.outcome(purged, f"{_key_count_text(purged.keys)} deleted, {format_size(purged.bytes)}.")
 
 
 @app.command(epilog=examples_epilog("ingot blobs collect --dry-run", "ingot blobs collect"))
 @server_command
-def collect(ask: CommandContext, dry_run: DryRun = False) -> None:
-    """Take away what nothing refers to and whose time is over, now; for operators. The server does it by itself too."""
-    done = ask.client.blobs.collect(dry_run=dry_run)
+def collect(context: CommandContext, dry_run: DryRun = False) -> None:
+    """Delete unreferenced blobs and leftovers of uploads whose grace period is over; for operators.
+
+    The server also does this regularly.
+    """
+    collected = context.client.blobs.collect(dry_run=dry_run)
     facts = [
-        ("blobs", f"{done.blobs} ({format_size(done.bytes)})"),
-        ("uploads", done.uploads),
-        ("objects", done.objects),
+        ("blobs", f"{collected.blobs} ({format_size(collected.bytes)})"),
+        ("uploads", collected.uploads),
+        ("objects", collected.objects),
     ]
-    ask.out.details(done, facts)
+    context.out.details(collected, facts)
 
 
 def _require_keys_or_prefix(keys: list[str] | None, prefix: str | None) -> None:
     if bool(keys) is (prefix is not None):
-        raise InvalidInput("either keys or --prefix say which", hint="`ingot blobs ls` has the keys.")
+        raise InvalidInput("either keys or --prefix must be given, not both", hint="`ingot blobs ls` shows all keys.")
 
 
 def _key_count_text(keys: int) -> str:
@@ -251,8 +274,8 @@ def _quota_text(usage: Usage) -> str:
         return "none"
     if usage.quota_bytes == 0:
         return "0 B"
-    taken = (usage.bytes + usage.reserved_bytes) / usage.quota_bytes
-    return f"{format_size(usage.quota_bytes)} ({usage.quota_bytes} bytes), {taken:.0%} taken"
+    used = (usage.bytes + usage.reserved_bytes) / usage.quota_bytes
+    return f"{format_size(usage.quota_bytes)} ({usage.quota_bytes} bytes), {used:.0%} used"
 
 
 def _row(key: Key, *, long: bool) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""What a shell offers while one types. What is not known at once is not offered."""
+"""Values that the shell offers for completion."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ RECENT_JOBS_MAX: Final = 100
 
 
 def priorities(incomplete: str) -> list[str]:
-    """Priorities by name."""
+    """Complete the name of a priority."""
     return [name for name in PRIORITIES if name.startswith(incomplete)]
 
 
 def actions(incomplete: str) -> list[str]:
-    """What can be granted."""
-    known = [*sorted(ACTIONS), *(f"{family}.*" for family in sorted(ACTION_FAMILIES)), "*"]
-    return [name for name in known if name.startswith(incomplete)]
+    """Complete an action of a grant."""
+    names = [*sorted(ACTIONS), *(f"{family}.*" for family in sorted(ACTION_FAMILIES)), "*"]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def tenant_limits(incomplete: str) -> list[str]:
-    """What can be limited."""
+    """Complete the name of a tenant limit, as `name=`."""
     return [f"{name}=" for name in Limits.__struct_fields__ if name.startswith(incomplete)]
 
 
 def token_limits(incomplete: str) -> list[str]:
-    """What can be limited of a token alone."""
+    """Complete the name of a token limit, as `name=`."""
     return [f"{name}=" for name in TokenLimits.__struct_fields__ if name.startswith(incomplete)]
 
 
 def job_types(incomplete: str) -> list[str]:
-    """Types that are defined, or of which there were jobs lately, when the server answers soon."""
-    found: set[str] = set()
+    """Complete a job type from definitions and recent jobs, if the server responds within the timeout."""
+    types: set[str] = set()
 
-    def look() -> None:
+    def fetch_types() -> None:
         with suppress(IngotError), Client(patience=0) as client:
-            found.update(definition.type for definition in client.definitions())
-            found.update(job.type for job in client.jobs(limit=RECENT_JOBS_MAX))
+            types.update(definition.type for definition in client.definitions())
+            types.update(job.type for job in client.jobs(limit=RECENT_JOBS_MAX))
 
-    looking = Thread(target=look, daemon=True)
-    looking.start()
-    looking.join(COMPLETION_TIMEOUT_SECONDS)
-    return sorted(name for name in tuple(found) if name.startswith(incomplete))
+    thread = Thread(target=fetch_types, daemon=True)
+    thread.start()
+    thread.join(COMPLETION_TIMEOUT_SECONDS)
+    return sorted(type for type in tuple(types) if type.startswith(incomplete))

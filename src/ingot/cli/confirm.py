@@ -1,4 +1,4 @@
-"""Asking before something is done that cannot be undone."""
+"""Confirmation prompts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ingot.kernel.errors import InvalidInput
 
 
 def confirm(question: str) -> None:
-    """Ask on the terminal; no ends the command with 1. Raises `InvalidInput` where there is nobody to ask."""
+    """Ask for confirmation. Exit with 1 if the answer is no. Raises `InvalidInput` without a terminal."""
     if not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise InvalidInput("there is no terminal to ask on", hint="Say --yes to do it; nothing was changed.")
+        raise InvalidInput("confirmation needs a terminal", hint="Use --yes to skip it. Nothing was changed.")
     if not typer.confirm(question, err=True):
         print_message("Nothing was changed.")
         raise typer.Exit(1)

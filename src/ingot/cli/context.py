@@ -1,4 +1,4 @@
-"""What all commands that ask a server have in common: where it is, who asks, and how the answer is written."""
+"""Common parts of client commands: options for server, token, tenant and output, and clients made from them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ingot.client.server_address import ServerAddress, resolve_server_address
 from ingot.kernel.errors import InvalidInput
 
 PANEL: Final = "Server and output"
-RETRY_SECONDS: Final = 2.0  # Who typed the address wrong is told soon.
-WAITING_RETRY_SECONDS: Final = 60.0  # Who waits for a job outlives a restart of the server.
+RETRY_SECONDS: Final = 2.0  # Short, so that a wrong URL is reported soon.
+WAITING_RETRY_SECONDS: Final = 60.0  # Long enough to survive a restart of the server.
 TOKEN_CHARS_MAX: Final = 4096
-TOKEN_HINT: Final = "It holds a token and nothing else, as in ingot_…."
+TOKEN_HINT: Final = "The file must contain only a token, such as ingot_…."
 
 
 def _reject_empty(value: str | None) -> str | None:
-    """What was said; a variable of a script that is not set is nothing."""
+    """Reject an empty value, which usually comes from an unset variable in a script."""
     if value == "":
-        raise typer.BadParameter("it is empty.")
+        raise typer.BadParameter("must not be empty.")
     return value
 
 
@@ -35,7 +35,7 @@ ServerOption = Annotated[
     typer.Option(
         "--server",
         metavar="URL",
-        help="Its address (INGOT_SERVER_URL, http://127.0.0.1:8080).",
+        help="URL of the server. Default: INGOT_SERVER_URL, or http://127.0.0.1:8080.",
         rich_help_panel=PANEL,
         callback=_reject_empty,
     ),
@@ -45,7 +45,8 @@ TokenFileOption = Annotated[
     typer.Option(
         "--token-file",
         metavar="FILE",
-        help="A file with the token (INGOT_TOKEN; on the machine of the server, operator.token of its data folder).",
+        help="File that contains the token. Default: INGOT_TOKEN, or operator.token in the data folder if the server "
+        "runs on this machine.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -54,32 +55,32 @@ TenantOption = Annotated[
     typer.Option(
         "--tenant",
         metavar="SLUG",
-        help="In which tenant, for an operator (INGOT_TENANT).",
+        help="Tenant to act in; for operators. Default: INGOT_TENANT, or the tenant of the token.",
         rich_help_panel=PANEL,
         callback=_reject_empty,
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.", rich_help_panel=PANEL)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=PANEL)]
 
 
 def read_token_file(path: Path) -> str:
-    """The token in a file. Raises `InvalidInput`."""
+    """Read a token from a file. Raises `InvalidInput`."""
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             text = file.read(TOKEN_CHARS_MAX + 1).strip()
     except OSError as error:
         raise InvalidInput(
-            f"the file {path} cannot be read: {error.strerror}", hint="Check the name after --token-file."
+            f"the token file {path} cannot be read: {error.strerror}", hint="Check the path after --token-file."
         ) from None
     if not text:
-        raise InvalidInput(f"the file {path} is empty", hint=TOKEN_HINT)
+        raise InvalidInput(f"the token file {path} is empty", hint=TOKEN_HINT)
     if not (text.isascii() and text.isprintable() and len(text) <= TOKEN_CHARS_MAX):
-        raise InvalidInput(f"the file {path} holds something that is no token", hint=TOKEN_HINT)
+        raise InvalidInput(f"the token file {path} does not contain a valid token", hint=TOKEN_HINT)
     return text
 
 
 class CommandContext:
-    """One command that asks a server."""
+    """The common options of a client command, its output, and its clients, which are closed on exit."""
 
     def __init__(
         self,
@@ -104,29 +105,29 @@ class CommandContext:
 
     @cached_property
     def token(self) -> str | None:
-        """The token of the file that was named; `None` leaves it to the environment. Raises `InvalidInput`."""
+        """The token from `--token-file`, or `None` to use the environment. Raises `InvalidInput`."""
         return None if self._token_file is None else read_token_file(self._token_file)
 
     @cached_property
     def client(self) -> Client:
-        """The server. Raises `NoToken` or `WrongUrl`."""
+        """A client that retries for `RETRY_SECONDS`. Raises `NoToken` or `WrongUrl`."""
         return self.open_client()
 
     @cached_property
     def retrying_client(self) -> Client:
-        """The same server, for who waits."""
+        """A client that retries for `WAITING_RETRY_SECONDS`, for transfers and for waiting."""
         return self.open_client(patience=WAITING_RETRY_SECONDS)
 
     @property
     def server_address(self) -> ServerAddress:
-        """Where the server is, and what is said to it with every request."""
+        """The URL of the server and the headers of every request."""
         return resolve_server_address(self.server, token=self.token, tenant=self.tenant, allow_missing_token=True)
 
     def open_client(self, *, tenant: str | None = None, patience: float = RETRY_SECONDS) -> Client:
-        """The server, in another tenant."""
-        made = Client(self.server, token=self.token, tenant=tenant or self.tenant, patience=patience)
-        self._clients.append(made)
-        return made
+        """Open another client, optionally for another tenant. The context closes the client."""
+        client = Client(self.server, token=self.token, tenant=tenant or self.tenant, patience=patience)
+        self._clients.append(client)
+        return client
 
 
 def _common_options(
@@ -136,27 +137,28 @@ def _common_options(
     tenant: TenantOption = None,
     json: JsonOption = False,
 ) -> None:
-    """The options of all of them."""
+    """Declare the options that all client commands have."""
 
 
 COMMON_OPTIONS: Final = tuple(inspect.signature(_common_options, eval_str=True).parameters.values())
 
 
 def server_command(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that gets an `Asking`, made of the options that all of them have."""
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    """Add the common options to a command, and pass it a `CommandContext` as its first argument."""
+    own_options = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
-    def run(**given: Any) -> None:
-        with CommandContext(**{option.name: given.pop(option.name) for option in COMMON_OPTIONS}) as ask:
-            command(ask, **given)
+    def run(**arguments: Any) -> None:
+        with CommandContext(**{option.name: arguments.pop(option.name) for option in COMMON_OPTIONS}) as context:
+            command(context, **arguments)
 
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *COMMON_OPTIONS)]
+    options = (*own_options, *COMMON_OPTIONS)
+    parameters = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
     run.__name__, run.__doc__ = command.__name__, unwrap_docstring(command.__doc__ or "")
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
 
 
-def command_group(what: str) -> typer.Typer:
-    """A noun, whose commands are verbs."""
-    return typer.Typer(no_args_is_help=True, add_completion=False, help=what, rich_markup_mode="rich")
+def command_group(help_text: str) -> typer.Typer:
+    """Create a group of commands that prints its help when it is called without a command."""
+    return typer.Typer(no_args_is_help=True, add_completion=False, help=help_text, rich_markup_mode="rich")

@@ -1,4 +1,4 @@
-"""`ingot database`: a PostgreSQL database, prepared for servers, workers and applications by its owner."""
+"""`ingot database`: migrate a PostgreSQL database and manage its roles, as its owner."""
 
 from __future__ import annotations
 
@@ -15,61 +15,67 @@ from ingot.engines.postgres import grant_app_role, make_worker_role, migrate, re
 from ingot.settings import read_database_owner_url
 
 DEFAULT_TENANT: Final = "default"
-OWNER_PARAMETERS: Final = frozenset({"user", "password", "passfile"})  # What an address may say of the owner, besides.
+# Query parameters of a database URL that identify the owner.
+OWNER_PARAMETERS: Final = frozenset({"user", "password", "passfile"})
 RoleTenantOption = Annotated[
-    str, typer.Option("--tenant", metavar="SLUG", help="The tenant that it is for; one role has one tenant.")
+    str, typer.Option("--tenant", metavar="SLUG", help="Tenant of the role. A role has exactly one tenant.")
 ]
 
 app = command_group(
-    "Prepare a PostgreSQL database. INGOT_DATABASE_OWNER_URL names it, with a role that may make roles and schemas."
+    "Migrate a PostgreSQL database and manage its roles.\n\nINGOT_DATABASE_OWNER_URL must name the database, and a "
+    "role that may create roles and schemas."
 )
 
 
 @app.command("migrate", epilog=examples_epilog("ingot database migrate"))
 def migrate_schema() -> None:
-    """Bring the schema to this version. Done again, it does nothing; two at once are fine."""
-    made = asyncio.run(migrate(read_database_owner_url()))
-    print_message(f"{len(made)} steps were applied." if made else "The schema was up to date.")
+    """Migrate the schema to this version.
+
+    It is safe to run this again, or twice at the same time.
+    """
+    applied = asyncio.run(migrate(read_database_owner_url()))
+    count = f"{len(applied)} migration{'' if len(applied) == 1 else 's'}"
+    print_message(f"Applied {count}." if applied else "The schema is up to date.")
 
 
 @app.command(
     "worker-role", epilog=examples_epilog("ingot database worker-role resize_worker --tenant acme > worker.env")
 )
 def create_worker_role(
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="Its name.", show_default=False)],
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="Name of the role.", show_default=False)],
     tenant: RoleTenantOption = DEFAULT_TENANT,
 ) -> None:
-    """Make a role that workers come to the database with, and write the setting for them, this once.
+    """Create a role for workers that connect to the database directly, and print their INGOT_DATABASE_URL.
 
-    Of a role that is there the password is changed.
+    The password is shown only once. If the role exists already, it gets a new password.
     """
     owner = read_database_owner_url()
     password = asyncio.run(make_worker_role(owner, role, tenant))
     typer.echo(f"INGOT_DATABASE_URL={_url_for_role(owner, role, password)}")
-    print_message(f"The role {role} works for {tenant}. Its password is shown this once.")
+    print_message(f"Role {role} can run workers for tenant {tenant}. Its password is shown only once.")
 
 
 @app.command("let-in", epilog=examples_epilog("ingot database let-in shop --tenant acme"))
 def grant_application_role(
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="The role of your application.", show_default=False)],
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="Role of your application.", show_default=False)],
     tenant: RoleTenantOption = DEFAULT_TENANT,
 ) -> None:
-    """Let a role of yours enqueue jobs and publish events in its own transactions."""
+    """Allow a role of your application to enqueue jobs and publish events in its transactions."""
     asyncio.run(grant_app_role(read_database_owner_url(), role, tenant))
-    print_message(f"The role {role} enqueues and publishes for {tenant}.")
+    print_message(f"Role {role} can enqueue jobs and publish events for tenant {tenant}.")
 
 
 @app.command("let-out", epilog=examples_epilog("ingot database let-out shop"))
 def revoke_application_role(
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="The role of your application.", show_default=False)],
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="Role of your application.", show_default=False)],
 ) -> None:
-    """Let a role of yours enqueue and publish no more."""
+    """Revoke the permission of a role to enqueue jobs and publish events."""
     asyncio.run(revoke_app_role(read_database_owner_url(), role))
-    print_message(f"The role {role} enqueues and publishes no more.")
+    print_message(f"Role {role} can no longer enqueue jobs or publish events.")
 
 
 def _url_for_role(url: str, role: str, password: str) -> str:
-    """The same database for another role."""
+    """Replace the owner in a database URL by another role."""
     parts = urlsplit(url)
     _, _, host = parts.netloc.rpartition("@")
     query = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name not in OWNER_PARAMETERS])

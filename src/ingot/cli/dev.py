@@ -1,4 +1,4 @@
-"""`ingot dev`: server and worker in one process, begun anew whenever the code of the app changes."""
+"""`ingot dev`: run a server and a worker in one process, and restart when the code changes."""
 
 from __future__ import annotations
 
@@ -37,114 +37,123 @@ IGNORED_FOLDERS: Final = frozenset({"__pycache__", "node_modules", "site-package
 VENV_MARKER: Final = "pyvenv.cfg"
 SOCKET_OPTION: Final = "--listening"
 FileStates = dict[str, tuple[int, int]]
-NextStep = Literal["end", "again"]
-AppAndHandlers = tuple[str | None, str | None]  # An app, and handlers of ours.
+NextStep = Literal["exit", "restart"]
+AppAndHandlers = tuple[str | None, str | None]  # The values of --app and --handlers.
 
 
 def dev(
     app: AppOption = None,
     handlers: HandlersOption = None,
-    data: Annotated[Path | None, typer.Option(help="The data folder (INGOT_DATA, ./data).")] = None,
+    data: Annotated[Path | None, typer.Option(help="Data folder. Default: INGOT_DATA, or ./data.")] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=PORT_MAX, help="The port; 0 is any that is free (INGOT_PORT, 8080).")
+        int | None, typer.Option(min=0, max=PORT_MAX, help="Port. 0 selects a free port. Default: INGOT_PORT, or 8080.")
     ] = None,
     drain_seconds: Annotated[
-        float, typer.Option(min=0, help="How long what runs may go on after a change, before it is given back.")
+        float,
+        typer.Option(
+            min=0, help="Time in seconds that running jobs have to finish after a change, before they are released."
+        ),
     ] = DRAIN_SECONDS,
-    listening: Annotated[int | None, typer.Option(SOCKET_OPTION, hidden=True)] = None,
+    socket_fd: Annotated[int | None, typer.Option(SOCKET_OPTION, hidden=True)] = None,
 ) -> None:
-    """Serve, and run the handlers of an app, in one process for this machine, until Ctrl-C.
+    """Run a server and the handlers of an app in one process on this machine, until Ctrl-C.
 
-    When a Python file below the working folder changes, the worker finishes or gives back what runs, and the process
-    begins anew with the same address. What cannot be loaded is told; the server goes on until the next change.
+    When a Python file below the current folder changes, the worker finishes or releases its running jobs, and the
+    process restarts with the same port. If the code cannot be loaded, the error is printed and the server keeps running
+    until the next change.
     """
     files = python_files(Path())
-    given = {name: value for name, value in (("data", data), ("port", port)) if value is not None}
-    settings = msgspec.structs.replace(read_settings(), host=HOST, **given)
+    overrides = {name: value for name, value in (("data", data), ("port", port)) if value is not None}
+    settings = msgspec.structs.replace(read_settings(), host=HOST, **overrides)
     configure_server_logs(settings.log_level, settings.log_format)
-    door = listen(HOST, settings.port) if listening is None else socket.socket(fileno=listening)
-    with door:
-        serve = partial(_serve, settings, door.dup(), first=listening is None)
-        serving = ServerThread(serve, name="ingot-server")
-        serving.start()
+    server_socket = listen(HOST, settings.port) if socket_fd is None else socket.socket(fileno=socket_fd)
+    with server_socket:
+        serve = partial(_serve, settings, server_socket.dup(), announce=socket_fd is None)
+        server_thread = ServerThread(serve, name="ingot-server")
+        server_thread.start()
         try:
-            then = uvloop.run(_work_until_change((app, handlers), settings, url_of(door), files, drain_seconds))
+            next_step = uvloop.run(
+                _work_until_change((app, handlers), settings, url_of(server_socket), files, drain_seconds)
+            )
         finally:
-            serving.stop()
-        if then == "again":
-            door.set_inheritable(True)  # Those who come meanwhile wait at it.
+            server_thread.stop()
+        if next_step == "restart":
+            server_socket.set_inheritable(True)  # Connections made during the restart wait in its backlog.
             sys.stdout.flush()
             sys.stderr.flush()
-            os.execv(sys.executable, [sys.executable, *restart_arguments(sys.orig_argv[1:], door.fileno())])
+            os.execv(sys.executable, [sys.executable, *restart_arguments(sys.orig_argv[1:], server_socket.fileno())])
 
 
-def restart_arguments(words: list[str], listening: int) -> list[str]:
-    """The words that this process was started with, for the next one."""
-    if SOCKET_OPTION in words:
-        words = words[: words.index(SOCKET_OPTION)]
-    return [*words, SOCKET_OPTION, str(listening)]
+def restart_arguments(arguments: list[str], socket_fd: int) -> list[str]:
+    """Return the arguments of this process with the file descriptor of its listening socket appended or replaced."""
+    if SOCKET_OPTION in arguments:
+        arguments = arguments[: arguments.index(SOCKET_OPTION)]
+    return [*arguments, SOCKET_OPTION, str(socket_fd)]
 
 
 async def _serve(
-    settings: Settings, listening: socket.socket, started: Callable[[Server], None], *, first: bool
+    settings: Settings, server_socket: socket.socket, on_started: Callable[[Server], None], *, announce: bool
 ) -> None:
-    with listening:
-        await serve_on_socket(settings, listening, None, announce=first, on_started=started)
+    with server_socket:
+        await serve_on_socket(settings, server_socket, None, announce=announce, on_started=on_started)
 
 
-# -- working ----------------------------------------------------------------------------------------------------------
+# -- worker ------------------------------------------------------------------------------------------------------------
 
 
 async def _work_until_change(
-    wanted: AppAndHandlers, settings: Settings, url: str, files: FileStates, drain_seconds: float
+    app_and_handlers: AppAndHandlers, settings: Settings, url: str, files: FileStates, drain_seconds: float
 ) -> NextStep:
-    """Run the handlers until a file changes or somebody ends it."""
-    told, stopping = asyncio.Event(), asyncio.Event()
-    _install_signal_handlers(told)
-    ending = asyncio.create_task(told.wait())
-    changing = asyncio.create_task(_wait_for_change(files))
+    """Run the handlers until a file changes or a signal arrives."""
+    signaled, stopping = asyncio.Event(), asyncio.Event()
+    _install_signal_handlers(signaled)
+    signal_task = asyncio.create_task(signaled.wait())
+    change_task = asyncio.create_task(_wait_for_change(files))
     export_client_settings(server_url=url, data=settings.data)
-    place = ClientSettings(server_url=url, token=settings.operator_token, data=settings.data)
-    runner = _create_runner(wanted, place, drain_seconds)
-    running = asyncio.create_task(_run_worker(runner, stopping)) if runner is not None else None
+    client_settings = ClientSettings(server_url=url, token=settings.operator_token, data=settings.data)
+    runner = _create_runner(app_and_handlers, client_settings, drain_seconds)
+    worker_task = asyncio.create_task(_run_worker(runner, stopping)) if runner is not None else None
     try:
-        await asyncio.wait({ending, changing}, return_when=asyncio.FIRST_COMPLETED)
-        if changing.done() and not told.is_set():
-            print_or_log("changed", f"{changing.result()} has changed: beginning anew.", file=changing.result())
+        await asyncio.wait({signal_task, change_task}, return_when=asyncio.FIRST_COMPLETED)
+        if change_task.done() and not signaled.is_set():
+            file = change_task.result()
+            print_or_log("changed", f"{file} has changed. Restarting.", file=file)
         stopping.set()
-        if running is not None:
-            await running
-        return "end" if told.is_set() else "again"
+        if worker_task is not None:
+            await worker_task
+        return "exit" if signaled.is_set() else "restart"
     finally:
-        ending.cancel()
-        changing.cancel()
+        signal_task.cancel()
+        change_task.cancel()
 
 
-def _install_signal_handlers(told: asyncio.Event) -> None:
-    """The first signal lets what runs finish; a second one ends the process at once."""
+def _install_signal_handlers(signaled: asyncio.Event) -> None:
+    """Set the event on the first SIGTERM or SIGINT, and exit at once on the second."""
     loop = asyncio.get_running_loop()
 
-    def hear() -> None:
-        if told.is_set():
+    def on_signal() -> None:
+        if signaled.is_set():
             os._exit(worker_runner.FORCED_EXIT_CODE)
-        told.set()
+        signaled.set()
 
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, hear)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, on_signal)
 
 
-def _create_runner(wanted: AppAndHandlers, place: ClientSettings, drain_seconds: float) -> Runner | None:
-    """What runs the handlers that are wanted, or nothing, and why."""
-    # Python compares bytecode with the size and the second of its source, and would miss a quick change.
+def _create_runner(
+    app_and_handlers: AppAndHandlers, client_settings: ClientSettings, drain_seconds: float
+) -> Runner | None:
+    """Load the handlers and build their runner. Report an error and return `None` if they cannot be loaded."""
+    # Python checks cached bytecode by the size and the second of its source, and would miss a quick change.
     sys.dont_write_bytecode = True
     try:
-        worker = load_worker(*wanted)
-        runner = worker_runner.build_runner(worker, place, drain_seconds=drain_seconds, echo=True)
+        worker = load_worker(*app_and_handlers)
+        runner = worker_runner.build_runner(worker, client_settings, drain_seconds=drain_seconds, echo=True)
     except IngotError as error:
         print_or_log("app_failed", f"{error.detail}\n{error.hint}\nWaiting for a change.", error=error.detail)
     else:
         types = ", ".join(sorted(worker.handlers))
-        print_or_log("working", f"Handlers are at work: {types}.", types=types)
+        print_or_log("working", f"Running handlers: {types}.", types=types)
         return runner
     return None
 
@@ -153,43 +162,44 @@ async def _run_worker(runner: Runner, stopping: asyncio.Event) -> None:
     try:
         await runner.run(stopping)
     except Exception as error:
-        why = "".join(traceback.format_exception_only(error))
-        print_or_log("worker_failed", f"The worker has ended:\n{why}Waiting for a change.", error=why)
+        text = "".join(traceback.format_exception_only(error))
+        print_or_log("worker_failed", f"The worker has failed:\n{text}Waiting for a change.", error=text)
         return
     if not stopping.is_set():
-        print_or_log("drained", "The worker was told to drain. It begins again with the next change.")
+        print_or_log("drained", "The worker was drained. It starts again after the next change.")
 
 
-# -- looking for changes ----------------------------------------------------------------------------------------------
+# -- detecting changes ------------------------------------------------------------------------------------------------
 
 
 async def _wait_for_change(files: FileStates) -> str:
-    """Wait until a Python file is not what it was, and answer its name."""
+    """Wait until a Python file is created, changed or deleted, and return its path."""
     while True:
         await asyncio.sleep(POLL_SECONDS)
-        now = await asyncio.to_thread(python_files, Path())
-        if different := sorted(name for name in files.keys() | now.keys() if files.get(name) != now.get(name)):
-            return different[0]
+        current = await asyncio.to_thread(python_files, Path())
+        changed = sorted(path for path in files.keys() | current.keys() if files.get(path) != current.get(path))
+        if changed:
+            return changed[0]
 
 
 def python_files(folder: Path) -> FileStates:
-    """The Python files below a folder, when they were written and how long they are; those of environments are not."""
-    found: FileStates = {}
+    """Return modification time and size of the Python files below a folder, except those in virtual environments."""
+    files: FileStates = {}
     for path in _python_paths(folder):
         try:
-            known = path.stat()
+            status = path.stat()
         except OSError:
             continue
-        found[str(path)] = (known.st_mtime_ns, known.st_size)
-        if len(found) == WATCHED_FILES_MAX:
+        files[str(path)] = (status.st_mtime_ns, status.st_size)
+        if len(files) == WATCHED_FILES_MAX:
             break
-    return found
+    return files
 
 
 def _python_paths(folder: Path) -> Iterator[Path]:
-    for place, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
         if VENV_MARKER in names:
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if name not in IGNORED_FOLDERS and not name.startswith("."))
-        yield from (Path(place, name) for name in sorted(names) if name.endswith(".py"))
+        yield from (Path(parent, name) for name in sorted(names) if name.endswith(".py"))

@@ -1,4 +1,4 @@
-"""`ingot doctor`: whether all is as it should be, and what to do where it is not."""
+"""`ingot doctor`: check an installation and print a hint for each problem."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ HEALTH_TIMEOUT_SECONDS: Final = 5.0
 SKEW_SECONDS_MAX: Final = 2.0
 FREE_BYTES_WARNING: Final = 1 << 30
 FREE_BYTES_REQUIRED: Final = 64 << 20
-SIMILARITY_MIN: Final = 0.75  # How like a name is that is offered instead of one that is none.
+SIMILARITY_MIN: Final = 0.75  # Minimum similarity between an unknown variable and the setting that is suggested.
 TIME_ORDERED_UUID_VERSION: Final = 7
 EXAMPLES: Final = ("ingot doctor", "ingot doctor --server https://ingot.example.com --token-file ~/ingot.token --json")
 
 
 class CheckState(StrEnum):
-    """How a check came out."""
+    """The state of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -58,7 +58,7 @@ class CheckState(StrEnum):
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was looked at, and what to do about it."""
+    """The result of one check, with a hint unless the state is `ok`."""
 
     name: str
     state: CheckState
@@ -67,7 +67,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was looked at."""
+    """The results of all checks. `ok` is false if one has failed."""
 
     ok: bool
     checks: list[CheckResult]
@@ -78,99 +78,103 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 @app.command(epilog=examples_epilog(*EXAMPLES))
 @server_command
-def doctor(ask: CommandContext) -> None:
-    """Check settings, data folder, database, bucket, server, clock, token and worker credential, and say what to do.
+def doctor(context: CommandContext) -> None:
+    """Check settings, data folder, database, bucket, server, clock, token and worker credential.
 
-    The exit code is 1 when a check failed; a warning is none.
+    Each problem is printed with a hint. The exit code is 1 if a check fails; warnings do not count.
     """
     checks: list[CheckResult] = []
-    for check in _run_checks(ask):
+    for check in _run_checks(context):
         checks.append(check)
-        if not ask.out.json:
-            ask.out.check(check.state, check.name, check.detail, check.hint)
+        if not context.out.json:
+            context.out.check(check.state, check.name, check.detail, check.hint)
     healthy = all(check.state is not CheckState.FAILED for check in checks)
-    if ask.out.json:
-        ask.out.json_document(DoctorReport(ok=healthy, checks=checks))
+    if context.out.json:
+        context.out.json_document(DoctorReport(ok=healthy, checks=checks))
     if not healthy:
         raise typer.Exit(1)
 
 
-def _run_checks(ask: CommandContext) -> Iterator[CheckResult]:
+def _run_checks(context: CommandContext) -> Iterator[CheckResult]:
     yield _ok("program", f"ingot {VERSION}, Python {platform.python_version()}")
-    wrong = find_setting_errors()
-    yield from (_failure_from_error("settings", error) for error in wrong)
+    setting_errors = find_setting_errors()
+    yield from (_failure_from_error("settings", error) for error in setting_errors)
     yield from (
-        _unknown_setting(name, meant) for name, meant in find_unknown_variables(similarity_min=SIMILARITY_MIN).items()
+        _unknown_setting(name, suggestion)
+        for name, suggestion in find_unknown_variables(similarity_min=SIMILARITY_MIN).items()
     )
-    if wrong:
-        return  # What they lead to would be judged by the wrong ones.
+    if setting_errors:
+        return  # The other checks would use the invalid settings.
     try:
         settings, client = read_settings(), read_client_settings()
-    except IngotError as error:  # A name that is nearly one of ours.
+    except IngotError as error:  # A variable whose name is almost that of a setting.
         yield _failure_from_error("settings", error)
         return
-    yield _ok("settings", "all that are set can be read")
+    yield _ok("settings", "all settings are valid")
     yield from _check_data_folder(settings)
     if settings.database_url is not None:
         yield _check_database(settings)
     if settings.s3_bucket is not None:
         yield _check_bucket(settings)
-    yield from _check_server(ask, client)
+    yield from _check_server(context, client)
 
 
-def _unknown_setting(name: str, meant: str | None) -> CheckResult:
-    hint = "Remove it, or look in docs/reference/settings.md for its name."
-    return _warning("settings", f"{name} is no setting", hint if meant is None else f"Perhaps {meant} is meant.")
+def _unknown_setting(name: str, suggestion: str | None) -> CheckResult:
+    hint = "Remove it, or find the correct name in docs/reference/settings.md."
+    detail = f"{name} is not a setting"
+    return _warning("settings", detail, hint if suggestion is None else f"Did you mean {suggestion}?")
 
 
 # -- this machine -------------------------------------------------------------------------------------------
 
 
 def _check_data_folder(settings: Settings) -> Iterator[CheckResult]:
-    where = settings.data.absolute()
-    if not where.exists():
-        nearest = next(parent for parent in where.parents if parent.exists())
+    folder = settings.data.absolute()
+    if not folder.exists():
+        nearest = next(parent for parent in folder.parents if parent.exists())
         if os.access(nearest, os.W_OK | os.X_OK):
-            yield _ok("data folder", f"{where} is not there yet; `ingot serve` makes it")
+            yield _ok("data folder", f"{folder} does not exist yet; `ingot serve` creates it")
         else:
             yield _failure(
-                "data folder", f"{where} is not there and cannot be made", "Set INGOT_DATA to a folder of yours."
+                "data folder",
+                f"{folder} does not exist and cannot be created",
+                "Set INGOT_DATA to a folder that you can write to.",
             )
         return
     try:
-        with tempfile.TemporaryFile(dir=where):
+        with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        hint = "Give the folder to the user that runs `ingot serve`, or set INGOT_DATA to another."
-        yield _failure("data folder", f"{where} cannot be written to: {error.strerror}", hint)
+        hint = "Give the user that runs `ingot serve` write access, or set INGOT_DATA to another folder."
+        yield _failure("data folder", f"{folder} cannot be written to: {error.strerror}", hint)
         return
-    yield _check_free_space(where, settings)
-    token = where / TOKEN_FILE
-    if token.exists() and stat.S_IMODE(token.stat().st_mode) & 0o077:
-        yield _warning("data folder", f"others can read {token}", f"Run: chmod 600 {token}")
+    yield _check_free_space(folder, settings)
+    token_file = folder / TOKEN_FILE
+    if token_file.exists() and stat.S_IMODE(token_file.stat().st_mode) & 0o077:
+        yield _warning("data folder", f"other users can read {token_file}", f"Run: chmod 600 {token_file}")
 
 
-def _check_free_space(where: Path, settings: Settings) -> CheckResult:
-    free = shutil.disk_usage(where).free
-    said = f"{where} can be written to, {free / (1 << 30):.1f} GiB are free"
+def _check_free_space(folder: Path, settings: Settings) -> CheckResult:
+    free = shutil.disk_usage(folder).free
+    detail = f"{folder} is writable, {free / (1 << 30):.1f} GiB free"
     if free < FREE_BYTES_REQUIRED:
-        return _failure("data folder", said, "Free some space: nothing can be written without.")
+        return _failure("data folder", detail, "Free some space. The server cannot write without it.")
     try:
         store_checks.check_free_space(settings)
     except IngotError:
-        hint = "Delete files or free some space: until then no file is taken in (INGOT_SPARE_BYTES)."
-        return _failure("data folder", said, hint)
+        hint = "Free some space, or lower INGOT_SPARE_BYTES. Until then the server does not accept files."
+        return _failure("data folder", detail, hint)
     if free < FREE_BYTES_WARNING:
-        return _warning("data folder", said, "Free some space before it is used up.")
-    return _ok("data folder", said)
+        return _warning("data folder", detail, "Free some space before the disk is full.")
+    return _ok("data folder", detail)
 
 
 def _check_database(settings: Settings) -> CheckResult:
     try:
-        found = asyncio.run(store_checks.check_database(settings))
+        role_kind = asyncio.run(store_checks.check_database(settings))
     except IngotError as error:
         return _failure_from_error("database", error)
-    return _ok("database", f"INGOT_DATABASE_URL can be worked with, as a {found}")
+    return _ok("database", f"the role of INGOT_DATABASE_URL can be used by a {role_kind}")
 
 
 def _check_bucket(settings: Settings) -> CheckResult:
@@ -178,96 +182,99 @@ def _check_bucket(settings: Settings) -> CheckResult:
         asyncio.run(store_checks.check_bucket(settings))
     except IngotError as error:
         return _failure_from_error("bucket", error)
-    return _ok("bucket", f"{settings.s3_bucket} can be written to, read and listed")
+    return _ok("bucket", f"objects in {settings.s3_bucket} can be written, read and listed")
 
 
 # -- the server ---------------------------------------------------------------------------------------------
 
 
-def _check_server(ask: CommandContext, client: ClientSettings) -> Iterator[CheckResult]:
+def _check_server(context: CommandContext, client: ClientSettings) -> Iterator[CheckResult]:
     try:
-        place = resolve_server_address(ask.server, token="none", settings=client)
-        answer, health = _request_health(place.url)
+        address = resolve_server_address(context.server, token="none", settings=client)
+        response, health = _request_health(address.url)
     except IngotError as error:
         yield _failure_from_error("server", error)
         return
-    yield _ok("server", f"{place.url} answers")
+    yield _ok("server", f"{address.url} responds")
     if health.version == VERSION:
-        yield _ok("version", f"server and client are {VERSION}")
+        yield _ok("version", f"server and client have version {VERSION}")
     else:
-        hint = "Bring both to the same version."
-        yield _warning("version", f"the server is {health.version}, the client {VERSION}", hint)
-    yield _check_clock(_server_time(answer))
-    yield _check_token(ask, client)
+        hint = "Install the same version on both."
+        yield _warning("version", f"the server has version {health.version}, the client {VERSION}", hint)
+    yield _check_clock(_server_time(response))
+    yield _check_token(context, client)
     if client.worker_id is not None or client.worker_secret is not None:
-        yield _check_worker_credential(ask, client)
+        yield _check_worker_credential(context, client)
 
 
 def _request_health(url: str) -> tuple[httpx.Response, Health]:
     try:
-        answer = httpx.get(f"{url}/healthz", timeout=HEALTH_TIMEOUT_SECONDS, trust_env=False)
-        return answer, msgspec.json.decode(answer.raise_for_status().content, type=Health)
+        response = httpx.get(f"{url}/healthz", timeout=HEALTH_TIMEOUT_SECONDS, trust_env=False)
+        return response, msgspec.json.decode(response.raise_for_status().content, type=Health)
     except (httpx.HTTPStatusError, httpx.DecodingError, msgspec.DecodeError, UnicodeDecodeError):
-        raise NotIngot(f"what answers at {url} is no Ingot server") from None
-    except httpx.HTTPError as fault:
-        raise ServerUnreachable(f"{url} does not answer: {str(fault) or type(fault).__name__}") from None
+        raise NotIngot(f"the server at {url} is not an Ingot server") from None
+    except httpx.HTTPError as error:
+        raise ServerUnreachable(f"{url} does not respond: {str(error) or type(error).__name__}") from None
 
 
-def _server_time(answer: httpx.Response) -> datetime | None:
-    """The server's time: the ids it gives its answers hold it, unless somebody on the way gave another."""
+def _server_time(response: httpx.Response) -> datetime | None:
+    """Read the server's time from the request ID, a UUIDv7. Return `None` if a proxy has set another ID."""
     try:
-        made = UUID(answer.headers.get("x-request-id", ""))
+        request_id = UUID(response.headers.get("x-request-id", ""))
     except ValueError:
         return None
-    return to_datetime((made.int >> 80) * 1000) if made.version == TIME_ORDERED_UUID_VERSION else None
+    return to_datetime((request_id.int >> 80) * 1000) if request_id.version == TIME_ORDERED_UUID_VERSION else None
 
 
-def _check_clock(there: datetime | None) -> CheckResult:
-    if there is None:
-        return _warning("clock", "the server's time is not known", "Compare `date` here and there.")
-    skew = (current_time() - there).total_seconds()
+def _check_clock(server_time: datetime | None) -> CheckResult:
+    if server_time is None:
+        return _warning("clock", "the server's time is unknown", "Compare the output of `date` on both machines.")
+    skew = (current_time() - server_time).total_seconds()
     if abs(skew) <= SKEW_SECONDS_MAX:
-        return _ok("clock", f"the same as the server's, give or take {SKEW_SECONDS_MAX:g} s")
-    said = f"this machine is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server"
-    return _warning("clock", said, "Set both by NTP: times given here mean others there.")
+        return _ok("clock", f"within {SKEW_SECONDS_MAX:g} s of the server's clock")
+    detail = f"this machine's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's"
+    return _warning("clock", detail, "Synchronize both clocks with NTP. Until then relative times such as 2h are off.")
 
 
-def _check_token(ask: CommandContext, client: ClientSettings) -> CheckResult:
+def _check_token(context: CommandContext, client: ClientSettings) -> CheckResult:
     try:
-        me = _fetch_caller(resolve_server_address(ask.server, token=ask.token, tenant=ask.tenant, settings=client))
+        me = _fetch_caller(
+            resolve_server_address(context.server, token=context.token, tenant=context.tenant, settings=client)
+        )
     except NoToken as error:
         if client.worker_id is not None:
-            return _ok("token", "there is none; a worker with a credential needs none")
+            return _ok("token", "not set; a worker with a credential does not need one")
         return _failure_from_error("token", error)
     except IngotError as error:
-        return _failure_from_error(
-            "token", error, hint="Check INGOT_TOKEN, --token-file and the tenant; `ingot tokens create` makes one."
-        )
-    return _ok(
-        "token", f"{_caller_text(me)}; may {', '.join(sorted({grant.action for grant in me.grants})) or 'nothing'}"
-    )
+        hint = "Check INGOT_TOKEN, --token-file and the tenant. `ingot tokens create` creates a token."
+        return _failure_from_error("token", error, hint=hint)
+    actions = ", ".join(sorted({grant.action for grant in me.grants})) or "none"
+    return _ok("token", f"{_caller_text(me)}; grants: {actions}")
 
 
-def _check_worker_credential(ask: CommandContext, client: ClientSettings) -> CheckResult:
+def _check_worker_credential(context: CommandContext, client: ClientSettings) -> CheckResult:
     if client.worker_id is None or client.worker_secret is None:
-        given, missing = ("ID", "SECRET") if client.worker_secret is None else ("SECRET", "ID")
+        present, missing = ("ID", "SECRET") if client.worker_secret is None else ("SECRET", "ID")
         return _failure(
             "worker credential",
-            f"INGOT_WORKER_{given} is set, and INGOT_WORKER_{missing} is not",
-            "Set both, as `ingot workers credentials create` writes them.",
+            f"INGOT_WORKER_{present} is set, but INGOT_WORKER_{missing} is not",
+            "Set both to the values that `ingot workers credentials create` prints.",
         )
     try:
         me = _fetch_caller(
-            resolve_server_address(ask.server, worker=(client.worker_id, client.worker_secret), settings=client)
+            resolve_server_address(context.server, worker=(client.worker_id, client.worker_secret), settings=client)
         )
     except IngotError as error:
-        hint = "`ingot workers credentials regenerate` makes another secret, `enable` lets it in again."
+        hint = (
+            "To replace a lost secret, use `ingot workers credentials regenerate`. "
+            "To enable a disabled credential, use `ingot workers credentials enable`."
+        )
         return _failure_from_error("worker credential", error, hint=hint)
     return _ok("worker credential", _caller_text(me))
 
 
-def _fetch_caller(place: ServerAddress) -> Me:
-    http = SyncHttp(place, RetryPolicy(retry_seconds=0))
+def _fetch_caller(address: ServerAddress) -> Me:
+    http = SyncHttp(address, RetryPolicy(retry_seconds=0))
     try:
         return http.request("GET", "/me", Me)
     finally:
@@ -275,11 +282,11 @@ def _fetch_caller(place: ServerAddress) -> Me:
 
 
 def _caller_text(me: Me) -> str:
-    what = "operator's token" if me.operator and me.kind == "token" else me.kind
-    return f"{what} {me.id} in the tenant {me.slug}" if me.slug is not None else f"{what} {me.id} for all tenants"
+    kind = "operator token" if me.operator and me.kind == "token" else me.kind
+    return f"{kind} {me.id} in tenant {me.slug}" if me.slug is not None else f"{kind} {me.id} for all tenants"
 
 
-# -- how it came out ----------------------------------------------------------------------------------------
+# -- results ----------------------------------------------------------------------------------------
 
 
 def _ok(name: str, detail: str) -> CheckResult:

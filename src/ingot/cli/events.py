@@ -1,4 +1,4 @@
-"""`ingot events`: what happened, in order."""
+"""`ingot events`: list, follow and publish events."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ COLUMNS: Final = (
 )
 Name = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Only events whose name begins so, as in job or job.failed; more than once too."),
+    typer.Option(
+        metavar="NAME", help="Only events with this name, or below it: job includes job.failed. Can be repeated."
+    ),
 ]
-After = Annotated[str | None, typer.Option(metavar="ID", help="Begin behind this event.")]
+After = Annotated[str | None, typer.Option(metavar="ID", help="Only events after this one.")]
 
-app = command_group("Read what happened, follow what happens, and tell of something yourself.")
+app = command_group("List, follow and publish events.")
 
 
 @app.command(
@@ -36,24 +38,24 @@ app = command_group("Read what happened, follow what happens, and tell of someth
 )
 @server_command
 def list_events(
-    ask: CommandContext,
+    context: CommandContext,
     name: Name = None,
     after: After = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = LIST_EVENTS_DEFAULT,
-    every: Annotated[bool, typer.Option("--all", help="As many as there are.")] = False,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of events.")] = LIST_EVENTS_DEFAULT,
+    show_all: Annotated[bool, typer.Option("--all", help="List all events.")] = False,
 ) -> None:
-    """List events that are kept, oldest first."""
-    found: list[Event] = []
+    """List stored events, oldest first."""
+    events: list[Event] = []
     more = False
-    for event in ask.client.past_events(after=after):
+    for event in context.client.past_events(after=after):
         if not _matches_names(event, name):
             continue
-        if more := len(found) == limit and not every:
+        if more := len(events) == limit and not show_all:
             break
-        found.append(event)
-    ask.out.list(found, COLUMNS, _row)
-    if more and not ask.out.json:
-        ask.out.message(f"There are more: --after {found[-1].id} shows those behind these, --all shows them all.")
+        events.append(event)
+    context.out.list(events, COLUMNS, _row)
+    if more and not context.out.json:
+        context.out.message(f"There are more events. Use --after {events[-1].id} for the next ones, or --all for all.")
 
 
 @app.command(
@@ -61,42 +63,47 @@ def list_events(
 )
 @server_command
 def tail(
-    ask: CommandContext,
+    context: CommandContext,
     name: Name = None,
     after: After = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of events after which to stop.")] = None,
 ) -> None:
-    """Follow events as they happen, from now on, until Ctrl-C."""
-    for event in islice(ask.client.events(name=",".join(name) if name else None, after=after), limit):
-        ask.out.item(event, "  ".join(_row(event)) + "\n")
+    """Follow events as they happen, until Ctrl-C.
+
+    Without --after, only new events are shown.
+    """
+    for event in islice(context.client.events(name=",".join(name) if name else None, after=after), limit):
+        context.out.item(event, "  ".join(_row(event)) + "\n")
 
 
 @app.command(epilog=examples_epilog("""ingot events publish order.placed --data '{"order": 7}' --key order-7"""))
 @server_command
 def publish(
-    ask: CommandContext,
+    context: CommandContext,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Its name, with dots between the parts.", show_default=False)
+        str,
+        typer.Argument(metavar="NAME", help="Name of the event, with dots between its segments.", show_default=False),
     ],
-    data: Annotated[str | None, typer.Option(metavar="JSON", help="What it tells.")] = None,
+    data: Annotated[str | None, typer.Option(metavar="JSON", help="Data of the event.")] = None,
     data_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The same, from a file; - is stdin.", allow_dash=True)
+        Path | None, typer.Option(metavar="FILE", help="File that contains the data. - is stdin.", allow_dash=True)
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="A dedupe key: the same again makes no second event.")
+        str | None,
+        typer.Option(metavar="KEY", help="Dedupe key. Publishing the same key again creates no second event."),
     ] = None,
 ) -> None:
-    """Append an event of your own, and write its id."""
-    made = ask.client.publish(name, read_json_option(data, data_file, "data"), dedupe_key=key)
-    ask.out.result({"id": made}, made)
+    """Publish an event of your own and print its ID."""
+    event_id = context.client.publish(name, read_json_option(data, data_file, "data"), dedupe_key=key)
+    context.out.result({"id": event_id}, event_id)
 
 
 def _matches_names(event: Event, names: list[str] | None) -> bool:
-    """Whether it has one of these names, or one below them."""
+    """Return whether the name of an event is one of these or below one of them. Without names, every event matches."""
     return not names or any(f"{event.name}.".startswith(f"{name.removesuffix('.*')}.") for name in names)
 
 
 def _row(event: Event) -> tuple[str, str, str, str]:
     data = bytes(event.data).decode(errors="replace")
-    cut = data if len(data) <= DATA_CHARS_MAX else f"{data[:DATA_CHARS_MAX]}…"
-    return event.id, event.at.isoformat(timespec="milliseconds").replace("+00:00", "Z"), event.name, cut
+    truncated = data if len(data) <= DATA_CHARS_MAX else f"{data[:DATA_CHARS_MAX]}…"
+    return event.id, event.at.isoformat(timespec="milliseconds").replace("+00:00", "Z"), event.name, truncated

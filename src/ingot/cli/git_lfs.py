@@ -1,4 +1,4 @@
-"""Git LFS pointers: small texts that stand for large files, and where those files are."""
+"""Resolve Git LFS pointers: small text files that stand for large files stored elsewhere."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ _SIZE: Final = re.compile(rb"^size ([0-9]{1,19})$", re.MULTILINE)
 
 
 class PointerUnresolved(InvalidInput):
-    """A file is a Git LFS pointer, and the file that it stands for is not here."""
+    """The file of a Git LFS pointer is not available."""
 
     code = "pointer_unresolved"
-    hint = "Fetch it in its repository first: git lfs pull. The pointer itself was not sent."
+    hint = "Fetch the file in its repository with `git lfs pull`. The pointer itself was not sent."
 
 
 class Pointer(msgspec.Struct, frozen=True):
-    """What a pointer says of the file that it stands for: its SHA-256 and its size."""
+    """The SHA-256 and the size of the file that a pointer stands for."""
 
     sha256: str
     size: int
 
 
 def is_pointer(content: bytes) -> bool:
-    """Whether these bytes, which are a whole file, stand for another."""
+    """Return whether the complete content of a file is a Git LFS pointer."""
     return len(content) < POINTER_BYTES_MAX and content.startswith(_POINTER_PREFIX)
 
 
 def read_pointer(content: bytes) -> Pointer:
-    """What a pointer says. Raises `PointerUnresolved` for one that says nothing."""
+    """Parse a pointer. Raises `PointerUnresolved` if its SHA-256 or size is missing."""
     oid, size = _OID.search(content), _SIZE.search(content)
     if oid is None or size is None:
-        raise PointerUnresolved("it is a Git LFS pointer that does not say which file it stands for")
+        raise PointerUnresolved("the Git LFS pointer is malformed: it has no SHA-256 or no size")
     return Pointer(sha256=oid[1].decode(), size=int(size[1]))
 
 
 def resolve_pointer(path: Path, content: bytes) -> Path:
-    """Where the file is that the pointer at a path stands for; git-lfs fetches it when it is not here.
+    """Return the path of the file that a pointer stands for. A missing file is fetched with git-lfs.
 
     Raises `PointerUnresolved`.
     """
@@ -56,27 +56,27 @@ def resolve_pointer(path: Path, content: bytes) -> Path:
     git = git_folder(path)
     if git is None:
         raise PointerUnresolved(
-            f"{path} is a Git LFS pointer, and in no repository",
-            hint="Ingest it where its repository is; the pointer itself was not sent.",
+            f"{path} is a Git LFS pointer outside of a Git repository",
+            hint="Ingest it from its repository. The pointer itself was not sent.",
         )
-    found = git / "lfs" / "objects" / pointer.sha256[:2] / pointer.sha256[2:4] / pointer.sha256
-    if not _matches_pointer(found, pointer):
+    lfs_object = git / "lfs" / "objects" / pointer.sha256[:2] / pointer.sha256[2:4] / pointer.sha256
+    if not _matches_pointer(lfs_object, pointer):
         _fetch_with_git_lfs(path, content)
-        if not _matches_pointer(found, pointer):
+        if not _matches_pointer(lfs_object, pointer):
             raise PointerUnresolved(f"{path} is a Git LFS pointer, and git-lfs did not fetch its file")
-    return found
+    return lfs_object
 
 
 def git_folder(path: Path) -> Path | None:
-    """The git folder of the repository that a path is in, of a worktree that of the repository it belongs to."""
+    """Return the git folder of the repository around a path. For a worktree, that of its main repository."""
     for folder in path.absolute().parents:
         entry = folder / ".git"
         if entry.is_dir():
             return entry
         if entry.is_file():
-            named = folder / _read_text(entry).removeprefix("gitdir:").strip()
-            shared = named / "commondir"
-            return named / _read_text(shared) if shared.is_file() else named
+            worktree_git_folder = folder / _read_text(entry).removeprefix("gitdir:").strip()
+            common_dir = worktree_git_folder / "commondir"
+            return worktree_git_folder / _read_text(common_dir) if common_dir.is_file() else worktree_git_folder
     return None
 
 
@@ -85,7 +85,7 @@ def _read_text(path: Path) -> str:
 
 
 def _matches_pointer(path: Path, pointer: Pointer) -> bool:
-    """Whether a file is what the pointer says."""
+    """Return whether a file exists and has the size and the SHA-256 of the pointer."""
     if not path.is_file() or path.stat().st_size != pointer.size:
         return False
     with path.open("rb") as file:
@@ -93,13 +93,14 @@ def _matches_pointer(path: Path, pointer: Pointer) -> bool:
 
 
 def _fetch_with_git_lfs(path: Path, content: bytes) -> None:
-    """Have git-lfs fetch what a pointer stands for; the files of the repository stay as they are."""
+    """Fetch the file of a pointer into the LFS cache of the repository. The working tree does not change."""
     if shutil.which("git") is None or shutil.which("git-lfs") is None:
         raise PointerUnresolved(
-            f"{path} is a Git LFS pointer; its file is not here, and git-lfs is not installed",
-            hint="Install git-lfs, or fetch the file in its repository: git lfs pull. The pointer itself was not sent.",
+            f"{path} is a Git LFS pointer whose file is missing, and git-lfs is not installed",
+            hint="Install git-lfs, or fetch the file in its repository with `git lfs pull`. "
+            "The pointer itself was not sent.",
         )
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", "lfs", "smudge"],
         cwd=path.absolute().parent,
         input=content,
@@ -107,6 +108,6 @@ def _fetch_with_git_lfs(path: Path, content: bytes) -> None:
         stderr=subprocess.PIPE,
         check=False,
     )
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()[-STDERR_CHARS_MAX:]
-        raise PointerUnresolved(f"{path} is a Git LFS pointer, and git-lfs cannot fetch its file: {said}")
+    if process.returncode != 0:
+        error_text = process.stderr.decode(errors="replace").strip()[-STDERR_CHARS_MAX:]
+        raise PointerUnresolved(f"{path} is a Git LFS pointer, and git-lfs cannot fetch its file: {error_text}")

@@ -1,4 +1,4 @@
-"""What the help of a command says."""
+"""Format the help of commands."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rich.markup import escape
 
 
 def unwrap_docstring(text: str) -> str:
-    """A docstring without the ends of its lines: the terminal says how wide they are."""
+    """Join the lines of each paragraph of a docstring, so that the terminal can wrap them."""
     return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
 
 
 def examples_epilog(*lines: str) -> str:
-    """Lines to type, as they stand below the help of a command."""
+    """Format example command lines for the end of a command's help."""
     return "\n\n".join(["[bold]Examples[/bold]", *(f"  $ {escape(line)}" for line in lines)])

@@ -1,4 +1,4 @@
-"""`ingot ingest`: documents of this machine, piped through a server."""
+"""`ingot ingest`: submit documents as jobs and fetch their outputs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ingot.client.job_request import parse_priority, to_seconds
 from ingot.jobs.model import JobStatus
 from ingot.kernel.errors import IngotError, InvalidInput
 
-STOPPED_MESSAGE: Final = "Stopped. What was submitted stays; the same command goes on from here."
+STOPPED_MESSAGE: Final = "Interrupted. Submitted jobs continue. Run the same command again to resume."
 SUBMITTED: Final = "submitted"
 DONE: Final = "done"
 ALREADY_DONE: Final = "already done"
-IN_PROGRESS: Final = "under way"
+IN_PROGRESS: Final = "in progress"
 WOULD_INGEST: Final = "would be ingested"
 OUTCOME_LABELS: Final = (SUBMITTED, DONE, ALREADY_DONE, IN_PROGRESS, WOULD_INGEST)
 NO_DOCUMENTS_HINT: Final = (
-    "PDFs and pictures are taken of folders and patterns; --type takes other files. Patterns are quoted."
+    "In folders and patterns, only PDFs and images are ingested. Use --type for other files, and quote patterns."
 )
-FILES_PANEL: Final = "Which files"
+FILES_PANEL: Final = "File selection"
 EXAMPLES: Final = (
     "ingot ingest handbook.pdf --output markdown",
     "ingot ingest docs --output markdown --tag docs",
@@ -47,16 +47,16 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 @app.command(epilog=examples_epilog(*EXAMPLES))
 @server_command
 def ingest(
-    ask: CommandContext,
+    context: CommandContext,
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH", help="Files, folders, and patterns in quotes.", show_default=False),
+        typer.Argument(metavar="PATH", help="Files, folders or quoted patterns.", show_default=False),
     ],
     type: Annotated[
         str | None,
         typer.Option(
             metavar="TYPE",
-            help="The type of the jobs; unless told pdf for PDFs and ocr for pictures.",
+            help="Job type. Default: pdf for PDFs, ocr for images.",
             autocompletion=job_types,
             rich_help_panel=FILES_PANEL,
         ),
@@ -64,48 +64,57 @@ def ingest(
     include: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="GLOB", help="Only such files, as in '*.pdf'; more than once too.", rich_help_panel=FILES_PANEL
+            metavar="GLOB",
+            help="Only files that match, such as '*.pdf'. Can be repeated.",
+            rich_help_panel=FILES_PANEL,
         ),
     ] = None,
     exclude: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="GLOB", help="No such files, as in 'draft-*'; more than once too.", rich_help_panel=FILES_PANEL
+            metavar="GLOB",
+            help="No files that match, such as 'draft-*'. Can be repeated.",
+            rich_help_panel=FILES_PANEL,
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list what would be ingested.", rich_help_panel=FILES_PANEL)
+        bool,
+        typer.Option("--dry-run", help="Only list the files that would be ingested.", rich_help_panel=FILES_PANEL),
     ] = False,
     options: Annotated[
-        str | None, typer.Option(metavar="JSON", help="What the handler is told: the payload of each job.")
+        str | None, typer.Option(metavar="JSON", help="Options for the handler: the payload of each job.")
     ] = None,
     tag: TagsOption = None,
     priority: PriorityOption = None,
     batch: BatchOption = None,
     force: ForceOption = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until all of them are done.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until all jobs are finished.")] = False,
     timeout: TimeoutOption = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Wait, and fetch what was made into this folder.", file_okay=False),
+        typer.Option(metavar="FOLDER", help="Folder to fetch the outputs into. Implies --wait.", file_okay=False),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="With --output: write over files that are there.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="With --output: overwrite files that exist already.")
+    ] = False,
 ) -> None:
-    """Pipe documents through Ingot: a job for each, and with --output what it has made.
+    """Submit a job for each document, and with --output fetch its outputs.
 
-    Of folders and patterns it takes PDFs and pictures; with --type what is of use for that type, or every file when
-    Ingot does not know it. What is hidden, and links to folders, are left out. A Git LFS pointer stands for its file.
+    In folders and patterns, only PDFs and images are ingested; with --type, the files that the type supports, or all
+    files if Ingot does not know the type. Hidden files and links to folders are skipped. A Git LFS pointer is replaced
+    by the file that it stands for.
 
-    With --output, what comes of docs/a/report.pdf is in FOLDER/a/report/ when docs was named. What is there already is
-    not fetched again, and what the server has done before is not done again unless --force is said: so the same command
-    goes on after Ctrl-C. One that fails does not keep the others; the exit code is that of the first that did.
+    With --output, `ingot ingest docs` writes the outputs of docs/a/report.pdf to FOLDER/a/report/. To resume after
+    Ctrl-C, run the same command again: outputs that exist already are not fetched again, and documents that the server
+    has processed before are not processed again unless you use --force. If a document fails, the others continue; the
+    exit code is that of the first failure.
     """
     if timeout is not None and not (wait or output):
-        raise InvalidInput("--timeout is given without --wait", hint="It says how long to wait.")
+        raise InvalidInput("--timeout requires --wait or --output", hint="Add one of them, or remove --timeout.")
     if replace and output is None:
-        raise InvalidInput("--replace is given without --output", hint="It says that files there are written over.")
+        raise InvalidInput("--replace requires --output", hint="Add --output FOLDER, or remove --replace.")
     seconds = None if timeout is None else to_seconds(timeout)
-    course = IngestOptions(
+    ingest_options = IngestOptions(
         payload=None if options is None else parse_json(options, "--options"),
         job_options=without_none(
             priority=None if priority is None else parse_priority(priority),
@@ -118,63 +127,70 @@ def ingest(
         replace=replace,
         deadline=None if seconds is None else time.monotonic() + seconds,
     )
-    wanted = DocumentFilter(type=type, include=tuple(include or ()), exclude=tuple(exclude or ()))
-    found = find_documents(paths, wanted, ask.out.message)
-    told = IngestReport(ask, found, course)
-    if found.documents and not dry_run:
-        ask.client.me()  # Who typed the address wrong is told soon.
+    document_filter = DocumentFilter(type=type, include=tuple(include or ()), exclude=tuple(exclude or ()))
+    selection = find_documents(paths, document_filter, context.out.message)
+    report = IngestReport(context, selection, ingest_options)
+    if selection.documents and not dry_run:
+        context.client.me()  # Fail fast on a wrong URL or token.
     try:
         if dry_run:
-            _list_documents(ask, found.documents, told)
+            _list_documents(context, selection.documents, report)
         else:
-            _run(ask, found.documents, course, told)
+            _run(context, selection.documents, ingest_options, report)
     except KeyboardInterrupt:
-        ask.out.message(STOPPED_MESSAGE)
+        context.out.message(STOPPED_MESSAGE)
         raise
     finally:
-        told.print_summary()
-    told.raise_failures()
+        report.print_summary()
+    report.raise_failures()
 
 
-def _run(ask: CommandContext, documents: list[DocumentFile], course: IngestOptions, told: IngestReport) -> None:
-    size = sum(document.size for document in documents)
-    with step_bars() as step:
+def _run(
+    context: CommandContext, documents: list[DocumentFile], ingest_options: IngestOptions, report: IngestReport
+) -> None:
+    total_bytes = sum(document.size for document in documents)
+    with step_bars() as add_bar:
         bars = IngestBars(
-            step("hashing", size, format_size),
-            step("sending", size, format_size),
-            step("converting" if course.wait else "submitted", len(documents), str),
+            add_bar("hashing", total_bytes, format_size),
+            add_bar("sending", total_bytes, format_size),
+            add_bar("converting" if ingest_options.wait else "submitted", len(documents), str),
         )
-        IngestPipeline(ask.retrying_client, course, bars, report=told.report, print_message=ask.out.message).run(
-            documents
+        pipeline = IngestPipeline(
+            context.retrying_client,
+            ingest_options,
+            bars,
+            report=report.report,
+            print_message=context.out.message,
         )
+        pipeline.run(documents)
 
 
-def _list_documents(ask: CommandContext, documents: list[DocumentFile], told: IngestReport) -> None:
-    """Write which they are, of a run that is not made."""
+def _list_documents(context: CommandContext, documents: list[DocumentFile], report: IngestReport) -> None:
+    """Print the documents of a dry run."""
     for document in documents:
         path = printable_path(document.path)
         try:
             check_document(document)
         except IngotError as error:
-            told.record_failure(path, error)
+            report.record_failure(path, error)
             continue
-        told.count(WOULD_INGEST)
+        report.count(WOULD_INGEST)
         value = {"path": path, "type": document.type, "size": document.size}
-        ask.out.item(value, f"{document.type:<5} {format_size(document.size):>10}  {path}\n")
+        context.out.item(value, f"{document.type:<5} {format_size(document.size):>10}  {path}\n")
 
 
 class IngestReport:
-    """What is written of documents as they come to their end, and of all of them at the end."""
+    """The report of a run: it prints the outcome of each document, and a summary at the end."""
 
-    def __init__(self, ask: CommandContext, found: DocumentSelection, course: IngestOptions) -> None:
-        self._out = ask.out
-        self._selection = found
-        self._options = course
+    def __init__(self, context: CommandContext, selection: DocumentSelection, options: IngestOptions) -> None:
+        self._out = context.out
+        self._selection = selection
+        self._options = options
         self._counts: Counter[str] = Counter()
         self._errors: list[IngotError] = []
 
     def report(self, outcome: IngestOutcome, error: IngotError | None) -> None:
-        """Write what became of one."""
+        """Print the outcome of a document."""
         if error is not None:
             self.record_failure(outcome.path, error)
         else:
@@ -184,34 +200,34 @@ class IngestReport:
         elif error is None:
             self._out.text(f"{_outcome_label(outcome):<12}  {outcome.job_id}  {outcome.path}\n")
 
-    def count(self, what: str) -> None:
-        """Count one of which this became."""
-        self._counts[what] += 1
+    def count(self, label: str) -> None:
+        """Count a document under this outcome."""
+        self._counts[label] += 1
 
     def record_failure(self, path: str, error: IngotError) -> None:
-        """Say why one failed; of one that is alone it is said at the end."""
+        """Record why a document failed. Print it unless this is the only document, whose error ends the command."""
         self._errors.append(error)
         if len(self._selection.documents) > 1:
             self._out.message(error.detail if path in error.detail else f"{path}: {error.detail}")
 
     def print_summary(self) -> None:
-        """Say how many there were, and how many were passed over."""
+        """Print the numbers of documents by outcome, and of skipped files by reason."""
         if len(self._selection.documents) == len(self._errors) == 1:
-            return  # The error says it all.
-        if skipped := [f"{count} {why}" for why, count in self._selection.skipped.items() if count]:
+            return  # The error that ends the command is enough.
+        if skipped := [f"{count} {reason}" for reason, count in self._selection.skipped.items() if count]:
             self._out.message(f"Skipped: {', '.join(skipped)}.")
-        counts = {**{word: self._counts[word] for word in OUTCOME_LABELS}, "failed": len(self._errors)}
-        counts["left"] = len(self._selection.documents) - sum(counts.values())
-        if parts := [f"{count} {word}" for word, count in counts.items() if count]:
-            where = (
-                f"; what was made is in {self._options.output}" if self._counts[DONE] and self._options.output else ""
+        counts = {**{label: self._counts[label] for label in OUTCOME_LABELS}, "failed": len(self._errors)}
+        counts["not processed"] = len(self._selection.documents) - sum(counts.values())
+        if parts := [f"{count} {label}" for label, count in counts.items() if count]:
+            location = (
+                f"; the outputs are in {self._options.output}" if self._counts[DONE] and self._options.output else ""
             )
-            self._out.message(f"{', '.join(parts)}{where}.")
+            self._out.message(f"{', '.join(parts)}{location}.")
 
     def raise_failures(self) -> None:
-        """Raises the error of a document that failed, or `InvalidInput` when there was none to begin with."""
+        """Raise the errors of failed documents as one, or `InvalidInput` if no documents were found."""
         if not self._selection.documents:
-            raise InvalidInput("there are no documents", hint=NO_DOCUMENTS_HINT)
+            raise InvalidInput("no documents found", hint=NO_DOCUMENTS_HINT)
         if self._errors and len(self._selection.documents) == 1:
             raise self._errors[0]
         if self._errors:
@@ -219,22 +235,24 @@ class IngestReport:
 
 
 def _outcome_label(outcome: IngestOutcome) -> str:
-    """What became of one that went well, in a word."""
+    """Return the label for the outcome of a document that has not failed."""
     if outcome.reused:
         return ALREADY_DONE if outcome.status is JobStatus.SUCCEEDED else IN_PROGRESS
     return DONE if outcome.status is JobStatus.SUCCEEDED else SUBMITTED
 
 
 class SomeFailed(IngotError):
-    """Some documents failed. It ends as the first of them does."""
+    """Some documents failed."""
 
     code = "some_failed"
-    hint = "Each is told of above; the others are done."
+    hint = "Each failure is listed above. The other documents are done."
 
 
 def combine_errors(failed: list[IngotError], count: int) -> SomeFailed:
-    """One error for several: it ends as the first of them does."""
+    """Combine several errors into one that has the code, status and hint of the first."""
     first = failed[0]
-    made = SomeFailed(f"{len(failed)} of {count} documents failed, the first because {first.detail}", hint=first.hint)
-    made.__dict__.update(code=first.code, status=first.status, scope=getattr(first, "scope", None))
-    return made
+    combined = SomeFailed(
+        f"{len(failed)} of {count} documents failed; the first error: {first.detail}", hint=first.hint
+    )
+    combined.__dict__.update(code=first.code, status=first.status, scope=getattr(first, "scope", None))
+    return combined

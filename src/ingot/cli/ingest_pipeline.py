@@ -1,4 +1,4 @@
-"""Documents on their way through a server: sent several at a time, waited for, and what came of them fetched."""
+"""Submit documents concurrently, wait for their jobs, and fetch their outputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NO_WORKER_CODE: Final = "no_worker"
 
 
 class IngestFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong with a document."""
+    """The error of a document."""
 
     code: str
     detail: str
@@ -44,7 +44,7 @@ class IngestFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IngestOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a document. `reused` says that its job was there before."""
+    """The outcome of a document. `reused` is true if an existing job was reused."""
 
     path: str
     type: str
@@ -56,9 +56,10 @@ class IngestOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IngestOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done with every document.
+    """The options for processing each document.
 
-    `order` says how jobs are to be, `output` where to what they made is fetched, `until` for how long to wait.
+    `job_options` are passed to `Client.submit`. Outputs are fetched into the folder `output`. `deadline` limits waiting
+    and is a value of `time.monotonic()`.
     """
 
     payload: object = None
@@ -70,31 +71,34 @@ class IngestOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IngestBars(msgspec.Struct, frozen=True):
-    """The bars: bytes that are hashed, bytes that are sent, and documents that are done."""
+    """Progress bars for hashed bytes, sent bytes, and finished documents."""
 
     hashing: StepBar
     sending: StepBar
-    working: StepBar
+    documents: StepBar
 
 
 class IngestPipeline:
-    """Many documents on the same course. `tell` is called with what became of each, in their order.
+    """A pipeline that processes many documents with the same options.
 
-    An error that would be that of all ends it: the server is not there any more, or does not know us.
+    `report` is called with the outcome of each document, in the order of the documents.
+
+    The pipeline ends early with an error that would affect all documents: the server is unreachable, or it rejects the
+    credentials.
     """
 
     def __init__(
         self,
         client: Client,
-        course: IngestOptions,
-        steps: IngestBars,
+        options: IngestOptions,
+        bars: IngestBars,
         *,
         report: Callable[[IngestOutcome, IngotError | None], None],
         print_message: Callable[[str], None],
     ) -> None:
         self._client = client
-        self._options = course
-        self._bars = steps
+        self._options = options
+        self._bars = bars
         self._report = report
         self._print_message = print_message
         self._run_id = new_id()
@@ -106,42 +110,42 @@ class IngestPipeline:
         self._warned_types: set[str] = set()
 
     def run(self, documents: Sequence[DocumentFile]) -> None:
-        """Bring all of them to their end. Raises what ends them all."""
-        places = OutputFolders(self._options.output)
+        """Process all documents. Raises the error that ends the pipeline early."""
+        output_folders = OutputFolders(self._options.output)
 
-        def send_all() -> None:
-            sync_for_each(self._submit, enumerate(map(places.assign, documents)), limit=CONCURRENT_SUBMITS_MAX)
+        def submit_all() -> None:
+            sync_for_each(self._submit, enumerate(map(output_folders.assign, documents)), limit=CONCURRENT_SUBMITS_MAX)
             for _ in range(CONCURRENT_WAITS_MAX):
                 self._submitted.put(None)
 
-        def follow_some() -> None:
-            while (made := self._submitted.get()) is not None:
-                self._wait_and_fetch(*made)
+        def wait_and_fetch_submitted() -> None:
+            while (submitted := self._submitted.get()) is not None:
+                self._wait_and_fetch(*submitted)
 
-        works = [send_all, *[follow_some] * (CONCURRENT_WAITS_MAX if self._options.wait else 0)]
+        tasks = [submit_all, *[wait_and_fetch_submitted] * (CONCURRENT_WAITS_MAX if self._options.wait else 0)]
         try:
-            sync_for_each(lambda work: work(), works, limit=len(works))
+            sync_for_each(lambda task: task(), tasks, limit=len(tasks))
         finally:
             self._flush_reports()
 
     def _flush_reports(self) -> None:
-        """Tell what waits for others that are not done any more; and nothing after that."""
+        """Report outcomes that still wait for earlier documents, and ignore later outcomes."""
         with self._lock:
             self._stopped = True
             for number in sorted(self._pending_reports):
                 self._pending_reports[number]()
 
-    # -- there ------------------------------------------------------------------------------------------------
+    # -- submit -----------------------------------------------------------------------------------------------
 
     def _submit(self, numbered: tuple[int, tuple[DocumentFile, IngotError | None]]) -> None:
-        """Ask for the job of a document, and send what is needed for it."""
+        """Submit the job of a document and upload its file."""
         if self._stopped:
             return
-        number, (document, wrong) = numbered
+        number, (document, conflict) = numbered
         hashing, sending = self._bars.hashing.item(document.size), self._bars.sending.item(document.size)
         try:
-            if wrong is not None:
-                raise wrong
+            if conflict is not None:
+                raise conflict
             name = _utf8_name(document.path)
             source = read_document(document)
             with translate_os_errors(f"{document.path} cannot be read"):
@@ -151,7 +155,7 @@ class IngestPipeline:
                     file={name: source},
                     hashing=hashing,
                     progress=sending,
-                    idempotency_key=f"{self._run_id}:{number}",  # An answer that is lost is asked for again.
+                    idempotency_key=f"{self._run_id}:{number}",  # Lets the client retry after a lost response.
                     metadata={"path": document.relative_path.as_posix()},
                     **self._options.job_options,
                 )
@@ -168,19 +172,19 @@ class IngestPipeline:
             sending.finish()
 
     def _warn_if_no_worker(self, job: SyncJob) -> None:
-        """Say that nobody works on this type, once."""
+        """Print a warning, once per job type, if no worker is online for it."""
         with self._lock:
             if job.type in self._warned_types or job.status is not JobStatus.QUEUED:
                 return
             self._warned_types.add(job.type)
-        with suppress(IngotError):  # Who may make jobs need not be one who may look at them.
+        with suppress(IngotError):  # The token may be allowed to create jobs but not to read them.
             reasons = {reason.code for reason in job.explain().reasons}
             if NO_WORKER_CODE in reasons and not self._has_worker(job.type):
                 handlers = f"--handlers {job.type}" if job.type in BUILT_IN_HANDLERS else "--app app:worker"
-                self._print_message(f"No worker for {job.type} is online; start one: ingot worker {handlers}")
+                self._print_message(f"No worker for {job.type} is online. Start one with: ingot worker {handlers}")
 
     def _has_worker(self, type: str) -> bool:
-        """Whether one is there that may be too busy to ask."""
+        """Return whether a worker for a type is online. Unlike `explain`, this includes workers too busy to claim."""
         for shared in (False, True):
             with suppress(IngotError):
                 for worker in self._client.workers(shared=shared):
@@ -188,14 +192,14 @@ class IngestPipeline:
                         return True
         return False
 
-    # -- and back ---------------------------------------------------------------------------------------------
+    # -- wait and fetch ---------------------------------------------------------------------------------------
 
     def _wait_and_fetch(self, number: int, document: DocumentFile, job: SyncJob) -> None:
-        """Wait for a job, and fetch what it has made."""
+        """Wait for a job and fetch its outputs."""
         outputs: list[str] = []
         try:
             while not job.finished:
-                self._bars.working.describe(f"{document.relative_path}{progress_suffix(job.data)}")
+                self._bars.documents.describe(f"{document.relative_path}{progress_suffix(job.data)}")
                 job.data = self._client.read(job.id, wait_seconds=self._next_wait_seconds(job))
             raise_unless_succeeded([job.data])
             if self._options.output is not None:
@@ -206,16 +210,16 @@ class IngestPipeline:
             self._finish(number, document, job, outputs=outputs)
 
     def _next_wait_seconds(self, job: SyncJob) -> float:
-        left = POLL_SECONDS if self._options.deadline is None else self._options.deadline - time.monotonic()
-        if left <= 0:
+        remaining = POLL_SECONDS if self._options.deadline is None else self._options.deadline - time.monotonic()
+        if remaining <= 0:
             raise NotInTime(
-                f"the job {job.id} is {job.status} when the time is over",
-                hint="It goes on; the same command waits again.",
+                f"job {job.id} was still {job.status} when --timeout expired",
+                hint="The job continues. Run the same command again to wait for it.",
             )
-        return min(POLL_SECONDS, left)
+        return min(POLL_SECONDS, remaining)
 
     def _download_outputs(self, files: Sequence[JobFile], folder: Path) -> list[str]:
-        """Fetch outputs unless they are there, and answer where they are. Raises `Conflict` before any is fetched."""
+        """Fetch missing outputs and return the paths of all. Raises `Conflict` before anything is fetched."""
         targets = {file: folder / file_name(file.name, name="name") for file in files if file.kind == "output"}
         with translate_os_errors(f"{folder} cannot be written to"):
             for file in self._missing_files(targets, folder):
@@ -223,29 +227,31 @@ class IngestPipeline:
         return [printable_path(target) for target in targets.values()]
 
     def _download_output(self, file: JobFile, target: Path) -> None:
-        """Fetch an output. One that somebody else fetches to the same place is waited for."""
-        until = time.monotonic() + OTHER_DOWNLOAD_SECONDS_MAX
+        """Fetch an output. If another process is fetching it to the same path, wait for that process."""
+        deadline = time.monotonic() + OTHER_DOWNLOAD_SECONDS_MAX
         while True:
             try:
                 self._client.blobs.save(file.blob_id, file.size, target)
                 return
             except DownloadUnderWay:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(OTHER_DOWNLOAD_POLL_SECONDS)
                 if is_downloaded(target, file.blob_id, file.size, replace=self._options.replace):
                     return
 
     def _missing_files(self, targets: dict[JobFile, Path], folder: Path) -> list[JobFile]:
-        """Those that are not there yet; the folder for them is."""
+        """Return the files whose targets do not exist yet, and create the folder."""
         replace = self._options.replace
         missing = [
-            file for file, to in targets.items() if not is_downloaded(to, file.blob_id, file.size, replace=replace)
+            file
+            for file, target in targets.items()
+            if not is_downloaded(target, file.blob_id, file.size, replace=replace)
         ]
         folder.mkdir(parents=True, exist_ok=True)
         return missing
 
-    # -- what became of them ----------------------------------------------------------------------------------
+    # -- outcomes ---------------------------------------------------------------------------------------------
 
     def _finish(
         self,
@@ -256,7 +262,7 @@ class IngestPipeline:
         outputs: Sequence[str] = (),
         error: IngotError | None = None,
     ) -> None:
-        """Tell what became of a document, once those before it are told. Raises an error that is that of all."""
+        """Report the outcome of a document after those before it. Raises an error that affects all documents."""
         outcome = IngestOutcome(
             path=printable_path(document.path),
             type=document.type,
@@ -266,30 +272,30 @@ class IngestPipeline:
             outputs=list(outputs),
             error=None if error is None else IngestFailure(code=error.code, detail=error.detail, hint=error.hint),
         )
-        self._bars.working.advance(1)
+        self._bars.documents.advance(1)
         self._report_in_order(number, lambda: self._report(outcome, error))
         if isinstance(error, ServerUnreachable) or (error is not None and error.status == UNAUTHORIZED):
             raise error
 
-    def _report_in_order(self, number: int, do: Callable[[], None]) -> None:
+    def _report_in_order(self, number: int, report: Callable[[], None]) -> None:
         with self._lock:
             if self._stopped:
                 return
-            self._pending_reports[number] = do
-            while (first := self._pending_reports.pop(self._reported, None)) is not None:
+            self._pending_reports[number] = report
+            while (next_report := self._pending_reports.pop(self._reported, None)) is not None:
                 self._reported += 1
-                first()
+                next_report()
 
 
 class OutputFolders:
-    """Where what comes of documents goes to: each has a folder of its own."""
+    """The output folders of the documents, each used by one document only."""
 
     def __init__(self, output: Path | None) -> None:
         self._output = output
         self._documents_by_folder: dict[Path, Path] = {}
 
     def assign(self, document: DocumentFile) -> tuple[DocumentFile, IngotError | None]:
-        """A document, and what is wrong when another one has its folder."""
+        """Return the document, with an error if another document has the same output folder."""
         if self._output is None:
             return document, None
         folder = output_folder(self._output, document)
@@ -299,18 +305,18 @@ class OutputFolders:
         return document, Conflict(
             f"{printable_path(document.path)} and {printable_path(other)} would both be written to "
             f"{printable_path(folder)}",
-            hint="Ingest them with another --output each, or leave one out with --exclude.",
+            hint="Ingest them in separate commands, each with its own --output, or skip one with --exclude.",
         )
 
 
 def output_folder(output: Path, document: DocumentFile) -> Path:
-    """The folder for what comes of a document: its path from what was named on, without the end of its name."""
-    bare = document.relative_path.with_suffix("")
-    return output / (document.relative_path if bare.name.strip(".") == "" else bare)
+    """Return the folder for the outputs of a document: its relative path without the suffix."""
+    without_suffix = document.relative_path.with_suffix("")
+    return output / (document.relative_path if without_suffix.name.strip(".") == "" else without_suffix)
 
 
 def printable_path(path: Path) -> str:
-    """A path as it can be written, in one line; of a name that is no UTF-8 what can be."""
+    """Return a path as text on one line. Bytes that are not UTF-8 and unprintable characters are replaced."""
     text = str(path).encode(errors="surrogateescape").decode(errors="replace")
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
@@ -320,7 +326,7 @@ def _utf8_name(path: Path) -> str:
         path.name.encode()
     except UnicodeEncodeError:
         raise InvalidInput(
-            f"the name of {printable_path(path)} is no UTF-8",
-            hint="Rename it; what a job is given has a name in UTF-8.",
+            f"the name of {printable_path(path)} is not valid UTF-8",
+            hint="Rename the file. The names of input files must be UTF-8.",
         ) from None
     return path.name

@@ -1,4 +1,4 @@
-"""`ingot jobs retry` and `ingot jobs cancel`: by id, or all that fit a filter, with a look at them first."""
+"""`ingot jobs retry` and `ingot jobs cancel`, by ID or by filter."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ from ingot.kernel.ids import is_id
 SHOWN_JOBS_MAX: Final = 5
 JOBS_PER_STEP_MAX: Final = 1000
 EXIT_SOME_REFUSED: Final = 4
+# Statuses that an action applies to if the filter does not name one.
 DEFAULT_STATUSES: Final = {
     "cancel": (JobStatus.RUNNING, JobStatus.QUEUED, JobStatus.BLOCKED),
     "retry": (JobStatus.DEAD,),
-}  # What each is done to, unless the filter names a status.
+}
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="ID", help="The ids of jobs; or say below which.", show_default=False)
+    list[str] | None, typer.Argument(metavar="ID", help="Job IDs. Use either IDs or a filter.", show_default=False)
 ]
-All = Annotated[bool, typer.Option("--all", help="Every job of the tenant.", rich_help_panel=job_filters.FILTER_PANEL)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+All = Annotated[bool, typer.Option("--all", help="All jobs of the tenant.", rich_help_panel=job_filters.FILTER_PANEL)]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the jobs, and change nothing.")]
 
 
 class JobControlSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done to the jobs that fit a filter, or would be."""
+    """The result of an action on all jobs that match a filter."""
 
     action: str
     dry_run: bool
@@ -50,7 +51,7 @@ class JobControlSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 @server_command
 def cancel(
-    ask: CommandContext,
+    context: CommandContext,
     ids: Ids = None,
     status: job_filters.StatusOption = None,
     type: job_filters.TypeOption = None,
@@ -58,26 +59,28 @@ def cancel(
     source: job_filters.SourceOption = None,
     created_after: job_filters.CreatedAfterOption = None,
     created_before: job_filters.CreatedBeforeOption = None,
-    every: All = False,
+    all_jobs: All = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Cancel jobs: those that wait at once, those that run are asked to stop.
+    """Cancel jobs, by ID or by filter.
 
-    With a filter it shows which they are and asks first.
+    Waiting jobs are canceled at once. Running jobs are asked to stop.
+
+    With a filter, the number of matching jobs and some of them are shown before you are asked for confirmation.
     """
-    fits = job_filters.build_filter(
+    job_filter = job_filters.build_filter(
         status=status, type=type, tag=tag, source=source, created_after=created_after, created_before=created_before
     )
-    if _selects_by_id(ids, fits, every=every):
-        _act_on_ids(ask, ids or [], ask.client.cancel, dry_run=dry_run)
+    if _selects_by_id(ids, job_filter, all_jobs=all_jobs):
+        _act_on_ids(context, ids or [], context.client.cancel, dry_run=dry_run)
     else:
-        _act_on_matching(ask, "cancel", {"filter": fits, "all": every}, dry_run=dry_run, yes=yes)
+        _act_on_matching(context, "cancel", {"filter": job_filter, "all": all_jobs}, dry_run=dry_run, yes=yes)
 
 
 @server_command
 def retry(
-    ask: CommandContext,
+    context: CommandContext,
     ids: Ids = None,
     status: job_filters.StatusOption = None,
     type: job_filters.TypeOption = None,
@@ -85,155 +88,170 @@ def retry(
     source: job_filters.SourceOption = None,
     created_after: job_filters.CreatedAfterOption = None,
     created_before: job_filters.CreatedBeforeOption = None,
-    every: All = False,
-    reset_attempts: Annotated[bool, typer.Option("--reset-attempts", help="Forget how often it failed.")] = False,
+    all_jobs: All = False,
+    reset_attempts: Annotated[
+        bool, typer.Option("--reset-attempts", help="Reset the numbers of failures and crashes to 0.")
+    ] = False,
     priority: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="With another priority, by name or 1 to 5.", autocompletion=priorities),
+        typer.Option(
+            metavar="NAME",
+            help="New priority: critical, high, normal, low or background, or 1 to 5.",
+            autocompletion=priorities,
+        ),
     ] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, metavar="N", help="How often it may fail.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="New maximum number of failed attempts.")
+    ] = None,
     run_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Not before this time, or 30s, 2h … later.")
+        str | None, typer.Option(metavar="TIME", help="Earliest start time, or a delay such as 30s or 2h.")
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Run finished jobs again: with a filter the dead ones, unless it names a status.
+    """Run finished jobs again, by ID or by filter.
 
-    A job that failed as often as it may gets one more try, or all of them again with --reset-attempts.
+    A filter without a status selects dead jobs. A job whose attempts are used up gets one more attempt, or all of them
+    again with --reset-attempts.
 
-    With a filter it shows which they are and asks first.
+    With a filter, the number of matching jobs and some of them are shown before you are asked for confirmation.
     """
-    fits = job_filters.build_filter(
+    job_filter = job_filters.build_filter(
         status=status, type=type, tag=tag, source=source, created_after=created_after, created_before=created_before
     )
-    how = without_none(
+    changes = without_none(
         reset_attempts=reset_attempts or None,
         priority=None if priority is None else parse_priority(priority),
         max_attempts=max_attempts,
         run_at=parse_future_time(run_at, "--run-at"),
     )
-    if _selects_by_id(ids, fits, every=every):
-        _act_on_ids(ask, ids or [], lambda id: ask.client.retry(id, **how), dry_run=dry_run)
+    if _selects_by_id(ids, job_filter, all_jobs=all_jobs):
+        _act_on_ids(context, ids or [], lambda id: context.client.retry(id, **changes), dry_run=dry_run)
     else:
-        _act_on_matching(ask, "retry", {"filter": fits, "all": every, **how}, dry_run=dry_run, yes=yes)
+        request = {"filter": job_filter, "all": all_jobs, **changes}
+        _act_on_matching(context, "retry", request, dry_run=dry_run, yes=yes)
 
 
-def _selects_by_id(ids: Sequence[str] | None, fits: dict[str, Any], *, every: bool) -> bool:
-    """Whether jobs are named. Raises `InvalidInput` when they are and there is a filter, or neither."""
-    if ids and (fits or every):
-        raise InvalidInput("there are ids, and a filter", hint="Leave one of them out; nothing was changed.")
-    if not ids and not fits and not every:
+def _selects_by_id(ids: Sequence[str] | None, job_filter: dict[str, Any], *, all_jobs: bool) -> bool:
+    """Return whether jobs are selected by ID. Raises `InvalidInput` for both IDs and a filter, or for neither."""
+    if ids and (job_filter or all_jobs):
+        raise InvalidInput("IDs and a filter cannot be combined", hint="Remove one of them. Nothing was changed.")
+    if not ids and not job_filter and not all_jobs:
         raise InvalidInput(
-            "nothing says which jobs", hint="Name ids, or a filter such as --type; --all is every job of the tenant."
+            "no jobs are selected",
+            hint="Name IDs, use a filter such as --type, or use --all for all jobs of the tenant.",
         )
     return bool(ids)
 
 
-# -- one by one ---------------------------------------------------------------------------------------------
+# -- by ID --------------------------------------------------------------------------------------------------
 
 
-def _act_on_ids(ask: CommandContext, ids: Sequence[str], do: Callable[[str], Job], *, dry_run: bool) -> None:
-    """Do it to each of them; one that cannot be changed does not keep the others from it. Raises the first error."""
+def _act_on_ids(context: CommandContext, ids: Sequence[str], action: Callable[[str], Job], *, dry_run: bool) -> None:
+    """Apply an action to each job. After an error it continues with the other jobs, and then raises the first error."""
     for id in ids:
         if not is_id(id):
-            raise JobNotFound(
-                f"{id[:64]!r} is not the id of a job", hint="Nothing was changed. Ids are written in full."
-            )
-    act = ask.client.read if dry_run else do
-    done: list[Job] = []
-    wrong: list[IngotError] = []
+            raise JobNotFound(f"{id[:64]!r} is not a job ID", hint="Use complete IDs. Nothing was changed.")
+    read_or_act = context.client.read if dry_run else action
+    jobs: list[Job] = []
+    errors: list[IngotError] = []
     for id in ids:
         try:
-            done.append(act(id))
+            jobs.append(read_or_act(id))
         except IngotError as error:
-            wrong.append(error)
+            errors.append(error)
             if len(ids) > 1:
-                ask.out.message(f"{id}: {error.detail}")
-    if ask.out.json:
-        ask.out.json_document(done)
-    elif done:
-        ask.out.table(
-            (Column("ID", never_truncate=True), Column("TYPE"), Column("STATUS")), [_row(job) for job in done]
+                context.out.message(f"{id}: {error.detail}")
+    if context.out.json:
+        context.out.json_document(jobs)
+    elif jobs:
+        context.out.table(
+            (Column("ID", never_truncate=True), Column("TYPE"), Column("STATUS")), [_row(job) for job in jobs]
         )
-    if wrong:
-        raise wrong[0]
+    if errors:
+        raise errors[0]
 
 
 def _row(job: Job) -> tuple[str, str, str]:
-    asked = job.status is JobStatus.RUNNING and job.cancel_requested
-    return job.id, job.type, "running, asked to stop" if asked else job.status
+    stopping = job.status is JobStatus.RUNNING and job.cancel_requested
+    return job.id, job.type, "running, cancel requested" if stopping else job.status
 
 
-# -- all that fit -------------------------------------------------------------------------------------------
+# -- by filter ----------------------------------------------------------------------------------------------
 
 
-def _act_on_matching(ask: CommandContext, action: str, said: dict[str, Any], *, dry_run: bool, yes: bool) -> None:
-    """Show what fits, ask, and do it step by step."""
+def _act_on_matching(
+    context: CommandContext, action: str, request: dict[str, Any], *, dry_run: bool, yes: bool
+) -> None:
+    """Show the matching jobs, ask for confirmation, and apply an action to them step by step."""
     if not yes or dry_run:
-        found = _run_all_steps(ask, action, {**said, "dry_run": True}, None)
-        if dry_run and ask.out.json:
-            ask.out.json_document(found)
+        preview = _run_all_steps(context, action, {**request, "dry_run": True}, None)
+        if dry_run and context.out.json:
+            context.out.json_document(preview)
             return
-        if found.changed:
-            _show_sample(ask, action, said["filter"])
-        ask.out.message(f"{_job_count_text(found.changed)} would be {_PAST_TENSE[action]}.")
-        if dry_run or not found.changed:
-            if ask.out.json:
-                ask.out.json_document(msgspec.structs.replace(found, dry_run=dry_run))
+        if preview.changed:
+            _show_sample(context, action, request["filter"])
+        context.out.message(f"{_job_count_text(preview.changed)} would be {_PAST_TENSE[action]}.")
+        if dry_run or not preview.changed:
+            if context.out.json:
+                context.out.json_document(msgspec.structs.replace(preview, dry_run=dry_run))
             return
-        confirm(f"{action.capitalize()} {_job_count_text(found.changed)}?")
-        total: int | None = found.changed
+        confirm(f"{action.capitalize()} {_job_count_text(preview.changed)}?")
+        total: int | None = preview.changed
     else:
         total = None
-    done = _run_all_steps(ask, action, said, total)
-    if ask.out.json:
-        ask.out.json_document(done)
+    summary = _run_all_steps(context, action, request, total)
+    if context.out.json:
+        context.out.json_document(summary)
     else:
-        ask.out.message(
-            f"{_job_count_text(done.changed)} {'was' if done.changed == 1 else 'were'} {_PAST_TENSE[action]}."
+        context.out.message(
+            f"{_job_count_text(summary.changed)} {'was' if summary.changed == 1 else 'were'} {_PAST_TENSE[action]}."
         )
-        for refusal in done.failed[:SHOWN_JOBS_MAX]:
-            ask.out.message(f"{refusal.id}: {refusal.code}")
-        if len(done.failed) > SHOWN_JOBS_MAX:
-            ask.out.message(f"So it was with {len(done.failed)} jobs; --json names them all.")
-    if done.failed:
+        for failure in summary.failed[:SHOWN_JOBS_MAX]:
+            context.out.message(f"{failure.id}: {failure.code}")
+        if len(summary.failed) > SHOWN_JOBS_MAX:
+            context.out.message(f"{len(summary.failed)} jobs failed in total. Use --json to list all of them.")
+    if summary.failed:
         raise typer.Exit(EXIT_SOME_REFUSED)
 
 
-_PAST_TENSE: Final = {"cancel": "canceled", "retry": "run again"}
+_PAST_TENSE: Final = {"cancel": "canceled", "retry": "retried"}
 
 
-def _run_all_steps(ask: CommandContext, action: str, said: dict[str, Any], total: int | None) -> JobControlSummary:
-    """All steps of an action, one after the other."""
+def _run_all_steps(
+    context: CommandContext, action: str, request: dict[str, Any], total: int | None
+) -> JobControlSummary:
+    """Repeat a request until all matching jobs are processed, and add up the results."""
     matched = changed = 0
     failed: list[BulkActionFailure] = []
     cursor: str | None = None
-    with counter_bar("looking" if said.get("dry_run") else action, total) as advance:
+    with counter_bar("searching" if request.get("dry_run") else action, total) as advance:
         while True:
-            step = ask.client.act(action, **said, limit=JOBS_PER_STEP_MAX, **without_none(cursor=cursor))
+            step = context.client.act(action, **request, limit=JOBS_PER_STEP_MAX, **without_none(cursor=cursor))
             matched, changed, failed = matched + step.matched, changed + step.changed, [*failed, *step.failed]
             advance(step.changed)
             if (cursor := step.next_cursor) is None:
                 return JobControlSummary(
                     action=action,
-                    dry_run=said.get("dry_run", False),
+                    dry_run=request.get("dry_run", False),
                     matched=matched,
                     changed=changed,
                     failed=failed,
                 )
 
 
-def _show_sample(ask: CommandContext, action: str, fits: dict[str, Any]) -> None:
-    statuses = (fits["status"],) if "status" in fits else DEFAULT_STATUSES[action]
-    found = (
-        job.data for status in statuses for job in ask.client.jobs(**{**fits, "status": status}, limit=SHOWN_JOBS_MAX)
+def _show_sample(context: CommandContext, action: str, job_filter: dict[str, Any]) -> None:
+    statuses = (job_filter["status"],) if "status" in job_filter else DEFAULT_STATUSES[action]
+    matching_jobs = (
+        job.data
+        for status in statuses
+        for job in context.client.jobs(**{**job_filter, "status": status}, limit=SHOWN_JOBS_MAX)
     )
-    some = list(islice(found, SHOWN_JOBS_MAX))
-    if not ask.out.json:
-        ask.out.table(
+    sample = list(islice(matching_jobs, SHOWN_JOBS_MAX))
+    if not context.out.json:
+        context.out.table(
             (Column("ID", never_truncate=True), Column("TYPE"), Column("STATUS"), Column("CREATED")),
-            [(job.id, job.type, job.status, job.created_at) for job in some],
+            [(job.id, job.type, job.status, job.created_at) for job in sample],
         )
 
 

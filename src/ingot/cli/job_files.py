@@ -1,4 +1,4 @@
-"""`ingot jobs files`: what a job was given, and what it has made."""
+"""`ingot jobs files`: list the files of a job and fetch its outputs."""
 
 from __future__ import annotations
 
@@ -29,30 +29,33 @@ COLUMNS: Final = (
 
 @server_command
 def list_files(
-    ask: CommandContext,
-    id: Annotated[str, typer.Argument(metavar="ID", help="The id of a job.", show_default=False)],
+    context: CommandContext,
+    id: Annotated[str, typer.Argument(metavar="ID", help="Job ID.", show_default=False)],
     download: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Fetch the outputs into this folder.", file_okay=False),
+        typer.Option(metavar="FOLDER", help="Folder to fetch the outputs into.", file_okay=False),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="With --download: write over files that are there.")
+        bool, typer.Option("--replace", help="With --download: overwrite files that exist already.")
     ] = False,
 ) -> None:
-    """List the files of a job: inputs, outputs, logs that are long, and what its attempts saved."""
+    """List the files of a job: inputs, outputs, long logs and checkpoints.
+
+    With --download, fetch the outputs that are missing in a folder and print their paths.
+    """
     if not is_id(id):
-        raise JobNotFound(f"{id[:64]!r} is not the id of a job", hint="`ingot jobs list` has the ids, in full.")
-    found = ask.client.files(id)
+        raise JobNotFound(f"{id[:64]!r} is not a job ID", hint="Use a complete ID. `ingot jobs list` shows them.")
+    files = context.client.files(id)
     if download is not None:
-        found = [file for file in found if file.kind == "output"]
-        _download_outputs(ask, found, download, replace=replace)
-    if download is None or ask.out.json:
-        ask.out.list(found, COLUMNS, _row)
+        files = [file for file in files if file.kind == "output"]
+        _download_outputs(context, files, download, replace=replace)
+    if download is None or context.out.json:
+        context.out.list(files, COLUMNS, _row)
 
 
-def _download_outputs(ask: CommandContext, found: list[JobFile], folder: Path, *, replace: bool) -> None:
-    """Fetch these files unless they are there, and write where they are. Raises `Conflict` before any is fetched."""
-    targets = {file: folder / file_name(file.name, name="name") for file in found}
+def _download_outputs(context: CommandContext, files: list[JobFile], folder: Path, *, replace: bool) -> None:
+    """Fetch the files that are missing and print the paths of all. Raises `Conflict` before anything is fetched."""
+    targets = {file: folder / file_name(file.name, name="name") for file in files}
     with transfer_bars() as bar, translate_os_errors(f"{folder} cannot be written to"):
         missing = {
             file
@@ -62,9 +65,11 @@ def _download_outputs(ask: CommandContext, found: list[JobFile], folder: Path, *
         folder.mkdir(parents=True, exist_ok=True)
         for file, target in targets.items():
             if file in missing:
-                ask.retrying_client.blobs.save(file.blob_id, file.size, target, progress=bar(f"fetching {file.name}"))
-            if not ask.out.json:
-                ask.out.text(f"{target}\n")
+                context.retrying_client.blobs.save(
+                    file.blob_id, file.size, target, progress=bar(f"fetching {file.name}")
+                )
+            if not context.out.json:
+                context.out.text(f"{target}\n")
 
 
 def _row(file: JobFile) -> tuple[object, ...]:

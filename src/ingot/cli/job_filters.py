@@ -1,4 +1,4 @@
-"""Which jobs are meant: the options of a filter, and the filter they make."""
+"""The options that filter jobs, and the filter built from them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,37 @@ from ingot.cli.completion import job_types
 from ingot.cli.parsing import parse_past_time, without_none
 from ingot.jobs.model import JobStatus, Source
 
-FILTER_PANEL: Final = "Which jobs"
+FILTER_PANEL: Final = "Filter"
 
-StatusOption = Annotated[JobStatus | None, typer.Option(help="In this status.", rich_help_panel=FILTER_PANEL)]
+StatusOption = Annotated[
+    JobStatus | None, typer.Option(help="Only jobs with this status.", rich_help_panel=FILTER_PANEL)
+]
 TypeOption = Annotated[
     str | None,
     typer.Option(
-        "--type", metavar="TYPE", help="Of this type.", autocompletion=job_types, rich_help_panel=FILTER_PANEL
+        "--type", metavar="TYPE", help="Only jobs of this type.", autocompletion=job_types, rich_help_panel=FILTER_PANEL
     ),
 ]
-TagOption = Annotated[str | None, typer.Option(metavar="TAG", help="With this tag.", rich_help_panel=FILTER_PANEL)]
-SourceOption = Annotated[Source | None, typer.Option("--source", help="Caused by this.", rich_help_panel=FILTER_PANEL)]
+TagOption = Annotated[
+    str | None, typer.Option(metavar="TAG", help="Only jobs with this tag.", rich_help_panel=FILTER_PANEL)
+]
+SourceOption = Annotated[
+    Source | None, typer.Option("--source", help="Only jobs from this source.", rich_help_panel=FILTER_PANEL)
+]
 CreatedAfterOption = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Made after this time, or in the last 2h, 7d …", rich_help_panel=FILTER_PANEL),
+    typer.Option(
+        metavar="TIME",
+        help="Only jobs created after this time, or within the last 2h, 7d …",
+        rich_help_panel=FILTER_PANEL,
+    ),
 ]
 CreatedBeforeOption = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME", help="Made before this time, or longer than 2h, 7d … ago.", rich_help_panel=FILTER_PANEL
+        metavar="TIME",
+        help="Only jobs created before this time, or more than 2h, 7d … ago.",
+        rich_help_panel=FILTER_PANEL,
     ),
 ]
 
@@ -42,7 +54,7 @@ def build_filter(
     created_after: str | None,
     created_before: str | None,
 ) -> dict[str, Any]:
-    """What was said of the jobs that are meant. Raises `InvalidInput`."""
+    """Return the fields of the filter that are set. Raises `InvalidInput`."""
     return without_none(
         status=status,
         type=type,

@@ -1,4 +1,4 @@
-"""Options that say how a job is to be, of all commands that ask for some."""
+"""Options that commands share for the jobs they submit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ from ingot.cli.completion import priorities
 PriorityOption = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="critical, high, normal, low or background; or 1 to 5.", autocompletion=priorities
+        metavar="NAME",
+        help="Priority: critical, high, normal, low or background, or 1 to 5.",
+        autocompletion=priorities,
     ),
 ]
-TagsOption = Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag; may be given more than once.")]
-BatchOption = Annotated[str | None, typer.Option(metavar="NAME", help="The batch it is part of.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Run it, where a result could be used again.")]
-TimeoutOption = Annotated[str | None, typer.Option(metavar="SPAN", help="With --wait: no longer than this.")]
+TagsOption = Annotated[list[str] | None, typer.Option(metavar="TAG", help="Tag. Can be repeated.")]
+BatchOption = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the batch.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Run the job even if an existing job with the same input could be reused.")
+]
+TimeoutOption = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="With --wait: maximum time to wait, such as 30s or 10m.")
+]

@@ -1,4 +1,4 @@
-"""`ingot jobs submit`: one job, or one for each line of a file."""
+"""`ingot jobs submit`: submit one job, or one for each line of a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from ingot.kernel.errors import IngotError, InvalidInput
 
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 MANY_JOBS_PANEL: Final = "Many jobs"
-DEAD_HINT: Final = "`ingot jobs show` tells of its attempts and `ingot jobs logs` what it wrote; `retry` runs it again."
+DEAD_HINT: Final = (
+    "`ingot jobs show` shows the attempts, `ingot jobs logs` the log. `ingot jobs retry` runs the job again."
+)
 EXAMPLES: Final = (
     """ingot jobs submit greet --payload '{"name": "Ada"}' --priority high --wait""",
     "ingot jobs submit report --payload-file report.json --delay 10m --tag nightly --key report-2026-01-31",
@@ -39,39 +41,53 @@ EXAMPLES: Final = (
 
 @server_command
 def submit(
-    ask: CommandContext,
+    context: CommandContext,
     type: Annotated[
         str | None,
-        typer.Argument(metavar="TYPE", help="The type of the job.", autocompletion=job_types, show_default=False),
+        typer.Argument(metavar="TYPE", help="Job type.", autocompletion=job_types, show_default=False),
     ] = None,
-    payload: Annotated[str | None, typer.Option(metavar="JSON", help="What the job is given.")] = None,
+    payload: Annotated[str | None, typer.Option(metavar="JSON", help="Payload of the job.")] = None,
     payload_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The same, from a file; - is stdin.", allow_dash=True)
+        Path | None, typer.Option(metavar="FILE", help="File that contains the payload. - is stdin.", allow_dash=True)
     ] = None,
     file: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="A file to send with it; may be given more than once."),
+        typer.Option(metavar="FILE", help="Input file to upload. Can be repeated."),
     ] = None,
     priority: PriorityOption = None,
-    run_at: Annotated[str | None, typer.Option(metavar="TIME", help="Not before this time.")] = None,
-    delay: Annotated[str | None, typer.Option(metavar="SPAN", help="Not before 30s, 10m, 2h … have gone by.")] = None,
+    run_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Earliest start time, such as 2026-01-31T09:00:00Z.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Delay before the job can start, such as 30s, 10m or 2h.")
+    ] = None,
     tag: TagsOption = None,
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="An idempotency key: the same again makes no second job.")
+        str | None,
+        typer.Option(metavar="KEY", help="Idempotency key. Submitting the same key again returns the same job."),
     ] = None,
     dedupe_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Refused while a job with the same dedupe key is unfinished.")
+        str | None, typer.Option(metavar="KEY", help="Dedupe key. Only one unfinished job can have it.")
     ] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, metavar="N", help="How often it may fail.")] = None,
-    metadata: Annotated[str | None, typer.Option(metavar="JSON", help="What is kept beside the payload.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Maximum number of failed attempts.")
+    ] = None,
+    metadata: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Metadata that is kept with the job and not interpreted.")
+    ] = None,
     after: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Wait for this job; more than once too.")
+        list[str] | None,
+        typer.Option(metavar="ID", help="Job that must finish before this one starts. Can be repeated."),
     ] = None,
-    on_dead: Annotated[OnDead | None, typer.Option(help="When a job it waits for is dead or canceled.")] = None,
+    on_dead: Annotated[
+        OnDead | None, typer.Option(help="Action when a job given with --after is dead or canceled.")
+    ] = None,
     batch: BatchOption = None,
-    correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="What it belongs to, elsewhere.")] = None,
+    correlation_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Correlation ID from another system.")
+    ] = None,
     force: ForceOption = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end, and write its result.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job is finished and print its result.")] = False,
     timeout: TimeoutOption = None,
     source: Annotated[
         Path | None,
@@ -80,20 +96,21 @@ def submit(
             metavar="FILE",
             allow_dash=True,
             rich_help_panel=MANY_JOBS_PANEL,
-            help="A job for each line, which is the payload as JSON; without TYPE it is the job, as in "
+            help="File with one job per line. With TYPE, each line is a payload as JSON; without TYPE, a job such as "
             '{"type": …, "payload": …, "priority": …}. - is stdin.',
         ),
     ] = None,
 ) -> None:
-    """Ask for a job, and write its id; or for many.
+    """Submit one job, or many from a file, and print the IDs.
 
-    With --wait the result is written at the end, as JSON, and the exit code is 8 when the job did not succeed. With
-    --from and --key the key of a job is that one and the number of its line, so that the same command again makes no
-    job twice.
+    With --wait, print the result as JSON instead. The exit code is 8 if the job does not succeed.
+
+    With --from and --key, the idempotency key of each job is KEY:LINE, where LINE is the line number. Running the same
+    command again then creates no job twice.
     """
     if delay is not None and run_at is not None:
-        raise InvalidInput("--run-at and --delay are both given", hint="Leave one of them out.")
-    order = without_none(
+        raise InvalidInput("--run-at and --delay cannot be combined", hint="Remove one of them.")
+    job_options = without_none(
         priority=priority,
         run_at=parse_future_time(run_at, "--run-at"),
         delay=None if delay is None else to_seconds(delay),
@@ -111,120 +128,127 @@ def submit(
         _reject_single_job_options(
             payload=payload, payload_file=payload_file, file=file or None, dedupe_key=dedupe_key, wait=wait or None
         )
-        _submit_many(ask, source, type, order, key)
+        _submit_many(context, source, type, job_options, key)
         return
     if type is None:
-        raise InvalidInput("there is no type", hint="Write it as in: ingot jobs submit greet.")
+        raise InvalidInput("the job type is missing", hint="Name it, for example `ingot jobs submit greet`.")
     if timeout is not None and not wait:
-        raise InvalidInput("--timeout is given without --wait", hint="It says how long to wait.")
-    limit = None if timeout is None else to_seconds(timeout)
-    body = read_json_option(payload, payload_file, "payload")
-    job = _submit(ask, type, body, file or [], {**order, **without_none(idempotency_key=key)})
+        raise InvalidInput("--timeout requires --wait", hint="Add --wait, or remove --timeout.")
+    timeout_seconds = None if timeout is None else to_seconds(timeout)
+    payload_value = read_json_option(payload, payload_file, "payload")
+    job = _submit(context, type, payload_value, file or [], {**job_options, **without_none(idempotency_key=key)})
     if wait:
-        _wait(ask, job, limit)
+        _wait(context, job, timeout_seconds)
     else:
-        ask.out.result(job, job.id)
+        context.out.result(job, job.id)
 
 
-def _submit(ask: CommandContext, type: str, payload: object, files: list[Path], order: dict[str, Any]) -> Job:
-    """Ask for one job, and send its files. Raises `InvalidInput` for those that cannot be."""
+def _submit(context: CommandContext, type: str, payload: object, files: list[Path], job_options: dict[str, Any]) -> Job:
+    """Submit one job and upload its files. Raises `InvalidInput` for unreadable files and duplicate names."""
     if not files:
-        return _report_reuse(ask, ask.client.submit(type, payload, **order))
-    named = {path.name: path for path in files}
+        return _report_reuse(context, context.client.submit(type, payload, **job_options))
+    files_by_name = {path.name: path for path in files}
     for path in files:
         with translate_os_errors(f"{path} cannot be read"):
             if stat.S_ISDIR(path.stat().st_mode):
-                raise InvalidInput(f"{path} is a folder", hint="Pack it in a file first, or name the files in it.")
-    if len(named) < len(files):
+                raise InvalidInput(f"{path} is a folder", hint="Pack it into one file, or name the files in it.")
+    if len(files_by_name) < len(files):
         raise InvalidInput("two files have the same name", hint="Rename one of them.")
     with transfer_bars() as bar, translate_os_errors("a file cannot be read"):
-        job: SyncJob = ask.client.submit(
-            type, payload, file=named, progress=bar(f"sending {', '.join(named)}"), **order
+        job: SyncJob = context.client.submit(
+            type, payload, file=files_by_name, progress=bar(f"sending {', '.join(files_by_name)}"), **job_options
         )
-    return _report_reuse(ask, job)
+    return _report_reuse(context, job)
 
 
-def _report_reuse(ask: CommandContext, job: SyncJob) -> Job:
+def _report_reuse(context: CommandContext, job: SyncJob) -> Job:
     if job.reused:
-        ask.out.message(f"The job {job.id} does the same, and is the answer; --force does it anew.")
+        context.out.message(f"Reused job {job.id}, which has the same input. Use --force to run a new one.")
     return job.data
 
 
-def _wait(ask: CommandContext, job: Job, seconds: float | None) -> None:
-    ask.out.message(f"The job {job.id} is {job.status}.")
-    (ended,) = watch_until_finished(ask.retrying_client, [job.id], ask.out, silent=True, timeout_seconds=seconds)
-    if ask.out.json:
-        ask.out.json_document(ended)
-    raise_unless_succeeded([ended])
-    if not ask.out.json:
-        ask.out.text(f"{pretty_json(ended.result) or 'null'}\n")
+def _wait(context: CommandContext, job: Job, timeout_seconds: float | None) -> None:
+    context.out.message(f"Job {job.id} is {job.status}.")
+    (finished_job,) = watch_until_finished(
+        context.retrying_client, [job.id], context.out, silent=True, timeout_seconds=timeout_seconds
+    )
+    if context.out.json:
+        context.out.json_document(finished_job)
+    raise_unless_succeeded([finished_job])
+    if not context.out.json:
+        context.out.text(f"{pretty_json(finished_job.result) or 'null'}\n")
 
 
 def raise_unless_succeeded(jobs: Iterable[Job]) -> None:
-    """Raises `JobDead` or `JobCanceled` for the first that did not succeed."""
+    """Raise `JobDead` or `JobCanceled` for the first job that did not succeed."""
     for job in jobs:
         if job.status is JobStatus.DEAD:
-            raise JobDead(f"the job {job.id} is dead: {job.last_error}", hint=DEAD_HINT)
+            raise JobDead(f"job {job.id} is dead: {job.last_error}", hint=DEAD_HINT)
         if job.status is JobStatus.CANCELED:
-            raise JobCanceled(f"the job {job.id} was canceled", hint="`ingot jobs retry` runs it again.")
+            raise JobCanceled(f"job {job.id} was canceled", hint="`ingot jobs retry` runs it again.")
 
 
-# -- many of them -------------------------------------------------------------------------------------------
+# -- many jobs ----------------------------------------------------------------------------------------------
 
 
-def _submit_many(ask: CommandContext, source: Path, type: str | None, order: dict[str, Any], key: str | None) -> None:
-    """Send the jobs of a file, some hundreds at a time. Raises `InvalidInput` for a line that is none."""
-    made = 0
+def _submit_many(
+    context: CommandContext, source: Path, type: str | None, job_options: dict[str, Any], key: str | None
+) -> None:
+    """Submit the jobs of a file, several hundred per request. Raises `InvalidInput` for a line that is not a job."""
+    submitted = 0
     with open_input(source) as lines, counter_bar("submitted", _count_lines(source)) as advance:
-        orders = _read_orders(lines, type, order, key)
+        orders = _read_orders(lines, type, job_options, key)
         try:
-            while some := list(islice(orders, JOBS_PER_REQUEST_MAX)):
-                client = (
-                    ask.retrying_client if made else ask.client
-                )  # What has begun well outlives a restart of the server.
-                for job in client.submit_orders(some):
-                    ask.out.item(job.data, f"{job.id}\n")
-                made += len(some)
-                advance(len(some))
+            while request_orders := list(islice(orders, JOBS_PER_REQUEST_MAX)):
+                # Fail fast on the first request. Later requests survive a restart of the server.
+                client = context.retrying_client if submitted else context.client
+                for job in client.submit_orders(request_orders):
+                    context.out.item(job.data, f"{job.id}\n")
+                submitted += len(request_orders)
+                advance(len(request_orders))
         except IngotError:
-            ask.out.message(f"{made} jobs were submitted before this:")
+            context.out.message(f"{submitted} jobs were submitted before this error:")
             raise
-    ask.out.message(f"{made} jobs were submitted.")
+    context.out.message(f"{submitted} jobs were submitted.")
 
 
 def _read_orders(
-    lines: IO[bytes], type: str | None, order: dict[str, Any], key: str | None
+    lines: IO[bytes], type: str | None, job_options: dict[str, Any], key: str | None
 ) -> Iterator[dict[str, Any]]:
+    """Yield one order per line that is not empty. The fields of a line override the options."""
     number = 0
     while line := lines.readline(LINE_BYTES_MAX + 1):
         number += 1
         if len(line) > LINE_BYTES_MAX:
-            raise InvalidInput(f"line {number} is longer than {LINE_BYTES_MAX} bytes", hint="Give each job a line.")
+            raise InvalidInput(
+                f"line {number} is longer than {LINE_BYTES_MAX} bytes", hint="Put each job on a line of its own."
+            )
         if not line.strip():
             continue
-        keyed = {} if key is None else {"idempotency_key": f"{key}:{number}"}
+        idempotency = {} if key is None else {"idempotency_key": f"{key}:{number}"}
         if type is not None:
-            yield {"type": type, "payload": parse_json(line, f"line {number}"), **order, **keyed}
+            yield {"type": type, "payload": parse_json(line, f"line {number}"), **job_options, **idempotency}
         else:
-            yield {**order, **keyed, **_parse_order(line, number)}
+            yield {**job_options, **idempotency, **_parse_order(line, number)}
 
 
 def _parse_order(line: bytes, number: int) -> dict[str, Any]:
-    """A job as a line says it; its payload and metadata stay as they are written."""
+    """Parse a line that describes a job. Payload and metadata keep the bytes of the line."""
     parse_json(line, f"line {number}")
     try:
-        parts = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError:
         raise InvalidInput(
-            f"line {number} is no job", hint='Name the type before --from, or write {"type": "greet", "payload": …}.'
+            f"line {number} is not a job",
+            hint='Name the job type before --from, or write lines such as {"type": "greet", "payload": …}.',
         ) from None
     return {
-        name: part if name in ("payload", "metadata") else msgspec.json.decode(part) for name, part in parts.items()
+        name: value if name in ("payload", "metadata") else msgspec.json.decode(value) for name, value in fields.items()
     }
 
 
 def _count_lines(source: Path) -> int | None:
-    """How many lines there are, to show how far it is; of stdin nobody knows."""
+    """Count the lines of a file that are not empty, for the progress bar. Return `None` for stdin."""
     if source == STDIN or not source.is_file():
         return None
     with source.open("rb") as lines:
@@ -235,5 +259,6 @@ def _reject_single_job_options(**options: object) -> None:
     for name, value in options.items():
         if value is not None:
             raise InvalidInput(
-                f"--from and --{name.replace('_', '-')} are both given", hint="That one is for a single job."
+                f"--from and --{name.replace('_', '-')} cannot be combined",
+                hint=f"Remove --{name.replace('_', '-')}, which is only for a single job.",
             )

@@ -1,4 +1,4 @@
-"""`ingot jobs`: looking at jobs. Submitting and steering have files of their own."""
+"""`ingot jobs`: list and show jobs. Other commands are in `job_submission.py`, `job_files.py` and `job_control.py`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ COLUMNS: Final = (
     Column("CREATED"),
     Column("DETAIL"),
 )
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of a job.", show_default=False)]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="Job ID.", show_default=False)]
 
-app = command_group("Submit jobs, look at them, and steer them.")
+app = command_group("Submit, show, cancel and retry jobs.")
 app.command("submit", epilog=examples_epilog(*job_submission.EXAMPLES))(job_submission.submit)
 app.command("files", epilog=examples_epilog(*job_files.EXAMPLES))(job_files.list_files)
 app.command(
@@ -61,39 +61,39 @@ app.command(
 )
 @server_command
 def list_jobs(
-    ask: CommandContext,
+    context: CommandContext,
     status: job_filters.StatusOption = None,
     type: job_filters.TypeOption = None,
     tag: job_filters.TagOption = None,
     source: job_filters.SourceOption = None,
     created_after: job_filters.CreatedAfterOption = None,
     created_before: job_filters.CreatedBeforeOption = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")] = LIST_JOBS_DEFAULT,
-    every: Annotated[bool, typer.Option("--all", help="As many as there are.")] = False,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of jobs.")] = LIST_JOBS_DEFAULT,
+    show_all: Annotated[bool, typer.Option("--all", help="List all jobs.")] = False,
 ) -> None:
     """List jobs, newest first."""
-    fits = job_filters.build_filter(
+    job_filter = job_filters.build_filter(
         status=status, type=type, tag=tag, source=source, created_after=created_after, created_before=created_before
     )
-    found = ask.client.jobs(**fits, limit=None if every else limit)
-    if ask.out.json:
-        ask.out.json_array(job.data for job in found)
+    listed = context.client.jobs(**job_filter, limit=None if show_all else limit)
+    if context.out.json:
+        context.out.json_array(job.data for job in listed)
         return
-    jobs = [job.data for job in found]
-    ask.out.table(COLUMNS, map(job_row, jobs))
-    if len(jobs) == limit and not every:
-        ask.out.message(f"There may be more than these {limit}: --limit or --all shows them.")
+    jobs = [job.data for job in listed]
+    context.out.table(COLUMNS, map(job_row, jobs))
+    if len(jobs) == limit and not show_all:
+        context.out.message(f"Only the newest {limit} jobs are shown. Use --limit or --all for more.")
 
 
 @app.command(epilog=examples_epilog("ingot jobs show 0198c5a2-…", "ingot jobs show 0198c5a2-… --json | jq .result"))
 @server_command
-def show(ask: CommandContext, id: JobId) -> None:
-    """Show a job with all that is known of it."""
-    job = ask.client.read(validate_job_id(id))
-    if ask.out.json:
-        ask.out.json_document(job)
+def show(context: CommandContext, id: JobId) -> None:
+    """Show a job and its attempts."""
+    job = context.client.read(validate_job_id(id))
+    if context.out.json:
+        context.out.json_document(job)
         return
-    ask.out.fields(
+    context.out.fields(
         [
             ("id", job.id),
             ("type", job.type),
@@ -117,16 +117,16 @@ def show(ask: CommandContext, id: JobId) -> None:
             ("dedupe key", job.dedupe_key),
             ("correlation id", job.correlation_id),
             ("source", job.source if job.source_ref is None else f"{job.source} {job.source_ref}"),
-            ("payload", pretty_json(job.payload) if job.payload_blob is None else f"the blob {job.payload_blob}"),
+            ("payload", pretty_json(job.payload) if job.payload_blob is None else f"blob {job.payload_blob}"),
             ("metadata", pretty_json(job.metadata)),
             ("result", pretty_json(job.result)),
             ("last error" if job.status is JobStatus.SUCCEEDED else "error", job.last_error),
         ]
     )
-    if attempts := ask.client.attempts(job.id):
-        ask.out.text("\n")
+    if attempts := context.client.attempts(job.id):
+        context.out.text("\n")
         columns = ("ATTEMPT", "WORKER", "STARTED", "TOOK", "OUTCOME", "ERROR")
-        ask.out.table([Column(name) for name in columns], map(_attempt_row, attempts))
+        context.out.table([Column(name) for name in columns], map(_attempt_row, attempts))
 
 
 @app.command(
@@ -137,78 +137,85 @@ def show(ask: CommandContext, id: JobId) -> None:
 )
 @server_command
 def watch_jobs(
-    ask: CommandContext,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of jobs.", show_default=False)] = None,
-    batch: Annotated[str | None, typer.Option(metavar="NAME", help="The jobs of this batch.")] = None,
+    context: CommandContext,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Job IDs.", show_default=False)] = None,
+    batch: Annotated[str | None, typer.Option(metavar="NAME", help="Batch to watch.")] = None,
 ) -> None:
-    """Watch jobs until they are finished; without any, those that run now, until Ctrl-C.
+    """Show the progress of jobs until they are finished.
 
-    The exit code is 8 when one of them did not succeed.
+    Without IDs and --batch, show all running jobs until Ctrl-C. The exit code is 8 if a job does not succeed.
     """
     if ids and batch is not None:
-        raise InvalidInput("there are ids, and --batch", hint="Leave one of them out.")
+        raise InvalidInput("IDs and --batch cannot be combined", hint="Remove one of them.")
     if batch is not None:
-        ask.client.batch(batch)
-        ended = watch_batch_until_finished(ask.retrying_client, batch, ask.out)
-        if bad := ended.dead + ended.canceled:
-            raise JobDead(f"{bad} of {ended.total} jobs of the batch did not succeed", hint=job_submission.DEAD_HINT)
+        context.client.batch(batch)
+        finished_batch = watch_batch_until_finished(context.retrying_client, batch, context.out)
+        if unsuccessful := finished_batch.dead + finished_batch.canceled:
+            raise JobDead(
+                f"{unsuccessful} of {finished_batch.total} jobs of the batch did not succeed",
+                hint=job_submission.DEAD_HINT,
+            )
     elif ids:
         if len(ids) > WATCHED_JOBS_MAX:
             raise InvalidInput(
-                f"there are {len(ids)} ids; it goes up to {WATCHED_JOBS_MAX}", hint="Submit them as a batch."
+                f"at most {WATCHED_JOBS_MAX} jobs can be watched at once, got {len(ids)}",
+                hint="Submit the jobs as a batch and use --batch.",
             )
         for id in ids:
-            ask.client.read(validate_job_id(id))
-        job_submission.raise_unless_succeeded(watch_until_finished(ask.retrying_client, ids, ask.out))
+            context.client.read(validate_job_id(id))
+        job_submission.raise_unless_succeeded(watch_until_finished(context.retrying_client, ids, context.out))
     else:
-        _watch_running_jobs(ask)
+        _watch_running_jobs(context)
 
 
 @app.command(epilog=examples_epilog("ingot jobs logs 0198c5a2-… --follow", "ingot jobs logs 0198c5a2-… --attempt 1"))
 @server_command
 def logs(
-    ask: CommandContext,
+    context: CommandContext,
     id: JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is finished.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job is finished.")] = False,
     attempt: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of this attempt; the newest unless told.")
+        int | None, typer.Option(min=1, metavar="N", help="Number of the attempt. Default: the newest.")
     ] = None,
 ) -> None:
-    """Write what a job has written."""
+    """Print the log of a job."""
     if follow and attempt is not None:
-        raise InvalidInput("--follow and --attempt are both given", hint="What is followed is the newest attempt.")
+        raise InvalidInput(
+            "--follow and --attempt cannot be combined", hint="--follow always prints the newest attempt. Remove one."
+        )
     if not follow:
-        log = ask.client.whole_log(validate_job_id(id), attempt=attempt)
-        if ask.out.json:
-            ask.out.json_document(log)
+        log = context.client.whole_log(validate_job_id(id), attempt=attempt)
+        if context.out.json:
+            context.out.json_document(log)
         else:
-            ask.out.text(log.text)
+            context.out.text(log.text)
         return
-    ask.client.read(validate_job_id(id))
-    for part in ask.retrying_client.follow_log(id):
-        ask.out.item(part, part.text)
+    context.client.read(validate_job_id(id))
+    for part in context.retrying_client.follow_log(id):
+        context.out.item(part, part.text)
 
 
 @app.command(epilog=examples_epilog("ingot jobs explain 0198c5a2-…"))
 @server_command
-def explain(ask: CommandContext, id: JobId) -> None:
-    """Say why a job is not running."""
-    found = ask.client.explain(validate_job_id(id))
-    if ask.out.json:
-        ask.out.json_document(found)
+def explain(context: CommandContext, id: JobId) -> None:
+    """Explain why a job is not running."""
+    explanation = context.client.explain(validate_job_id(id))
+    if context.out.json:
+        context.out.json_document(explanation)
         return
-    ask.out.text("".join(f"{reason.message}\n" for reason in found.reasons) or f"The job is {found.status}.\n")
+    reasons = "".join(f"{reason.message}\n" for reason in explanation.reasons)
+    context.out.text(reasons or f"The job is {explanation.status}.\n")
 
 
 def validate_job_id(text: str) -> str:
-    """The id of a job. Raises `JobNotFound` for what is none."""
+    """Return the text if it is a job ID. Raises `JobNotFound` otherwise."""
     if not is_id(text):
-        raise JobNotFound(f"{text[:64]!r} is not the id of a job", hint="`ingot jobs list` has the ids, in full.")
+        raise JobNotFound(f"{text[:64]!r} is not a job ID", hint="Use a complete ID. `ingot jobs list` shows them.")
     return text
 
 
 def job_row(job: Job) -> tuple[object, ...]:
-    """A job in a list."""
+    """Return the cells of a job for `COLUMNS`."""
     return (
         job.id,
         job.type,
@@ -251,15 +258,15 @@ def _attempt_row(attempt: Attempt) -> tuple[object, ...]:
     )
 
 
-def _watch_running_jobs(ask: CommandContext) -> None:
-    """Show what runs, once a second."""
-    ask.client.summary()
+def _watch_running_jobs(context: CommandContext) -> None:
+    """Show the numbers of jobs by status and the running jobs, once per second."""
+    context.client.summary()
     while True:
-        summary = ask.retrying_client.summary()
-        running: list[SyncJob] = list(ask.retrying_client.jobs(status=JobStatus.RUNNING, limit=LIST_JOBS_DEFAULT))
-        if ask.out.json:
-            ask.out.json_line({"counts": summary.counts, "running": [job.data for job in running]})
+        summary = context.retrying_client.summary()
+        running: list[SyncJob] = list(context.retrying_client.jobs(status=JobStatus.RUNNING, limit=LIST_JOBS_DEFAULT))
+        if context.out.json:
+            context.out.json_line({"counts": summary.counts, "running": [job.data for job in running]})
         else:
             counts = ", ".join(f"{count} {status}" for status, count in summary.counts.items() if count)
-            ask.out.redraw(counts or "no jobs", COLUMNS, [job_row(job.data) for job in running])
+            context.out.redraw(counts or "no jobs", COLUMNS, [job_row(job.data) for job in running])
         time.sleep(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Files on this machine: those below a folder, what they hold, and what the machine says when it refuses one."""
+"""Local files: walk folders, compare files with blobs, and report operating system errors."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Final
 from ingot.client.upload_source import Digests, UploadSource
 from ingot.kernel.errors import Conflict, InvalidInput
 
-CONFLICT_HINT: Final = "Say --replace to write over it, or name another folder."
-VERSION_CONTROL_FOLDERS: Final = frozenset({"CVS", "_darcs"})  # Those whose names do not begin with a dot.
+CONFLICT_HINT: Final = "Use --replace to overwrite it, or choose another folder."
+VERSION_CONTROL_FOLDERS: Final = frozenset({"CVS", "_darcs"})  # Only those that are not hidden by a leading dot.
 
 
 class FileRefused(InvalidInput):
-    """The machine does not let us read or write a file."""
+    """A local file cannot be read or written."""
 
     code = "file_refused"
 
 
 @contextmanager
-def translate_os_errors(what: str) -> Iterator[None]:
-    """Say what the machine refuses. Raises `FileRefused`."""
+def translate_os_errors(message: str) -> Iterator[None]:
+    """Raise an `OSError` of the block as `FileRefused`, with this message."""
     try:
         yield
     except OSError as error:
         raise FileRefused(
-            f"{what}: {error.strerror or error}", hint="Check its name, its rights and the disk."
+            f"{message}: {error.strerror or error}", hint="Check the path, the permissions and the free disk space."
         ) from None
 
 
@@ -39,40 +39,43 @@ def walk_files(
     depth_max: int | None = None,
     on_error: Callable[[OSError], object] | None = None,
 ) -> Iterator[Path]:
-    """All files in a folder, in order: its own, then those of its folders. Links to folders are not followed.
+    """Yield all files of a folder in order, its own before those of its subfolders. Links to folders are not followed.
 
-    Without `hidden`, what begins with a dot and what belongs to version control is left out. `deepest` is how many
-    folders down it goes. `refused` is told of a folder that cannot be read.
+    Without `include_hidden`, names that begin with a dot and folders of version control are skipped. `depth_max` limits
+    the levels of subfolders. `on_error` is called for each folder that cannot be read.
     """
-    for place, folders, names in os.walk(folder, onerror=on_error):
-        here = Path(place)
-        if depth_max is not None and len(here.parts) - len(folder.parts) >= depth_max:
+    for parent, folders, names in os.walk(folder, onerror=on_error):
+        current = Path(parent)
+        if depth_max is not None and len(current.parts) - len(folder.parts) >= depth_max:
             folders.clear()
         folders[:] = sorted(
             name for name in folders if include_hidden or not (name.startswith(".") or name in VERSION_CONTROL_FOLDERS)
         )
         for name in sorted(names):
             if include_hidden or not name.startswith("."):
-                yield here / name
+                yield current / name
 
 
 def matches_blob(path: Path, blob_id: str, size: int) -> bool:
-    """Whether a file holds the bytes of this blob."""
-    with UploadSource(path) as outgoing:
-        if outgoing.size != size:
+    """Return whether a file has the content of a blob."""
+    with UploadSource(path) as source:
+        if source.size != size:
             return False
         digests = Digests()
         while digests.hashed_bytes < size:
-            digests.hash_more(outgoing)
+            digests.hash_more(source)
         return digests.blob_id == blob_id
 
 
 def is_downloaded(target: Path, blob_id: str, size: int, *, replace: bool) -> bool:
-    """Whether a file need not be fetched. Raises `Conflict` when another is in its way, unless it is to be replaced."""
+    """Return whether the target already has the content of a blob.
+
+    Raises `Conflict` if the target has other content and `replace` is not set.
+    """
     if not target.exists():
         return False
     if target.is_file() and matches_blob(target, blob_id, size):
         return True
     if not replace or not target.is_file():
-        raise Conflict(f"{target} is there already, and is something else", hint=CONFLICT_HINT)
+        raise Conflict(f"{target} exists already, with different content", hint=CONFLICT_HINT)
     return False

@@ -1,4 +1,4 @@
-"""What `ingot serve`, `worker` and `dev` say of themselves."""
+"""Status messages of `ingot serve`, `ingot worker` and `ingot dev`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rich.console import Console
 log = structlog.get_logger("ingot.cli")
 
 
-def print_or_log(event: str, sentence: str, **fields: str | int) -> None:
-    """A sentence for who sits in front of it, and a line of the log for who does not."""
+def print_or_log(event: str, message: str, **fields: str | int) -> None:
+    """Print the message if stderr is a terminal. Otherwise log an event with these fields."""
     if sys.stderr.isatty():
-        Console(stderr=True, highlight=False, soft_wrap=True).print(sentence, markup=False)
+        Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
     else:
         log.info(event, **fields)

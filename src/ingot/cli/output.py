@@ -1,4 +1,4 @@
-"""What commands write: data to stdout, as tables for people or as JSON for programs, and sentences to stderr."""
+"""Write the output of commands: data to stdout, as tables or JSON, and messages to stderr."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rich.text import Text
 
 from ingot.kernel.clock import SystemClock, to_datetime
 
-EXIT_BROKEN_PIPE: Final = 141  # As of a program that the signal of a broken pipe ends.
-COLUMN_CHARS_MIN: Final = 8  # What is left of a column, at least.
+EXIT_BROKEN_PIPE: Final = 141  # The exit code that shells report for a program killed by SIGPIPE.
+COLUMN_CHARS_MIN: Final = 8  # Minimum width of a truncated column.
 COLUMN_GAP: Final = 2
-PIPE_CHARS_MAX: Final = 10_000  # Where nobody looks nothing is cut.
+PIPE_CHARS_MAX: Final = 10_000  # Width of tables without a terminal, where nothing should be truncated.
 STYLES: Final = {
     "running": "cyan",
     "succeeded": "green",
@@ -36,7 +36,7 @@ STYLES: Final = {
 }
 SIZE_UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
 TIME_UNITS: Final = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
-# What moves the cursor, and what turns the direction of writing: others wrote it, and it must not write over ours.
+# Control characters and changes of the writing direction. Text from others must not overwrite or disguise our output.
 _UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _encode = msgspec.json.Encoder().encode
 T = TypeVar("T")
@@ -45,8 +45,8 @@ T = TypeVar("T")
 class Column(msgspec.Struct, frozen=True):
     """A column of a table.
 
-    One that is `whole` is never cut, however narrow the terminal; one that is `spare` is left out where there is not
-    enough room for all.
+    If the terminal is too narrow for the table, `optional` columns are left out, and columns without `never_truncate`
+    are truncated.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Output:
-    """Where a command writes to."""
+    """The output of a command, as JSON if `json` is set."""
 
     def __init__(self, *, json: bool) -> None:
         self.json = json
@@ -64,7 +64,7 @@ class Output:
     # -- data -----------------------------------------------------------------------------------------------
 
     def json_document(self, value: object) -> None:
-        """Write one value as JSON, in lines for who reads it."""
+        """Write one value as JSON, indented if stdout is a terminal."""
         _write_stdout(_encode_json(value, indent=2 if sys.stdout.isatty() else -1) + b"\n")
 
     def json_line(self, value: object) -> None:
@@ -72,22 +72,22 @@ class Output:
         _write_stdout(_encode_json(value) + b"\n")
 
     def json_array(self, items: Iterable[object]) -> None:
-        """Write all of them as one JSON document, as they come."""
-        before = b"["
+        """Write items as one JSON array, each as soon as it is available."""
+        separator = b"["
         for item in items:
-            _write_stdout(before + _encode_json(item))
-            before = b",\n "
-        _write_stdout(b"[]\n" if before == b"[" else b"]\n")
+            _write_stdout(separator + _encode_json(item))
+            separator = b",\n "
+        _write_stdout(b"[]\n" if separator == b"[" else b"]\n")
 
     def list(self, items: Iterable[T], columns: Sequence[Column], row: Callable[[T], Sequence[object]]) -> None:
-        """Write all of them as JSON, or as a table with a row for each."""
+        """Write items as JSON, or as a table with one row per item."""
         if self.json:
             self.json_array(items)
         else:
             self.table(columns, map(row, items))
 
     def details(self, value: object, facts: Iterable[tuple[str, object]]) -> None:
-        """Write one value as JSON, or as facts."""
+        """Write one value as JSON, or its facts, one per line."""
         if self.json:
             self.json_document(value)
         else:
@@ -100,39 +100,39 @@ class Output:
         else:
             self.text(f"{text}\n")
 
-    def outcome(self, value: object, sentence: str) -> None:
-        """Write one value as JSON, or say what was done."""
+    def outcome(self, value: object, message: str) -> None:
+        """Write one value as JSON to stdout, or a message to stderr."""
         if self.json:
             self.json_document(value)
         else:
-            self.message(sentence)
+            self.message(message)
 
     def item(self, value: object, text: str) -> None:
-        """Write one of many values as a line of JSON, or as this text."""
+        """Write one of many values as a line of JSON, or as text."""
         if self.json:
             self.json_line(value)
         else:
             self.text(text)
 
     def text(self, text: str) -> None:
-        """Write text as it is; on a terminal without what could write over it."""
+        """Write text unchanged, or without control characters if stdout is a terminal."""
         _write_stdout((printable(text) if sys.stdout.isatty() else text).encode(errors="replace"))
 
     def bytes(self, data: bytes) -> None:
-        """Write bytes as they are."""
+        """Write bytes unchanged."""
         _write_stdout(data)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
         """Write a table."""
         cells = [[_cell(value) for value in row] for row in rows]
         widths = [
-            max(len(column.name), *(row[place].cell_len for row in cells), 0) for place, column in enumerate(columns)
+            max(len(column.name), *(row[index].cell_len for row in cells), 0) for index, column in enumerate(columns)
         ]
-        wide = sum(widths) + COLUMN_GAP * len(widths) <= _console().width
-        kept = [place for place, column in enumerate(columns) if wide or not column.optional]
+        all_fit = sum(widths) + COLUMN_GAP * len(widths) <= _console().width
+        shown = [index for index, column in enumerate(columns) if all_fit or not column.optional]
         table = Table(box=None, padding=(0, COLUMN_GAP, 0, 0), header_style="bold", show_edge=False)
-        for place in kept:
-            column, width = columns[place], widths[place]
+        for index in shown:
+            column, width = columns[index], widths[index]
             table.add_column(
                 Text(column.name),
                 no_wrap=True,
@@ -141,11 +141,11 @@ class Output:
                 justify="right" if column.align_right else "left",
             )
         for row in cells:
-            table.add_row(*(row[place] for place in kept))
+            table.add_row(*(row[index] for index in shown))
         self._print(table)
 
     def fields(self, facts: Iterable[tuple[str, object]]) -> None:
-        """Write names and values, one to a line; what is `None` is left out."""
+        """Write names and values, one pair per line. Values that are `None` are left out."""
         table = Table(box=None, padding=(0, COLUMN_GAP, 0, 0), show_header=False, show_edge=False)
         table.add_column(no_wrap=True, style="bold")
         table.add_column(overflow="fold")
@@ -155,14 +155,14 @@ class Output:
         self._print(table)
 
     def check(self, state: str, name: str, detail: str, hint: str | None) -> None:
-        """Write how a check came out, and what to do."""
+        """Write the result of a check and its hint."""
         line = Text.assemble((f"{state:<8}", STYLES.get(state, "")), f"{printable(name)}: {printable(detail)}")
         if hint is not None:
             line.append(f"\n{'':<8}{printable(hint)}", style="dim")
         self._print(line)
 
     def redraw(self, title: str, columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
-        """Write a table over the last one on a terminal, and below it elsewhere."""
+        """Write a table that replaces the previous one on a terminal, and follows it elsewhere."""
         if sys.stdout.isatty():
             _write_stdout(b"\x1b[H\x1b[2J")
         self.text(f"{title}\n")
@@ -175,42 +175,42 @@ class Output:
         lines = console.file.getvalue().splitlines()
         _write_stdout("".join(f"{line.rstrip()}\n" for line in lines).encode(errors="replace"))
 
-    # -- sentences ------------------------------------------------------------------------------------------
+    # -- messages -------------------------------------------------------------------------------------------
 
-    def message(self, sentence: str) -> None:
-        """Tell who sits in front of it."""
-        print_message(sentence)
+    def message(self, text: str) -> None:
+        """Write a message to stderr."""
+        print_message(text)
 
 
-def print_message(sentence: str) -> None:
-    """Write a sentence to stderr."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(printable(sentence), markup=False)
+def print_message(text: str) -> None:
+    """Write a message to stderr."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(printable(text), markup=False)
 
 
 def printable(text: str) -> str:
-    """A text as it may be written to a terminal."""
+    """Replace characters that must not be written to a terminal."""
     return _UNPRINTABLE.sub("�", text)
 
 
 def current_time() -> datetime:
-    """The time on this machine."""
+    """Return the time of this machine."""
     return to_datetime(SystemClock().micros())
 
 
 def relative_time(moment: datetime | None) -> str:
-    """How long ago something was, or how long it is until then, in one unit."""
+    """Format a time relative to now in one unit, such as `5 min ago` or `in 2 h`."""
     if moment is None:
         return ""
     seconds = (current_time() - moment).total_seconds()
     for size, unit in TIME_UNITS:
         if abs(seconds) >= size:
-            span = f"{abs(seconds) / size:.0f} {unit}"
-            return f"{span} ago" if seconds > 0 else f"in {span}"
+            duration = f"{abs(seconds) / size:.0f} {unit}"
+            return f"{duration} ago" if seconds > 0 else f"in {duration}"
     return "now"
 
 
 def full_time(moment: datetime | None) -> str | None:
-    """An instant in full, and how long ago that was."""
+    """Format a time as ISO 8601, followed by the relative time."""
     return (
         None
         if moment is None
@@ -219,7 +219,7 @@ def full_time(moment: datetime | None) -> str | None:
 
 
 def format_size(size: int) -> str:
-    """So many bytes, in a unit that people grasp."""
+    """Format a number of bytes with a binary unit, such as `1.5 MiB`."""
     if size < 1024:
         return f"{size} B"
     power = next((n for n in range(1, len(SIZE_UNITS)) if size < 999.5 * 1024**n), len(SIZE_UNITS))
@@ -228,17 +228,17 @@ def format_size(size: int) -> str:
 
 
 def pretty_json(raw: msgspec.Raw) -> str | None:
-    """JSON in lines that people read; `None` for null."""
+    """Indent JSON. Return `None` for `null`."""
     text = bytes(raw)
     return None if text == b"null" else msgspec.json.format(text, indent=2).decode()
 
 
 def _encode_json(value: object, *, indent: int = -1) -> bytes:
-    """JSON in one line, or in several: payloads stand in it as others wrote them, with ends of lines too."""
+    """Encode a value as JSON. Reformatting removes line breaks inside raw payloads, so that one line stays one line."""
     text = msgspec.json.format(_encode(value), indent=indent)
     if not sys.stdout.isatty():
         return text
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text.decode()).encode()
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text.decode()).encode()
 
 
 def _cell(value: object) -> Text:
@@ -252,14 +252,15 @@ def _cell_text(value: Any) -> str:
     if isinstance(value, datetime):
         return relative_time(value)
     if isinstance(value, list | tuple):
-        return ", ".join(str(part) for part in value)
+        return ", ".join(str(item) for item in value)
     return str(value)
 
 
 def _console() -> Console:
-    """What tables are drawn by: as wide as the terminal, or as wide as it takes."""
-    seen = sys.stdout.isatty()
-    return Console(file=StringIO(), force_terminal=seen, highlight=False, width=None if seen else PIPE_CHARS_MAX)
+    """Create a console that renders tables, as wide as the terminal, or wide enough for everything without one."""
+    is_terminal = sys.stdout.isatty()
+    width = None if is_terminal else PIPE_CHARS_MAX
+    return Console(file=StringIO(), force_terminal=is_terminal, highlight=False, width=width)
 
 
 def _write_stdout(content: bytes) -> None:
@@ -274,7 +275,7 @@ def _write_stdout(content: bytes) -> None:
 
 
 def _exit_silently(code: int) -> NoReturn:
-    """End without another word. What is left to be written at the end goes nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    """Exit without a message. Output that Python flushes at exit goes to the null device."""
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stdout.fileno())
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""Progress where one waits: bars on a terminal, lines elsewhere."""
+"""Show progress while a command waits: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ STAGE_CHARS_MAX: Final = 60
 
 @contextmanager
 def counter_bar(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar that counts, on stderr when that is a terminal; what it gives is told how many more are done."""
+    """Show a bar that counts items, if stderr is a terminal. Yield a function that takes the number of new items."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
     with _bars(MofNCompleteColumn(), TimeElapsedColumn(), transient=True) as progress:
         task = progress.add_task(label, total=total)
-        yield lambda more: progress.advance(task, more)
+        yield lambda count: progress.advance(task, count)
 
 
 @contextmanager
 def transfer_bars() -> Iterator[Callable[[str], Callable[[int, int], None] | None]]:
-    """Bars of bytes, on stderr when that is a terminal.
+    """Show bars for transferred bytes, if stderr is a terminal.
 
-    What it gives makes one of a label, which is told how many bytes are done and of how many, and is gone when all are.
+    Yield a function that takes a label and returns a progress callback: it takes the bytes done and the total. The bar
+    of a label appears with its first progress and disappears when all bytes are done.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -57,10 +58,10 @@ def transfer_bars() -> Iterator[Callable[[str], Callable[[int, int], None] | Non
     columns = DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn()
     with _bars(*columns, transient=True) as progress:
 
-        def made(label: str) -> Callable[[int, int], None]:
+        def add_bar(label: str) -> Callable[[int, int], None]:
             task: TaskID | None = None
 
-            def tell(done: int, total: int) -> None:
+            def update(done: int, total: int) -> None:
                 nonlocal task
                 if task is None:
                     task = progress.add_task(_truncate(label), total=total or None)
@@ -68,28 +69,28 @@ def transfer_bars() -> Iterator[Callable[[str], Callable[[int, int], None] | Non
                 if total and done >= total:
                     progress.update(task, visible=False)
 
-            return tell
+            return update
 
-        yield made
+        yield add_bar
 
 
 class StepBar:
-    """A bar for one of the steps that many things take, told in its own unit, from any thread.
+    """A bar for one step of processing many items, such as hashing. Safe to use from several threads.
 
-    Without a terminal nothing is seen.
+    `format_value` formats amounts of progress, such as bytes. Without `progress` nothing is shown.
     """
 
-    def __init__(self, progress: Progress | None, label: str, total: int, unit: Callable[[int], str]) -> None:
+    def __init__(self, progress: Progress | None, label: str, total: int, format_value: Callable[[int], str]) -> None:
         self._progress = progress
         self._total = total
-        self._format = unit
+        self._format = format_value
         self._done = 0
         self._lock = Lock()
         if progress is not None:
-            self._task = progress.add_task(label, total=total, said="", start=False)
+            self._task = progress.add_task(label, total=total, status="", start=False)
 
     def advance(self, count: int) -> None:
-        """So much more is done."""
+        """Add to the amount that is done."""
         if self._progress is None or count == 0:
             return
         with self._lock:
@@ -99,93 +100,93 @@ class StepBar:
         self.describe("")
 
     def describe(self, text: str) -> None:
-        """What is being done now."""
+        """Set the text behind the bar to what is being done now."""
         if self._progress is not None:
-            said = f"{self._format(self._done)} of {self._format(self._total)}  {_truncate(text)}".rstrip()
-            self._progress.update(self._task, completed=self._done, total=self._total, said=said)
+            status = f"{self._format(self._done)} of {self._format(self._total)}  {_truncate(text)}".rstrip()
+            self._progress.update(self._task, completed=self._done, total=self._total, status=status)
 
     def item(self, total: int) -> ItemProgress:
-        """The share of one thing in it."""
+        """Return a progress callback for one item of this size."""
         return ItemProgress(self, total)
 
 
 class ItemProgress:
-    """How far one thing is in a step. It is told as `Progress` of the client is."""
+    """The progress of one item in a step. Instances are callbacks of type `Progress` for the client."""
 
     def __init__(self, step: StepBar, total: int) -> None:
         self._step = step
         self._total = total
         self._done = 0
 
-    def __call__(self, done: int, total: int) -> None:  # noqa: ARG002 - as in `Progress`
-        """So much is done of it by now."""
+    def __call__(self, done: int, total: int) -> None:  # noqa: ARG002 - signature of `Progress`
+        """Report how much of the item is done."""
         if self._done < done <= self._total:
             self._step.advance(done - self._done)
             self._done = done
 
     def finish(self) -> None:
-        """All of it is done, whether it was told or not."""
+        """Report that all of the item is done."""
         self(self._total, self._total)
 
 
 @contextmanager
 def step_bars() -> Iterator[Callable[[str, int, Callable[[int], str]], StepBar]]:
-    """Bars one below the other, on stderr when that is a terminal. What it gives makes one: label, total and unit."""
+    """Show a list of bars, if stderr is a terminal. Yield a function that adds one: label, total, format of values."""
     if not sys.stderr.isatty():
         yield partial(StepBar, None)
         return
-    said = TextColumn("{task.fields[said]}", markup=False)
-    with _bars(said, TimeElapsedColumn(), transient=True) as progress:
+    status = TextColumn("{task.fields[status]}", markup=False)
+    with _bars(status, TimeElapsedColumn(), transient=True) as progress:
         yield partial(StepBar, progress)
 
 
 def watch_until_finished(
     client: Client, job_ids: Sequence[str], out: Output, *, silent: bool = False, timeout_seconds: float | None = None
 ) -> list[Job]:
-    """Show how these jobs stand until all are finished, and answer how they ended. Raises `NotInTime`.
+    """Show the progress of jobs until all are finished, and return the finished jobs. Raises `NotInTime`.
 
-    As JSON it is a line whenever one has changed; for people a bar each, or lines where there is no terminal. When it
-    is `silent` nothing is written to stdout.
+    Each change of a job is a line of JSON, a line of text, or an update of the job's bar on a terminal. With `silent`
+    nothing is written to stdout.
     """
-    until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-    known: dict[str, Job] = {}
-    waiting = list(dict.fromkeys(job_ids))
-    with _job_display(out, waiting, silent=silent) as tell:
-        while waiting:
-            alone = len(waiting) == 1 and waiting[0] in known
-            for job_id in tuple(waiting):
-                job = client.read(job_id, wait_seconds=_poll_delay(until, job_id) if alone else 0.0)
-                if job != known.get(job_id):
-                    known[job_id] = job
-                    tell(job)
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    latest: dict[str, Job] = {}
+    unfinished = list(dict.fromkeys(job_ids))
+    with _job_display(out, unfinished, silent=silent) as show_job:
+        while unfinished:
+            can_wait = len(unfinished) == 1 and unfinished[0] in latest
+            for job_id in tuple(unfinished):
+                job = client.read(job_id, wait_seconds=_poll_delay(deadline, job_id) if can_wait else 0.0)
+                if job != latest.get(job_id):
+                    latest[job_id] = job
+                    show_job(job)
                 if job.status in FINISHED:
-                    waiting.remove(job_id)
-            if len(waiting) > 1:
-                time.sleep(_poll_delay(until, waiting[0]))
-    return [known[job_id] for job_id in dict.fromkeys(job_ids)]
+                    unfinished.remove(job_id)
+            if len(unfinished) > 1:
+                time.sleep(_poll_delay(deadline, unfinished[0]))
+    return [latest[job_id] for job_id in dict.fromkeys(job_ids)]
 
 
-def _poll_delay(until: float | None, job_id: str) -> float:
-    """How long to wait before the next look."""
-    left = POLL_SECONDS if until is None else min(POLL_SECONDS, until - time.monotonic())
-    if left <= 0:
-        raise NotInTime(f"the job {job_id} is not finished yet")
-    return left
+def _poll_delay(deadline: float | None, job_id: str) -> float:
+    """Return how many seconds to wait before the next poll. Raises `NotInTime` after the deadline."""
+    remaining = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())
+    if remaining <= 0:
+        raise NotInTime(f"job {job_id} is not finished yet")
+    return remaining
 
 
 def watch_batch_until_finished(client: Client, name: str, out: Output) -> Batch:
-    """Show how far the jobs of a batch are until all are finished."""
-    last: Batch | None = None
+    """Show the progress of a batch until all its jobs are finished."""
+    previous: Batch | None = None
     batch = client.batch(name)
     with counter_bar(f"batch {printable(name)}", batch.total) as advance:
         while True:
-            if batch != last:
-                advance(_finished_count(batch) - (0 if last is None else _finished_count(last)))
+            if batch != previous:
+                advance(_finished_count(batch) - (0 if previous is None else _finished_count(previous)))
                 if out.json:
                     out.json_line(batch)
                 elif not sys.stderr.isatty():
                     out.text(f"{_finished_count(batch)} of {batch.total} finished, {batch.dead} dead\n")
-                last = batch
+                previous = batch
             if batch.unfinished == 0:
                 return batch
             time.sleep(POLL_SECONDS)
@@ -210,7 +211,7 @@ def _job_display(out: Output, job_ids: Sequence[str], *, silent: bool) -> Iterat
 
 
 def progress_suffix(job: Job) -> str:
-    """Where a job stands, behind its status."""
+    """Return the progress of a running job or the error of a dead one, to be appended to its status."""
     if job.status is JobStatus.DEAD:
         return f": {_truncate(job.last_error or '')}"
     if job.status is not JobStatus.RUNNING or job.progress is None:
@@ -223,7 +224,7 @@ def _truncate(text: str) -> str:
 
 
 class JobBars:
-    """A bar for each of some jobs."""
+    """One progress bar per job."""
 
     def __init__(self, job_ids: Sequence[str]) -> None:
         self._progress = _bars(TextColumn("{task.fields[status]}", markup=False), TimeElapsedColumn())
@@ -239,9 +240,9 @@ class JobBars:
         self._progress.stop()
 
     def update(self, job: Job) -> None:
-        """Move the bar of a job to where that stands."""
-        done = job.status is JobStatus.SUCCEEDED
-        percent = 100.0 if done else job.progress.percent if job.progress is not None else None
+        """Update the bar of a job."""
+        succeeded = job.status is JobStatus.SUCCEEDED
+        percent = 100.0 if succeeded else job.progress.percent if job.progress is not None else None
         self._progress.update(
             self._tasks[job.id],
             description=f"{job.type} {job.id}",
@@ -254,7 +255,7 @@ class JobBars:
 
 
 def _bars(*columns: ProgressColumn, transient: bool = False) -> Progress:
-    """Bars on stderr, each with its description before it, and these columns behind it."""
+    """Create bars on stderr, each between its description and these columns."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(complete_style="cyan", finished_style="green"),

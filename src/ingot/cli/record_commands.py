@@ -1,4 +1,4 @@
-"""The commands that every kind of records has: list, get, put and delete."""
+"""The commands that every record kind has: list, get, put and delete."""
 
 from __future__ import annotations
 
@@ -24,37 +24,40 @@ COLUMNS: Final = (
     Column("UPDATED"),
     Column("BY", optional=True),
 )
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name.", show_default=False)]
 IfVersion = Annotated[
     int | None,
-    typer.Option("--if-version", metavar="N", help="Only when this is its version; 0: only when there is none."),
+    typer.Option("--if-version", metavar="N", help="Required current version; 0 means that it must not exist."),
 ]
 
 
-def record_commands(kind: RecordKind[Any], what: str, *, raw: str | None = None) -> typer.Typer:
-    """Return the commands of a kind. With `raw` the file is the value of that field as it is, and not a JSON body."""
-    app = command_group(what)
+def record_commands(kind: RecordKind[Any], help_text: str, *, raw: str | None = None) -> typer.Typer:
+    """Return the commands of a record kind.
 
-    def records(ask: CommandContext) -> Any:
-        return getattr(ask.client, kind.plural)
+    `put` reads the body as JSON. With `raw`, it reads the plain value of the field with that name instead.
+    """
+    app = command_group(help_text)
 
-    def command(verb: str, title: str, *lines: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def records(context: CommandContext) -> Any:
+        return getattr(context.client, kind.plural)
+
+    def command(verb: str, title: str, *examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         def register(function: Callable[..., None]) -> Callable[..., None]:
             function.__doc__ = title
-            return app.command(verb, epilog=examples_epilog(*lines))(server_command(function))
+            return app.command(verb, epilog=examples_epilog(*examples))(server_command(function))
 
         return register
 
     @command("list", f"List {kind.plural}, ordered by name.", f"ingot {kind.plural} list --prefix mail.")
     def list_records(
-        ask: CommandContext,
-        prefix: Annotated[str, typer.Option(metavar="TEXT", help="Only names that begin with this.")] = "",
+        context: CommandContext,
+        prefix: Annotated[str, typer.Option(metavar="TEXT", help="Only names with this prefix.")] = "",
     ) -> None:
-        ask.out.list(records(ask).list(prefix=prefix), COLUMNS, _row)
+        context.out.list(records(context).list(prefix=prefix), COLUMNS, _row)
 
-    @command("get", f"Show a {kind.name}.", f"ingot {kind.plural} get mail")
-    def get(ask: CommandContext, name: Name) -> None:
-        ask.out.json_document(records(ask).get(name))
+    @command("get", f"Show a {kind.name}{f', without its {raw}' if raw else ''}.", f"ingot {kind.plural} get mail")
+    def get(context: CommandContext, name: Name) -> None:
+        context.out.json_document(records(context).get(name))
 
     @command(
         "put",
@@ -63,28 +66,28 @@ def record_commands(kind: RecordKind[Any], what: str, *, raw: str | None = None)
         f"ingot {kind.plural} put mail < mail.{'txt' if raw else 'json'}",
     )
     def put(
-        ask: CommandContext,
+        context: CommandContext,
         name: Name,
         file: Annotated[
-            Path, typer.Option("--file", "-f", metavar="FILE", help="Where to read it from; - is stdin.")
+            Path, typer.Option("--file", "-f", metavar="FILE", help="File to read from. - is stdin.")
         ] = STDIN,
         if_version: IfVersion = None,
     ) -> None:
-        made: Record[Any] = records(ask).put(name, if_version=if_version, **_read_body(file, raw))
-        ask.out.outcome(made, f"The {kind.name} {made.name} has version {made.version}.")
+        record: Record[Any] = records(context).put(name, if_version=if_version, **_read_body(file, raw))
+        context.out.outcome(record, f"Stored {kind.name} {record.name}, version {record.version}.")
 
     @command("delete", f"Delete a {kind.name}.", f"ingot {kind.plural} delete mail")
-    def delete(ask: CommandContext, name: Name, if_version: IfVersion = None) -> None:
-        deleted: Record[Any] = records(ask).delete(name, if_version=if_version)
-        ask.out.outcome(deleted, f"The {kind.name} {deleted.name} is deleted.")
+    def delete(context: CommandContext, name: Name, if_version: IfVersion = None) -> None:
+        deleted: Record[Any] = records(context).delete(name, if_version=if_version)
+        context.out.outcome(deleted, f"Deleted {kind.name} {deleted.name}.")
 
     return app
 
 
 def _read_body(file: Path, raw: str | None) -> dict[str, Any]:
-    """Read what to put: the fields of a JSON object, or one field as it is, without the line break at its end.
+    """Read the fields of a JSON object, or with `raw` the plain value of one field without its final line break.
 
-    On a terminal that field is asked for, and not shown.
+    If stdin is a terminal, the plain value is read from a prompt that does not echo.
     """
     if raw is not None and file == STDIN and sys.stdin.isatty():
         return {raw: typer.prompt(raw.capitalize(), hide_input=True, err=True)}
@@ -94,11 +97,11 @@ def _read_body(file: Path, raw: str | None) -> dict[str, Any]:
         try:
             return msgspec.json.decode(content, type=dict[str, Any])
         except msgspec.DecodeError:
-            raise InvalidInput(f"{file} holds no JSON object", hint="Write it as in {…}.") from None
+            raise InvalidInput(f"{file} does not contain a JSON object", hint="Write an object such as {…}.") from None
     try:
         return {raw: content.decode().removesuffix("\n")}
     except UnicodeDecodeError:
-        raise InvalidInput(f"the {raw} is no UTF-8 text", hint="Encode it first, as with base64.") from None
+        raise InvalidInput(f"the {raw} is not valid UTF-8", hint="Encode it first, for example as base64.") from None
 
 
 def _row(record: Record[Any]) -> tuple[object, ...]:

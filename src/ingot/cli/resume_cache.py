@@ -1,4 +1,4 @@
-"""Uploads that were not finished, remembered in the cache folder of the user: the same file goes on with its own."""
+"""Remember unfinished uploads in the user's cache folder, so that the same file can resume its upload."""
 
 from __future__ import annotations
 
@@ -13,41 +13,46 @@ from ingot.client.upload_source import UnfinishedUpload
 from ingot.kernel.clock import MICROS, SystemClock
 from ingot.settings import cache_folder
 
-RETENTION_SECONDS: Final = 86_400.0  # As long as a server keeps an upload of which it hears nothing.
+RETENTION_SECONDS: Final = 86_400.0  # A server keeps an inactive upload for the same time.
 
 
 class ResumeEntry:
-    """What is remembered of sending one file, as it is now, to one key of one server."""
+    """The cache entry for uploading one file, with its current size and modification time, to one key of one server.
+
+    Errors of the file system are ignored: without a cache folder, nothing is remembered.
+    """
 
     def __init__(self, path: Path, *, server: str, tenant: str, key: str) -> None:
         folder = cache_folder()
         self._path: Path | None = None
         with suppress(OSError):
-            found = path.stat()
-            known = msgspec.json.encode([server, tenant, key, str(path.resolve()), found.st_size, found.st_mtime_ns])
+            status = path.stat()
+            identity = msgspec.json.encode(
+                [server, tenant, key, str(path.resolve()), status.st_size, status.st_mtime_ns]
+            )
             if folder is not None:
-                self._path = folder / "uploads" / f"{hashlib.sha256(known).hexdigest()}.json"
+                self._path = folder / "uploads" / f"{hashlib.sha256(identity).hexdigest()}.json"
 
     def read(self) -> UnfinishedUpload | None:
-        """The upload that was begun, if one was."""
+        """Return the unfinished upload of this file, if there is one."""
         with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
             if self._path is not None:
                 return msgspec.json.decode(self._path.read_bytes(), type=UnfinishedUpload)
         return None
 
     def write(self, unfinished: UnfinishedUpload) -> None:
-        """Remember an upload, and forget those that no server remembers. Where that cannot be, it is not."""
+        """Remember an unfinished upload, and delete entries that are older than `RETENTION_SECONDS`."""
         with suppress(OSError):
             if self._path is not None:
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._path.write_bytes(msgspec.json.encode(unfinished))
-                past = SystemClock().micros() / MICROS - RETENTION_SECONDS
-                for other in self._path.parent.glob("*.json"):
-                    if other.stat().st_mtime < past:
-                        other.unlink(missing_ok=True)
+                oldest = SystemClock().micros() / MICROS - RETENTION_SECONDS
+                for entry in self._path.parent.glob("*.json"):
+                    if entry.stat().st_mtime < oldest:
+                        entry.unlink(missing_ok=True)
 
     def delete(self) -> None:
-        """It is over."""
+        """Forget the upload, which is finished."""
         with suppress(OSError):
             if self._path is not None:
                 self._path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""`ingot serve`: the server."""
+"""`ingot serve`: run the server."""
 
 from __future__ import annotations
 
@@ -28,84 +28,102 @@ TOKEN_FILE: Final = "operator.token"
 
 
 def serve(
-    data: Annotated[Path | None, typer.Option(help="The data folder (INGOT_DATA, ./data).")] = None,
-    host: Annotated[str | None, typer.Option(help="The address to listen at (INGOT_HOST, 127.0.0.1).")] = None,
+    data: Annotated[Path | None, typer.Option(help="Data folder. Default: INGOT_DATA, or ./data.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: INGOT_HOST, or 127.0.0.1.")] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=PORT_MAX, help="The port; 0 is any that is free (INGOT_PORT, 8080).")
+        int | None,
+        typer.Option(min=0, max=PORT_MAX, help="Port. 0 selects a free port. Default: INGOT_PORT, or 8080."),
     ] = None,
     new_token: Annotated[
-        bool, typer.Option("--new-token", help="Make another operator's token; those that there are still hold.")
+        bool,
+        typer.Option("--new-token", help="Create an additional operator token; existing tokens stay valid."),
     ] = False,
     new_secret_key: Annotated[
-        bool, typer.Option("--new-secret-key", help="Servers of this database have this INGOT_SECRET_KEY from now on.")
+        bool,
+        typer.Option(
+            "--new-secret-key", help="Make this INGOT_SECRET_KEY the one that all servers of the database must use."
+        ),
     ] = False,
 ) -> None:
-    """Serve the HTTP API until TERM or Ctrl-C.
+    """Run the server until TERM or Ctrl-C.
 
-    The first start makes the data folder, the tenant `default` and the operator's token, which is written to
-    `operator.token` there.
+    The first start creates the data folder, the tenant `default`, and an operator token in the file `operator.token` of
+    the data folder.
     """
     if host == "":
-        raise SettingsError("--host is empty", hint="Leave it out for 127.0.0.1, or write 0.0.0.0 for all addresses.")
-    given = {name: value for name, value in (("data", data), ("host", host), ("port", port)) if value is not None}
-    settings = msgspec.structs.replace(read_settings(), **given)
+        raise SettingsError("--host must not be empty", hint="Omit it for 127.0.0.1, or use 0.0.0.0 for all addresses.")
+    overrides = {name: value for name, value in (("data", data), ("host", host), ("port", port)) if value is not None}
+    settings = msgspec.structs.replace(read_settings(), **overrides)
     configure_server_logs(settings.log_level, settings.log_format)
     if (enough_for := raise_open_files_limit(settings.connections_max)) < settings.connections_max:
-        said = f"The limit of open files is enough for {enough_for} connections, not for {settings.connections_max}; "
-        hint = "raise it (ulimit -n), or lower INGOT_CONNECTIONS_MAX."
-        print_or_log("open_files_limited", said + hint, enough_for=enough_for, connections_max=settings.connections_max)
+        print_or_log(
+            "open_files_limited",
+            f"The limit of open files allows {enough_for} connections instead of {settings.connections_max}. "
+            "Raise it (ulimit -n), or lower INGOT_CONNECTIONS_MAX.",
+            enough_for=enough_for,
+            connections_max=settings.connections_max,
+        )
         settings = msgspec.structs.replace(settings, connections_max=max(1, enough_for))
-    spans = None if settings.otel_endpoint is None else open_tracer(settings.otel_endpoint, version=VERSION)
+    tracer = None if settings.otel_endpoint is None else open_tracer(settings.otel_endpoint, version=VERSION)
     try:
-        with listen(settings.host, settings.port) as listening:
-            uvloop.run(serve_on_socket(settings, listening, spans, new_token=new_token, new_secret_key=new_secret_key))
+        with listen(settings.host, settings.port) as server_socket:
+            uvloop.run(
+                serve_on_socket(settings, server_socket, tracer, new_token=new_token, new_secret_key=new_secret_key)
+            )
     finally:
-        if spans is not None:
-            spans.close()
+        if tracer is not None:
+            tracer.close()
 
 
 async def serve_on_socket(
     settings: Settings,
-    listening: socket.socket,
-    spans: Tracer | None,
+    server_socket: socket.socket,
+    tracer: Tracer | None,
     *,
     new_token: bool = False,
     new_secret_key: bool = False,
     announce: bool = True,
     on_started: Callable[[Server], None] = lambda _: None,
 ) -> None:
-    """Serve at a socket until it is told to end. `greet` says where, with a link on a terminal."""
+    """Serve on a listening socket until a signal or the caller stops the server.
+
+    With `announce`, print the URL of the server, and a sign-in link if stderr is a terminal.
+    """
     async with services.open(settings=settings) as ingot:
         await services.require_same_secret_key(ingot, replace=new_secret_key)
         await services.define_built_in_types(ingot)
-        made = await ingot.credentials.ensure_operator_token(settings.operator_token)
+        created_token = await ingot.credentials.ensure_operator_token(settings.operator_token)
         if settings.operator_token is not None:
-            made = None  # Who gave it has it.
-        if made is None and new_token:
-            made = await ingot.credentials.create_token(None, description="another operator", grants=[GRANT_ALL])
-        if made is not None:
-            path = _write_token_file(settings.data, made.text)
+            created_token = None  # The token comes from the settings, so it is not written to a file.
+        if created_token is None and new_token:
+            created_token = await ingot.credentials.create_token(
+                None, description="another operator", grants=[GRANT_ALL]
+            )
+        if created_token is not None:
+            path = _write_token_file(settings.data, created_token.text)
             print_or_log(
-                "operator_token_made", f"The operator's token is in {path}; it is shown nowhere else.", path=str(path)
+                "operator_token_made",
+                f"The operator token was written to {path}. It is shown nowhere else.",
+                path=str(path),
             )
         if announce:
-            await _announce(ingot, settings, url_of(listening))
+            await _announce(ingot, settings, url_of(server_socket))
         collect_garbage_less_often()
-        server = api_server.build_server(ingot, settings, tracer=spans)
+        server = api_server.build_server(ingot, settings, tracer=tracer)
         on_started(server)
-        await server.serve(sockets=[listening])
+        await server.serve(sockets=[server_socket])
 
 
 async def _announce(ingot: services.Ingot, settings: Settings, url: str) -> None:
-    sentence = f"Ingot serves {url} ({ingot.engine}); {url}/docs says how to use it, Ctrl-C ends it."
-    print_or_log("serving", sentence, url=url, docs=f"{url}/docs", engine=ingot.engine)
-    if sys.stderr.isatty() and ingot.provider is None:  # A log keeps what it is told; a link is for one who reads.
+    message = f"Ingot is serving {url} ({ingot.engine}). API documentation: {url}/docs. Press Ctrl-C to stop."
+    print_or_log("serving", message, url=url, docs=f"{url}/docs", engine=ingot.engine)
+    if sys.stderr.isatty() and ingot.provider is None:  # The link is a credential and must not be stored in a log.
         link = link_url(settings.public_url or url, (await ingot.sessions.create_link()).secret)
-        print_or_log("link_made", f"Sign in as operator, once, within 15 minutes: {link}")
+        print_or_log("link_made", f"Sign in as operator (once, within 15 minutes): {link}")
 
 
 def _write_token_file(folder: Path, token: str) -> Path:
-    """Write the token where only its owner reads it."""
+    """Write the token to a file that only its owner can read."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / TOKEN_FILE
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,4 +1,4 @@
-"""`ingot tenants`: those who share a server, and the limits they live under."""
+"""`ingot tenants`: manage tenants and their limits."""
 
 from __future__ import annotations
 
@@ -24,40 +24,43 @@ COLUMNS: Final = (
     Column("LIMITS"),
     Column("GROUPS", optional=True),
 )
-Slug = Annotated[str, typer.Argument(metavar="SLUG", help="The slug of a tenant.", show_default=False)]
-Weight = Annotated[int | None, typer.Option(min=1, metavar="N", help="How large its turns are beside those of others.")]
-TimeZone = Annotated[str | None, typer.Option(metavar="NAME", help="Its time zone, as in Europe/Berlin.")]
+Slug = Annotated[str, typer.Argument(metavar="SLUG", help="Slug of the tenant.", show_default=False)]
+Weight = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Share of worker capacity relative to other tenants.")
+]
+TimeZone = Annotated[str | None, typer.Option(metavar="NAME", help="Time zone, such as Europe/Berlin.")]
 LimitOption = Annotated[
     list[str] | None,
     typer.Option(
         "--limit",
         metavar="NAME=VALUE",
-        help=f"A limit: {', '.join(Limits.__struct_fields__)}. `none` takes it away. More than once too.",
+        help=f"Limit: {', '.join(Limits.__struct_fields__)}. The value `none` removes it. Can be repeated.",
         autocompletion=limit_names,
     ),
 ]
 Group = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="GROUP=ROLE", help="The role of a group: admin, member, viewer; or `none`. More than once too."
+        metavar="GROUP=ROLE",
+        help="Role of a group: admin, member or viewer. The value `none` removes it. Can be repeated.",
     ),
 ]
 
-app = command_group("Make tenants, and set their limits; for operators.")
+app = command_group("Create, change and remove tenants; for operators.")
 
 
 @app.command("list", epilog=examples_epilog("ingot tenants list"))
 @server_command
-def list_tenants(ask: CommandContext) -> None:
-    """List tenants, by slug."""
-    ask.out.list(ask.client.admin.tenants(), COLUMNS, _row)
+def list_tenants(context: CommandContext) -> None:
+    """List tenants, ordered by slug."""
+    context.out.list(context.client.admin.tenants(), COLUMNS, _row)
 
 
 @app.command(epilog=examples_epilog("ingot tenants show acme"))
 @server_command
-def show(ask: CommandContext, slug: Slug) -> None:
+def show(context: CommandContext, slug: Slug) -> None:
     """Show a tenant."""
-    _show(ask, ask.client.admin.tenant(slug))
+    _show(context, context.client.admin.tenant(slug))
 
 
 @app.command(
@@ -65,19 +68,19 @@ def show(ask: CommandContext, slug: Slug) -> None:
 )
 @server_command
 def create(
-    ask: CommandContext,
+    context: CommandContext,
     slug: Slug,
     weight: Weight = None,
     time_zone: TimeZone = None,
     limit: LimitOption = None,
     group: Group = None,
 ) -> None:
-    """Make a tenant."""
+    """Create a tenant."""
     limits = _changed_limits(Limits(), limit or ())
     groups = _changed_groups({}, group or ())
     _show(
-        ask,
-        ask.client.admin.create_tenant(
+        context,
+        context.client.admin.create_tenant(
             slug, **without_none(weight=weight, time_zone=time_zone), limits=limits, groups=groups
         ),
     )
@@ -90,48 +93,54 @@ def create(
 )
 @server_command
 def change(
-    ask: CommandContext,
+    context: CommandContext,
     slug: Slug,
     weight: Weight = None,
     time_zone: TimeZone = None,
     limit: LimitOption = None,
     group: Group = None,
-    new_slug: Annotated[str | None, typer.Option("--slug", metavar="SLUG", help="Another slug.")] = None,
+    new_slug: Annotated[str | None, typer.Option("--slug", metavar="SLUG", help="New slug.")] = None,
 ) -> None:
-    """Change a tenant; what is not named stays, of limits and groups too."""
-    change = without_none(slug=new_slug, weight=weight, time_zone=time_zone)
+    """Change a tenant.
+
+    Values, limits and groups that you do not name stay as they are.
+    """
+    changes = without_none(slug=new_slug, weight=weight, time_zone=time_zone)
     if limit or group:
-        known = ask.client.admin.tenant(slug)
+        tenant = context.client.admin.tenant(slug)
         if limit:
-            change["limits"] = _changed_limits(known.limits, limit)
+            changes["limits"] = _changed_limits(tenant.limits, limit)
         if group:
-            change["groups"] = _changed_groups(known.groups, group)
-    if not change:
-        raise InvalidInput("nothing says what to change", hint="Name it, as in --weight 2 or --limit rate=50.")
-    _show(ask, ask.client.admin.change_tenant(slug, **change))
+            changes["groups"] = _changed_groups(tenant.groups, group)
+    if not changes:
+        raise InvalidInput("no changes are given", hint="Use an option such as --weight 2 or --limit rate=50.")
+    _show(context, context.client.admin.change_tenant(slug, **changes))
 
 
 @app.command(epilog=examples_epilog("ingot tenants remove acme", "ingot tenants remove acme --yes"))
 @server_command
 def remove(
-    ask: CommandContext, slug: Slug, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
+    context: CommandContext,
+    slug: Slug,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove a tenant with all it holds, for good."""
-    tenant = ask.client.admin.tenant(slug)
+    """Permanently remove a tenant with everything it holds, after confirmation."""
+    tenant = context.client.admin.tenant(slug)
     if not yes:
-        counts = ask.open_client(tenant=tenant.slug).summary().counts
-        held = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "none"
-        ask.out.message(
-            f"The tenant {tenant.slug} ({tenant.id}) has these jobs: {held}. All it holds goes away, for good."
+        counts = context.open_client(tenant=tenant.slug).summary().counts
+        jobs = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "none"
+        context.out.message(
+            f"Tenant {tenant.slug} ({tenant.id}) has these jobs: {jobs}. "
+            "Everything that it holds will be permanently deleted."
         )
-        confirm(f"Remove the tenant {tenant.slug}?")
-    removed = ask.client.admin.remove_tenant(slug)
-    ask.out.outcome(removed, f"The tenant {removed.slug} is removed; what it held goes away in the background.")
+        confirm(f"Remove tenant {tenant.slug}?")
+    removed = context.client.admin.remove_tenant(slug)
+    context.out.outcome(removed, f"Removed tenant {removed.slug}. Its data is being deleted in the background.")
 
 
-def _show(ask: CommandContext, tenant: Tenant) -> None:
+def _show(context: CommandContext, tenant: Tenant) -> None:
     limits = msgspec.structs.asdict(tenant.limits)
-    ask.out.details(
+    context.out.details(
         tenant,
         [
             ("slug", tenant.slug),
@@ -145,23 +154,23 @@ def _show(ask: CommandContext, tenant: Tenant) -> None:
 
 
 def _row(tenant: Tenant) -> tuple[object, ...]:
-    known = msgspec.structs.asdict(tenant.limits)
-    limits = [f"{name}={_number_text(value)}" for name, value in known.items() if value is not None]
+    limit_values = msgspec.structs.asdict(tenant.limits)
+    limits = [f"{name}={_number_text(value)}" for name, value in limit_values.items() if value is not None]
     groups = [f"{name}={role}" for name, role in tenant.groups.items()]
     return tenant.slug, tenant.id, tenant.weight, tenant.time_zone, limits, groups
 
 
 def _number_text(value: float) -> str:
-    """A number to its last digit."""
+    """Format an integer with all its digits, and a fraction without trailing zeros."""
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-def _changed_limits(known: Limits, said: list[str] | tuple[str, ...]) -> Limits:
-    """Limits with some of them changed. Raises `InvalidInput`."""
-    return msgspec.structs.replace(known, **parse_limits(said, Limits.__struct_fields__))
+def _changed_limits(limits: Limits, options: list[str] | tuple[str, ...]) -> Limits:
+    """Apply the values of `--limit` to limits. Raises `InvalidInput`."""
+    return msgspec.structs.replace(limits, **parse_limits(options, Limits.__struct_fields__))
 
 
-def _changed_groups(known: dict[str, Any], said: list[str] | tuple[str, ...]) -> dict[str, str]:
-    """Groups with some of them changed."""
-    changed = {**known, **parse_pairs(said, "--group")}
+def _changed_groups(groups: dict[str, Any], options: list[str] | tuple[str, ...]) -> dict[str, str]:
+    """Apply the values of `--group` to groups. Raises `InvalidInput`."""
+    changed = {**groups, **parse_pairs(options, "--group")}
     return {name: role for name, role in changed.items() if role != NONE}

@@ -1,4 +1,4 @@
-"""`ingot tokens`: what programs come to the server with."""
+"""`ingot tokens`: create, list and revoke tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS: Final = (
     Column("STATE"),
 )
 
-app = command_group("Make tokens for programs, and end them.")
+app = command_group("Create, list and revoke tokens, which are the credentials of programs.")
 
 
 @app.command(
@@ -37,63 +37,70 @@ app = command_group("Make tokens for programs, and end them.")
 )
 @server_command
 def create(
-    ask: CommandContext,
+    context: CommandContext,
     description: Annotated[
-        str, typer.Argument(metavar="DESCRIPTION", help="Who or what it is for.", show_default=False)
+        str, typer.Argument(metavar="DESCRIPTION", help="Program or purpose that the token is for.", show_default=False)
     ],
     grant: Annotated[
         list[str],
         typer.Option(
             metavar="ACTION[:RESOURCE]",
-            help="What it may do, as in jobs.create or jobs.read:jobs/mail; more than once too.",
+            help="Grant, such as jobs.create or jobs.read:jobs/mail. Can be repeated.",
             autocompletion=actions,
             show_default=False,
         ),
     ],
-    expires: Annotated[str | None, typer.Option(metavar="TIME", help="When it ends, or after 30d, 12h …")] = None,
-    operator: Annotated[bool, typer.Option("--operator", help="For all tenants, for an operator.")] = False,
+    expires: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Expiry time, or a duration such as 30d or 12h.")
+    ] = None,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="Create an operator token, which is valid for all tenants.")
+    ] = False,
     limit: Annotated[
         list[str] | None,
         typer.Option(
             "--limit",
             metavar="NAME=VALUE",
-            help=f"A limit of its own: {', '.join(TokenLimits.__struct_fields__)}. More than once too.",
+            help=f"Limit of the token: {', '.join(TokenLimits.__struct_fields__)}. Can be repeated.",
             autocompletion=token_limits,
         ),
     ] = None,
 ) -> None:
-    """Make a token, and write it, this once. It does no more than its maker may."""
-    made = ask.client.admin.create_token(
+    """Create a token and print it.
+
+    The token is shown only once. You can only give grants that you have yourself.
+    """
+    token = context.client.admin.create_token(
         description,
         [_parse_grant(text) for text in grant],
         expires_at=parse_future_time(expires, "--expires"),
         operator=operator,
         limits=without_none(**parse_limits(limit or (), TokenLimits.__struct_fields__)) or None,
     )
-    ask.out.result(made, made.token)
-    if not ask.out.json:
-        ask.out.message(f"This is the token {made.id}; it is shown this once.")
+    context.out.result(token, token.token)
+    if not context.out.json:
+        context.out.message(f"Created token {token.id}. Its text is shown only once.")
 
 
 @app.command("list", epilog=examples_epilog("ingot tokens list", "ingot tokens list --operator"))
 @server_command
 def list_tokens(
-    ask: CommandContext,
-    operator: Annotated[bool, typer.Option("--operator", help="Those of operators.")] = False,
+    context: CommandContext,
+    operator: Annotated[bool, typer.Option("--operator", help="List the tokens of operators.")] = False,
 ) -> None:
     """List tokens, newest first, without their text."""
-    ask.out.list(ask.client.admin.tokens(operator=operator), COLUMNS, _row)
+    context.out.list(context.client.admin.tokens(operator=operator), COLUMNS, _row)
 
 
 @app.command(epilog=examples_epilog("ingot tokens revoke 0198c5a2-…"))
 @server_command
 def revoke(
-    ask: CommandContext,
-    id: Annotated[str, typer.Argument(metavar="ID", help="The id of a token, not its text.", show_default=False)],
+    context: CommandContext,
+    id: Annotated[str, typer.Argument(metavar="ID", help="ID of the token, not its text.", show_default=False)],
 ) -> None:
-    """End a token."""
-    revoked = ask.client.admin.revoke_token(id)
-    ask.out.outcome(revoked, f"The token {revoked.id} ({revoked.description}) is revoked.")
+    """Revoke a token."""
+    revoked = context.client.admin.revoke_token(id)
+    context.out.outcome(revoked, f"Revoked token {revoked.id} ({revoked.description}).")
 
 
 def _parse_grant(text: str) -> Grant:
@@ -102,7 +109,7 @@ def _parse_grant(text: str) -> Grant:
 
 
 def _row(token: Token) -> tuple[object, ...]:
-    grants = [one.action if one.resource == "*" else f"{one.action}:{one.resource}" for one in token.grants]
+    grants = [grant.action if grant.resource == "*" else f"{grant.action}:{grant.resource}" for grant in token.grants]
     return (
         token.id,
         token.description,
@@ -118,6 +125,6 @@ def _state(token: Token) -> str:
     if token.revoked_at is not None:
         return f"revoked {relative_time(token.revoked_at)}"
     if token.expires_at is None:
-        return "good"
-    until = relative_time(token.expires_at)
-    return f"ends {until}" if until.startswith("in ") else f"ended {until}"
+        return "valid"
+    expiry = relative_time(token.expires_at)
+    return f"expires {expiry}" if expiry.startswith("in ") else f"expired {expiry}"

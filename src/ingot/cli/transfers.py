@@ -1,4 +1,4 @@
-"""`ingot blobs put` and `get`: files on their way to a server, and back."""
+"""`ingot blobs put` and `ingot blobs get`."""
 
 from __future__ import annotations
 
@@ -31,190 +31,200 @@ GET_EXAMPLES: Final = (
     "ingot blobs get reports/march.pdf -o /tmp/",
     "ingot blobs get backups/shop.sql -o - | psql shop",
 )
-STOPPED_MESSAGE: Final = "Stopped. The same command goes on from here."
-UNREADABLE_HINT: Final = "Look at those named above; the same command stores what is left."
+STOPPED_MESSAGE: Final = "Interrupted. Run the same command again to resume."
+UNREADABLE_HINT: Final = "Check the files named above, then run the same command again to store them."
 BarFactory = Callable[[str], Callable[[int, int], None] | None]
 
 
 @server_command
 def put(
-    ask: CommandContext,
+    context: CommandContext,
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="Files, with -r folders; - is stdin, and needs --key.", show_default=False),
+        typer.Argument(
+            metavar="FILE", help="Files; with -r also folders. - is stdin and requires --key.", show_default=False
+        ),
     ],
     key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The key of a single file; its name unless told.")
+        str | None, typer.Option(metavar="KEY", help="Key of a single file. Default: the file name.")
     ] = None,
     prefix: Annotated[
-        str | None, typer.Option(metavar="PREFIX", help="What stands before the names, with a / between.")
+        str | None, typer.Option(metavar="PREFIX", help="Prefix of the keys, separated from the names by a /.")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace what is there under the same key.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite existing keys.")] = False,
     content_type: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="What it is, as in text/csv; its name tells otherwise.")
+        str | None,
+        typer.Option(
+            "--type", metavar="TYPE", help="Content type, such as text/csv. Default: guessed from the file name."
+        ),
     ] = None,
     recursive: Annotated[
         bool,
         typer.Option(
             "-r",
             "--recursive",
-            help="Folders, with all that is in them. Links to files are followed, links to folders are not.",
+            help="Store folders with everything in them. Links to files are followed, links to folders are not.",
         ),
     ] = False,
 ) -> None:
-    """Store files under keys, and write the keys.
+    """Store files and print their keys.
 
-    A key is new, unless --replace is said; a file that is there already under its key, byte for byte, is done. Of
-    several files, one that cannot be read is told of; the others are stored, and it ends with 2.
+    Existing keys are not overwritten unless you use --replace. A file that is already stored under its key with the
+    same content is skipped. If one of several files cannot be read, the others are stored and the exit code is 2.
 
-    What is large goes on where it broke off: by itself when the line breaks; after Ctrl-C when the same command is
-    given again within a day, and the file has not changed. What is needed for that is kept in `ingot/uploads` of the
-    user's cache folder (XDG_CACHE_HOME, or ~/.cache).
+    Large uploads resume where they stopped: automatically after a connection error, and after Ctrl-C if you run the
+    same command again within a day and the file has not changed. The state of unfinished uploads is kept in
+    `ingot/uploads` in your cache folder (XDG_CACHE_HOME, or ~/.cache).
     """
     plan = _plan_uploads(files, key=key, prefix=prefix, recursive=recursive)
-    ask.client.me()  # Who typed the address wrong is told soon.
+    context.client.me()  # Fail fast on a wrong URL or token.
     stored: list[Key] = []
-    unread: list[FileRefused] = []
+    unreadable: list[FileRefused] = []
 
-    def made() -> Iterator[Key]:
+    def upload_files() -> Iterator[Key]:
         with transfer_bars() as bar:
             for path, name in plan:
                 try:
-                    one = _upload_file(ask, path, name, replace=replace, content_type=content_type, bar=bar)
+                    uploaded = _upload_file(context, path, name, replace=replace, content_type=content_type, bar=bar)
                 except FileRefused as error:
                     if len(plan) == 1:
                         raise
-                    unread.append(error)
-                    ask.out.message(f"{error.detail}; it is left out.")
+                    unreadable.append(error)
+                    context.out.message(f"Skipped: {error.detail}.")
                     continue
-                stored.append(one)
-                yield one
+                stored.append(uploaded)
+                yield uploaded
 
     try:
-        if ask.out.json:
-            ask.out.json_array(made())
+        if context.out.json:
+            context.out.json_array(upload_files())
         else:
-            for one in made():
-                ask.out.text(f"{one.key}\n")
+            for uploaded in upload_files():
+                context.out.text(f"{uploaded.key}\n")
     except KeyboardInterrupt:
-        ask.out.message(STOPPED_MESSAGE)
+        context.out.message(STOPPED_MESSAGE)
         raise
-    if len(stored) > 1 and not ask.out.json:
-        ask.out.message(f"{len(stored)} files are stored, {format_size(sum(one.size for one in stored))}.")
-    if unread:
+    if len(stored) > 1 and not context.out.json:
+        context.out.message(f"{len(stored)} files stored, {format_size(sum(uploaded.size for uploaded in stored))}.")
+    if unreadable:
         raise InvalidInput(
-            f"{len(unread)} of {len(plan)} files cannot be read, and are not stored", hint=UNREADABLE_HINT
+            f"{len(unreadable)} of {len(plan)} files cannot be read and were not stored", hint=UNREADABLE_HINT
         )
 
 
 def _plan_uploads(files: list[Path], *, key: str | None, prefix: str | None, recursive: bool) -> list[tuple[Path, str]]:
-    """Which files go under which keys. Raises `InvalidInput`."""
+    """Return the files to upload with their keys. Raises `InvalidInput`."""
     if key is not None and prefix is not None:
-        raise InvalidInput("--key and --prefix are both given", hint="Leave one of them out.")
-    found: list[tuple[Path, str]] = []
+        raise InvalidInput("--key and --prefix cannot be combined", hint="Remove one of them.")
+    named_files: list[tuple[Path, str]] = []
     for path in files:
         if path != STDIN and path.is_dir():
             if not recursive:
-                raise InvalidInput(f"{path} is a folder", hint="Say -r to store all that is in it.")
-            found += _folder_files(path)
+                raise InvalidInput(f"{path} is a folder", hint="Use -r to store everything in it.")
+            named_files += _folder_files(path)
         else:
-            found.append((path, path.name))
+            named_files.append((path, path.name))
     if key is not None:
-        if len(found) != 1:
-            raise InvalidInput(f"--key names one file, and these are {len(found)}", hint="Say --prefix for many.")
-        found = [(found[0][0], key)]
-    elif any(path == STDIN for path, _ in found):
-        raise InvalidInput("stdin has no name", hint="Say --key for what it is to be stored under.")
-    before = "" if not prefix else prefix.removesuffix("/") + "/"
-    plan = [(path, checks.key(before + name)) for path, name in found]
-    names = [name for _, name in plan]
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1][:1]:
-        raise InvalidInput(f"two files would be {twice[0]!r}", hint="Store them with another --prefix each.")
+        if len(named_files) != 1:
+            raise InvalidInput(
+                f"--key requires exactly one file, got {len(named_files)}", hint="Use --prefix for several files."
+            )
+        named_files = [(named_files[0][0], key)]
+    elif any(path == STDIN for path, _ in named_files):
+        raise InvalidInput("stdin has no file name", hint="Set the key with --key.")
+    key_prefix = "" if not prefix else prefix.removesuffix("/") + "/"
+    plan = [(path, checks.key(key_prefix + name)) for path, name in named_files]
+    keys = [key for _, key in plan]
+    if duplicates := [key for key in dict.fromkeys(keys) if keys.count(key) > 1][:1]:
+        raise InvalidInput(
+            f"two files would have the key {duplicates[0]!r}",
+            hint="Store them in separate commands, each with its own --prefix.",
+        )
     return plan
 
 
 def _folder_files(folder: Path) -> Iterator[tuple[Path, str]]:
-    """All files in a folder, in order, and their names from that folder on."""
-    above = Path(os.path.normpath(folder)).name
+    """Yield all files of a folder in order, each with its path from the folder's own name on."""
+    folder_name = Path(os.path.normpath(folder)).name
     for path in walk_files(folder):
-        yield path, (Path(above) / path.relative_to(folder)).as_posix()
+        yield path, (Path(folder_name) / path.relative_to(folder)).as_posix()
 
 
 def _upload_file(
-    ask: CommandContext, path: Path, key: str, *, replace: bool, content_type: str | None, bar: BarFactory
+    context: CommandContext, path: Path, key: str, *, replace: bool, content_type: str | None, bar: BarFactory
 ) -> Key:
-    blobs = ask.retrying_client.blobs
+    blobs = context.retrying_client.blobs
     if path == STDIN:
         with open_input(path) as stream:
             return blobs.put(stream, key, content_type=content_type, replace=replace, progress=bar(f"sending {key}"))
-    remembered = ResumeEntry(
-        path, server=ask.server_address.url, tenant=ask.server_address.headers.get("ingot-tenant", ""), key=key
+    resume_entry = ResumeEntry(
+        path, server=context.server_address.url, tenant=context.server_address.headers.get("ingot-tenant", ""), key=key
     )
     with translate_os_errors(f"{path} cannot be read"):
         try:
-            made = blobs.put(
+            stored = blobs.put(
                 path,
                 key,
                 content_type=content_type,
                 replace=replace,
                 hashing=bar(f"hashing {path}"),
                 progress=bar(f"sending {path}"),
-                unfinished=remembered.read(),
-                begun=remembered.write,
+                unfinished=resume_entry.read(),
+                begun=resume_entry.write,
             )
         except KeyExists:
-            made = blobs.read(key)
-            if not matches_blob(path, made.blob_id, made.size):
-                raise KeyExists(f"there is another blob under the key {key!r} already") from None
-    remembered.delete()
-    return made
+            stored = blobs.read(key)
+            if not matches_blob(path, stored.blob_id, stored.size):
+                raise KeyExists(f"the key {key!r} exists already, with different content") from None
+    resume_entry.delete()
+    return stored
 
 
 @server_command
 def get(
-    ask: CommandContext,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A key, or the id of a blob.", show_default=False)],
+    context: CommandContext,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key, or blob ID.", show_default=False)],
     output: Annotated[
         str | None,
         typer.Option(
             "-o",
             "--output",
             metavar="FILE",
-            help="Where to, a folder with a / at its end; the last part of the key unless told, - is stdout.",
+            help="Target file, or a folder that ends in /. - is stdout. Default: the last segment of the key.",
         ),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Write over a file that is there.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Fetch a file, and write it when all of it is there and right.
+    """Fetch a file and verify it.
 
-    Until then it is beside its place, in a file that ends in .part; the same command goes on with that, as long as the
-    key holds the same bytes.
+    The download is written to a file next to the target whose name ends in .part, and renamed when it is complete. If
+    it is interrupted, run the same command again to resume it, unless the content of the key has changed.
     """
     name = checks.key(key).rpartition("/")[2]
-    ask.client.me()
+    context.client.me()
     if output == str(STDIN):
-        if ask.out.json:
-            raise InvalidInput("--json and -o - are both given", hint="Only one of them can be on stdout.")
+        if context.out.json:
+            raise InvalidInput("--json and -o - cannot be combined", hint="Both write to stdout. Remove one of them.")
         with transfer_bars() as bar:
-            for part in ask.retrying_client.blobs.stream(key, progress=bar(f"fetching {key}")):
-                ask.out.bytes(part)
+            for part in context.retrying_client.blobs.stream(key, progress=bar(f"fetching {key}")):
+                context.out.bytes(part)
         return
-    to = Path(name) if output is None else _download_target(output, name)
-    if to.exists() and not replace:
-        raise Conflict(f"{to} is there already", hint="Say --replace to write over it, or another name after -o.")
+    target = Path(name) if output is None else _download_target(output, name)
+    if target.exists() and not replace:
+        raise Conflict(f"{target} exists already", hint="Use --replace to overwrite it, or -o to choose another file.")
     try:
-        with transfer_bars() as bar, translate_os_errors(f"{to} cannot be written"):
+        with transfer_bars() as bar, translate_os_errors(f"{target} cannot be written"):
             if output is not None and output.endswith("/"):
-                to.parent.mkdir(parents=True, exist_ok=True)
-            ask.retrying_client.blobs.get(key, to, progress=bar(f"fetching {key}"))
-            size = to.stat().st_size
+                target.parent.mkdir(parents=True, exist_ok=True)
+            context.retrying_client.blobs.get(key, target, progress=bar(f"fetching {key}"))
+            size = target.stat().st_size
     except KeyboardInterrupt:
-        ask.out.message(STOPPED_MESSAGE)
+        context.out.message(STOPPED_MESSAGE)
         raise
-    ask.out.outcome({"key": key, "size": size, "file": str(to)}, f"{to} is there, {format_size(size)}.")
+    context.out.outcome({"key": key, "size": size, "file": str(target)}, f"Fetched {target}, {format_size(size)}.")
 
 
 def _download_target(output: str, name: str) -> Path:
-    """Where a file goes: a folder is one that is there, or that a / at its end says is one."""
+    """Return the target file of a download. `output` is a folder if it exists as one or ends in a slash."""
     path = Path(output)
     return path / name if output.endswith("/") or path.is_dir() else path

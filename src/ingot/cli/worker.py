@@ -1,4 +1,4 @@
-"""`ingot worker`: runs handlers."""
+"""`ingot worker`: run handlers."""
 
 from __future__ import annotations
 
@@ -29,17 +29,23 @@ EXAMPLES: Final = (
 )
 DEFAULT_APP: Final = "app:worker"
 APP_HINT: Final = (
-    "Name a module and what it calls the worker, as in app:worker; it is looked for in this folder first. "
-    "Handlers that come with Ingot are run with --handlers pdf."
+    "Use MODULE:NAME, such as app:worker for `worker` in app.py. Modules are searched in the current folder first. "
+    "To run a handler that comes with Ingot, use --handlers, such as --handlers pdf."
 )
 
 
 AppOption = Annotated[
-    str | None, typer.Option(help="Where your handlers are: module:name. app:worker, unless --handlers is given.")
+    str | None,
+    typer.Option(
+        metavar="MODULE:NAME",
+        help="Module and variable of the Worker with your handlers. Default: app:worker, or none with --handlers.",
+    ),
 ]
 HandlersOption = Annotated[
     str | None,
-    typer.Option(metavar="TYPES", help=f"Handlers that come with Ingot, with commas: {', '.join(BUILT_IN_HANDLERS)}."),
+    typer.Option(
+        metavar="TYPES", help=f"Handlers that come with Ingot, separated by commas: {', '.join(BUILT_IN_HANDLERS)}."
+    ),
 ]
 
 
@@ -47,75 +53,90 @@ def worker(
     app: AppOption = None,
     handlers: HandlersOption = None,
     drain_seconds: Annotated[
-        float, typer.Option(min=0, help="How long what runs may go on after TERM, before it is given back.")
+        float,
+        typer.Option(
+            min=0, help="Time in seconds that running jobs have to finish after TERM, before they are released."
+        ),
     ] = DRAIN_SECONDS,
     hours: Annotated[
-        str | None, typer.Option(help="When to take work, as in 22:00-06:00; several with commas. Always, without.")
+        str | None,
+        typer.Option(
+            help="Working hours in which to claim jobs, such as 22:00-06:00, separated by commas. Default: always."
+        ),
     ] = None,
     timezone: Annotated[
-        str | None, typer.Option(help="The time zone of the hours, as in Europe/Zurich. The machine's, without.")
+        str | None,
+        typer.Option(help="Time zone of --hours, such as Europe/Zurich. Default: the time zone of this machine."),
     ] = None,
     server: ServerOption = None,
     token_file: TokenFileOption = None,
     tenant: TenantOption = None,
 ) -> None:
-    """Run the handlers of an app for the jobs of a server until TERM or Ctrl-C; a second one ends it at once.
+    """Run handlers for the jobs of a server until TERM or Ctrl-C.
 
-    The worker comes with INGOT_WORKER_ID and INGOT_WORKER_SECRET, or with a token; on the machine of the server it
-    finds the operator's by itself. Clients that handlers make come to the same server, with the token; isolated
-    handlers have none. A server that does not answer yet is waited for.
+    A second signal stops the worker at once.
 
-    With INGOT_DATABASE_URL, which names a role of its own, it works on that PostgreSQL database itself; a server is
-    then for files, and for clients that handlers make.
+    The worker authenticates with INGOT_WORKER_ID and INGOT_WORKER_SECRET, or with a token. On the server's own machine
+    it finds the operator token automatically. Clients that handlers create use the same server and the token; isolated
+    handlers have no token. The worker waits until the server is reachable.
+
+    With INGOT_DATABASE_URL, which must name a worker role, the worker claims jobs in that PostgreSQL database directly.
+    It then needs a server only for files and for clients that handlers create.
     """
     configure_server_logs("info", None)
     if timezone is not None and hours is None:
-        raise InvalidInput("--timezone is given, and --hours is not", hint="It is the time zone of the hours.")
-    kept = None if hours is None else parse_hours(hours, timezone)
+        raise InvalidInput("--timezone requires --hours", hint="Add --hours, or remove --timezone.")
+    working_hours = None if hours is None else parse_hours(hours, timezone)
     token = None if token_file is None else read_token_file(token_file)
     export_client_settings(server_url=server, token=token, tenant=tenant)
-    found = load_worker(app, handlers)
-    runner = worker_runner.build_runner(found, read_client_settings(), drain_seconds=drain_seconds, hours=kept)
-    types = ", ".join(sorted(found.handlers))
-    when = "" if hours is None else f" It takes work {hours}."
-    print_or_log("working", f"Handlers: {types}.{when} Ctrl-C ends the worker.", types=types)
+    loaded = load_worker(app, handlers)
+    runner = worker_runner.build_runner(
+        loaded, read_client_settings(), drain_seconds=drain_seconds, hours=working_hours
+    )
+    types = ", ".join(sorted(loaded.handlers))
+    hours_text = "" if hours is None else f" Working hours: {hours}."
+    print_or_log("working", f"Running handlers: {types}.{hours_text} Press Ctrl-C to stop.", types=types)
     uvloop.run(worker_runner.run_until_signal(runner))
 
 
 def load_worker(app: str | None, handlers: str | None) -> Worker:
-    """The worker that an app names, with these handlers of ours. Raises `InvalidInput`."""
-    found = Worker() if app is None and handlers is not None else _load_app(app or DEFAULT_APP)
-    found.include(*(type for part in (handlers or "").split(",") if (type := part.strip())))
-    return found
+    """Load the worker of an app, or create an empty one, and add built-in handlers. Raises `InvalidInput`."""
+    worker = Worker() if app is None and handlers is not None else _load_app(app or DEFAULT_APP)
+    worker.include(*(type for part in (handlers or "").split(",") if (type := part.strip())))
+    return worker
 
 
 def _load_app(app: str) -> Worker:
     module, _, name = app.partition(":")
     sys.path.insert(0, "")
     try:
-        found = getattr(_import_app_module(module), name or "worker")
+        worker = getattr(_import_app_module(module), name or "worker")
     except (AttributeError, ValueError) as error:
-        raise InvalidInput(f"there is no {app}: {error}", hint=APP_HINT) from error
-    if not isinstance(found, Worker):
-        raise InvalidInput(f"{app} is a {type(found).__name__}, not a Worker", hint="It is made with ingot.Worker().")
-    return found
+        raise InvalidInput(f"{app} cannot be loaded: {error}", hint=APP_HINT) from error
+    if not isinstance(worker, Worker):
+        raise InvalidInput(
+            f"{app} must be a Worker, got a {type(worker).__name__}", hint="Create it with ingot.Worker()."
+        )
+    return worker
 
 
 def _import_app_module(module: str) -> ModuleType:
-    """The module, run. What goes wrong in it is shown with the lines that led there."""
+    """Import a module. Raises `InvalidInput` with the traceback of an error in the module."""
     try:
         return import_module(module)
     except IngotError:
         raise
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-            raise InvalidInput(f"there is no module {module} here", hint=APP_HINT) from error
+            raise InvalidInput(f"module {module} not found", hint=APP_HINT) from error
         if isinstance(error, ValueError) and not module:
             raise
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if not frame.filename.startswith("<frozen") and frame.filename != __file__]
-        told = "".join(traceback.format_list(own[1:]))
+        relevant = [
+            frame for frame in frames if not frame.filename.startswith("<frozen") and frame.filename != __file__
+        ]
+        trace = "".join(traceback.format_list(relevant[1:]))
         raise InvalidInput(
-            f"{module} cannot be imported: {type(error).__name__}: {error}\n{told}".rstrip(),
-            hint=f"Correct it there; `python -c 'import {module}'` shows the same.",
+            f"{module} cannot be imported: {type(error).__name__}: {error}\n{trace}".rstrip(),
+            hint=f"Fix the error in the module. `python -c 'import {module}'` reproduces it.",
         ) from error

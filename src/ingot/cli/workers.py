@@ -1,4 +1,4 @@
-"""`ingot workers`: those that run jobs, and the credentials they come with."""
+"""`ingot workers`: manage workers and their credentials."""
 
 from __future__ import annotations
 
@@ -30,47 +30,55 @@ CREDENTIAL_COLUMNS: Final = (
     Column("CREATED", optional=True),
     Column("LAST USED"),
 )
-WorkerId = Annotated[str, typer.Argument(metavar="ID", help="The id of a worker.", show_default=False)]
-CredentialId = Annotated[str, typer.Argument(metavar="ID", help="The id of a worker credential.", show_default=False)]
-Shared = Annotated[bool, typer.Option("--shared", help="Of those that serve all tenants, for an operator.")]
+WorkerId = Annotated[str, typer.Argument(metavar="ID", help="Worker ID.", show_default=False)]
+CredentialId = Annotated[str, typer.Argument(metavar="ID", help="ID of the credential.", show_default=False)]
+Shared = Annotated[
+    bool, typer.Option("--shared", help="Select shared workers, which serve all tenants; for operators.")
+]
 
-app = command_group("Look after workers, and make credentials for them. `ingot worker` runs one.")
-credentials = command_group("Make and manage what workers come to the server with.")
+app = command_group("Manage workers and their credentials. To run a worker, use `ingot worker`.")
+credentials = command_group("Create, list, replace, enable and disable worker credentials.")
 app.add_typer(credentials, name="credentials")
 
 
 @app.command("list", epilog=examples_epilog("ingot workers list", "ingot workers list --shared --json"))
 @server_command
-def list_workers(ask: CommandContext, shared: Shared = False) -> None:
-    """List workers, and how they stand."""
-    ask.out.list(ask.client.workers(shared=shared), COLUMNS, _row)
+def list_workers(context: CommandContext, shared: Shared = False) -> None:
+    """List workers and their status."""
+    context.out.list(context.client.workers(shared=shared), COLUMNS, _row)
 
 
 @app.command(epilog=examples_epilog("ingot workers show press-1/host-4711-ab12"))
 @server_command
-def show(ask: CommandContext, id: WorkerId, shared: Shared = False) -> None:
+def show(context: CommandContext, id: WorkerId, shared: Shared = False) -> None:
     """Show a worker."""
-    _show(ask, ask.client.worker(id, shared=shared))
+    _show(context, context.client.worker(id, shared=shared))
 
 
 @app.command(epilog=examples_epilog("ingot workers drain press-1/host-4711-ab12"))
 @server_command
-def drain(ask: CommandContext, id: WorkerId, shared: Shared = False) -> None:
-    """Have a worker take no more work; it finishes what it runs, and ends."""
-    _show(ask, ask.client.drain(id, shared=shared))
+def drain(context: CommandContext, id: WorkerId, shared: Shared = False) -> None:
+    """Stop a worker from claiming jobs.
+
+    The worker finishes its running jobs and exits.
+    """
+    _show(context, context.client.drain(id, shared=shared))
 
 
 @app.command(epilog=examples_epilog("ingot workers remove press-1/host-4711-ab12"))
 @server_command
-def remove(ask: CommandContext, id: WorkerId, shared: Shared = False) -> None:
-    """Forget a worker. What it holds is given back at once, and counts against nothing."""
-    found = ask.client.worker(id, shared=shared)
-    ask.client.remove_worker(id, shared=shared)
-    ask.out.outcome(found, f"The worker {id} is forgotten; one that still runs registers again.")
+def remove(context: CommandContext, id: WorkerId, shared: Shared = False) -> None:
+    """Delete a worker from the list and release its jobs.
+
+    The jobs are queued again at once. This does not count as a failure or a crash.
+    """
+    removed = context.client.worker(id, shared=shared)
+    context.client.remove_worker(id, shared=shared)
+    context.out.outcome(removed, f"Removed worker {id}. If it is still running, it registers again.")
 
 
-def _show(ask: CommandContext, worker: RegisteredWorker) -> None:
-    ask.out.details(
+def _show(context: CommandContext, worker: RegisteredWorker) -> None:
+    context.out.details(
         worker,
         [
             ("id", worker.id),
@@ -101,66 +109,81 @@ def _row(worker: RegisteredWorker) -> tuple[object, ...]:
 )
 @server_command
 def create(
-    ask: CommandContext,
+    context: CommandContext,
     id: CredentialId,
     type: Annotated[
         list[str] | None,
         typer.Option(
             "--type",
             metavar="TYPE",
-            help="A type it may run, all unless told; more than once too.",
+            help="Job type that its workers may run. Default: all types. Can be repeated.",
             autocompletion=job_types,
         ),
     ] = None,
-    shared: Annotated[bool, typer.Option("--shared", help="Serve all tenants in turn, for an operator.")] = False,
+    shared: Annotated[bool, typer.Option("--shared", help="Serve all tenants; for operators.")] = False,
 ) -> None:
-    """Make a worker credential, and write its secret, this once, as the settings of a worker."""
-    _show_secret(ask, ask.client.admin.create_worker(id, types=type or (), shared=shared))
+    """Create a worker credential and print it as settings for `ingot worker`.
+
+    The secret is shown only once.
+    """
+    _show_secret(context, context.client.admin.create_worker(id, types=type or (), shared=shared))
 
 
 @credentials.command("list", epilog=examples_epilog("ingot workers credentials list"))
 @server_command
-def list_credentials(ask: CommandContext, shared: Shared = False) -> None:
+def list_credentials(context: CommandContext, shared: Shared = False) -> None:
     """List worker credentials, without their secrets."""
-    ask.out.list(ask.client.admin.worker_credentials(shared=shared), CREDENTIAL_COLUMNS, _credential_row)
+    context.out.list(context.client.admin.worker_credentials(shared=shared), CREDENTIAL_COLUMNS, _credential_row)
 
 
 @credentials.command(epilog=examples_epilog("ingot workers credentials regenerate press-1 > press-1.env"))
 @server_command
-def regenerate(ask: CommandContext, id: CredentialId) -> None:
-    """Give a credential another secret, and write it, this once. What its workers run is given back."""
-    _show_secret(ask, ask.client.admin.regenerate_worker(id))
+def regenerate(context: CommandContext, id: CredentialId) -> None:
+    """Replace the secret of a credential and print the new one.
+
+    The secret is shown only once. The old one is no longer accepted, and the running jobs of its workers are released.
+    """
+    _show_secret(context, context.client.admin.regenerate_worker(id))
 
 
 @credentials.command(epilog=examples_epilog("ingot workers credentials enable press-1"))
 @server_command
-def enable(ask: CommandContext, id: CredentialId) -> None:
-    """Let the workers of a credential in again."""
-    _show_credential(ask, ask.client.admin.enable_worker(id))
+def enable(context: CommandContext, id: CredentialId) -> None:
+    """Enable a credential, so that its workers are accepted again."""
+    _show_credential(context, context.client.admin.enable_worker(id))
 
 
 @credentials.command(epilog=examples_epilog("ingot workers credentials disable press-1"))
 @server_command
-def disable(ask: CommandContext, id: CredentialId) -> None:
-    """Put the workers of a credential out, at once. What they run is given back."""
-    _show_credential(ask, ask.client.admin.disable_worker(id))
+def disable(context: CommandContext, id: CredentialId) -> None:
+    """Disable a credential.
+
+    Its workers are rejected at once, and their running jobs are released.
+    """
+    _show_credential(context, context.client.admin.disable_worker(id))
 
 
-def _show_secret(ask: CommandContext, made: WorkerCredentialWithSecret) -> None:
-    if ask.out.json:
-        ask.out.json_document(made)
+def _show_secret(context: CommandContext, credential: WorkerCredentialWithSecret) -> None:
+    if context.out.json:
+        context.out.json_document(credential)
         return
-    ask.out.text(f"INGOT_WORKER_ID={made.id}\nINGOT_WORKER_SECRET={made.secret}\n")
-    ask.out.message("The secret is shown this once: set both where `ingot worker` runs.")
+    context.out.text(f"INGOT_WORKER_ID={credential.id}\nINGOT_WORKER_SECRET={credential.secret}\n")
+    context.out.message("Set both variables for `ingot worker`. The secret is shown only once.")
 
 
-def _show_credential(ask: CommandContext, credential: WorkerCredential) -> None:
-    if ask.out.json:
-        ask.out.json_document(credential)
+def _show_credential(context: CommandContext, credential: WorkerCredential) -> None:
+    if context.out.json:
+        context.out.json_document(credential)
     else:
-        ask.out.table(CREDENTIAL_COLUMNS, [_credential_row(credential)])
+        context.out.table(CREDENTIAL_COLUMNS, [_credential_row(credential)])
 
 
-def _credential_row(one: WorkerCredential) -> tuple[object, ...]:
-    enabled = "yes" if one.enabled else "no"
-    return one.id, enabled, one.types or "all", f"…{one.ending}", one.created_at, one.last_used_at or "never"
+def _credential_row(credential: WorkerCredential) -> tuple[object, ...]:
+    return (
+        credential.id,
+        "yes" if credential.enabled else "no",
+        credential.types or "all",
+        f"…{credential.ending}",
+        credential.created_at,
+        credential.last_used_at or "never",
+    )
